@@ -1,0 +1,1 @@
+"""MODEL: hardware facts, work, ceilings, verdicts, plots. Imports only `results`, and never torch."""

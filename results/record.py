@@ -1,0 +1,293 @@
+"""The record of one measurement and the environment it was taken in.
+
+Both are plain data: what was counted and what was timed, in SI base units, with `None` for what is not known.
+Nothing judged is kept here (no MFU, no verdict), so that an old run can be judged anew by a better formula.
+
+Schema history
+    1   first version
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+SCHEMA = 1
+
+STATUSES = ("ok", "skipped", "invalid", "failed")
+METHODS = ("graph", "events", "host")
+CACHE_STATES = ("cold", "warm")
+DEVICE_TYPES = ("cuda", "rocm", "cpu")
+
+
+class RecordError(ValueError):
+    """A line of a run file does not hold what its key promises."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Where and with what a run was taken; the first line of a run file."""
+
+    run_id: str
+    """Unique name of the run, also the end of its file's name."""
+    started_at: str
+    """Start of the run, UTC, ISO 8601."""
+    argv: tuple[str, ...]
+    """The command line that reproduces the run."""
+    device: dict[str, Any]
+    """At least `slug`, `name` and `type` (one of `DEVICE_TYPES`)."""
+    host: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, Any] = field(default_factory=dict)
+    """Python, torch, triton, CUDA, driver, ...: what each calls itself, or None."""
+    git: dict[str, Any] = field(default_factory=dict)
+    """`sha` and `dirty` of the code that measured."""
+    hardware: dict[str, Any] = field(default_factory=dict)
+    """The ceilings used, each with its kind and source, as `roofline.ceilings` writes them."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Seed, fill, cache and budget of the run."""
+    schema: int = SCHEMA
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Keys of a file that this version does not know; kept and written back as they were."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object of this environment."""
+        return {"kind": "environment"} | _known(self) | self.extra
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Environment:
+        """Read an environment line.
+
+        Raises:
+            RecordError: a required key is missing, or a value has the wrong type.
+        """
+        schema = _read(data, "schema", _whole)
+        if schema is None or schema < 1:
+            raise RecordError("'schema' is missing or below 1")
+        if schema > SCHEMA:
+            raise RecordError(
+                f"schema {schema} is newer than {SCHEMA}, the newest this version reads: update Ridgepoint"
+            )
+        device = _read(data, "device", _mapping, required=True)
+        for key in ("slug", "name", "type"):
+            if not isinstance(device.get(key), str):
+                raise RecordError(f"'device.{key}' must be text, found {device.get(key)!r}")
+        if device["type"] not in DEVICE_TYPES:
+            raise RecordError(
+                f"'device.type' must be one of {_listed(DEVICE_TYPES)}, found {device['type']!r}"
+            )
+        return cls(
+            run_id=_read(data, "run_id", _text, required=True),
+            started_at=_read(data, "started_at", _text, required=True),
+            argv=_read(data, "argv", _texts, required=True),
+            device=device,
+            host=_read(data, "host", _mapping) or {},
+            versions=_read(data, "versions", _mapping) or {},
+            git=_read(data, "git", _mapping) or {},
+            hardware=_read(data, "hardware", _mapping) or {},
+            settings=_read(data, "settings", _mapping) or {},
+            schema=schema,
+            extra=_unknown(cls, data),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One case computed by one provider: what was counted, what was timed, what was seen meanwhile."""
+
+    op: str
+    provider: str
+    dtype: str
+    shape: dict[str, int]
+    """Extent of each axis, for example `{"m": 4096, "n": 4096, "k": 4096}`."""
+    case: str
+    """The shape in one word, for example `4096x4096x4096`."""
+    status: str
+    """`ok`; `skipped` (not run), `invalid` (ran, but the result or the time is wrong), `failed` (raised)."""
+    reason: str | None = None
+    """Why the status is not `ok`."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What else tells this case from another: layout, batch."""
+    flops: int | None = None
+    """Floating-point operations of one launch; a fused multiply-add counts as 2."""
+    bytes_read: int | None = None
+    """Compulsory bytes read by one launch: each input once."""
+    bytes_written: int | None = None
+    """Compulsory bytes written by one launch: each output once."""
+    samples_s: tuple[float, ...] = ()
+    """Seconds per launch, one value a sample, in the order taken; none is dropped."""
+    launches_per_sample: int | None = None
+    method: str | None = None
+    """How the clock was read: `graph` (CUDA graph replay), `events` (CUDA events), `host` (host clock)."""
+    cache: str | None = None
+    """`cold`: every launch finds its inputs outside the last-level cache; `warm`: the same inputs again."""
+    fill: str | None = None
+    """Distribution of the inputs: `uniform` in [-1, 1], `normal`, `zeros`."""
+    median_s: float | None = None
+    ci95_s: tuple[float, float] | None = None
+    """95 % confidence interval of the median, seconds."""
+    converged: bool | None = None
+    """False: the cap was reached before the interval was as narrow as asked for."""
+    host_latency_s: float | None = None
+    """Median seconds from call to finished result as the host sees it."""
+    first_call_s: float | None = None
+    """Seconds of the first call: loading, compiling, tuning."""
+    flags: tuple[str, ...] = ()
+    """Short warnings, for example `launch-limited`."""
+    telemetry: dict[str, Any] = field(default_factory=dict)
+    verified: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Keys of a file that this version does not know; kept and written back as they were."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object of this record."""
+        return {"kind": "record"} | _known(self) | self.extra
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Record:
+        """Read a record line.
+
+        Raises:
+            RecordError: a required key is missing, a value has the wrong type, or a time or a count cannot be one
+                (negative, not finite, text).
+        """
+        record = cls(
+            op=_read(data, "op", _text, required=True),
+            provider=_read(data, "provider", _text, required=True),
+            dtype=_read(data, "dtype", _text, required=True),
+            shape=_read(data, "shape", _extents, required=True),
+            case=_read(data, "case", _text, required=True),
+            status=_read(data, "status", _one_of(STATUSES), required=True),
+            reason=_read(data, "reason", _text),
+            options=_read(data, "options", _mapping) or {},
+            flops=_read(data, "flops", _whole),
+            bytes_read=_read(data, "bytes_read", _whole),
+            bytes_written=_read(data, "bytes_written", _whole),
+            samples_s=_read(data, "samples_s", _times) or (),
+            launches_per_sample=_read(data, "launches_per_sample", _whole),
+            method=_read(data, "method", _one_of(METHODS)),
+            cache=_read(data, "cache", _one_of(CACHE_STATES)),
+            fill=_read(data, "fill", _text),
+            median_s=_read(data, "median_s", _time),
+            ci95_s=_read(data, "ci95_s", _interval),
+            converged=_read(data, "converged", _truth),
+            host_latency_s=_read(data, "host_latency_s", _time),
+            first_call_s=_read(data, "first_call_s", _time),
+            flags=_read(data, "flags", _texts) or (),
+            telemetry=_read(data, "telemetry", _mapping) or {},
+            verified=_read(data, "verified", _mapping) or {},
+            extra=_unknown(cls, data),
+        )
+        if record.status == "ok" and record.median_s is None:
+            raise RecordError("'median_s' is missing although 'status' is 'ok'")
+        return record
+
+
+def _known(line: Environment | Record) -> dict[str, Any]:
+    """Return the fields of a line as JSON values, without `extra`."""
+    values = {f.name: getattr(line, f.name) for f in fields(line) if f.name != "extra"}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+
+def _unknown(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    known = {f.name for f in fields(cls)} | {"kind"}
+    return {key: value for key, value in data.items() if key not in known}
+
+
+def _read(data: Mapping[str, Any], key: str, check: Any, required: bool = False) -> Any:
+    """Return `data[key]` after `check`, None where it is absent or null."""
+    value = data.get(key)
+    if value is None:
+        if required:
+            raise RecordError(f"'{key}' is missing")
+        return None
+    try:
+        return check(value)
+    except (TypeError, ValueError) as error:
+        shown = repr(value)
+        raise RecordError(
+            f"'{key}' must be {error}, found {shown if len(shown) <= 60 else shown[:57] + '...'}"
+        ) from None
+
+
+def _listed(words: tuple[str, ...]) -> str:
+    return ", ".join(words)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("text")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise TypeError("a list of texts")
+    return tuple(value)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("an object")
+    return value
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("true or false")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TypeError("a whole number, 0 or more")
+    return value
+
+
+def _extents(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict) or not value:
+        raise TypeError("an object of axes")
+    for extent in value.values():
+        if isinstance(extent, bool) or not isinstance(extent, int) or extent < 1:
+            raise TypeError("an object of axes, each a whole number, 1 or more")
+    return value
+
+
+def _time(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("a time in seconds, finite and above 0")
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.inf
+    if not math.isfinite(seconds) or seconds <= 0:
+        raise TypeError("a time in seconds, finite and above 0")
+    return seconds
+
+
+def _times(value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list):
+        raise TypeError("a list of times")
+    try:
+        return tuple(_time(item) for item in value)
+    except TypeError:
+        raise TypeError("a list of times in seconds, each finite and above 0") from None
+
+
+def _interval(value: Any) -> tuple[float, float]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise TypeError("a pair of times")
+    low, high = _times(value)
+    if low > high:
+        raise TypeError("a pair of times, the lower first")
+    return low, high
+
+
+def _one_of(words: tuple[str, ...]) -> Any:
+    def check(value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"one of {_listed(words)}")
+        return str(value)
+
+    return check

@@ -1,0 +1,142 @@
+"""The limits of a machine that measurements are held against, each with its kind and its source."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from roofline.hardware import Gpu
+
+QUANTITIES = {"flops": "FLOP/s", "bandwidth": "B/s", "launch": "s"}
+"""What a ceiling limits, and the unit of its value. `launch` is a floor of time: no launch is shorter."""
+
+KINDS = ("datasheet", "clock-limited", "measured", "derived")
+"""`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `measured`: reached on this
+very machine; `derived`: computed from what the device tells about itself."""
+
+
+class CeilingError(ValueError):
+    """The ceilings of a file are not what they should be."""
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One limit of one machine."""
+
+    quantity: str
+    """A key of `QUANTITIES`."""
+    name: str
+    """The dtype of a `flops` ceiling; the mix (`copy`, `triad`) or `memory` of a bandwidth; `launch`."""
+    value: float
+    """In the unit that `QUANTITIES` gives."""
+    kind: str
+    """One of `KINDS`."""
+    source: str
+    """Where the value comes from: a publication, or the case and date of the measurement."""
+
+    def __post_init__(self) -> None:
+        """Refuse a ceiling that limits nothing.
+
+        Raises:
+            CeilingError: an unknown quantity or kind, or a value that is not finite and above 0.
+        """
+        if self.quantity not in QUANTITIES:
+            raise CeilingError(f"unknown quantity {self.quantity!r}; known: {', '.join(QUANTITIES)}")
+        if self.kind not in KINDS:
+            raise CeilingError(f"unknown kind {self.kind!r}; known: {', '.join(KINDS)}")
+        if not isinstance(self.name, str) or not isinstance(self.source, str):
+            raise CeilingError("'name' and 'source' must be text")
+        number = self.value
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise CeilingError(f"{self.quantity} {self.name}: the value must be a number, found {number!r}")
+        if not (math.isfinite(number) and number > 0):
+            raise CeilingError(f"{self.quantity} {self.name}: the value must be above 0, found {number!r}")
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """All limits known of one machine."""
+
+    slug: str
+    name: str
+    entries: tuple[Ceiling, ...] = ()
+    note: str | None = None
+    """What a reader must know, for example that the device is not in the table."""
+
+    def peak(self, dtype: str) -> Ceiling | None:
+        """Return the ceiling of FLOP/s that MFU of `dtype` is taken over, or None where none is known.
+
+        A published peak comes before a measured one, because MFU is by definition over the dense peak.
+        """
+        return self._first("flops", [dtype], ("datasheet", "derived", "measured"))
+
+    def bandwidth(self) -> Ceiling | None:
+        """Return the memory bandwidth that MBU is taken over, or None where none is known.
+
+        Of measured mixes the fastest counts: the roof is their envelope.
+        """
+        return self._first("bandwidth", None, ("datasheet", "derived", "measured"))
+
+    def launch_floor(self) -> Ceiling | None:
+        """Return the shortest time of a launch, or None where it was not measured."""
+        return self._first("launch", None, ("measured",))
+
+    def _first(self, quantity: str, names: list[str] | None, kinds: Iterable[str]) -> Ceiling | None:
+        for kind in kinds:
+            matching = [
+                entry
+                for entry in self.entries
+                if entry.quantity == quantity
+                and entry.kind == kind
+                and (names is None or entry.name in names)
+            ]
+            if matching:
+                return max(matching, key=lambda entry: entry.value)
+        return None
+
+    def with_entries(self, entries: Iterable[Ceiling]) -> Ceilings:
+        """Return the same machine with `entries` added; an entry of the same quantity, name and kind is replaced."""
+        merged = {(e.quantity, e.name, e.kind): e for e in (*self.entries, *entries)}
+        return Ceilings(self.slug, self.name, tuple(merged.values()), self.note)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object kept under `hardware` in a run file."""
+        return asdict(self) | {"entries": [asdict(entry) for entry in self.entries]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Ceilings:
+        """Read what `to_dict` wrote; an empty object gives a machine with no known ceiling.
+
+        Raises:
+            CeilingError: a value is not what its key promises.
+        """
+        entries = data.get("entries", [])
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise CeilingError("'hardware.entries' must be a list of objects")
+        note = data.get("note")
+        try:
+            ceilings = tuple(
+                Ceiling(**{key: entry[key] for key in ("quantity", "name", "value", "kind", "source")})
+                for entry in entries
+            )
+        except (KeyError, TypeError) as error:
+            raise CeilingError(f"an entry of 'hardware.entries' lacks or mistypes {error}") from None
+        slug, name = data.get("slug", "unknown"), data.get("name", "unknown")
+        if not isinstance(slug, str) or not isinstance(name, str) or not isinstance(note, str | None):
+            raise CeilingError("'hardware.slug', 'hardware.name' and 'hardware.note' must be text")
+        return cls(slug, name, ceilings, note)
+
+
+def gpu_ceilings(gpu: Gpu) -> Ceilings:
+    """Return the ceilings that a GPU of the table has by its datasheet, or a derived GPU by its own properties."""
+    source = gpu.sources[0] if gpu.sources else "not stated"
+    entries = [
+        Ceiling("flops", dtype, peak, "datasheet", source) for dtype, peak in gpu.peaks_flops_per_s.items()
+    ]
+    if gpu.memory_bandwidth_bytes_per_s is not None:
+        entries.append(
+            Ceiling("bandwidth", "memory", gpu.memory_bandwidth_bytes_per_s, gpu.bandwidth_kind, source)
+        )
+    return Ceilings(gpu.slug, gpu.name, tuple(entries))

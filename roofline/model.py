@@ -1,0 +1,139 @@
+"""The roofline: every formula that turns work, time and ceilings into a judgment, once.
+
+Nothing here is stored. A record keeps what was counted and timed; `judge` computes the rest when it is read.
+
+Source: Williams, Waterman and Patterson, Roofline: an insightful visual performance model for multicore
+architectures, CACM 52(4), 2009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from results.record import Record
+from roofline.ceilings import Ceilings
+
+MIXED_WITHIN = 0.10
+"""Two limits whose times differ by less than this fraction of the larger bind together: the bound is `mixed`."""
+
+
+def intensity(flops: int, bytes_moved: int) -> float | None:
+    """Return the arithmetic intensity in FLOP/byte, or None where no byte is moved."""
+    return flops / bytes_moved if bytes_moved else None
+
+
+def rate(count: float, time_s: float) -> float:
+    """Return `count` per second: FLOP/s of FLOPs, byte/s of bytes."""
+    return count / time_s
+
+
+def ridge_intensity(peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
+    """Return the ridge point in FLOP/byte: the intensity from which on the peak binds instead of the bandwidth."""
+    return peak_flops_per_s / bandwidth_bytes_per_s
+
+
+def attainable_flops_per_s(
+    intensity_flops_per_byte: float, peak_flops_per_s: float, bandwidth_bytes_per_s: float
+) -> float:
+    """Return the roofline at one intensity: min(peak, intensity x bandwidth), FLOP/s."""
+    return min(peak_flops_per_s, intensity_flops_per_byte * bandwidth_bytes_per_s)
+
+
+def least_time_s(
+    flops: int, bytes_moved: int, peak_flops_per_s: float, bandwidth_bytes_per_s: float
+) -> float:
+    """Return the time that the roofline allows: max(FLOPs / peak, bytes / bandwidth), seconds."""
+    return max(flops / peak_flops_per_s, bytes_moved / bandwidth_bytes_per_s)
+
+
+def mfu(flops_per_s: float, peak_flops_per_s: float) -> float:
+    """Return the model FLOPs utilization of one kernel, as a fraction of the dense peak of its dtype.
+
+    This is the utilization of a single operation, not the whole-model figure of Chowdhery et al., PaLM (2022),
+    appendix B. Above 1 it is returned as it is.
+    """
+    return flops_per_s / peak_flops_per_s
+
+
+def mbu(bytes_per_s: float, bandwidth_bytes_per_s: float) -> float:
+    """Return the memory bandwidth utilization, compulsory bytes per second over the bandwidth, as a fraction."""
+    return bytes_per_s / bandwidth_bytes_per_s
+
+
+def roofline_pct(time_s: float, flops: int, bytes_moved: int, peak: float, bandwidth: float) -> float:
+    """Return the share of the roofline that was reached, in percent.
+
+    Achieved FLOP/s over min(peak, intensity x bandwidth) equals the least time over the measured time, and the
+    second form also holds for a copy, which has no FLOPs. Above 100 it is returned as it is.
+    """
+    return 100 * least_time_s(flops, bytes_moved, peak, bandwidth) / time_s
+
+
+def bound(compute_s: float, memory_s: float, launch_s: float | None) -> str:
+    """Return what binds: `compute`, `memory`, `launch`, or `mixed` where the two longest are within 10 %.
+
+    Args:
+        compute_s: FLOPs over the peak, seconds.
+        memory_s: compulsory bytes over the bandwidth, seconds.
+        launch_s: the shortest time of any launch, seconds; None where it is not known.
+    """
+    times = {"compute": compute_s, "memory": memory_s, "launch": launch_s or 0.0}
+    first, second = sorted(times, key=lambda name: times[name], reverse=True)[:2]
+    if times[second] > times[first] * (1 - MIXED_WITHIN):
+        return "mixed"
+    return first
+
+
+@dataclass(frozen=True)
+class Judgment:
+    """What a record means on its machine; None where a count, a time or a ceiling is missing."""
+
+    flops_per_s: float | None = None
+    bytes_per_s: float | None = None
+    intensity: float | None = None
+    """FLOP per compulsory byte."""
+    bound: str | None = None
+    mfu: float | None = None
+    """Fraction of the dense peak, 1 = all of it."""
+    mbu: float | None = None
+    """Fraction of the memory bandwidth."""
+    roofline_pct: float | None = None
+    """Percent of min(peak, intensity x bandwidth)."""
+    peak_kind: str | None = None
+    """Kind of the peak behind `mfu`: `datasheet`, `measured`, ..."""
+    bandwidth_kind: str | None = None
+
+
+def judge(record: Record, ceilings: Ceilings) -> Judgment:
+    """Return the judgment of one record against the ceilings of its machine."""
+    flops, read, written = record.flops, record.bytes_read, record.bytes_written
+    if flops is None or read is None or written is None:
+        return Judgment()
+    moved, time_s = read + written, record.median_s
+    if record.status != "ok" or time_s is None:
+        return Judgment(intensity=intensity(flops, moved))
+    peak, bandwidth, launch = ceilings.peak(record.dtype), ceilings.bandwidth(), ceilings.launch_floor()
+    values: dict[str, Any] = {
+        "flops_per_s": rate(flops, time_s),
+        "bytes_per_s": rate(moved, time_s),
+        "intensity": intensity(flops, moved),
+    }
+    if peak:
+        values |= {"mfu": mfu(values["flops_per_s"], peak.value), "peak_kind": peak.kind}
+    if bandwidth:
+        values |= {"mbu": mbu(values["bytes_per_s"], bandwidth.value), "bandwidth_kind": bandwidth.kind}
+    if peak and bandwidth:
+        values["roofline_pct"] = roofline_pct(time_s, flops, moved, peak.value, bandwidth.value)
+        values["bound"] = bound(flops / peak.value, moved / bandwidth.value, launch.value if launch else None)
+    return Judgment(**values)
+
+
+def judged_keys(record: Record, hardware: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the judged keys of a record as a JSON object, from the `hardware` of its environment.
+
+    Raises:
+        CeilingError: `hardware` is not what `Ceilings.to_dict` writes.
+    """
+    return asdict(judge(record, Ceilings.from_dict(hardware)))

@@ -1,0 +1,114 @@
+"""The work of an operation: its floating-point operations and its compulsory bytes, counted before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DTYPE_BITS = {
+    "fp64": 64,
+    "fp32": 32,
+    "tf32": 32,  # a precision of the multiplier: the data in memory is fp32
+    "fp16": 16,
+    "bf16": 16,
+    "fp8e4m3": 8,
+    "fp8e5m2": 8,
+    "int8": 8,
+    "nvfp4": 4,
+}
+"""Bits that one element takes in memory, without the scale factors of block-scaled formats."""
+
+DTYPES = tuple(DTYPE_BITS)
+
+
+def bytes_of(elements: int, dtype: str) -> int:
+    """Return the bytes that `elements` of `dtype` take in memory, rounded up to a whole byte.
+
+    Raises:
+        ValueError: the dtype is unknown.
+    """
+    if dtype not in DTYPE_BITS:
+        raise ValueError(f"unknown dtype '{dtype}'; known: {', '.join(DTYPES)}")
+    return -(-elements * DTYPE_BITS[dtype] // 8)
+
+
+@dataclass(frozen=True)
+class Work:
+    """FLOPs and compulsory bytes of one launch, as whole numbers.
+
+    Compulsory bytes are the least that any implementation must move: each input read once, each output written
+    once. Broadcast operands count at their stored size.
+    """
+
+    flops: int
+    """Floating-point operations; a fused multiply-add counts as 2."""
+    bytes_read: int
+    bytes_written: int
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a count.
+
+        Raises:
+            ValueError: a value is negative or not a whole number.
+        """
+        for name in ("flops", "bytes_read", "bytes_written"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name} must be a whole number, 0 or more, found {value!r}")
+
+    @property
+    def bytes(self) -> int:
+        """Compulsory bytes in both directions."""
+        return self.bytes_read + self.bytes_written
+
+
+def matmul_work(m: int, n: int, k: int, dtype: str, out_dtype: str, batch: int = 1) -> Work:
+    """Return the work of C = A B with A (m, k), B (k, n), C (m, n), `batch` times.
+
+    FLOPs = 2 m n k: one multiplication and one addition for each of the m n k products.
+    Bytes = A and B read once, C written once.
+
+    Source: FLOPs as CS336 (2025) lecture 2 counts them; least traffic w (m k + k n + m n), Austin et al., How to
+        Scale Your Model (2025), chapter 1.
+    """
+    return Work(
+        flops=2 * batch * m * n * k,
+        bytes_read=bytes_of(batch * (m * k + k * n), dtype),
+        bytes_written=bytes_of(batch * m * n, out_dtype),
+    )
+
+
+def matvec_work(m: int, n: int, dtype: str) -> Work:
+    """Return the work of y = A x with A (m, n), x (n), y (m): the product of matrices with one column."""
+    return matmul_work(m, 1, n, dtype, dtype)
+
+
+def elementwise_work(
+    elements: int, flops_per_element: int, inputs: int, dtype: str, broadcast_elements: int = 0
+) -> Work:
+    """Return the work of an operation that maps `inputs` arrays of `elements` to one of the same size.
+
+    Args:
+        elements: elements of the output.
+        flops_per_element: declared by the operation, with its source.
+        inputs: how many arrays of `elements` are read.
+        dtype: of inputs and output.
+        broadcast_elements: elements of further, smaller operands, such as a bias; read once.
+    """
+    return Work(
+        flops=flops_per_element * elements,
+        bytes_read=bytes_of(inputs * elements + broadcast_elements, dtype),
+        bytes_written=bytes_of(elements, dtype),
+    )
+
+
+def reduction_work(elements: int, flops_per_element: int, inputs: int, dtype: str) -> Work:
+    """Return the work of reducing `inputs` arrays of `elements` to one number of the same dtype.
+
+    The first addition, to an empty sum, is counted too: n additions for n elements. CS336 (2025) lecture 2 counts
+    n - 1, which differs in the seventh digit at a million elements.
+    """
+    return Work(
+        flops=flops_per_element * elements,
+        bytes_read=bytes_of(inputs * elements, dtype),
+        bytes_written=bytes_of(1, dtype),
+    )
