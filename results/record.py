@@ -74,9 +74,7 @@ class Environment:
             if not isinstance(device.get(key), str):
                 raise RecordError(f"'device.{key}' must be text, found {device.get(key)!r}")
         if device["type"] not in DEVICE_TYPES:
-            raise RecordError(
-                f"'device.type' must be one of {_listed(DEVICE_TYPES)}, found {device['type']!r}"
-            )
+            raise RecordError(f"'device.type' must be one of {_listed(DEVICE_TYPES)}, found {device['type']!r}")
         return cls(
             run_id=_read(data, "run_id", _text, required=True),
             started_at=_read(data, "started_at", _text, required=True),

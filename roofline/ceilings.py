@@ -88,9 +88,7 @@ class Ceilings:
             matching = [
                 entry
                 for entry in self.entries
-                if entry.quantity == quantity
-                and entry.kind == kind
-                and (names is None or entry.name in names)
+                if entry.quantity == quantity and entry.kind == kind and (names is None or entry.name in names)
             ]
             if matching:
                 return max(matching, key=lambda entry: entry.value)
@@ -132,11 +130,7 @@ class Ceilings:
 def gpu_ceilings(gpu: Gpu) -> Ceilings:
     """Return the ceilings that a GPU of the table has by its datasheet, or a derived GPU by its own properties."""
     source = gpu.sources[0] if gpu.sources else "not stated"
-    entries = [
-        Ceiling("flops", dtype, peak, "datasheet", source) for dtype, peak in gpu.peaks_flops_per_s.items()
-    ]
+    entries = [Ceiling("flops", dtype, peak, "datasheet", source) for dtype, peak in gpu.peaks_flops_per_s.items()]
     if gpu.memory_bandwidth_bytes_per_s is not None:
-        entries.append(
-            Ceiling("bandwidth", "memory", gpu.memory_bandwidth_bytes_per_s, gpu.bandwidth_kind, source)
-        )
+        entries.append(Ceiling("bandwidth", "memory", gpu.memory_bandwidth_bytes_per_s, gpu.bandwidth_kind, source))
     return Ceilings(gpu.slug, gpu.name, tuple(entries))

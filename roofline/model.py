@@ -41,9 +41,7 @@ def attainable_flops_per_s(
     return min(peak_flops_per_s, intensity_flops_per_byte * bandwidth_bytes_per_s)
 
 
-def least_time_s(
-    flops: int, bytes_moved: int, peak_flops_per_s: float, bandwidth_bytes_per_s: float
-) -> float:
+def least_time_s(flops: int, bytes_moved: int, peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """Return the time that the roofline allows: max(FLOPs / peak, bytes / bandwidth), seconds."""
     return max(flops / peak_flops_per_s, bytes_moved / bandwidth_bytes_per_s)
 
@@ -104,6 +102,8 @@ class Judgment:
     peak_kind: str | None = None
     """Kind of the peak behind `mfu`: `datasheet`, `measured`, ..."""
     bandwidth_kind: str | None = None
+    excess: str | None = None
+    """Where something is above 100 %: the likely cause."""
 
 
 def judge(record: Record, ceilings: Ceilings) -> Judgment:
@@ -127,7 +127,28 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
     if peak and bandwidth:
         values["roofline_pct"] = roofline_pct(time_s, flops, moved, peak.value, bandwidth.value)
         values["bound"] = bound(flops / peak.value, moved / bandwidth.value, launch.value if launch else None)
-    return Judgment(**values)
+    excess = excess_cause(record, values)
+    return Judgment(**values, excess=excess)
+
+
+def excess_cause(record: Record, judged: Mapping[str, Any]) -> str | None:
+    """Return the likely cause of a utilization above 100 %, or None where there is none.
+
+    Nothing is clamped: more than all of a roof is a finding about the roof, the byte count or the cache.
+    """
+    over_compute = (judged.get("mfu") or 0) > 1
+    over_memory = (judged.get("mbu") or 0) > 1
+    if over_memory and record.cache != "cold":
+        return "above the memory roof: warm inputs are served by the cache"
+    kind = judged.get("peak_kind") if over_compute else judged.get("bandwidth_kind")
+    roof = "compute" if over_compute else "memory"
+    if not (over_compute or over_memory):
+        return None
+    if kind == "measured":
+        return f"above the measured {roof} roof: the machine was slower when the roof was measured (--recalibrate)"
+    if over_compute:
+        return "above the datasheet peak: the clock ran above the datasheet's, or the peak is of another dtype"
+    return "above the datasheet bandwidth: part of the data came from the cache, or the bandwidth is another SKU's"
 
 
 def judged_keys(record: Record, hardware: Mapping[str, Any]) -> dict[str, Any]:

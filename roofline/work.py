@@ -14,10 +14,12 @@ DTYPE_BITS = {
     "fp8e5m2": 8,
     "int8": 8,
     "nvfp4": 4,
+    "int32": 32,  # never measured itself: the output of an int8 product
 }
 """Bits that one element takes in memory, without the scale factors of block-scaled formats."""
 
-DTYPES = tuple(DTYPE_BITS)
+DTYPES = tuple(dtype for dtype in DTYPE_BITS if dtype != "int32")
+"""The dtypes that can be asked for."""
 
 
 def bytes_of(elements: int, dtype: str) -> int:
