@@ -1,0 +1,395 @@
+"""`python -m roofline gpus`: dense peaks, bandwidth, L2 and ridge points of the GPUs in the table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from roofline.gpu_files import GpuFileError
+from roofline.hardware import (
+    Gpu,
+    UnknownGpuError,
+    clock_limited_peak_flops_per_s,
+    find_gpu,
+    load_gpus,
+    peak_key,
+)
+from roofline.model import ridge_intensity
+from roofline.work import DTYPES
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FORMATS = ("table", "json", "csv", "md")
+UNWRAPPED = 100_000
+"""Columns of an output that is no terminal: nothing is wrapped there, so that `grep` and `cut` see whole lines."""
+
+SHOWN_DTYPES = {name: name for name in DTYPES if not name.startswith("fp8")} | {"fp8": "fp8e4m3"}
+"""Columns for people: both fp8 formats have one peak. Label: dtype."""
+
+TABLE_COLUMNS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "nvfp4")
+DROPPED_FIRST = ("int8", "fp64", "nvfp4", "tf32", "fp32", "fp16", "L2 MiB", "fp8")
+"""Which columns a narrow terminal does without, in this order."""
+
+DENSE = "Peaks are dense (no structured sparsity) with sums kept in fp32, in TFLOP/s; int8 in TOP/s."
+TEXT_COLUMNS = ("GPU", "peak", "roof of", "fact", "how known")
+
+FACTS: tuple[tuple[str, str, float], ...] = (
+    ("memory bandwidth GB/s", "memory_bandwidth_bytes_per_s", 1e9),
+    ("  by device clock GB/s", "bandwidth_from_device_clock_bytes_per_s", 1e9),
+    ("memory GiB", "memory_bytes", 2**30),
+    ("  as reported GiB", "memory_reported_bytes", 2**30),
+    ("memory type", "memory_type", 0),
+    ("L2 MiB", "l2_bytes", 2**20),
+    ("  cache behind L2 MiB", "llc_bytes", 2**20),
+    ("SMs (AMD: CUs)", "sm_count", 1),
+    ("tensor clock MHz", "tensor_clock_hz", 1e6),
+    ("boost clock MHz", "boost_clock_hz", 1e6),
+    ("maximum clock MHz", "max_clock_hz", 1e6),
+    ("TDP W", "tdp_w", 1),
+    ("GPU link GB/s", "link_bytes_per_s", 1e9),
+    ("PCIe generation", "pcie_gen", 1),
+    ("PCIe lanes", "pcie_lanes", 1),
+    ("compute capability", "compute_capability", 0),
+    ("architecture", "architecture", 0),
+    ("chip", "chip", 0),
+    ("rate class", "rate_class", 0),
+    ("confidence", "confidence", 0),
+)
+"""Rows beside the peaks: label, field, divisor to the unit of the label (0: text). Indented: left out if not known."""
+
+MARKS = "-: no hardware path; ?: not known."
+EXAMPLES = """examples:
+  python -m roofline gpus                      every GPU, one line each
+  python -m roofline gpus h100-sxm             everything known of one, with sources
+  python -m roofline gpus h100-sxm h200-sxm    side by side
+  python -m roofline gpus --format json        for programs, in SI units
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command `gpus` to `python -m roofline`."""
+    parser = subparsers.add_parser(
+        "gpus",
+        help="dense peaks, bandwidth, L2 and ridge points of the GPUs in the table",
+        description=f"{DENSE}\nThe ridge point is the peak over the memory bandwidth, in FLOP/byte.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("slugs", nargs="*", metavar="SLUG", help="GPU to show in detail; several side by side")
+    parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the GPUs asked for; return the exit code, 2 for an unknown GPU or an unreadable file."""
+    try:
+        table = load_gpus()
+        gpus = [find_gpu(slug, table) for slug in dict.fromkeys(args.slugs)] or list(table.values())
+    except (UnknownGpuError, GpuFileError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    try:
+        _print_as(args.format, gpus, is_detailed=bool(args.slugs))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader had enough, as in `| head`; the exit must not flush into it again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _print_as(form: str, gpus: Sequence[Gpu], is_detailed: bool) -> None:
+    if form == "json":
+        print(json.dumps([gpu_row(gpu) for gpu in gpus], indent=2))
+    elif form == "csv":
+        _print_csv(gpus)
+    elif form == "md":
+        _print_markdown(gpus)
+    else:
+        _print_table(gpus, is_detailed)
+
+
+def ridges(gpu: Gpu) -> dict[str, float | None]:
+    """Return the ridge point of every dtype in FLOP/byte; None where peak or bandwidth is not known."""
+    bandwidth = gpu.memory_bandwidth_bytes_per_s
+    peaks = {dtype: gpu.peaks_flops_per_s.get(dtype) for dtype in DTYPES}
+    return {
+        dtype: None if peak is None or bandwidth is None else ridge_intensity(peak, bandwidth)
+        for dtype, peak in peaks.items()
+    }
+
+
+def headline_ridge(gpu: Gpu) -> tuple[str, float] | None:
+    """Return the dtype and ridge point that stand for a GPU: bf16, or fp16 where it has no bf16; None without."""
+    points = ridges(gpu)
+    for dtype in ("bf16", "fp16"):
+        point = points[dtype]
+        if point is not None:
+            return dtype, point
+    return None
+
+
+def gpu_row(gpu: Gpu) -> dict[str, Any]:
+    """Return everything known of a GPU as a JSON object in SI units; None where a value is not known."""
+    row = asdict(gpu)
+    row["peaks_flops_per_s"] = {dtype: gpu.peaks_flops_per_s.get(dtype) for dtype in DTYPES}
+    row["ridge"] = ridges(gpu)
+    return row
+
+
+def printable(text: str) -> str:
+    """Return `text` with control characters spelled out, so that a name cannot steer the terminal."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def _print_csv(gpus: Sequence[Gpu]) -> None:
+    import csv
+
+    rows = [_flat_row(gpu) for gpu in gpus]
+    writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def _flat_row(gpu: Gpu) -> dict[str, Any]:
+    """Return `gpu_row` without nesting: one column per dtype, texts of a list joined by semicolons."""
+    row = gpu_row(gpu)
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        if key == "peaks_flops_per_s":
+            flat |= {f"peak_{dtype}_flops_per_s": peak for dtype, peak in value.items()}
+        elif key == "ridge":
+            flat |= {f"ridge_{dtype}_flops_per_byte": point for dtype, point in value.items()}
+        elif isinstance(value, list | tuple):
+            flat[key] = printable("; ".join(value))
+        elif not isinstance(value, dict):
+            flat[key] = printable(value) if isinstance(value, str) else value
+    return flat
+
+
+def _print_markdown(gpus: Iterable[Gpu]) -> None:
+    peaks = [f"{label} {_unit(label)}" for label in TABLE_COLUMNS]
+    points = [f"ridge {label} FLOP/byte" for label in TABLE_COLUMNS]
+    header = ["GPU", "name", *peaks, "GB/s", "L2 MiB", *points]
+    print("| " + " | ".join(header) + " |")
+    print("| --- | --- |" + " ---: |" * (len(header) - 2))
+    for gpu in gpus:
+        cells = _cells(gpu)
+        row = [gpu.slug, gpu.name, *(cells[key] for key in (*TABLE_COLUMNS, "GB/s", "L2 MiB"))]
+        row += [_ridge_cell(gpu, label) for label in TABLE_COLUMNS]
+        print("| " + " | ".join(printable(cell).replace("|", "\\|") for cell in row) + " |")
+
+
+def _unit(label: str) -> str:
+    return "TOP/s" if label == "int8" else "TFLOP/s"
+
+
+def _cells(gpu: Gpu) -> dict[str, str]:
+    """Return the text of every column of the table, by column."""
+    cells = {
+        label: _missing(gpu, dtype) if dtype not in gpu.peaks_flops_per_s else _tera(gpu.peaks_flops_per_s[dtype])
+        for label, dtype in SHOWN_DTYPES.items()
+    }
+    point = headline_ridge(gpu)
+    bandwidth, l2 = gpu.memory_bandwidth_bytes_per_s, gpu.l2_bytes
+    return cells | {
+        "GPU": printable(gpu.slug),
+        "GB/s": "?" if bandwidth is None else f"{bandwidth / 1e9:.5g}",
+        "L2 MiB": "?" if l2 is None else f"{l2 / 2**20:g}",
+        "ridge": "?" if point is None else f"{_point(point[1])} {point[0]}",
+    }
+
+
+def _missing(gpu: Gpu, dtype: str) -> str:
+    return "-" if gpu.lacks(dtype) else "?"
+
+
+def _tera(flops_per_s: float) -> str:
+    return f"{flops_per_s / 1e12:.5g}"
+
+
+def _point(flops_per_byte: float) -> str:
+    if flops_per_byte < 10:
+        return f"{flops_per_byte:.2g}"
+    return str(math.floor(flops_per_byte + 0.5))  # 312.5 is printed as 313, as datasheets round
+
+
+def _ridge_cell(gpu: Gpu, label: str) -> str:
+    point = ridges(gpu)[SHOWN_DTYPES[label]]
+    return _missing(gpu, SHOWN_DTYPES[label]) if point is None else _point(point)
+
+
+def _print_table(gpus: Sequence[Gpu], is_detailed: bool) -> None:
+    from rich.console import Console
+
+    is_terminal = sys.stdout.isatty()
+    console = Console(width=None if is_terminal else UNWRAPPED, highlight=False, markup=False, emoji=False)
+    if not is_detailed:
+        _print_overview(console, gpus)
+    elif len(gpus) == 1:
+        _print_page(console, gpus[0])
+    else:
+        _print_side_by_side(console, gpus)
+
+
+def _print_grid(console: Console, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table; the columns of `TEXT_COLUMNS` may wrap, the others hold numbers and stay whole."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for title in header:
+        is_text = title in TEXT_COLUMNS
+        table.add_column(Text(title), justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    console.print(table)
+
+
+def _print_text(console: Console, text: str, indent: str = "") -> None:
+    """Print a paragraph, wrapped between words; `indent` opens the lines after the first."""
+    width = min(console.width, UNWRAPPED)
+    wrapped = textwrap.fill(
+        printable(text),
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    console.out(wrapped, highlight=False)
+
+
+def _print_overview(console: Console, gpus: Sequence[Gpu]) -> None:
+    rows = [_cells(gpu) for gpu in gpus]
+    columns = _columns_that_fit(rows, console.width)
+    _print_grid(console, columns, [[row[column] for column in columns] for row in rows])
+    console.out()
+    left_out = [column for column in DROPPED_FIRST if column not in columns]
+    _print_text(console, f"{DENSE} {MARKS}")
+    _print_text(console, "ridge: the peak over the memory bandwidth, in FLOP/byte, at the dtype beside it.")
+    if left_out:
+        _print_text(console, f"Left out for want of width: {', '.join(left_out)}.")
+    _print_text(console, "Everything known of one GPU, with sources: python -m roofline gpus SLUG")
+
+
+def _columns_that_fit(rows: Sequence[dict[str, str]], width: int) -> list[str]:
+    columns = ["GPU", *TABLE_COLUMNS, "GB/s", "L2 MiB", "ridge"]
+    widths = {column: max(len(column), *(len(row[column]) for row in rows)) for column in columns}
+    for dropped in DROPPED_FIRST:
+        if sum(widths[column] + 2 for column in columns) - 2 <= width:
+            break
+        columns.remove(dropped)
+    return columns
+
+
+def _print_side_by_side(console: Console, gpus: Sequence[Gpu]) -> None:
+    pages = [{label: (text, kind) for label, text, kind in _page_rows(gpu)} for gpu in gpus]
+    order = [*(label for label, *_ in _page_rows(gpus[0])[: 2 * len(TABLE_COLUMNS)]), *(f[0] for f in FACTS)]
+    labels = [label for label in order if any(label in page for page in pages)]
+    columns = [
+        [gpu.slug, *(_with_kind(*page.get(label, ("", ""))) for label in labels)]
+        for gpu, page in zip(gpus, pages, strict=True)
+    ]
+    first = ["fact", *labels]
+    for block in _blocks(first, columns, console.width):
+        header, *rows = zip(first, *block, strict=True)
+        _print_grid(console, list(header), [list(row) for row in rows])
+        console.out()
+    _print_text(console, f"{DENSE} {MARKS}")
+    _print_text(console, "A word in brackets says how a value is known, where no source simply states it.")
+
+
+def _blocks(first: list[str], columns: list[list[str]], width: int) -> list[list[list[str]]]:
+    """Return the columns in blocks that fit `width` beside the first column; at least one column a block."""
+    left = max(map(len, first)) + 2
+    blocks: list[list[list[str]]] = []
+    used = width
+    for column in columns:
+        needed = max(map(len, column)) + 2
+        if not blocks or used + needed > width:
+            blocks.append([])
+            used = left
+        blocks[-1].append(column)
+        used += needed
+    return blocks
+
+
+def _with_kind(text: str, kind: str) -> str:
+    word = kind.partition(":")[0]
+    return text if word in ("", "stated", "datasheet") else f"{text} ({word})"
+
+
+def _page_rows(gpu: Gpu) -> list[tuple[str, str, str]]:
+    """Return label, text and kind of every value: peaks, ridge points, then the rest."""
+    rows = []
+    for label in TABLE_COLUMNS:
+        key = peak_key(gpu.stated_peaks_flops_per_s, SHOWN_DTYPES[label], gpu.vendor)
+        text = _cells(gpu)[label]
+        rows.append((f"{label} {_unit(label)}", text, "" if key is None else gpu.kind_of(key)))
+    for label in TABLE_COLUMNS:
+        rows.append((f"ridge {label} FLOP/byte", _ridge_cell(gpu, label), ""))
+    return rows + _fact_rows(gpu)
+
+
+def _fact_rows(gpu: Gpu) -> list[tuple[str, str, str]]:
+    """Return label, text and kind of every value that is no peak."""
+    rows = []
+    for label, key, scale in FACTS:
+        value = getattr(gpu, key)
+        if value is None and label.startswith(" "):
+            continue
+        text = "?" if value is None else f"{value / scale:.5g}" if scale else str(value)
+        kind = gpu.kinds.get(key, "stated" if scale and value is not None else "")
+        rows.append((label, "none" if key == "link_bytes_per_s" and value == 0 else text, kind))
+    return rows
+
+
+def _print_page(console: Console, gpu: Gpu) -> None:
+    _print_text(console, f"{gpu.name} ({gpu.slug})")
+    names = ", ".join(f'"{name}"' for name in gpu.driver_names) or "not known"
+    kind = gpu.kind_of("driver_names")
+    _print_text(console, f"driver names: {names}" + ("" if kind == "stated" else f" ({kind})"))
+    console.out()
+    _print_peaks(console, gpu)
+    console.out()
+    _print_text(console, f"{DENSE} {MARKS} _fp16acc: sums kept in fp16.")
+    console.out()
+    _print_grid(console, ["fact", "value", "how known"], _fact_rows(gpu))
+    console.out()
+    _print_text(console, "stated: a source below says it. Any other word says how far to trust the value.")
+    for title, lines in (("notes", gpu.notes), ("sources", gpu.sources)):
+        console.out(f"\n{title}")
+        for line in lines:
+            _print_text(console, f"- {line}", indent="  ")
+
+
+def _print_peaks(console: Console, gpu: Gpu) -> None:
+    """Print every stated peak, the dtypes that it is the roof of, and what the highest clock would allow."""
+    clock = gpu.max_clock_hz
+    header = ["peak", "roof of", "TFLOP/s", "ridge", "how known"]
+    if clock is not None:
+        header.insert(3, f"at {clock / 1e6:.0f} MHz")
+    roofs: dict[str, list[str]] = {}
+    for dtype in DTYPES:
+        key = peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor)
+        roofs.setdefault(key or "", []).append(dtype)
+    rows = []
+    for key, peak in gpu.stated_peaks_flops_per_s.items():
+        dtypes = roofs.get(key, [])
+        ridge = ridges(gpu)[dtypes[0]] if dtypes else None
+        row = [key, " ".join(dtypes), _tera(peak), "" if ridge is None else _point(ridge), gpu.kind_of(key)]
+        if clock is not None:
+            limit = clock_limited_peak_flops_per_s(gpu, dtypes[0], clock) if dtypes else None
+            row.insert(3, _tera(limit) if limit is not None else "")
+        rows.append(row)
+    for dtype in roofs.get("", []):
+        missing = [_missing(gpu, dtype), *[""] * (len(header) - 3)]
+        rows.append(["", dtype, *missing])
+    _print_grid(console, header, rows)
