@@ -9,7 +9,6 @@ Schema history
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -20,6 +19,13 @@ STATUSES = ("ok", "skipped", "invalid", "failed")
 METHODS = ("graph", "events", "host")
 CACHE_STATES = ("cold", "warm")
 DEVICE_TYPES = ("cuda", "rocm", "cpu")
+
+MAX_COUNT = 10**30
+"""No count and no extent is larger: at 1 PFLOP/s, so many FLOPs take thirty million years. What is read back must be
+a number that arithmetic can take, and a float ends at 1.8e308."""
+
+MIN_TIME_S, MAX_TIME_S = 1e-15, 1e12
+"""What can be a time: from what no clock resolves to thirty thousand years. Sums and rates of such times are finite."""
 
 
 class RecordError(ValueError):
@@ -120,6 +126,8 @@ class Record:
     """How the clock was read: `graph` (CUDA graph replay), `events` (CUDA events), `host` (host clock)."""
     cache: str | None = None
     """`cold`: every launch finds its inputs outside the last-level cache; `warm`: the same inputs again."""
+    copies: int | None = None
+    """Copies of the inputs that the launches went round."""
     fill: str | None = None
     """Distribution of the inputs: `uniform` in [-1, 1], `normal`, `zeros`."""
     median_s: float | None = None
@@ -135,6 +143,8 @@ class Record:
     """Short warnings, for example `launch-limited`."""
     telemetry: dict[str, Any] = field(default_factory=dict)
     verified: dict[str, Any] = field(default_factory=dict)
+    source_sha256: str | None = None
+    """Hash of the file of a kernel of this project, so that two versions of one name are told apart."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Keys of a file that this version does not know; kept and written back as they were."""
 
@@ -166,6 +176,7 @@ class Record:
             launches_per_sample=_read(data, "launches_per_sample", _whole),
             method=_read(data, "method", _one_of(METHODS)),
             cache=_read(data, "cache", _one_of(CACHE_STATES)),
+            copies=_read(data, "copies", _whole),
             fill=_read(data, "fill", _text),
             median_s=_read(data, "median_s", _time),
             ci95_s=_read(data, "ci95_s", _interval),
@@ -175,6 +186,7 @@ class Record:
             flags=_read(data, "flags", _texts) or (),
             telemetry=_read(data, "telemetry", _mapping) or {},
             verified=_read(data, "verified", _mapping) or {},
+            source_sha256=_read(data, "source_sha256", _text),
             extra=_unknown(cls, data),
         )
         if record.status == "ok" and record.median_s is None:
@@ -189,7 +201,7 @@ def _known(line: Environment | Record) -> dict[str, Any]:
 
 
 def _unknown(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    known = {f.name for f in fields(cls)} | {"kind"}
+    known = {f.name for f in fields(cls)} - {"extra"} | {"kind"}
     return {key: value for key, value in data.items() if key not in known}
 
 
@@ -238,8 +250,8 @@ def _truth(value: Any) -> bool:
 
 
 def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TypeError("a whole number, 0 or more")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+        raise TypeError("a whole number from 0 to 1e30")
     return value
 
 
@@ -247,21 +259,16 @@ def _extents(value: Any) -> dict[str, int]:
     if not isinstance(value, dict) or not value:
         raise TypeError("an object of axes")
     for extent in value.values():
-        if isinstance(extent, bool) or not isinstance(extent, int) or extent < 1:
-            raise TypeError("an object of axes, each a whole number, 1 or more")
+        if isinstance(extent, bool) or not isinstance(extent, int) or not 1 <= extent <= MAX_COUNT:
+            raise TypeError("an object of axes, each a whole number from 1 to 1e30")
     return value
 
 
 def _time(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError("a time in seconds, finite and above 0")
-    try:
-        seconds = float(value)
-    except OverflowError:
-        seconds = math.inf
-    if not math.isfinite(seconds) or seconds <= 0:
-        raise TypeError("a time in seconds, finite and above 0")
-    return seconds
+    # A whole number may be too large for a float, so it is compared before it becomes one.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_TIME_S <= value <= MAX_TIME_S:
+        raise TypeError(f"a time in seconds, {MIN_TIME_S:g} to {MAX_TIME_S:g}")
+    return float(value)
 
 
 def _times(value: Any) -> tuple[float, ...]:
@@ -270,7 +277,7 @@ def _times(value: Any) -> tuple[float, ...]:
     try:
         return tuple(_time(item) for item in value)
     except TypeError:
-        raise TypeError("a list of times in seconds, each finite and above 0") from None
+        raise TypeError(f"a list of times in seconds, each {MIN_TIME_S:g} to {MAX_TIME_S:g}") from None
 
 
 def _interval(value: Any) -> tuple[float, float]:

@@ -1,0 +1,193 @@
+"""python -m results: list the saved runs, show one, export one."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from results.export import FORMATS, csv_text, json_text, markdown_text, parquet_bytes, render, write_output
+from results.runfile import Run, StoreError, load_run, reason_of
+from results.store import find_run, list_runs, runs_directory
+from results.table import printable, render_runs, render_table, table_console
+
+USAGE = 2
+INTERRUPTED = 130
+
+LIST_COLUMNS = ("run_id", "started_at", "device_slug", "op", "records", "command", "path", "error")
+RUN_HELP = "a path, a run id, the beginning of one that no other run shares, or `latest`"
+
+EXAMPLES = """examples:
+  python -m results list
+  python -m results show latest
+  python -m results export latest --format csv -o run.csv
+  python -m results export 20261120T21 --format pytest-benchmark -o run.json
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {printable(message)} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 2 a wrong value or a file with bad lines, 130 interrupted."""
+    try:
+        options = _parser().parse_args(arguments)
+        command: Callable[[argparse.Namespace], int] = options.command
+        code = command(options)
+        sys.stdout.flush()
+        return code
+    except StoreError as error:
+        _say(str(error))
+        return USAGE
+    except BrokenPipeError:
+        _discard_output()
+        return 0
+    except OSError as error:
+        _discard_output()
+        _say(f"cannot write the output: {reason_of(error)}")
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = _Parser(add_help=False)
+    shared.add_argument(
+        "--runs",
+        type=Path,
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help="where the runs are (default: RIDGEPOINT_RUNS, or results/runs)",
+    )
+    parser = _Parser(prog="python -m results", description="Saved runs.", epilog=EXAMPLES, parents=[shared])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    listing = commands.add_parser("list", parents=[shared], help="list the runs, the newest first")
+    _add_format(listing)
+    listing.set_defaults(command=_list)
+
+    show = commands.add_parser("show", parents=[shared], help="print one run as a table")
+    show.add_argument("run", metavar="RUN", help=RUN_HELP)
+    _add_format(show)
+    show.set_defaults(command=_show)
+
+    export = commands.add_parser("export", parents=[shared], help="write one run in the format of another tool")
+    export.add_argument("run", metavar="RUN", help=RUN_HELP)
+    export.add_argument("--format", choices=FORMATS, required=True)
+    export.add_argument("-o", "--output", metavar="PATH", help="file to write, replaced if it exists; default: stdout")
+    export.set_defaults(command=_export)
+    return parser
+
+
+def _add_format(parser: argparse.ArgumentParser) -> None:
+    choices = ("table", "json", "csv", "md")
+    parser.add_argument("--format", choices=choices, default="table", help="of the output (default: table)")
+
+
+def _directory(options: argparse.Namespace) -> Path:
+    """Return where the runs are; a folder that was named must be there, the usual one may not be made yet."""
+    chosen: Path | None = getattr(options, "runs", None)
+    if chosen is not None and not chosen.is_dir():
+        raise StoreError(f"--runs {chosen}: no such folder")
+    return chosen or runs_directory()
+
+
+def _list(options: argparse.Namespace) -> int:
+    directory = _directory(options)
+    runs = list_runs(directory)
+    if not runs:
+        _say(f"there is no run yet in {directory}: python -m bench.matmul makes one")
+    rows = [{name: getattr(run, name) for name in LIST_COLUMNS} | {"path": str(run.path)} for run in runs]
+    if options.format == "json":
+        _print(json_text(rows))
+    elif options.format == "csv":
+        _print(csv_text(rows, LIST_COLUMNS))
+    elif options.format == "md":
+        _print(markdown_text(rows, LIST_COLUMNS))
+    elif runs:
+        console = table_console(sys.stdout)
+        with console.capture() as text:
+            render_runs(runs, console)
+        _print(text.get())
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    run, problems = _load(options)
+    if options.format == "table":
+        console = table_console(sys.stdout)
+        with console.capture() as text:
+            render_table(run.environment, run.records, console, problems.append)
+        _print(text.get())
+    else:
+        _print(render(run.environment, run.records, options.format, problems.append))
+    return _report(run, problems)
+
+
+def _export(options: argparse.Namespace) -> int:
+    is_file = options.output not in (None, "-")
+    if options.format == "parquet" and not is_file:
+        raise StoreError("parquet is binary and goes to a file: add --output PATH")
+    run, problems = _load(options)
+    if options.format == "parquet":
+        data = parquet_bytes(run, problems.append)
+    else:
+        text = render(run.environment, run.records, options.format, problems.append)
+        data = text.encode("utf-8")
+    if is_file:
+        write_output(Path(options.output), data)
+    else:
+        _print(text)
+    if options.format == "pytest-benchmark":
+        left_out = sum(record.status != "ok" or not record.samples_s for record in run.records)
+        if left_out:
+            _say(f"note: {left_out} of {len(run.records)} records have no samples and are left out")
+    return _report(run, problems)
+
+
+def _load(options: argparse.Namespace) -> tuple[Run, list[str]]:
+    """Return the run that was asked for, and an empty list for what cannot be judged in it."""
+    return load_run(find_run(options.run, _directory(options))), []
+
+
+def _report(run: Run, problems: Sequence[str]) -> int:
+    """Say on stderr what was wrong with a run, after its good rows were printed; return the exit code."""
+    for note in run.notes:
+        _say(f"note: {note}")
+    for problem in (*run.problems, *(f"{run.path}: {problem}" for problem in problems)):
+        _say(problem)
+    return USAGE if run.problems or problems else 0
+
+
+def _print(text: str) -> None:
+    if sys.stdout is None:
+        raise StoreError("cannot write the output: stdout is closed")
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _say(text: str) -> None:
+    print(printable(text), file=sys.stderr)
+
+
+def _discard_output() -> None:
+    """Let the interpreter's own flush at exit go nowhere, as the reader is gone or the disk is full."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows only ASCII gets a question mark, not a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    sys.exit(main())

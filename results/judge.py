@@ -1,0 +1,76 @@
+"""The judged keys of a record: what its counts and times mean on its machine.
+
+The formulas live in the floor above, in `roofline`, each of them once. This package must not import that one, because
+imports only go down. So the judge is a plug-in: it is found by its name when the first record is judged, and where
+there is none, every judged key is null. The store, the statistics and the exports then still work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from pkgutil import resolve_name
+from typing import Any
+
+from results.record import Environment, Record
+
+JUDGE = "roofline.model:judged_keys"
+"""Takes a record and the `hardware` of its environment, returns the judged keys; raises ValueError where `hardware`
+does not hold ceilings."""
+
+JUDGED_KEYS = (
+    "flops_per_s",
+    "bytes_per_s",
+    "intensity",
+    "bound",
+    "mfu",
+    "mbu",
+    "roofline_pct",
+    "peak_kind",
+    "bandwidth_kind",
+    "excess",
+)
+"""The keys that a record gets when it is read; none of them is stored."""
+
+Report = Callable[[str], None]
+"""Is told, in one line, of what could not be judged."""
+
+
+def judged(environment: Environment, records: Iterable[Record], report: Report | None = None) -> list[dict[str, Any]]:
+    """Return the judged keys of each record, in order; null where nothing can be said.
+
+    Args:
+        environment: holds the ceilings of the machine.
+        records: what was measured there.
+        report: is told once of each reason for which a key is null though it should not be.
+    """
+    judge = _find_judge()
+    rows, reasons = [], dict[str, None]()
+    for record in records:
+        row: dict[str, Any] = dict.fromkeys(JUDGED_KEYS)
+        try:
+            values = judge(record, environment.hardware) if judge else {}
+        except (ValueError, ArithmeticError) as error:
+            values = {}
+            reasons[f"the ceilings of the run cannot be used, so nothing is judged by them: {error}"] = None
+        for key in JUDGED_KEYS:
+            value = values.get(key)
+            if isinstance(value, float) and not math.isfinite(value):
+                reasons[f"'{key}' of {record.op} {record.case} is beyond any number and left out"] = None
+            else:
+                row[key] = value
+        rows.append(row)
+    for reason in reasons if report else ():
+        report(reason)  # type: ignore[misc]
+    return rows
+
+
+def _find_judge() -> Callable[[Record, dict[str, Any]], dict[str, Any]] | None:
+    """Return the judge, or None where the package that holds it is not there."""
+    try:
+        found: Callable[[Record, dict[str, Any]], dict[str, Any]] = resolve_name(JUDGE)
+    except ModuleNotFoundError as error:
+        if error.name != JUDGE.partition(".")[0]:
+            raise
+        return None
+    return found

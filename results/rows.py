@@ -1,0 +1,147 @@
+"""Records with their judged keys as plain data: one JSON document, flat rows, a pandas frame."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from results.judge import JUDGED_KEYS, Report, judged
+from results.record import Environment, Record
+from results.runfile import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RUN_COLUMNS = ("run_id", "started_at", "device_slug")
+WHOLE_COLUMNS = ("flops", "bytes_read", "bytes_written", "launches_per_sample", "samples")
+TIME_COLUMNS = ("median_s", "ci95_low_s", "ci95_high_s", "host_latency_s", "first_call_s")
+COLUMNS = (
+    *RUN_COLUMNS,
+    *("op", "case", "dtype", "provider", "status", "reason"),
+    *("median_s", "ci95_low_s", "ci95_high_s", "samples"),
+    *JUDGED_KEYS,
+    *("flops", "bytes_read", "bytes_written", "launches_per_sample", "method", "cache", "fill", "converged"),
+    *("host_latency_s", "first_call_s", "flags"),
+)
+"""The columns that every row has, in this order. After them come `shape_<axis>`, `option_<name>`, `telemetry_<name>`
+and `verified_<name>`, as far as the records have them."""
+
+NUMBER_COLUMNS = (
+    *TIME_COLUMNS,
+    *(key for key in JUDGED_KEYS if key not in ("bound", "peak_kind", "bandwidth_kind", "excess")),
+)
+
+
+def document(environment: Environment, records: Iterable[Record], report: Report | None = None) -> dict[str, Any]:
+    """Return a run as one JSON object, `{"environment": ..., "records": [...]}`, each record with its judged keys.
+
+    Args:
+        environment: where the records were taken.
+        records: as they were stored.
+        report: is told, in one line, of what could not be judged.
+    """
+    records = list(records)
+    scores = judged(environment, records, report)
+    return {
+        "environment": environment.to_dict(),
+        "records": [record.to_dict() | score for record, score in zip(records, scores, strict=True)],
+    }
+
+
+def flat_rows(
+    environment: Environment, records: Iterable[Record], report: Report | None = None
+) -> list[dict[str, Any]]:
+    """Return one row of plain values for each record; all rows have the same columns, in the order of `COLUMNS`.
+
+    Values are numbers in SI base units, texts, truth values or None. Arguments as of `document`.
+    """
+    records = list(records)
+    rows = [
+        _row(environment, record, score)
+        for record, score in zip(records, judged(environment, records, report), strict=True)
+    ]
+    return _with_all_columns(rows)
+
+
+def to_frame(runs: Run | Iterable[Run], report: Report | None = None) -> pd.DataFrame:
+    """Return runs as a pandas frame: a row for each record, the columns of `flat_rows`, and `samples_s` as lists.
+
+    Counts are nullable integers; where one does not fit 64 bits, its column is of floats.
+    """
+    import pandas as pd
+
+    runs = [runs] if isinstance(runs, Run) else list(runs)
+    rows = [
+        row | {"samples_s": list(record.samples_s)}
+        for run in runs
+        for row, record in zip(flat_rows(run.environment, run.records, report), run.records, strict=True)
+    ]
+    rows = _with_all_columns(rows)
+    names = list(rows[0]) if rows else [*COLUMNS, "samples_s"]
+    return pd.DataFrame({name: _series(name, [row[name] for row in rows]) for name in names})
+
+
+def _row(environment: Environment, record: Record, score: dict[str, Any]) -> dict[str, Any]:
+    low, high = record.ci95_s or (None, None)
+    known = record.to_dict() | score
+    known |= {
+        "run_id": environment.run_id,
+        "started_at": environment.started_at,
+        "device_slug": environment.device["slug"],
+        "ci95_low_s": low,
+        "ci95_high_s": high,
+        "samples": len(record.samples_s),
+        "flags": ",".join(record.flags),
+    }
+    row = {name: known[name] for name in COLUMNS}
+    groups = {
+        "shape": record.shape,
+        "option": record.options,
+        "telemetry": record.telemetry,
+        "verified": record.verified,
+    }
+    return row | {
+        f"{group}_{name}": _plain(value) for group, values in groups.items() for name, value in values.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that fits one cell: lists and objects become JSON text."""
+    return json.dumps(value) if isinstance(value, dict | list | tuple) else value
+
+
+def _with_all_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows, each with the columns of all: the fixed ones first, then the groups, each in order of sight."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    order = ("shape_", "option_", "telemetry_", "verified_")
+    fixed = [name for name in names if name in COLUMNS]
+    grouped = [name for prefix in order for name in names if name.startswith(prefix) and name not in COLUMNS]
+    ordered = [*fixed, *grouped, *(name for name in names if name == "samples_s")]
+    return [{name: row.get(name) for name in ordered} for row in rows]
+
+
+def _series(name: str, values: list[Any]) -> pd.Series[Any]:
+    import pandas as pd
+
+    present = [value for value in values if value is not None]
+    if name in NUMBER_COLUMNS:
+        return pd.Series(values, dtype="float64")
+    if name in WHOLE_COLUMNS or name.startswith("shape_"):
+        fits = all(value < 2**63 for value in present)
+        return (
+            pd.Series(values, dtype="Int64")
+            if fits
+            else pd.Series([_float(value) for value in values], dtype="float64")
+        )
+    if name == "samples_s":
+        return pd.Series(values, dtype="object")
+    if name == "converged" or (present and all(isinstance(value, bool) for value in present)):
+        return pd.Series(values, dtype="boolean")
+    if present and all(isinstance(value, int | float) and abs(value) < 2**63 for value in present):
+        return pd.Series([_float(value) for value in values], dtype="float64")
+    return pd.Series([None if value is None else str(value) for value in values], dtype="object")
+
+
+def _float(value: float | None) -> float | None:
+    return None if value is None else float(value)

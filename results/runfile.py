@@ -1,0 +1,233 @@
+"""The run file: JSON Lines, the environment first, then one record a line.
+
+Reading is strict, because a file may come from a killed process, from another tool or from a stranger. A last line
+that was cut off is normal and becomes a note. Any other line that cannot be used becomes a problem with its number;
+none is dropped in silence.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, NoReturn
+
+from results.record import Environment, Record, RecordError
+
+MAX_FILE_BYTES = 2 * 1024**3
+"""A run of a million records with a hundred samples each is about this long; more is no run file."""
+
+MAX_LINE_BYTES = 32 * 1024**2
+"""About a million samples; a longer line is refused before it fills the memory."""
+
+MAX_DEPTH = 32
+"""Levels of nesting in one line. Ours have four; what reads the values back must not run out of stack."""
+
+
+class StoreError(Exception):
+    """A run cannot be written, found or read; the message is one line that names the path and the cause."""
+
+
+class RunFileError(StoreError):
+    """A file is not a run that this version can read."""
+
+
+class _NotJsonError(RecordError):
+    """A line is not JSON at all, as the last line of a killed run is not."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run file, read."""
+
+    path: Path
+    environment: Environment
+    records: tuple[Record, ...]
+    notes: tuple[str, ...] = ()
+    """What is normal and yet worth saying: the last line was cut off."""
+    problems: tuple[str, ...] = ()
+    """One text for each line that could not be used, `file:line: what`."""
+
+
+def encode_line(line: Environment | Record) -> bytes:
+    """Return the line of a run file, with its newline; what is encoded is known to be readable.
+
+    Raises:
+        RecordError: a value is not finite, not JSON, or not what its key promises.
+    """
+    try:
+        text = json.dumps(line.to_dict(), allow_nan=False, separators=(",", ":"))
+    except RecursionError:
+        raise RecordError(f"a value is nested deeper than {MAX_DEPTH} levels") from None
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"a value cannot be written as JSON: {error}") from None
+    raw = f"{text}\n".encode("ascii")
+    type(line).from_dict(_decode(raw))
+    return raw
+
+
+def load_run(path: Path | str) -> Run:
+    """Read a run file of this or an older schema.
+
+    Raises:
+        RunFileError: the file is missing, empty, no regular file, binary, of a newer schema, or does not start with
+            the environment of a run.
+    """
+    path = Path(path)
+    records: list[Record] = []
+    notes: list[str] = []
+    problems: list[str] = []
+    with _opened(path) as file:
+        environment = _environment(path, file)
+        for number, raw in _lines(file):
+            try:
+                records.append(Record.from_dict(_object(raw, kind="record")))
+            except _NotJsonError as error:
+                is_last = not file.peek(1)
+                if is_last and _looks_torn(raw):
+                    notes.append(f"{path}:{number}: the last line was cut off and is left out")
+                else:
+                    problems.append(f"{path}:{number}: {error}")
+            except RecordError as error:
+                problems.append(f"{path}:{number}: {error}")
+    return Run(path, environment, tuple(records), tuple(notes), tuple(problems))
+
+
+def read_head(path: Path) -> tuple[Environment, int]:
+    """Return the environment of a run file and the number of whole lines after it, without reading the records.
+
+    Raises:
+        RunFileError: as `load_run`.
+    """
+    with _opened(path) as file:
+        environment = _environment(path, file)
+        count = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+    return environment, count
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BufferedReader]:
+    """Open a run file, unless it is none by its kind or size; opening a pipe would wait for its writer."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise RunFileError(f"cannot read {path}: {reason_of(error)}") from None
+    except ValueError:
+        raise RunFileError(f"cannot read {str(path)!r}: not a file name") from None
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise RunFileError(f"{path} is {kind}, not a run file")
+    if status.st_size == 0:
+        raise RunFileError(f"{path} is empty: the run was stopped before its first line")
+    if status.st_size > MAX_FILE_BYTES:
+        raise RunFileError(f"{path} is {status.st_size / 1e9:.1f} GB long, too long for a run file")
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise RunFileError(f"cannot read {path}: {reason_of(error)}") from None
+
+
+def reason_of(error: OSError) -> str:
+    """Return the cause of a failed system call as a few words, without its number and path."""
+    return error.strerror or os.strerror(error.errno or 0)
+
+
+def _environment(path: Path, file: BufferedReader) -> Environment:
+    raw = file.readline(MAX_LINE_BYTES + 1)
+    try:
+        if b"\0" in raw:
+            raise RecordError("binary data")
+        return Environment.from_dict(_object(raw, kind="environment"))
+    except RecordError as error:
+        raise RunFileError(f"{path} is not a run file that can be read: line 1: {error}") from None
+
+
+def _lines(file: BufferedReader) -> Iterator[tuple[int, bytes]]:
+    """Yield number and bytes of each line after the first; of one that is too long, only the start."""
+    number = 1
+    while raw := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        yield number, raw
+        while len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n"):
+            raw = file.readline(MAX_LINE_BYTES + 1)
+
+
+def _looks_torn(raw: bytes) -> bool:
+    """Return whether a last line that is not JSON can be what a killed process leaves."""
+    return not raw.endswith(b"\n") or raw.startswith(b"{")
+
+
+def _object(raw: bytes, kind: str) -> dict[str, Any]:
+    """Return the JSON object of one line of the kind that is due.
+
+    Raises:
+        RecordError: it is something else.
+    """
+    data = _decode(raw)
+    if data.get("kind") != kind:
+        raise RecordError(f"'kind' must be '{kind}' here, found {_shortened(data.get('kind'))}")
+    return data
+
+
+def _decode(raw: bytes) -> dict[str, Any]:
+    if len(raw) > MAX_LINE_BYTES:
+        raise RecordError(f"longer than {MAX_LINE_BYTES // 1024**2} MiB")
+    try:
+        data = _DECODER.decode(raw.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise _NotJsonError("not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        what = "an empty line" if raw.isspace() else f"not JSON ({error.msg}, column {error.colno})"
+        raise _NotJsonError(what) from None
+    except RecursionError:
+        raise RecordError(f"nested deeper than {MAX_DEPTH} levels") from None
+    except RecordError:
+        raise
+    except ValueError:  # Python's own limit on the digits of a whole number
+        raise RecordError("holds a whole number of thousands of digits") from None
+    if not isinstance(data, dict):
+        raise RecordError(f"must be a JSON object, found {_shortened(data)}")
+    # Few lines have so many brackets; the count saves walking through the others.
+    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(data) > MAX_DEPTH:
+        raise RecordError(f"nested deeper than {MAX_DEPTH} levels")
+    return data
+
+
+def _depth(value: Any) -> int:
+    """Return the levels of nesting of a JSON value; a plain value has none."""
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+    return depth
+
+
+def _shortened(value: Any) -> str:
+    try:
+        shown = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        shown = "a huge number"
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def _finite(literal: str) -> float:
+    """Read a number; `1e999` is legal JSON and yet becomes infinity."""
+    value = float(literal)
+    if not math.isfinite(value):
+        raise RecordError(f"the number {literal[:20]} is too large")
+    return value
+
+
+def _refuse_constant(literal: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python's reader accepts though they are not JSON."""
+    raise RecordError(f"{literal} is not a number")
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
