@@ -230,12 +230,14 @@ def _print_table(gpus: Sequence[Gpu], is_detailed: bool) -> None:
 
     is_terminal = sys.stdout.isatty()
     console = Console(width=None if is_terminal else UNWRAPPED, highlight=False, markup=False, emoji=False)
-    if not is_detailed:
-        _print_overview(console, gpus)
-    elif len(gpus) == 1:
-        _print_page(console, gpus[0])
-    else:
-        _print_side_by_side(console, gpus)
+    with console.capture() as capture:  # rich itself would answer a closed pipe with exit code 1
+        if not is_detailed:
+            _print_overview(console, gpus)
+        elif len(gpus) == 1:
+            _print_page(console, gpus[0])
+        else:
+            _print_side_by_side(console, gpus)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def _print_grid(console: Console, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

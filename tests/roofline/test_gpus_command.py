@@ -1,0 +1,301 @@
+"""`python -m roofline gpus`: published ridge points, every format, narrow terminals, hostile names."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from roofline import gpus_command, hardware
+from roofline.hardware import Gpu, derive_unknown_gpu, load_gpus
+from roofline.work import DTYPES
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser(prog="python -m roofline")
+    gpus_command.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["gpus", *arguments])
+    return args.run(args)
+
+
+def table_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[str]]:
+    assert run(*arguments) == 0
+    return {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
+
+
+class Terminal(io.StringIO):
+    """An output that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def at_width(monkeypatch: pytest.MonkeyPatch, width: int, *arguments: str) -> list[str]:
+    """Return the lines that a terminal of this width would show."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    assert run(*arguments) == 0
+    monkeypatch.undo()
+    return re.sub(r"\x1b\[[01]m", "", terminal.getvalue()).splitlines()  # bold headers are our own
+
+
+def test_published_ridge_points(capsys):
+    rows = table_of(capsys)
+    for slug, ridge in (("h100-sxm", 295), ("a100-sxm-80gb", 153), ("a100-sxm-40gb", 201), ("h200-sxm", 206)):
+        assert rows[slug][-2:] == [str(ridge), "bf16"]
+    assert rows["t4"][-2:] == ["203", "fp16"]
+    assert rows["gb200"][-2:] == ["313", "bf16"]  # 312.5
+
+
+def test_piped_table_has_every_gpu_and_column_unwrapped(capsys):
+    rows = table_of(capsys)
+    assert set(load_gpus()) <= set(rows)
+    assert " ".join(rows["GPU"]) == "GPU fp64 fp32 tf32 fp16 bf16 fp8 int8 nvfp4 GB/s L2 MiB ridge"
+    shown = " ".join(rows["h100-sxm"])
+    assert shown == "h100-sxm 66.9 66.9 494.7 989.4 989.4 1978.9 1978.9 - 3352 50 295 bf16"
+    assert len(rows["rtx-pro-6000-blackwell-workstation"]) == len(rows["h100-sxm"])
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_table_fits_the_terminal(monkeypatch, width):
+    lines = at_width(monkeypatch, width)
+    assert max(map(len, lines)) <= width
+    rows = {line.split()[0]: line.split() for line in lines if line.strip()}
+    assert set(load_gpus()) <= set(rows)
+    header = rows["GPU"]
+    assert {"bf16", "GB/s", "ridge"} <= set(header)
+    assert rows["h100-sxm"][-2:] == ["295", "bf16"]
+    assert rows["h100-sxm"][header.index("bf16")] == "989.4"
+    left_out = [line for line in lines if line.startswith("Left out")]
+    assert bool(left_out) == (width < 120)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    "slugs", [["rtx-pro-6000-blackwell-server"], ["h100-sxm", "mi300x", "t4", "rtx-pro-6000-blackwell-server"]]
+)
+def test_details_fit_the_terminal(monkeypatch, width, slugs):
+    lines = at_width(monkeypatch, width, *slugs)
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("slug", load_gpus())
+def test_page_shows_every_value_source_and_note(capsys, slug):
+    gpu = load_gpus()[slug]
+    assert run(slug) == 0
+    out = capsys.readouterr().out
+    for text in (*gpu.sources, *gpu.notes, *gpu.kinds.values(), *gpu.driver_names, gpu.name, gpu.rate_class):
+        assert text in out
+    for key, peak in gpu.stated_peaks_flops_per_s.items():
+        row = next(line for line in out.splitlines() if line.split()[:1] == [key])
+        assert f" {peak / 1e12:.5g} " in row
+    assert f"{gpu.memory_bandwidth_bytes_per_s / 1e9:.5g}" in out
+    assert "Peaks are dense (no structured sparsity)" in out
+
+
+def test_page_shows_the_peak_at_the_highest_clock(capsys):
+    assert run("h100-sxm") == 0
+    out = capsys.readouterr().out
+    assert "at 1980 MHz" in out
+    assert next(line for line in out.splitlines() if line.startswith("bf16_tensor")).split()[2:5] == [
+        "989.4",
+        "1070.5",
+        "295",
+    ]
+
+
+def test_side_by_side(capsys):
+    rows = table_of(capsys, "h100-sxm", "a100-sxm-80gb", "h100-sxm")
+    assert rows["fact"] == ["fact", "h100-sxm", "a100-sxm-80gb"]
+    lines = {}
+    run("h100-sxm", "a100-sxm-80gb")
+    for line in capsys.readouterr().out.splitlines():
+        lines[line[:24].strip()] = line[24:].split()
+    assert lines["ridge bf16 FLOP/byte"] == ["295", "153"]
+    assert lines["ridge fp8 FLOP/byte"] == ["590", "-"]
+    assert lines["maximum clock MHz"] == ["1980", "(assumed)", "1410", "(device)"]
+
+
+def test_json_rows(capsys):
+    assert run("--format", "json") == 0
+    rows = {row["slug"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(rows) == list(load_gpus())
+    for row in rows.values():
+        assert set(row["peaks_flops_per_s"]) == set(row["ridge"]) == set(DTYPES)
+        assert row["sources"]
+        assert row["name"]
+        for dtype, peak in row["peaks_flops_per_s"].items():
+            ridge = row["ridge"][dtype]
+            assert (peak is None) == (ridge is None)
+            assert peak is None or ridge == pytest.approx(peak / row["memory_bandwidth_bytes_per_s"])
+    h100 = rows["h100-sxm"]
+    assert h100["name"] == "NVIDIA H100 SXM5 80GB"
+    assert h100["peaks_flops_per_s"]["bf16"] == 989_400_000_000_000
+    assert h100["peaks_flops_per_s"]["nvfp4"] is None
+    assert h100["memory_bandwidth_bytes_per_s"] == 3_352_000_000_000
+    assert round(h100["ridge"]["bf16"]) == 295
+    assert h100["l2_bytes"] == 50 * 2**20
+    assert rows["gh200-144gb"]["max_clock_hz"] is None
+
+
+def test_json_of_one_gpu_is_a_list_too(capsys):
+    assert run("t4", "--format", "json") == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert row["slug"] == "t4"
+
+
+def test_csv_rows(capsys):
+    assert run("--format", "csv") == 0
+    rows = {row["slug"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+    assert set(rows) == set(load_gpus())
+    assert rows["h200-sxm"]["peak_bf16_flops_per_s"] == "989400000000000"
+    assert float(rows["h200-sxm"]["ridge_bf16_flops_per_byte"]) == pytest.approx(989.4 / 4.8)
+    assert rows["h200-sxm"]["peak_nvfp4_flops_per_s"] == ""
+    assert rows["h200-sxm"]["driver_names"] == "NVIDIA H200"
+
+
+def test_markdown_rows(capsys):
+    assert run("--format", "md", "h100-sxm", "t4") == 0
+    header, rule, h100, t4 = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert len(header) == len(rule) == len(h100) == len(t4)
+    assert h100[header.index("ridge bf16 FLOP/byte")] == "295"
+    assert t4[header.index("bf16 TFLOP/s")] == t4[header.index("ridge bf16 FLOP/byte")] == "-"
+    assert t4[header.index("int8 TOP/s")] == "130"
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "md"])
+@pytest.mark.parametrize("slugs", [["h100"], ["nothing-like-it"], ["h100-sxm", "h100-sxm-typo"], [""], ["[red]x"]])
+def test_unknown_slug_is_one_line_and_exit_2(capsys, form, slugs):
+    assert run(*slugs, "--format", form) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_broken_file_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path):
+    (tmp_path / "x.toml").write_text("sm_count = ", encoding="utf-8")
+    monkeypatch.setattr(gpus_command, "load_gpus", lambda: load_gpus(tmp_path))
+    assert run() == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {tmp_path / 'x.toml'}: not valid TOML")
+    assert err.count("\n") == 1
+
+
+HOSTILE = "[bold red]x[/] :smile: \x1b[2J\x1b]0;title\x07 a|b"
+
+
+def hostile_gpu() -> Gpu:
+    return Gpu(
+        slug="hostile",
+        name=HOSTILE,
+        driver_names=(HOSTILE,),
+        chip=HOSTILE,
+        sources=(f"recalled: {HOSTILE}",),
+        notes=(HOSTILE,),
+        memory_bandwidth_bytes_per_s=1e12,
+        stated_peaks_flops_per_s={"bf16_tensor": 1e14},
+        peaks_flops_per_s={"bf16": 1e14},
+        kinds={"bf16_tensor": HOSTILE, "memory_bandwidth_bytes_per_s": HOSTILE},
+    )
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "md"])
+@pytest.mark.parametrize("slugs", [[], ["hostile"], ["hostile", "t4"]])
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_names_cannot_steer_the_terminal(capsys, monkeypatch, form, slugs, is_terminal):
+    table = {"hostile": hostile_gpu(), "t4": load_gpus()["t4"]}
+    monkeypatch.setattr(gpus_command, "load_gpus", lambda: table)
+    if is_terminal:
+        out = "\n".join(at_width(monkeypatch, 200, *slugs, "--format", form))
+    else:
+        assert run(*slugs, "--format", form) == 0
+        out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+    if form != "table" or slugs == ["hostile"]:
+        assert "[bold red]x[/] :smile:" in out
+        assert r"\x1b[2J" in out or r"\u001b[2J" in out
+    if form == "md":
+        assert r"a\|b" in out
+
+
+def test_unknown_gpu_shows_question_marks(capsys, monkeypatch):
+    gpu = derive_unknown_gpu("Some GPU", 2.619e9, 5120, None, 132, "9.0")
+    monkeypatch.setattr(gpus_command, "load_gpus", lambda: {gpu.slug: gpu})
+    rows = table_of(capsys)
+    assert rows["unknown-some-gpu"][1:] == ["?"] * 8 + ["3352.3", "?", "?"]
+    assert run(gpu.slug) == 0
+    assert "derived: bandwidth from 5120 bit x 2619 MHz x 2 / 8" in capsys.readouterr().out
+    assert run(gpu.slug, "--format", "json") == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert set(row["ridge"].values()) == set(row["peaks_flops_per_s"].values()) == {None}
+    assert row["bandwidth_kind"] == "derived"
+
+
+PROGRAM = """
+import argparse, sys
+from roofline import gpus_command
+parser = argparse.ArgumentParser()
+gpus_command.add_parser(parser.add_subparsers())
+args = parser.parse_args(sys.argv[1:])
+code = args.run(args)
+print(sorted({"torch", "numpy", "pandas", "matplotlib", "triton"} & set(sys.modules)), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("arguments", [["gpus"], ["gpus", "h100-sxm"], ["gpus", "--format", "json"]])
+def test_neither_torch_nor_anything_heavy_is_imported(arguments):
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+    assert "h100-sxm" in done.stdout
+
+
+def test_importing_the_command_does_not_import_rich():
+    code = "import sys, roofline.gpus_command; print('rich' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_closed_pipe_leaves_no_traceback(form):
+    command = [sys.executable, "-c", PROGRAM, "gpus", "--format", form]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == "[]\n"
+    assert process.returncode == 0
+
+
+def test_output_without_unicode():
+    command = [sys.executable, "-c", PROGRAM, "gpus", "h100-sxm"]
+    done = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        capture_output=True,
+        check=True,
+        env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"},
+    )
+    assert b"1070.5" in done.stdout
+
+
+def test_the_table_comes_from_the_files():
+    assert gpus_command.load_gpus is hardware.load_gpus
