@@ -1,0 +1,64 @@
+"""`python -m bench`: what there is to measure."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.harness.arguments import Parser
+from bench.harness.op import Op
+
+EPILOG = """\
+Each family is a command of its own, with its own --help:
+  python -m bench.matmul --dtype bf16
+  python -m bench.elementwise --op gelu,relu --size 64MiB"""
+
+
+def families() -> dict[str, tuple[Op, ...]]:
+    """Return the ops of every family: each public file of this package that has `OPS`."""
+    found = {}
+    for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
+        ops = getattr(importlib.import_module(f"bench.{path.stem}"), "OPS", ())
+        if ops:
+            found[path.stem] = ops
+    return found
+
+
+def print_list() -> None:
+    """Print every op with its command, formula and dtypes."""
+    from rich import box
+    from rich.table import Table
+
+    from bench.harness.providers import provider_names
+    from bench.harness.table import console_of
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for title in ("command", "op", "formula", "shape", "dtypes", "providers"):
+        table.add_column(title, overflow="fold")
+    for family, ops in families().items():
+        names = ", ".join(provider_names(family))
+        for op in ops:
+            table.add_row(f"bench.{family}", op.name, op.formula, "x".join(op.axes), ", ".join(op.dtypes), names)
+    console_of(sys.stdout).print(table, markup=False)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `python -m bench` and return its exit code."""
+    parser = Parser(
+        prog="python -m bench",
+        description="Measure operations on this machine's GPU or CPU.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands.add_parser("list", help="the operations that can be measured, with their commands")
+    parser.parse_args(argv)
+    print_list()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""The machinery behind every bench command; an op file needs only `op.py` and `cli.main`."""

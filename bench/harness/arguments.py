@@ -1,0 +1,223 @@
+"""What a bench command can be asked: the options, read and checked, and the cases that they make."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bench.harness.inputs import FILLS
+from bench.harness.op import Case, Op, Option
+from bench.harness.providers import provider_names
+from bench.harness.shapes import MAX_CASES, parse_shapes, parse_size
+from results.record import CACHE_STATES
+from roofline.work import DTYPE_BITS
+
+DEFAULT_DTYPE = "bf16"
+FORMATS = ("table", "json", "csv", "md")
+
+COLUMNS = """\
+columns:
+  median      seconds per launch, with the half width of its 95 % confidence interval
+  TFLOP/s     declared FLOPs per second, in 10^12 (GFLOP/s: 10^9); an FMA counts as 2
+  GB/s        compulsory bytes per second, in 10^9: each input read once, each output written once
+  FLOP/B      arithmetic intensity, FLOPs over compulsory bytes
+  bound       what limits at this intensity: memory, compute, mixed (within 10 %) or launch
+  MFU, MBU    share of the dense peak of the dtype, and of the memory bandwidth
+  % roof      share of min(peak, intensity x bandwidth)
+  first call  the first call's seconds: loading, compiling, tuning
+
+exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, what was finished is kept"""
+
+
+class UsageError(ValueError):
+    """What was asked for cannot be; the message is the one line that the user sees."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors take one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with 2."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def words(text: str) -> list[str]:
+    """Return the comma-separated words of a list option."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def number(least: float, what: str, kind: type = float) -> Callable[[str], Any]:
+    """Return a parser of a finite number of at least `least`."""
+
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value < least:
+            raise argparse.ArgumentTypeError(f"'{text}' must be {what}")
+        return value
+
+    return parse
+
+
+def device_name(text: str) -> str:
+    """Return a device's name in torch's spelling."""
+    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", text):
+        raise argparse.ArgumentTypeError(f"unknown device '{text}'; write cpu, cuda or cuda:N")
+    return text
+
+
+def build_parser(
+    family: str, doc: str, examples: Sequence[tuple[str, str]], ops: Sequence[Op], options: Sequence[Option]
+) -> Parser:
+    """Return the parser of one family's command."""
+    prog = f"python -m bench.{family}"
+    width = max(len(arguments) for arguments, _ in examples)
+    lines = [f"  {prog} {arguments:<{width}}  {meaning}" for arguments, meaning in examples]
+    parser = Parser(
+        prog=prog,
+        usage=f"{prog} [--dtype LIST] [--shape LIST] [--provider LIST] [options]",
+        description=doc,
+        epilog="\n".join([COLUMNS, "", "examples:", *lines]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    what = parser.add_argument_group("what to measure")
+    if len(ops) > 1:
+        _add_list(what, "--op", f"operations: {', '.join(op.name for op in ops)} (default: all)")
+    dtypes = list(dict.fromkeys(dtype for op in ops for dtype in op.dtypes))
+    _add_list(what, "--dtype", f"dtypes: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
+    axes = " or ".join(dict.fromkeys("x".join(op.axes) for op in ops))
+    _add_list(what, "--shape", f"shapes {axes}, a single number, or a range start:stop:step in place of any number")
+    if all(op.is_sized for op in ops):
+        _add_list(what, "--size", "instead of a shape: bytes of one operand, such as 256MiB or 1GB")
+    for option in options:
+        default = option.default(DEFAULT_DTYPE)
+        _add_list(what, f"--{option.name}", f"{option.help} (default: {default})")
+    _add_list(what, "--provider", f"who computes: {', '.join(provider_names(family))} (default: torch, newest triton)")
+    what.add_argument("--baseline", metavar="NAME", help="provider that the others are set against")
+    _add_how(parser.add_argument_group("how to measure"))
+    _add_output(parser.add_argument_group("what to do with it"))
+    return parser
+
+
+def _add_list(group: Any, name: str, text: str) -> None:
+    group.add_argument(name, metavar="LIST", type=words, action="extend", default=None, help=text)
+
+
+def _add_how(group: Any) -> None:
+    seconds, whole = number(1e-3, "a number of seconds above 0"), number(0, "a whole number, 0 or more", int)
+    group.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
+    group.add_argument("--gpu", metavar="SLUG", help="entry of `python -m roofline gpus` to judge by, not to run on")
+    group.add_argument("--fill", choices=FILLS, default="uniform", help="inputs (default: uniform in [-1, 1])")
+    group.add_argument("--cache", choices=CACHE_STATES[:2], default="cold", help="state of the caches (default: cold)")
+    group.add_argument("--budget", metavar="SECONDS", type=seconds, help="time for the whole run (default: no limit)")
+    group.add_argument("--seed", type=whole, default=0, help="of the inputs (default: 0)")
+    group.add_argument("--recalibrate", action="store_true", help="measure the roofs of this machine anew")
+
+
+def _add_output(group: Any) -> None:
+    group.add_argument("--format", choices=FORMATS, default="table", help="of what goes to stdout (default: table)")
+    group.add_argument("--output", metavar="PATH", type=Path, help="file or folder for the run file")
+    group.add_argument("--no-save", action="store_true", help="keep no run file")
+    group.add_argument("--plot", metavar="PATH", type=Path, help="draw the roofline: .png, .svg or .pdf")
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
+    group.add_argument("-v", "--verbose", action="store_true", help="say how each row was verified and timed")
+
+
+def make_cases(
+    args: argparse.Namespace, ops: Sequence[Op], options: Sequence[Option], device_type: str
+) -> list[tuple[Op, Case]]:
+    """Return the cases that the arguments ask for, op by op, dtype by dtype.
+
+    Raises:
+        UsageError: an op, a dtype, a shape, a size or an option's value that does not exist.
+    """
+    cases: list[tuple[Op, Case]] = []
+    for op in chosen_ops(args, ops):
+        for dtype in chosen_dtypes(args, op):
+            values = [
+                [(option.name, value) for value in _values(option, getattr(args, option.name), dtype)]
+                for option in options
+            ]
+            for shape, chosen in itertools.product(_shapes(args, op, dtype, device_type), itertools.product(*values)):
+                cases.append((op, Case(op.name, dtype, shape, dict(chosen))))
+                if len(cases) > MAX_CASES:
+                    raise UsageError(f"more than {MAX_CASES} cases are asked for; use fewer sizes")
+    return cases
+
+
+def chosen_ops(args: argparse.Namespace, ops: Sequence[Op]) -> list[Op]:
+    """Return the ops asked for, all by default.
+
+    Raises:
+        UsageError: one of them does not exist.
+    """
+    known = {op.name: op for op in ops}
+    names = _required(args, "op", list(known))
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown op '{name}'; there are: {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def chosen_dtypes(args: argparse.Namespace, op: Op) -> list[str]:
+    """Return the dtypes asked for.
+
+    Raises:
+        UsageError: one of them is unknown, or the op does not have it.
+    """
+    names = _required(args, "dtype", [DEFAULT_DTYPE])
+    for name in names:
+        if name not in op.dtypes:
+            unknown = "unknown dtype" if name not in DTYPE_BITS else f"{op.name} has no dtype"
+            raise UsageError(f"{unknown} '{name}'; {op.name} has: {', '.join(op.dtypes)}")
+    return list(dict.fromkeys(names))
+
+
+def _required(args: argparse.Namespace, name: str, default: list[str]) -> list[str]:
+    """Return the words of a list option; an empty list is a mistake, not a wish for nothing."""
+    given: list[str] | None = getattr(args, name, None)
+    if given is None:
+        return default
+    if not given:
+        raise UsageError(f"--{name} is empty; name at least one")
+    return given
+
+
+def _values(option: Option, given: Iterable[str] | None, dtype: str) -> list[Any]:
+    if given is None:
+        return [option.default(dtype)]
+    try:
+        return list(dict.fromkeys(option.parse(word) for word in given))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _shapes(args: argparse.Namespace, op: Op, dtype: str, device_type: str) -> list[dict[str, int]]:
+    """Return the shapes of one op at one dtype: by `--shape`, by `--size`, or its default ones."""
+    sizes = getattr(args, "size", None)
+    if sizes is not None and args.shape is not None:
+        raise UsageError("--shape and --size exclude each other; give one of them")
+    default = op.default_shapes.get("cpu" if device_type == "cpu" else "cuda", ())
+    written = _required(args, "shape", list(default))
+    try:
+        if sizes is not None:
+            written = [_elements(text, dtype) for text in _required(args, "size", [])]
+        return parse_shapes(written, op)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _elements(text: str, dtype: str) -> str:
+    """Return the count of elements that fill a size given in bytes."""
+    bits, size_bytes = DTYPE_BITS[dtype], parse_size(text)
+    if size_bytes * 8 % bits:
+        raise UsageError(f"size '{text}' is no whole number of {dtype} elements of {bits // 8} bytes")
+    return str(size_bytes * 8 // bits)

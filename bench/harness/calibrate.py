@@ -1,0 +1,248 @@
+"""The ceilings of the machine in hand: by datasheet for a GPU of the table, measured here for a CPU.
+
+A CPU has no datasheet peak that torch could reach, so its roofs are what it does when it does nothing else: the
+fastest copy and triad far beyond the cache, and the fastest matmul of each dtype. They are kept beside the runs with
+the identity of the machine, and measured anew when that changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.harness import samplers
+from bench.harness.cost import CostEstimator
+from bench.harness.device import MIB, Device, installed_version
+from bench.harness.inputs import Filler, make_sets
+from bench.harness.op import Case, Op
+from bench.harness.providers import load, numerics
+from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, collect, warm_up
+from roofline.ceilings import Ceiling, CeilingError, Ceilings, gpu_ceilings
+from roofline.hardware import Gpu, derive_unknown_gpu, find_gpu, match_driver_name
+
+BANDWIDTH_CACHES = 4
+"""Each array of the bandwidth kernels is this many times the last-level cache, within `ARRAY_BYTES`."""
+
+ARRAY_BYTES = (64 * MIB, 512 * MIB)
+
+MATMUL_SIZES = (512, 1024, 2048, 3072)
+"""Square sizes among which the fastest matmul is looked for; one that would take longer than `SLOWEST_CALL_S` a call
+is left out, and so are larger ones."""
+
+SLOWEST_CALL_S = 0.15
+LIMITS = Limits(min_samples=10, target_half_width=0.01, min_time_s=0.0, cap_s=0.6, warm_up_s=0.05, min_sample_s=1e-3)
+
+SEED = 0
+Note = Callable[[str], None]
+
+
+def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
+    """Return the ceilings that are known of a device without measuring.
+
+    Args:
+        device: the device under test.
+        gpu_slug: entry of the GPU table to judge by, or None to match the driver's name.
+
+    Raises:
+        UnknownGpuError: the table has no such entry.
+        ValueError: a GPU was named, but the device is a CPU.
+    """
+    if not device.is_gpu:
+        if gpu_slug is not None:
+            raise ValueError(f"--gpu {gpu_slug} does not fit: the device measured is a CPU; leave --gpu out")
+        return Ceilings(device.slug, device.name)
+    gpu, note = (find_gpu(gpu_slug), None) if gpu_slug else identify(device)
+    known = gpu_ceilings(gpu)
+    return Ceilings(known.slug, known.name, known.entries, note)
+
+
+def identify(device: Device) -> tuple[Gpu, str | None]:
+    """Return the table's entry for a GPU, or what the device tells of itself, with a note that says so."""
+    match = match_driver_name(device.name, device.memory_bytes)
+    if match.gpu is not None:
+        return match.gpu, None
+    gpu = derive_unknown_gpu(
+        driver_name=device.name,
+        memory_clock_hz=device.memory_clock_hz,
+        bus_width_bits=device.memory_bus_bits,
+        memory_bytes=device.memory_bytes,
+        sm_count=device.sm_count,
+        compute_capability=device.compute_capability,
+    )
+    if match.ambiguous:
+        several = ", ".join(candidate.slug for candidate in match.ambiguous)
+        return gpu, f"'{device.name}' is the name of several GPUs ({several}): MFU is blank until --gpu names one"
+    return gpu, f"'{device.name}' is not in the GPU table: bandwidth is derived, MFU is blank; --gpu names an entry"
+
+
+def identity(device: Device) -> dict[str, Any]:
+    """Return what must be the same for measured ceilings to hold."""
+    return {
+        "host": platform.node(),
+        "device": device.name,
+        "uuid": device.uuid,
+        "threads": device.threads,
+        "cache_bytes": device.cache_bytes,
+        "memory_bytes": device.memory_bytes,
+        "torch": installed_version("torch"),
+        "onednn_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),
+        "method": 1,
+    }
+
+
+class MeasuredCeilings:
+    """The measured ceilings of a device: kept in a file, completed as more dtypes are asked for."""
+
+    def __init__(self, device: Device, directory: Path, note: Note, progress: Note) -> None:
+        """Look for `directory/<device>/ceilings-<identity>.json`.
+
+        Args:
+            device: the device under test.
+            directory: where runs are kept.
+            note: takes a line for the user.
+            progress: takes what is being measured at the moment.
+        """
+        self._device, self._note, self._progress = device, note, progress
+        self._identity = identity(device)
+        digest = hashlib.sha256(json.dumps(self._identity, sort_keys=True).encode()).hexdigest()[:12]
+        self.path = directory / device.slug / f"ceilings-{digest}.json"
+
+    def load(self) -> tuple[Ceiling, ...]:
+        """Return the ceilings kept for this very machine; none where the file is missing, torn or another's."""
+        try:
+            data = json.loads(self.path.read_text(encoding="utf-8"))
+            if data["identity"] != self._identity:
+                raise CeilingError("it belongs to another machine")
+            entries = Ceilings.from_dict(data).entries
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            self._note(f"{self.path}: not used and measured anew: {error or type(error).__name__}")
+            return ()
+        return tuple(entry for entry in entries if entry.kind == "measured")
+
+    def save(self, ceilings: Ceilings) -> None:
+        """Keep the measured entries; a place that cannot be written costs only the next run's time."""
+        kept = ceilings.to_dict() | {"identity": self._identity}
+        partial = self.path.with_suffix(f".{os.getpid()}.partial")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+            partial.replace(self.path)
+        except OSError as error:
+            self._note(f"{self.path}: the measured ceilings are not kept: {error.strerror}")
+
+    def complete(self, ceilings: Ceilings, dtypes: Iterable[str], matmul: Op, again: bool = False) -> Ceilings:
+        """Return `ceilings` with what is measured on this machine; only what is not kept yet is measured.
+
+        Args:
+            ceilings: what is known without measuring.
+            dtypes: dtypes whose fastest matmul is needed.
+            matmul: the op to find it with.
+            again: measure all of it even if it is kept.
+        """
+        found = ceilings.with_entries(() if again else self.load())
+        had = found.entries
+        if found.launch_floor() is None:
+            found = found.with_entries([self._launch_floor()])
+        if not self._device.is_gpu:
+            if found.bandwidth() is None:
+                found = found.with_entries(self._bandwidths())
+            missing = [dtype for dtype in dict.fromkeys(dtypes) if found.peak(dtype) is None]
+            entries = [self._peak(dtype, matmul) for dtype in missing]
+            found = found.with_entries(entry for entry in entries if entry is not None)
+        if found.entries != had:
+            self.save(found)
+        return found
+
+    def _launch_floor(self) -> Ceiling:
+        """Return the time of a copy of one element: nothing but the launch."""
+        import torch
+
+        self._progress("calibrating: launch")
+        one, out = (torch.ones(1, device=self._device.torch_name) for _ in range(2))
+        seconds = self._least_s([lambda: out.copy_(one)])
+        return Ceiling("launch", "launch", seconds, "measured", self._source("copy of one element"))
+
+    def _bandwidths(self) -> list[Ceiling]:
+        """Return the bandwidth of copy (two arrays) and triad (three), every array far larger than the cache.
+
+        Source: the kernels of STREAM; McCalpin, IEEE TCCA Newsletter, December 1995. Bytes are counted as it counts
+            them, without the line that a store may read first.
+        """
+        import torch
+
+        array_bytes = min(max(BANDWIDTH_CACHES * self._device.cache_bytes, ARRAY_BYTES[0]), ARRAY_BYTES[1])
+        array_bytes = min(array_bytes, self._device.free_bytes() // 8)
+        elements = array_bytes // 4
+        self._progress("calibrating: memory bandwidth")
+        a, b, c = (torch.rand(elements, dtype=torch.float32) for _ in range(3))
+        timed = {
+            "copy": (2, lambda: c.copy_(a)),
+            "triad": (3, lambda: torch.add(a, b, alpha=0.5, out=c)),
+        }
+        found = []
+        for name, (arrays, call) in timed.items():
+            value = arrays * elements * 4 / self._least_s([call])
+            source = self._source(f"{name}, fp32, {arrays} x {elements} elements")
+            found.append(Ceiling("bandwidth", name, value, "measured", source))
+        return found
+
+    def _peak(self, dtype: str, matmul: Op) -> Ceiling | None:
+        """Return the FLOP/s of the fastest square matmul of a dtype, or None where this device has none."""
+        if dtype not in matmul.dtypes:
+            return None
+        best: tuple[float, str] | None = None
+        estimator = CostEstimator(self._device, "uniform", SEED)
+        for size in MATMUL_SIZES:
+            case = Case("matmul", dtype, {"m": size, "n": size, "k": size}, {"layout": "nn", "batch": 1})
+            if (estimator.call_s(matmul, case) or 0.0) > SLOWEST_CALL_S:
+                if best is not None:
+                    break
+                case = _largest_within(matmul, case, estimator)
+            self._progress(f"calibrating: {dtype} matmul {case.name}")
+            flops, seconds = matmul.work(case).flops, self._matmul_s(matmul, case)
+            estimator.learn(matmul, case, seconds)
+            if best is None or flops / seconds > best[0]:
+                best = flops / seconds, case.name
+        return Ceiling("flops", dtype, best[0], "measured", self._source(f"matmul {best[1]}")) if best else None
+
+    def _matmul_s(self, matmul: Op, case: Case) -> float:
+        """Return the seconds of one matmul, warm: a ceiling is what the arithmetic can do."""
+        filler = Filler("uniform", case.dtype, self._device, SEED)
+        data = make_sets(matmul, case, filler, self._device, 1)[0]
+        with numerics(case.dtype):
+            return self._least_s([load("torch", matmul, "matmul", self._device).call(data)])
+
+    def _least_s(self, calls: list[samplers.Call]) -> float:
+        """Return the least seconds of a launch over the samples of the usual protocol.
+
+        The least, as STREAM reports it: whatever else runs on the machine only ever adds time, and a roof is what
+        the machine can do when nothing does.
+        """
+        limits = LIMITS if not self._device.is_gpu else GPU_LIMITS
+        calls[0]()
+        sampler = samplers.make_sampler(calls, self._device, limits)
+        warm_up(sampler, min(limits.warm_up_s, CPU_LIMITS.warm_up_s))
+        return min(collect(sampler, limits, "warm").samples_s)
+
+    def _source(self, what: str) -> str:
+        versions = f"torch {self._identity['torch']}"
+        return (
+            f"measured here {datetime.now(UTC):%Y-%m-%d}: {what}, {self._device.threads or 'GPU'} threads, {versions}"
+        )
+
+
+def _largest_within(op: Op, case: Case, estimator: CostEstimator) -> Case:
+    """Return the largest halved case whose call stays below `SLOWEST_CALL_S`."""
+    from bench.harness.cost import smaller_cases
+
+    smaller = smaller_cases(op, case)
+    fitting = [other for other in smaller if (estimator.call_s(op, other) or 0.0) <= SLOWEST_CALL_S]
+    return fitting[-1] if fitting else smaller[0]

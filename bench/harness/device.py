@@ -1,0 +1,337 @@
+"""What machine this is: the device under test, its memory and caches, and the environment stamp of a run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+MIB = 2**20
+
+DEFAULT_CPU_CACHE_BYTES = 32 * MIB
+"""Assumed last-level cache where sysfs does not tell: that of a common server core complex."""
+
+
+class NoDeviceError(RuntimeError):
+    """The device that was asked for is not there; the message says what is."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device under test."""
+
+    type: str
+    """`cuda`, `rocm` or `cpu`."""
+    torch_name: str
+    """What torch calls it: `cpu`, `cuda:0`."""
+    slug: str
+    """Folder name of its runs."""
+    name: str
+    """The driver's or the processor's own name."""
+    cache_bytes: int
+    """Last-level cache of a CPU, L2 of a GPU."""
+    memory_bytes: int
+    threads: int | None = None
+    """Threads that a CPU measurement uses."""
+    sm_count: int | None = None
+    compute_capability: str | None = None
+    uuid: str | None = None
+    memory_clock_hz: float | None = None
+    memory_bus_bits: int | None = None
+    cache_is_assumed: bool = False
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether work is launched asynchronously on a GPU."""
+        return self.type != "cpu"
+
+    def free_bytes(self) -> int:
+        """Return the memory that a measurement may still take, bytes."""
+        if not self.is_gpu:
+            return available_memory_bytes()
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(self.torch_name)
+        return int(free)
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished all work."""
+        if self.is_gpu:
+            import torch
+
+            torch.cuda.synchronize(self.torch_name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object kept under `device` in a run file."""
+        return asdict(self)
+
+
+def detect(requested: str | None) -> Device:
+    """Return the device under test.
+
+    Args:
+        requested: `cpu`, `cuda`, `cuda:1`, or None for the first GPU and else the CPU.
+
+    Raises:
+        NoDeviceError: there is no such device.
+    """
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    if requested == "cpu" or (requested is None and not has_gpu):
+        return cpu_device()
+    index = int((requested or "cuda").partition(":")[2] or 0)
+    if not has_gpu:
+        raise NoDeviceError(f"no device '{requested}': torch sees no GPU here; --device cpu measures the CPU")
+    if index >= torch.cuda.device_count():
+        raise NoDeviceError(f"no device '{requested}': torch sees {torch.cuda.device_count()} GPU(s), from cuda:0")
+    return gpu_device(index)
+
+
+def cpu_device() -> Device:
+    """Return the CPU, with the threads that affinity and cgroup quota leave to this process."""
+    name = cpu_name()
+    threads = usable_threads(len(os.sched_getaffinity(0)), cgroup_cpu_quota())
+    cache_bytes = last_level_cache_bytes()
+    return Device(
+        type="cpu",
+        torch_name="cpu",
+        slug=f"cpu-{slugify(name)}-{threads}t",
+        name=name,
+        cache_bytes=cache_bytes or DEFAULT_CPU_CACHE_BYTES,
+        cache_is_assumed=cache_bytes is None,
+        memory_bytes=total_memory_bytes(),
+        threads=threads,
+    )
+
+
+def gpu_device(index: int) -> Device:
+    """Return GPU `index` of torch, with what its properties and NVML tell."""
+    import torch
+
+    torch.cuda.set_device(index)
+    properties = torch.cuda.get_device_properties(index)
+    is_rocm = torch.version.hip is not None
+    uuid = str(getattr(properties, "uuid", "")) or None
+    clock_hz, bus_bits = _memory_interface(uuid)
+    return Device(
+        type="rocm" if is_rocm else "cuda",
+        torch_name=f"cuda:{index}",
+        slug=slugify(properties.name),
+        name=properties.name,
+        cache_bytes=int(getattr(properties, "L2_cache_size", 0)) or 50 * MIB,
+        cache_is_assumed=not getattr(properties, "L2_cache_size", 0),
+        memory_bytes=int(properties.total_memory),
+        sm_count=properties.multi_processor_count,
+        compute_capability=f"{properties.major}.{properties.minor}",
+        uuid=uuid,
+        memory_clock_hz=clock_hz,
+        memory_bus_bits=bus_bits,
+    )
+
+
+def _memory_interface(uuid: str | None) -> tuple[float | None, int | None]:
+    """Return the memory clock in Hz and the bus width in bits as NVML tells them, None where it does not."""
+    handle = nvml_handle(uuid)
+    if handle is None:
+        return None, None
+    import pynvml
+
+    clock_mhz = nvml_value(lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM))
+    bus_bits = nvml_value(lambda: pynvml.nvmlDeviceGetMemoryBusWidth(handle))
+    return (clock_mhz * 1e6 if clock_mhz else None), bus_bits
+
+
+def nvml_handle(uuid: str | None) -> Any:
+    """Return the NVML handle of the GPU with torch's `uuid`, or None: torch and NVML number the GPUs differently."""
+    if uuid is None:
+        return None
+
+    def find() -> Any:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+
+    return nvml_value(find)
+
+
+def nvml_value(call: Callable[[], Any]) -> Any:
+    """Return what an NVML call returns, or None where the library, the driver or a permission is missing."""
+    try:
+        return call()
+    except Exception:  # NVML has an error class for each cause; none of them is the user's business here
+        return None
+
+
+def telemetry(device: Device) -> dict[str, Any]:
+    """Return clocks, power and temperature of the GPU now, in SI units; empty on a CPU, None where not readable."""
+    handle = nvml_handle(device.uuid) if device.type == "cuda" else None
+    if handle is None:
+        return {}
+    import pynvml
+
+    clock_mhz = nvml_value(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+    power_mw = nvml_value(lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
+    celsius = nvml_value(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+    return {
+        "sm_clock_hz": None if clock_mhz is None else clock_mhz * 1e6,
+        "power_w": None if power_mw is None else power_mw / 1e3,
+        "temperature_c": celsius,
+        "throttle": None,
+        "energy_j": None,
+    }
+
+
+# ---- the CPU, read from Linux -------------------------------------------------------------------------------------
+
+
+def cpu_name() -> str:
+    """Return the processor's name."""
+    match = re.search(r"^model name\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
+    return match[1].strip() if match else platform.machine()
+
+
+def usable_threads(affinity_cpus: int, quota_cpus: float | None) -> int:
+    """Return the threads to use: the cores that affinity allows, or fewer where a cgroup quota is below that.
+
+    Args:
+        affinity_cpus: cores that the scheduler may use for this process.
+        quota_cpus: cores' worth of time that the cgroup may spend, None for no limit. A quota of 1.5 gives 1 thread:
+            a second one would be stopped half of the time.
+    """
+    if quota_cpus is None:
+        return affinity_cpus
+    return max(1, min(affinity_cpus, int(quota_cpus)))
+
+
+def cgroup_cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Return the CPU time that the cgroup may spend per unit of wall time, in cores, or None for no limit.
+
+    Source: Linux documentation, cgroup-v2 `cpu.max` (quota and period) and cgroup-v1 `cpu.cfs_quota_us`.
+    """
+    quota, _, period = _text(root / "cpu.max").strip().partition(" ")
+    if not quota:
+        quota, period = _text(root / "cpu/cpu.cfs_quota_us").strip(), _text(root / "cpu/cpu.cfs_period_us").strip()
+    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
+        return None
+    return int(quota) / int(period)
+
+
+def last_level_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int | None:
+    """Return the size of the largest cache of the first core, bytes, or None where sysfs does not tell."""
+    sizes = [_text(path).strip() for path in root.glob("index*/size")]
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    found = [int(size[:-1]) * units[size[-1]] for size in sizes if re.fullmatch(r"\d+[KMG]", size)]
+    return max(found, default=None)
+
+
+def total_memory_bytes() -> int:
+    """Return the memory of the machine, or of the cgroup where that is less, bytes."""
+    limit = _text("/sys/fs/cgroup/memory.max").strip()
+    total = _meminfo_bytes("MemTotal")
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def available_memory_bytes() -> int:
+    """Return the memory that can be taken without swapping, bytes, within the cgroup's limit."""
+    available = _meminfo_bytes("MemAvailable")
+    limit, used = _text("/sys/fs/cgroup/memory.max").strip(), _text("/sys/fs/cgroup/memory.current").strip()
+    if limit.isdigit() and used.isdigit():
+        available = min(available, int(limit) - int(used))
+    return max(0, available)
+
+
+def _meminfo_bytes(key: str) -> int:
+    match = re.search(rf"^{key}:\s+(\d+) kB", _text("/proc/meminfo"), re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+def _text(path: str | Path) -> str:
+    """Return the text of a system file, empty where it is not there."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def slugify(name: str) -> str:
+    """Return `name` in lower case with everything but letters and digits turned into single dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
+
+
+# ---- the environment stamp ----------------------------------------------------------------------------------------
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of what takes part in a measurement, None where it is not there."""
+    import torch
+
+    found: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": installed_version("triton"),
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+        "driver": None,
+    }
+    if torch.cuda.is_available():
+
+        def driver() -> str:
+            import pynvml
+
+            pynvml.nvmlInit()
+            return str(pynvml.nvmlSystemGetDriverVersion())
+
+        found["driver"] = nvml_value(driver)
+    return found
+
+
+def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution, or None, without importing it."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def host() -> dict[str, Any]:
+    """Return what is known of the machine around the device."""
+    return {
+        "name": platform.node(),
+        "kernel": platform.release(),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "memory_bytes": total_memory_bytes(),
+    }
+
+
+@functools.cache
+def git_state() -> dict[str, Any]:
+    """Return revision and cleanness of the code that measures, None where this is no git checkout."""
+    root = Path(__file__).resolve().parents[2]
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=5, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    status = git("status", "--porcelain")
+    return {"sha": git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
+
+
+def command_line(prog: str) -> list[str]:
+    """Return the command that reproduces this run."""
+    return ["python", "-m", prog, *sys.argv[1:]]

@@ -1,0 +1,168 @@
+"""Inputs: how they are filled, how many copies of them keep the caches cold, how much memory that takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.harness.device import MIB, Device
+from bench.harness.op import Case, Op
+from roofline.work import bytes_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+FILLS = ("uniform", "normal", "zeros")
+
+COLD_CACHES = {"cpu": 4, "cuda": 3, "rocm": 3}
+"""How many times the last-level cache all copies together must fill, so that a copy has left it when its turn comes.
+
+Source: NVIDIA, CUTLASS guide to measuring GEMM performance (2 x L2 and at least two copies), with a margin for caches
+that do not replace the oldest line first."""
+
+MAX_COPIES = 2000
+"""More copies of a tiny case than this cost more to set up than they tell."""
+
+CPU_COPIES_BYTES = 1024 * MIB
+"""Most memory that copies take on a CPU, beside the limit of a quarter of what is free."""
+
+POOL_OFFSETS = 4096
+"""How many elements the random pool is longer than the largest tensor: each tensor starts elsewhere in it."""
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How the launches of one case go round its copies."""
+
+    copies: int
+    cache: str
+    """`cold` where the copies flush each other out of the last-level cache, else `warm`."""
+
+
+def plan_rotation(set_bytes: int, cache_bytes: int, free_bytes: int, device_type: str, cache: str) -> Rotation:
+    """Return how many copies of the inputs and the output to rotate through.
+
+    Args:
+        set_bytes: compulsory bytes of one launch, inputs and output.
+        cache_bytes: last-level cache.
+        free_bytes: memory that could be taken.
+        device_type: `cuda`, `rocm` or `cpu`.
+        cache: `cold` or `warm`, as asked for.
+
+    A case that could not be made cold within the limits comes back as `warm`: what is not so is not claimed.
+    """
+    if cache == "warm":
+        return Rotation(1, "warm")
+    needed_bytes = COLD_CACHES[device_type] * cache_bytes
+    limit_bytes = free_bytes // 4
+    if device_type == "cpu":
+        limit_bytes = min(limit_bytes, CPU_COPIES_BYTES)
+    wanted = max(2, math.ceil(needed_bytes / set_bytes) + 1)
+    affordable = max(1, min(MAX_COPIES, limit_bytes // set_bytes))
+    copies = min(wanted, affordable)
+    return Rotation(copies, "cold" if copies * set_bytes >= needed_bytes else "warm")
+
+
+def torch_dtype(dtype: str) -> torch.dtype:
+    """Return the torch dtype in which `dtype` is stored."""
+    import torch
+
+    return {
+        "fp64": torch.float64,
+        "fp32": torch.float32,
+        "tf32": torch.float32,
+        "fp16": torch.float16,
+        "bf16": torch.bfloat16,
+        "fp8e4m3": torch.float8_e4m3fn,
+        "fp8e5m2": torch.float8_e5m2,
+        "int8": torch.int8,
+        "int32": torch.int32,
+    }[dtype]
+
+
+class Filler:
+    """Makes filled tensors of one dtype on one device; each is a different stretch of one seeded random pool.
+
+    Drawing every copy anew would take longer than measuring it; shifted stretches have the same distribution and no
+    two launches in a row see the same bits at the same place.
+    """
+
+    def __init__(self, fill: str, dtype: str, device: Device, seed: int) -> None:
+        """Prepare a pool that grows with the largest tensor asked for."""
+        import torch
+
+        self._fill, self._dtype, self._device = fill, dtype, device
+        self._generator = torch.Generator(device=device.torch_name).manual_seed(seed)
+        self._pool: Tensor | None = None
+        self._next_offset = 0
+
+    def __call__(self, *shape: int, dtype: str | None = None) -> Tensor:
+        """Return a contiguous tensor of `shape`, filled."""
+        import torch
+
+        elements = math.prod(shape)
+        stored = torch_dtype(dtype or self._dtype)
+        result = torch.empty(shape, dtype=stored, device=self._device.torch_name)
+        if self._fill == "zeros":
+            return result.zero_()
+        if self._pool is None or self._pool.numel() < elements + POOL_OFFSETS:
+            self._pool = self._draw(elements + POOL_OFFSETS)
+        # An odd stride through the offsets visits all of them before any comes again.
+        self._next_offset = (self._next_offset + 1237) % POOL_OFFSETS
+        stretch = self._pool[self._next_offset : self._next_offset + elements].view(shape)
+        return result.copy_(stretch)
+
+    def _draw(self, elements: int) -> Tensor:
+        """Return random numbers: `uniform` in [-1, 1] or `normal`; for int8 the same, stretched to its range."""
+        import torch
+
+        scratch = torch.float64 if self._dtype == "fp64" else torch.float32
+        numbers = torch.empty(elements, dtype=scratch, device=self._device.torch_name)
+        if self._fill == "uniform":
+            numbers.uniform_(-1.0, 1.0, generator=self._generator)
+        else:
+            numbers.normal_(generator=self._generator)
+        if self._dtype == "int8":
+            numbers.mul_(127 if self._fill == "uniform" else 32).round_().clamp_(-127, 127)
+        return numbers.to(torch_dtype(self._dtype))
+
+    def release_pool(self) -> None:
+        """Free the random pool once all copies are made."""
+        self._pool = None
+
+
+@dataclass(frozen=True)
+class InputSet:
+    """One copy of the inputs with an output of its own."""
+
+    inputs: tuple[Tensor, ...]
+    out: Tensor
+
+
+def make_sets(op: Op, case: Case, filler: Filler, device: Device, copies: int) -> list[InputSet]:
+    """Return `copies` sets of inputs and outputs of one case, every page of them written."""
+    import torch
+
+    out_dtype = torch_dtype(op.output_dtype(case.dtype))
+    sets = []
+    for _ in range(copies):
+        # zeros, not empty: pages that were never written all read from one shared page of zeros
+        out = torch.zeros(op.output_shape(case), dtype=out_dtype, device=device.torch_name)
+        sets.append(InputSet(op.make_inputs(case, filler), out))
+    filler.release_pool()
+    return sets
+
+
+def required_bytes(op: Op, case: Case, copies: int) -> int:
+    """Return the memory that measuring a case takes, before anything is allocated.
+
+    The copies, one more set for what a provider may hold, and whichever is larger: the random pool while it is drawn,
+    or the fp64 copies of an op that is verified in one piece.
+    """
+    work = op.work(case)
+    elements = work.bytes_read * 8 // bytes_of(8, case.dtype)
+    pool_bytes = elements * (8 if case.dtype == "fp64" else 4) + work.bytes_read
+    verify_bytes = 16 * elements if op.take_rows is None else 0
+    return (copies + 1) * work.bytes + max(pool_bytes, verify_bytes)

@@ -1,0 +1,116 @@
+"""What is measured: an operation, and one case of it. No torch here, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from roofline.work import Work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FLOAT_DTYPES = ("fp64", "fp32", "fp16", "bf16")
+
+
+def square(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
+    """Return one extent for each axis; a single number stands for all of them.
+
+    Raises:
+        ValueError: the count of extents is neither one nor that of the axes.
+    """
+    if len(extents) == 1:
+        return extents * len(axes)
+    if len(extents) != len(axes):
+        raise ValueError(f"write one number or {'x'.join(axes)}")
+    return extents
+
+
+class UnsupportedCaseError(ValueError):
+    """This op cannot be computed at this shape, dtype or layout; the message says why in one line."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A command-line option that only one family has; every case carries one of its values."""
+
+    name: str
+    help: str
+    parse: Callable[[str], Any]
+    """Turns one word into a value; raises `ValueError` with what is allowed."""
+    default: Callable[[str], Any]
+    """The value when none is given, by dtype."""
+
+
+class TensorMaker(Protocol):
+    """Makes one input: `make(extent, ...)` returns a filled tensor of that shape in the case's dtype."""
+
+    def __call__(self, *shape: int, dtype: str | None = None) -> Tensor:
+        """Return a contiguous tensor of `shape`."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op at one dtype and shape."""
+
+    op: str
+    dtype: str
+    shape: Mapping[str, int]
+    """Extent of each axis, in the order of the op's axes."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What else tells one case from another, such as layout and batch."""
+
+    @property
+    def name(self) -> str:
+        """The shape in one word, `4096x4096x4096`; options other than the usual ones follow after a colon."""
+        extents = "x".join(str(extent) for extent in self.shape.values())
+        suffix = [f"b{self.options['batch']}"] if self.options.get("batch", 1) > 1 else []
+        suffix += [self.options["layout"]] if self.options.get("layout", "nn") != "nn" else []
+        return ":".join([extents, *suffix])
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operation: how to make its inputs, what is true, what it costs, how torch computes it.
+
+    The functions take and return tensors of the case's dtype on the device under test. `reference` is also called
+    with fp64 inputs, where its result is the truth that every provider is held against.
+    """
+
+    name: str
+    formula: str
+    """What is computed, in one line, with the shape of each operand."""
+    axes: tuple[str, ...]
+    """Names of the axes, in the order in which a shape is written: `("m", "n", "k")`."""
+    work: Callable[[Case], Work]
+    """FLOPs and compulsory bytes of one launch."""
+    make_inputs: Callable[[Case, TensorMaker], tuple[Tensor, ...]]
+    output_shape: Callable[[Case], tuple[int, ...]]
+    reference: Callable[..., Tensor]
+    """`reference(*inputs)` returns the result; plain torch, differentiable in precision only by its inputs."""
+    eager: Callable[..., None]
+    """`eager(*inputs, out=out)`: what a torch user would call, writing into `out`."""
+    expression: Callable[..., Tensor] | None = None
+    """What `torch.compile` compiles, `expression(*inputs)`; None: `reference`."""
+    writes_out_when_compiled: bool = True
+    """Whether a compiled pointwise store may go straight into `out`; a library call returns a fresh tensor."""
+    output_dtype: Callable[[str], str] = lambda dtype: dtype
+    dtypes: tuple[str, ...] = FLOAT_DTYPES
+    extents: Callable[[tuple[int, ...], tuple[str, ...]], tuple[int, ...]] = square
+    """Turns what was written, `4096` or `4096x1024`, into one extent for each axis."""
+    is_sized: bool = False
+    """Whether a case may also be asked for by the bytes of one operand, `--size 256MiB`."""
+    default_shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Shapes measured when none is asked for, per device type."""
+    terms: Callable[[Case], int] = lambda case: 1
+    """How many products or addends one output element sums; 1 for elementwise ops. Sets the error bound."""
+    intermediate_roundings: int = 0
+    """How often torch rounds to the case's dtype before the final store, where it runs as several kernels."""
+    take_rows: Callable[[tuple[Tensor, ...], Tensor, Any], tuple[tuple[Tensor, ...], Tensor]] | None = None
+    """`take_rows(inputs, out, rows)` returns the inputs and the part of `out` that belong to `rows` (an index of
+    the output's rows), so that a large result can be checked piece by piece. None: checked in one piece."""
+    rows: Callable[[Case], int] = lambda case: 1
+    """How many rows `take_rows` can choose from."""
+    check: Callable[[Case, str], None] = lambda case, device_type: None
+    """Raises `UnsupportedCaseError` where this op has no such case."""

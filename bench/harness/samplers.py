@@ -1,0 +1,173 @@
+"""The ladder of clocks: CUDA graph replay, else queued CUDA events, else the host's clock.
+
+Each sampler takes the calls of one provider, one call for each copy of the inputs, and goes round them, so that a
+launch never finds its own data in the cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from bench.harness.device import Device
+from bench.harness.timing import Limits, Sampler, clock_tick_s, launches_for
+from results.stats import median
+
+Call = Callable[[], object]
+
+MAX_GRAPH_LAUNCHES = 2000
+"""Longest graph: instantiating more takes seconds."""
+
+EVENT_TICK_S = 1.024e-6
+"""Coarsest step of CUDA event times seen in published records (triton#10149)."""
+
+MAX_QUEUED = 300
+"""Launches queued behind a spinning kernel: well below the roughly 1024 entries of the launch queue, so that the
+host never waits for the GPU within a sample."""
+
+SPIN_CYCLES_PER_S = 2e9
+"""Cycles of the spinning kernel per second at the highest clock of today's GPUs: slower clocks only spin longer."""
+
+ESTIMATE_LAUNCHES = 5
+LATENCY_CALLS = 50
+PROBE_CAP_S = 0.2
+"""Time after which estimates stop calling: one call of a slow case is enough to know it."""
+
+
+class HostSampler:
+    """Times launches with the host's clock: the only clock of a CPU, and exact there."""
+
+    method = "host"
+
+    def __init__(self, calls: Sequence[Call], launches_per_sample: int) -> None:
+        """Go round `calls`, `launches_per_sample` of them between two readings."""
+        self.launches_per_sample = launches_per_sample
+        self._calls = itertools.cycle(calls)
+
+    def sample(self) -> float:
+        """Return the duration of one sample, seconds."""
+        launches = itertools.islice(self._calls, self.launches_per_sample)
+        start = time.perf_counter()
+        for call in launches:
+            call()
+        return time.perf_counter() - start
+
+
+class GraphSampler:
+    """Times the replay of a CUDA graph that holds many launches: no host time is in it."""
+
+    method = "graph"
+
+    def __init__(self, calls: Sequence[Call], launches: int) -> None:
+        """Capture `launches` launches, whole rounds of `calls`, on a stream of its own.
+
+        Raises:
+            RuntimeError: something in the calls cannot be captured.
+        """
+        import torch
+
+        self.launches_per_sample = launches
+        self._stream = torch.cuda.Stream()
+        self._graph = torch.cuda.CUDAGraph()
+        self._start, self._end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self._graph, stream=self._stream):
+            for call in itertools.islice(itertools.cycle(calls), launches):
+                call()
+
+    def sample(self) -> float:
+        """Return the duration of one replay, seconds."""
+        import torch
+
+        with torch.cuda.stream(self._stream):
+            self._start.record()
+            self._graph.replay()
+            self._end.record()
+        self._end.synchronize()
+        return float(self._start.elapsed_time(self._end)) / 1e3
+
+
+class EventSampler:
+    """Times a queue of launches between two CUDA events, held back by a spinning kernel until all are queued.
+
+    Without the spin the GPU would wait for the host between short launches, and the time would be the host's.
+    """
+
+    method = "events"
+
+    def __init__(self, calls: Sequence[Call], launches_per_sample: int, enqueue_s: float) -> None:
+        """Queue `launches_per_sample` calls a sample; enqueuing one takes the host `enqueue_s` seconds."""
+        import torch
+
+        self.launches_per_sample = launches_per_sample
+        self._calls = itertools.cycle(calls)
+        self._spin_cycles = math.ceil(enqueue_s * launches_per_sample * 1.3 * SPIN_CYCLES_PER_S)
+        self._start, self._end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def sample(self) -> float:
+        """Return the duration of one queue of launches, seconds."""
+        import torch
+
+        torch.cuda._sleep(self._spin_cycles)
+        self._start.record()
+        for call in itertools.islice(self._calls, self.launches_per_sample):
+            call()
+        self._end.record()
+        self._end.synchronize()
+        return float(self._start.elapsed_time(self._end)) / 1e3
+
+
+def make_sampler(calls: Sequence[Call], device: Device, limits: Limits) -> Sampler:
+    """Return the best sampler that this device and these calls allow."""
+    launch_s = host_call_s(calls, device.synchronize)
+    if not device.is_gpu:
+        return HostSampler(calls, launches_for(launch_s, limits.min_sample_s, clock_tick_s()))
+    events = EventSampler(calls, min(MAX_QUEUED, max(1, len(calls))), launch_s)
+    device_s = max(median([events.sample() for _ in range(ESTIMATE_LAUNCHES)]) / events.launches_per_sample, 1e-7)
+    launches = graph_launches(len(calls), launches_for(device_s, limits.min_sample_s, EVENT_TICK_S / 5))
+    try:
+        return GraphSampler(calls, launches)
+    except RuntimeError:
+        device.synchronize()
+        queued = min(MAX_QUEUED, launches_for(device_s, limits.min_sample_s, EVENT_TICK_S / 5))
+        return EventSampler(calls, queued, launch_s)
+
+
+def graph_launches(copies: int, wanted: int) -> int:
+    """Return the launches of a graph: whole rounds of the copies, so that each replay starts on data long evicted."""
+    rounds = max(1, math.ceil(wanted / copies))
+    return max(copies, min(rounds * copies, MAX_GRAPH_LAUNCHES // copies * copies))
+
+
+def host_call_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> float:
+    """Return the seconds that one call keeps the host, median of a few, the queue empty before each.
+
+    On a CPU this is the duration of the launch, on a GPU a bound on what enqueuing it costs.
+    """
+    durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=synchronize, after=lambda: None)
+    synchronize()
+    return max(median(durations), 1e-9)
+
+
+def host_latency_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> float:
+    """Return the seconds from a call to its finished result, as a caller who waits for it sees them: the median."""
+    return median(_timed_calls(calls, LATENCY_CALLS, before=synchronize, after=synchronize))
+
+
+def _timed_calls(
+    calls: Sequence[Call], count: int, before: Callable[[], None], after: Callable[[], None]
+) -> list[float]:
+    """Return the durations of up to `count` calls, seconds, fewer once `PROBE_CAP_S` is spent."""
+    durations: list[float] = []
+    began = time.perf_counter()
+    for call in itertools.islice(itertools.cycle(calls), count):
+        before()
+        start = time.perf_counter()
+        call()
+        after()
+        durations.append(time.perf_counter() - start)
+        if time.perf_counter() - began > PROBE_CAP_S:
+            break
+    return durations

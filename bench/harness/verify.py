@@ -1,0 +1,161 @@
+"""Verification: a provider's result against the same computation in fp64, element by element.
+
+The bound on an element is what correct arithmetic may lose and no more:
+
+    4 u |ref|                     rounding of the result to its dtype, a few times over
+    4 u rms(ref)                  where terms are summed: libraries may round partial sums to the dtype
+    8 sqrt(K) u_acc sum|terms|    accumulating K terms in fp32 (fp64 for fp64), or in tf32 products
+
+with u the unit roundoff of the output dtype. The square root is the probabilistic bound of Higham and Mary, A new
+approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41 (2019) A2815, with a factor of 8.
+
+A wrong scale of half a percent hides below a bf16 bound on single elements, so the projection of the result on the
+reference is held to 1 within one unit roundoff too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.inputs import InputSet
+from bench.harness.op import Case, Op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+UNIT_ROUNDOFF = {
+    "fp64": 2.0**-53,
+    "fp32": 2.0**-24,
+    "tf32": 2.0**-24,  # the result is stored as fp32
+    "fp16": 2.0**-11,
+    "bf16": 2.0**-8,
+    "int32": 0.0,
+}
+"""Half the distance from 1 to the next larger number of an output dtype, the largest relative error of rounding.
+
+Source: IEEE 754-2019 table 3.5; bf16 has 7 stored bits of fraction."""
+
+ACCUMULATOR_ROUNDOFF = {"fp64": 2.0**-53, "tf32": 2.0**-11, "int8": 0.0}
+"""Unit roundoff of products and sums where it is not that of fp32; tf32 has 10 stored bits of fraction."""
+
+FP32_ROUNDOFF = 2.0**-24
+CHUNK_ELEMENTS = 2**24
+"""Elements compared at once, so that the fp64 copies stay below about half a gigabyte."""
+
+SCALE_ELEMENTS = 1024
+"""Elements from which on rounding errors average out, so that the scale of a result can be judged."""
+
+LEAST_SCALE_ERROR = 1e-3
+"""Scale error that is never refused: polynomial approximations and tf32 products are off by less, all one way."""
+
+FULL_CHECK_FLOPS = 2**33
+"""Above this many FLOPs a product is checked on every 2nd, 4th, ... row instead of all: fp64 is slow."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a result is right, and how far off it is."""
+
+    is_right: bool
+    reason: str | None
+    max_error_of_bound: float
+    """Largest error over its bound; 1 is the limit."""
+    checked_elements: int
+    elements: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object kept under `verified`."""
+        return {
+            "reference": "fp64",
+            "max_error_of_bound": self.max_error_of_bound,
+            "checked_elements": self.checked_elements,
+            "elements": self.elements,
+        }
+
+
+def run_poisoned(call: Callable[[], object], out: Tensor, synchronize: Callable[[], None]) -> Tensor:
+    """Run `call` on an output full of NaN (or of a rare integer), so that what is not written shows.
+
+    Returns:
+        What the call returned if it is a tensor, else `out`.
+    """
+    out.fill_(float("nan") if out.dtype.is_floating_point else -(2**30) - 7)
+    result = call()
+    synchronize()
+    return result if _is_tensor(result) else out
+
+
+def check(op: Op, case: Case, data: InputSet, result: Tensor) -> Verdict:
+    """Compare the result of one launch with the fp64 reference on the same inputs.
+
+    Args:
+        op: gives the reference and how many terms an element sums.
+        case: the dtype sets the bounds.
+        data: the inputs of the launch; its `out` gives shape and dtype that the result must have.
+        result: what the provider computed.
+    """
+    if result.shape != data.out.shape or result.dtype != data.out.dtype:
+        found, wanted = f"{tuple(result.shape)} {result.dtype}", f"{tuple(data.out.shape)} {data.out.dtype}"
+        return Verdict(False, f"wrong result: {found} instead of {wanted}", float("inf"), 0, data.out.numel())
+    worst, checked, on_reference, of_reference = 0.0, 0, 0.0, 0.0
+    for inputs, part in _parts(op, case, data.inputs, result):
+        ratio, dot, square = _compare(op, case, inputs, part)
+        worst, checked = max(worst, ratio), checked + part.numel()
+        on_reference, of_reference = on_reference + dot, of_reference + square
+    scale_error = abs(on_reference / of_reference) if of_reference else 0.0
+    allowed_scale_error = max(UNIT_ROUNDOFF[op.output_dtype(case.dtype)], LEAST_SCALE_ERROR)
+    reason = None
+    if not worst <= 1:  # also when it is NaN
+        reason = f"wrong result: an element is {worst:.3g} times further from the fp64 reference than rounding explains"
+    elif checked >= SCALE_ELEMENTS and scale_error > allowed_scale_error:
+        reason = f"wrong result: off by {scale_error:.2%} on the whole, more than rounding explains"
+    return Verdict(reason is None, reason, worst, checked, result.numel())
+
+
+def _parts(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
+    """Yield the rows to check, as many at a time as fit: all of them, or where that is too dear every n-th."""
+    if op.take_rows is None:
+        yield inputs, out
+        return
+    rows = op.rows(case)
+    sums = 2 * out.numel() * op.terms(case)
+    step = 1 if op.terms(case) == 1 else max(1, -(-sums // FULL_CHECK_FLOPS))
+    chunk = max(1, CHUNK_ELEMENTS // max(1, out.numel() // rows, op.terms(case))) * step
+    for start in range(0, rows, chunk):
+        yield op.take_rows(inputs, out, slice(start, min(start + chunk, rows), step))
+    if step > 1:  # the last rows are where tiles end
+        yield op.take_rows(inputs, out, slice(rows - 1, rows))
+
+
+def _compare(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tuple[float, float, float]:
+    """Return the largest error over its bound, <out - ref, ref> and <ref, ref>."""
+    import torch
+
+    wide = tuple(x.double() for x in inputs)
+    truth, found = op.reference(*wide), out.double()
+    terms = op.terms(case)
+    if terms > 1:
+        magnitude = op.reference(*(x.abs() for x in wide))
+    else:
+        magnitude = truth.abs()
+        for x in wide:
+            magnitude = magnitude + x.abs()
+    unit = UNIT_ROUNDOFF[op.output_dtype(case.dtype)]
+    accumulator = ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF)
+    bound = 4 * unit * truth.abs() + 8 * terms**0.5 * accumulator * magnitude
+    if terms > 1:
+        bound = bound + 4 * unit * truth.square().mean().sqrt()
+    bound = bound + 2 * op.intermediate_roundings * unit * magnitude
+    error = (found - truth).abs()
+    # Equal values need no bound (0 against 0, an exact integer, inf against inf); NaN and inf stay visible.
+    ratio = torch.where(found == truth, 0.0, error / bound)
+    worst = float("inf") if bool(ratio.isnan().any()) else float(ratio.max())
+    return worst, float(((found - truth) * truth).sum()), float(truth.square().sum())
+
+
+def _is_tensor(value: object) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)

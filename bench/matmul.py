@@ -1,0 +1,172 @@
+"""Matrix multiplication: C = A B with A (m, k), B (k, n) and C (m, n).
+
+FLOPs   2 m n k: each of the m n k products is one multiplication and one addition.
+Bytes   w (m k + k n) read and w_out m n written, w the bytes of an element: each matrix crosses memory once.
+Ridge   A square bf16 matmul has an intensity of n / 3 FLOP/byte, so on an H100 (295) it is compute-bound from
+        n = 885 on, on paper.
+Layout  Two letters, A then B: `n` is stored row-major as written above, `t` is stored transposed and passed as a
+        view, as the `x @ w.T` of a linear layer is (`nt`). fp8 tensor cores take `nt` only.
+Output  In the dtype of the inputs; int8 accumulates into int32, fp8 is stored as bf16.
+
+Source  FLOPs and least bytes as in CS336 (2025) lecture 2 and Austin et al., How to Scale Your Model (2025),
+        chapter 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.cli import main
+from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError
+from roofline.work import Work, matmul_work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EXAMPLES = (
+    ("--dtype bf16", "the usual sizes in bf16"),
+    ("--dtype bf16,fp32 --shape 1024:4096:1024", "four square sizes in two dtypes"),
+    ("--shape 4096x11008x4096 --layout nt --plot roofline.png", "one linear layer, with its roofline"),
+)
+
+LAYOUTS = ("nn", "nt", "tn")
+
+
+def parse_layout(word: str) -> str:
+    """Return a layout.
+
+    Raises:
+        ValueError: it is none of `LAYOUTS`.
+    """
+    if word not in LAYOUTS:
+        raise ValueError(f"unknown layout '{word}'; there are: {', '.join(LAYOUTS)}")
+    return word
+
+
+def parse_batch(word: str) -> int:
+    """Return how many products one launch computes.
+
+    Raises:
+        ValueError: it is no whole number above 0.
+    """
+    if not (word.isascii() and word.isdigit() and len(word) < 10 and int(word) > 0):
+        raise ValueError(f"batch '{word}' must be a whole number, 1 or more")
+    return int(word)
+
+
+OPTIONS = (
+    Option("layout", "how A and B are stored: nn, nt, tn", parse_layout, lambda d: "nt" if d[:3] == "fp8" else "nn"),
+    Option("batch", "products in one launch", parse_batch, lambda dtype: 1),
+)
+
+
+def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
+    """Return A (m, k) and B (k, n), with a leading batch axis where the case has one; for fp8 also two scales of 1."""
+    m, n, k = case.shape["m"], case.shape["n"], case.shape["k"]
+    batch = () if case.options["batch"] == 1 else (case.options["batch"],)
+    store_a, store_b = case.options["layout"]
+    a = tensor(*batch, m, k) if store_a == "n" else tensor(*batch, k, m).mT
+    b = tensor(*batch, k, n) if store_b == "n" else tensor(*batch, n, k).mT
+    if not case.dtype.startswith("fp8"):
+        return a, b
+    one = tensor(1, dtype="fp32").fill_(1.0)
+    return a, b, one, one
+
+
+def reference(a: Tensor, b: Tensor, *scales: Tensor) -> Tensor:
+    """Return A B. The scales of fp8 are 1 and change nothing."""
+    return a @ b
+
+
+def eager(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
+    """Compute C = A B with the library that torch calls for this dtype."""
+    import torch
+
+    if scales:
+        scale_a, scale_b = scales
+        torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, out=out)
+    elif a.dtype == torch.int8:
+        torch._int_mm(a, b, out=out)
+    else:
+        torch.matmul(a, b, out=out)
+
+
+def expression(a: Tensor, b: Tensor, *scales: Tensor) -> Tensor:
+    """Return A B for the compiler, with the same library call as `eager`."""
+    import torch
+
+    if scales:
+        scale_a, scale_b = scales
+        return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16)
+    return torch._int_mm(a, b) if a.dtype == torch.int8 else a @ b
+
+
+def output_dtype(dtype: str) -> str:
+    """Return the dtype of C."""
+    return {"int8": "int32", "fp8e4m3": "bf16", "fp8e5m2": "bf16"}.get(dtype, dtype)
+
+
+def output_shape(case: Case) -> tuple[int, ...]:
+    """Return the shape of C."""
+    batch = () if case.options["batch"] == 1 else (case.options["batch"],)
+    return (*batch, case.shape["m"], case.shape["n"])
+
+
+def work(case: Case) -> Work:
+    """Return FLOPs and compulsory bytes of one product, times the batch."""
+    m, n, k = case.shape["m"], case.shape["n"], case.shape["k"]
+    return matmul_work(m, n, k, case.dtype, output_dtype(case.dtype), case.options["batch"])
+
+
+def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Return the rows of A and of C; B belongs to all of them."""
+    a, *rest = inputs
+    return (a[..., rows, :], *rest), out[..., rows, :]
+
+
+def check(case: Case, device_type: str) -> None:
+    """Refuse what no library here computes.
+
+    Raises:
+        UnsupportedCaseError: a batch in a dtype that has no batched product, or extents that the dtype's
+            instructions cannot take.
+    """
+    narrow = case.dtype.startswith("fp8") or case.dtype == "int8"
+    if narrow and case.options["batch"] > 1:
+        raise UnsupportedCaseError(f"{case.dtype} has no batched product in torch; use --batch 1")
+    if case.dtype.startswith("fp8") and case.options["layout"] != "nt":
+        raise UnsupportedCaseError(f"{case.dtype} tensor cores take layout nt only; use --layout nt")
+    multiple = 16 if case.dtype.startswith("fp8") else 8
+    if narrow and device_type != "cpu" and (case.shape["n"] % multiple or case.shape["k"] % multiple):
+        raise UnsupportedCaseError(f"{case.dtype} needs n and k that are multiples of {multiple}")
+    if case.dtype == "int8" and device_type != "cpu" and case.shape["m"] <= 16:
+        raise UnsupportedCaseError("int8 needs m above 16 in torch")
+
+
+OPS = (
+    Op(
+        name="matmul",
+        formula="C (m, n) = A (m, k) B (k, n)",
+        axes=("m", "n", "k"),
+        dtypes=("fp64", "fp32", "tf32", "fp16", "bf16", "fp8e4m3", "int8"),
+        default_shapes={
+            "cpu": ("256", "512", "1024", "2048"),
+            "cuda": ("256", "512", "1024", "2048", "4096", "8192", "16384"),
+        },
+        make_inputs=make_inputs,
+        output_shape=output_shape,
+        output_dtype=output_dtype,
+        reference=reference,
+        eager=eager,
+        expression=expression,
+        writes_out_when_compiled=False,
+        work=work,
+        terms=lambda case: case.shape["k"],
+        rows=lambda case: case.shape["m"],
+        take_rows=take_rows,
+        check=check,
+    ),
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS, OPTIONS))

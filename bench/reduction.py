@@ -1,0 +1,90 @@
+"""Reductions to one number: sum, s = x_1 + ... + x_n, and dot, s = x_1 y_1 + ... + x_n y_n.
+
+FLOPs   sum n, dot 2 n. The first addition, to an empty sum, is counted.
+Bytes   w n read for sum and 2 w n for dot, w written, w the bytes of an element.
+Ridge   In bf16 the intensity of both is 0.5 FLOP/byte: memory-bound on any machine, and the reading half of its
+        bandwidth alone.
+
+Source  CS336 (2025) lecture 2, which counts n - 1 additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bench.harness.cli import main
+from bench.harness.op import Case, Op, TensorMaker
+from roofline.work import reduction_work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EXAMPLES = (
+    ("--op dot --dtype bf16", "the usual sizes in bf16"),
+    ("--op sum,dot --dtype fp32 --size 64MiB,256MiB", "two sizes, given by the bytes of one operand"),
+)
+
+SHAPES = {"cpu": ("1048576", "16777216", "67108864"), "cuda": ("1048576", "16777216", "268435456")}
+
+
+def reference_sum(x: Tensor) -> Tensor:
+    """Return the sum of x (n)."""
+    return x.sum()
+
+
+def eager_sum(x: Tensor, out: Tensor) -> None:
+    """Compute the sum of x (n) into the scalar `out`."""
+    import torch
+
+    torch.sum(x, 0, out=out)
+
+
+def reference_dot(x: Tensor, y: Tensor) -> Tensor:
+    """Return the inner product of x (n) and y (n)."""
+    return x.dot(y)
+
+
+def eager_dot(x: Tensor, y: Tensor, out: Tensor) -> None:
+    """Compute the inner product of x (n) and y (n) into the scalar `out`."""
+    import torch
+
+    torch.dot(x, y, out=out)
+
+
+def make_op(
+    name: str,
+    formula: str,
+    inputs: int,
+    flops_per_element: int,
+    reference: Callable[..., Tensor],
+    eager: Callable[..., None],
+) -> Op:
+    """Return the op that reduces `inputs` vectors of n elements to one number."""
+
+    def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
+        return tuple(tensor(case.shape["n"]) for _ in range(inputs))
+
+    return Op(
+        name=name,
+        formula=formula,
+        axes=("n",),
+        is_sized=True,
+        default_shapes=SHAPES,
+        make_inputs=make_inputs,
+        output_shape=lambda case: (),
+        reference=reference,
+        eager=eager,
+        writes_out_when_compiled=False,
+        work=lambda case: reduction_work(case.shape["n"], flops_per_element, inputs, case.dtype),
+        terms=lambda case: case.shape["n"],
+    )
+
+
+OPS = (
+    make_op("sum", "s () = sum of x (n)", 1, 1, reference_sum, eager_sum),
+    make_op("dot", "s () = x (n) . y (n)", 2, 2, reference_dot, eager_dot),
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS))
