@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -51,8 +51,9 @@ class Ceiling:
         number = self.value
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise CeilingError(f"{self.quantity} {self.name}: the value must be a number, found {number!r}")
-        if not (math.isfinite(number) and number > 0):
-            raise CeilingError(f"{self.quantity} {self.name}: the value must be above 0, found {number!r}")
+        # A whole number of a file can be too large to become a float, so it is compared and never converted.
+        if not 0 < number <= sys.float_info.max:
+            raise CeilingError(f"{self.quantity} {self.name}: the value must be above 0, found {number!r:.60}")
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Ceilings:
 
 def gpu_ceilings(gpu: Gpu) -> Ceilings:
     """Return the ceilings that a GPU of the table has by its datasheet, or a derived GPU by its own properties."""
-    source = gpu.sources[0] if gpu.sources else "not stated"
+    source = f"roofline/gpus/{gpu.slug}.toml" if gpu.bandwidth_kind != "derived" else "; ".join(gpu.sources)
     entries = [Ceiling("flops", dtype, peak, "datasheet", source) for dtype, peak in gpu.peaks_flops_per_s.items()]
     if gpu.memory_bandwidth_bytes_per_s is not None:
         entries.append(Ceiling("bandwidth", "memory", gpu.memory_bandwidth_bytes_per_s, gpu.bandwidth_kind, source))

@@ -18,7 +18,7 @@ from results.record import Environment, Record
 
 if TYPE_CHECKING:
     from bench.harness.device import Device
-    from bench.harness.runner import Row, Settings
+    from bench.harness.runner import Row, Runner, Settings
     from results.store import RunWriter
     from roofline.ceilings import Ceilings
 
@@ -86,6 +86,7 @@ def run(family: str, args: argparse.Namespace, ops: Sequence[Op], options: Seque
         UsageError: something asked for cannot be.
     """
     from bench.harness import calibrate, device, providers, runner
+    from results.store import RunWriter
     from roofline.plot import check_path, plot_run
 
     make_cases(args, ops, options, "cpu")  # a typing error shows before torch is loaded
@@ -110,11 +111,11 @@ def run(family: str, args: argparse.Namespace, ops: Sequence[Op], options: Seque
     session = Session()
     interrupted = False
     with Progress(args.quiet) as progress:
-        under_test_ready(under_test)
+        use_threads(under_test)
         ceilings = calibrated(args, rows, under_test, ceilings, progress)
         environment = stamp(family, args, under_test, ceilings, settings)
         if not args.no_save:
-            session.writer = open_writer(environment, family, args.output)
+            session.writer = RunWriter.create(environment, family, args.output)
         deadline = None if args.budget is None else start + args.budget
         progress.expect(len(rows))
         try:
@@ -156,7 +157,7 @@ def _reason(row: Row) -> str:
     return str(row.refused.reason) if row.refused else ""
 
 
-def under_test_ready(device: Device) -> None:
+def use_threads(device: Device) -> None:
     """Set the threads of a CPU measurement to those that this process really has."""
     if not device.is_gpu and device.threads:
         import torch
@@ -197,24 +198,10 @@ def stamp(family: str, args: argparse.Namespace, device: Device, ceilings: Ceili
     )
 
 
-def open_writer(environment: Environment, family: str, output: Path | None) -> RunWriter:
-    """Return the writer of a new run file.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
-    from results.store import RunWriter
-
-    return RunWriter.create(environment, family, output)
-
-
 def measure_all(
-    runner: object, rows: Sequence[Row], session: Session, progress: Progress, args: argparse.Namespace
+    runner: Runner, rows: Sequence[Row], session: Session, progress: Progress, args: argparse.Namespace
 ) -> None:
     """Measure row by row, each kept as soon as it is finished."""
-    from bench.harness.runner import Runner
-
-    assert isinstance(runner, Runner)
     for row in rows:
         progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}")
         record = runner.measure(row)

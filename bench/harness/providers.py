@@ -1,4 +1,4 @@
-"""Providers: who computes an op. `torch` eager, `torch-compile`, and every `kernels/<family>/vN_*.py` as `triton-vN`."""
+"""Who computes an op: `torch` eager, `torch-compile`, and every `kernels/<family>/vN_*.py` as `triton-vN`."""
 
 from __future__ import annotations
 

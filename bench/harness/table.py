@@ -87,8 +87,8 @@ def describe(record: Record) -> str:
         return f"{_name(record)}: {record.status}: {record.reason}"
     checked = record.verified.get("after", {})
     return (
-        f"{_name(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} launches by {record.method}, "
-        f"{record.cache} ({record.copies} copies), first call {format_time(record.first_call_s)}, "
+        f"{_name(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} launches "
+        f"by {record.method}, {record.cache} ({record.copies} copies), first call {format_time(record.first_call_s)}, "
         f"host latency {format_time(record.host_latency_s)}, verified {checked.get('checked_elements')} of "
         f"{checked.get('elements')} elements, largest error {checked.get('max_error_of_bound', 0):.2g} of the bound"
     )

@@ -81,10 +81,12 @@ def run_poisoned(call: Callable[[], object], out: Tensor, synchronize: Callable[
     Returns:
         What the call returned if it is a tensor, else `out`.
     """
+    import torch
+
     out.fill_(float("nan") if out.dtype.is_floating_point else -(2**30) - 7)
     result = call()
     synchronize()
-    return result if _is_tensor(result) else out
+    return result if isinstance(result, torch.Tensor) else out
 
 
 def check(op: Op, case: Case, data: InputSet, result: Tensor) -> Verdict:
@@ -153,9 +155,3 @@ def _compare(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tup
     ratio = torch.where(found == truth, 0.0, error / bound)
     worst = float("inf") if bool(ratio.isnan().any()) else float(ratio.max())
     return worst, float(((found - truth) * truth).sum()), float(truth.square().sum())
-
-
-def _is_tensor(value: object) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor)
