@@ -64,7 +64,7 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
 
 def identify(device: Device) -> tuple[Gpu, str | None]:
     """Return the table's entry for a GPU, or what the device tells of itself, with a note that says so."""
-    match = match_driver_name(device.name, device.memory_bytes, device.sm_count)
+    match = match_driver_name(device.name, device.memory_bytes, sm_count=device.sm_count)
     if match.gpu is not None:
         return match.gpu, None
     gpu = derive_unknown_gpu(
