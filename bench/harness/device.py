@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from roofline.hardware import match_driver_name
+
 MIB = 2**20
 
 DEFAULT_CPU_CACHE_BYTES = 32 * MIB
@@ -121,10 +123,11 @@ def gpu_device(index: int) -> Device:
     is_rocm = torch.version.hip is not None
     uuid = str(getattr(properties, "uuid", "")) or None
     clock_hz, bus_bits = _memory_interface(uuid)
+    known = match_driver_name(properties.name, properties.total_memory, sm_count=properties.multi_processor_count).gpu
     return Device(
         type="rocm" if is_rocm else "cuda",
         torch_name=f"cuda:{index}",
-        slug=slugify(properties.name),
+        slug=known.slug if known else slugify(properties.name),
         name=properties.name,
         cache_bytes=int(getattr(properties, "L2_cache_size", 0)) or 50 * MIB,
         cache_is_assumed=not getattr(properties, "L2_cache_size", 0),

@@ -157,10 +157,11 @@ class Runner:
         except ProviderUnavailableError as error:
             return replace(blank, reason=str(error))
         except Exception as error:
-            self._release()
             if is_out_of_memory(error):
                 return replace(blank, reason="out of memory")
             return replace(blank, status="failed", reason=one_line(error))
+        finally:
+            self._release()
 
     def _measure(self, row: Row, blank: Record, provider: Provider) -> Record:
         """Return the record of a row that can run: verify, time, verify again."""
@@ -243,7 +244,7 @@ class Runner:
         )
 
     def _release(self) -> None:
-        """Give back what a failed row may still hold."""
+        """Give back what the row's tensors held, so that the next row finds what is really free."""
         if self._device.is_gpu:
             import torch
 
