@@ -121,9 +121,12 @@ class EventSampler:
 
 def make_sampler(calls: Sequence[Call], device: Device, limits: Limits) -> Sampler:
     """Return the best sampler that this device and these calls allow."""
-    launch_s = host_call_s(calls, device.synchronize)
+    durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=device.synchronize, after=lambda: None)
+    device.synchronize()
     if not device.is_gpu:
-        return HostSampler(calls, launches_for(launch_s, limits.min_sample_s, clock_tick_s()))
+        # The least: one preempted call of five must not make the samples a thousand times too short.
+        return HostSampler(calls, launches_for(max(min(durations), 1e-9), limits.min_sample_s, clock_tick_s()))
+    launch_s = median(durations)
     events = EventSampler(calls, min(MAX_QUEUED, max(1, len(calls))), launch_s)
     device_s = max(median([events.sample() for _ in range(ESTIMATE_LAUNCHES)]) / events.launches_per_sample, 1e-7)
     launches = graph_launches(len(calls), launches_for(device_s, limits.min_sample_s, EVENT_TICK_S / 5))
@@ -139,16 +142,6 @@ def graph_launches(copies: int, wanted: int) -> int:
     """Return the launches of a graph: whole rounds of the copies, so that each replay starts on data long evicted."""
     rounds = max(1, math.ceil(wanted / copies))
     return max(copies, min(rounds * copies, MAX_GRAPH_LAUNCHES // copies * copies))
-
-
-def host_call_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> float:
-    """Return the seconds that one call keeps the host, median of a few, the queue empty before each.
-
-    On a CPU this is the duration of the launch, on a GPU a bound on what enqueuing it costs.
-    """
-    durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=synchronize, after=lambda: None)
-    synchronize()
-    return max(median(durations), 1e-9)
 
 
 def host_latency_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> float:
