@@ -1,0 +1,69 @@
+"""python -m roofline: the GPUs of the table, and roofline plots."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from roofline import gpus_command, plot_command
+from roofline.plot_style import one_line
+
+USAGE = 2
+INTERRUPTED = 130
+
+EXAMPLES = """examples:
+  python -m roofline gpus                                 dense peaks, bandwidth and ridge points of every GPU
+  python -m roofline gpus h100-sxm                        all facts of one, each with its source
+  python -m roofline plot --gpu h100-sxm -o h100.png      its roofline, on any machine
+  python -m roofline plot latest -o roofline.png          the newest measured run on its own roofline
+
+exit codes: 0 done, 2 a wrong value or an unreadable or unwritable file, 130 interrupted
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: error: {one_line(message, 600)}; see {self.prog} --help\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 2 what cannot be done as asked, 130 interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # a path that is no UTF-8 is printed byte for byte
+    args = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = args.run
+    try:
+        code = command(args)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader had enough, as in `| head`; what Python flushes at its exit must not fail again.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = _Parser(
+        prog="python -m roofline",
+        description="Hardware facts and roofline plots. Works on any machine, with or without a GPU.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    gpus_command.add_parser(commands)
+    plot_command.add_parser(commands)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""Where labels go: the cheapest of a list of candidate places at which a label covers nothing else.
+
+Lengths are in inches from the lower left corner of the figure, so that a placement holds at any resolution. The search
+is greedy and free of chance: the same picture gives the same labels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Box = tuple[float, float, float, float]
+"""Left, bottom, right, top."""
+Spot = tuple[float, float]
+
+CLEARANCE = 0.025
+"""Least distance between a label and anything else."""
+LINE_COST = 0.12
+"""Cost of covering one box of a line; a candidate's own cost is about its distance in inches."""
+LINE_STEP = 0.06
+"""Length of a line that one box stands for."""
+STRIPS = 3
+"""Rows of small upright boxes that cover a slanted label; more of them fit it closer."""
+SLIDE_STEP = 0.11
+"""Distance between two candidates along the same line."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One place where a label could stand."""
+
+    x: float
+    """Center of the label."""
+    y: float
+    width: float
+    height: float
+    cost: float
+    """The lower, the more liked."""
+    angle: float = 0.0
+    """Degrees, counterclockwise."""
+    is_on_line: bool = False
+    """Whether the label interrupts the line that it names."""
+    leader: tuple[Spot, Spot] | None = None
+    """The line that ties the label to what it names, where the two do not touch."""
+
+    def boxes(self) -> list[Box]:
+        """Return upright boxes that cover the label; a slanted one takes rows of small ones."""
+        if not self.angle:
+            return [box_around(self.x, self.y, self.width, self.height)]
+        turn = math.radians(self.angle)
+        square = self.height / STRIPS
+        side = square * (abs(math.cos(turn)) + abs(math.sin(turn)))
+        count = math.ceil(self.width / square)
+        along = [(index + 0.5) * self.width / count - self.width / 2 for index in range(count)]
+        across = [(index + 0.5) * square - self.height / 2 for index in range(STRIPS)]
+        return [
+            box_around(
+                self.x + u * math.cos(turn) - v * math.sin(turn),
+                self.y + u * math.sin(turn) + v * math.cos(turn),
+                side,
+                side,
+            )
+            for u in along
+            for v in across
+        ]
+
+
+class Placer:
+    """What is taken on a sheet, and the search for free places."""
+
+    KINDS = ("text", "mark", "line")
+    """`text` and `mark` may not be covered; covering a `line` has its cost."""
+
+    def __init__(self, bounds: Box) -> None:
+        """Start with a free sheet.
+
+        Args:
+            bounds: where labels may be.
+        """
+        self.bounds = bounds
+        self._taken: dict[str, list[Box]] = {kind: [] for kind in self.KINDS}
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    def block(self, kind: str, boxes: Iterable[Box]) -> None:
+        """Take the places of `boxes`."""
+        self._taken[kind].extend(boxes)
+        self._arrays.pop(kind, None)
+
+    def place(self, candidates: Sequence[Candidate], avoid: Sequence[str] = ("text", "mark")) -> Candidate | None:
+        """Take the cheapest free candidate and return it, or None where none is free.
+
+        Args:
+            candidates: in any order; of equal ones the first is taken.
+            avoid: what the label may not cover.
+        """
+        best, least = None, math.inf
+        for candidate in sorted(candidates, key=lambda c: c.cost):
+            if candidate.cost >= least:
+                break
+            if self._is_free(candidate, avoid):
+                cost = candidate.cost + LINE_COST * self._count("line", candidate.boxes())
+                if cost < least:
+                    best, least = candidate, cost
+        if best:
+            self.block("text", best.boxes())
+            if best.leader:
+                self.block("line", boxes_along(*best.leader))
+        return best
+
+    def _is_free(self, candidate: Candidate, avoid: Sequence[str]) -> bool:
+        left, bottom, right, top = self.bounds
+        boxes = candidate.boxes()
+        inside = all(b[0] >= left and b[1] >= bottom and b[2] <= right and b[3] <= top for b in boxes)
+        if not inside or any(self._count(kind, boxes) for kind in avoid):
+            return False
+        return not (candidate.leader and self._count("text", boxes_along(*candidate.leader)))
+
+    def _count(self, kind: str, boxes: list[Box]) -> int:
+        """Return how many taken boxes of a kind the given boxes cover."""
+        import numpy as np
+
+        if not self._taken[kind]:
+            return 0
+        if kind not in self._arrays:
+            self._arrays[kind] = np.array(self._taken[kind])
+        taken = self._arrays[kind]
+        new = np.array(boxes)[:, None]
+        gap = CLEARANCE
+        covers = (
+            (new[..., 0] < taken[:, 2] + gap)
+            & (taken[:, 0] < new[..., 2] + gap)
+            & (new[..., 1] < taken[:, 3] + gap)
+            & (taken[:, 1] < new[..., 3] + gap)
+        )
+        return int(covers.any(axis=0).sum())
+
+
+def boxes_along(start: Spot, end: Spot) -> list[Box]:
+    """Return small boxes that cover the line from `start` to `end`."""
+    steps = max(1, math.ceil(math.dist(start, end) / LINE_STEP))
+    fractions = [(index + 0.5) / steps for index in range(steps)]
+    size = LINE_STEP / 2
+    return [
+        box_around(start[0] + f * (end[0] - start[0]), start[1] + f * (end[1] - start[1]), size, size)
+        for f in fractions
+    ]
+
+
+def along_line(
+    start: Spot, end: Spot, size: tuple[float, float], liked: float, gap: float = 0.08, overhang: float = 0.0
+) -> list[Candidate]:
+    """Return places above, below and on a line, in its direction, the most liked first.
+
+    Args:
+        start: left end of the line.
+        end: right end of the line.
+        size: width and height of the label.
+        liked: where the middle of the label would best be, 0 at `start` to 1 at `end`.
+        gap: distance between line and label.
+        overhang: how far a label above the line may begin before `start`.
+    """
+    length = math.dist(start, end)
+    turn = math.atan2(end[1] - start[1], end[0] - start[0])
+    first, last = -overhang, length - size[0]
+    if last < first:
+        return []
+    best = min(max(liked * length - size[0] / 2, first), last)
+    steps = int((last - first) / SLIDE_STEP) + 1
+    own = LINE_COST * (size[0] / LINE_STEP + 1)  # a label on its line covers that, which is no fault
+    candidates = []
+    for slide in {best, *(first + index * (last - first) / steps for index in range(steps + 1))}:
+        for side, dislike in {1: 0.0, -1: 0.35, 0: 0.6 - own}.items():
+            if slide < 0 and side != 1:
+                continue
+            middle, offset = slide + size[0] / 2, side * (size[1] / 2 + gap)
+            x = start[0] + middle * math.cos(turn) - offset * math.sin(turn)
+            y = start[1] + middle * math.sin(turn) + offset * math.cos(turn)
+            cost = 0.4 * abs(slide - best) + dislike
+            candidates.append(Candidate(x, y, *size, cost, math.degrees(turn), is_on_line=not side))
+    return sorted(candidates, key=lambda c: (c.cost, c.x, c.y))
+
+
+def around_point(
+    spot: Spot, size: tuple[float, float], directions: Sequence[float], near: float = 0.09, far: float = 1.6
+) -> list[Candidate]:
+    """Return places around a point, close ones first; a place that does not touch the point gets a leader line.
+
+    Args:
+        spot: the point.
+        size: width and height of the label.
+        directions: degrees, the most liked first.
+        near: distance between the point and the closest labels.
+        far: distance up to which labels are tried.
+    """
+    return list(_rings(spot, size, directions, near, far))
+
+
+def _rings(
+    spot: Spot, size: tuple[float, float], directions: Sequence[float], near: float, far: float
+) -> Iterator[Candidate]:
+    distance = near
+    while distance <= far:
+        for rank, degrees in enumerate(directions):
+            turn = math.radians(degrees)
+            dx, dy = math.cos(turn), math.sin(turn)
+            x = spot[0] + dx * distance + _sign(dx) * size[0] / 2
+            y = spot[1] + dy * distance + _sign(dy) * size[1] / 2
+            leader = None
+            if distance > 2 * near:
+                touch = _nearest(spot, box_around(x, y, *size))
+                start = (spot[0] + dx * near * 0.7, spot[1] + dy * near * 0.7)
+                leader = (start, (touch[0] - dx * 0.03, touch[1] - dy * 0.03))
+            yield Candidate(x, y, *size, cost=(distance - near) * 1.2 + rank * 0.03, leader=leader)
+        distance += 0.09 if distance < 3 * near else 0.14
+
+
+def _sign(value: float) -> int:
+    """Return -1, 0 or 1; 0 for what is close to it, so that a label straight above a point is centered on it."""
+    return 0 if abs(value) < 0.2 else int(math.copysign(1, value))
+
+
+def box_around(x: float, y: float, width: float, height: float) -> Box:
+    """Return the box of a size around a center."""
+    return (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+
+
+def _nearest(spot: Spot, box: Box) -> Spot:
+    return (min(max(spot[0], box[0]), box[2]), min(max(spot[1], box[1]), box[3]))

@@ -1,0 +1,161 @@
+"""How a roofline plot looks: one color per dtype, one line per kind of ceiling, one marker per op; and its numbers.
+
+Every choice can be told without color: dtypes differ in lightness, kinds in dashes, machines in width, ops in shape,
+providers in filling.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Sequence
+
+INK = "#1A1A1A"
+MUTED = "#5A5A5A"
+GRID = "#E2E2E2"
+
+DTYPE_COLORS = {
+    "fp64": "#000000",
+    "fp32": "#882255",
+    "tf32": "#E69F00",
+    "fp16": "#56B4E9",
+    "bf16": "#0072B2",
+    "fp8e4m3": "#009E73",
+    "fp8e5m2": "#D55E00",
+    "int8": "#CC79A7",
+    "nvfp4": "#332288",
+}
+"""The four that meet most often (fp32, bf16, fp8e4m3, tf32) are 12 or more steps of CIE lightness apart.
+
+Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of Tol, Colour Schemes (2021), in place of
+    its yellow, which is too pale for a thin line, and of a second blue. The closest pair differs by 16 (CIE76) for any
+    of the three dichromacies simulated after Machado, Oliveira and Fernandes (2009).
+"""
+
+FOREIGN_COLOR = "#7A7A7A"
+"""Of a dtype that this version does not know."""
+
+READABLE_CONTRAST = 4.6
+"""Least contrast of words to the background; WCAG 2.2 asks for 4.5 (success criterion 1.4.3)."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d")
+"""One per op, in the order in which the ops appear."""
+
+FILLINGS = ("full", "none", "left", "bottom", "right", "top")
+"""One per provider, in the order in which the providers appear."""
+
+KIND_DASHES: dict[str, tuple[float, ...]] = {
+    "measured": (),
+    "datasheet": (5, 2.2),
+    "clock-limited": (6.5, 1.8, 1.2, 1.8),
+    "derived": (1.2, 1.8),
+}
+"""Lengths of dash and gap in line widths; nothing for a solid line."""
+
+MACHINE_WIDTHS = (2.2, 1.4, 2.8, 1.0)
+"""Line width of the roofs of the first, second, ... machine, in points."""
+
+MACHINE_DASH_SCALES = (1.0, 2.2, 0.45, 1.0)
+"""Stretch of the dashes of the first, second, ... machine, so that equal widths in a small print still differ."""
+
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def dtype_color(dtype: str) -> str:
+    """Return the color of a dtype, gray for one that is not known."""
+    return DTYPE_COLORS.get(dtype, FOREIGN_COLOR)
+
+
+def text_color(dtype: str) -> str:
+    """Return the color of words about a dtype: its own, darkened until it can be read on white."""
+    red, green, blue = (int(dtype_color(dtype)[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    shade = 1.0
+    while contrast_to_white(red * shade, green * shade, blue * shade) < READABLE_CONTRAST:
+        shade -= 0.02
+    return "#" + "".join(f"{round(part * shade * 255):02X}" for part in (red, green, blue))
+
+
+def contrast_to_white(red: float, green: float, blue: float) -> float:
+    """Return the contrast ratio of a color, parts from 0 to 1, to a white background.
+
+    Source: W3C, Web Content Accessibility Guidelines 2.2, definitions of contrast ratio and relative luminance.
+    """
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (red, green, blue)]
+    return 1.05 / (0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05)
+
+
+def pick(choices: Sequence[str], index: int) -> str:
+    """Return the choice of the `index`-th op or provider; they start over when there are more than choices."""
+    return choices[index % len(choices)]
+
+
+def machine_width(index: int) -> float:
+    """Return the line width of the `index`-th machine, in points."""
+    return MACHINE_WIDTHS[index % len(MACHINE_WIDTHS)]
+
+
+def line_pattern(kind: str, machine: int, turn: int = 0, turns: int = 1) -> tuple[float, tuple[float, ...] | None]:
+    """Return the dash pattern of a roof as matplotlib takes it: an offset and lengths, in line widths.
+
+    Args:
+        kind: a kind of ceiling.
+        machine: index of the machine.
+        turn: which of `turns` roofs that lie on one another this one is. They take turns along the line, so that
+            each color stays visible.
+        turns: how many roofs lie on one another.
+    """
+    scale = MACHINE_DASH_SCALES[machine % len(MACHINE_DASH_SCALES)]
+    dashes = tuple(length * scale for length in KIND_DASHES[kind])
+    if turns == 1:
+        return 0, dashes or None
+    if not dashes:
+        return (10.0 * turn, (10.0, 10.0 * (turns - 1)))
+    period = sum(dashes)
+    return (period * turn, (*dashes[:-1], dashes[-1] + period * (turns - 1)))
+
+
+def one_line(text: str, longest: int = 48) -> str:
+    """Return `text` in one line without control characters, with at most `longest` characters.
+
+    Names come from files and drivers; what steers a terminal or is no character would spoil a line.
+    """
+    spaced = "".join(" " if character.isspace() else character for character in text)
+    shown = " ".join("".join(c for c in spaced if unicodedata.category(c)[0] != "C").split())
+    return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
+
+
+def plain(text: str, longest: int = 48) -> str:
+    """Return `text` as matplotlib draws it in one line: a dollar sign would start a formula there."""
+    return one_line(text, longest).replace("$", r"\$")
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Return a value above 0 with `digits` significant digits and never an exponent below a million: 295, 20.7."""
+    if not 1e-4 <= value < 1e6:
+        return f"{value:.{digits}g}"
+    places = max(0, digits - 1 - math.floor(math.log10(value)))
+    shown = f"{value:.{places}f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
+def si(value: float, unit: str) -> str:
+    """Return a value with a decimal prefix, for example `si(989.4e12, "FLOP/s")` = `989 TFLOP/s`."""
+    for factor, prefix in _PREFIXES:
+        if value >= factor:
+            return f"{significant(value / factor)} {prefix}{unit}"
+    return f"{significant(value)} {unit}"
+
+
+def rate_unit(largest: float) -> tuple[float, str]:
+    """Return the unit of an axis of FLOP/s that ends at `largest`: its value in FLOP/s and its name."""
+    for factor, prefix in _PREFIXES:
+        if largest >= 5 * factor:
+            return factor, f"{prefix}FLOP/s"
+    return 1.0, "FLOP/s"
+
+
+def tick(value: float) -> str:
+    """Return the label of a decade: 0.1, 1, 10, 1,000; with an exponent where that would be long."""
+    if 1e-3 <= value < 1e6:
+        return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+    return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
