@@ -23,6 +23,9 @@ MAX_GRAPH_LAUNCHES = 2000
 EVENT_TICK_S = 1.024e-6
 """Coarsest step of CUDA event times seen in published records (triton#10149)."""
 
+EVENT_TICKS = 200
+"""Ticks that a sample on a GPU lasts at least, so that the tick is within the 0.5 % that its interval aims at."""
+
 MAX_QUEUED = 300
 """Launches queued behind a spinning kernel: well below the roughly 1024 entries of the launch queue, so that the
 host never waits for the GPU within a sample."""
@@ -129,12 +132,12 @@ def make_sampler(calls: Sequence[Call], device: Device, limits: Limits) -> Sampl
     launch_s = median(durations)
     events = EventSampler(calls, min(MAX_QUEUED, max(1, len(calls))), launch_s)
     device_s = max(median([events.sample() for _ in range(ESTIMATE_LAUNCHES)]) / events.launches_per_sample, 1e-7)
-    launches = graph_launches(len(calls), launches_for(device_s, limits.min_sample_s, EVENT_TICK_S / 5))
+    launches = graph_launches(len(calls), launches_for(device_s, limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS))
     try:
         return GraphSampler(calls, launches)
     except RuntimeError:
         device.synchronize()
-        queued = min(MAX_QUEUED, launches_for(device_s, limits.min_sample_s, EVENT_TICK_S / 5))
+        queued = min(MAX_QUEUED, launches_for(device_s, limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS))
         return EventSampler(calls, queued, launch_s)
 
 

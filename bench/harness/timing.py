@@ -127,9 +127,9 @@ def clock_tick_s(now: Callable[[], float] = time.perf_counter, readings: int = 1
     return min(steps, default=0.0)
 
 
-def launches_for(launch_s: float, min_sample_s: float, tick_s: float) -> int:
-    """Return how many launches make one sample: at least `min_sample_s` and at least 1000 ticks of the clock."""
-    return max(1, math.ceil(max(min_sample_s, 1000 * tick_s) / launch_s))
+def launches_for(launch_s: float, min_sample_s: float, tick_s: float, ticks: int = 1000) -> int:
+    """Return how many launches make one sample: at least `min_sample_s` and at least `ticks` ticks of the clock."""
+    return max(1, math.ceil(max(min_sample_s, ticks * tick_s) / launch_s))
 
 
 @contextmanager
