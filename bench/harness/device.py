@@ -6,6 +6,7 @@ import functools
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -191,6 +192,14 @@ def telemetry(device: Device) -> dict[str, Any]:
         "throttle": None,
         "energy_j": None,
     }
+
+
+def involuntary_switches() -> int:
+    """Return how often the scheduler took a core away from a thread of this process, so far.
+
+    Source: getrusage(2), `ru_nivcsw`.
+    """
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 # ---- the CPU, read from Linux -------------------------------------------------------------------------------------

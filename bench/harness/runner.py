@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.harness import inputs, samplers, verify
 from bench.harness.cost import CALLS_PER_CASE, CostEstimator
-from bench.harness.device import Device, telemetry
+from bench.harness.device import Device, involuntary_switches, telemetry
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers import Provider, ProviderUnavailableError, load, numerics
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, Samples, collect, warm_up
@@ -26,6 +26,10 @@ MIN_CAPABILITY = {"fp16": 5.3, "bf16": 8.0, "tf32": 8.0, "int8": 7.2, "fp8e4m3":
 """Compute capability from which on NVIDIA hardware has arithmetic of a dtype.
 
 Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities, table of arithmetic instruction throughput."""
+
+PREEMPTIONS_PER_S = 20.0
+"""Involuntary context switches per second above which other processes took a CPU measurement's cores away. On a quiet
+machine there are a few. All samples may then be equally slow, so that the interval of the median tells nothing."""
 
 CPU_DTYPES = ("fp64", "fp32", "fp16", "bf16", "int8")
 """What torch computes on a CPU. Its fp8 product exists too, but converts every element first: no fp8 arithmetic."""
@@ -201,7 +205,7 @@ class Runner:
             converged=samples.converged,
             host_latency_s=latency_s,
             first_call_s=first_call_s,
-            flags=self._flags(samples, latency_s),
+            flags=self._flags(samples, latency_s, seen["involuntary_switches_per_s"]),
             telemetry=seen,
             verified=verified,
             copies=rotation.copies,
@@ -212,11 +216,13 @@ class Runner:
         """Return the samples, the host's latency, and clocks and power right after."""
         sampler = samplers.make_sampler(calls, self._device, self._limits)
         warm_up(sampler, self._limits.warm_up_s)
+        switches, start = involuntary_switches(), time.perf_counter()
         samples = collect(sampler, self._limits, cache)
-        seen = telemetry(self._device)
+        switches_per_s = (involuntary_switches() - switches) / (time.perf_counter() - start)
+        seen = telemetry(self._device) | {"involuntary_switches_per_s": switches_per_s}
         return samples, samplers.host_latency_s(calls, self._device.synchronize), seen
 
-    def _flags(self, samples: Samples, latency_s: float) -> tuple[str, ...]:
+    def _flags(self, samples: Samples, latency_s: float, switches_per_s: float) -> tuple[str, ...]:
         """Return the short warnings of a measurement."""
         flags = []
         if not samples.converged:
@@ -225,6 +231,8 @@ class Runner:
             flags.append("not-cold")
         if self._device.is_gpu and latency_s > 2 * samples.median_s:
             flags.append("launch-limited")
+        if not self._device.is_gpu and switches_per_s > PREEMPTIONS_PER_S:
+            flags.append("preempted")
         return tuple(flags)
 
     def _too_long(self, op: Op, case: Case) -> str | None:
