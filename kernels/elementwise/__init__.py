@@ -1,0 +1,1 @@
+"""Elementwise operations: every output element depends on the inputs at its own position."""

@@ -1,0 +1,92 @@
+"""What every kernel version shares: the record of how a kernel is compiled, and the checks of its tensors.
+
+A kernel that is measured must do what its caller believes. So a tensor of the wrong layout, dtype or place
+is refused in one line: a silent `.contiguous()` would put a second copy on the clock.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+
+DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}  # with Triton's name of each
+ALIGNMENT_BYTES = 16  # the widest access of one thread, and what Triton takes as known of an aligned pointer
+INTERPRETED: bool = triton.knobs.runtime.interpret  # read when a kernel is decorated, so it cannot change later
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel as compiled for one dtype; a launch and an ahead-of-time compile read the same record.
+
+    Attributes:
+        kernel: The `triton.jit` function. Arguments named `*_ptr` are pointers to the dtype of the variant,
+            aligned to `ALIGNMENT_BYTES`; every other runtime argument is an integer.
+        constants: Compile-time arguments by name.
+        options: Compiler options by name. `enable_fp_fusion` is always given: its default differs between
+            Triton releases and changes both rounding and instruction count.
+    """
+
+    kernel: Any
+    constants: Mapping[str, Any]
+    options: Mapping[str, int | bool]
+
+    def launch(self, programs: int, *arguments: torch.Tensor | int) -> None:
+        """Start `programs` programs on the device that holds the first tensor of `arguments`."""
+        with torch.cuda.device_of(arguments[0]):
+            self.kernel[(programs,)](*arguments, **self.constants, **self.options)
+
+
+def require_tensors(label: str, **tensors: torch.Tensor) -> None:
+    """Refuse tensors that do not share one supported dtype and one device, or that are not aligned.
+
+    Args:
+        label: Operation and version, the opening words of the message.
+        tensors: The operands by the name the message gives them. The first sets dtype and device.
+
+    Raises:
+        ValueError: One line that says which operand, what it is and what is allowed.
+    """
+    first_name, first = next(iter(tensors.items()))
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
+        if tensor.dtype not in DTYPES:
+            allowed = ", ".join(str(dtype) for dtype in DTYPES)
+            raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; allowed are {allowed}")
+        if tensor.dtype != first.dtype:
+            raise ValueError(f"{label}: {name} has dtype {tensor.dtype}, {first_name} {first.dtype}; use one dtype")
+        if tensor.device != first.device:
+            raise ValueError(f"{label}: {name} is on {tensor.device}, {first_name} on {first.device}; use one device")
+        if tensor.device.type != "cuda" and not INTERPRETED:
+            raise ValueError(f"{label}: {name} is on {tensor.device}; Triton needs a GPU, device 'cuda'")
+        if tensor.data_ptr() % ALIGNMENT_BYTES:
+            raise ValueError(
+                f"{label}: {name} starts {tensor.data_ptr() % ALIGNMENT_BYTES} bytes past a multiple of "
+                f"{ALIGNMENT_BYTES}; pass a tensor that is no offset view"
+            )
+
+
+def require_contiguous(label: str, **tensors: torch.Tensor) -> None:
+    """Refuse tensors that are not dense and row-major.
+
+    Raises:
+        ValueError: One line that says which operand, its shape and strides.
+    """
+    for name, tensor in tensors.items():
+        if not tensor.is_contiguous():
+            raise ValueError(
+                f"{label}: {name} of shape {tuple(tensor.shape)} has strides {tensor.stride()}; "
+                "pass a contiguous tensor (copy it before the measurement)"
+            )
+
+
+def require_shape(label: str, name: str, tensor: torch.Tensor, shape: Sequence[int]) -> None:
+    """Refuse a tensor of another shape.
+
+    Raises:
+        ValueError: One line that says which operand, its shape and the one needed.
+    """
+    if tuple(tensor.shape) != tuple(shape):
+        raise ValueError(f"{label}: {name} has shape {tuple(tensor.shape)}; the other operands need {tuple(shape)}")

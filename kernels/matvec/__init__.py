@@ -1,0 +1,1 @@
+"""Matrix-vector products, y = A x."""

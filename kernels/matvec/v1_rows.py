@@ -1,0 +1,100 @@
+"""Version 1 of the matrix-vector product: a few whole rows a program, columns walked in a pipelined loop.
+
+Computes y_i = sum_j A_ij x_j for A of shape (m, n), row-major, x of shape (n,), y of shape (m,).
+
+Bytes moved, for elements of e bytes: read (m n + n) e, written m e. Every program reads x again; all but
+the first of those reads are expected to hit in cache and are not counted.
+
+Rounding: operands are widened to fp32, so a product of two 16-bit numbers is exact. Sums are kept in fp32,
+one partial sum for each of ROWS x BLOCK positions, added up in a tree at the end; one rounding to the dtype
+of y, to the nearest even.
+
+Changed against the last version: nothing, this is the starting point. It already has
+- 16 bytes a thread when the row stride is a multiple of 16 elements, also for an n that is not: only the
+  last, partial block of columns is masked;
+- a `tl.range` loop with several stages. Loads of a loop without `tl.dot` are not pipelined by the launch
+  option `num_stages`;
+- 64-bit row offsets, so A may exceed 2^31 elements.
+
+What it leaves out: splitting the columns between programs. Below about 4 rows for each multiprocessor some of
+them have no work, so a short and wide A runs far from the memory ceiling; that is for a later version. Rows whose
+stride is not a multiple of 16 elements are read element by element.
+"""
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import DTYPES, Variant, require_contiguous, require_shape, require_tensors
+
+WARPS = 4
+ROWS = 4  # each block of x is used for this many rows
+BLOCK_ROW_BYTES = 1024  # of one row in one step of the loop
+STAGES = 4  # steps in flight
+
+
+@triton.jit(do_not_specialize=["m", "n"])
+def matvec_rows(
+    a_ptr,  # A, m rows of n elements, each row dense
+    x_ptr,  # x, n elements
+    out_ptr,  # y, m elements
+    m,  # rows of A, not specialized: one binary serves every m
+    n,  # columns of A, not specialized: one binary serves every n
+    row_stride,  # elements from one row of A to the next; a multiple of 16 makes the loads wide
+    ROWS: tl.constexpr,  # rows a program, a power of two
+    BLOCK: tl.constexpr,  # columns a step, a power of two
+    STAGES: tl.constexpr,  # steps of the loop in flight
+):
+    """Write the product of ROWS rows of A with x."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    lanes = tl.arange(0, BLOCK)
+    row_inside = rows < m
+    row_ptrs = a_ptr + rows[:, None] * row_stride
+    partial = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
+    full = n // BLOCK * BLOCK
+    for start in tl.range(0, full, BLOCK, num_stages=STAGES):
+        a = tl.load(row_ptrs + (start + lanes)[None, :], mask=row_inside[:, None], other=0.0)
+        x = tl.load(x_ptr + start + lanes)
+        partial += a.to(tl.float32) * x.to(tl.float32)[None, :]
+    if full < n:
+        # Compared without `full`: the sum of both may pass 2^31 where n does not.
+        inside = lanes < n - full
+        a = tl.load(row_ptrs + (full + lanes)[None, :], mask=row_inside[:, None] & inside[None, :], other=0.0)
+        x = tl.load(x_ptr + full + lanes, mask=inside, other=0.0)
+        partial += a.to(tl.float32) * x.to(tl.float32)[None, :]
+    tl.store(out_ptr + rows, tl.sum(partial, axis=1), mask=row_inside)
+
+
+VARIANTS: dict[tuple[str, torch.dtype], Variant] = {
+    ("matvec", dtype): Variant(
+        kernel=matvec_rows,
+        constants={"ROWS": ROWS, "BLOCK": BLOCK_ROW_BYTES // dtype.itemsize, "STAGES": STAGES},
+        options={"num_warps": WARPS, "enable_fp_fusion": True},
+    )
+    for dtype in DTYPES
+}
+
+
+def _matvec(a: torch.Tensor, x: torch.Tensor, *, out: torch.Tensor) -> None:
+    label = "matvec v1"
+    require_tensors(label, a=a, x=x, out=out)
+    require_contiguous(label, x=x, out=out)
+    if a.dim() != 2:
+        raise ValueError(f"{label}: a has shape {tuple(a.shape)}; two dimensions are needed, (m, n)")
+    m, n = a.shape
+    row_stride = a.stride(0) if m > 1 else n
+    if (n > 1 and a.stride(1) != 1) or row_stride < n:
+        raise ValueError(
+            f"{label}: a of shape {(m, n)} has strides {a.stride()}; rows must be dense and must not overlap"
+        )
+    require_shape(label, "x", x, (n,))
+    require_shape(label, "out", out, (m,))
+    if m == 0:
+        return
+    variant = VARIANTS["matvec", a.dtype]
+    variant.launch(triton.cdiv(m, ROWS), a, x, out, m, n, row_stride)
+
+
+KERNELS: dict[str, Callable[..., None]] = {"matvec": _matvec}

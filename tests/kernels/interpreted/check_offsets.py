@@ -1,0 +1,78 @@
+"""Offsets beyond 2^31 elements, under Triton's interpreter, in memory that is mapped but never filled.
+
+The kernels are called directly with sizes and strides far larger than the tensors handed in. Those tensors
+lie in the middle of a mapping that reaches 2^32 bytes to either side, so an offset that wraps round to a
+negative number reads zeros and fails a comparison, where elsewhere it would end the process.
+"""
+
+import mmap
+
+import pytest
+import torch
+from triton.runtime import interpreter
+
+from kernels.elementwise import v1_flat
+from kernels.matvec import v1_rows
+
+DTYPE = torch.float16
+LIMIT = 2**31  # first element that a 32-bit offset does not reach
+SIDE_BYTES = LIMIT * DTYPE.itemsize
+MARGIN = 4096  # elements beyond the limit
+MAP_NORESERVE = 0x4000  # Linux; named in `mmap` from Python 3.13
+
+
+class Plane:
+    """Elements counted from the middle of a sparse mapping, from -2^31 to a little over 2^31."""
+
+    def __init__(self):
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+        self._memory = mmap.mmap(-1, 2 * SIDE_BYTES + MARGIN * DTYPE.itemsize, flags=flags)
+
+    def at(self, element, count):
+        offset = SIDE_BYTES + element * DTYPE.itemsize
+        return torch.frombuffer(self._memory, dtype=DTYPE, count=count, offset=offset)
+
+
+@pytest.fixture
+def far_program(monkeypatch):
+    """Let the only program of a launch take itself for the one whose block starts at element 2^31."""
+
+    def shift(block):
+        inner = interpreter.interpreter_builder
+        monkeypatch.setattr(inner, "set_grid_idx", lambda x, y, z: setattr(inner, "grid_idx", (LIMIT // block, 0, 0)))
+
+    return shift
+
+
+@pytest.mark.parametrize("extra", [1.0, 0.5], ids=["full-block", "partial-block"])
+@pytest.mark.parametrize("op", ["relu", "add", "bias-gelu"])
+def test_elementwise_block_beyond_32_bits(op, extra, far_program):
+    variant = v1_flat.VARIANTS[op, DTYPE]
+    block = variant.constants["BLOCK"]
+    count = int(block * extra)
+    cols = 16
+    inputs = [Plane() for _ in range(1 if op == "relu" else 2)]
+    out = Plane()
+    for plane in inputs:
+        plane.at(LIMIT, count).copy_(torch.arange(1, count + 1) / 64)
+    if op == "bias-gelu":
+        inputs[1].at(0, cols).fill_(40.0)  # beyond 8 GELU is the identity in fp16, so the sum comes out
+    far_program(block)
+    variant.launch(
+        1, *(plane.at(0, 16) for plane in inputs), out.at(0, 16), LIMIT + count, *([cols] * (op == "bias-gelu"))
+    )
+    first = inputs[0].at(LIMIT, count)
+    expected = {"relu": first, "add": first + first, "bias-gelu": first + 40.0}[op]
+    assert torch.equal(out.at(LIMIT, count), expected)
+    assert not out.at(-LIMIT, count).any()
+    assert not out.at(LIMIT + count, 16).any()
+
+
+def test_matvec_row_beyond_32_bits():
+    variant = v1_rows.VARIANTS["matvec", DTYPE]
+    a, x, out = Plane(), torch.ones(16, dtype=DTYPE), torch.zeros(3, dtype=DTYPE)
+    stride = LIMIT // 2
+    for row in range(3):
+        a.at(row * stride, 16).fill_(row + 1.0)
+    variant.launch(1, a.at(0, 16), x, out, 3, 16, stride)
+    assert out.tolist() == [16.0, 32.0, 48.0]
