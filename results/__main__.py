@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from results.export import FORMATS, csv_text, json_text, markdown_text, parquet_bytes, render, write_output
 from results.runfile import Run, StoreError, load_run, reason_of
@@ -41,9 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
         command: Callable[[argparse.Namespace], int] = options.command
-        code = command(options)
-        sys.stdout.flush()
-        return code
+        return command(options)
     except StoreError as error:
         _say(str(error))
         return USAGE
@@ -114,7 +112,7 @@ def _list(options: argparse.Namespace) -> int:
     elif options.format == "md":
         _print(markdown_text(rows, LIST_COLUMNS))
     elif runs:
-        console = table_console(sys.stdout)
+        console = table_console(_stdout())
         with console.capture() as text:
             render_runs(runs, console)
         _print(text.get())
@@ -124,7 +122,7 @@ def _list(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     run, problems = _load(options)
     if options.format == "table":
-        console = table_console(sys.stdout)
+        console = table_console(_stdout())
         with console.capture() as text:
             render_table(run.environment, run.records, console, problems.append)
         _print(text.get())
@@ -168,11 +166,15 @@ def _report(run: Run, problems: Sequence[str]) -> int:
     return USAGE if run.problems or problems else 0
 
 
-def _print(text: str) -> None:
-    if sys.stdout is None:
+def _stdout() -> TextIO:
+    if sys.stdout is None:  # started as `python -m results ... >&-`
         raise StoreError("cannot write the output: stdout is closed")
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    return sys.stdout
+
+
+def _print(text: str) -> None:
+    _stdout().write(text)
+    _stdout().flush()
 
 
 def _say(text: str) -> None:

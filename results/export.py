@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -95,7 +96,9 @@ def write_output(path: Path, data: bytes) -> None:
         StoreError: the file cannot be written.
     """
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.exists() and not path.is_file():
             path.write_bytes(data)  # a device or a pipe: nothing to replace
             return
         target = path.resolve()  # the file behind a link is replaced, not the link

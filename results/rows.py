@@ -22,7 +22,7 @@ COLUMNS = (
     *("median_s", "ci95_low_s", "ci95_high_s", "samples"),
     *JUDGED_KEYS,
     *("flops", "bytes_read", "bytes_written", "launches_per_sample", "method", "cache", "fill", "converged"),
-    *("host_latency_s", "first_call_s", "flags"),
+    *("host_latency_s", "first_call_s", "flags", "source_sha256"),
 )
 """The columns that every row has, in this order. After them come `shape_<axis>`, `option_<name>`, `telemetry_<name>`
 and `verified_<name>`, as far as the records have them."""
@@ -140,7 +140,7 @@ def _series(name: str, values: list[Any]) -> pd.Series[Any]:
         return pd.Series(values, dtype="boolean")
     if present and all(isinstance(value, int | float) and abs(value) < 2**63 for value in present):
         return pd.Series([_float(value) for value in values], dtype="float64")
-    return pd.Series([None if value is None else str(value) for value in values], dtype="object")
+    return pd.Series([None if value is None else str(value) for value in values], dtype="string")
 
 
 def _float(value: float | None) -> float | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-
-BLOCK_SAMPLES = 10
-"""Consecutive samples drawn together by the bootstrap, because neighbors in time correlate."""
 
 RESAMPLES = 500
 """Bootstrap resamples: the 2.5 % tails then rest on about 12 values each, enough for a stopping rule."""
@@ -27,7 +25,7 @@ def median(samples_s: Sequence[float]) -> float:
 
 
 def median_ci95(samples_s: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the median, by a moving-block bootstrap.
+    """Return the 95 % confidence interval of the median, by a circular block bootstrap.
 
     The same samples and seed always give the same interval. One sample gives an interval of no width, which says
     nothing: callers ask for more samples first.
@@ -36,7 +34,8 @@ def median_ci95(samples_s: Sequence[float], seed: int = 0) -> tuple[float, float
         ValueError: there are no samples.
 
     Source: percentile bootstrap, Efron and Tibshirani, An Introduction to the Bootstrap (1993), section 13.3;
-        moving blocks for dependent data, Kunsch, Annals of Statistics 17 (1989) 1217.
+        blocks that go on from the last sample to the first, Politis and Romano, A circular block-resampling
+        procedure for stationary data (1992).
     """
     import numpy as np
 
@@ -44,13 +43,22 @@ def median_ci95(samples_s: Sequence[float], seed: int = 0) -> tuple[float, float
         raise ValueError("the interval of no samples does not exist")
     values = np.asarray(samples_s, dtype=np.float64)
     count = len(values)
-    # At least five blocks, or a resample would be one block and the interval would have no width.
-    block = max(1, min(BLOCK_SAMPLES, count // 5))
-    blocks = -(-count // block)
-    starts = np.random.default_rng(seed).integers(0, count - block + 1, size=(RESAMPLES, blocks))
-    indices = (starts[:, :, None] + np.arange(block)).reshape(RESAMPLES, -1)[:, :count]
+    block = block_length(count)
+    starts = np.random.default_rng(seed).integers(0, count, size=(RESAMPLES, -(-count // block)))
+    indices = (starts[:, :, None] + np.arange(block)).reshape(RESAMPLES, -1)[:, :count] % count
     low, high = np.quantile(np.median(values[indices], axis=1), [0.025, 0.975])
     return float(low), float(high)
+
+
+def block_length(count: int) -> int:
+    """Return how many consecutive ones of `count` samples are drawn together, because neighbors in time correlate.
+
+    The cube root of the count, and never so much that fewer than ten blocks make a resample: with five blocks, the
+    interval of 30 independent samples covered the true median in 86 % of 400 trials, with ten in 92 %.
+
+    Source: the cube root, Hall, Horowitz and Jing, Biometrika 82 (1995) 561.
+    """
+    return max(1, min(round(math.cbrt(count)), count // 10))
 
 
 def half_width(interval: tuple[float, float], center: float) -> float:

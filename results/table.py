@@ -212,7 +212,7 @@ def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console:
     console.print("", table)
     if left_out:
         hint = f"the terminal is too narrow for: {', '.join(reversed(left_out))} (--format csv has all)"
-        console.print(hint, style="dim", markup=False, highlight=False)
+        console.print(hint, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_others(records: Sequence[Record], console: Console) -> None:

@@ -1,0 +1,108 @@
+"""Records and environments to keep: an H100 with round numbers, so that every judged value is known by hand.
+
+bf16 peak 1000 TFLOP/s and bandwidth 2 TB/s give a ridge of 500 FLOP/byte. A 1024-cube product in 4.294967296 us is
+2^31 FLOPs at 500 TFLOP/s: half of the peak.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from results.record import Environment, Record
+
+HARDWARE = {
+    "slug": "h100-sxm",
+    "name": "NVIDIA H100 80GB HBM3",
+    "entries": [
+        {"quantity": "flops", "name": "bf16", "value": 1000e12, "kind": "datasheet", "source": "a test"},
+        {"quantity": "bandwidth", "name": "memory", "value": 2e12, "kind": "datasheet", "source": "a test"},
+    ],
+    "note": None,
+}
+
+
+def _environment(**changes: Any) -> Environment:
+    values: dict[str, Any] = {
+        "run_id": "20261120T210312Z-0123456789",
+        "started_at": "2026-11-20T21:03:12+00:00",
+        "argv": ("python", "-m", "bench.matmul", "--dtype", "bf16"),
+        "device": {"slug": "h100-sxm", "name": "NVIDIA H100 80GB HBM3", "type": "cuda"},
+        "host": {"name": "node-7", "kernel": "6.8.0", "cpu": "a CPU", "cores": 64},
+        "versions": {"python": "3.11.9", "torch": "2.13.0", "triton": None},
+        "git": {"sha": "0123456789abcdef0123456789abcdef01234567", "dirty": True},
+        "hardware": HARDWARE,
+        "settings": {"seed": 0},
+    }
+    return Environment(**values | changes)
+
+
+def _record(**changes: Any) -> Record:
+    values: dict[str, Any] = {
+        "op": "matmul",
+        "provider": "torch",
+        "dtype": "bf16",
+        "shape": {"m": 1024, "n": 1024, "k": 1024},
+        "case": "1024x1024x1024",
+        "status": "ok",
+        "flops": 2**31,
+        "bytes_read": 2**22,
+        "bytes_written": 2**21,
+        "samples_s": (4.2e-6, 4.294967296e-6, 4.4e-6),
+        "launches_per_sample": 10,
+        "method": "graph",
+        "cache": "cold",
+        "fill": "uniform",
+        "median_s": 4.294967296e-6,
+        "ci95_s": (4.2e-6, 4.4e-6),
+        "converged": True,
+        "first_call_s": 0.25,
+        "telemetry": {"power_w": 512.5, "throttle": {"thermal": False}},
+        "verified": {"passed": True},
+    }
+    return Record(**values | changes)
+
+
+def _skipped(**changes: Any) -> Record:
+    nothing = {"samples_s": (), "median_s": None, "ci95_s": None, "converged": None, "first_call_s": None}
+    return _record(**{"status": "skipped", "reason": "out of memory", **nothing, **changes})
+
+
+@pytest.fixture
+def make_environment() -> Callable[..., Environment]:
+    return _environment
+
+
+@pytest.fixture
+def make_record() -> Callable[..., Record]:
+    return _record
+
+
+@pytest.fixture
+def make_skipped() -> Callable[..., Record]:
+    return _skipped
+
+
+@pytest.fixture
+def write_lines(tmp_path: Path) -> Callable[..., Path]:
+    """Returns a function that writes lines, objects or raw bytes, as a file and returns its path."""
+
+    def write(*lines: Any, name: str = "run.jsonl") -> Path:
+        path = tmp_path / name
+        raw = [line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines]
+        path.write_bytes(b"".join(raw))
+        return path
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of runs, apart from the one of the person who tests."""
+    directory = tmp_path / "runs"
+    monkeypatch.setenv("RIDGEPOINT_RUNS", str(directory))
+    return directory

@@ -1,0 +1,307 @@
+"""Every export, read back by what it is meant for: pandas, a JSON reader, a Markdown table, pytest-benchmark."""
+
+import csv
+import io
+import json
+import os
+import re
+import stat
+import statistics
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from results.benchmark_json import sample_stats
+from results.export import TEXT_FORMATS, markdown_text, parquet_bytes, render, write_output
+from results.judge import JUDGED_KEYS
+from results.rows import COLUMNS, document, flat_rows, to_frame
+from results.runfile import Run, StoreError
+
+HOSTILE = "a|b\nc\x1b[31m\\|`<b>,\"'\u202e\ud800"
+
+
+@pytest.fixture
+def records(make_record, make_skipped):
+    return [
+        make_record(),
+        make_record(provider="triton-v1", samples_s=(3e-6,), median_s=3e-6, ci95_s=(3e-6, 3e-6), flags=("a", "b")),
+        make_skipped(shape={"m": 2**40, "n": 1, "batch": 8}, options={"layout": "nt"}, flops=None),
+    ]
+
+
+@pytest.fixture
+def run(make_environment, records, tmp_path):
+    return Run(tmp_path / "run.jsonl", make_environment(), tuple(records))
+
+
+def test_json_holds_everything_and_the_judged_keys(run):
+    read = json.loads(render(run.environment, run.records, "json"))
+    assert read["environment"] == run.environment.to_dict() | {"argv": list(run.environment.argv)}
+    assert len(read["records"]) == 3
+    for row, record in zip(read["records"], run.records, strict=True):
+        assert json.loads(json.dumps(record.to_dict())).items() <= row.items()
+        assert set(JUDGED_KEYS) <= set(row)
+    assert read["records"][0]["mfu"] == pytest.approx(0.5)
+    assert read == json.loads(json.dumps(document(run.environment, run.records)))
+
+
+def test_csv_reads_back_exactly(run):
+    rows = list(csv.DictReader(io.StringIO(render(run.environment, run.records, "csv"))))
+    expected = flat_rows(run.environment, run.records)
+    assert list(rows[0]) == list(expected[0])
+    for read, row in zip(rows, expected, strict=True):
+        for name, value in row.items():
+            if value is None:
+                assert read[name] == ""
+            elif isinstance(value, bool):
+                assert read[name] == str(value).lower()
+            elif isinstance(value, int | float):
+                assert type(value)(read[name]) == value
+            else:
+                assert read[name] == value
+
+
+def test_csv_is_what_pandas_takes(run):
+    frame = pd.read_csv(io.StringIO(render(run.environment, run.records, "csv")))
+    assert frame.status.tolist() == ["ok", "ok", "skipped"]
+    assert frame.median_s[0] == run.records[0].median_s
+    assert frame.shape_m.tolist() == [1024, 1024, 2**40]
+    assert frame.converged[0] == True  # noqa: E712  # pandas' own type of truth
+    assert pd.isna(frame.median_s[2])
+
+
+def test_the_columns_keep_their_order_whatever_the_records_have(run, make_skipped):
+    few, many = flat_rows(run.environment, [make_skipped()]), flat_rows(run.environment, run.records)
+    assert list(few[0])[: len(COLUMNS)] == list(many[0])[: len(COLUMNS)] == list(COLUMNS)
+    assert list(many[0])[len(COLUMNS) :] == [
+        *("shape_m", "shape_n", "shape_k", "shape_batch", "option_layout"),
+        *("telemetry_power_w", "telemetry_throttle", "verified_passed"),
+    ]
+    assert many[2]["shape_k"] is None
+    assert many[0]["telemetry_throttle"] == '{"thermal": false}'
+    assert many[1]["flags"] == "a,b"
+
+
+@pytest.mark.parametrize("format", TEXT_FORMATS)
+def test_a_run_without_records_has_an_export(make_environment, format):
+    text = render(make_environment(), [], format)
+    if format == "csv":
+        assert text == ",".join(COLUMNS) + "\n"
+    elif format == "md":
+        assert [len(line) for line in markdown_cells(text)] == [len(COLUMNS)] * 2
+    else:
+        assert json.loads(text)["records" if format == "json" else "benchmarks"] == []
+
+
+def test_an_unknown_format_is_named(make_environment):
+    with pytest.raises(ValueError, match="unknown format 'xml'; known: csv, json, md, pytest-benchmark"):
+        render(make_environment(), [], "xml")
+
+
+def markdown_cells(text):
+    """Cells of a Markdown table as GitHub splits it: at every pipe that has no backslash before it."""
+    lines = text.removesuffix("\n").split("\n")
+    assert all(line.startswith("| ") and line.endswith(" |") for line in lines)
+    return [[cell.strip() for cell in re.split(r"(?<!\\)(?:\\\\)*\|", line)[1:-1]] for line in lines]
+
+
+def test_markdown_is_a_valid_table(run):
+    head, rule, *rows = markdown_cells(render(run.environment, run.records, "md"))
+    assert rule == ["---"] * len(head)
+    assert [len(row) for row in rows] == [len(head)] * 3
+    assert rows[0][head.index("median_s")] == "4.29497e-06"
+    assert rows[2][head.index("reason")] == "out of memory"
+    assert "host_latency_s" not in head  # no record has one
+
+
+def test_markdown_keeps_any_text_within_its_cell():
+    text = markdown_text([{"a": HOSTILE, "b": "x"}], ["a", "b"])
+    _, _, row = markdown_cells(text)
+    assert len(row) == 2
+    assert row[1] == "x"
+    assert "<" not in text
+
+
+@pytest.mark.parametrize("format", TEXT_FORMATS)
+def test_no_export_holds_what_a_terminal_obeys(make_environment, make_record, format):
+    record = make_record(provider=HOSTILE, options={HOSTILE: HOSTILE}, flags=(HOSTILE,), reason=HOSTILE)
+    text = render(make_environment(run_id=HOSTILE), [record], format)
+    assert all(character.isprintable() or character == "\n" for character in text)
+    text.encode("utf-8")
+
+
+def test_the_frame_has_a_row_for_each_record_and_its_samples(run):
+    frame = to_frame([run, run])
+    assert len(frame) == 6
+    assert frame.samples_s[0] == list(run.records[0].samples_s)
+    assert frame.samples.tolist() == [3, 1, 0] * 2
+    assert set(frame.run_id) == {"20261120T210312Z-0123456789"}
+    assert set(frame.device_slug) == {"h100-sxm"}
+    assert frame.started_at[0] == "2026-11-20T21:03:12+00:00"
+    assert frame.mfu[0] == pytest.approx(0.5)
+    assert frame.shape_m[2] == 2**40
+    assert frame.groupby("provider").median_s.min()["triton-v1"] == 3e-6
+    assert (str(frame.shape_k.dtype), str(frame.median_s.dtype), str(frame.converged.dtype)) == (
+        "Int64",
+        "float64",
+        "boolean",
+    )
+
+
+def test_the_frame_of_no_record_has_the_same_columns(make_environment, tmp_path):
+    empty = to_frame(Run(tmp_path, make_environment(), ()))
+    assert list(empty.columns) == [*COLUMNS, "samples_s"]
+    assert len(empty) == 0
+
+
+def test_parquet_reads_back_as_the_frame(run):
+    read = pd.read_parquet(io.BytesIO(parquet_bytes(run)))
+    frame = to_frame(run)
+    assert list(read.columns) == list(frame.columns)
+    assert read.samples_s[0].tolist() == list(run.records[0].samples_s)
+    pd.testing.assert_frame_equal(read.drop(columns="samples_s"), frame.drop(columns="samples_s"), check_dtype=False)
+
+
+def test_parquet_takes_columns_of_mixed_and_of_huge_values(make_environment, make_record, tmp_path):
+    records = [
+        make_record(options={"x": 1}, telemetry={"n": 2**70}, flops=10**25),
+        make_record(options={"x": "two"}, telemetry={"n": 1}),
+        make_record(options={"x": True}, telemetry={"n": None}),
+    ]
+    read = pd.read_parquet(io.BytesIO(parquet_bytes(Run(tmp_path, make_environment(), tuple(records)))))
+    assert read.option_x.tolist() == ["1", "two", "True"]
+    assert read.telemetry_n[0] == str(2**70)
+    assert read.flops[0] == 1e25
+
+
+def test_parquet_without_pyarrow_is_one_clear_line(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(StoreError, match="parquet needs pyarrow, which is not installed"):
+        parquet_bytes(run)
+
+
+# ---- pytest-benchmark ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", range(1, 25))
+def test_the_statistics_are_those_of_pytest_benchmark(count):
+    theirs = pytest.importorskip("pytest_benchmark.stats").Stats()
+    samples = [abs(((index * 7919) % 101) ** 3 - 1000) / 1e6 + 1e-6 for index in range(count)]
+    for sample in samples:
+        theirs.update(sample)
+    ours = sample_stats(samples, 4)
+    expected = theirs.as_dict()
+    # Before release 5.3.1, the highest datum within the fence was the lowest one beyond it.
+    expected["hd15iqr"] = max(sample for sample in samples if sample <= theirs.q3 + 1.5 * theirs.iqr)
+    assert ours.pop("data") == samples
+    assert ours.pop("iterations") == 4
+    assert ours.pop("outliers") == expected.pop("outliers")
+    assert ours == pytest.approx(expected)
+
+
+def compare(*arguments, cwd):
+    command = [sys.executable, "-m", "pytest_benchmark", "--storage", str(cwd), "compare", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
+
+
+def test_pytest_benchmark_compares_the_export(run, tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text(render(run.environment, run.records, "pytest-benchmark"))
+    done = compare(path, "--columns", "median,rounds,iterations", "--time-unit", "us", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Failed to load" not in done.stderr
+    assert "benchmark 'matmul 1024x1024x1024 bf16': 2 tests" in done.stdout
+    medians = dict(re.findall(r"^(matmul\S+) .*?(\d\.\d+) \(", done.stdout, re.MULTILINE))
+    assert medians["matmul[1024x1024x1024-bf16-torch]"] == "4.2950"
+    assert re.search(r"matmul\[1024x1024x1024-bf16-triton-v1\].* 3\.0000 .* 1 +10$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("group", ["fullname", "func", "param", "param:dtype"])
+def test_pytest_benchmark_groups_the_export_by_anything(run, tmp_path, group):
+    path = tmp_path / "run.json"
+    path.write_text(render(run.environment, run.records, "pytest-benchmark"))
+    done = compare(path, "--group-by", group, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("matmul[1024x1024x1024-bf16-") >= 2
+
+
+def test_pytest_benchmark_takes_two_exports_side_by_side(run, tmp_path):
+    paths = [tmp_path / "before.json", tmp_path / "after.json"]
+    for path in paths:
+        path.write_text(render(run.environment, run.records, "pytest-benchmark"))
+    done = compare(*paths, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "4 tests" in done.stdout
+
+
+def test_the_benchmark_document_tells_machine_code_and_judgment(run):
+    read = json.loads(render(run.environment, run.records, "pytest-benchmark"))
+    assert set(read) == {"machine_info", "commit_info", "benchmarks", "datetime", "version"}
+    assert read["machine_info"]["device"]["slug"] == "h100-sxm"
+    assert read["machine_info"]["node"] == "node-7"
+    assert read["commit_info"]["id"] == run.environment.git["sha"]
+    assert read["commit_info"]["dirty"] is True
+    assert read["datetime"] == run.environment.started_at
+    first, second = read["benchmarks"]  # the skipped record has no samples, and so no entry
+    assert first["params"] == {"m": 1024, "n": 1024, "k": 1024, "dtype": "bf16", "provider": "torch"}
+    assert first["stats"]["median"] == statistics.median(run.records[0].samples_s)
+    assert first["extra_info"]["mfu"] == pytest.approx(0.5)
+    assert (first["extra_info"]["op"], first["extra_info"]["flops"]) == ("matmul", 2**31)
+    assert second["stats"]["iterations"] == 10
+
+
+# ---- the file -----------------------------------------------------------------------------------------------------
+
+
+def test_an_export_replaces_the_old_one_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "run.csv"
+    path.write_text("old")
+    path.chmod(0o640)
+    write_output(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_export_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "run.csv"
+    path.write_text("old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match=r"cannot write .*run\.csv: No space left on device"):
+        write_output(path, b"new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_export_goes_to_the_file_behind_a_link(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    link.symlink_to(target)
+    write_output(link, b"new")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+
+
+def test_an_export_into_a_pipe_or_device_does_not_replace_it(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_output(pipe, b"new")
+        assert os.read(reader, 10) == b"new"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize("place", ["none/run.csv", "", "file/run.csv"])
+def test_an_export_that_cannot_be_written_is_one_line(tmp_path, place):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StoreError) as caught:
+        write_output(tmp_path / place, b"new")
+    assert str(caught.value).startswith(f"cannot write {tmp_path / place}: ")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,282 @@
+"""python -m results as a person or a script uses it: output, messages, exit codes, start-up."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from results.__main__ import main
+from results.store import RunWriter
+
+ROOT = Path(__file__).resolve().parents[2]
+OLD_FILE = Path(__file__).parent / "data" / "schema_1.jsonl"
+
+
+@pytest.fixture
+def saved(make_environment, make_record, make_skipped):
+    with RunWriter.create(make_environment(), "matmul") as writer:
+        writer.append(make_record())
+        writer.append(make_skipped())
+    return writer.path
+
+
+def results(*arguments, **options):
+    command = [sys.executable, "-m", "results", *map(str, arguments)]
+    return subprocess.run(command, **({"cwd": ROOT, "capture_output": True, "text": True, "timeout": 60} | options))
+
+
+def test_list_shows_the_runs(saved, capsys):
+    assert main(["list"]) == 0
+    out, err = capsys.readouterr()
+    assert "20261120T210312Z-0123456789" in out
+    assert re.search(r"h100-sxm +matmul +2 +python -m bench\.matmul", out)
+    assert err == ""
+
+
+def test_list_writes_data(saved, capsys):
+    main(["list", "--format", "json"])
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["run_id"], row["records"], row["path"], row["error"]) == (
+        "20261120T210312Z-0123456789",
+        2,
+        str(saved),
+        None,
+    )
+    main(["list", "--format", "csv"])
+    assert capsys.readouterr().out.splitlines()[0] == "run_id,started_at,device_slug,op,records,command,path,error"
+    main(["list", "--format", "md"])
+    assert capsys.readouterr().out.startswith("| run_id | started_at |")
+
+
+def test_list_where_there_is_no_run_says_how_to_make_one(runs, capsys):
+    assert main(["list"]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"there is no run yet in {runs}: python -m bench.matmul makes one\n"
+    assert main(["list", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_list_shows_a_broken_file_as_broken(saved, runs, capsys):
+    (runs / "broken.jsonl").write_bytes(b"\0\0")
+    assert main(["list"]) == 0
+    out, _ = capsys.readouterr()
+    assert "broken: " in out
+    assert "20261120T210312Z-0123456789" in out
+
+
+@pytest.mark.parametrize("name", ["latest", "2026", "20261120T210312Z-0123456789", "0123"])
+def test_show_prints_a_run(saved, capsys, name):
+    assert main(["show", name]) == 0
+    out, err = capsys.readouterr()
+    assert "NVIDIA H100 80GB HBM3" in out
+    assert "4.295 us" in out
+    assert "out of memory" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "md"])
+def test_show_and_export_write_the_same_data(saved, capsys, tmp_path, format):
+    main(["show", "latest", "--format", format])
+    shown = capsys.readouterr().out
+    main(["export", "latest", "--format", format])
+    assert capsys.readouterr().out == shown
+    main(["export", "latest", "--format", format, "-o", str(tmp_path / "out")])
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "out").read_text() == shown
+    assert "1024x1024x1024" in shown
+
+
+def test_the_directory_may_be_named_before_or_after_the_command(saved, runs, monkeypatch, capsys):
+    monkeypatch.setenv("RIDGEPOINT_RUNS", "/nowhere")
+    assert main(["--runs", str(runs), "show", "latest"]) == 0
+    assert main(["show", "latest", "--runs", str(runs)]) == 0
+    assert capsys.readouterr().out.count("4.295 us") == 2
+
+
+def test_show_of_an_old_file_works(capsys):
+    assert main(["show", str(OLD_FILE)]) == 0
+    out, err = capsys.readouterr()
+    assert "500.0 us" in out
+    assert "the device has no fp8" in out
+    assert err == ""
+
+
+def test_export_to_parquet(saved, tmp_path, capsys):
+    assert main(["export", "latest", "--format", "parquet", "-o", str(tmp_path / "run.parquet")]) == 0
+    assert len(pd.read_parquet(tmp_path / "run.parquet")) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_parquet_does_not_go_to_the_terminal(saved, capsys):
+    assert main(["export", "latest", "--format", "parquet"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "parquet is binary and goes to a file: add --output PATH\n")
+
+
+def test_export_for_pytest_benchmark_says_what_it_leaves_out(saved, capsys):
+    assert main(["export", "latest", "--format", "pytest-benchmark"]) == 0
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)["benchmarks"]) == 1
+    assert err == "note: 1 of 2 records have no samples and are left out\n"
+
+
+def test_a_torn_last_line_is_noted_and_no_failure(saved, capsys):
+    with saved.open("ab") as file:
+        file.write(b'{"kind": "rec')
+    assert main(["show", "latest"]) == 0
+    out, err = capsys.readouterr()
+    assert "4.295 us" in out
+    assert err == f"note: {saved}:4: the last line was cut off and is left out\n"
+
+
+@pytest.mark.parametrize("format", ["table", "json", "csv", "md"])
+def test_bad_lines_are_reported_after_the_good_rows(saved, capsys, format):
+    good = saved.read_bytes()
+    saved.write_bytes(good + b'{"kind": "record", "samples_s": [NaN]}\nhello\x1b[31m\n' + good.splitlines(True)[1])
+    assert main(["show", "latest", "--format", format]) == 2
+    out, err = capsys.readouterr()
+    assert out.count("1024x1024x1024") == 3
+    first, second = err.splitlines()
+    assert first == f"{saved}:4: NaN is not a number"
+    assert second.startswith(f"{saved}:5: not JSON")
+
+
+def test_ceilings_of_no_use_are_reported(make_environment, make_record, capsys):
+    with RunWriter.create(make_environment(hardware={"entries": 7}), "matmul") as writer:
+        writer.append(make_record())
+    assert main(["show", "latest"]) == 2
+    out, err = capsys.readouterr()
+    assert "4.295 us" in out
+    assert err.startswith(f"{writer.path}: the ceilings of the run cannot be used")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "nothing"], "no run 'nothing'"),
+        (["show", "/no/such/file"], "there is no run file /no/such/file"),
+        (["show", "/"], "/ is a directory, not a run file"),
+        (["list", "--runs", "/no/such/folder"], "--runs /no/such/folder: no such folder"),
+        (["export", "latest", "--format", "csv", "-o", "/no/such/folder/x"], "cannot write /no/such/folder/x: No such"),
+        (["export", "latest", "--format", "csv", "-o", "/"], "cannot write /: Is a directory"),
+        (["export", "latest", "--format", "csv", "-o", "/proc/x"], "cannot write /proc/x: "),
+    ],
+)
+def test_a_wrong_value_is_one_line_and_exit_2(saved, capsys, arguments, message):
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "COMMAND"),
+        (["shwo"], "invalid choice: 'shwo'"),
+        (["show"], "RUN"),
+        (["show", "latest", "--format", "xml"], "invalid choice: 'xml'"),
+        (["export", "latest"], "--format"),
+        (["list", "--colour\x1b[31m"], "--colour\\x1b[31m"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_exit_2(capsys, arguments, message):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_reader_that_leaves_early_is_no_error(make_environment, make_record):
+    with RunWriter.create(make_environment(), "matmul") as writer:
+        for _ in range(1500):
+            writer.append(make_record())
+    for arguments in (["show", "latest"], ["export", "latest", "--format", "json"]):
+        shell = f"{sys.executable} -m results {' '.join(arguments)} | head -n 1; echo ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.stdout.splitlines()[-1] == "0"
+        assert done.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to be full")
+@pytest.mark.parametrize("arguments", [["show", "latest"], ["list"], ["export", "latest", "--format", "json"]])
+def test_an_output_that_is_full_is_one_line_and_exit_2(saved, arguments):
+    with open("/dev/full", "w") as full:  # noqa: PTH123  # a file object for the child, not a path to read
+        done = results(*arguments, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr == "cannot write the output: No space left on device\n"
+
+
+def test_a_closed_output_is_one_line_and_exit_2(saved):
+    shell = f"{sys.executable} -m results show latest >&-"
+    done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "cannot write the output: stdout is closed\n")
+
+
+def test_an_interrupt_is_quiet_and_exit_130(runs):
+    runs.mkdir()
+    pause = "import results.__main__ as m, time; m.list_runs = lambda d: (print('ready', flush=True), time.sleep(60))"
+    code = f"{pause}; import sys; sys.exit(m.main(['list']))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")
+
+
+def test_a_terminal_that_knows_only_ascii_gets_no_traceback(saved):
+    done = results("show", "latest", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "4.295 us" in done.stdout
+
+
+def test_a_pipe_gets_whole_rows(saved):
+    lines = results("show", "latest", env=os.environ | {"COLUMNS": "40"}).stdout.splitlines()
+    (row,) = (line for line in lines if "4.295 us" in line)
+    assert row.split()[-1] == "3"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list", "--help"], ["show", "--help"], ["export", "--help"]])
+def test_help_is_fast_and_imports_nothing_heavy(arguments):
+    code = (
+        "import sys; from results.__main__ import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'triton', 'pandas', 'numpy', 'pyarrow', 'matplotlib', 'rich', 'roofline'}\n"
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage: python -m results" in done.stdout
+
+
+def test_help_says_how_to_name_a_run():
+    assert "a path, a run id, the beginning of one" in " ".join(results("show", "--help").stdout.split())
+
+
+def test_show_and_text_exports_load_neither_torch_nor_pandas(saved, tmp_path):
+    code = (
+        "import sys; from results.__main__ import main\n"
+        "for format in ('table', 'json', 'csv', 'md'): main(['show', 'latest', '--format', format])\n"
+        "main(['list']); main(['export', 'latest', '--format', 'pytest-benchmark', '-o', sys.argv[1]])\n"
+        "sys.exit(', '.join({'torch', 'triton', 'pandas', 'pyarrow', 'matplotlib'} & set(sys.modules)) or 0)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "out.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out.json").exists()

@@ -1,0 +1,356 @@
+"""Writing runs so that nothing finished is lost and nothing is overwritten, and finding them again."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from results import store
+from results.record import RecordError
+from results.store import (
+    RunNotFoundError,
+    RunWriter,
+    StoreError,
+    find_run,
+    list_runs,
+    load_run,
+    new_run_id,
+    runs_directory,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WRITER = """
+import sys
+from pathlib import Path
+from results.store import RunWriter, load_run, new_run_id
+from dataclasses import replace
+source = load_run(Path(sys.argv[1]))
+environment = replace(source.environment, run_id=new_run_id())
+count = int(sys.argv[2])
+with RunWriter.create(environment, "matmul") as writer:
+    print(writer.path, flush=True)
+    while count:
+        writer.append(source.records[0])
+        print("finished", flush=True)
+        count -= 1
+"""
+
+
+@pytest.fixture
+def template(make_environment, make_record, tmp_path):
+    with RunWriter.create(make_environment(), "matmul", tmp_path / "template.jsonl") as writer:
+        writer.append(make_record(samples_s=(1e-3,) * 2000))
+    return writer.path
+
+
+def start_writer(template, count):
+    command = [sys.executable, "-c", WRITER, str(template), str(count)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def save(make_environment, run_id, slug="h100-sxm", **changes):
+    device = {"slug": slug, "name": "a device", "type": "cuda"}
+    with RunWriter.create(make_environment(run_id=run_id, device=device, **changes), "matmul") as writer:
+        return writer.path
+
+
+# ---- writing ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_comes_back_as_it_was_written(make_environment, make_record, make_skipped):
+    environment, records = make_environment(), (make_record(), make_skipped())
+    with RunWriter.create(environment, "matmul") as writer:
+        for record in records:
+            writer.append(record)
+    run = load_run(writer.path)
+    assert (run.environment, run.records) == (environment, records)
+    assert (run.notes, run.problems) == ((), ())
+
+
+def test_the_file_is_named_after_device_start_and_op(make_environment, runs):
+    path = save(make_environment, "20261120T210312Z-0123456789")
+    assert path == runs / "h100-sxm" / "20261120T210312Z-matmul-0123456789.jsonl"
+
+
+def test_names_from_outside_cannot_leave_the_folder(make_environment, runs):
+    device = {"slug": "../../etc/ä b", "name": "x", "type": "cpu"}
+    environment = make_environment(device=device, run_id="20261120T210312Z-0123456789")
+    with RunWriter.create(environment, "my/file.py:function") as writer:
+        assert writer.path.parent.parent == runs
+        assert writer.path.name == "20261120T210312Z-my-file.py-function-0123456789.jsonl"
+    assert save(make_environment, "../../x", slug="..").parent == runs / "unknown"
+
+
+def test_every_record_is_on_the_disk_before_append_returns(make_environment, make_record, monkeypatch):
+    calls = []
+    write, sync = os.write, os.fsync
+    with RunWriter.create(make_environment(), "matmul") as writer:
+        monkeypatch.setattr(os, "write", lambda *args: (calls.append("write"), write(*args))[1])
+        monkeypatch.setattr(os, "fsync", lambda *args: (calls.append("fsync"), sync(*args))[1])
+        writer.append(make_record())
+        assert calls == ["write", "fsync"]
+        assert len(load_run(writer.path).records) == 1
+
+
+def test_a_run_killed_at_any_moment_keeps_every_finished_record(template):
+    process = start_writer(template, -1)
+    path = Path(process.stdout.readline().strip())
+    for _ in range(5):
+        assert process.stdout.readline() == "finished\n"
+    os.kill(process.pid, signal.SIGKILL)
+    finished = 5 + process.stdout.read().count("finished\n")
+    assert process.wait(timeout=30) == -signal.SIGKILL
+    run = load_run(path)
+    # The last record may be on the disk although the process had no time to say so.
+    assert finished <= len(run.records) <= finished + 1
+    assert run.problems == ()
+    show = [sys.executable, "-m", "results", "show", str(path)]
+    done = subprocess.run(show, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.count("1024x1024x1024") == len(run.records)
+
+
+def test_two_runs_at_once_write_two_files(template, runs):
+    writers = [start_writer(template, 40) for _ in range(2)]
+    paths = {Path(process.communicate(timeout=60)[0].splitlines()[0]) for process in writers}
+    assert len(paths) == 2
+    assert {path.parent for path in paths} == {runs / "h100-sxm"}
+    for path in paths:
+        run = load_run(path)
+        assert (len(run.records), run.notes, run.problems) == (40, (), ())
+
+
+def test_run_ids_sort_by_time_and_never_meet():
+    ids = [new_run_id() for _ in range(2000)]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{10}", run_id) for run_id in ids)
+
+
+def test_the_directory_is_that_of_the_environment_variable_or_beside_the_package(monkeypatch):
+    monkeypatch.setenv("RIDGEPOINT_RUNS", "/somewhere")
+    assert runs_directory() == Path("/somewhere")
+    monkeypatch.delenv("RIDGEPOINT_RUNS")
+    assert runs_directory() == ROOT / "results" / "runs"
+
+
+def test_output_may_be_a_new_file_in_a_new_folder(make_environment, tmp_path):
+    wanted = tmp_path / "a" / "b" / "run.jsonl"
+    with RunWriter.create(make_environment(), "matmul", wanted) as writer:
+        assert writer.path == wanted
+    assert load_run(wanted).records == ()
+
+
+def test_output_may_be_a_folder(make_environment, tmp_path):
+    with RunWriter.create(make_environment(), "matmul", tmp_path) as writer:
+        assert writer.path == tmp_path / "20261120T210312Z-matmul-0123456789.jsonl"
+
+
+def test_output_may_be_an_empty_file(make_environment, make_record, tmp_path):
+    path = tmp_path / "made-before"
+    path.touch()
+    with RunWriter.create(make_environment(), "matmul", path) as writer:
+        writer.append(make_record())
+    assert len(load_run(path).records) == 1
+
+
+def test_nothing_is_overwritten(make_environment, tmp_path):
+    path = tmp_path / "precious.txt"
+    path.write_text("precious")
+    with pytest.raises(StoreError, match=r"precious\.txt exists and is not empty; no run is overwritten"):
+        RunWriter.create(make_environment(), "matmul", path)
+    assert path.read_text() == "precious"
+
+
+def test_one_run_id_is_one_file(make_environment):
+    save(make_environment, "20261120T210312Z-0123456789")
+    with pytest.raises(StoreError, match="exists and is not empty"):
+        save(make_environment, "20261120T210312Z-0123456789")
+
+
+def test_two_writers_cannot_share_an_empty_file(make_environment, tmp_path):
+    path = tmp_path / "run.jsonl"
+    with RunWriter.create(make_environment(), "matmul", path) as writer:
+        os.truncate(path, 0)  # as between the creation of the file and its first line
+        with pytest.raises(StoreError, match="choose another --output"):
+            RunWriter.create(make_environment(), "matmul", path)
+        assert writer.path == path
+
+
+@pytest.mark.parametrize(
+    "place", ["file/run.jsonl", "file/deeper/run.jsonl", "/proc/run.jsonl", "/dev/null", "x" * 300]
+)
+def test_an_output_that_cannot_be_written_is_one_line(make_environment, tmp_path, place):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StoreError) as caught:
+        RunWriter.create(make_environment(), "matmul", tmp_path / place)
+    assert str(caught.value).startswith("cannot write ")
+    assert Path(place).name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from results.store import RunWriter, StoreError, load_run
+source = load_run(Path(sys.argv[1]))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+size = Path(sys.argv[1]).stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(2.5 * size), int(2.5 * size)))
+with RunWriter.create(source.environment, "matmul", Path(sys.argv[2])) as writer:
+    try:
+        while True:
+            writer.append(source.records[0])
+    except StoreError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_half_record(template, tmp_path):
+    path = tmp_path / "full.jsonl"
+    command = [sys.executable, "-c", LIMITED, str(template), str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.startswith(f"cannot write {path}: File too large")
+    run = load_run(path)
+    assert (len(run.records), run.notes, run.problems) == (2, (), ())
+
+
+def test_a_run_that_cannot_get_its_first_line_leaves_no_file(make_environment, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store.os, "write", full)
+    with pytest.raises(StoreError, match=r"run\.jsonl: No space left on device"):
+        RunWriter.create(make_environment(), "matmul", tmp_path / "run.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_that_may_not_be_written_leaves_the_run_as_it_was(make_environment, make_record):
+    with RunWriter.create(make_environment(), "matmul") as writer:
+        with pytest.raises(RecordError):
+            writer.append(make_record(median_s=float("nan")))
+        writer.append(make_record())
+    run = load_run(writer.path)
+    assert (len(run.records), run.problems) == (1, ())
+
+
+def test_a_closed_run_takes_no_record(make_environment, make_record):
+    with RunWriter.create(make_environment(), "matmul") as writer:
+        pass
+    with pytest.raises(StoreError, match="the run is closed"):
+        writer.append(make_record())
+
+
+# ---- finding ------------------------------------------------------------------------------------------------------
+
+FIRST, SECOND, THIRD = "20261118T000000Z-aaaa000001", "20261119T000000Z-bbbb000002", "20261119T000001Z-bbbb000003"
+
+
+@pytest.fixture
+def three(make_environment):
+    return [
+        save(make_environment, FIRST, started_at="2026-11-18T00:00:00+00:00"),
+        save(make_environment, SECOND, started_at="2026-11-19T00:00:00+00:00", slug="cpu"),
+        save(make_environment, THIRD, started_at="2026-11-19T00:00:01Z"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        (FIRST, 0),
+        ("20261118", 0),
+        ("aaaa", 0),
+        ("aaaa000001", 0),
+        (SECOND, 1),
+        ("20261119T000000Z-matmul-bbbb000002", 1),
+        ("20261119T000000Z-matmul-bbbb000002.jsonl", 1),
+        ("bbbb000003", 2),
+        ("latest", 2),
+    ],
+)
+def test_a_run_is_found_by_any_of_its_names(three, name, index):
+    assert find_run(name) == three[index]
+
+
+def test_a_run_is_found_by_its_path_wherever_it_is(three, tmp_path, monkeypatch):
+    moved = three[0].rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    assert find_run(str(moved)) == moved
+    assert find_run("moved") == Path("moved")
+
+
+def test_a_run_is_found_in_another_directory(three, runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path / "elsewhere"))
+    assert find_run("latest", runs) == three[2]
+    assert find_run("aaaa", runs / "h100-sxm") == three[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("20261119", "'20261119' fits 2 runs: 20261119T000001Z-matmul-bbbb000003, 20261119T000000Z-matmul-bbbb000002"),
+        ("bbbb", "'bbbb' fits 2 runs"),
+        ("20261118T000000Z-aaaa000002", f"there is {FIRST}"),
+        ("zzzz", "no run 'zzzz' in .*; there is 20261119T000001Z-matmul-bbbb000003"),
+        ("no/such/file.jsonl", "there is no run file no/such/file.jsonl"),
+        ("", "no run '': name one"),
+        ("x" * 5000, "no run"),
+        ("a\0b", "no run"),
+    ],
+)
+def test_a_name_of_none_or_several_runs_says_what_there_is(three, name, message):
+    with pytest.raises(RunNotFoundError, match=message):
+        find_run(name)
+
+
+def test_one_run_copied_to_two_places_is_told_apart_by_path(three):
+    copy = three[0].with_name("copy.jsonl")
+    copy.write_bytes(three[0].read_bytes())
+    with pytest.raises(RunNotFoundError, match=rf"fits 2 runs: {re.escape(str(three[0]))}, {re.escape(str(copy))}"):
+        find_run(FIRST)
+
+
+@pytest.mark.parametrize("name", ["latest", "2026"])
+def test_where_there_is_no_run_the_message_says_so(name, runs):
+    with pytest.raises(RunNotFoundError, match=f"there is no run yet in {runs}"):
+        find_run(name)
+
+
+def test_runs_are_listed_from_the_newest(three, make_record):
+    with three[0].open("ab") as file:
+        file.write(store.encode_line(make_record()) * 3)
+    listed = list_runs()
+    assert [run.path for run in listed] == three[::-1]
+    assert listed[2] == replace(
+        listed[2],
+        run_id=FIRST,
+        started_at="2026-11-18T00:00:00+00:00",
+        device_slug="h100-sxm",
+        op="matmul",
+        records=3,
+        command="python -m bench.matmul --dtype bf16",
+        error=None,
+    )
+
+
+def test_a_broken_file_is_listed_as_broken_and_hides_nothing(three, runs):
+    (runs / "cpu" / "20261120T000000Z-matmul-cccc.jsonl").write_bytes(b"\0\1\2")
+    (runs / "cpu" / "dangling.jsonl").symlink_to(runs / "nowhere")
+    (runs / "cpu" / "notes.txt").write_text("no run")
+    listed = list_runs()
+    assert {run.path for run in listed if run.error is None} == set(three)
+    broken = {run.path.name: run.error for run in listed if run.error}
+    assert "binary data" in broken["20261120T000000Z-matmul-cccc.jsonl"]
+    assert "No such file" in broken["dangling.jsonl"]
+    assert len(listed) == 5
+    assert find_run("latest") == three[2]
+
+
+def test_a_start_that_is_no_time_does_not_break_the_order(three, make_environment):
+    save(make_environment, "20261121T000000Z-dddd", started_at="yesterday")
+    assert len(list_runs()) == 4

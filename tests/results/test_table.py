@@ -1,0 +1,204 @@
+"""The table: what a number looks like, that nothing is hidden, and that no text takes over the terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from results.store import RunSummary
+from results.table import (
+    format_number,
+    format_percent,
+    format_rate,
+    format_time,
+    header_lines,
+    printable,
+    render_runs,
+    render_table,
+    table_console,
+)
+
+
+def rendered(environment, records, width=200, report=None, terminal=False):
+    file = io.StringIO()
+    render_table(environment, records, Console(file=file, width=width, force_terminal=terminal), report)
+    return file.getvalue()
+
+
+def row_with(text, *words):
+    (line,) = (line for line in text.splitlines() if all(word in line for word in words))
+    return line.split()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (1.234567e-9, "1.235 ns"),
+        (5e-13, "0.0005000 ns"),
+        (1.234567e-6, "1.235 us"),
+        (123.4567e-6, "123.5 us"),
+        (0.0123, "12.30 ms"),
+        (1.0, "1.000 s"),
+        (86400.0, "86400 s"),
+    ],
+)
+def test_a_time_has_the_unit_that_suits_it(seconds, text):
+    assert format_time(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (989.4e12, "989.4 TFLOP/s"),
+        (1e9, "1.000 GFLOP/s"),
+        (2.5e15, "2.500 PFLOP/s"),
+        (12.0, "12.00 FLOP/s"),
+    ],
+)
+def test_a_rate_has_a_prefix_that_is_a_power_of_ten(value, text):
+    assert format_rate(value, "FLOP/s") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.25, "0.2500"), (341.3333, "341.3"), (1e12, "1.000e+12"), (3e-7, "3.000e-07"), (float("inf"), "inf")],
+)
+def test_a_number_has_four_digits(value, text):
+    assert format_number(value) == text
+
+
+def test_a_percentage_above_100_is_not_clamped():
+    assert (format_percent(70.881), format_percent(130.5), format_percent(None)) == ("70.9%", "130%", "-")
+
+
+def test_a_row_holds_what_was_measured_and_what_it_means(make_environment, make_record):
+    text = rendered(make_environment(), [make_record(flags=("tick-limited",))])
+    assert row_with(text, "matmul", "torch", "%") == [
+        *("matmul", "1024x1024x1024", "bf16", "torch", "4.295", "us", "±2.3%", "500.0", "1465", "341.3", "memory"),
+        *("50.0%", "73.2%", "73.2%", "250.0", "ms", "3", "tick-limited"),
+    ]
+    head = row_with(text, "median")
+    assert "TFLOP/s" in head
+    assert "GB/s" in head
+
+
+def test_the_head_tells_machine_versions_code_and_ceilings(make_environment, make_record):
+    machine, ceilings, command = header_lines(make_environment(), [make_record()])
+    assert machine == (
+        "NVIDIA H100 80GB HBM3 (h100-sxm), python 3.11.9, torch 2.13.0, 2026-11-20T21:03:12+00:00, "
+        "git 0123456789 with changes"
+    )
+    assert ceilings == "bf16 peak 1.000 PFLOP/s datasheet; memory bandwidth 2.000 TB/s datasheet"
+    assert command == "python -m bench.matmul --dtype bf16"
+
+
+def test_the_head_says_what_must_be_known_of_the_machine(make_environment):
+    hardware = {"note": "this GPU is not in the table"}
+    assert "note: this GPU is not in the table" in header_lines(make_environment(hardware=hardware))
+
+
+def test_a_slow_machine_is_shown_in_gflops(make_environment, make_record):
+    text = rendered(make_environment(), [make_record(median_s=2**31 / 912e9)])
+    assert "GFLOP/s" in text
+    assert "TFLOP/s" not in text
+    assert "912.0" in row_with(text, "matmul", "torch", "%")
+
+
+def test_what_was_not_measured_is_listed_with_its_reason(make_environment, make_record, make_skipped):
+    records = [
+        make_record(),
+        make_skipped(),
+        make_skipped(status="invalid", reason="differs from the reference by 5 ulp"),
+        make_skipped(status="failed", reason=None),
+    ]
+    text = rendered(make_environment(), records)
+    assert " ".join(row_with(text, "skipped")) == "skipped matmul 1024x1024x1024 bf16 torch out of memory"
+    assert "differs from the reference by 5 ulp" in text
+    assert row_with(text, "failed")[-1] == "-"
+    assert "no measurement" not in text
+
+
+def test_where_nothing_was_measured_the_table_says_so(make_environment, make_skipped):
+    text = rendered(make_environment(), [make_skipped()])
+    assert "no measurement was finished" in text
+    assert "out of memory" in text
+    assert "no measurement was finished" in rendered(make_environment(), [])
+
+
+def test_above_the_roof_is_shown_with_its_cause(make_environment, make_record):
+    text = rendered(make_environment(), [make_record(median_s=2**31 / 1200e12)])
+    assert "120%" in row_with(text, "matmul", "torch", "us")
+    assert "matmul 1024x1024x1024 bf16 torch: above the datasheet peak" in text
+
+
+def test_an_interval_that_did_not_narrow_is_flagged_once(make_environment, make_record):
+    assert rendered(make_environment(), [make_record(converged=False)]).count("not converged") == 1
+    flagged = make_record(converged=False, flags=("not-converged",))
+    assert "not converged" not in rendered(make_environment(), [flagged])
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 150])
+def test_a_narrow_terminal_loses_columns_by_name_and_never_cuts_a_number(make_environment, make_record, width):
+    text = rendered(make_environment(), [make_record()], width)
+    assert ("too narrow for: " in text) == (width < 150)
+    assert ("first call, n (--format csv has all)" in text) == (width < 150)
+    for whole in ("4.295 us", "500.0", "1465", "73.2%"):
+        assert whole in text
+    assert "…" not in text
+
+
+def test_a_file_gets_whole_lines(make_environment, make_skipped, tmp_path):
+    reason = "needs 412 GB, the device has 141 GB free; " * 5
+    with (tmp_path / "out").open("w+", encoding="utf-8") as file:
+        render_table(make_environment(), [make_skipped(reason=reason)], table_console(file))
+        file.seek(0)
+        assert reason.strip() in file.read()
+
+
+HOSTILE = "\x1b[31mred\x1b]0;title\x07 [bold]loud[/bold] [link=x]l[/link]\r\n\x9b2J\u202e"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_no_text_of_a_file_reaches_the_terminal_as_a_command(make_environment, make_record, make_skipped, terminal):
+    environment = make_environment(
+        started_at=HOSTILE,
+        argv=(HOSTILE,),
+        device={"slug": HOSTILE, "name": HOSTILE, "type": "cpu"},
+        versions={HOSTILE: HOSTILE},
+        git={"sha": HOSTILE},
+        hardware={
+            "note": HOSTILE,
+            "entries": [{"quantity": "bandwidth", "name": HOSTILE, "value": 1.0, "kind": HOSTILE}],
+        },
+    )
+    texts = {"op": HOSTILE, "case": HOSTILE, "dtype": HOSTILE, "provider": HOSTILE, "reason": HOSTILE}
+    records = [make_record(**texts, flags=(HOSTILE,)), make_skipped(**texts)]
+    text = rendered(environment, records, 2000, terminal=terminal)
+    for command in ("\x1b[31m", "\x1b]", "\x07", "\r", "\x9b", "\u202e"):
+        assert command not in text
+    assert "\\x1b[31mred" in text
+    assert "[bold]loud[/bold]" in text
+
+
+def test_a_list_of_runs_is_as_safe(tmp_path):
+    file = io.StringIO()
+    bad = RunSummary(tmp_path, HOSTILE, HOSTILE, HOSTILE, HOSTILE, error=HOSTILE)
+    render_runs([bad], Console(file=file, width=2000))
+    assert "\x1b" not in file.getvalue()
+    assert "[bold]loud[/bold]" in file.getvalue()
+    assert "broken: " in file.getvalue()
+
+
+def test_printable_text_is_left_alone():
+    assert printable("bf16 ±0.5 % µs 行列") == "bf16 ±0.5 % µs 行列"
+    assert printable("a\tb\ud800") == "a\\tb\\ud800"
+
+
+@pytest.mark.parametrize("entries", [None, 3, [3], [{}], [{"quantity": ["x"], "value": "fast"}], [{"value": 10**400}]])
+def test_ceilings_of_another_form_do_not_stop_the_table(make_environment, make_record, entries):
+    reported = []
+    text = rendered(make_environment(hardware={"entries": entries}), [make_record()], report=reported.append)
+    assert "4.295 us" in text
+    assert len(reported) == 1
