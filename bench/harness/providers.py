@@ -40,6 +40,8 @@ class Provider:
     takes_out: bool
     source_sha256: str | None = None
     """Hash of the kernel's file, so that a record tells which text it measured."""
+    refuses_with: tuple[type[Exception], ...] = ()
+    """Errors of the first call that say "not this case", as our kernels do for a dtype or layout they lack."""
 
     def call(self, data: InputSet) -> Callable[[], Any]:
         """Return the launch on one set of inputs, as a call without arguments."""
@@ -98,7 +100,8 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
     if op.name not in launchers:
         raise ProviderUnavailableError(f"{name} has no {op.name}; it has: {', '.join(launchers)}")
     source = Path(inspect.getfile(module)).read_bytes()
-    return Provider(name, launchers[op.name], takes_out=True, source_sha256=hashlib.sha256(source).hexdigest())
+    digest = hashlib.sha256(source).hexdigest()
+    return Provider(name, launchers[op.name], takes_out=True, source_sha256=digest, refuses_with=(ValueError,))
 
 
 def _compiled(op: Op) -> Provider:

@@ -178,7 +178,10 @@ class Runner:
         calls = [provider.call(data) for data in sets]
 
         start = time.perf_counter()
-        result = verify.run_poisoned(calls[0], sets[0].out, device.synchronize)
+        try:
+            result = verify.run_poisoned(calls[0], sets[0].out, device.synchronize)
+        except provider.refuses_with as error:
+            raise ProviderUnavailableError(str(error)) from None
         first_call_s = time.perf_counter() - start
         before = verify.check(op, case, sets[0], result)
         if not before.is_right:
