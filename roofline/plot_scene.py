@@ -296,7 +296,7 @@ def caption(scene: Scene, unlabeled: int) -> str:
     parts = []
     if scene.points:
         parts += _provenance(scene)
-        parts.append("Labels: shape and share of the roof; bars: 95 % confidence interval of the median")
+        parts.append("Labels: shape, share of the roof. Bars: 95 % confidence interval of the median")
     elif "datasheet" in scene.kinds:
         parts.append("Dense peaks, without structured sparsity")
     above = sum(point.is_above_roof for point in scene.points)
@@ -322,6 +322,15 @@ def _provenance(scene: Scene) -> list[str]:
     }
     caches = sorted({f"{point.record.cache} cache" for point in scene.points if point.record.cache})
     fills = sorted({f"{plain(point.record.fill, 12)} data" for point in scene.points if point.record.fill})
+    threads = sorted(
+        {f"{environment.device['threads']} threads" for environment in environments if _threads(environment)}
+    )
     when = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
-    facts = ", ".join(filter(None, [*versions, *caches, *fills, when]))
+    facts = ", ".join(filter(None, [*versions, *threads, *caches, *fills, when]))
     return [facts] if facts else []
+
+
+def _threads(environment: Environment) -> bool:
+    """Return whether the device is known to have computed with a number of threads."""
+    threads = environment.device.get("threads")
+    return isinstance(threads, int) and threads > 0
