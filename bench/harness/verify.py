@@ -19,6 +19,7 @@ reference is held to 1 within one unit roundoff too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -74,10 +75,10 @@ class Verdict:
     elements: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object kept under `verified`."""
+        """Return the JSON object kept under `verified`; JSON has no infinity, so an error beyond any bound is null."""
         return {
             "reference": "fp64",
-            "max_error_of_bound": self.max_error_of_bound,
+            "max_error_of_bound": self.max_error_of_bound if math.isfinite(self.max_error_of_bound) else None,
             "checked_elements": self.checked_elements,
             "elements": self.elements,
         }
@@ -117,7 +118,9 @@ def check(op: Op, case: Case, data: InputSet, result: Tensor) -> Verdict:
     scale_error = abs(on_reference / of_reference) if of_reference else 0.0
     allowed_scale_error = max(UNIT_ROUNDOFF[op.output_dtype(case.dtype)], LEAST_SCALE_ERROR)
     reason = None
-    if not worst <= 1:  # also when it is NaN
+    if worst == math.inf:
+        reason = "wrong result: an element is NaN, infinite, or off where no rounding takes place"
+    elif not worst <= 1:
         reason = f"wrong result: an element is {worst:.3g} times further from the fp64 reference than rounding explains"
     elif checked >= SCALE_ELEMENTS and scale_error > allowed_scale_error:
         reason = f"wrong result: off by {scale_error:.2%} on the whole, more than rounding explains"
