@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
 
 from bench.harness.op import Op
 
 MAX_CASES = 10_000
 """More cases than this are a typing error in a range, not a plan."""
+
+MAX_EXTENT = 10**18 - 1
+"""No axis is longer: no machine has an exabyte."""
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -30,17 +35,21 @@ def parse_shapes(words: Iterable[str], op: Op) -> list[dict[str, int]]:
     """
     shapes: dict[tuple[int, ...], None] = {}
     for word in words:
-        for extents in itertools.product(*(_extents(part, word) for part in word.split("x"))):
+        axes = [_extents(part, word) for part in word.split("x")]
+        if len(shapes) + math.prod(len(axis) for axis in axes) > MAX_CASES:
+            raise ShapeError(f"shape '{word}' makes more than {MAX_CASES} cases; use a larger step")
+        for extents in itertools.product(*axes):
             try:
-                shapes[op.extents(extents, op.axes)] = None
+                shape = op.extents(extents, op.axes)
             except ValueError as error:
                 raise ShapeError(f"shape '{word}' does not fit {op.name}: {error}") from None
-            if len(shapes) > MAX_CASES:
-                raise ShapeError(f"shape '{word}' makes more than {MAX_CASES} cases; use a larger step")
+            if max(shape) > MAX_EXTENT:
+                raise ShapeError(f"shape '{word}' has more than 10^18 - 1 elements along one axis; use a smaller one")
+            shapes[shape] = None
     return [dict(zip(op.axes, extents, strict=True)) for extents in shapes]
 
 
-def _extents(text: str, word: str) -> Iterable[int]:
+def _extents(text: str, word: str) -> Sequence[int]:
     """Return the values of one axis: a number, or a range."""
     fields = text.split(":")
     if not all(re.fullmatch(r"[0-9]{1,18}", field) for field in fields) or any(int(field) == 0 for field in fields):
@@ -65,7 +74,7 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)", text)
     if not match or match[2].upper() not in UNITS:
         raise ShapeError(f"size '{text}' is not one; write a number and B, KB, MB, GB, KiB, MiB or GiB: 256MiB")
-    size_bytes = float(match[1]) * UNITS[match[2].upper()]
-    if size_bytes < 1 or size_bytes != int(size_bytes):
+    size_bytes = Fraction(match[1]) * UNITS[match[2].upper()]
+    if size_bytes < 1 or size_bytes.denominator != 1:
         raise ShapeError(f"size '{text}' must be a whole number of bytes, 1 or more")
     return int(size_bytes)
