@@ -6,19 +6,25 @@ import argparse
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from bench.harness.inputs import FILLS
 from bench.harness.op import Case, Op, Option
 from bench.harness.providers import provider_names
-from bench.harness.shapes import MAX_CASES, parse_shapes, parse_size
+from bench.harness.shapes import MAX_CASES, MAX_EXTENT, parse_shapes, parse_size
 from results.record import CACHE_STATES
 from roofline.work import DTYPE_BITS
 
 DEFAULT_DTYPE = "bf16"
 FORMATS = ("table", "json", "csv", "md")
+
+MAX_BUDGET_S = 1e9
+"""Thirty years."""
+
+MAX_SEED = 2**63 - 1
+"""The largest that every random generator of torch takes."""
 
 COLUMNS = """\
 columns:
@@ -43,7 +49,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with 2."""
-        self.exit(2, f"{self.prog}: error: {message}\n")
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
 
 
 def words(text: str) -> list[str]:
@@ -51,15 +57,15 @@ def words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def number(least: float, what: str, kind: type = float) -> Callable[[str], Any]:
-    """Return a parser of a finite number of at least `least`."""
+def number(least: float, most: float, what: str, kind: type = float) -> Callable[[str], Any]:
+    """Return a parser of a number from `least` to `most`, written in ASCII digits."""
 
     def parse(text: str) -> Any:
         try:
-            value = kind(text)
+            value = kind(text) if text.isascii() and "_" not in text else math.nan
         except ValueError:
             value = math.nan
-        if not math.isfinite(value) or value < least:
+        if not least <= value <= most:  # also when it is NaN
             raise argparse.ArgumentTypeError(f"'{text}' must be {what}")
         return value
 
@@ -112,7 +118,8 @@ def _add_list(group: Any, name: str, text: str) -> None:
 
 
 def _add_how(group: Any) -> None:
-    seconds, whole = number(1e-3, "a number of seconds above 0"), number(0, "a whole number, 0 or more", int)
+    seconds = number(1e-3, MAX_BUDGET_S, "a number of seconds from 0.001 to 1e9")
+    whole = number(0, MAX_SEED, "a whole number from 0 to 2^63 - 1", int)
     group.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
     group.add_argument("--gpu", metavar="SLUG", help="entry of `python -m roofline gpus` to judge by, not to run on")
     group.add_argument("--fill", choices=FILLS, default="uniform", help="inputs (default: uniform in [-1, 1])")
@@ -142,10 +149,7 @@ def make_cases(
     cases: list[tuple[Op, Case]] = []
     for op in chosen_ops(args, ops):
         for dtype in chosen_dtypes(args, op):
-            values = [
-                [(option.name, value) for value in _values(option, getattr(args, option.name), dtype)]
-                for option in options
-            ]
+            values = [[(option.name, value) for value in _values(args, option, dtype)] for option in options]
             for shape, chosen in itertools.product(_shapes(args, op, dtype, device_type), itertools.product(*values)):
                 cases.append((op, Case(op.name, dtype, shape, dict(chosen))))
                 if len(cases) > MAX_CASES:
@@ -191,11 +195,11 @@ def _required(args: argparse.Namespace, name: str, default: list[str]) -> list[s
     return given
 
 
-def _values(option: Option, given: Iterable[str] | None, dtype: str) -> list[Any]:
-    if given is None:
-        return [option.default(dtype)]
+def _values(args: argparse.Namespace, option: Option, dtype: str) -> list[Any]:
+    """Return the values of an option that only this family has."""
+    given = _required(args, option.name, [])
     try:
-        return list(dict.fromkeys(option.parse(word) for word in given))
+        return list(dict.fromkeys(option.parse(word) for word in given)) or [option.default(dtype)]
     except ValueError as error:
         raise UsageError(str(error)) from None
 
@@ -220,4 +224,6 @@ def _elements(text: str, dtype: str) -> str:
     bits, size_bytes = DTYPE_BITS[dtype], parse_size(text)
     if size_bytes * 8 % bits:
         raise UsageError(f"size '{text}' is no whole number of {dtype} elements of {bits // 8} bytes")
+    if size_bytes > MAX_EXTENT:
+        raise UsageError(f"size '{text}' is more than 10^18 - 1 bytes; use a smaller one")
     return str(size_bytes * 8 // bits)
