@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from bench.harness.device import Device
 from bench.harness.inputs import Filler, make_sets
-from bench.harness.op import Case, Op
+from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers import load, numerics
 from roofline.work import Work
 
@@ -60,7 +60,7 @@ class CostEstimator:
         for smaller in smaller_cases(op, case):
             if pilot.seconds >= LONG_ENOUGH_S:
                 break
-            if total(op.work(smaller)) > pilot.size:
+            if total(op.work(smaller)) > pilot.size and self._can_run(op, smaller):
                 pilot = Pilot(total(op.work(smaller)), self._time(op, smaller))
         self._pilots[key] = pilot
         return pilot.seconds * size / pilot.size if pilot.size else None
@@ -70,6 +70,14 @@ class CostEstimator:
         size, key = total(op.work(case)), (op.name, case.dtype)
         if key not in self._pilots or size > self._pilots[key].size:
             self._pilots[key] = Pilot(size, seconds)
+
+    def _can_run(self, op: Op, case: Case) -> bool:
+        """Return whether the op has this case: some dtypes have a least extent, and halving may fall below it."""
+        try:
+            op.check(case, self._device.type)
+        except UnsupportedCaseError:
+            return False
+        return True
 
     def _time(self, op: Op, case: Case) -> float:
         """Return the seconds of a call of a small case: the fastest of a few after the first, which loads libraries.
@@ -92,21 +100,21 @@ class CostEstimator:
 
 
 def smaller_cases(op: Op, case: Case) -> list[Case]:
-    """Return the same case with all axes halved again and again, smallest first, without the case itself.
+    """Return the same case with all axes and the batch halved again and again, smallest first, without itself.
 
     Extents stay multiples of 16, which every dtype's instructions take, and the largest is far smaller than the
     case, so that the pilots together cost little of what they save.
     """
     cases: list[Case] = []
-    shape = dict(case.shape)
+    larger = case
     while True:
-        shape = {axis: max(1, extent // 2) // 16 * 16 or min(extent, 16) for axis, extent in shape.items()}
-        smaller = replace(case, shape=shape)
-        if cases and cases[-1].shape == shape:
-            break
-        if shape == dict(case.shape):
+        shape = {axis: max(1, extent // 2) // 16 * 16 or min(extent, 16) for axis, extent in larger.shape.items()}
+        batch = {"batch": max(1, larger.options["batch"] // 2)} if "batch" in larger.options else {}
+        smaller = replace(case, shape=shape, options={**larger.options, **batch})
+        if smaller == larger:
             break
         cases.append(smaller)
+        larger = smaller
         if total(op.work(smaller)) < SMALL_WORK // 16:
             break
     return cases[::-1]
