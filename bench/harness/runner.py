@@ -17,7 +17,7 @@ from bench.harness.device import Device, involuntary_switches, telemetry
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers import Provider, ProviderUnavailableError, load, numerics
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, Samples, collect, warm_up
-from results.record import Record
+from results.record import MAX_COUNT, Record
 
 CASE_ALLOWANCE_S = 10.0
 """Time that one case may take where no budget is given; a larger budget allows more."""
@@ -102,8 +102,12 @@ def in_gb(size_bytes: int) -> str:
 
 
 def blank_record(op: Op, case: Case, provider: str, settings: Settings) -> Record:
-    """Return a record that says what a row is, with its work and nothing measured."""
+    """Return a record that says what a row is, with its work and nothing measured.
+
+    Work that no record can hold is left out: the case is refused for its memory anyway, and the file stays readable.
+    """
     work = op.work(case)
+    is_countable = max(work.flops, work.bytes) <= MAX_COUNT
     return Record(
         op=op.name,
         provider=provider,
@@ -112,9 +116,9 @@ def blank_record(op: Op, case: Case, provider: str, settings: Settings) -> Recor
         case=case.name,
         options=dict(case.options),
         status="skipped",
-        flops=work.flops,
-        bytes_read=work.bytes_read,
-        bytes_written=work.bytes_written,
+        flops=work.flops if is_countable else None,
+        bytes_read=work.bytes_read if is_countable else None,
+        bytes_written=work.bytes_written if is_countable else None,
         fill=settings.fill,
     )
 
@@ -263,12 +267,13 @@ class Runner:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error says that memory ran out: Python's own, torch's on a GPU, the allocator's on a CPU."""
+    """Return whether an error says that memory ran out: Python's own, torch's allocators', CUDA's or cuBLAS's."""
     import torch
 
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    texts = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
 
 
 def one_line(error: Exception) -> str:
