@@ -8,6 +8,14 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from bench.harness.interrupt import leave_when_interrupted
+
+IS_COMMAND = sys.argv[:1] == ["-m"]
+"""Whether this is the start of `python -m bench.x`: Python has not found the module's file yet."""
+
+if IS_COMMAND:
+    leave_when_interrupted()
+
 
 def _foreign_kernels() -> str | None:
     """Return where a `kernels` that is not ours would be imported from, or None."""
@@ -24,7 +32,7 @@ if _found is not None:
         f"bench: 'kernels' would be imported from {_found}, which is not Ridgepoint's; "
         "run from the root of the repository, or uninstall the other package"
     )
-    if sys.argv[:1] == ["-m"]:  # `python -m bench.x`: the person at the terminal needs the line, not the traceback
+    if IS_COMMAND:  # the person at the terminal needs the line, not the traceback
         print(_message, file=sys.stderr)
         raise SystemExit(2)
     raise ImportError(_message)

@@ -9,7 +9,7 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -344,6 +344,6 @@ def git_state() -> dict[str, Any]:
     return {"sha": git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
 
 
-def command_line(prog: str) -> list[str]:
-    """Return the command that reproduces this run."""
-    return ["python", "-m", prog, *sys.argv[1:]]
+def command_line(prog: str, arguments: Sequence[str] | None = None) -> list[str]:
+    """Return the command that reproduces this run; `arguments` None stands for those of the process."""
+    return ["python", "-m", prog, *(sys.argv[1:] if arguments is None else arguments)]

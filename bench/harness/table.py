@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
@@ -13,6 +16,46 @@ from results.table import WIDE, format_time, printable, render_table
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+class OutputError(RuntimeError):
+    """What was measured cannot be printed; the message says why, in one line."""
+
+
+def prepare_streams() -> None:
+    """Let a character that the terminal's encoding lacks become a question mark, and a closed stderr take anything."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # for the rest of the process
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def say(text: str) -> None:
+    """Print one line on stderr. Nobody reading it is no reason to stop measuring."""
+    try:
+        print(printable(text), file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
+
+
+def print_out(text: str) -> None:
+    """Write `text` to stdout; a reader that has seen enough, as `head` has, is no error.
+
+    Raises:
+        OSError: it cannot be written, as on a full disk.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard(sys.stdout)
+
+
+def _discard(stream: TextIO) -> None:
+    """Let what is still in a stream's buffer go nowhere, so that leaving does not fail on it once more."""
+    with suppress(OSError), open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def console_of(stream: TextIO) -> Console:
@@ -40,7 +83,10 @@ class Progress:
             from rich.progress import Progress as Bar
 
             columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-            self._bar = Bar(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+            # A thread that redraws the bar would run in the middle of a sample: it is drawn between rows only.
+            self._bar = Bar(
+                *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True, auto_refresh=False
+            )
             self._bar.start()
             self._task = self._bar.add_task("starting", total=None)
         return self
@@ -56,20 +102,20 @@ class Progress:
         """Say how many rows there will be."""
         self._total = rows
         if self._bar is not None:
-            self._bar.update(self._task, total=rows)
+            self._bar.update(self._task, total=rows, refresh=True)
 
     def say(self, text: str) -> None:
         """Show what is going on now."""
         if self._bar is not None:
-            self._bar.update(self._task, description=printable(text))
+            self._bar.update(self._task, description=printable(text), refresh=True)
         elif not self._quiet:
-            print(f"[{self._done + 1}/{self._total}] {text}" if self._total else text, file=sys.stderr, flush=True)
+            say(f"[{self._done + 1}/{self._total}] {text}" if self._total else text)
 
     def advance(self) -> None:
         """Count one row as done."""
         self._done += 1
         if self._bar is not None:
-            self._bar.update(self._task, completed=self._done)
+            self._bar.update(self._task, completed=self._done, refresh=True)
 
     def note(self, text: str) -> None:
         """Print a line that stays."""
@@ -78,7 +124,7 @@ class Progress:
         if self._bar is not None:
             self._bar.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
         else:
-            print(printable(text), file=sys.stderr, flush=True)
+            say(text)
 
 
 def describe(record: Record) -> str:
@@ -105,19 +151,44 @@ def print_run(
     baseline: str | None = None,
     saved: Path | None = None,
 ) -> None:
-    """Print a finished or interrupted run to stdout in the format asked for, and where it was saved."""
-    if output_format == "table":
-        console = console_of(sys.stdout)
+    """Print a finished or interrupted run to stdout in the format asked for, and where it was saved.
+
+    Raises:
+        OutputError: stdout cannot be written.
+    """
+    try:
+        print_out(run_text(environment, records, output_format, baseline))
+        if saved is not None:
+            print_path("saved", saved, output_format)
+    except OSError as error:
+        _discard(sys.stdout)
+        kept = f"; the run is kept in {saved}" if saved else ""
+        raise OutputError(f"cannot write the output: {error.strerror}{kept}") from None
+
+
+def run_text(
+    environment: Environment, records: Sequence[Record], output_format: str, baseline: str | None = None
+) -> str:
+    """Return a run in the format asked for; a table is as wide as stdout is, and colored where that is a terminal."""
+    if output_format != "table":
+        from results.export import render
+
+        return render(environment, records, output_format)
+    console = console_of(sys.stdout)
+    with console.capture() as captured:  # printing at once, rich would end the process when the reader is gone
         render_table(environment, records, console)
         for line in baseline_lines(records, baseline):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-    else:
-        from results.export import render
+    return captured.get()
 
-        sys.stdout.write(render(environment, records, output_format))
-    sys.stdout.flush()
-    if saved is not None:
-        print(f"saved: {saved}", file=sys.stdout if output_format == "table" else sys.stderr)
+
+def print_path(title: str, path: Path, output_format: str) -> None:
+    """Say where something was written: below the table, but on stderr where stdout holds data."""
+    line = f"{title}: {path}"
+    if output_format == "table":
+        print_out(printable(line) + "\n")
+    else:
+        say(line)
 
 
 def baseline_lines(records: Sequence[Record], baseline: str | None) -> list[str]:
