@@ -1,0 +1,219 @@
+"""What a command can be asked: its options, frozen; its cases; and one clear line for what cannot be."""
+
+import argparse
+
+import pytest
+
+from bench.elementwise import EXAMPLES as ELEMENTWISE_EXAMPLES
+from bench.elementwise import OPS as ELEMENTWISE
+from bench.harness.arguments import UsageError, build_parser, make_cases
+from bench.matmul import EXAMPLES as MATMUL_EXAMPLES
+from bench.matmul import OPS as MATMUL
+from bench.matmul import OPTIONS
+from bench.matvec import EXAMPLES as MATVEC_EXAMPLES
+from bench.matvec import OPS as MATVEC
+from bench.reduction import EXAMPLES as REDUCTION_EXAMPLES
+from bench.reduction import OPS as REDUCTION
+
+FAMILIES = {
+    "matmul": (MATMUL_EXAMPLES, MATMUL, OPTIONS),
+    "elementwise": (ELEMENTWISE_EXAMPLES, ELEMENTWISE, ()),
+    "matvec": (MATVEC_EXAMPLES, MATVEC, ()),
+    "reduction": (REDUCTION_EXAMPLES, REDUCTION, ()),
+}
+
+# Users script against these: an option that goes, or comes, is a decision, and this list is where it is taken.
+EVERYWHERE = {
+    "--help", "--dtype", "--shape", "--provider", "--baseline", "--device", "--gpu", "--fill", "--cache", "--budget",
+    "--seed", "--recalibrate", "--format", "--output", "--no-save", "--plot", "--quiet", "--verbose",
+}  # fmt: skip
+SHORT = {"-h", "-q", "-v"}
+ONLY = {
+    "matmul": {"--layout", "--batch"},
+    "elementwise": {"--op", "--size"},
+    "matvec": set(),
+    "reduction": {"--op", "--size"},
+}
+
+
+def parser(family):
+    examples, ops, options = FAMILIES[family]
+    return build_parser(family, "What it does.", examples, ops, options)
+
+
+def cases(family, *argv, device="cpu"):
+    _, ops, options = FAMILIES[family]
+    return [case for _, case in make_cases(parser(family).parse_args(argv), ops, options, device)]
+
+
+def names(family, *argv, device="cpu"):
+    return [(case.op, case.dtype, case.name) for case in cases(family, *argv, device=device)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_options_of_each_command_are_frozen(family):
+    known = {word for action in parser(family)._actions for word in action.option_strings}
+    assert known == EVERYWHERE | SHORT | ONLY[family]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_help_shows_columns_units_exit_codes_and_examples_that_parse(family, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parser(family).parse_args(["--help"])
+    shown = capsys.readouterr().out
+    assert caught.value.code == 0
+    for text in ("What it does.", "GB/s", "an FMA counts as 2", "exit codes: 0 ok", "130 interrupted"):
+        assert text in shown
+    for arguments, _ in FAMILIES[family][0]:
+        assert f"python -m bench.{family} {arguments}" in shown
+        assert cases(family, *arguments.split())
+
+
+def test_defaults_are_bf16_cold_uniform_and_unlimited():
+    args = parser("matmul").parse_args([])
+    assert (args.fill, args.cache, args.seed, args.budget, args.format) == ("uniform", "cold", 0, None, "table")
+    assert (args.device, args.gpu, args.output, args.no_save, args.plot) == (None, None, None, False, None)
+    assert {case.dtype for case in cases("matmul")} == {"bf16"}
+
+
+def test_default_shapes_depend_on_the_device():
+    extents = {"cpu": [256, 512, 1024, 2048], "cuda": [256, 512, 1024, 2048, 4096, 8192, 16384]}
+    for device, wanted in {"cpu": extents["cpu"], "cuda": extents["cuda"], "rocm": extents["cuda"]}.items():
+        assert [case.shape["m"] for case in cases("matmul", device=device)] == wanted
+
+
+def test_lists_may_be_separated_by_commas_or_repeated():
+    wanted = [("matmul", dtype, f"{n}x{n}x{n}") for dtype in ("bf16", "fp32") for n in (64, 128)]
+    assert names("matmul", "--dtype", "bf16,fp32", "--shape", "64,128") == wanted
+    repeated = ("--dtype", "bf16", "--dtype", "fp32", "--shape", "64", "--shape", "128")
+    assert names("matmul", *repeated) == wanted
+    assert names("matmul", "--dtype", "bf16, fp32,,bf16", "--shape", "64,128,64") == wanted  # each once
+
+
+def test_all_ops_by_default_and_the_chosen_ones_in_order():
+    assert [case.op for case in cases("elementwise", "--shape", "64")] == [op.name for op in ELEMENTWISE]
+    assert [case.op for case in cases("elementwise", "--shape", "64", "--op", "relu,copy,relu")] == ["relu", "copy"]
+
+
+def test_layouts_and_batches_multiply():
+    wanted = ["8x8x8", "8x8x8:b4", "8x8x8:tn", "8x8x8:b4:tn"]
+    assert [n for _, _, n in names("matmul", "--shape", "8", "--layout", "nn,tn", "--batch", "1,4")] == wanted
+
+
+def test_fp8_has_its_own_default_layout():
+    found = cases("matmul", "--shape", "64", "--dtype", "bf16,fp8e4m3")
+    assert [case.options for case in found] == [{"layout": "nn", "batch": 1}, {"layout": "nt", "batch": 1}]
+
+
+@pytest.mark.parametrize(("dtype", "elements"), [("fp64", 131_072), ("fp32", 262_144), ("fp16", 524_288)])
+def test_sizes_are_bytes_of_one_operand(dtype, elements):
+    assert names("elementwise", "--op", "add", "--dtype", dtype, "--size", "1MiB") == [("add", dtype, str(elements))]
+
+
+@pytest.mark.parametrize(
+    ("family", "argv", "message"),
+    [
+        (
+            "matmul",
+            ["--dtype", "bf17"],
+            "unknown dtype 'bf17'; matmul has: fp64, fp32, tf32, fp16, bf16, fp8e4m3, int8",
+        ),
+        ("matmul", ["--dtype", "fp8e5m2"], "matmul has no dtype 'fp8e5m2'; matmul has: fp64"),
+        ("matvec", ["--dtype", "int8"], "matvec has no dtype 'int8'; matvec has: fp64, fp32, fp16, bf16"),
+        ("matvec", ["--dtype", "int32"], "'int32'; matvec has: fp64, fp32, fp16, bf16"),
+        ("matmul", ["--dtype", ""], "--dtype is empty; name at least one"),
+        ("matmul", ["--shape", ","], "--shape is empty; name at least one"),
+        ("matmul", ["--shape", "4096x"], "shape '4096x' is not a size"),
+        ("matmul", ["--shape", "64x64"], "shape '64x64' does not fit matmul: write one number or mxnxk"),
+        ("matmul", ["--layout", ","], "--layout is empty; name at least one"),
+        ("matmul", ["--layout", "tt"], "unknown layout 'tt'; there are: nn, nt, tn"),
+        ("matmul", ["--batch", ""], "--batch is empty; name at least one"),
+        ("matmul", ["--batch", "0"], "batch '0' must be a whole number, 1 or more"),
+        ("matmul", ["--batch", "-1"], "batch '-1' must be a whole number, 1 or more"),
+        ("matmul", ["--batch", "1.5"], "batch '1.5' must be a whole number, 1 or more"),
+        ("matmul", ["--batch", "٤"], "batch '٤' must be a whole number, 1 or more"),
+        ("matmul", ["--batch", "9999999999"], "batch '9999999999' must be a whole number, 1 or more"),
+        ("elementwise", ["--op", "gelu2"], "unknown op 'gelu2'; there are: copy, add, mul, relu, gelu, gelu-tanh"),
+        ("elementwise", ["--op", ""], "--op is empty; name at least one"),
+        ("elementwise", ["--size", ""], "--size is empty; name at least one"),
+        (
+            "elementwise",
+            ["--size", "3B", "--dtype", "bf16"],
+            "size '3B' is no whole number of bf16 elements of 2 bytes",
+        ),
+        ("elementwise", ["--size", "1PiB"], "size '1PiB' is not one"),
+        ("elementwise", ["--size", "2000000000GB"], "size '2000000000GB' is more than 10^18 - 1 bytes"),
+        ("elementwise", ["--size", "1MiB", "--shape", "64"], "--shape and --size exclude each other; give one of them"),
+        ("matmul", ["--shape", "1:9999:1", "--dtype", "bf16,fp32"], "more than 10000 cases are asked for"),
+    ],
+)
+def test_what_cannot_be_is_one_line(family, argv, message):
+    with pytest.raises(UsageError) as caught:
+        cases(family, *argv)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--budget", "0"],
+        ["--budget", "-1"],
+        ["--budget", "nan"],
+        ["--budget", "inf"],
+        ["--budget", "ten"],
+        ["--budget", "٣"],
+        ["--budget", "1_0"],
+        ["--seed", "-1"],
+        ["--seed", "1.5"],
+        ["--seed", "1_0"],
+        ["--seed", "٣"],
+        ["--seed", str(2**63)],
+        ["--seed", "1" + 400 * "0"],
+        ["--seed", "9" * 5000],
+        ["--device", "gpu"],
+        ["--device", "cuda:"],
+        ["--device", "cuda:-1"],
+        ["--device", "a\nb"],
+        ["--fill", "ones"],
+        ["--cache", "hot"],
+        ["--format", "xml"],
+        ["--budge", "3"],  # no abbreviations: a new option must not change what an old script means
+        ["--unknown"],
+        ["stray"],
+        ["--shape"],
+    ],
+)
+def test_what_argparse_refuses_is_one_line_and_exit_code_2(argv, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parser("matmul").parse_args(argv)
+    shown = capsys.readouterr()
+    assert caught.value.code == 2
+    assert shown.out == ""
+    assert shown.err.startswith("python -m bench.matmul: error: ")
+    assert shown.err.count("\n") == 1
+    assert shown.err.endswith("\n")
+
+
+def test_the_largest_seed_is_one_that_torch_takes():
+    import torch
+
+    args = parser("matmul").parse_args(["--seed", str(2**63 - 1)])
+    assert torch.Generator().manual_seed(args.seed).initial_seed() == 2**63 - 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_case_is_named_by_the_axes_of_its_op(family):
+    by_name = {op.name: op for op in FAMILIES[family][1]}
+    for case in cases(family):
+        assert tuple(case.shape) == by_name[case.op].axes
+        assert isinstance(case.shape, dict)
+        assert case.name.split(":")[0] == "x".join(str(extent) for extent in case.shape.values())
+
+
+def test_a_parser_leaves_no_default_shared_between_two_runs():
+    one = parser("matmul")
+    assert one.parse_args(["--shape", "64"]).shape == ["64"]
+    assert one.parse_args([]) != one.parse_args(["--shape", "64"])
+    assert one.parse_args([]).shape is None
+    assert isinstance(one, argparse.ArgumentParser)

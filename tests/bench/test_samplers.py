@@ -1,0 +1,262 @@
+"""The ladder of clocks. A GPU is played by a fake torch.cuda, in which every launch takes the time it is told to."""
+
+import contextlib
+
+import pytest
+import torch
+
+from bench.harness import samplers
+from bench.harness.device import Device
+from bench.harness.samplers import (
+    EVENT_TICK_S,
+    EVENT_TICKS,
+    LATENCY_CALLS,
+    MAX_GRAPH_LAUNCHES,
+    MAX_QUEUED,
+    EventSampler,
+    GraphSampler,
+    HostSampler,
+    graph_launches,
+    host_latency_s,
+    make_sampler,
+)
+from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits
+
+CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
+GPU = Device(type="cuda", torch_name="cuda:0", slug="gpu", name="a GPU", cache_bytes=2**20, memory_bytes=2**30)
+
+
+class FakeGpu:
+    """Host and device clocks, a stream that runs what is queued, and a log of what was asked for."""
+
+    def __init__(self, enqueue_s=2e-6):
+        self.host_s = self.device_s = 0.0
+        self.enqueue_s = enqueue_s
+        self.log, self.capturing, self.can_capture = [], None, True
+        self.streams = []
+
+    def launch(self, name, duration_s):
+        """Return a call that runs `duration_s` on the device, or is captured."""
+
+        def call():
+            self.host_s += self.enqueue_s
+            if self.capturing is not None:
+                self.capturing.append((name, duration_s))
+            else:
+                self._run(name, duration_s)
+
+        return call
+
+    def _run(self, name, duration_s):
+        self.device_s = max(self.device_s, self.host_s) + duration_s  # the device cannot start before it is asked
+        self.log.append(name)
+
+    def sleep(self, cycles):
+        self.log.append("spin")
+        self.device_s = max(self.device_s, self.host_s) + cycles / 1.5e9
+
+    def synchronize(self, device=None):
+        self.host_s = max(self.host_s, self.device_s)
+
+    @contextlib.contextmanager
+    def graph(self, graph, stream):
+        assert stream is self.streams[-1]  # captured on the stream that it is replayed on
+        self.capturing = graph.captured
+        try:
+            yield
+        finally:
+            self.capturing = None
+        if not self.can_capture:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    def make(self):
+        gpu = self
+
+        class Event:
+            def __init__(self, enable_timing=False):
+                assert enable_timing
+                self.at_s = None
+
+            def record(self):
+                self.at_s = max(gpu.device_s, gpu.host_s)
+
+            def synchronize(self):
+                gpu.synchronize()
+
+            def elapsed_time(self, other):
+                return (other.at_s - self.at_s) * 1e3  # milliseconds, as torch has it
+
+        class Graph:
+            def __init__(self):
+                self.captured = []
+
+            def replay(self):
+                for name, duration_s in self.captured:
+                    gpu._run(name, duration_s)
+
+        class Stream:
+            def __init__(self):
+                gpu.streams.append(self)
+
+        return Event, Graph, Stream
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    fake = FakeGpu()
+    event, graph, stream = fake.make()
+    for name, value in {
+        "Event": event,
+        "CUDAGraph": graph,
+        "Stream": stream,
+        "graph": fake.graph,
+        "stream": lambda stream: contextlib.nullcontext(),
+        "synchronize": fake.synchronize,
+        "_sleep": fake.sleep,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(samplers.time, "perf_counter", lambda: fake.host_s)
+    return fake
+
+
+class HostClock:
+    """A host clock that calls move on."""
+
+    def __init__(self, monkeypatch):
+        self.seconds = 0.0
+        self.log = []
+        monkeypatch.setattr(samplers.time, "perf_counter", lambda: self.seconds)
+
+    def call(self, name, duration_s):
+        def call():
+            self.log.append(name)
+            self.seconds += duration_s
+
+        return call
+
+
+def test_the_host_sampler_goes_on_where_the_last_sample_ended(monkeypatch):
+    clock = HostClock(monkeypatch)
+    sampler = HostSampler([clock.call(name, 0.5) for name in "abc"], launches_per_sample=2)
+    assert [sampler.sample() for _ in range(3)] == [1.0, 1.0, 1.0]
+    assert clock.log == list("abcabc")
+    assert sampler.method == "host"
+
+
+def test_a_graph_is_timed_by_replaying_it(gpu):
+    sampler = GraphSampler([gpu.launch(name, 10e-6) for name in "abc"], launches=6)
+    assert gpu.log == []  # capturing runs nothing
+    assert sampler.sample() == pytest.approx(60e-6)
+    assert gpu.log == list("abcabc")
+    assert (sampler.method, sampler.launches_per_sample) == ("graph", 6)
+
+
+def test_queued_launches_wait_behind_a_spin_so_that_the_host_is_not_measured(gpu):
+    gpu.enqueue_s = 50e-6  # the host is slower than the 10 us that a launch runs
+    sampler = EventSampler([gpu.launch("a", 10e-6)], launches_per_sample=100, enqueue_s=50e-6)
+    assert sampler.sample() == pytest.approx(100 * 10e-6)
+    assert gpu.log == ["spin"] + ["a"] * 100
+    assert (sampler.method, sampler.launches_per_sample) == ("events", 100)
+
+
+def test_without_enough_spin_the_fake_shows_the_hosts_time(gpu):
+    # What the test above guards against: the same sample without the hold-back is five times too long.
+    gpu.enqueue_s = 50e-6
+    sampler = EventSampler([gpu.launch("a", 10e-6)], launches_per_sample=100, enqueue_s=0.0)
+    assert sampler.sample() == pytest.approx(100 * 50e-6, rel=0.05)
+
+
+def test_on_a_cpu_the_host_clock_is_the_sampler(monkeypatch):
+    clock = HostClock(monkeypatch)
+    monkeypatch.setattr(samplers, "clock_tick_s", lambda: 1e-9)
+    sampler = make_sampler([clock.call("a", 2**-12)], CPU, Limits(20, 0.02, 0, 2, 0.1, min_sample_s=2**-10))
+    assert isinstance(sampler, HostSampler)
+    assert sampler.launches_per_sample == 4
+
+
+def test_one_preempted_call_does_not_make_the_samples_shorter(monkeypatch):
+    clock = HostClock(monkeypatch)
+    monkeypatch.setattr(samplers, "clock_tick_s", lambda: 1e-9)
+    durations_s = iter([2**-6, 2**-12, 2**-6, 2**-6, 2**-6])
+
+    def call():
+        clock.seconds += next(durations_s)
+
+    sampler = make_sampler([call], CPU, Limits(20, 0.02, 0, 2, 0.1, min_sample_s=2**-10))
+    assert sampler.launches_per_sample == 4
+
+
+def test_a_clock_that_shows_no_time_at_all_still_gives_a_sampler(monkeypatch):
+    clock = HostClock(monkeypatch)
+    sampler = make_sampler([clock.call("a", 0.0)], CPU, CPU_LIMITS)
+    assert sampler.launches_per_sample >= 1
+
+
+@pytest.mark.parametrize("duration_s", [5e-6, 1e-4, 0.01])
+def test_on_a_gpu_a_graph_is_the_sampler_and_holds_whole_rounds(gpu, duration_s):
+    calls = [gpu.launch(str(index), duration_s) for index in range(7)]
+    sampler = make_sampler(calls, GPU, GPU_LIMITS)
+    assert isinstance(sampler, GraphSampler)
+    assert sampler.launches_per_sample % 7 == 0
+    gpu.log.clear()
+    sample_s = sampler.sample()
+    assert gpu.log == [str(index) for index in range(7)] * (sampler.launches_per_sample // 7)
+    assert sample_s >= GPU_LIMITS.min_sample_s * 0.99
+    assert sample_s / sampler.launches_per_sample == pytest.approx(duration_s)
+
+
+def test_what_cannot_be_captured_is_queued_instead(gpu):
+    gpu.can_capture = False
+    sampler = make_sampler([gpu.launch(name, 10e-6) for name in "ab"], GPU, GPU_LIMITS)
+    assert isinstance(sampler, EventSampler)
+    assert sampler.sample() / sampler.launches_per_sample == pytest.approx(10e-6)  # and it works
+    assert sampler.launches_per_sample <= MAX_QUEUED
+    wanted_s = max(GPU_LIMITS.min_sample_s, EVENT_TICK_S * EVENT_TICKS)
+    assert sampler.launches_per_sample >= min(MAX_QUEUED, wanted_s / 10e-6)
+
+
+def test_the_queue_of_a_short_launch_stays_below_its_limit(gpu):
+    gpu.can_capture = False
+    assert make_sampler([gpu.launch("a", 1e-7)], GPU, GPU_LIMITS).launches_per_sample == MAX_QUEUED
+
+
+def test_an_error_of_the_calls_themselves_is_not_swallowed(gpu):
+    def broken():
+        raise ValueError("no such kernel")
+
+    with pytest.raises(ValueError, match="no such kernel"):
+        make_sampler([broken], GPU, GPU_LIMITS)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3, 7, 300, 1999, 2000])
+@pytest.mark.parametrize("wanted", [1, 5, 200, 1999, 10**6])
+def test_a_graph_holds_whole_rounds_within_its_limit(copies, wanted):
+    launches = graph_launches(copies, wanted)
+    assert launches % copies == 0
+    assert launches >= copies
+    assert launches <= MAX_GRAPH_LAUNCHES
+    assert launches >= min(wanted, MAX_GRAPH_LAUNCHES - copies + 1)  # as many as wanted, or as many as fit
+    assert launches < wanted + copies or launches == copies  # and no more than that
+
+
+def test_more_copies_than_the_longest_graph_are_each_launched_once():
+    assert graph_launches(MAX_GRAPH_LAUNCHES + 1, 10**6) == MAX_GRAPH_LAUNCHES + 1
+
+
+def test_host_latency_is_from_call_to_result_and_its_median(gpu):
+    # 2 us to enqueue, 10 us to run, waited for each time; the first call also loads a library.
+    durations_s = iter([1.0] + [10e-6] * (LATENCY_CALLS - 1))
+
+    def call():
+        gpu.launch("a", next(durations_s))()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samplers, "PROBE_CAP_S", 100.0)
+        assert host_latency_s([call], GPU.synchronize) == pytest.approx(12e-6)
+    assert len(gpu.log) == LATENCY_CALLS
+
+
+def test_probing_a_slow_case_stops_after_one_call(monkeypatch):
+    clock = HostClock(monkeypatch)
+    assert host_latency_s([clock.call("a", 3.0)], CPU.synchronize) == 3.0
+    assert clock.log == ["a"]

@@ -1,0 +1,158 @@
+"""Sizes as a user writes them: numbers, products, ranges, bytes; and everything that is none."""
+
+import pytest
+
+from bench.elementwise import OPS as ELEMENTWISE
+from bench.harness.shapes import MAX_CASES, ShapeError, parse_shapes, parse_size
+from bench.matmul import OPS as MATMUL
+from bench.matvec import OPS as MATVEC
+
+MATMUL_OP = MATMUL[0]
+MATVEC_OP = MATVEC[0]
+OP = {op.name: op for op in ELEMENTWISE}
+
+
+def mnk(*shapes):
+    return [dict(zip("mnk", shape, strict=True)) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("words", "shapes"),
+    [
+        (["4096"], [(4096, 4096, 4096)]),
+        (["1x2x3"], [(1, 2, 3)]),
+        (["128", "64x32x16"], [(128, 128, 128), (64, 32, 16)]),
+        (["1024:4096:1024"], [(1024,) * 3, (2048,) * 3, (3072,) * 3, (4096,) * 3]),
+        (["100:350:100"], [(100,) * 3, (200,) * 3, (300,) * 3]),  # a stop that is not met is not passed
+        (["64:64:1"], [(64, 64, 64)]),
+        (["1:2:1x8x16:32:16"], [(1, 8, 16), (1, 8, 32), (2, 8, 16), (2, 8, 32)]),
+        (["64", "64x64x64", "64:128:64"], [(64,) * 3, (128,) * 3]),  # each once, in the order written
+        (["007"], [(7, 7, 7)]),
+        (["999999999999999999x1x1"], [(10**18 - 1, 1, 1)]),
+    ],
+)
+def test_shapes_of_matmul(words, shapes):
+    assert parse_shapes(words, MATMUL_OP) == mnk(*shapes)
+
+
+def test_a_single_number_is_square_for_matvec_and_a_count_for_elementwise():
+    assert parse_shapes(["8", "3x5"], MATVEC_OP) == [{"m": 8, "n": 8}, {"m": 3, "n": 5}]
+    assert parse_shapes(["8", "3x5", "2x2x2"], OP["relu"]) == [{"n": 8}, {"n": 15}]
+
+
+def test_a_count_for_bias_gelu_becomes_rows_of_4096_columns_rounded_up():
+    words = ["4096", "8193", "100", "3x5"]
+    shapes = [{"m": 1, "n": 4096}, {"m": 3, "n": 4096}, {"m": 1, "n": 100}, {"m": 3, "n": 5}]
+    assert parse_shapes(words, OP["bias-gelu"]) == shapes
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "0",
+        "00",
+        "-1",
+        "+1",
+        "1.5",
+        "1e3",
+        "",
+        " 64",
+        "64 ",
+        "64\n",
+        "4096x",
+        "x4096",
+        "64xx64",
+        "axb",
+        "64xa",
+        "64X64X64",
+        "64*64",
+        "64x0x64",
+        "4_096",
+        "0x10",
+        "٤٠٩٦",  # Arabic-Indic digits, which int() takes
+        "６４",  # full-width digits
+        "²",  # str.isdigit() says yes, int() says no
+        "1000000000000000000",  # 10^18
+        "9" * 5000,  # int() refuses more than 4300 digits
+        ":",
+        "1:2",
+        "1:2:3:4",
+        "1:2:0",
+        "0:2:1",
+        "1:2:-1",
+        "-1:2:1",
+        "1::2",
+        "4:2:1",
+        "1x2",  # two extents for three axes
+        "1x2x3x4",
+    ],
+)
+def test_what_is_no_shape_is_named(word):
+    with pytest.raises(ShapeError) as caught:
+        parse_shapes(["64", word], MATMUL_OP)
+    assert f"'{word}'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "text"), [("4096:1024:1024", "4096:1024:1024"), ("1:2:1x4:2:1x3", "4:2:1"), ("8x1:2", "1:2")]
+)
+def test_what_is_no_range_says_how_to_write_it(word, text):
+    with pytest.raises(ShapeError, match=f"range '{text}' must be start:stop:step with start <= stop"):
+        parse_shapes([word], MATMUL_OP)
+
+
+def test_a_range_of_too_many_sizes_is_counted_not_laid_out():
+    assert len(parse_shapes([f"1:{MAX_CASES}:1"], MATMUL_OP)) == MAX_CASES
+    for word in (f"1:{MAX_CASES + 1}:1", "1:999999999999999999:1", "1:101:1x1:100:1x1"):
+        with pytest.raises(ShapeError, match="makes more than 10000 cases"):
+            parse_shapes([word], MATMUL_OP)
+
+
+def test_too_many_products_are_refused_even_if_few_of_them_differ():
+    word = "x".join(["1:2:1"] * 60)  # 2^60 products, but only 61 counts of elements
+    with pytest.raises(ShapeError, match="makes more than 10000 cases"):
+        parse_shapes([word], OP["relu"])
+
+
+def test_too_many_sizes_in_several_words_are_refused():
+    with pytest.raises(ShapeError, match=r"'10001:15001:1' makes more than 10000 cases"):
+        parse_shapes(["1:5000:1", "10001:15001:1"], MATMUL_OP)
+
+
+def test_a_product_beyond_any_machine_is_refused():
+    assert parse_shapes(["999999999999999999x1"], OP["relu"]) == [{"n": 10**18 - 1}]
+    for word in ("1000000000x1000000000", "x".join(["999999999999999999"] * 18)):
+        with pytest.raises(ShapeError, match="more than"):
+            parse_shapes([word], OP["relu"])
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("4096", 4096),
+        ("1B", 1),
+        ("1KB", 1000),
+        ("1kb", 1000),
+        ("1KiB", 1024),
+        ("64MiB", 67_108_864),
+        ("256 MiB", 268_435_456),
+        ("1GB", 1_000_000_000),
+        ("1GiB", 1_073_741_824),
+        ("1.5MiB", 1_572_864),
+        ("0.57KB", 570),  # 0.57 x 1000 is 569.9999999999999 in floating point
+        ("0.5KiB", 512),
+        ("123456789012345GB", 123_456_789_012_345_000_000_000),
+    ],
+)
+def test_sizes_are_exact(text, size_bytes):
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0", "0MiB", "-1MiB", "0.5B", "1.1B", "1.0001KB", "MiB", "1TiB", "1 M", "1e3", "", "١MiB", "9" * 5000, "1.2.3"],
+)
+def test_what_is_no_size_is_named(text):
+    with pytest.raises(ShapeError) as caught:
+        parse_size(text)
+    assert f"'{text}'" in str(caught.value)

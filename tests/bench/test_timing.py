@@ -1,0 +1,239 @@
+"""The timing protocol against a clock and samplers that do what the test says: no real time passes."""
+
+import gc
+import itertools
+import math
+import random
+
+import pytest
+
+from bench.harness import timing
+from bench.harness.timing import (
+    CPU_LIMITS,
+    FEWEST_SAMPLES,
+    GPU_LIMITS,
+    Limits,
+    clock_tick_s,
+    collect,
+    launches_for,
+    no_garbage_collection,
+    warm_up,
+)
+from results.stats import median, median_ci95
+
+LIMITS = Limits(min_samples=20, target_half_width=0.02, min_time_s=0.0, cap_s=10.0, warm_up_s=0.5, min_sample_s=1e-3)
+
+
+class Clock:
+    """A clock that only moves when it is told to."""
+
+    def __init__(self):
+        self.seconds = 100.0
+
+    def __call__(self):
+        return self.seconds
+
+
+class Sampler:
+    """Hands out given durations, each of which passes on the clock."""
+
+    method = "host"
+
+    def __init__(self, clock, durations_s, launches=1):
+        self.launches_per_sample = launches
+        self.clock, self.durations_s, self.taken = clock, iter(durations_s), 0
+
+    def sample(self):
+        duration_s = next(self.durations_s)
+        self.clock.seconds += duration_s
+        self.taken += 1
+        return duration_s
+
+
+def steady(duration_s):
+    while True:
+        yield duration_s
+
+
+def noisy(seed, spread=1.0):
+    generator = random.Random(seed)
+    while True:
+        yield 0.01 * (1 + spread * generator.random())
+
+
+def measured(durations_s, limits=LIMITS, launches=1, cache="cold"):
+    clock = Clock()
+    return collect(Sampler(clock, durations_s, launches), limits, cache, now=clock)
+
+
+def with_limits(**changes):
+    return Limits(**{**LIMITS.__dict__, **changes})
+
+
+def test_a_steady_time_converges_with_the_fewest_samples_allowed():
+    samples = measured(steady(0.01))
+    assert samples.samples_s == (0.01,) * 20
+    assert samples.median_s == 0.01
+    assert samples.ci95_s == (0.01, 0.01)
+    assert samples.converged
+
+
+def test_noise_takes_more_samples_until_the_interval_is_narrow_enough():
+    samples = measured(noisy(1), with_limits(cap_s=1000.0))
+    low, high = samples.ci95_s
+    assert len(samples.samples_s) > 20
+    assert samples.converged
+    assert (high - low) / 2 <= 0.02 * samples.median_s
+    assert low <= samples.median_s <= high
+    fewer = samples.samples_s[:20]
+    low, high = median_ci95(fewer)
+    assert (high - low) / 2 > 0.02 * median(fewer)  # it did have a reason to go on
+
+
+def test_a_wider_target_needs_fewer_samples():
+    counts = [
+        len(measured(noisy(1), with_limits(cap_s=1000.0, target_half_width=target)).samples_s)
+        for target in (0.01, 0.03, 0.3)
+    ]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] == 20
+
+
+def test_at_the_cap_it_stops_and_says_that_it_did_not_converge():
+    samples = measured(noisy(2), with_limits(cap_s=1.0, target_half_width=1e-6))
+    assert not samples.converged
+    assert sum(samples.samples_s) >= 1.0
+    assert sum(samples.samples_s[:-1]) < 1.0  # not a sample more than the cap allows
+
+
+@pytest.mark.parametrize("duration_s", [3.0, 100.0])
+def test_a_slow_case_still_gets_the_fewest_samples_and_is_never_empty(duration_s):
+    samples = measured(steady(duration_s), with_limits(cap_s=2.0))
+    assert samples.samples_s == (duration_s,) * FEWEST_SAMPLES
+    assert not samples.converged  # steady as they are, five samples are fewer than asked for
+
+
+def test_a_minimum_of_time_is_kept():
+    samples = measured(steady(0.001), with_limits(min_time_s=0.25))
+    assert sum(samples.samples_s) == pytest.approx(0.25, abs=0.0015)
+    assert samples.converged
+
+
+def test_samples_are_seconds_per_launch():
+    samples = measured(steady(0.064), launches=64)
+    assert samples.samples_s == (0.001,) * 20
+    assert samples.median_s == 0.001
+    assert samples.launches_per_sample == 64
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+def test_the_cache_state_and_the_method_are_passed_on(cache):
+    samples = measured(steady(0.01), cache=cache)
+    assert (samples.cache, samples.method) == (cache, "host")
+
+
+def test_no_sample_is_dropped():
+    durations_s = [0.01] * 15 + [5.0] + [0.01] * 100
+    samples = measured(iter(durations_s))
+    assert samples.samples_s == tuple(durations_s[: len(samples.samples_s)])
+    assert 5.0 in samples.samples_s
+    assert samples.median_s == 0.01
+
+
+def test_the_interval_is_computed_at_growing_distances(monkeypatch):
+    checked = []
+
+    def interval(samples_s, seed=0):
+        checked.append(len(samples_s))
+        return 0.0, 1.0  # never narrow enough
+
+    monkeypatch.setattr(timing, "median_ci95", interval)
+    samples = measured(steady(0.01), with_limits(cap_s=10.0))
+    assert len(samples.samples_s) == pytest.approx(1000, abs=1)
+    *inside, last = checked
+    assert inside[:6] == [20, 25, 32, 40, 50, 63]
+    assert all(later == math.ceil(earlier * 1.25) for earlier, later in itertools.pairwise(inside))
+    assert last == len(samples.samples_s)
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_garbage_collection_rests_while_samples_are_taken_and_is_as_before_after(was_enabled):
+    seen = []
+
+    class Watching(Sampler):
+        def sample(self):
+            seen.append(gc.isenabled())
+            return super().sample()
+
+    clock = Clock()
+    (gc.enable if was_enabled else gc.disable)()
+    try:
+        collect(Watching(clock, steady(0.01)), LIMITS, "cold", now=clock)
+        assert gc.isenabled() is was_enabled
+    finally:
+        gc.enable()
+    assert seen == [False] * 20
+
+
+def test_garbage_collection_comes_back_after_an_exception():
+    with pytest.raises(StopIteration):  # the sampler has only three durations
+        measured(iter([0.01] * 3))
+    assert gc.isenabled()
+    with pytest.raises(KeyboardInterrupt), no_garbage_collection():
+        raise KeyboardInterrupt
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize(("warm_up_s", "taken"), [(0.5, 5), (0.45, 5), (0.1, 1), (0.0, 1)])
+def test_warm_up_runs_for_its_time_and_at_least_once(warm_up_s, taken):
+    clock = Clock()
+    sampler = Sampler(clock, steady(0.1001))
+    warm_up(sampler, warm_up_s, now=clock)
+    assert sampler.taken == taken
+
+
+@pytest.mark.parametrize("tick_s", [1e-9, 1e-6, 1 / 64])
+def test_the_tick_of_a_coarse_clock_is_found(tick_s):
+    seconds = 0.0
+
+    def coarse():
+        nonlocal seconds
+        seconds += tick_s / 7  # seven readings a tick
+        return math.floor(seconds / tick_s + 1e-6) * tick_s
+
+    assert clock_tick_s(coarse) == pytest.approx(tick_s, rel=1e-6)
+
+
+def test_a_clock_that_stands_still_has_no_tick():
+    assert clock_tick_s(lambda: 5.0) == 0.0
+
+
+def test_a_clock_that_jumps_back_does_not_give_a_negative_tick():
+    readings = iter([1.0, 2.0, 1.5, 1.75, 4.0])
+    assert clock_tick_s(lambda: next(readings), readings=4) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("launch_s", "min_sample_s", "tick_s", "launches"),
+    [
+        (1e-3, 1e-3, 1e-9, 1),
+        (0.5, 1e-3, 1e-9, 1),  # one launch is longer than a sample has to be
+        (2**-20, 2**-10, 1e-9, 1024),
+        (3e-4, 1e-3, 1e-9, 4),  # rounded up
+        (1e-3, 1e-3, 1e-5, 10),  # a thousand ticks of 10 us are 10 ms
+    ],
+)
+def test_a_sample_lasts_its_least_time_and_a_thousand_ticks(launch_s, min_sample_s, tick_s, launches):
+    assert launches_for(launch_s, min_sample_s, tick_s) == launches
+
+
+def test_the_count_of_ticks_can_be_chosen():
+    assert launches_for(2**-20, 0.0, 2**-20, ticks=200) == 200
+
+
+@pytest.mark.parametrize("limits", [CPU_LIMITS, GPU_LIMITS])
+def test_the_limits_in_use_can_be_met(limits):
+    assert limits.min_samples >= FEWEST_SAMPLES
+    assert limits.min_samples * limits.min_sample_s < limits.cap_s
+    assert limits.min_time_s < limits.cap_s
+    assert 0 < limits.target_half_width <= 0.02  # no looser than the documented 2 %
