@@ -50,7 +50,7 @@ def judged(environment: Environment, records: Iterable[Record], report: Report |
         row: dict[str, Any] = dict.fromkeys(JUDGED_KEYS)
         try:
             values = judge(record, environment.hardware) if judge else {}
-        except (ValueError, ArithmeticError) as error:
+        except ValueError as error:
             values = {}
             reasons[f"the ceilings of the run cannot be used, so nothing is judged by them: {error}"] = None
         for key in JUDGED_KEYS:

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shlex
+import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -157,24 +158,24 @@ def _open_new(path: Path) -> tuple[int, bool]:
     """Open `path` for appending and lock it; return the descriptor, and whether the file was made here.
 
     Raises:
-        StoreError: the file holds something, or another run is writing it.
+        StoreError: the file holds something, is no regular file, or another run is writing it.
         OSError: it cannot be opened.
     """
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe without a reader would wait for one
     try:
         descriptor, is_new = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666), True
     except FileExistsError:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise StoreError(f"cannot write {path}: not a regular file") from None
         descriptor, is_new = os.open(path, flags), False
     try:
         _lock(descriptor)
-        if os.fstat(descriptor).st_size == 0:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_size == 0:
             return descriptor, is_new
+        why = "exists and is not empty" if stat.S_ISREG(status.st_mode) else "is not a regular file"
     except BlockingIOError:
-        pass
+        why = "is being written by another run"
     os.close(descriptor)
-    raise StoreError(f"{path} exists and is not empty; no run is overwritten: choose another --output")
+    raise StoreError(f"cannot write {path}: it {why}, and no run overwrites anything; choose another --output")
 
 
 def _lock(descriptor: int) -> None:

@@ -161,7 +161,7 @@ def test_output_may_be_an_empty_file(make_environment, make_record, tmp_path):
 def test_nothing_is_overwritten(make_environment, tmp_path):
     path = tmp_path / "precious.txt"
     path.write_text("precious")
-    with pytest.raises(StoreError, match=r"precious\.txt exists and is not empty; no run is overwritten"):
+    with pytest.raises(StoreError, match=r"precious\.txt: it exists and is not empty, and no run overwrites"):
         RunWriter.create(make_environment(), "matmul", path)
     assert path.read_text() == "precious"
 
@@ -176,18 +176,22 @@ def test_two_writers_cannot_share_an_empty_file(make_environment, tmp_path):
     path = tmp_path / "run.jsonl"
     with RunWriter.create(make_environment(), "matmul", path) as writer:
         os.truncate(path, 0)  # as between the creation of the file and its first line
-        with pytest.raises(StoreError, match="choose another --output"):
+        with pytest.raises(StoreError, match="is being written by another run"):
             RunWriter.create(make_environment(), "matmul", path)
         assert writer.path == path
 
 
 @pytest.mark.parametrize(
-    "place", ["file/run.jsonl", "file/deeper/run.jsonl", "/proc/run.jsonl", "/dev/null", "x" * 300]
+    "place", ["file/run.jsonl", "file/deeper/run.jsonl", "/proc/run.jsonl", "pipe", "read pipe", "x" * 300]
 )
 def test_an_output_that_cannot_be_written_is_one_line(make_environment, tmp_path, place):
     (tmp_path / "file").write_text("no folder")
+    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "read pipe")
+    reader = os.open(tmp_path / "read pipe", os.O_RDONLY | os.O_NONBLOCK)
     with pytest.raises(StoreError) as caught:
         RunWriter.create(make_environment(), "matmul", tmp_path / place)
+    os.close(reader)
     assert str(caught.value).startswith("cannot write ")
     assert Path(place).name in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -227,6 +231,18 @@ def test_a_run_that_cannot_get_its_first_line_leaves_no_file(make_environment, t
     with pytest.raises(StoreError, match=r"run\.jsonl: No space left on device"):
         RunWriter.create(make_environment(), "matmul", tmp_path / "run.jsonl")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_file_of_the_user_stays_when_the_run_cannot_begin(make_environment, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "run.jsonl"
+    path.touch()
+    monkeypatch.setattr(store.os, "write", full)
+    with pytest.raises(StoreError, match="No space left on device"):
+        RunWriter.create(make_environment(), "matmul", path)
+    assert path.read_bytes() == b""
 
 
 def test_a_record_that_may_not_be_written_leaves_the_run_as_it_was(make_environment, make_record):
@@ -306,6 +322,12 @@ def test_a_run_is_found_in_another_directory(three, runs, tmp_path, monkeypatch)
 def test_a_name_of_none_or_several_runs_says_what_there_is(three, name, message):
     with pytest.raises(RunNotFoundError, match=message):
         find_run(name)
+
+
+def test_a_whole_name_wins_over_a_longer_one_that_begins_with_it(three, make_environment):
+    save(make_environment, f"{FIRST}9")
+    assert find_run(FIRST) == three[0]
+    assert find_run("aaaa000001") == three[0]
 
 
 def test_one_run_copied_to_two_places_is_told_apart_by_path(three):
