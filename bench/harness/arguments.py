@@ -79,6 +79,13 @@ def device_name(text: str) -> str:
     return text
 
 
+def path(text: str) -> Path:
+    """Return a path; an empty one, as of a variable that is not set, would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
+
+
 def build_parser(
     family: str, doc: str, examples: Sequence[tuple[str, str]], ops: Sequence[Op], options: Sequence[Option]
 ) -> Parser:
@@ -131,9 +138,9 @@ def _add_how(group: Any) -> None:
 
 def _add_output(group: Any) -> None:
     group.add_argument("--format", choices=FORMATS, default="table", help="of what goes to stdout (default: table)")
-    group.add_argument("--output", metavar="PATH", type=Path, help="file or folder for the run file")
+    group.add_argument("--output", metavar="PATH", type=path, help="file or folder for the run file")
     group.add_argument("--no-save", action="store_true", help="keep no run file")
-    group.add_argument("--plot", metavar="PATH", type=Path, help="draw the roofline: .png, .svg or .pdf")
+    group.add_argument("--plot", metavar="PATH", type=path, help="draw the roofline: .png, .svg or .pdf")
     group.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
     group.add_argument("-v", "--verbose", action="store_true", help="say how each row was verified and timed")
 

@@ -159,9 +159,9 @@ def check_arguments(family: str, args: argparse.Namespace, ops: Sequence[Op], op
     try:
         if args.plot is not None:
             check_path(args.plot)
-            check_place(args.plot)
+            check_folder(args.plot.parent, args.plot)
         if not args.no_save:
-            check_output(args.output or runs_directory() / "run")
+            check_output(args.output or runs_directory())
     except OSError as error:
         raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None
     return names
@@ -175,23 +175,23 @@ def check_output(path: Path) -> None:
     """
     if path.is_file() and path.stat().st_size:
         raise UsageError(f"{path} exists and is not empty; no run is overwritten: choose another --output")
-    check_place(path / "run" if path.is_dir() else path)
+    check_folder(path if path.is_dir() else path.parent, path)
 
 
-def check_place(path: Path) -> None:
-    """Refuse a path whose folder, or the nearest one above it that exists, takes no new file.
+def check_folder(folder: Path, path: Path) -> None:
+    """Refuse `path` if its folder, or where that does not exist the nearest one above it, takes no new file.
 
     A file is really made, because permissions tell neither of read-only nor of virtual file systems.
 
     Raises:
         UsageError: with the reason.
     """
-    folder = next((folder for folder in path.absolute().parents if folder.exists()), Path("/"))
+    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     try:
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {folder}: {error.strerror}") from None
+        raise UsageError(f"cannot write {path}: {nearest}: {error.strerror}; choose another place") from None
 
 
 def refuse_if_none_can_run(rows: Sequence[Row]) -> None:

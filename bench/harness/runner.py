@@ -98,7 +98,13 @@ def _capability(dtype: str) -> tuple[int, int]:
 
 def in_gb(size_bytes: int) -> str:
     """Return a size for a message, in powers of ten."""
-    return f"{size_bytes / 1e9:.3g} GB" if size_bytes < 1e15 else f"{size_bytes / 1e9:.2e} GB"
+    size_gb = size_bytes / 1e9
+    return f"{plain(size_gb, 3)} GB" if size_gb < 1e6 else f"{size_gb:.2e} GB"
+
+
+def plain(value: float, digits: int) -> str:
+    """Return a number for a message: `digits` significant ones, but no exponent where it is large."""
+    return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:,.0f}"
 
 
 def blank_record(op: Op, case: Case, provider: str, settings: Settings) -> Record:
@@ -244,17 +250,18 @@ class Runner:
 
     def _too_long(self, op: Op, case: Case) -> str | None:
         """Return why a case does not fit the time that is left, with the estimate, or None."""
-        allowance_s = CASE_ALLOWANCE_S
+        allowance_s, limit = CASE_ALLOWANCE_S, f"the {CASE_ALLOWANCE_S:g} s that a case may take"
         if self._deadline is not None:
             allowance_s = self._deadline - time.perf_counter()
             if allowance_s <= 0:
                 return f"the budget of {self._settings.budget_s:g} s is spent"
+            limit = f"the {plain(allowance_s, 2)} s that are left"
         call_s = self._estimator.call_s(op, case)
         if call_s is None or call_s * CALLS_PER_CASE <= allowance_s:
             return None
         case_s = call_s * CALLS_PER_CASE
         return (
-            f"estimated {call_s:.2g} s a launch, {case_s:.2g} s for the case, with {allowance_s:.2g} s left: "
+            f"estimated {plain(call_s, 2)} s a launch and {plain(case_s, 2)} s for the case, more than {limit}; "
             f"--budget {max(1, round(case_s * 1.5))} would allow it"
         )
 
