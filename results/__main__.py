@@ -178,7 +178,8 @@ def _print(text: str) -> None:
 
 
 def _say(text: str) -> None:
-    print(printable(text), file=sys.stderr)
+    if sys.stderr is not None:  # printing to a stderr that is closed would land on stdout
+        print(printable(text), file=sys.stderr)
 
 
 def _discard_output() -> None:

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RUN_COLUMNS = ("run_id", "started_at", "device_slug")
-WHOLE_COLUMNS = ("flops", "bytes_read", "bytes_written", "launches_per_sample", "samples")
+WHOLE_COLUMNS = ("flops", "bytes_read", "bytes_written", "launches_per_sample", "samples", "copies")
 TIME_COLUMNS = ("median_s", "ci95_low_s", "ci95_high_s", "host_latency_s", "first_call_s")
 COLUMNS = (
     *RUN_COLUMNS,
     *("op", "case", "dtype", "provider", "status", "reason"),
     *("median_s", "ci95_low_s", "ci95_high_s", "samples"),
     *JUDGED_KEYS,
-    *("flops", "bytes_read", "bytes_written", "launches_per_sample", "method", "cache", "fill", "converged"),
-    *("host_latency_s", "first_call_s", "flags", "source_sha256"),
+    *("flops", "bytes_read", "bytes_written", "launches_per_sample", "method", "cache", "copies", "fill"),
+    *("converged", "host_latency_s", "first_call_s", "flags", "source_sha256"),
 )
 """The columns that every row has, in this order. After them come `shape_<axis>`, `option_<name>`, `telemetry_<name>`
 and `verified_<name>`, as far as the records have them."""

@@ -9,6 +9,7 @@ import stat
 import statistics
 import subprocess
 import sys
+from dataclasses import fields
 
 import pandas as pd
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from results.benchmark_json import sample_stats
 from results.export import TEXT_FORMATS, markdown_text, parquet_bytes, render, write_output
 from results.judge import JUDGED_KEYS
+from results.record import Record
 from results.rows import COLUMNS, document, flat_rows, to_frame
 from results.runfile import Run, StoreError
 
@@ -82,6 +84,11 @@ def test_the_columns_keep_their_order_whatever_the_records_have(run, make_skippe
     assert many[2]["shape_k"] is None
     assert many[0]["telemetry_throttle"] == '{"thermal": false}'
     assert many[1]["flags"] == "a,b"
+
+
+def test_every_plain_value_of_a_record_has_a_column():
+    elsewhere = {"shape", "options", "telemetry", "verified", "samples_s", "ci95_s", "extra"}
+    assert {field.name for field in fields(Record)} - elsewhere <= set(COLUMNS)
 
 
 @pytest.mark.parametrize("format", TEXT_FORMATS)

@@ -228,6 +228,13 @@ def test_a_closed_output_is_one_line_and_exit_2(saved):
     assert (done.returncode, done.stderr) == (2, "cannot write the output: stdout is closed\n")
 
 
+def test_a_closed_stderr_puts_no_note_among_the_data(saved):
+    shell = f"{sys.executable} -m results export latest --format pytest-benchmark 2>&-"
+    done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert len(json.loads(done.stdout)["benchmarks"]) == 1
+
+
 def test_an_interrupt_is_quiet_and_exit_130(runs):
     runs.mkdir()
     pause = "import results.__main__ as m, time; m.list_runs = lambda d: (print('ready', flush=True), time.sleep(60))"
