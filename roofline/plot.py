@@ -50,15 +50,18 @@ def draw_roofline(
     """
     scene = build_scene(machines, dtypes)
     names, kinds = title_lines(scene)
+    heading = (plain(title, 200) if title is not None else names, kinds)
+    view, keys, longest = view_of(scene), legend_keys(scene), caption(scene, unlabeled=len(scene.points))
     with _own_style():
-        heading = (plain(title, 200) if title is not None else names, kinds)
+        sheets = []
         for width in WIDTHS:
-            sheet = Sheet(view_of(scene), heading, legend_keys(scene), caption(scene, len(scene.points)), width)
-            labeling = draw(scene, sheet)
-            if not labeling.cramped:
+            sheet = Sheet(view, heading, keys, longest, width)
+            sheets.append((draw(scene, sheet), sheet))
+            if not sheets[-1][0].cramped:
                 break
-        sheet.write_caption(caption(scene, labeling.unlabeled))
-    return sheet.figure
+        labeling, best = min(sheets, key=lambda drawn: drawn[0].cramped)
+        best.write_caption(caption(scene, labeling.unlabeled))
+    return best.figure
 
 
 def run_machine(environment: Environment, records: Sequence[Record]) -> PlotMachine:

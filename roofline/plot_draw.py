@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -44,6 +44,8 @@ RING_PT = 16
 """Diameter of the ring around a point above its roof."""
 OVERHANG = 1.2
 """How far the label of a flat roof may begin left of its ridge point, inches: nothing else is above that."""
+OFF_LINE_COST = 1.5
+"""Dislike of a place off the line, so that it is taken only where a label on it would cover other lines."""
 SAME_SPOT = 0.05
 """Ridge points closer than this, in inches, share a label."""
 PT = 1 / 72
@@ -199,9 +201,9 @@ def _draw_series(points: list[Point], scene: Scene, sheet: Sheet, placer: Placer
         sheet.plot(spots, color=color, linewidth=1.0, alpha=0.45, zorder=4)
         for start, end in pairwise(spots):
             placer.block("line", boxes_along(*_on_sheet(sheet, (start, end))))
-    for point in points:
-        bar = [(point.intensity, point.low), (point.intensity, point.high)]
-        sheet.plot(bar, color=color, linewidth=1.2, zorder=6, marker="_", markersize=5, markeredgewidth=1.2)
+    lifted = (math.nan, math.nan)  # between two bars the pen is lifted
+    bars = [s for p in points for s in ((p.intensity, p.low), (p.intensity, p.high), lifted)]
+    sheet.plot(bars, color=color, linewidth=1.2, zorder=6, marker="_", markersize=5, markeredgewidth=1.2)
     style = _marker(color, scene.ops.index(record.op), scene.providers.index(record.provider))
     style["markersize"] *= MARKER_SCALES[points[0].machine % len(MARKER_SCALES)]
     sheet.plot(spots, **style, zorder=7)
@@ -220,15 +222,14 @@ def _label_line(sheet: Sheet, placer: Placer, text: str, ends: tuple[Spot, Spot]
     is_flat = ends[0][1] == ends[1][1]
     places = along_line(*ends, size, liked, overhang=OVERHANG if is_flat else 0)
     far = [
-        place
+        replace(place, cost=place.cost + OFF_LINE_COST)
         for share in (0.9, 0.6, 0.3)
         for place in around_point(_between(*ends, share), size, FAR_SIDES, near=0.12, far=3.0)
     ]
-    along = placer.place(places)
-    found = along or placer.place(far) or placer.place(places + far, avoid=("text",))
+    found = placer.place(places + far) or placer.place(places + far, avoid=("text",))
     if found:
         _write_label(sheet, found, text, LABEL_PT, color)
-    return along is not None
+    return found is not None and found in places
 
 
 def _between(start: Spot, end: Spot, share: float) -> Spot:

@@ -80,11 +80,13 @@ class Point:
     high: float
     """Upper end, FLOP/s."""
     roofline_pct: float | None
+    excess: str | None
+    """Where the point is above a roof: the likely cause."""
 
     @property
     def is_above_roof(self) -> bool:
-        """Whether more than all of its roof was reached."""
-        return self.roofline_pct is not None and self.roofline_pct > 100
+        """Whether more than all of a roof was reached."""
+        return self.excess is not None
 
     @property
     def series(self) -> tuple[int, str, str, str]:
@@ -210,7 +212,7 @@ def _point(index: int, record: Record, ceilings: Ceilings, dtypes: Sequence[str]
     )
     if not all(math.isfinite(value) and value > 0 for value in values):
         return "with impossible values"
-    return Point(index, record, *values, judged.roofline_pct)
+    return Point(index, record, *values, judged.roofline_pct, judged.excess)
 
 
 def chosen_for_labels(points: Sequence[Point]) -> list[Point]:
@@ -295,19 +297,20 @@ def caption(scene: Scene, unlabeled: int) -> str:
     """Return the sentences under the picture: what was measured, with what, and what is not drawn."""
     parts = []
     if scene.points:
-        parts += _provenance(scene)
-        parts.append("Labels: shape, share of the roof. Bars: 95 % confidence interval of the median")
+        share = ", share of the roof" if any(point.roofline_pct is not None for point in scene.points) else ""
+        parts += [*_provenance(scene), f"Labels: shape{share}", "Bars: 95 % confidence interval of the median"]
     elif "datasheet" in scene.kinds:
         parts.append("Dense peaks, without structured sparsity")
-    above = sum(point.is_above_roof for point in scene.points)
+    above = [point.excess for point in scene.points if point.excess]
     if above:
-        parts.append(f"Above {'its roof' if above == 1 else 'their roofs'}, ringed: {above}")
+        causes = "; ".join(dict.fromkeys(above))
+        parts.append(f"Ringed: {len(above)} {plain(causes, 240)}")
     if unlabeled:
         parts.append(f"Without a label: {unlabeled} of {len(scene.points)} points")
     if scene.left_out:
         parts.append("Not drawn: " + ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()))
     parts += [plain(m.ceilings.note, 160) for m in scene.machines if m.ceilings.note]
-    return ". ".join(parts) + "." if parts else ""
+    return " ".join(f"{part.rstrip('.')}." for part in parts)
 
 
 def _provenance(scene: Scene) -> list[str]:

@@ -1,0 +1,206 @@
+"""Machines, records and whole scenes to draw, and how to read a drawn figure back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+
+from results.record import Environment, Record
+from roofline.ceilings import Ceiling, Ceilings
+from roofline.plot import PlotMachine, draw_roofline
+from roofline.work import bytes_of
+
+Ends = tuple[tuple[float, float], tuple[float, float]]
+
+
+def machine(slug: str, peaks: dict[str, float], bandwidth: float, kind: str = "datasheet", *more: Ceiling) -> Ceilings:
+    entries = [Ceiling("flops", dtype, value, kind, "a test") for dtype, value in peaks.items()]
+    entries.append(Ceiling("bandwidth", "memory" if kind == "datasheet" else "copy", bandwidth, kind, "a test"))
+    return Ceilings(slug, f"Device {slug}", (*entries, *more))
+
+
+H100 = machine("h100-sxm", {"bf16": 989.4e12, "fp8e4m3": 1978.9e12, "tf32": 494.7e12, "fp32": 66.9e12}, 3.352e12)
+H200 = machine("h200-sxm", {"bf16": 989.4e12, "fp8e4m3": 1978.9e12, "tf32": 494.7e12, "fp32": 66.9e12}, 4.8e12)
+A100 = machine("a100-sxm-80gb", {"bf16": 312e12, "tf32": 156e12, "fp32": 19.5e12}, 2.039e12)
+CPU = machine("cpu", {"bf16": 930e9, "fp32": 224e9}, 45e9, "measured")
+BOTH = H200.with_entries(
+    [
+        Ceiling("flops", "bf16", 795e12, "measured", "a test"),
+        Ceiling("flops", "fp8e4m3", 1454e12, "measured", "a test"),
+        Ceiling("bandwidth", "read", 4.5e12, "measured", "a test"),
+    ]
+)
+
+
+def environment(**changes: Any) -> Environment:
+    values: dict[str, Any] = {
+        "run_id": "20261120T210312Z-0123456789",
+        "started_at": "2026-11-20T21:03:12+00:00",
+        "argv": ("python", "-m", "bench.matmul"),
+        "device": {"slug": "cpu", "name": "A CPU", "type": "cpu", "threads": 2},
+        "versions": {"python": "3.11.9", "torch": "2.13.0", "triton": None},
+        "hardware": CPU.to_dict(),
+    }
+    return Environment(**values | changes)
+
+
+def matmul(n: int, dtype: str, flops_per_s: float, provider: str = "torch", **changes: Any) -> Record:
+    values: dict[str, Any] = {
+        "op": "matmul",
+        "provider": provider,
+        "dtype": dtype,
+        "shape": {"m": n, "n": n, "k": n},
+        "case": f"{n}x{n}x{n}",
+        "status": "ok",
+        "flops": 2 * n**3,
+        "bytes_read": bytes_of(2 * n * n, dtype),
+        "bytes_written": bytes_of(n * n, dtype),
+        "median_s": 2 * n**3 / flops_per_s,
+        "ci95_s": (2 * n**3 / flops_per_s * 0.98, 2 * n**3 / flops_per_s * 1.04),
+        "cache": "cold",
+    }
+    return Record(**values | changes)
+
+
+def elementwise(op: str, elements: int, flops: int, share: float) -> Record:
+    """Return a bf16 operation on one array at a share of 4.8 TB/s."""
+    time_s = 4 * elements / (share * 4.8e12)
+    return Record(
+        op=op,
+        provider="torch",
+        dtype="bf16",
+        shape={"n": elements},
+        case=str(elements),
+        status="ok",
+        flops=flops * elements,
+        bytes_read=2 * elements,
+        bytes_written=2 * elements,
+        median_s=time_s,
+        ci95_s=(time_s * 0.99, time_s * 1.01),
+    )
+
+
+def crowd() -> tuple[Record, ...]:
+    """Return 42 points, of which one is above its roof, and four records that cannot be drawn."""
+    records = []
+    for provider, share in (("torch", 1.0), ("torch-compile", 0.97), ("triton-v1", 0.8)):
+        for dtype, top in (("bf16", 770e12), ("fp8e4m3", 1390e12)):
+            for n in (512, 1024, 2048, 4096, 8192):
+                records.append(matmul(n, dtype, top * share * min(1, n / 4096) ** 0.9, provider))
+    for op, flops in (("relu", 1), ("gelu", 20), ("silu", 5)):
+        records += [elementwise(op, 2**n, flops, 0.2 + 0.025 * n) for n in (20, 24, 28)]
+    records += [elementwise("add", 2**n, 2, 0.9) for n in (27, 28)]
+    records.append(matmul(6144, "bf16", 1010e12))
+    for status in ("skipped", "invalid", "failed"):
+        records.append(matmul(64, "bf16", 1.0, status=status, median_s=None, ci95_s=None))
+    records.append(elementwise("copy", 2**20, 0, 0.9))
+    return tuple(records)
+
+
+SCENES: dict[str, tuple[list[PlotMachine], list[str] | None]] = {
+    "one GPU": ([PlotMachine(H100)], None),
+    "three GPUs": ([PlotMachine(H100), PlotMachine(A100), PlotMachine(H200)], None),
+    "a CPU with points": (
+        [
+            PlotMachine(
+                CPU,
+                tuple(matmul(n, "bf16", f) for n, f in ((256, 410e9), (512, 700e9), (1024, 860e9), (2048, 915e9)))
+                + tuple(matmul(n, "fp32", f) for n, f in ((256, 150e9), (512, 190e9), (1024, 212e9), (2048, 218e9))),
+                (environment(),),
+            )
+        ],
+        ["bf16", "fp32"],
+    ),
+    "a crowd": ([PlotMachine(BOTH, crowd(), (environment(),))], ["bf16", "fp8e4m3"]),
+    "two GPUs with points": (
+        [
+            PlotMachine(H100, tuple(matmul(n, "bf16", n * 1e11) for n in (1024, 4096, 7000))),
+            PlotMachine(A100, tuple(matmul(n, "bf16", n * 4e10) for n in (1024, 4096, 7000))),
+        ],
+        ["bf16"],
+    ),
+    "no bandwidth": ([PlotMachine(Ceilings("g", "G", H100.entries[:2]))], None),
+    "no peak": ([PlotMachine(Ceilings("g", "G", H100.entries[-1:]), (matmul(64, "bf16", 1e12),))], None),
+}
+
+
+@cache
+def draw(name: str) -> Figure:
+    """Return the figure of a scene; no test may change it."""
+    return draw_roofline(*SCENES[name])
+
+
+def words(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.texts]
+
+
+def last_line(figure: Figure) -> str:
+    """Return the caption, which may have been wrapped."""
+    height = min(text.get_position()[1] for text in labels_in(figure)) if labels_in(figure) else math.inf
+    return " ".join(t.get_text() for t in figure.texts if t.get_position()[1] < height)
+
+
+def renderer(figure: Figure) -> Any:
+    canvas: Any = figure.canvas
+    return canvas.get_renderer()
+
+
+def corners(figure: Figure, text: Text) -> np.ndarray:
+    """Return the four corners of a text in pixels, turned as it is."""
+    angle = math.radians(text.get_rotation())
+    text.set_rotation(0)
+    box = text.get_window_extent(renderer(figure))
+    text.set_rotation(math.degrees(angle))
+    x, y = text.get_transform().transform(text.get_position())
+    around = np.array([[box.x0, box.y0], [box.x1, box.y0], [box.x1, box.y1], [box.x0, box.y1]]) - (x, y)
+    turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+    return around @ turn + (x, y)
+
+
+def overlap(first: np.ndarray, second: np.ndarray) -> bool:
+    """Return whether two rectangles overlap: no side of either parts them."""
+    for polygon in (first, second):
+        for index in range(4):
+            side = polygon[(index + 1) % 4] - polygon[index]
+            normal = np.array([side[1], -side[0]])
+            one, other = first @ normal, second @ normal
+            if one.max() <= other.min() or other.max() <= one.min():
+                return False
+    return True
+
+
+def labels_in(figure: Figure) -> list[Text]:
+    """Return the texts inside of the axes."""
+    box = figure.axes[0].get_window_extent()
+    return [t for t in figure.texts if box.contains(*t.get_transform().transform(t.get_position()))]
+
+
+def roofs(figure: Figure) -> list[Line2D]:
+    """Return the lines of two points at the layer of the roofs."""
+    return [line for line in figure.axes[0].lines if line.get_zorder() == 3]
+
+
+def ends(line: Line2D) -> Ends:
+    (x0, x1), (y0, y1) = line.get_data()
+    return (x0, y0), (x1, y1)
+
+
+def flats(figure: Figure) -> list[Line2D]:
+    return [line for line in roofs(figure) if ends(line)[0][1] == ends(line)[1][1]]
+
+
+def markers(figure: Figure) -> list[Line2D]:
+    """Return the lines that hold the markers of points."""
+    return [line for line in figure.axes[0].lines if line.get_zorder() == 7]
+
+
+def spots(figure: Figure) -> Iterator[tuple[float, float]]:
+    for line in markers(figure):
+        yield from zip(*line.get_data(), strict=True)

@@ -1,0 +1,280 @@
+"""The roofline picture: its geometry, its points, hostile input, and the files it is written to."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from plot_scenes import (
+    CPU,
+    H100,
+    SCENES,
+    draw,
+    ends,
+    environment,
+    flats,
+    last_line,
+    machine,
+    markers,
+    matmul,
+    roofs,
+    spots,
+    words,
+)
+
+from roofline.ceilings import Ceiling, CeilingError, Ceilings
+from roofline.plot import (
+    PlotError,
+    PlotMachine,
+    check_path,
+    draw_roofline,
+    plot_run,
+    run_machine,
+    save_figure,
+)
+from roofline.plot_scene import build_scene
+
+
+@pytest.fixture(scope="module", params=SCENES)
+def figure(request: pytest.FixtureRequest) -> Figure:
+    return draw(request.param)
+
+
+def test_a_decade_is_as_long_in_both_directions(figure: Figure) -> None:
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    origin, right, up = axes.transData.transform([(1, 1e12), (10, 1e12), (1, 1e13)])
+    assert right[0] - origin[0] == pytest.approx(up[1] - origin[1], rel=1e-6)
+    assert right[0] - origin[0] > 50
+    assert axes.get_aspect() == 1  # so that it stays so when the figure is resized
+
+
+def test_a_bandwidth_is_a_line_of_45_degrees(figure: Figure) -> None:
+    slopes = [line for line in roofs(figure) if line not in flats(figure)]
+    for line in slopes:
+        start, end = figure.axes[0].transData.transform(ends(line))
+        assert math.degrees(math.atan2(*(end - start)[::-1])) == pytest.approx(45, abs=1e-3)
+    assert slopes or flats(figure)
+
+
+def test_every_decade_has_a_line_of_the_grid(figure: Figure) -> None:
+    axes = figure.axes[0]
+    figure.canvas.draw()
+    for limits, axis in ((axes.get_xlim(), axes.xaxis), (axes.get_ylim(), axes.yaxis)):
+        decades = set(range(math.ceil(math.log10(limits[0])), math.floor(math.log10(limits[1])) + 1))
+        ticks = {round(math.log10(value)) for value in axis.get_majorticklocs()}
+        assert decades <= ticks
+        assert all(tick.gridline.get_visible() for tick in axis.get_major_ticks())
+
+
+def test_roofs_extend_past_the_last_point_and_over_the_whole_axes(figure: Figure) -> None:
+    right = figure.axes[0].get_xlim()[1]
+    last = max((x for x, _ in spots(figure)), default=0)
+    for line in flats(figure):
+        assert ends(line)[1][0] == pytest.approx(right)
+        assert ends(line)[1][0] > 2 * last
+
+
+def test_slope_and_flat_meet_at_the_ridge() -> None:
+    drawn = draw_roofline([PlotMachine(H100)], ["bf16"])
+    flat = flats(drawn)[0]
+    slope = next(line for line in roofs(drawn) if line is not flat)
+    assert ends(flat)[0] == pytest.approx((989.4 / 3.352, 989.4e12))
+    assert ends(slope)[1] == pytest.approx((989.4 / 3.352, 989.4e12))
+    assert ends(slope)[0][1] / ends(slope)[0][0] == pytest.approx(3.352e12)
+    assert "ridge 295" in words(drawn)
+    assert {"memory-bound", "compute-bound"} <= set(words(drawn))
+
+
+def test_every_point_is_in_the_axes(figure: Figure) -> None:
+    axes = figure.axes[0]
+    for x, y in spots(figure):
+        assert axes.get_xlim()[0] < x < axes.get_xlim()[1]
+        assert axes.get_ylim()[0] < y < axes.get_ylim()[1]
+
+
+# Points
+
+
+def test_points_stand_at_their_counts_over_their_times() -> None:
+    record = matmul(1024, "bf16", 860e9)
+    drawn = draw_roofline([PlotMachine(CPU, (record,))], ["bf16"])
+    assert list(spots(drawn)) == [pytest.approx((1024 / 3, 860e9))]
+
+
+def test_error_bars_span_the_interval_of_the_median() -> None:
+    drawn = draw_roofline([PlotMachine(CPU, (matmul(1024, "bf16", 860e9),))], ["bf16"])
+    bars = [line for line in drawn.axes[0].lines if line.get_marker() == "_"]
+    assert len(bars) == 1
+    assert list(bars[0].get_xdata()[:2]) == pytest.approx([1024 / 3, 1024 / 3])
+    assert list(bars[0].get_ydata()[:2]) == pytest.approx([860e9 / 1.04, 860e9 / 0.98])
+
+
+def test_a_point_above_its_roof_stays_there_and_is_ringed() -> None:
+    drawn = draw("a crowd")
+    above = [(x, y) for x, y in spots(drawn) if y == pytest.approx(1010e12)]
+    assert above == [pytest.approx((2048, 1010e12))]
+    rings = [line for line in drawn.axes[0].lines if line.get_zorder() == 8]
+    assert [tuple(np.ravel(ring.get_data())) for ring in rings] == [pytest.approx((2048, 1010e12))]
+
+
+def test_a_point_above_the_memory_roof_is_ringed_where_no_peak_is_known() -> None:
+    slope = Ceilings("g", "G", (Ceiling("bandwidth", "memory", 1e12, "derived", "a test"),))
+    drawn = draw_roofline([PlotMachine(slope, (matmul(64, "bf16", 22e12), matmul(64, "bf16", 20e12)))])
+    rings = [line for line in drawn.axes[0].lines if line.get_zorder() == 8]  # the roof at 64 / 3 is 21.3e12
+    assert [tuple(np.ravel(ring.get_data())) for ring in rings] == [pytest.approx((64 / 3, 22e12))]
+
+
+def test_what_cannot_be_drawn_is_counted_and_not_drawn() -> None:
+    scene = build_scene(*SCENES["a crowd"])
+    assert len(scene.points) == 42
+    assert scene.left_out == {"skipped": 1, "invalid": 1, "failed": 1, "without FLOPs or bytes": 1}
+    assert len(list(spots(draw("a crowd")))) == 42
+    only_fp8 = build_scene(SCENES["a crowd"][0], ["fp8e4m3"])
+    assert {point.record.dtype for point in only_fp8.points} == {"fp8e4m3"}
+    assert only_fp8.left_out["of other dtypes"] == 42 - 15 + 1
+
+
+# Hostile input
+
+HOSTILE = "$\\frac{1}{0}$ \x1b[31m\nx_1^$ \u202e\ud800 _y " + "long " * 50
+
+
+def test_hostile_names_are_drawn_as_plain_text(tmp_path: Path) -> None:
+    known = Ceilings(HOSTILE, HOSTILE, CPU.entries, note=HOSTILE)
+    record = matmul(256, "bf16", 1e11, HOSTILE, op=HOSTILE, case=HOSTILE, fill=HOSTILE)
+    other = replace(matmul(512, "bf16", 1e11, "_other", op="_op"), dtype=HOSTILE)
+    stamp = environment(versions={"torch": HOSTILE, "cuda": ["$"]}, started_at=HOSTILE, device={"threads": "$"})
+    machines = [PlotMachine(known, (record, other), (stamp,)), PlotMachine(CPU)]
+    drawn = draw_roofline(machines, title=HOSTILE)
+    for form in ("png", "svg", "pdf"):
+        save_figure(drawn, tmp_path / f"x.{form}")
+    for word in words(drawn):
+        assert word.isprintable()
+        assert word.count("$") == word.count(r"\$")
+
+
+def test_a_foreign_dtype_is_drawn_in_gray() -> None:
+    record = replace(matmul(256, "bf16", 1e11), dtype="int4")
+    drawn = draw_roofline([PlotMachine(CPU, (record,))])
+    assert [to_hex(line.get_color()) for line in markers(drawn)] == ["#7a7a7a"]
+    assert "int4" in words(drawn)
+
+
+@pytest.mark.parametrize("value", [1e-300, 1e300])
+def test_values_of_no_machine_are_refused_in_one_line(value: float) -> None:
+    absurd = machine("absurd", {"bf16": value, "fp32": 1e12}, 1e12)
+    with pytest.raises(PlotError, match="decades") as caught:
+        draw_roofline([PlotMachine(absurd)])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_machine_without_ceilings_is_refused_with_what_to_do() -> None:
+    with pytest.raises(PlotError, match=r"no ceiling is known for new-gpu.*--gpu"):
+        draw_roofline([PlotMachine(Ceilings("new-gpu", "New"), (matmul(64, "bf16", 1e9),))])
+
+
+def test_points_without_a_roof_of_their_own_are_drawn_beside_another_machine() -> None:
+    alone = PlotMachine(Ceilings("new-gpu", "New"), (matmul(64, "bf16", 1e12),))
+    drawn = draw_roofline([alone, PlotMachine(H100)], ["bf16"])
+    assert list(spots(drawn)) == [pytest.approx((64 / 3, 1e12))]
+
+
+def test_two_thousand_points_are_drawn(tmp_path: Path) -> None:
+    records = tuple(matmul(64 + n, "bf16", 1e11 + 1e8 * n, f"p{n % 40}") for n in range(2000))
+    drawn = draw_roofline([PlotMachine(CPU, records)], ["bf16"])
+    assert len(list(spots(drawn))) == 2000
+    assert "Without a label: 1" in last_line(drawn)
+
+
+# Files
+
+
+def test_the_suffix_names_the_format_and_the_same_picture_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name, signature in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.PDF", b"%PDF")):
+        save_figure(draw("one GPU"), tmp_path / name)
+        first = (tmp_path / name).read_bytes()
+        assert first.startswith(signature)
+        save_figure(draw("one GPU"), tmp_path / name)
+        assert (tmp_path / name).read_bytes() == first
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.PDF", "a.png", "a.svg"]
+
+
+def test_a_style_of_the_user_changes_nothing(tmp_path: Path) -> None:
+    import matplotlib
+
+    save_figure(draw("one GPU"), tmp_path / "a.png")
+    with matplotlib.rc_context({"font.size": 30, "axes.grid": False, "lines.linewidth": 9, "savefig.bbox": "tight"}):
+        save_figure(draw("one GPU"), tmp_path / "b.png")
+        assert matplotlib.rcParams["font.size"] == 30
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a", "a.png.txt", ".png"])
+def test_an_unknown_suffix_is_refused_before_any_work(name: str, tmp_path: Path) -> None:
+    with pytest.raises(PlotError, match=r"allowed: \.png, \.svg, \.pdf"):
+        check_path(tmp_path / name)
+
+
+def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.png").mkdir()
+    for path in (tmp_path / "none" / "a.png", tmp_path / "folder.png"):
+        with pytest.raises(PlotError, match="cannot write"):
+            check_path(path)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "a.png"
+    target.write_bytes(b"old")
+
+    def fail(self: Path, data: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(data[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(PlotError, match=r"a\.png.*No space left on device"):
+        save_figure(draw("one GPU"), target)
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_plot_run_draws_records_under_the_ceilings_of_their_environment(tmp_path: Path) -> None:
+    plot_run(environment(), [matmul(1024, "bf16", 860e9)], tmp_path / "run.svg")
+    assert (tmp_path / "run.svg").read_text(encoding="utf-8").count("<svg") == 1
+    plot_run(environment(), [], tmp_path / "roofs.png")
+    assert (tmp_path / "roofs.png").exists()
+
+
+def test_a_run_without_ceilings_has_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(PlotError, match="no ceiling is known for cpu"):
+        plot_run(environment(hardware={}), [matmul(1024, "bf16", 860e9)], tmp_path / "run.png")
+    with pytest.raises(CeilingError):
+        run_machine(environment(hardware={"entries": 5}), [])
+    assert not list(tmp_path.iterdir())
+
+
+def test_drawing_loads_neither_torch_nor_pyplot_nor_pandas(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from roofline.ceilings import Ceiling, Ceilings\n"
+        "from roofline.plot import PlotMachine, draw_roofline, save_figure\n"
+        "assert not {'matplotlib', 'numpy', 'torch', 'pandas', 'rich'} & set(sys.modules), 'loaded too early'\n"
+        "known = Ceilings('g', 'G', (Ceiling('flops', 'bf16', 1e15, 'datasheet', 's'),"
+        " Ceiling('bandwidth', 'memory', 1e12, 'datasheet', 's')))\n"
+        "save_figure(draw_roofline([PlotMachine(known)]), Path(sys.argv[1]))\n"
+        "assert not {'torch', 'pandas', 'matplotlib.pyplot'} & set(sys.modules)\n"
+    )
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", code, str(tmp_path / "a.png")]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "a.png").stat().st_size > 10_000

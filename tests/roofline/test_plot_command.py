@@ -1,0 +1,363 @@
+"""`python -m roofline plot`: what it draws by default, what it says, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plot_scenes import CPU, environment, matmul
+
+from results.record import Environment, Record
+from roofline import plot_command
+from roofline.__main__ import main
+from roofline.ceilings import Ceiling
+from roofline.plot import PlotMachine, draw_roofline
+
+ROOT = Path(__file__).parents[2]
+GOOD = [matmul(n, "bf16", 8e11) for n in (512, 1024)]
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(name: str, records: list[Record], stamp: Environment | None = None) -> Path:
+        """Write a run file as the store keeps it."""
+        lines = [(stamp or environment()).to_dict(), *(record.to_dict() for record in records)]
+        path = tmp_path / "runs" / "cpu" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return what the last command drew: its machines and dtypes."""
+    seen: dict[str, Any] = {}
+
+    def spy(machines: list[PlotMachine], dtypes: list[str], title: str | None) -> Any:
+        seen.update(machines=machines, dtypes=dtypes, title=title)
+        return draw_roofline(machines, dtypes, title)
+
+    monkeypatch.setattr(plot_command, "draw_roofline", spy)
+    return seen
+
+
+def refused(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the one line that a command is refused with."""
+    try:
+        code = main([str(argument) for argument in arguments])
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    said = capsys.readouterr()
+    assert code == 2
+    assert said.out == ""
+    assert said.err.count("\n") == 1, said.err
+    assert "Traceback" not in said.err
+    return said.err
+
+
+# What is drawn
+
+
+def test_a_gpu_alone_has_its_common_dtypes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: dict[str, Any]
+) -> None:
+    target = tmp_path / "h100.svg"
+    assert main(["plot", "--gpu", "h100-sxm", "-o", str(target)]) == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (f"{target}\n", "")
+    assert drawn["dtypes"] == ["fp32", "tf32", "bf16", "fp8e4m3"]
+    assert "<svg" in target.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("slugs", "dtypes"),
+    [
+        ("p100-sxm-16gb", ["fp32", "fp16"]),
+        ("v100-sxm-32gb", ["fp32", "fp16"]),
+        ("a100-sxm-80gb", ["fp32", "tf32", "bf16"]),
+        ("h100-sxm,a100-sxm-80gb", ["bf16", "fp8e4m3"]),
+        ("h100-sxm,v100-sxm-32gb", ["fp16", "bf16", "fp8e4m3"]),
+    ],
+)
+def test_default_dtypes_are_those_that_the_gpus_have(
+    slugs: str, dtypes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: dict[str, Any]
+) -> None:
+    assert main(["plot", "--gpu", slugs, "-o", str(tmp_path / "x.png")]) == 0
+    assert drawn["dtypes"] == dtypes
+    assert capsys.readouterr().err == ""
+
+
+def test_every_gpu_of_the_table_can_be_drawn() -> None:
+    from roofline.ceilings import gpu_ceilings
+    from roofline.hardware import load_gpus
+
+    for gpu in load_gpus().values():
+        draw_roofline([PlotMachine(gpu_ceilings(gpu))])
+    assert len(load_gpus()) >= 50
+
+
+def test_a_run_has_the_dtypes_that_it_measured(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: dict[str, Any]
+) -> None:
+    run = write("a.jsonl", GOOD)
+    assert main(["plot", str(run), "-o", str(tmp_path / "x.png"), "--title", "Mine"]) == 0
+    assert capsys.readouterr().err == ""
+    assert (drawn["dtypes"], drawn["title"]) == (["bf16"], "Mine")
+    assert [machine.ceilings for machine in drawn["machines"]] == [CPU]
+    assert [record.case for record in drawn["machines"][0].records] == ["512x512x512", "1024x1024x1024"]
+
+
+def test_a_run_is_found_by_id_prefix_and_latest(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: dict[str, Any]
+) -> None:
+    write("20261120T210312Z-matmul-0123456789.jsonl", GOOD)
+    later = environment(run_id="20261121T000000Z-9876543210", started_at="2026-11-21T00:00:00+00:00")
+    write("20261121T000000Z-matmul-9876543210.jsonl", GOOD[:1], later)
+    for name, count in (("latest", 1), ("20261120T210312Z-0123456789", 2), ("20261121", 1)):
+        assert main(["plot", name, "--runs", str(tmp_path / "runs"), "-o", str(tmp_path / "x.png")]) == 0
+        assert len(drawn["machines"][0].records) == count
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_and_a_gpu_overlay(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: dict[str, Any]
+) -> None:
+    run = write("a.jsonl", GOOD)
+    assert main(["plot", str(run), "--gpu", "h100-sxm", "--gpu", "a100-sxm-80gb", "-o", str(tmp_path / "x.pdf")]) == 0
+    assert [machine.ceilings.slug for machine in drawn["machines"]] == ["cpu", "h100-sxm", "a100-sxm-80gb"]
+    assert (tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_gpu_adds_its_datasheet_to_its_own_run(write: Write, tmp_path: Path, drawn: dict[str, Any]) -> None:
+    measured = Ceiling("flops", "bf16", 795e12, "measured", "a test")
+    hardware = {"slug": "h100-sxm", "name": "NVIDIA H100 80GB HBM3", "entries": [vars(measured)]}
+    run = write("a.jsonl", GOOD, environment(hardware=hardware))
+    assert main(["plot", str(run), "--gpu", "h100-sxm", "-o", str(tmp_path / "x.png")]) == 0
+    (machine,) = drawn["machines"]
+    kinds = {entry.kind for entry in machine.ceilings.entries if entry.name == "bf16"}
+    assert kinds == {"measured", "datasheet"}
+    assert len(machine.records) == 2
+
+
+def test_two_runs_of_one_machine_share_the_roofs_of_the_newer(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: dict[str, Any]
+) -> None:
+    faster = CPU.with_entries([Ceiling("flops", "bf16", 999e9, "measured", "a test")])
+    newer = write("b.jsonl", GOOD, environment(started_at="2026-11-22T00:00:00Z", hardware=faster.to_dict()))
+    older = write("a.jsonl", [matmul(256, "bf16", 3e11)])
+    for order in ([newer, older], [older, newer, newer]):
+        assert main(["plot", *map(str, order), "-o", str(tmp_path / "x.png")]) == 0
+        (machine,) = drawn["machines"]
+        assert len(machine.records) == 3
+        peak = machine.ceilings.peak("bf16")
+        assert peak is not None
+        assert peak.value == 999e9
+        assert f"those of {newer} are drawn" in capsys.readouterr().err
+
+
+def test_a_dtype_that_a_gpu_lacks_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = str(tmp_path / "x.png")
+    assert main(["plot", "--gpu", "h100-sxm,a100-sxm-80gb", "--dtype", "bf16", "--dtype", "fp8e4m3", "-o", target]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{target}\n"
+    assert said.err.startswith("note: a100-sxm-80gb has no known peak of fp8e4m3 (known: fp64")
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ([], "no record"),
+        ([replace(GOOD[0], status="skipped", median_s=None, ci95_s=None)], "1 skipped"),
+        ([replace(GOOD[0], flops=0)], "1 without FLOPs or bytes"),
+    ],
+)
+def test_a_run_without_a_drawable_point_gives_its_roofs_and_a_note(
+    records: list[Record], words: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write("a.jsonl", records)
+    assert main(["plot", str(run), "-o", str(tmp_path / "x.png")]) == 0
+    said = capsys.readouterr()
+    assert f"no point can be drawn ({words})" in said.err
+    assert (tmp_path / "x.png").exists()
+
+
+def test_a_torn_last_line_is_a_note_and_the_rest_is_drawn(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: dict[str, Any]
+) -> None:
+    run = write("a.jsonl", GOOD)
+    run.write_text(run.read_text(encoding="utf-8") + '{"kind": "record", "op": "mat', encoding="utf-8")
+    assert main(["plot", str(run), "-o", str(tmp_path / "x.png")]) == 0
+    assert f"note: {run}:4: the last line was cut off" in capsys.readouterr().err
+    assert len(drawn["machines"][0].records) == 2
+
+
+def test_a_bad_line_is_named_and_the_rest_is_drawn(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write("a.jsonl", GOOD)
+    bad = json.dumps(GOOD[0].to_dict() | {"median_s": -1})
+    run.write_text(run.read_text(encoding="utf-8") + bad + "\n", encoding="utf-8")
+    assert main(["plot", str(run), "-o", str(tmp_path / "x.png")]) == 0
+    said = capsys.readouterr().err
+    assert f"{run}:4:" in said
+    assert "median_s" in said
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-o", "x.png"], ["nothing to draw", "latest", "--gpu SLUG"]),
+        (["--gpu", "h100"], ["-o"]),
+        (["--gpu", "h300-sxm", "-o", "x.png"], ["unknown GPU 'h300-sxm'"]),
+        (["--gpu", "h100-sxm,", "-o", "x.png"], ["--gpu", "empty"]),
+        (["--gpu", "h100-sxm", "--dtype", "bf17", "-o", "x.png"], ["'bf17'", "fp8e4m3"]),
+        (["--gpu", "h100-sxm", "--dtype", "", "-o", "x.png"], ["--dtype", "empty"]),
+        (["--gpu", "a100-sxm-80gb", "--dtype", "fp8e4m3", "-o", "x.png"], ["no roof to draw", "fp8e4m3", "known: "]),
+        (["--gpu", "h100-sxm", "-o", "x.gif"], ["x.gif", ".png, .svg, .pdf"]),
+        (["--gpu", "h100-sxm", "-o", "none/x.png"], ["none/x.png", "folder does not exist"]),
+        (["no-such-run", "-o", "x.png"], ["no-such-run"]),
+        (["no-such-run", "-o", "x.gif"], ["x.gif", ".png, .svg, .pdf"]),
+        (["latest", "--runs", "none", "-o", "x.png"], ["--runs", "none"]),
+        (["--speed", "-o", "x.png"], ["--speed"]),
+    ],
+)
+def test_a_mistake_gets_one_line(
+    arguments: list[str],
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = refused(["plot", *arguments], capsys)
+    for word in words:
+        assert word in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\x89PNG\r\n\x1a\n\x00\x00", id="binary"),
+        pytest.param(b"a,b\n1,2\n", id="foreign"),
+        pytest.param(b'{"kind": "environment", "schema": 1, "run_', id="torn"),
+        pytest.param(b'{"kind": "environment", "schema": 99}\n', id="newer"),
+        pytest.param(b"[" * 100_000, id="deep"),
+    ],
+)
+def test_a_file_that_is_no_run_is_refused(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "a.jsonl"
+    run.write_bytes(content)
+    assert "a.jsonl" in refused(["plot", run, "-o", tmp_path / "x.png"], capsys)
+    assert not (tmp_path / "x.png").exists()
+
+
+@pytest.mark.parametrize(
+    "hardware",
+    [
+        {"entries": "none"},
+        {"entries": [{"quantity": "flops", "name": "bf16", "value": -1, "kind": "measured", "source": ""}]},
+        {},
+    ],
+)
+def test_ceilings_that_cannot_be_used_are_refused(
+    hardware: dict[str, Any], write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write("a.jsonl", GOOD, environment(hardware=hardware))
+    said = refused(["plot", run, "-o", tmp_path / "x.png"], capsys)
+    assert "ceiling" in said
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_an_error_never_steers_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(["plot", "--gpu", "h100\x1b[31m\nsxm", "-o", tmp_path / "x.png"], capsys)
+    assert said.rstrip("\n").isprintable()
+
+
+# The command
+
+
+def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "roofline", *arguments]
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, **options)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plot", "--help"], ["gpus", "--help"]])
+def test_help_shows_examples_and_loads_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from roofline.__main__ import main\n"
+        "try:\n    main(sys.argv[1:])\n"
+        "except SystemExit as done:\n    assert done.code == 0\n"
+        "heavy = {'torch', 'numpy', 'pandas', 'matplotlib', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    line = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "examples:" in done.stdout
+    assert "python -m roofline" in done.stdout
+
+
+def test_plot_loads_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from roofline.__main__ import main\n"
+        "assert main(sys.argv[1:]) == 0\n"
+        "assert not {'torch', 'pandas', 'matplotlib.pyplot'} & set(sys.modules)\n"
+    )
+    line = [sys.executable, "-c", code, "plot", "--gpu", "h100-sxm", "-o", str(tmp_path / "x.png")]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_command_is_a_mistake() -> None:
+    done = command()
+    assert done.returncode == 2
+    assert done.stderr.startswith("python -m roofline: error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_left_is_no_error(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as gone:
+        line = [sys.executable, "-m", "roofline", "plot", "--gpu", "h100-sxm", "-o", str(tmp_path / "x.png")]
+        done = subprocess.run(line, cwd=ROOT, stdout=gone, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "x.png").exists()
+
+
+def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(plot_command, "draw_roofline", interrupt)
+    assert main(["plot", "--gpu", "h100-sxm", "-o", str(tmp_path / "x.png")]) == 130
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_path_that_is_no_utf8_is_printed_as_it_is(tmp_path: Path) -> None:
+    target = os.fsencode(tmp_path) + b"/\xff.png"
+    line = [sys.executable, "-m", "roofline", "plot", "--gpu", "h100-sxm", "-o", target]
+    strict = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, check=False, env=strict)
+    assert (done.returncode, done.stdout, done.stderr) == (0, target + b"\n", b"")
+    assert Path(os.fsdecode(target)).exists()
