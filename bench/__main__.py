@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench.harness.arguments import Parser
 from bench.harness.op import Op
+from bench.harness.table import console_of, prepare_streams, print_out
 
 EPILOG = """\
 Each family is a command of its own, with its own --help:
@@ -28,12 +29,15 @@ def families() -> dict[str, tuple[Op, ...]]:
 
 
 def print_list() -> None:
-    """Print every op with its command, formula and dtypes."""
+    """Print every op with its command, formula and dtypes.
+
+    Raises:
+        OSError: stdout cannot be written.
+    """
     from rich import box
     from rich.table import Table
 
     from bench.harness.providers import provider_names
-    from bench.harness.table import console_of
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for title in ("command", "op", "formula", "shape", "dtypes", "providers"):
@@ -42,7 +46,10 @@ def print_list() -> None:
         names = ", ".join(provider_names(family))
         for op in ops:
             table.add_row(f"bench.{family}", op.name, op.formula, "x".join(op.axes), ", ".join(op.dtypes), names)
-    console_of(sys.stdout).print(table, markup=False)
+    console = console_of(sys.stdout)
+    with console.capture() as captured:
+        console.print(table, markup=False)
+    print_out(captured.get())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,7 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands.add_parser("list", help="the operations that can be measured, with their commands")
     parser.parse_args(argv)
-    print_list()
+    prepare_streams()
+    if sys.stdout is None:
+        parser.error("stdout is closed")
+    try:
+        print_list()
+    except OSError as error:
+        parser.error(f"cannot write the output: {error.strerror}")
     return 0
 
 

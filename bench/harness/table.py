@@ -48,8 +48,10 @@ def print_out(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         _discard(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            raise
 
 
 def _discard(stream: TextIO) -> None:
@@ -161,7 +163,6 @@ def print_run(
         if saved is not None:
             print_path("saved", saved, output_format)
     except OSError as error:
-        _discard(sys.stdout)
         kept = f"; the run is kept in {saved}" if saved else ""
         raise OutputError(f"cannot write the output: {error.strerror}{kept}") from None
 
