@@ -1,0 +1,232 @@
+"""Fills, copies and their memory: what the launches find in memory and in the caches."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from bench.elementwise import OPS as ELEMENTWISE
+from bench.harness.device import Device
+from bench.harness.inputs import (
+    COLD_CACHES,
+    CPU_COPIES_BYTES,
+    FILLS,
+    MAX_COPIES,
+    Filler,
+    Rotation,
+    make_sets,
+    plan_rotation,
+    required_bytes,
+    torch_dtype,
+)
+from bench.harness.op import Case
+from bench.matmul import OPS as MATMUL
+from bench.reduction import OPS as REDUCTION
+from roofline.work import DTYPE_BITS
+
+CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
+OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *REDUCTION)}
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+STORED = [dtype for dtype in DTYPE_BITS if dtype != "nvfp4"]  # torch has no tensor of it
+
+
+def matmul_case(m, n, k, dtype="fp32", layout="nn", batch=1):
+    return Case("matmul", dtype, {"m": m, "n": n, "k": k}, {"layout": layout, "batch": batch})
+
+
+# ---- rotation ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device_type", COLD_CACHES)
+@pytest.mark.parametrize("set_bytes", [1, 100, 4 * KIB, MIB, 32 * MIB, 50 * MIB, 10 * GIB])
+@pytest.mark.parametrize("cache_bytes", [MIB, 50 * MIB, 400 * MIB])
+@pytest.mark.parametrize("free_bytes", [0, 64 * MIB, 2 * GIB, 100 * GIB])
+def test_cold_is_claimed_only_where_the_copies_fill_the_cache_several_times(
+    device_type, set_bytes, cache_bytes, free_bytes
+):
+    rotation = plan_rotation(set_bytes, cache_bytes, free_bytes, device_type, "cold")
+    fills = rotation.copies * set_bytes / cache_bytes
+    assert (rotation.cache == "cold") == (fills >= COLD_CACHES[device_type])
+    assert 1 <= rotation.copies <= MAX_COPIES
+    if rotation.copies > 1:
+        assert rotation.copies * set_bytes <= free_bytes / 4
+        assert device_type != "cpu" or rotation.copies * set_bytes <= CPU_COPIES_BYTES
+    # No more copies than needed, beyond the two that NVIDIA's guide asks for and one for a margin.
+    assert rotation.copies <= max(2, math.ceil(COLD_CACHES[device_type] * cache_bytes / set_bytes) + 1)
+
+
+def test_the_factors_are_those_of_the_protocol():
+    assert COLD_CACHES == {"cpu": 4, "cuda": 3, "rocm": 3}
+
+
+@pytest.mark.parametrize(
+    ("set_bytes", "cache_bytes", "free_bytes", "device_type", "rotation"),
+    [
+        (MIB, 50 * MIB, 100 * GIB, "cuda", Rotation(151, "cold")),
+        (MIB, 32 * MIB, 100 * GIB, "cpu", Rotation(129, "cold")),
+        (10 * GIB, 50 * MIB, 100 * GIB, "cuda", Rotation(2, "cold")),  # two copies even of what exceeds the cache
+        (10 * GIB, 32 * MIB, 11 * GIB, "cpu", Rotation(1, "cold")),  # one, if there is no room: it flushes itself
+        (KIB, 50 * MIB, 100 * GIB, "cuda", Rotation(2000, "warm")),  # too small for the most copies
+        (MIB, 50 * MIB, 100 * MIB, "cuda", Rotation(25, "warm")),  # too little memory
+        (MIB, 400 * MIB, 100 * GIB, "cpu", Rotation(1024, "warm")),  # beyond the limit of a CPU
+    ],
+)
+def test_copies_by_hand(set_bytes, cache_bytes, free_bytes, device_type, rotation):
+    assert plan_rotation(set_bytes, cache_bytes, free_bytes, device_type, "cold") == rotation
+
+
+@pytest.mark.parametrize("device_type", COLD_CACHES)
+def test_warm_as_asked_for_is_one_copy(device_type):
+    assert plan_rotation(MIB, 50 * MIB, 100 * GIB, device_type, "warm") == Rotation(1, "warm")
+
+
+# ---- fills ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", STORED)
+def test_every_stored_dtype_has_its_torch_dtype_with_the_bits_that_are_counted(dtype):
+    assert torch_dtype(dtype).itemsize * 8 == DTYPE_BITS[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16", "fp8e4m3", "fp8e5m2"])
+def test_uniform_is_uniform_in_minus_one_to_one(dtype):
+    x = Filler("uniform", dtype, CPU, 0)(100_000).double()
+    assert x.min() >= -1
+    assert x.max() <= 1
+    assert x.mean().abs() < 0.01  # five standard errors of the mean are 0.009
+    assert x.var() == pytest.approx(1 / 3, rel=0.05)
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
+def test_normal_is_standard_normal(dtype):
+    x = Filler("normal", dtype, CPU, 0)(100_000).double()
+    assert x.mean().abs() < 0.02
+    assert x.var() == pytest.approx(1, rel=0.05)
+    assert (x.abs() > 3).sum() > 100  # it has tails: 270 are expected
+
+
+@pytest.mark.parametrize(("fill", "deviation"), [("uniform", 127 / math.sqrt(3)), ("normal", 32)])
+def test_integers_use_their_range(fill, deviation):
+    x = Filler(fill, "int8", CPU, 0)(100_000)
+    assert x.dtype == torch.int8
+    assert x.min() >= -127  # -128 has no negative
+    assert x.double().std() == pytest.approx(deviation, rel=0.02)
+    assert x.unique().numel() > 200 if fill == "uniform" else x.unique().numel() > 100
+
+
+@pytest.mark.parametrize("dtype", STORED)
+def test_zeros_are_zeros_of_the_dtype(dtype):
+    x = Filler("zeros", dtype, CPU, 0)(3, 5)
+    assert (x.dtype, tuple(x.shape)) == (torch_dtype(dtype), (3, 5))
+    assert not x.double().any()
+
+
+@pytest.mark.parametrize("fill", ["uniform", "normal"])
+def test_fp64_inputs_have_more_digits_than_fp32(fill):
+    x = Filler(fill, "fp64", CPU, 0)(1000)
+    assert (x != x.float().double()).sum() > 900
+
+
+def test_the_seed_decides():
+    one, same, other = (Filler("uniform", "fp32", CPU, seed)(1000) for seed in (7, 7, 8))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("fill", [fill for fill in FILLS if fill != "zeros"])
+def test_copies_differ_although_they_come_from_one_pool(fill):
+    filler = Filler(fill, "bf16", CPU, 0)
+    copies = [filler(64, 64) for _ in range(50)]
+    for index, copy in enumerate(copies):
+        for other in copies[:index]:
+            assert (copy == other).double().mean() < 0.1
+
+
+def test_a_larger_tensor_after_a_smaller_one_is_filled_to_its_end():
+    filler = Filler("uniform", "fp32", CPU, 0)
+    filler(10)
+    large = filler(300, 100)
+    assert large.is_contiguous()
+    assert (large == 0).sum() == 0
+    assert large.unique().numel() > 29_000
+
+
+# ---- sets ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_sets_have_the_shapes_of_the_op_whatever_the_layout(layout, batch):
+    case = matmul_case(2, 3, 4, layout=layout, batch=batch)
+    lead = () if batch == 1 else (batch,)
+    for data in make_sets(OPS["matmul"], case, Filler("uniform", "fp32", CPU, 0), CPU, 3):
+        a, b = data.inputs
+        assert (a.shape, b.shape, data.out.shape) == ((*lead, 2, 4), (*lead, 4, 3), (*lead, 2, 3))
+        assert a.is_contiguous() is (layout[0] == "n")
+        assert b.is_contiguous() is (layout[1] == "n")
+        assert data.out.dtype == torch.float32
+
+
+def test_sets_share_no_memory():
+    case = Case("add", "fp32", {"n": 1000})
+    sets = make_sets(OPS["add"], case, Filler("uniform", "fp32", CPU, 0), CPU, 4)
+    tensors = [tensor for data in sets for tensor in (*data.inputs, data.out)]
+    spans = sorted((tensor.data_ptr(), tensor.data_ptr() + 4000) for tensor in tensors)
+    assert len(spans) == 12
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
+
+
+@pytest.mark.parametrize(
+    ("op", "case"),
+    [
+        ("add", Case("add", "bf16", {"n": 1000})),
+        ("bias-gelu", Case("bias-gelu", "fp32", {"m": 10, "n": 20})),
+        ("dot", Case("dot", "fp64", {"n": 1000})),
+        ("matmul", matmul_case(20, 30, 40, "bf16", "nt", 2)),
+        ("matmul", matmul_case(32, 32, 32, "int8")),
+    ],
+)
+def test_the_bytes_of_a_set_are_those_of_the_declared_work(op, case):
+    data = make_sets(OPS[op], case, Filler("uniform", case.dtype, CPU, 0), CPU, 1)[0]
+    work = OPS[op].work(case)
+    assert sum(x.numel() * x.itemsize for x in data.inputs) == work.bytes_read
+    assert data.out.numel() * data.out.itemsize == work.bytes_written
+
+
+def test_fp8_has_scales_of_one_beside_its_operands():
+    case = matmul_case(32, 32, 32, "fp8e4m3", "nt")
+    data = make_sets(OPS["matmul"], case, Filler("uniform", "fp8e4m3", CPU, 0), CPU, 1)[0]
+    a, b, *scales = data.inputs
+    assert (a.dtype, b.dtype, data.out.dtype) == (torch.float8_e4m3fn, torch.float8_e4m3fn, torch.bfloat16)
+    assert [scale.item() for scale in scales] == [1.0, 1.0]
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "case"),
+    [
+        ("copy", Case("copy", "fp32", {"n": 10**6})),
+        ("add", Case("add", "fp64", {"n": 10**6})),
+        ("sum", Case("sum", "bf16", {"n": 10**6})),
+        ("matmul", matmul_case(1000, 1000, 1000, "bf16")),
+    ],
+)
+def test_required_bytes_cover_the_copies_and_the_pool(op, case):
+    work, elements = OPS[op].work(case), 10**6 * (2 if op in ("add", "matmul") else 1)
+    drawn = 8 if case.dtype == "fp64" else 4
+    for copies in (1, 10):
+        least = copies * work.bytes + elements * drawn  # what certainly lies in memory at once
+        assert least < required_bytes(OPS[op], case, copies) < 3 * least + 20 * elements
+
+
+def test_an_op_that_is_checked_in_one_piece_counts_its_fp64_copies():
+    # sum of 10^6 bf16: its input and the square of it in fp64 are 16 MB, eight times the input.
+    assert required_bytes(OPS["sum"], Case("sum", "bf16", {"n": 10**6}), 1) >= 2_000_002 + 16_000_000
+
+
+def test_astronomical_cases_are_whole_numbers():
+    case = matmul_case(10**18, 10**18, 10**18, "bf16", batch=10**9)
+    assert required_bytes(OPS["matmul"], case, 1) > 10**45
