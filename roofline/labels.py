@@ -7,7 +7,7 @@ is greedy and free of chance: the same picture gives the same labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -186,9 +186,14 @@ def along_line(
 
 
 def around_point(
-    spot: Spot, size: tuple[float, float], directions: Sequence[float], near: float = 0.09, far: float = 1.6
+    spot: Spot,
+    size: tuple[float, float],
+    directions: Sequence[float],
+    near: float = 0.09,
+    far: float = 1.6,
+    tied: float = 2.0,
 ) -> list[Candidate]:
-    """Return places around a point, close ones first; a place that does not touch the point gets a leader line.
+    """Return places around a point, close ones first; one that does not seem to touch the point gets a leader line.
 
     Args:
         spot: the point.
@@ -196,13 +201,9 @@ def around_point(
         directions: degrees, the most liked first.
         near: distance between the point and the closest labels.
         far: distance up to which labels are tried.
+        tied: places further than so many times `near` get a leader line.
     """
-    return list(_rings(spot, size, directions, near, far))
-
-
-def _rings(
-    spot: Spot, size: tuple[float, float], directions: Sequence[float], near: float, far: float
-) -> Iterator[Candidate]:
+    candidates = []
     distance = near
     while distance <= far:
         for rank, degrees in enumerate(directions):
@@ -211,12 +212,13 @@ def _rings(
             x = spot[0] + dx * distance + _sign(dx) * size[0] / 2
             y = spot[1] + dy * distance + _sign(dy) * size[1] / 2
             leader = None
-            if distance > 2 * near:
+            if distance > tied * near:
                 touch = _nearest(spot, box_around(x, y, *size))
                 start = (spot[0] + dx * near * 0.7, spot[1] + dy * near * 0.7)
                 leader = (start, (touch[0] - dx * 0.03, touch[1] - dy * 0.03))
-            yield Candidate(x, y, *size, cost=(distance - near) * 1.2 + rank * 0.03, leader=leader)
+            candidates.append(Candidate(x, y, *size, cost=(distance - near) * 1.2 + rank * 0.03, leader=leader))
         distance += 0.09 if distance < 3 * near else 0.14
+    return candidates
 
 
 def _sign(value: float) -> int:

@@ -51,7 +51,8 @@ def draw_roofline(
     scene = build_scene(machines, dtypes)
     names, kinds = title_lines(scene)
     heading = (plain(title, 200) if title is not None else names, kinds)
-    view, keys, longest = view_of(scene), legend_keys(scene), caption(scene, unlabeled=len(scene.points))
+    view, keys = view_of(scene), legend_keys(scene)
+    longest = caption(scene, len(scene.points), len(scene.flats) + len(scene.slopes))
     with _own_style():
         sheets = []
         for width in WIDTHS:
@@ -60,7 +61,7 @@ def draw_roofline(
             if not sheets[-1][0].cramped:
                 break
         labeling, best = min(sheets, key=lambda drawn: drawn[0].cramped)
-        best.write_caption(caption(scene, labeling.unlabeled))
+        best.write_caption(caption(scene, labeling.unlabeled, labeling.unlabeled_roofs))
     return best.figure
 
 

@@ -42,8 +42,8 @@ MARKER_SCALES = (1.0, 0.72, 1.3)
 """Size of the markers of the first, second, ... machine."""
 RING_PT = 16
 """Diameter of the ring around a point above its roof."""
-OVERHANG = 1.2
-"""How far the label of a flat roof may begin left of its ridge point, inches: nothing else is above that."""
+OVERHANG = 0.3
+"""Share of the label of a flat roof that may stand left of its ridge point."""
 OFF_LINE_COST = 1.5
 """Dislike of a place off the line, so that it is taken only where a label on it would cover other lines."""
 SAME_SPOT = 0.05
@@ -66,6 +66,7 @@ class Labeling:
     """Labels that found no good place: those of roofs off their line, those of chosen points nowhere."""
     unlabeled: int
     """Points without a label."""
+    unlabeled_roofs: int
 
 
 def legend_keys(scene: Scene) -> list[Key]:
@@ -101,17 +102,18 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
         _draw_series(list(series), scene, sheet, placer)
     _draw_ridges(scene.flats, sheet, placer)
     _tell_regimes(scene.flats, sheet, placer)
-    cramped = 0
+    standing: list[Candidate | None] = []
     for group in groups:
         color = text_color(group[0].dtype) if len({flat.dtype for flat in group}) == 1 else INK
         ends = _on_sheet(sheet, _flat_ends(group, sheet))
-        cramped += not _label_line(sheet, placer, flat_label(group, scene), ends, 1.0, color)
+        standing.append(_label_line(sheet, placer, flat_label(group, scene), ends, 1.0, color))
     for slope in scene.slopes:
         ends = _on_sheet(sheet, _slope_ends(scene, slope, sheet))
-        cramped += not _label_line(sheet, placer, slope_label(slope, scene), ends, 0.42, INK)
-    cramped += _label_ridges(scene.flats, sheet, placer)
+        standing.append(_label_line(sheet, placer, slope_label(slope, scene), ends, 0.42, INK))
+    off_line = sum(place is None or place.leader is not None for place in standing)
+    cramped = off_line + _label_ridges(scene.flats, sheet, placer)
     unlabeled, missed = _label_points(scene, sheet, placer)
-    return Labeling(cramped + missed, unlabeled)
+    return Labeling(cramped + missed, unlabeled, standing.count(None))
 
 
 def _groups(flats: Sequence[Flat]) -> list[list[Flat]]:
@@ -177,9 +179,9 @@ def _tell_regimes(flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> None:
     ridges = {flat.ridge for flat in flats if flat.ridge}
     if len(ridges) != 1 or any(flat.ridge is None for flat in flats):
         return
-    ridge = ridges.pop()
-    top, foot = sheet.inches(ridge, max(flat.peak.value for flat in flats)), sheet.bounds[1]
-    sheet.draw_line([top, (top[0], foot - 0.05)], color=MUTED, linewidth=0.9, linestyle=(0, (1, 2.5)), zorder=2)
+    ridge, peak = ridges.pop(), max(flat.peak.value for flat in flats)
+    sheet.plot([(ridge, 10**sheet.view.bottom), (ridge, peak)], color=MUTED, linewidth=0.9, linestyle=(0, (1, 2.5)))
+    top, foot = sheet.inches(ridge, peak), sheet.bounds[1]
     placer.block("line", boxes_along(top, (top[0], foot)))
     for text, side in (("memory-bound", -1), ("compute-bound", 1)):
         width, height = sheet.measure(text, POINT_PT)
@@ -188,7 +190,7 @@ def _tell_regimes(flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> None:
             sheet.write(place.x, place.y, text, POINT_PT, color=MUTED, ha="center")
 
 
-def _size_order(point: Point) -> tuple[str, ...] | tuple[object, ...]:
+def _size_order(point: Point) -> tuple[object, ...]:
     return (*map(str, point.series), point.intensity, point.record.flops)
 
 
@@ -216,20 +218,22 @@ def _draw_series(points: list[Point], scene: Scene, sheet: Sheet, placer: Placer
         placer.block("mark", [box_around(*sheet.inches(*spot), side, side)])
 
 
-def _label_line(sheet: Sheet, placer: Placer, text: str, ends: tuple[Spot, Spot], liked: float, color: str) -> bool:
-    """Write the label of a roof along its line, or near it with a leader line; return whether it stands well."""
+def _label_line(
+    sheet: Sheet, placer: Placer, text: str, ends: tuple[Spot, Spot], liked: float, color: str
+) -> Candidate | None:
+    """Write the label of a roof along its line, or near it with a leader line, and return its place."""
     size = sheet.measure(text, LABEL_PT)
     is_flat = ends[0][1] == ends[1][1]
-    places = along_line(*ends, size, liked, overhang=OVERHANG if is_flat else 0)
+    places = along_line(*ends, size, liked, overhang=OVERHANG * size[0] if is_flat else 0)
     far = [
         replace(place, cost=place.cost + OFF_LINE_COST)
         for share in (0.9, 0.6, 0.3)
-        for place in around_point(_between(*ends, share), size, FAR_SIDES, near=0.12, far=3.0)
+        for place in around_point(_between(*ends, share), size, FAR_SIDES, near=0.12, far=3.0, tied=0)
     ]
     found = placer.place(places + far) or placer.place(places + far, avoid=("text",))
     if found:
         _write_label(sheet, found, text, LABEL_PT, color)
-    return found is not None and found in places
+    return found
 
 
 def _between(start: Spot, end: Spot, share: float) -> Spot:

@@ -273,7 +273,8 @@ def flat_label(flats: Sequence[Flat], scene: Scene) -> str:
     names = ", ".join(owner.strip() for owner in owners)
     dtypes = ", ".join(ordered_dtypes(plain(flat.dtype, 12) for flat in flats))
     kinds = ", ".join(dict.fromkeys(flat.peak.kind for flat in flats))
-    value = si(max(flat.peak.value for flat in flats), "FLOP/s")
+    unit = "OP/s" if dtypes == "int8" else "FLOP/s"
+    value = si(max(flat.peak.value for flat in flats), unit)
     return f"{names} {dtypes} {value} {kinds}".strip()
 
 
@@ -293,20 +294,28 @@ def title_lines(scene: Scene) -> tuple[str, str]:
     return names, f"Roofline: {op}{provider}, under {kinds} ceilings"
 
 
-def caption(scene: Scene, unlabeled: int) -> str:
-    """Return the sentences under the picture: what was measured, with what, and what is not drawn."""
+def caption(scene: Scene, unlabeled: int, unlabeled_roofs: int) -> str:
+    """Return the sentences under the picture: what was measured, with what, and what is not drawn.
+
+    Args:
+        scene: what is drawn.
+        unlabeled: points without a label.
+        unlabeled_roofs: roofs without a label.
+    """
     parts = []
     if scene.points:
         share = ", share of the roof" if any(point.roofline_pct is not None for point in scene.points) else ""
-        parts += [*_provenance(scene), f"Labels: shape{share}", "Bars: 95 % confidence interval of the median"]
+        parts += [*_provenance(scene), f"Labels: shape{share}", "Bars: 95 % CI of the median"]
     elif "datasheet" in scene.kinds:
         parts.append("Dense peaks, without structured sparsity")
     above = [point.excess for point in scene.points if point.excess]
     if above:
         causes = "; ".join(dict.fromkeys(above))
         parts.append(f"Ringed: {len(above)} {plain(causes, 240)}")
-    if unlabeled:
-        parts.append(f"Without a label: {unlabeled} of {len(scene.points)} points")
+    missing = [f"{unlabeled} of {len(scene.points)} points"] if unlabeled else []
+    missing += [f"{unlabeled_roofs} roofs"] if unlabeled_roofs else []
+    if missing:
+        parts.append(f"Without a label: {', '.join(missing)}")
     if scene.left_out:
         parts.append("Not drawn: " + ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()))
     parts += [plain(m.ceilings.note, 160) for m in scene.machines if m.ceilings.note]

@@ -63,7 +63,7 @@ def view_of(scene: Scene) -> View:
     left = min([min(corners) - 1.2, *(point - 0.35 for point in points)])
     right = max([max(corners) + 1.5, *(point + past for point in points)])
     reached = flats or [slope + (left + right) / 2 for slope in slopes]
-    top = max([*reached, *high]) + 0.2 + 0.15 * len(scene.kinds)  # each kind brings a label more
+    top = max([*reached, *high]) + (right - left) * (0.05 + 0.02 * len(scene.kinds))  # each kind brings a label more
     bottom = min([min(reached) - 0.6, *(max(slopes) + left for _ in slopes[:1]), *(value - 0.3 for value in low)])
     if max(right - left, top - bottom) > WIDEST_DECADES:
         raise PlotError(f"ceilings and points span more than {WIDEST_DECADES} decades: the values cannot be right")
