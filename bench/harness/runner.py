@@ -198,7 +198,7 @@ class Runner:
             return replace(blank, status="invalid", reason=before.reason, verified={"before": before.to_dict()})
 
         samples, latency_s, seen = self._time(calls, rotation.cache)
-        last = len(sets) - 1 - self._settings.seed % len(sets)
+        last = len(sets) - 1 - self._settings.seed % max(1, len(sets) - 1)  # another copy than the first, if there is
         result = verify.run_poisoned(calls[last], sets[last].out, device.synchronize)
         after = verify.check(op, case, sets[last], result)
         verified = {"before": before.to_dict(), "after": after.to_dict()}
