@@ -1,0 +1,536 @@
+"""The loop of a run: what goes wrong with one row stays with that row, and a wrong result is never timed."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench.elementwise import OPS as ELEMENTWISE
+from bench.harness import runner, samplers
+from bench.harness.cost import CALLS_PER_CASE
+from bench.harness.device import Device
+from bench.harness.op import Case
+from bench.harness.providers import Provider, ProviderUnavailableError
+from bench.harness.runner import (
+    CASE_ALLOWANCE_S,
+    CPU_DTYPES,
+    Row,
+    Runner,
+    Settings,
+    blank_record,
+    has_dtype,
+    in_gb,
+    is_out_of_memory,
+    one_line,
+    plan,
+)
+from bench.harness.timing import Limits
+from bench.matmul import OPS as MATMUL
+from results.record import Record
+from results.runfile import encode_line
+
+MATMUL_OP = MATMUL[0]
+ADD = next(op for op in ELEMENTWISE if op.name == "add")
+CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**12, memory_bytes=2**30)
+GPU = Device(
+    type="cuda",
+    torch_name="cuda:0",
+    slug="gpu",
+    name="NVIDIA Test",
+    cache_bytes=2**20,
+    memory_bytes=2**30,
+    compute_capability="9.0",
+)
+LIMITS = Limits(min_samples=5, target_half_width=1.0, min_time_s=0, cap_s=0.2, warm_up_s=0, min_sample_s=1e-6)
+CASE = Case("add", "fp32", {"n": 4096})
+CASE_BYTES = 3 * 4096 * 4
+
+
+def matmul_case(m, n, k, dtype="bf16", layout="nn", batch=1):
+    return Case("matmul", dtype, {"m": m, "n": n, "k": k}, {"layout": layout, "batch": batch})
+
+
+class NoEstimate:
+    """An estimator that finds every case small, and remembers what it was taught."""
+
+    def __init__(self, seconds=None):
+        self.seconds, self.learned = seconds, []
+
+    def call_s(self, op, case):
+        return self.seconds
+
+    def learn(self, op, case, seconds):
+        self.learned.append((op.name, case.name, seconds))
+
+
+@pytest.fixture
+def providers(monkeypatch):
+    """Providers by name; each is `function(x, y, out)`, or an error that loading raises."""
+    table = {"right": lambda x, y, out: torch.add(x, y, out=out)}
+
+    def load(name, op, family, device):
+        function = table[name]
+        if isinstance(function, Exception):
+            raise function
+        return function if isinstance(function, Provider) else Provider(name, function, takes_out=True)
+
+    monkeypatch.setattr(runner, "load", load)
+    return table
+
+
+@pytest.fixture
+def never_timed(monkeypatch):
+    """Fail if anything is timed."""
+
+    def timed(*arguments):
+        raise AssertionError("a wrong result was timed")
+
+    monkeypatch.setattr(runner.samplers, "make_sampler", timed)
+
+
+def measure(name, settings=None, estimator=None, deadline=None, device=CPU, case=CASE):
+    made = Runner("elementwise", device, settings or Settings(), estimator or NoEstimate(), LIMITS, deadline)
+    return made.measure(Row(ADD, case, name))
+
+
+# ---- a right one ---------------------------------------------------------------------------------------------------
+
+
+def test_a_right_result_is_measured_and_says_all(providers):
+    record = measure("right")
+    assert (record.status, record.reason) == ("ok", None)
+    assert len(record.samples_s) >= 5
+    assert all(sample_s > 0 for sample_s in record.samples_s)
+    assert record.ci95_s[0] <= record.median_s <= record.ci95_s[1]
+    assert (record.method, record.cache, record.fill) == ("host", "cold", "uniform")
+    assert record.copies == 2
+    assert record.launches_per_sample >= 1
+    assert record.host_latency_s > 0
+    assert record.first_call_s > 0
+    assert record.verified["before"]["checked_elements"] == record.verified["after"]["checked_elements"] == 4096
+    assert (record.flops, record.bytes_read, record.bytes_written) == (4096, 32768, 16384)
+    assert Record.from_dict(record.to_dict()) == record
+
+
+def test_a_returned_result_is_verified_too(providers):
+    providers["returns"] = Provider("returns", lambda x, y: x + y, takes_out=False)
+    providers["returns-wrong"] = Provider("returns-wrong", lambda x, y: x - y, takes_out=False)
+    assert measure("returns").status == "ok"
+    assert measure("returns-wrong").status == "invalid"
+
+
+def test_the_hash_of_the_kernel_is_kept(providers):
+    providers["ours"] = Provider("ours", providers["right"], takes_out=True, source_sha256="ab" * 32)
+    assert measure("ours").source_sha256 == "ab" * 32
+
+
+def test_the_fill_and_the_cache_are_those_asked_for(providers):
+    seen = []
+
+    def watching(x, y, out):
+        seen.append(x.abs().max().item())
+        torch.add(x, y, out=out)
+
+    providers["watching"] = watching
+    record = measure("watching", Settings(fill="zeros", cache="warm"))
+    assert (record.fill, record.cache, record.copies, record.flags) == ("zeros", "warm", 1, record.flags)
+    assert set(seen) == {0.0}
+
+
+def test_every_copy_is_gone_round(providers):
+    seen = []
+
+    def watching(x, y, out):
+        seen.append(out.data_ptr())
+        torch.add(x, y, out=out)
+
+    providers["watching"] = watching
+    device = replace(CPU, cache_bytes=CASE_BYTES)  # four times the cache is four sets
+    record = measure("watching", device=device)
+    assert record.copies == len(set(seen)) == 5
+    assert record.cache == "cold"
+    timed = seen[1:-1]
+    assert all(one != other for one, other in itertools.pairwise(timed[:10]))
+
+
+def test_only_eager_torch_teaches_the_estimator(providers):
+    providers["torch"] = providers["right"]
+    estimator = NoEstimate()
+    measure("right", estimator=estimator)
+    assert estimator.learned == []
+    record = measure("torch", estimator=estimator)
+    assert estimator.learned == [("add", "4096", record.median_s)]
+
+
+# ---- wrong ones ----------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_result_is_invalid_and_never_timed(providers, never_timed):
+    calls = []
+
+    def wrong(x, y, out):
+        calls.append(1)
+        torch.sub(x, y, out=out)
+
+    providers["wrong"] = wrong
+    record = measure("wrong")
+    assert record.status == "invalid"
+    assert record.reason.startswith("wrong result")
+    assert len(calls) == 1
+    assert (record.samples_s, record.median_s, record.method) == ((), None, None)
+    assert record.verified.keys() == {"before"}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda x, y, out: None,  # writes nothing: the poison stays
+        lambda x, y, out: torch.add(x[:-1], y[:-1], out=out[:-1]).sum() and None,  # forgets the last element
+        lambda x, y, out: out.zero_(),
+        lambda x, y, out: out.fill_(float("nan")),
+        lambda x, y, out: (x + y)[:-1],
+        lambda x, y, out: (x + y).double(),
+    ],
+)
+def test_planted_faults_are_invalid_and_can_be_kept(providers, never_timed, fault):
+    providers["faulty"] = fault
+    record = measure("faulty")
+    assert record.status == "invalid"
+    assert encode_line(record).endswith(b"\n")
+
+
+def test_a_result_that_turns_wrong_while_it_is_timed_is_invalid(providers):
+    calls = itertools.count()
+
+    def wears_out(x, y, out):
+        torch.add(x, y, out=out)
+        if next(calls) > 0:
+            out[7] = 3.0
+
+    providers["wears-out"] = wears_out
+    record = measure("wears-out")
+    assert record.status == "invalid"
+    assert record.reason.startswith("after timing: wrong result")
+    assert (record.samples_s, record.median_s) == ((), None)
+    assert record.verified.keys() == {"before", "after"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("copies", [2, 3, 5])
+def test_a_provider_that_remembers_its_first_inputs_is_found_out(providers, seed, copies):
+    # A cache of results is right before the clock, on the first copy, and wrong after it, on another one.
+    remembered = []
+
+    def caching(x, y, out):
+        if not remembered:
+            remembered.append(x + y)
+        out.copy_(remembered[0])
+
+    providers["caching"] = caching
+    device = replace(CPU, cache_bytes=(copies - 1) * CASE_BYTES // 4)
+    assert measure("caching", Settings(seed=seed), device=device).reason.startswith("after timing")
+    assert measure("right", Settings(seed=seed), device=device).copies == copies
+
+
+def test_a_wrong_provider_teaches_the_estimator_nothing(providers):
+    providers["torch"] = lambda x, y, out: torch.sub(x, y, out=out)
+    estimator = NoEstimate()
+    measure("torch", estimator=estimator)
+    assert estimator.learned == []
+
+
+# ---- errors --------------------------------------------------------------------------------------------------------
+
+
+def raising(error):
+    def function(x, y, out):
+        raise error
+
+    return function
+
+
+def test_an_error_fails_its_row_and_the_run_goes_on(providers):
+    providers["raises"] = raising(RuntimeError("CUDA error: an illegal memory access\nCompile with DEBUG=1"))
+    made = Runner("elementwise", CPU, Settings(), NoEstimate(), LIMITS)
+    records = [made.measure(Row(ADD, CASE, name)) for name in ("raises", "right")]
+    assert [record.status for record in records] == ["failed", "ok"]
+    assert records[0].reason == "RuntimeError: CUDA error: an illegal memory access"
+
+
+def test_an_error_while_timing_fails_its_row(providers):
+    calls = itertools.count()
+
+    def breaks(x, y, out):
+        if next(calls) > 3:
+            raise IndexError("out of tiles")
+        torch.add(x, y, out=out)
+
+    providers["breaks"] = breaks
+    record = measure("breaks")
+    assert (record.status, record.reason, record.samples_s) == ("failed", "IndexError: out of tiles", ())
+
+
+OUT_OF_MEMORY = [
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried to"),
+    RuntimeError("CUDA error: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("Triton Error [CUDA]: out of memory"),
+]
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: f"{type(error).__name__}-{str(error)[:20]}")
+def test_out_of_memory_skips_the_row(providers, error):
+    assert is_out_of_memory(error)
+    providers["large"] = raising(error)
+    record = measure("large")
+    assert (record.status, record.reason) == ("skipped", "out of memory")
+
+
+def test_torchs_own_error_of_the_cpu_allocator_is_out_of_memory():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+
+
+@pytest.mark.parametrize("error", [ValueError("out of memory"), RuntimeError("shape mismatch"), KeyError("out")])
+def test_other_errors_are_not_out_of_memory(error):
+    assert not is_out_of_memory(error)
+
+
+def test_a_provider_that_cannot_run_here_is_skipped_with_its_reason(providers):
+    providers["elsewhere"] = ProviderUnavailableError("triton-v1 needs a GPU; this is a CPU")
+    record = measure("elsewhere")
+    assert (record.status, record.reason) == ("skipped", "triton-v1 needs a GPU; this is a CPU")
+
+
+def test_a_kernel_that_refuses_a_case_is_skipped_with_its_words_but_only_if_it_may(providers):
+    providers["refuses"] = Provider("refuses", raising(ValueError("no fp64")), True, refuses_with=(ValueError,))
+    providers["fails"] = Provider("fails", raising(ValueError("no fp64")), True)
+    assert [(measure(name).status, measure(name).reason) for name in ("refuses", "fails")] == [
+        ("skipped", "no fp64"),
+        ("failed", "ValueError: no fp64"),
+    ]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_ctrl_c_is_no_failed_row(providers, error):
+    providers["interrupted"] = raising(error)
+    with pytest.raises(type(error)):
+        measure("interrupted")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (RuntimeError("\n\n  first line  \nsecond line"), "RuntimeError: first line"),
+        (ValueError(), "ValueError: "),
+        (RuntimeError("x" * 1000), "RuntimeError: " + "x" * 186),
+    ],
+)
+def test_an_error_is_told_in_one_short_line(error, line):
+    assert one_line(error) == line
+
+
+# ---- time ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_case_that_would_take_too_long_is_skipped_with_its_estimate(providers, never_timed):
+    record = measure("right", estimator=NoEstimate(seconds=CASE_ALLOWANCE_S / CALLS_PER_CASE * 25))
+    assert record.status == "skipped"
+    assert "estimated 25 s a launch and 250 s for the case" in record.reason
+    assert "--budget 375 would allow it" in record.reason
+
+
+def test_a_case_that_just_fits_is_measured(providers):
+    assert measure("right", estimator=NoEstimate(seconds=CASE_ALLOWANCE_S / CALLS_PER_CASE)).status == "ok"
+
+
+def test_a_larger_budget_allows_a_longer_case(providers, monkeypatch):
+    estimator = NoEstimate(seconds=25.0)
+    monkeypatch.setattr(runner.time, "perf_counter", lambda: 1000.0)
+    made = Runner("elementwise", CPU, Settings(budget_s=300.0), estimator, LIMITS, deadline=1300.0)
+    assert made._too_long(ADD, CASE) is None
+    late = Runner("elementwise", CPU, Settings(budget_s=300.0), estimator, LIMITS, deadline=1240.0)
+    assert "estimated 25 s a launch and 250 s for the case" in late._too_long(ADD, CASE)
+
+
+def test_once_the_budget_is_spent_nothing_is_started(providers, never_timed):
+    called = []
+    providers["counting"] = lambda x, y, out: called.append(1)
+    record = measure("counting", Settings(budget_s=2.5), deadline=0.0)
+    assert (record.status, record.reason) == ("skipped", "the budget of 2.5 s is spent")
+    assert called == []
+
+
+# ---- refusals ------------------------------------------------------------------------------------------------------
+
+# From which compute capability on NVIDIA GPUs multiply in a dtype: Volta 7.0, Ampere 8.0, Ada 8.9, Hopper 9.0,
+# Blackwell 10.0.
+ALWAYS = {"fp64", "fp32", "fp16"}
+AMPERE = ALWAYS | {"tf32", "bf16", "int8"}
+ADA = AMPERE | {"fp8e4m3", "fp8e5m2"}
+DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8e4m3", "fp8e5m2", "int8")
+
+
+@pytest.mark.parametrize(
+    ("capability", "has"),
+    [
+        ("5.2", {"fp64", "fp32"}),
+        ("7.0", ALWAYS),
+        ("7.5", ALWAYS | {"int8"}),
+        ("8.0", AMPERE),
+        ("8.6", AMPERE),
+        ("8.9", ADA),
+        ("9.0", ADA),
+        ("10.0", ADA),
+        ("12.1", ADA),
+    ],
+)
+def test_the_dtypes_of_a_gpu_follow_its_compute_capability(capability, has):
+    device = replace(GPU, compute_capability=capability)
+    assert {dtype for dtype in DTYPES if has_dtype(device, dtype)} == has
+
+
+def test_a_cpu_has_no_tf32_and_no_fp8():
+    assert {dtype for dtype in DTYPES if has_dtype(CPU, dtype)} == set(CPU_DTYPES) == AMPERE - {"tf32"}
+
+
+@pytest.mark.parametrize("device", [replace(GPU, type="rocm", compute_capability="9.4")])
+def test_an_amd_gpu_is_asked_itself(device):
+    assert all(has_dtype(device, dtype) for dtype in DTYPES)
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Let every device have 141 GB free."""
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 141_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("case", "device", "reason"),
+    [
+        (matmul_case(64, 64, 64, "fp8e4m3", "nt"), CPU, "a CPU has no fp8e4m3 arithmetic"),
+        (matmul_case(64, 64, 64, "tf32"), CPU, "a CPU has no tf32 arithmetic"),
+        (matmul_case(64, 64, 64), replace(GPU, compute_capability="7.0"), "NVIDIA Test has no bf16 arithmetic"),
+        (matmul_case(64, 64, 64, "fp8e4m3"), GPU, "fp8e4m3 tensor cores take layout nt only; use --layout nt"),
+        (matmul_case(64, 40, 64, "fp8e4m3", "nt"), GPU, "fp8e4m3 needs n and k that are multiples of 16"),
+        (matmul_case(64, 64, 36, "int8"), GPU, "int8 needs n and k that are multiples of 8"),
+        (matmul_case(16, 64, 64, "int8"), GPU, "int8 needs m above 16 in torch"),
+        (matmul_case(64, 64, 64, "int8", batch=2), CPU, "int8 has no batched product in torch; use --batch 1"),
+    ],
+)
+def test_what_a_device_cannot_do_is_refused_with_the_reason(free, case, device, reason):
+    rows = plan([(MATMUL_OP, case)], ["torch", "torch-compile"], device, Settings())
+    assert [(row.provider, row.refused.status, row.refused.reason) for row in rows] == [
+        ("torch", "skipped", reason),
+        ("torch-compile", "skipped", reason),
+    ]
+
+
+def test_memory_is_estimated_before_anything_is_allocated(free):
+    # 150 000 x 150 000 in bf16 is 45 GB a matrix; three of them, twice, and the random pool.
+    rows = plan([(MATMUL_OP, matmul_case(150_000, 150_000, 150_000))], ["torch"], CPU, Settings())
+    assert rows[0].refused.reason == "needs 540 GB, the device has 141 GB free"
+
+
+def test_what_fits_is_not_refused(free):
+    cases = [(MATMUL_OP, matmul_case(64, 64, 64, dtype)) for dtype in CPU_DTYPES]
+    assert [row.refused for row in plan(cases, ["torch"], CPU, Settings())] == [None] * len(CPU_DTYPES)
+
+
+def test_a_refused_row_is_not_run(free, providers, never_timed):
+    row = plan([(MATMUL_OP, matmul_case(64, 64, 64, "tf32"))], ["right"], CPU, Settings())[0]
+    assert Runner("matmul", CPU, Settings()).measure(row) is row.refused
+
+
+@pytest.mark.parametrize("extent", [10**5, 10**12, 10**18 - 1])
+def test_a_refusal_of_any_size_can_be_kept_and_read_back(free, extent):
+    row = plan([(MATMUL_OP, matmul_case(extent, extent, extent, batch=10**9 - 1))], ["torch"], CPU, Settings())[0]
+    assert "the device has 141 GB free" in row.refused.reason
+    assert len(row.refused.reason) < 80
+    assert Record.from_dict(row.refused.to_dict()) == row.refused
+    assert encode_line(row.refused)
+
+
+def test_rows_come_case_by_case_with_all_providers(free):
+    cases = [(ADD, CASE), (ADD, replace(CASE, dtype="bf16"))]
+    rows = plan(cases, ["a", "b"], CPU, Settings())
+    assert [(row.case.dtype, row.provider) for row in rows] == [
+        ("fp32", "a"),
+        ("fp32", "b"),
+        ("bf16", "a"),
+        ("bf16", "b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 GB"),
+        (24_500_000, "0.0245 GB"),
+        (1_500_000_000, "1.5 GB"),
+        (412_300_000_000, "412 GB"),
+        (1_234_000_000_000, "1,234 GB"),
+        (10**27, "1.00e+18 GB"),
+    ],
+)
+def test_sizes_in_messages(size_bytes, text):
+    assert in_gb(size_bytes) == text
+
+
+# ---- flags ---------------------------------------------------------------------------------------------------------
+
+
+class Samples:
+    """What the flags are made of."""
+
+    def __init__(self, converged=True, cache="cold", median_s=1e-3):
+        self.converged, self.cache, self.median_s = converged, cache, median_s
+
+
+@pytest.mark.parametrize(
+    ("device", "samples", "latency_s", "switches_per_s", "flags"),
+    [
+        (CPU, Samples(), 1e-3, 0.0, ()),
+        (CPU, Samples(converged=False), 1e-3, 0.0, ("not-converged",)),
+        (CPU, Samples(cache="warm"), 1e-3, 0.0, ("not-cold",)),
+        (CPU, Samples(), 1.0, 0.0, ()),  # a CPU has no queue to wait for
+        (GPU, Samples(), 1.9e-3, 0.0, ()),
+        (GPU, Samples(), 2.1e-3, 0.0, ("launch-limited",)),
+        (CPU, Samples(), 1e-3, 100.0, ("preempted",)),
+        (GPU, Samples(), 1e-3, 100.0, ()),  # the GPU's own clock does not see it
+        (GPU, Samples(False, "warm"), 1.0, 0.0, ("not-converged", "not-cold", "launch-limited")),
+    ],
+)
+def test_flags_say_what_a_reader_must_know(device, samples, latency_s, switches_per_s, flags):
+    made = Runner("elementwise", device, Settings(), NoEstimate())
+    assert made._flags(samples, latency_s, switches_per_s) == flags
+
+
+def test_a_warm_run_that_was_asked_for_is_not_flagged():
+    made = Runner("elementwise", CPU, Settings(cache="warm"), NoEstimate())
+    assert made._flags(Samples(cache="warm"), 0.0, 0.0) == ()
+
+
+def test_a_gpu_gives_its_memory_back_after_each_row_even_a_failed_one(providers, monkeypatch):
+    log = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: log.append("emptied"))
+    providers["broken"] = RuntimeError("no device")
+    record = measure("broken", device=GPU)
+    assert (record.status, log) == ("failed", ["emptied"])
+
+
+def test_a_blank_record_says_what_the_row_is_and_measures_nothing():
+    record = blank_record(MATMUL_OP, matmul_case(2, 3, 4, "bf16", "nt", 5), "torch", Settings(fill="normal"))
+    assert (record.op, record.dtype, record.provider, record.case) == ("matmul", "bf16", "torch", "2x3x4:b5:nt")
+    assert (record.shape, record.options) == ({"m": 2, "n": 3, "k": 4}, {"layout": "nt", "batch": 5})
+    assert (record.flops, record.bytes_read, record.bytes_written) == (240, 200, 60)
+    assert (record.fill, record.cache, record.method, record.copies) == ("normal", None, None, None)
+    assert record.samples_s == ()
+
+
+def test_the_samplers_are_the_real_ones():
+    assert runner.samplers is samplers  # what the tests above replace is what the runner uses
