@@ -6,7 +6,6 @@ import functools
 import os
 import platform
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.harness import linux
 from roofline.hardware import match_driver_name
 
 MIB = 2**20
@@ -39,7 +39,7 @@ class Device:
     name: str
     """The driver's or the processor's own name."""
     cache_bytes: int
-    """Last-level cache of a CPU, L2 of a GPU."""
+    """Last-level cache that a CPU's threads have together; L2 of a GPU."""
     memory_bytes: int
     threads: int | None = None
     """Threads that a CPU measurement uses."""
@@ -58,7 +58,7 @@ class Device:
     def free_bytes(self) -> int:
         """Return the memory that a measurement may still take, bytes."""
         if not self.is_gpu:
-            return available_memory_bytes()
+            return linux.available_memory_bytes()
         import torch
 
         free, _ = torch.cuda.mem_get_info(self.torch_name)
@@ -100,9 +100,9 @@ def detect(requested: str | None) -> Device:
 
 def cpu_device() -> Device:
     """Return the CPU, with the threads that affinity and cgroup quota leave to this process."""
-    name = cpu_name()
-    threads = usable_threads(len(os.sched_getaffinity(0)), cgroup_cpu_quota())
-    cache_bytes = last_level_cache_bytes()
+    name, cpus = linux.cpu_name(), os.sched_getaffinity(0)
+    threads = linux.usable_threads(len(cpus), linux.cpu_quota())
+    cache_bytes = linux.last_level_cache_bytes(sorted(cpus), threads)
     return Device(
         type="cpu",
         torch_name="cpu",
@@ -110,7 +110,7 @@ def cpu_device() -> Device:
         name=name,
         cache_bytes=cache_bytes or DEFAULT_CPU_CACHE_BYTES,
         cache_is_assumed=cache_bytes is None,
-        memory_bytes=total_memory_bytes(),
+        memory_bytes=linux.total_memory_bytes(),
         threads=threads,
     )
 
@@ -194,86 +194,6 @@ def telemetry(device: Device) -> dict[str, Any]:
     }
 
 
-def involuntary_switches() -> int:
-    """Return how often the scheduler took a core away from a thread of this process, so far.
-
-    Source: getrusage(2), `ru_nivcsw`.
-    """
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
-# ---- the CPU, read from Linux -------------------------------------------------------------------------------------
-
-
-def cpu_name() -> str:
-    """Return the processor's name."""
-    match = re.search(r"^model name\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
-    return match[1].strip() if match else platform.machine()
-
-
-def usable_threads(affinity_cpus: int, quota_cpus: float | None) -> int:
-    """Return the threads to use: the cores that affinity allows, or fewer where a cgroup quota is below that.
-
-    Args:
-        affinity_cpus: cores that the scheduler may use for this process.
-        quota_cpus: cores' worth of time that the cgroup may spend, None for no limit. A quota of 1.5 gives 1 thread:
-            a second one would be stopped half of the time.
-    """
-    if quota_cpus is None:
-        return affinity_cpus
-    return max(1, min(affinity_cpus, int(quota_cpus)))
-
-
-def cgroup_cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Return the CPU time that the cgroup may spend per unit of wall time, in cores, or None for no limit.
-
-    Source: Linux documentation, cgroup-v2 `cpu.max` (quota and period) and cgroup-v1 `cpu.cfs_quota_us`.
-    """
-    quota, _, period = _text(root / "cpu.max").strip().partition(" ")
-    if not quota:
-        quota, period = _text(root / "cpu/cpu.cfs_quota_us").strip(), _text(root / "cpu/cpu.cfs_period_us").strip()
-    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
-        return None
-    return int(quota) / int(period)
-
-
-def last_level_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int | None:
-    """Return the size of the largest cache of the first core, bytes, or None where sysfs does not tell."""
-    sizes = [_text(path).strip() for path in root.glob("index*/size")]
-    units = {"K": 2**10, "M": 2**20, "G": 2**30}
-    found = [int(size[:-1]) * units[size[-1]] for size in sizes if re.fullmatch(r"\d+[KMG]", size)]
-    return max(found, default=None)
-
-
-def total_memory_bytes() -> int:
-    """Return the memory of the machine, or of the cgroup where that is less, bytes."""
-    limit = _text("/sys/fs/cgroup/memory.max").strip()
-    total = _meminfo_bytes("MemTotal")
-    return min(total, int(limit)) if limit.isdigit() else total
-
-
-def available_memory_bytes() -> int:
-    """Return the memory that can be taken without swapping, bytes, within the cgroup's limit."""
-    available = _meminfo_bytes("MemAvailable")
-    limit, used = _text("/sys/fs/cgroup/memory.max").strip(), _text("/sys/fs/cgroup/memory.current").strip()
-    if limit.isdigit() and used.isdigit():
-        available = min(available, int(limit) - int(used))
-    return max(0, available)
-
-
-def _meminfo_bytes(key: str) -> int:
-    match = re.search(rf"^{key}:\s+(\d+) kB", _text("/proc/meminfo"), re.MULTILINE)
-    return int(match[1]) * 1024 if match else 0
-
-
-def _text(path: str | Path) -> str:
-    """Return the text of a system file, empty where it is not there."""
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def slugify(name: str) -> str:
     """Return `name` in lower case with everything but letters and digits turned into single dashes."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
@@ -320,9 +240,9 @@ def host() -> dict[str, Any]:
     return {
         "name": platform.node(),
         "kernel": platform.release(),
-        "cpu": cpu_name(),
+        "cpu": linux.cpu_name(),
         "cores": os.cpu_count(),
-        "memory_bytes": total_memory_bytes(),
+        "memory_bytes": linux.total_memory_bytes(),
     }
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from bench.harness import inputs, samplers, verify
 from bench.harness.cost import CALLS_PER_CASE, CostEstimator
-from bench.harness.device import Device, involuntary_switches, telemetry
+from bench.harness.device import Device, telemetry
+from bench.harness.linux import involuntary_switches
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers import Provider, ProviderUnavailableError, load, numerics
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, Samples, collect, warm_up
