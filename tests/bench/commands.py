@@ -1,0 +1,95 @@
+"""The commands as a user types them: in a process of their own, or in this one where a start of torch adds nothing."""
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.harness.calibrate import MeasuredCeilings
+from bench.harness.cli import main
+from bench.harness.device import cpu_device
+from bench.harness.timing import Limits
+from roofline.ceilings import Ceiling, Ceilings
+
+ROOT = Path(__file__).resolve().parents[2]
+FAMILIES = ("matmul", "elementwise", "matvec", "reduction")
+
+QUICK = Limits(min_samples=5, target_half_width=0.5, min_time_s=0.0, cap_s=0.05, warm_up_s=0.001, min_sample_s=1e-4)
+"""Enough for a row that is looked at, not believed."""
+
+BANDWIDTH_BYTES_PER_S = 2e10
+PEAKS_FLOPS_PER_S = {"fp64": 5e10, "fp32": 1e11, "fp16": 1e11, "bf16": 2e11, "int8": 4e11}
+
+
+def keep_ceilings(runs):
+    """Put ceilings where a calibration of this CPU would have: known values, and no test has to wait for them."""
+    device = cpu_device()
+    entries = [
+        Ceiling("launch", "launch", 1e-6, "measured", "made up"),
+        Ceiling("bandwidth", "copy", BANDWIDTH_BYTES_PER_S, "measured", "made up"),
+        *(Ceiling("flops", dtype, peak, "measured", "made up") for dtype, peak in PEAKS_FLOPS_PER_S.items()),
+    ]
+    problems = []
+    MeasuredCeilings(device, runs, problems.append, problems.append).save(Ceilings(device.slug, device.name, entries))
+    assert problems == []
+
+
+def arguments(words):
+    """Return the arguments with the CPU as the device, unless they name one: these tests hold on a GPU machine too."""
+    return [str(word) for word in words] + ([] if "--device" in words else ["--device", "cpu"])
+
+
+def here(family, *words, ops=None):
+    """Run a command in this process and return its exit code."""
+    module = importlib.import_module(f"bench.{family}")
+    options = getattr(module, "OPTIONS", ())
+    try:
+        return main(module.__file__, module.__doc__, module.EXAMPLES, ops or module.OPS, options, arguments(words))
+    except SystemExit as exit:
+        return exit.code
+
+
+def start(module, *words, **popen):
+    """Start `python -m module` in a session of its own, stdout and stderr as pipes of text."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # Where this process ignores Ctrl-C, as one in the background of a script does, its children must not.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        command = [sys.executable, "-m", module, *words]
+        return subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes | popen)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def finish(process, timeout_s=120):
+    """Wait for a process and return its exit code, stdout and stderr; one that hangs is killed."""
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    return process.returncode, out, err
+
+
+def call(family, *words, **popen):
+    """Run `python -m bench.family` in a process of its own; return its exit code, stdout and stderr."""
+    return finish(start(f"bench.{family}", *arguments(words), **popen))
+
+
+def show(*words):
+    """Run `python -m results show` and return its exit code, stdout and stderr."""
+    return finish(start("results", "show", *map(str, words)))
+
+
+def run_files(runs):
+    """Return the run files below a folder."""
+    return sorted(Path(runs).rglob("*.jsonl"))
+
+
+def lines_of(path):
+    """Return the JSON objects of a run file."""
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]

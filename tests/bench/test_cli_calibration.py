@@ -1,0 +1,61 @@
+"""The calibration as a command does it: once, for what is missing, and anew where its file is of no use."""
+
+import json
+
+import commands
+import pytest
+
+from bench.harness import calibrate, runner
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(runner, "CPU_LIMITS", commands.QUICK)
+
+
+@pytest.fixture
+def fresh_runs(tmp_path, monkeypatch):
+    """Return a folder without ceilings, where a calibration is a matter of milliseconds."""
+    monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
+    monkeypatch.setattr(calibrate, "LIMITS", commands.QUICK)
+    monkeypatch.setattr(calibrate, "MATMUL_SIZES", (32, 64))
+    monkeypatch.setattr(calibrate, "ARRAY_BYTES", (2**20, 2**20))
+    return tmp_path
+
+
+def calibrated(capsys, *words):
+    """Run a small case; return what was calibrated before it, and the peaks that it was judged by."""
+    assert commands.here("matmul", "--shape", "16", "--no-save", "--format", "json", *words) == 0
+    out, err = capsys.readouterr()
+    entries = json.loads(out)["environment"]["hardware"]["entries"]
+    done = [line.removeprefix("calibrating: ") for line in err.splitlines() if line.startswith("calibrating")]
+    return done, {entry["name"]: entry["value"] for entry in entries}, err
+
+
+def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs):
+    done, first, _ = calibrated(capsys, "--dtype", "fp32")
+    assert done == ["launch", "memory bandwidth", "fp32 matmul 32x32x32", "fp32 matmul 64x64x64"]
+    assert set(first) == {"launch", "copy", "triad", "fp32"}
+    assert all(value > 0 for value in first.values())
+    (kept,) = fresh_runs.rglob("ceilings-*.json")
+    assert {entry["name"]: entry["value"] for entry in json.loads(kept.read_text())["entries"]} == first
+
+    done, again, _ = calibrated(capsys, "--dtype", "fp32")
+    assert (done, again) == ([], first)
+    done, more, _ = calibrated(capsys, "--dtype", "fp64,fp32")
+    assert done == ["fp64 matmul 32x32x32", "fp64 matmul 64x64x64"]
+    assert more == first | {"fp64": more["fp64"]}
+    done, anew, _ = calibrated(capsys, "--dtype", "fp32", "--recalibrate")
+    assert done[:2] == ["launch", "memory bandwidth"]
+    assert anew["copy"] != first["copy"]
+
+
+@pytest.mark.parametrize("text", ["", '{"torn": ', "[]", '{"identity": {}, "entries": []}', "\x00"])
+def test_ceilings_that_cannot_be_read_or_are_another_machines_are_measured_anew(capsys, fresh_runs, text):
+    calibrated(capsys, "--dtype", "fp32")
+    (kept,) = fresh_runs.rglob("ceilings-*.json")
+    kept.write_text(text)
+    done, _, err = calibrated(capsys, "--dtype", "fp32")
+    assert "launch" in done
+    assert f"{kept}: not used and measured anew: " in err
+    assert json.loads(kept.read_text())["entries"]
