@@ -13,6 +13,7 @@ import os
 import platform
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from bench.harness.device import MIB, Device, installed_version
 from bench.harness.inputs import Filler, make_sets
 from bench.harness.op import Case, Op
 from bench.harness.providers import load, numerics
+from bench.harness.runner import one_line
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, collect, warm_up
 from roofline.ceilings import Ceiling, CeilingError, Ceilings, gpu_ceilings
 from roofline.hardware import Gpu, derive_unknown_gpu, find_gpu, match_driver_name
@@ -130,11 +132,11 @@ class MeasuredCeilings:
     def save(self, ceilings: Ceilings) -> None:
         """Keep the measured entries; a place that cannot be written costs only the next run's time."""
         kept = ceilings.to_dict() | {"identity": self._identity}
-        partial = self.path.with_suffix(f".{os.getpid()}.partial")
+        unfinished = self.path.with_suffix(f".{os.getpid()}.partial")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-            partial.replace(self.path)
+            unfinished.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+            unfinished.replace(self.path)
         except OSError as error:
             self._note(f"{self.path}: the measured ceilings are not kept: {error.strerror}")
 
@@ -150,25 +152,32 @@ class MeasuredCeilings:
         found = ceilings.with_entries(() if again else self.load())
         had = found.entries
         if found.launch_floor() is None:
-            found = found.with_entries([self._launch_floor()])
+            found = found.with_entries(self._attempt("launch floor", self._launch_floor))
         if not self._device.is_gpu:
             if found.bandwidth() is None:
-                found = found.with_entries(self._bandwidths())
-            missing = [dtype for dtype in dict.fromkeys(dtypes) if found.peak(dtype) is None]
-            entries = [self._peak(dtype, matmul) for dtype in missing]
-            found = found.with_entries(entry for entry in entries if entry is not None)
+                found = found.with_entries(self._attempt("memory bandwidth", self._bandwidths))
+            for dtype in [dtype for dtype in dict.fromkeys(dtypes) if found.peak(dtype) is None]:
+                found = found.with_entries(self._attempt(f"{dtype} peak", partial(self._peak, dtype, matmul)))
         if found.entries != had:
             self.save(found)
         return found
 
-    def _launch_floor(self) -> Ceiling:
+    def _attempt(self, what: str, measure: Callable[[], list[Ceiling]]) -> list[Ceiling]:
+        """Return what `measure` finds; without a roof some columns stay blank, and the measurements go on."""
+        try:
+            return measure()
+        except (RuntimeError, MemoryError, CeilingError) as error:
+            self._note(f"the {what} of this machine is not known: {one_line(error)}")
+            return []
+
+    def _launch_floor(self) -> list[Ceiling]:
         """Return the time of a copy of one element: nothing but the launch."""
         import torch
 
         self._progress("calibrating: launch")
         one, out = (torch.ones(1, device=self._device.torch_name) for _ in range(2))
         seconds = self._least_s([lambda: out.copy_(one)])
-        return Ceiling("launch", "launch", seconds, "measured", self._source("copy of one element"))
+        return [Ceiling("launch", "launch", seconds, "measured", self._source("copy of one element"))]
 
     def _bandwidths(self) -> list[Ceiling]:
         """Return the bandwidth of copy (two arrays) and triad (three), every array far larger than the cache.
@@ -194,10 +203,10 @@ class MeasuredCeilings:
             found.append(Ceiling("bandwidth", name, value, "measured", source))
         return found
 
-    def _peak(self, dtype: str, matmul: Op) -> Ceiling | None:
-        """Return the FLOP/s of the fastest square matmul of a dtype, or None where this device has none."""
+    def _peak(self, dtype: str, matmul: Op) -> list[Ceiling]:
+        """Return the FLOP/s of the fastest square matmul of a dtype; none where matmul has no such dtype."""
         if dtype not in matmul.dtypes:
-            return None
+            return []
         best: tuple[float, str] | None = None
         estimator = CostEstimator(self._device, "uniform", SEED)
         for size in MATMUL_SIZES:
@@ -211,7 +220,7 @@ class MeasuredCeilings:
             estimator.learn(matmul, case, seconds)
             if best is None or flops / seconds > best[0]:
                 best = flops / seconds, case.name
-        return Ceiling("flops", dtype, best[0], "measured", self._source(f"matmul {best[1]}")) if best else None
+        return [Ceiling("flops", dtype, best[0], "measured", self._source(f"matmul {best[1]}"))] if best else []
 
     def _matmul_s(self, matmul: Op, case: Case) -> float:
         """Return the seconds of one matmul, warm: a ceiling is what the arithmetic can do."""
