@@ -1,0 +1,371 @@
+"""The ceilings of the machine in hand: published for a GPU of the table, measured and kept for a CPU."""
+
+import json
+import stat
+from dataclasses import replace
+
+import pytest
+
+from bench.harness import calibrate
+from bench.harness.calibrate import MATMUL_SIZES, SLOWEST_CALL_S, MeasuredCeilings, ceilings_of, identity
+from bench.harness.device import MIB, Device
+from bench.matmul import OPS as MATMUL
+from roofline.ceilings import Ceiling, Ceilings
+from roofline.hardware import UnknownGpuError, find_gpu
+
+CPU = Device(
+    type="cpu", torch_name="cpu", slug="cpu-a-2t", name="a CPU", cache_bytes=MIB, memory_bytes=2**34, threads=2
+)
+H100 = Device(
+    type="cuda",
+    torch_name="cuda:0",
+    slug="h100-sxm",
+    name="NVIDIA H100 80GB HBM3",
+    cache_bytes=50 * MIB,
+    memory_bytes=85_029_158_912,
+    sm_count=132,
+    compute_capability="9.0",
+)
+BLANK = Ceilings(CPU.slug, CPU.name)
+
+
+# ---- without measuring ---------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_of_the_table_has_its_datasheet_ceilings():
+    ceilings = ceilings_of(H100, None)
+    gpu = find_gpu("h100-sxm")
+    assert (ceilings.slug, ceilings.note) == ("h100-sxm", None)
+    assert ceilings.peak("bf16").value == gpu.peaks_flops_per_s["bf16"] == pytest.approx(989.4e12)
+    assert ceilings.bandwidth().value == pytest.approx(3.35e12, rel=0.01)
+    assert {entry.kind for entry in ceilings.entries} == {"datasheet"}
+    assert all("h100-sxm" in entry.source for entry in ceilings.entries)
+
+
+def test_a_gpu_may_be_judged_by_another_entry():
+    assert ceilings_of(H100, "a100-sxm-80gb").peak("bf16").value == pytest.approx(312e12)
+    with pytest.raises(UnknownGpuError, match="h100-sxxm"):
+        ceilings_of(H100, "h100-sxxm")
+
+
+def test_an_unknown_gpu_has_derived_bandwidth_no_peak_and_a_note():
+    unknown = replace(H100, name="NVIDIA X999", slug="nvidia-x999", memory_clock_hz=2619e6, memory_bus_bits=5120)
+    ceilings = ceilings_of(unknown, None)
+    assert ceilings.peak("bf16") is None
+    assert not [entry for entry in ceilings.entries if entry.quantity == "flops"]
+    assert ceilings.bandwidth().kind == "derived"
+    assert ceilings.bandwidth().value == pytest.approx(2 * 2619e6 * 5120 / 8)  # two transfers a clock
+    for text in ("'NVIDIA X999' is not in the GPU table", "derived", "MFU is blank", "--gpu"):
+        assert text in ceilings.note
+
+
+def test_a_gpu_of_which_nothing_is_known_has_no_ceilings_at_all():
+    unknown = replace(H100, name="NVIDIA X999", slug="nvidia-x999", compute_capability=None)
+    ceilings = ceilings_of(unknown, None)
+    assert ceilings.entries == ()
+    assert ceilings.note is not None
+
+
+def test_a_name_of_several_gpus_is_not_guessed():
+    # Two cards of one driver name: their memory is 16 and 32 GB, and 3 GB is neither.
+    shared = replace(H100, name="Tesla V100-SXM2-16GB", memory_bytes=3 * 10**9, sm_count=None)
+    ceilings = ceilings_of(shared, None)
+    assert ceilings.peak("fp16") is None
+    assert ceilings.note is not None
+
+
+def test_a_cpu_cannot_be_judged_as_a_gpu():
+    assert ceilings_of(CPU, None) == BLANK
+    with pytest.raises(ValueError, match="--gpu h100-sxm does not fit: the device measured is a CPU; leave --gpu out"):
+        ceilings_of(CPU, "h100-sxm")
+
+
+# ---- measured, with a fake machine ---------------------------------------------------------------------------------
+
+
+class Machine(MeasuredCeilings):
+    """Measures nothing: every launch takes what the test says."""
+
+    def __init__(self, directory, device=CPU, launch_s=2.0**-20):
+        self.notes, self.said, self.launch_s = [], [], launch_s
+        super().__init__(device, directory, self.notes.append, self.said.append)
+
+    def _least_s(self, calls):
+        for call in calls:
+            call()
+        return self.launch_s
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Small arrays and matrices: only what is done with them matters here."""
+    monkeypatch.setattr(calibrate, "ARRAY_BYTES", (MIB, MIB))
+    monkeypatch.setattr(calibrate, "MATMUL_SIZES", (16, 32))
+
+
+def test_a_cpu_is_measured_and_every_ceiling_says_how(tmp_path):
+    machine = Machine(tmp_path)
+    found = machine.complete(BLANK, ["bf16", "fp32"], MATMUL[0])
+    values = {entry.name: entry.value for entry in found.entries}
+    assert values == {
+        "launch": 2.0**-20,
+        "copy": 2 * MIB / 2.0**-20,
+        "triad": 3 * MIB / 2.0**-20,
+        "bf16": 2 * 32**3 / 2.0**-20,
+        "fp32": 2 * 32**3 / 2.0**-20,
+    }
+    assert {entry.kind for entry in found.entries} == {"measured"}
+    assert all(entry.source.startswith("measured here 20") and "2 threads" in entry.source for entry in found.entries)
+    assert found.bandwidth().name == "triad"  # the roof is the fastest mix
+    assert machine.notes == []
+    assert "calibrating: bf16 matmul 32x32x32" in machine.said
+
+
+def test_what_was_measured_is_kept_and_not_measured_again(tmp_path):
+    first = Machine(tmp_path).complete(BLANK, ["bf16"], MATMUL[0])
+    later = Machine(tmp_path, launch_s=1.0)
+    assert later.complete(BLANK, ["bf16"], MATMUL[0]) == first
+    assert (later.said, later.notes) == ([], [])
+    assert later.path.parent == tmp_path / "cpu-a-2t"
+
+
+def test_another_dtype_adds_to_what_is_kept(tmp_path):
+    Machine(tmp_path).complete(BLANK, ["bf16"], MATMUL[0])
+    second = Machine(tmp_path, launch_s=1.0)
+    found = second.complete(BLANK, ["fp32", "bf16"], MATMUL[0])
+    assert found.peak("bf16").value == 2 * 32**3 / 2.0**-20
+    assert found.peak("fp32").value == 2 * 32**3
+    third = Machine(tmp_path, launch_s=9.0).complete(BLANK, ["bf16", "fp32"], MATMUL[0])
+    assert {(e.name, e.value) for e in third.entries} == {(e.name, e.value) for e in found.entries}
+
+
+def test_recalibrating_measures_anew_and_keeps_that(tmp_path):
+    Machine(tmp_path).complete(BLANK, ["bf16"], MATMUL[0])
+    again = Machine(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"], MATMUL[0], again=True)
+    assert again.peak("bf16").value == 2 * 32**3
+    assert again.bandwidth().value == 3 * MIB
+    assert Machine(tmp_path, launch_s=9.0).complete(BLANK, ["bf16"], MATMUL[0]) == again
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        '{"identity": ',
+        "null",
+        "[]",
+        "{}",
+        "7",
+        '{"identity": null, "entries": []}',
+        "\x00\x01",
+        "[" * 100_000,
+        '{"identity": IDENTITY}x',
+        '{"identity": IDENTITY, "entries": 3}',
+        '{"identity": IDENTITY, "entries": [3]}',
+        '{"identity": IDENTITY, "entries": [{}]}',
+        '{"identity": IDENTITY, "entries": [ENTRY(-1)]}',
+        '{"identity": IDENTITY, "entries": [ENTRY(0)]}',
+        '{"identity": IDENTITY, "entries": [ENTRY(NaN)]}',
+        '{"identity": IDENTITY, "entries": [ENTRY(Infinity)]}',
+        '{"identity": IDENTITY, "entries": [ENTRY("fast")]}',
+        '{"identity": IDENTITY, "entries": [ENTRY(null)]}',
+        '{"identity": OTHER, "entries": [ENTRY(1.0)]}',
+    ],
+)
+def test_a_file_that_is_torn_foreign_or_anothers_is_noted_and_measured_anew(tmp_path, text):
+    entry = '{"quantity": "bandwidth", "name": "copy", "kind": "measured", "source": "x", "value": VALUE}'
+    head, _, tail = text.partition("ENTRY(")
+    if tail:
+        value, _, tail = tail.partition(")")
+        text = head + entry.replace("VALUE", value) + tail
+    other = identity(CPU) | {"host": "another-host"}
+    text = text.replace("IDENTITY", json.dumps(identity(CPU))).replace("OTHER", json.dumps(other))
+    machine = Machine(tmp_path)
+    machine.path.parent.mkdir(parents=True)
+    machine.path.write_text(text)
+
+    found = machine.complete(BLANK, ["bf16"], MATMUL[0])
+    assert found.bandwidth().value == 3 * MIB / 2.0**-20
+    assert len(machine.notes) == 1
+    assert machine.notes[0].startswith(f"{machine.path}: not used and measured anew: ")
+    assert "\n" not in machine.notes[0]
+    assert len(machine.notes[0]) < len(str(machine.path)) + 250
+    assert Machine(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"], MATMUL[0]) == found  # and the file is whole now
+
+
+def test_a_binary_file_is_noted(tmp_path):
+    machine = Machine(tmp_path)
+    machine.path.parent.mkdir(parents=True)
+    machine.path.write_bytes(b"\xff\xfe\x00\x9f")
+    assert machine.load() == ()
+    assert "not used and measured anew" in machine.notes[0]
+
+
+def test_only_measured_entries_are_taken_from_the_file(tmp_path):
+    machine = Machine(tmp_path)
+    published = Ceiling("bandwidth", "memory", 1e12, "datasheet", "a page")
+    measured = Ceiling("bandwidth", "copy", 1e10, "measured", "here")
+    machine.save(Ceilings(CPU.slug, CPU.name, (published, measured)))
+    assert machine.load() == (measured,)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(CPU, name="another CPU"),
+        replace(CPU, threads=4),
+        replace(CPU, cache_bytes=2 * MIB),
+        replace(CPU, memory_bytes=2**35),
+        replace(CPU, uuid="GPU-2"),
+    ],
+)
+def test_another_machine_has_another_file(tmp_path, other):
+    assert Machine(tmp_path, other).path != Machine(tmp_path).path
+    assert Machine(tmp_path).path == Machine(tmp_path).path
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "value"), [("platform", "node", lambda: "elsewhere"), (None, "installed_version", lambda _: "9")]
+)
+def test_another_host_or_torch_has_another_file(tmp_path, monkeypatch, module, name, value):
+    before = Machine(tmp_path).path
+    monkeypatch.setattr(getattr(calibrate, module) if module else calibrate, name, value)
+    assert Machine(tmp_path).path != before
+
+
+def test_a_setting_that_changes_the_instructions_has_another_file(tmp_path, monkeypatch):
+    before = Machine(tmp_path).path
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert Machine(tmp_path).path != before
+
+
+def test_a_place_that_cannot_be_written_is_only_a_note(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    machine = Machine(blocked)
+    found = machine.complete(BLANK, ["bf16"], MATMUL[0])
+    assert found.peak("bf16") is not None
+    assert [note for note in machine.notes if "the measured ceilings are not kept" in note]
+    assert blocked.read_text() == "no folder"
+
+
+def test_no_half_written_file_is_left_behind(tmp_path, monkeypatch):
+    machine = Machine(tmp_path)
+    machine.complete(BLANK, ["bf16"], MATMUL[0])
+    assert [path.name for path in machine.path.parent.iterdir()] == [machine.path.name]
+    assert stat.S_ISREG(machine.path.stat().st_mode)
+
+
+def test_a_dtype_that_matmul_has_not_gets_no_peak(tmp_path):
+    found = Machine(tmp_path).complete(BLANK, ["nvfp4"], MATMUL[0])
+    assert found.peak("nvfp4") is None
+    assert found.bandwidth() is not None
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no such product\nat line 3"), MemoryError()])
+def test_a_peak_that_cannot_be_measured_is_noted_and_the_others_are_measured(tmp_path, error):
+    def broken(a, b, out):
+        if out.dtype.itemsize == 2:
+            raise error
+        return a @ b
+
+    machine = Machine(tmp_path)
+    found = machine.complete(BLANK, ["bf16", "fp32"], replace(MATMUL[0], eager=broken))
+    assert found.peak("bf16") is None
+    assert found.peak("fp32") is not None
+    assert len(machine.notes) == 1
+    assert machine.notes[0].startswith(f"the bf16 peak of this machine is not known: {type(error).__name__}")
+    assert "\n" not in machine.notes[0]
+
+
+def test_without_memory_there_is_no_bandwidth_and_no_traceback(tmp_path, monkeypatch):
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 7)
+    machine = Machine(tmp_path)
+    assert machine.complete(BLANK, [], MATMUL[0]).bandwidth() is None
+    assert machine.notes[0].startswith("the memory bandwidth of this machine is not known: ")
+
+
+def test_ctrl_c_ends_the_calibration(tmp_path):
+    def interrupted(a, b, out):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Machine(tmp_path).complete(BLANK, ["bf16"], replace(MATMUL[0], eager=interrupted))
+
+
+def test_a_gpu_is_asked_for_its_launch_floor_alone(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, H100)
+    floor = [Ceiling("launch", "launch", 2e-6, "measured", "here")]
+    monkeypatch.setattr(machine, "_launch_floor", lambda: floor)
+    monkeypatch.setattr(machine, "_bandwidths", lambda: pytest.fail("the datasheet is the roof"))
+    monkeypatch.setattr(machine, "_peak", lambda *_: pytest.fail("the datasheet is the roof"))
+    found = machine.complete(ceilings_of(H100, None), ["bf16"], MATMUL[0])
+    assert found.launch_floor().value == 2e-6
+    assert found.peak("bf16").kind == "datasheet"
+
+
+# ---- which matmul --------------------------------------------------------------------------------------------------
+
+
+class Estimator:
+    """A machine of a constant rate, which is asked instead of timed."""
+
+    rate = 1e9
+
+    def __init__(self, *_):
+        pass
+
+    def call_s(self, op, case):
+        return op.work(case).flops / self.rate
+
+    def learn(self, op, case, seconds):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("rate", "tried"),
+    [
+        (1e12, ["512", "1024", "2048", "3072"]),  # 3072 takes 0.06 s
+        (1e11, ["512", "1024"]),  # 2048 would take 0.17 s: it and larger ones are left out
+        (1e9, ["256"]),  # even 512 would take 0.27 s, so the largest below it that is fast enough
+    ],
+)
+def test_sizes_that_take_too_long_are_left_out(tmp_path, monkeypatch, rate, tried):
+    monkeypatch.setattr(calibrate, "MATMUL_SIZES", MATMUL_SIZES)
+    monkeypatch.setattr(calibrate, "CostEstimator", Estimator)
+    monkeypatch.setattr(Estimator, "rate", rate)
+    asked = []
+
+    def seconds(matmul, case):
+        asked.append(case.name.split("x")[0])
+        return matmul.work(case).flops / rate
+
+    machine = Machine(tmp_path)
+    monkeypatch.setattr(machine, "_matmul_s", seconds)
+    found = machine._peak("bf16", MATMUL[0])
+    assert found[0].value == pytest.approx(rate)
+    assert asked == tried
+    assert all(2 * int(size) ** 3 / rate <= SLOWEST_CALL_S for size in asked)
+
+
+def test_the_fastest_matmul_is_the_peak_and_is_named(tmp_path, monkeypatch):
+    seconds = {16: 1e-6, 32: 1e-3}
+    machine = Machine(tmp_path)
+    monkeypatch.setattr(machine, "_matmul_s", lambda matmul, case: seconds[case.shape["m"]])
+    found = machine._peak("bf16", MATMUL[0])
+    assert found[0].value == pytest.approx(2 * 16**3 / 1e-6)
+    assert "matmul 16x16x16" in found[0].source
+
+
+# ---- measured for real ---------------------------------------------------------------------------------------------
+
+
+def test_a_real_calibration_gives_ceilings_that_can_be_kept(tmp_path, monkeypatch):
+    quick = replace(calibrate.LIMITS, min_samples=5, target_half_width=1.0, cap_s=0.05, warm_up_s=0, min_sample_s=1e-5)
+    monkeypatch.setattr(calibrate, "LIMITS", quick)
+    notes = []
+    found = MeasuredCeilings(CPU, tmp_path, notes.append, notes.append).complete(BLANK, ["fp32"], MATMUL[0])
+    assert {entry.name for entry in found.entries} == {"launch", "copy", "triad", "fp32"}
+    assert all(entry.value > 0 for entry in found.entries)
+    assert Ceilings.from_dict(json.loads(json.dumps(found.to_dict()))) == found
