@@ -1,0 +1,1 @@
+"""Kernels that do nothing, to find what a launch costs by itself."""

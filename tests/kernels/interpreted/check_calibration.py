@@ -1,0 +1,141 @@
+"""Calibration kernels under Triton's interpreter, word by word. See test_interpreted.py for how this is run.
+
+Words are integers, so a sum in any order is exact and the smallest slip in an address shows.
+"""
+
+import pytest
+import torch
+
+from kernels.bandwidth import v1_tiles
+from kernels.bandwidth.v1_tiles import Config
+from kernels.fma import v1_chains
+from kernels.launch_floor import v1_empty
+
+UNWRITTEN = -77
+CONFIGS = [Config(1, 1), Config(1, 4), Config(2, 2, programs=3), Config(1, 2, programs=2, policy="streaming")]
+FMA_CONFIGS = [v1_chains.Config(1, 4, 64), v1_chains.Config(2, 8, 128)]
+
+
+def words(count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-(2**31), 2**31, (count,), generator=generator, dtype=torch.int64).to(torch.int32)
+
+
+def wrapped(values):
+    """Integers of any size as the 32-bit words they wrap round to."""
+    return (values.long() + 2**31).remainder(2**32).sub(2**31).to(torch.int32)
+
+
+def covered(config):
+    """A count of words that is several steps for every program, and more than the whole tiles."""
+    return v1_tiles.covered(config, 7 * config.block + 5)
+
+
+def unwritten(count):
+    return torch.full((count,), UNWRITTEN, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words)
+def test_read_sums_every_word_once(config):
+    x, out = words(covered(config)), unwritten(64)
+    v1_tiles.read(x, out=out, config=config)
+    programs, steps = v1_tiles.grid(config, x.numel())
+    tiles = x.view(steps, programs, config.block).long().sum((0, 2))
+    assert torch.equal(out[:programs], wrapped(tiles))
+    assert (out[programs:] == UNWRITTEN).all()
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words)
+def test_write_reaches_every_word_and_no_more(config):
+    count = covered(config)
+    out = unwritten(count + 16)
+    v1_tiles.write(out=out[:count], factor=12345, config=config)
+    assert torch.equal(out[:count], wrapped(torch.arange(count) * 12345))
+    assert (out[count:] == UNWRITTEN).all()
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words)
+def test_copy_and_triad(config):
+    count = covered(config)
+    x, y, out = words(count, 1), words(count, 2), unwritten(count + 16)
+    v1_tiles.copy(x, out=out[:count], config=config)
+    assert torch.equal(out[:count], x)
+    v1_tiles.triad(x, y, out=out[:count], factor=3, config=config)
+    assert torch.equal(out[:count], wrapped(x.long() + 3 * y.long()))
+    assert (out[count:] == UNWRITTEN).all()
+
+
+@pytest.mark.parametrize("tiles", [1, 3, 4, 11])
+def test_cache_read_goes_round_its_working_set(tiles):
+    config = Config(1, 2, programs=3)
+    x, out = words(tiles * config.block), unwritten(8)
+    v1_tiles.cache_read(x, 9, out=out, config=config)
+    sums = x.view(tiles, -1).long().sum(1)
+    visits = [[(program + step * ((3 + 1) % tiles)) % tiles for step in range(9)] for program in range(3)]
+    assert torch.equal(out[:3], wrapped(torch.stack([sums[visited].sum() for visited in visits])))
+    assert (out[3:] == UNWRITTEN).all()
+    if tiles == 11:
+        assert all(len(set(visited)) == 9 for visited in visits)  # no program finds its own tile in its L1
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16", "fp64"])
+@pytest.mark.parametrize("iterations", [0, 1, 3])
+def test_sizes_of_fma(name, iterations):
+    dtype = {"fp32": torch.float32, "fp16": torch.float16, "fp64": torch.float64}[name]
+    for config in FMA_CONFIGS:
+        x = torch.arange(3 * config.block).remainder(64).to(dtype)
+        out = torch.full_like(x, UNWRITTEN)
+        v1_chains.launch(torch.ones(2, dtype=dtype), x, iterations, out=out, config=config)
+        # With a = b = 1 a chain counts its steps, exactly.
+        assert torch.equal(out, x + iterations * v1_chains.UNROLL)
+        per_chain = v1_chains.flops(x.numel(), iterations) / x.numel()
+        assert per_chain == 2 * float(out[0] - x[0])
+
+
+def test_fma_coefficients_are_applied_in_their_places():
+    config = FMA_CONFIGS[0]
+    x, out = torch.arange(config.block) / 64 - 1, torch.empty(config.block)
+    v1_chains.launch(torch.tensor([-1.0, 0.25]), x, 1, out=out, config=config)
+    assert torch.equal(out, x)  # x <- 0.25 - x twice is x again, and the count of steps is even
+    v1_chains.launch(torch.tensor([0.0, 0.25]), x, 1, out=out, config=config)
+    assert (out == 0.25).all()
+
+
+def test_the_empty_kernel_touches_nothing():
+    x = torch.ones(8)
+    v1_empty.launch(x)
+    assert (x == 1).all()
+
+
+def refused(call, *arguments, **options):
+    with pytest.raises(ValueError, match=r"^[a-z -]+ v1: ") as error:
+        call(*arguments, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_unfit_words_are_refused():
+    config = Config(1, 1)
+    x, out = words(256), unwritten(256)
+    assert "x has dtype torch.float32; use torch.int32" in refused(
+        v1_tiles.copy, x.view(torch.float32), out=out, config=config
+    )
+    assert "out has shape (128,)" in refused(v1_tiles.copy, x, out=out[:128], config=config)
+    assert "strides (2,)" in refused(v1_tiles.read, x[::2], out=out, config=config)
+    assert "4 bytes past" in refused(v1_tiles.write, out=unwritten(129)[1:], config=config)
+    assert "250 words" in refused(v1_tiles.write, out=unwritten(250), config=config)
+    assert "100 words; a tile of" in refused(v1_tiles.write, out=unwritten(100), config=config)
+    assert "each of 2 programs" in refused(v1_tiles.read, x, out=out[:1], config=config)
+    assert "2 tiles, None programs" in refused(v1_tiles.cache_read, x, 1, out=out, config=config)
+    assert (out == UNWRITTEN).all()
+
+
+def test_unfit_chains_are_refused():
+    config = FMA_CONFIGS[0]
+    x, ab = torch.zeros(config.block), torch.ones(2)
+    assert "ab has dtype torch.float64" in refused(v1_chains.launch, ab.double(), x, 1, out=x, config=config)
+    assert "x has dtype torch.int32" in refused(v1_chains.launch, ab, x.int(), 1, out=x, config=config)
+    assert "ab has shape (3,)" in refused(v1_chains.launch, torch.ones(3), x, 1, out=x, config=config)
+    assert "out has shape (8,)" in refused(v1_chains.launch, ab, x, 1, out=x[:8], config=config)
+    assert "120 elements; a multiple of 128" in refused(v1_chains.launch, ab, x[:120], 1, out=x[:120], config=config)
+    assert "torch.int8" in refused(v1_chains.coefficients, torch.int8, "cpu")
