@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import itertools
+import math
 import shutil
 
 import pytest
@@ -244,7 +245,7 @@ def test_eager_torch_is_right_at_every_size_in_every_dtype_that_this_cpu_has(nam
         assert found.checked_elements == found.elements == data.out.numel()
 
 
-@pytest.mark.parametrize(("layout", "batch"), itertools.product(["nn", "nt", "tn"], [1, 3]))
+@pytest.mark.parametrize(("layout", "batch"), [*itertools.product(["nn", "nt", "tn"], [1, 3])])
 @pytest.mark.parametrize("dtype", [dtype for dtype in OPS["matmul"].dtypes if dtype in CPU_DTYPES])
 def test_matmul_is_right_in_every_layout_and_batched_or_refuses(dtype, layout, batch):
     op = OPS["matmul"]
@@ -300,9 +301,7 @@ def test_references_by_hand():
     assert found["sum"](y).item() == 15
     assert found["dot"](x, y).item() == 11
     assert found["matvec"](torch.stack([x, y]), y).tolist() == [11, 83]
-    assert (
-        found["matmul"](torch.stack([x, y]), torch.stack([x, y, x])).tolist() == [[-1, -3, 0 + 2], [5, 25, 55]] or True
-    )
+    assert found["matmul"](torch.stack([x, y]), torch.stack([x, y, x])).tolist() == [[-1, 0, 2], [5, 25, 55]]
     normal_below_2 = 0.977249868051820793  # the normal distribution function at 2, Abramowitz and Stegun table 26.1
     assert found["gelu"](x)[2].item() == pytest.approx(2 * normal_below_2, rel=1e-12)
     assert found["gelu"](x)[0].item() == pytest.approx(-0.158655253931457051, rel=1e-12)
@@ -311,7 +310,8 @@ def test_references_by_hand():
     logistic_at_2 = 0.880797077977882444
     assert found["silu"](x)[2].item() == pytest.approx(2 * logistic_at_2, rel=1e-12)
     assert found["swiglu"](x, y)[2].item() == pytest.approx(14 * logistic_at_2, rel=1e-12)
-    assert found["gelu-tanh"](x)[2].item() == pytest.approx(1.9545976940877752, rel=1e-12)
+    tanh_form = 1 + math.tanh(math.sqrt(2 / math.pi) * (2 + 0.044715 * 2**3))
+    assert found["gelu-tanh"](x)[2].item() == pytest.approx(tanh_form, rel=1e-12)
 
 
 # ---- compiled ------------------------------------------------------------------------------------------------------
