@@ -3,7 +3,7 @@
 FLOPs   2 m n k: each of the m n k products is one multiplication and one addition.
 Bytes   w (m k + k n) read and w_out m n written, w the bytes of an element: each matrix crosses memory once.
 Ridge   A square bf16 matmul has an intensity of n / 3 FLOP/byte, so on an H100 (295) it is compute-bound from
-        n = 885 on, on paper.
+        n = 886 on, on paper.
 Layout  Two letters, A then B: `n` is stored row-major as written above, `t` is stored transposed and passed as a
         view, as the `x @ w.T` of a linear layer is (`nt`). fp8 tensor cores take `nt` only.
 Output  In the dtype of the inputs; int8 accumulates into int32, fp8 is stored as bf16.
