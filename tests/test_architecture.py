@@ -1,0 +1,240 @@
+"""The four floors: imports only go down, heavy ones come late, and the ground floors need no torch."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+FLOORS = {
+    "bench": {"kernels", "roofline", "results"},
+    "roofline": {"results"},
+    "kernels": set(),
+    "results": set(),
+}
+"""What each package may import of the others."""
+
+WITHOUT_TORCH = ("roofline", "results")
+HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml"}
+"""What takes long to import: only inside the functions that need it, so that every --help answers at once."""
+
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "tools", "lib", "core"}
+
+SOURCES = [
+    path
+    for package in FLOORS
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if not path.is_relative_to(ROOT / "results" / "runs")
+]
+
+
+def label(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def is_type_checking(node):
+    test = node.test
+    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
+    )
+
+
+def imported(path, at_import_only=False, tree=None):
+    """Return the full names that a file imports, also inside functions.
+
+    With `at_import_only`, only what runs when the file itself is imported.
+    """
+    names = set()
+
+    def visit(node):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = path.relative_to(ROOT).parent.parts[: len(path.relative_to(ROOT).parts) - node.level]
+            module = ".".join([*(package if node.level else ()), *([node.module] if node.module else [])])
+            names.update({module, *(f"{module}.{alias.name}" for alias in node.names)})
+        if at_import_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return
+        if at_import_only and isinstance(node, ast.If) and is_type_checking(node):
+            children = node.orelse
+        else:
+            children = ast.iter_child_nodes(node)
+        for child in children:
+            visit(child)
+
+    visit(tree or ast.parse(path.read_text(encoding="utf-8")))
+    return names
+
+
+def tops(names):
+    return {name.partition(".")[0] for name in names}
+
+
+def test_there_is_something_to_look_at():
+    for package in FLOORS:
+        assert sum(path.is_relative_to(ROOT / package) for path in SOURCES) >= 2
+
+
+def test_the_reader_of_imports_finds_them_wherever_they_are():
+    text = """
+import a.b, c as d
+from e import f
+if TYPE_CHECKING:
+    import g
+else:
+    import h
+class C:
+    import i
+    def m(self):
+        from j.k import l
+        return lambda: __import__("m")
+try:
+    import n
+except ImportError:
+    from o import p
+"""
+    tree = ast.parse(text)
+    assert tops(imported(ROOT / "bench/x.py", tree=tree)) == set("acehijno") | {"g"}
+    assert tops(imported(ROOT / "bench/x.py", at_import_only=True, tree=tree)) == set("acehino")
+    relative = ast.parse("from . import op\nfrom .shapes import parse_size\nfrom .. import matmul")
+    names = {"bench.harness.op", "bench.harness.shapes", "bench.matmul"}
+    assert imported(ROOT / "bench/harness/x.py", tree=relative) >= names
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=label)
+def test_imports_only_go_down(path):
+    package = path.relative_to(ROOT).parts[0]
+    above = tops(imported(path)) & set(FLOORS) - {package} - FLOORS[package]
+    assert not above, f"{label(path)} imports {', '.join(sorted(above))}"
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if label(path).startswith("kernels")], ids=label)
+def test_kernels_stand_on_torch_and_triton_alone(path):
+    assert tops(imported(path)) <= {"kernels", "torch", "triton"} | sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if label(path).startswith(WITHOUT_TORCH)], ids=label)
+def test_model_and_records_never_import_torch(path):
+    assert not tops(imported(path)) & {"torch", "triton"}
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if not label(path).startswith("kernels")], ids=label)
+def test_heavy_imports_are_inside_the_functions_that_need_them(path):
+    assert not tops(imported(path, at_import_only=True)) & HEAVY
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=label)
+def test_modules_have_names_that_say_what_is_in_them(path):
+    names = {part.removesuffix(".py") for part in path.relative_to(ROOT).parts}
+    assert not names & FORBIDDEN_NAMES
+    assert not {name for name in names if name.endswith(("_utils", "_helpers"))}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=label)
+def test_no_module_has_the_name_of_one_in_the_standard_library(path):
+    # `python path/to/file.py` puts the file's folder in front of the standard library.
+    assert path.stem == "__init__" or path.stem not in sys.stdlib_module_names - {"__main__"}
+
+
+def public_definitions(tree):
+    """Yield module-level classes and functions, and the methods of public classes, without those that begin with _."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from (
+                    item for item in node.body if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")
+                )
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=label)
+def test_every_module_public_class_and_public_function_has_a_docstring(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree), f"{label(path)} does not say what it is"
+    bare = [node.name for node in public_definitions(tree) if not ast.get_docstring(node)]
+    assert not bare
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=label)
+def test_files_can_be_read_at_a_sitting(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+# ---- what really happens -------------------------------------------------------------------------------------------
+
+FAMILIES = sorted(path.stem for path in (ROOT / "bench").glob("[a-z]*.py"))
+
+
+def run(code, *arguments, cwd=ROOT, **environment):
+    """Run Python code in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+HEAVY_NOW = f"import sys; print(*sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)"
+
+
+def test_importing_every_family_has_no_effect(tmp_path):
+    imports = "; ".join(f"import bench.{family}" for family in FAMILIES)
+    done = run(f"{imports}; import bench.__main__, bench.harness.cli; {HEAVY_NOW}", "--bogus", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "\n")  # nothing said, nothing heavy
+    assert list(tmp_path.iterdir()) == []  # nothing written
+
+
+def test_importing_kernels_imports_nothing_else():
+    done = run(f"import kernels; {HEAVY_NOW}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "wanted"),
+    [
+        ("results", ["list"], ""),
+        ("results", ["--help"], "usage"),
+        ("roofline", ["gpus"], "h100-sxm"),
+        ("roofline", ["gpus", "h100-sxm", "--format", "json"], '"slug": "h100-sxm"'),
+        ("roofline", ["plot", "--gpu", "h100-sxm", "-o", "roof.png"], ""),
+        ("roofline", ["--help"], "usage"),
+    ],
+)
+def test_commands_of_the_ground_floors_import_no_torch(tmp_path, module, arguments, wanted):
+    code = f"""
+import runpy, sys
+sys.argv = [sys.argv[0], *sys.argv[1:]]
+try:
+    runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
+except SystemExit as leaving:
+    code = leaving.code or 0
+else:
+    code = 0
+print("torch" in sys.modules, code, file=sys.stderr)
+"""
+    done = run(code, *arguments, cwd=tmp_path)
+    assert done.stderr.splitlines()[-1] == "False 0", done.stderr
+    assert wanted in done.stdout
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_help_of_a_family_imports_nothing_heavy(family):
+    code = f"""
+import atexit, runpy, sys
+@atexit.register
+def report():
+    {HEAVY_NOW}
+runpy.run_module("bench.{family}", run_name="__main__", alter_sys=True)
+"""
+    done = run(code, "--help")
+    assert done.returncode == 0
+    assert done.stderr == "\n"
+    assert "examples:" in done.stdout
