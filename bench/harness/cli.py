@@ -1,4 +1,4 @@
-"""The command of every op file: read the arguments, plan, calibrate, measure, keep, show."""
+"""The command of every op file: read the arguments, find what is wrong with them, plan the rows."""
 
 from __future__ import annotations
 
@@ -7,25 +7,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.harness.arguments import UsageError, build_parser, make_cases
 from bench.harness.interrupt import INTERRUPTED, exit_undisturbed, leave_when_interrupted, raise_when_interrupted
 from bench.harness.op import Op, Option
-from bench.harness.table import OutputError, Progress, describe, prepare_streams, print_path, print_run, say
-from results.record import Environment, Record
+from bench.harness.session import NO_DEVICE, USAGE, Run, execute
+from bench.harness.table import OutputError, prepare_streams, say
 
 if TYPE_CHECKING:
-    from bench.harness.device import Device
-    from bench.harness.runner import Row, Runner, Settings
-    from results.store import RunWriter
-    from roofline.ceilings import Ceilings
-
-OK, WRONG_RESULT, USAGE, NO_DEVICE = 0, 1, 2, 3
-"""Exit codes, the same for all commands; the fifth is `INTERRUPTED`."""
+    from bench.harness.runner import Row
 
 
 def main(
@@ -70,20 +62,6 @@ def _fail(family: str, message: str, code: int) -> int:
     return code
 
 
-@dataclass
-class Session:
-    """What one run gathers: the environment once it is known, and the records as they are finished."""
-
-    writer: RunWriter | None = None
-    records: list[Record] = field(default_factory=list)
-
-    def keep(self, record: Record) -> None:
-        """Take a finished record, on disk first."""
-        if self.writer is not None:
-            self.writer.append(record)
-        self.records.append(record)
-
-
 def run(
     family: str,
     args: argparse.Namespace,
@@ -97,8 +75,7 @@ def run(
         UsageError: something asked for cannot be.
         OutputError: stdout cannot be written.
     """
-    from bench.harness import calibrate, device, providers, runner
-    from results.store import RunWriter
+    from bench.harness import device, providers, runner
 
     names = check_arguments(family, args, ops, options)
     start = time.perf_counter()
@@ -111,29 +88,7 @@ def run(
     cases = make_cases(args, ops, options, under_test.type)
     rows = runner.plan(cases, names or providers.default_providers(family, under_test), under_test, settings)
     refuse_if_none_can_run(rows)
-    try:
-        ceilings = calibrate.ceilings_of(under_test, args.gpu)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    session = Session()
-    interrupted = False
-    with Progress(args.quiet) as progress:
-        use_threads(under_test)
-        ceilings = calibrated(args, rows, under_test, ceilings, progress)
-        environment = stamp(family, under_test, ceilings, settings, argv)
-        if not args.no_save:
-            session.writer = RunWriter.create(environment, family, args.output)
-        deadline = None if args.budget is None else start + args.budget
-        progress.expect(len(rows))
-        try:
-            measure_all(runner.Runner(family, under_test, settings, deadline=deadline), rows, session, progress, args)
-        except KeyboardInterrupt:
-            interrupted = True
-            progress.note("interrupted: what was finished is kept")
-    show(args, environment, session)
-    if interrupted:
-        return INTERRUPTED
-    return WRONG_RESULT if any(record.status in ("invalid", "failed") for record in session.records) else OK
+    return execute(Run(f"bench.{family}", args, under_test, settings, [(family, row) for row in rows], start, argv))
 
 
 def check_arguments(family: str, args: argparse.Namespace, ops: Sequence[Op], options: Sequence[Option]) -> list[str]:
@@ -206,22 +161,6 @@ def refuse_if_none_can_run(rows: Sequence[Row]) -> None:
         raise UsageError(reasons[0] + (f" (and {others} more)" if others else ""))
 
 
-def show(args: argparse.Namespace, environment: Environment, session: Session) -> None:
-    """Print what was measured, draw it where that was asked for, and say where it is kept.
-
-    Raises:
-        OutputError: stdout cannot be written.
-        PlotError: the picture cannot be drawn or written.
-    """
-    from roofline.plot import plot_run
-
-    saved = session.writer.path if session.writer else None
-    print_run(environment, session.records, args.format, args.baseline, saved)
-    if args.plot is not None:
-        plot_run(environment, session.records, args.plot)
-        print_path("plot", args.plot, args.format)
-
-
 def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
     """Return the providers asked for, the baseline first; empty where none is named.
 
@@ -241,59 +180,3 @@ def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
     if baseline and names == baseline:
         raise UsageError(f"--baseline {args.baseline} needs other providers to set against it; name them: --provider")
     return names
-
-
-def use_threads(device: Device) -> None:
-    """Set the threads of a CPU measurement to those that this process really has."""
-    if not device.is_gpu and device.threads:
-        import torch
-
-        torch.set_num_threads(device.threads)
-
-
-def calibrated(
-    args: argparse.Namespace, rows: Sequence[Row], device: Device, ceilings: Ceilings, progress: Progress
-) -> Ceilings:
-    """Return the ceilings with what has to be measured on this machine."""
-    from bench.harness.calibrate import MeasuredCeilings
-    from bench.matmul import OPS as MATMUL
-    from results.store import runs_directory
-
-    dtypes = dict.fromkeys(row.case.dtype for row in rows if not row.refused)
-    measured = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
-    return measured.complete(ceilings, dtypes, MATMUL[0], again=args.recalibrate)
-
-
-def stamp(
-    family: str, device: Device, ceilings: Ceilings, settings: Settings, argv: Sequence[str] | None
-) -> Environment:
-    """Return the environment of this run; `argv` None stands for the arguments of the process."""
-    from dataclasses import asdict
-
-    from bench.harness import device as machine
-    from results.store import new_run_id
-
-    return Environment(
-        run_id=new_run_id(),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        argv=tuple(machine.command_line(f"bench.{family}", argv)),
-        device=device.to_dict(),
-        host=machine.host(),
-        versions=machine.versions(),
-        git=machine.git_state(),
-        hardware=ceilings.to_dict(),
-        settings=asdict(settings),
-    )
-
-
-def measure_all(
-    runner: Runner, rows: Sequence[Row], session: Session, progress: Progress, args: argparse.Namespace
-) -> None:
-    """Measure row by row, each kept as soon as it is finished."""
-    for row in rows:
-        progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}")
-        record = runner.measure(row)
-        session.keep(record)
-        progress.advance()
-        if args.verbose:
-            progress.note(describe(record))

@@ -256,17 +256,17 @@ def test_a_folder_that_only_seems_writable_is_found_before_measuring(capsys, run
 
 
 def test_a_picture_that_fails_after_all_costs_the_picture_only(capsys, runs, tmp_path, monkeypatch):
-    from bench.harness import cli
+    from bench.harness import session
 
     folder = tmp_path / "gone"
     folder.mkdir()
-    shown = cli.show
+    shown = session.show
 
     def without_the_folder(*arguments):
         folder.rmdir()
         shown(*arguments)
 
-    monkeypatch.setattr(cli, "show", without_the_folder)
+    monkeypatch.setattr(session, "show", without_the_folder)
     assert commands.here("matmul", "--shape", "64", "--plot", folder / "roof.png") == 2
     out, err = capsys.readouterr()
     assert "64x64x64" in out

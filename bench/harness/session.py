@@ -1,0 +1,166 @@
+"""One run from the first ceiling to the last line: calibrate, measure, keep, show. Every bench command ends here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from bench.harness.arguments import UsageError
+from bench.harness.interrupt import INTERRUPTED
+from bench.harness.table import Progress, describe, print_path, print_run
+from results.record import Environment, Record
+
+if TYPE_CHECKING:
+    from bench.harness.device import Device
+    from bench.harness.runner import Row, Settings
+    from results.store import RunWriter
+    from roofline.ceilings import Ceilings
+
+    FamilyRow = tuple[str, Row]
+
+OK, WRONG_RESULT, USAGE, NO_DEVICE = 0, 1, 2, 3
+"""Exit codes, the same for all commands; the fifth is `INTERRUPTED`."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is to be measured, decided before anything is."""
+
+    command: str
+    """The module that was run, `bench.matmul`; its last part names the run file."""
+    args: argparse.Namespace
+    device: Device
+    settings: Settings
+    rows: Sequence[FamilyRow]
+    """Each row with the family whose kernel versions it may use."""
+    started: float
+    """Reading of `time.perf_counter` that the budget counts from."""
+    argv: Sequence[str] | None = None
+    """Arguments; None stands for those of the process."""
+
+
+@dataclass
+class Session:
+    """What one run gathers: the environment once it is known, and the records as they are finished."""
+
+    writer: RunWriter | None = None
+    records: list[Record] = field(default_factory=list)
+
+    def keep(self, record: Record) -> None:
+        """Take a finished record, on disk first."""
+        if self.writer is not None:
+            self.writer.append(record)
+        self.records.append(record)
+
+
+def execute(run: Run) -> int:
+    """Measure what is planned and return the exit code.
+
+    Raises:
+        UsageError: the GPU named does not fit the device.
+        OutputError: stdout cannot be written.
+    """
+    from bench.harness.calibrate import ceilings_of
+    from results.store import RunWriter
+
+    args, session, interrupted = run.args, Session(), False
+    try:
+        ceilings = ceilings_of(run.device, args.gpu)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    with Progress(args.quiet) as progress:
+        use_threads(run.device)
+        ceilings = calibrated(args, run.rows, run.device, ceilings, progress)
+        environment = stamp(run.command, run.device, ceilings, run.settings, run.argv)
+        if not args.no_save:
+            session.writer = RunWriter.create(environment, run.command.rpartition(".")[2], args.output)
+        try:
+            measure_all(run, session, progress)
+        except KeyboardInterrupt:
+            interrupted = True
+            progress.note("interrupted: what was finished is kept")
+    show(args, environment, session)
+    if interrupted:
+        return INTERRUPTED
+    return WRONG_RESULT if any(record.status in ("invalid", "failed") for record in session.records) else OK
+
+
+def use_threads(device: Device) -> None:
+    """Set the threads of a CPU measurement to those that this process really has."""
+    if not device.is_gpu and device.threads:
+        import torch
+
+        torch.set_num_threads(device.threads)
+
+
+def calibrated(
+    args: argparse.Namespace, rows: Sequence[FamilyRow], device: Device, ceilings: Ceilings, progress: Progress
+) -> Ceilings:
+    """Return the ceilings with what has to be measured on this machine."""
+    from bench.harness.calibrate import MeasuredCeilings
+    from bench.matmul import OPS as MATMUL
+    from results.store import runs_directory
+
+    dtypes = dict.fromkeys(row.case.dtype for _, row in rows if not row.refused)
+    measured = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
+    return measured.complete(ceilings, dtypes, MATMUL[0], again=args.recalibrate)
+
+
+def stamp(
+    command: str, device: Device, ceilings: Ceilings, settings: Settings, argv: Sequence[str] | None
+) -> Environment:
+    """Return the environment of this run; `argv` None stands for the arguments of the process."""
+    from bench.harness import device as machine
+    from results.store import new_run_id
+
+    return Environment(
+        run_id=new_run_id(),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        argv=tuple(machine.command_line(command, argv)),
+        device=device.to_dict(),
+        host=machine.host(),
+        versions=machine.versions(),
+        git=machine.git_state(),
+        hardware=ceilings.to_dict(),
+        settings=asdict(settings),
+    )
+
+
+def measure_all(run: Run, session: Session, progress: Progress) -> None:
+    """Measure row by row, each kept as soon as it is finished."""
+    from bench.harness.cost import CostEstimator
+    from bench.harness.runner import Runner
+
+    args, settings = run.args, run.settings
+    deadline = None if settings.budget_s is None else run.started + settings.budget_s
+    estimator = CostEstimator(run.device, settings.fill, settings.seed)
+    runners: dict[str, Runner] = {}
+    progress.expect(len(run.rows))
+    for family, row in run.rows:
+        if family not in runners:
+            runners[family] = Runner(family, run.device, settings, estimator, deadline=deadline)
+        progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}")
+        record = runners[family].measure(row)
+        session.keep(record)
+        progress.advance()
+        if args.verbose:
+            progress.note(describe(record))
+
+
+def show(args: argparse.Namespace, environment: Environment, session: Session) -> None:
+    """Print what was measured, draw it where that was asked for, and say where it is kept.
+
+    Raises:
+        OutputError: stdout cannot be written.
+        PlotError: the picture cannot be drawn or written.
+    """
+    from roofline.plot import plot_run
+
+    saved = session.writer.path if session.writer else None
+    print_run(environment, session.records, args.format, args.baseline, saved)
+    if args.plot is not None:
+        plot_run(environment, session.records, args.plot)
+        print_path("plot", args.plot, args.format)
