@@ -1,16 +1,18 @@
-"""`python -m bench`: what there is to measure."""
+"""`python -m bench`: what there is to measure, and all of it in one run."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.harness.arguments import Parser
+from bench.harness import suite
+from bench.harness.arguments import Parser, UsageError
+from bench.harness.cli import guarded
 from bench.harness.op import Op
-from bench.harness.table import console_of, prepare_streams, print_out
+from bench.harness.table import OutputError, console_of, print_out
 
 EPILOG = """\
 Each family is a command of its own, with its own --help:
@@ -28,11 +30,11 @@ def families() -> dict[str, tuple[Op, ...]]:
     return found
 
 
-def print_list() -> None:
+def print_list(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     """Print every op with its command, formula and dtypes.
 
     Raises:
-        OSError: stdout cannot be written.
+        OutputError: stdout cannot be written.
     """
     from rich import box
     from rich.table import Table
@@ -42,14 +44,20 @@ def print_list() -> None:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for title in ("command", "op", "formula", "shape", "dtypes", "providers"):
         table.add_column(title, overflow="fold")
-    for family, ops in families().items():
+    for family, ops in families.items():
         names = ", ".join(provider_names(family))
         for op in ops:
             table.add_row(f"bench.{family}", op.name, op.formula, "x".join(op.axes), ", ".join(op.dtypes), names)
+    if sys.stdout is None:
+        raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
     console = console_of(sys.stdout)
     with console.capture() as captured:
         console.print(table, markup=False)
-    print_out(captured.get())
+    try:
+        print_out(captured.get())
+    except OSError as error:
+        raise OutputError(f"cannot write the output: {error.strerror}") from None
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,16 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    commands.add_parser("list", help="the operations that can be measured, with their commands")
-    parser.parse_args(argv)
-    prepare_streams()
-    if sys.stdout is None:
-        parser.error("stdout is closed")
-    try:
-        print_list()
-    except OSError as error:
-        parser.error(f"cannot write the output: {error.strerror}")
-    return 0
+    listing = commands.add_parser("list", help="the operations that can be measured, with their commands")
+    listing.set_defaults(run=print_list)
+    suite.add_parser(commands)
+    return guarded(parser, lambda args: int(args.run(args, families(), argv)), argv)
 
 
 if __name__ == "__main__":

@@ -103,28 +103,30 @@ def build_parser(
     )
     what = parser.add_argument_group("what to measure")
     if len(ops) > 1:
-        _add_list(what, "--op", f"operations: {', '.join(op.name for op in ops)} (default: all)")
+        add_list(what, "--op", f"operations: {', '.join(op.name for op in ops)} (default: all)")
     dtypes = list(dict.fromkeys(dtype for op in ops for dtype in op.dtypes))
-    _add_list(what, "--dtype", f"dtypes: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
+    add_list(what, "--dtype", f"dtypes: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
     axes = " or ".join(dict.fromkeys("x".join(op.axes) for op in ops))
-    _add_list(what, "--shape", f"shapes {axes}, a single number, or a range start:stop:step in place of any number")
+    add_list(what, "--shape", f"shapes {axes}, a single number, or a range start:stop:step in place of any number")
     if all(op.is_sized for op in ops):
-        _add_list(what, "--size", "instead of a shape: bytes of one operand, such as 256MiB or 1GB")
+        add_list(what, "--size", "instead of a shape: bytes of one operand, such as 256MiB or 1GB")
     for option in options:
         default = option.default(DEFAULT_DTYPE)
-        _add_list(what, f"--{option.name}", f"{option.help} (default: {default})")
-    _add_list(what, "--provider", f"who computes: {', '.join(provider_names(family))} (default: torch, newest triton)")
+        add_list(what, f"--{option.name}", f"{option.help} (default: {default})")
+    add_list(what, "--provider", f"who computes: {', '.join(provider_names(family))} (default: torch, newest triton)")
     what.add_argument("--baseline", metavar="NAME", help="provider that the others are set against")
-    _add_how(parser.add_argument_group("how to measure"))
-    _add_output(parser.add_argument_group("what to do with it"))
+    add_how(parser.add_argument_group("how to measure"))
+    add_output(parser.add_argument_group("what to do with it"))
     return parser
 
 
-def _add_list(group: Any, name: str, text: str) -> None:
+def add_list(group: Any, name: str, text: str) -> None:
+    """Add an option that takes a comma-separated list and may repeat."""
     group.add_argument(name, metavar="LIST", type=words, action="extend", default=None, help=text)
 
 
-def _add_how(group: Any) -> None:
+def add_how(group: Any) -> None:
+    """Add the options that say how to measure, the same for all commands."""
     seconds = number(1e-3, MAX_BUDGET_S, "a number of seconds from 0.001 to 1e9")
     whole = number(0, MAX_SEED, "a whole number from 0 to 2^63 - 1", int)
     group.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
@@ -136,7 +138,8 @@ def _add_how(group: Any) -> None:
     group.add_argument("--recalibrate", action="store_true", help="measure the roofs of this machine anew")
 
 
-def _add_output(group: Any) -> None:
+def add_output(group: Any) -> None:
+    """Add the options that say what becomes of the measurements, the same for all commands."""
     group.add_argument("--format", choices=FORMATS, default="table", help="of what goes to stdout (default: table)")
     group.add_argument("--output", metavar="PATH", type=path, help="file or folder for the run file")
     group.add_argument("--no-save", action="store_true", help="keep no run file")

@@ -6,7 +6,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,26 +39,37 @@ def main(
         argv: arguments, by default those of the process.
     """
     family = Path(file).stem
+    parser = build_parser(family, doc or "", examples, ops, options)
+    return guarded(parser, lambda args: run(family, args, ops, options, argv), argv)
+
+
+def guarded(
+    parser: argparse.ArgumentParser, body: Callable[[argparse.Namespace], int], argv: Sequence[str] | None
+) -> int:
+    """Run a command and return its exit code; what a user can do wrong takes one line, whatever the command."""
     if argv is None:
         leave_when_interrupted()
     prepare_streams()
-    args = build_parser(family, doc or "", examples, ops, options).parse_args(argv)
+    args = parser.parse_args(argv)
+    from bench.harness.device import NoDeviceError
     from results.store import StoreError
     from roofline.plot import PlotError
 
     try:
-        return run(family, args, ops, options, argv)
+        return body(args)
     except (UsageError, OutputError, StoreError, PlotError) as error:
-        return _fail(family, str(error), USAGE)
+        return _fail(parser.prog, str(error), USAGE)
+    except NoDeviceError as error:
+        return _fail(parser.prog, str(error), NO_DEVICE)
     except KeyboardInterrupt:
-        return _fail(family, "interrupted", INTERRUPTED)
+        return _fail(parser.prog, "interrupted", INTERRUPTED)
     finally:
         if argv is None:
             exit_undisturbed()
 
 
-def _fail(family: str, message: str, code: int) -> int:
-    say(f"python -m bench.{family}: error: {' '.join(message.split())}")
+def _fail(prog: str, message: str, code: int) -> int:
+    say(f"{prog}: error: {' '.join(message.split())}")
     return code
 
 
@@ -73,22 +84,21 @@ def run(
 
     Raises:
         UsageError: something asked for cannot be.
+        NoDeviceError: the device is not there.
         OutputError: stdout cannot be written.
     """
     from bench.harness import device, providers, runner
 
     names = check_arguments(family, args, ops, options)
     start = time.perf_counter()
-    try:
-        under_test = device.detect(args.device)
-    except device.NoDeviceError as error:
-        return _fail(family, str(error), NO_DEVICE)
+    under_test = device.detect(args.device)
     raise_when_interrupted()
     settings = runner.Settings(args.fill, args.cache, args.budget, args.seed)
     cases = make_cases(args, ops, options, under_test.type)
     rows = runner.plan(cases, names or providers.default_providers(family, under_test), under_test, settings)
     refuse_if_none_can_run(rows)
-    return execute(Run(f"bench.{family}", args, under_test, settings, [(family, row) for row in rows], start, argv))
+    pairs = [(family, row) for row in rows]
+    return execute(Run(f"bench.{family}", family, args, under_test, settings, pairs, start, argv))
 
 
 def check_arguments(family: str, args: argparse.Namespace, ops: Sequence[Op], options: Sequence[Option]) -> list[str]:
@@ -98,14 +108,27 @@ def check_arguments(family: str, args: argparse.Namespace, ops: Sequence[Op], op
         UsageError: a value that cannot be, or a place where nothing can be written.
         PlotError: the picture cannot be written.
     """
+    if sys.stdout is None:
+        raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
+    if args.no_save and args.output is not None:
+        raise UsageError("--no-save and --output exclude each other; give one of them")
+    make_cases(args, ops, options, "cpu")
+    names = chosen_providers(args, family)
+    check_places(args)
+    return names
+
+
+def check_places(args: argparse.Namespace) -> None:
+    """Find a GPU name that is none, and places where nothing can be written, before anything is measured.
+
+    Raises:
+        UsageError: with the name or the place.
+        PlotError: the picture cannot be written.
+    """
     from results.store import runs_directory
     from roofline.hardware import UnknownGpuError, find_gpu
     from roofline.plot import check_path
 
-    if sys.stdout is None:
-        raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
-    make_cases(args, ops, options, "cpu")
-    names = chosen_providers(args, family)
     if args.gpu is not None:
         try:
             find_gpu(args.gpu)
@@ -119,7 +142,6 @@ def check_arguments(family: str, args: argparse.Namespace, ops: Sequence[Op], op
             check_output(args.output or runs_directory())
     except OSError as error:
         raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None
-    return names
 
 
 def check_output(path: Path) -> None:

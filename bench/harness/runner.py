@@ -28,6 +28,13 @@ MIN_CAPABILITY = {"fp16": 5.3, "bf16": 8.0, "tf32": 8.0, "int8": 7.2, "fp8e4m3":
 
 Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities, table of arithmetic instruction throughput."""
 
+PREPARE_S_PER_BYTE = 2e-9
+"""Time to fill, copy and check a case, per byte of its work: what a two-core machine takes at best. A row that takes
+longer raises it for those that follow."""
+
+LEAST_BYTES = 2**20
+"""Cases with less work take a time of their own that has nothing to do with their bytes."""
+
 PREEMPTIONS_PER_S = 20.0
 """Involuntary context switches per second above which other processes took a CPU measurement's cores away. On a quiet
 machine there are a few. All samples may then be equally slow, so that the interval of the median tells nothing."""
@@ -156,6 +163,7 @@ class Runner:
         self._estimator = estimator or CostEstimator(device, settings.fill, settings.seed)
         self._limits = limits or (GPU_LIMITS if device.is_gpu else CPU_LIMITS)
         self._deadline = deadline
+        self._prepare_s_per_byte = PREPARE_S_PER_BYTE
 
     def measure(self, row: Row) -> Record:
         """Return the record of one row, whatever becomes of it."""
@@ -180,7 +188,7 @@ class Runner:
 
     def _measure(self, row: Row, blank: Record, provider: Provider) -> Record:
         """Return the record of a row that can run: verify, time, verify again."""
-        op, case, device = row.op, row.case, self._device
+        op, case, device, begin = row.op, row.case, self._device, time.perf_counter()
         rotation = inputs.plan_rotation(
             op.work(case).bytes, device.cache_bytes, device.free_bytes(), device.type, self._settings.cache
         )
@@ -197,6 +205,9 @@ class Runner:
         before = verify.check(op, case, sets[0], result)
         if not before.is_right:
             return replace(blank, status="invalid", reason=before.reason, verified={"before": before.to_dict()})
+
+        prepared_s = time.perf_counter() - begin
+        self._prepare_s_per_byte = max(self._prepare_s_per_byte, prepared_s / max(op.work(case).bytes, LEAST_BYTES))
 
         samples, latency_s, seen = self._time(calls, rotation.cache)
         last = len(sets) - 1 - self._settings.seed % max(1, len(sets) - 1)  # another copy than the first, if there is
@@ -228,10 +239,13 @@ class Runner:
 
     def _time(self, calls: list[samplers.Call], cache: str) -> tuple[Samples, float, dict[str, Any]]:
         """Return the samples, the host's latency, and clocks and power right after."""
-        sampler = samplers.make_sampler(calls, self._device, self._limits)
-        warm_up(sampler, self._limits.warm_up_s)
+        limits = self._limits
+        if self._deadline is not None:
+            limits = replace(limits, cap_s=min(limits.cap_s, max(0.0, self._deadline - time.perf_counter())))
+        sampler = samplers.make_sampler(calls, self._device, limits)
+        warm_up(sampler, limits.warm_up_s)
         switches, start = involuntary_switches(), time.perf_counter()
-        samples = collect(sampler, self._limits, cache)
+        samples = collect(sampler, limits, cache)
         switches_per_s = (involuntary_switches() - switches) / (time.perf_counter() - start)
         seen = telemetry(self._device) | {"involuntary_switches_per_s": switches_per_s}
         return samples, samplers.host_latency_s(calls, self._device.synchronize), seen
@@ -257,13 +271,16 @@ class Runner:
             if allowance_s <= 0:
                 return f"the budget of {self._settings.budget_s:g} s is spent"
             limit = f"the {plain(allowance_s, 2)} s that are left"
-        call_s = self._estimator.call_s(op, case)
-        if call_s is None or call_s * CALLS_PER_CASE <= allowance_s:
-            return None
+        spent_s = (self._settings.budget_s or allowance_s) - allowance_s
+        call_s = self._estimator.call_s(op, case) or 0.0
         case_s = call_s * CALLS_PER_CASE
+        if self._deadline is not None:
+            case_s += self._prepare_s_per_byte * op.work(case).bytes
+        if case_s <= allowance_s:
+            return None
         return (
             f"estimated {plain(call_s, 2)} s a launch and {plain(case_s, 2)} s for the case, more than {limit}; "
-            f"--budget {max(1, round(case_s * 1.5))} would allow it"
+            f"--budget {max(1, round(spent_s + case_s * 1.5))} would allow it"
         )
 
     def _release(self) -> None:

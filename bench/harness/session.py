@@ -30,7 +30,9 @@ class Run:
     """What is to be measured, decided before anything is."""
 
     command: str
-    """The module that was run, `bench.matmul`; its last part names the run file."""
+    """What follows `python -m`, before the arguments: `bench.matmul`."""
+    name: str
+    """The middle of the run file's name: `matmul`."""
     args: argparse.Namespace
     device: Device
     settings: Settings
@@ -40,6 +42,8 @@ class Run:
     """Reading of `time.perf_counter` that the budget counts from."""
     argv: Sequence[str] | None = None
     """Arguments; None stands for those of the process."""
+    always_draw: bool = False
+    """Whether the picture is drawn beside the run file where no other place is named."""
 
 
 @dataclass
@@ -76,12 +80,14 @@ def execute(run: Run) -> int:
         ceilings = calibrated(args, run.rows, run.device, ceilings, progress)
         environment = stamp(run.command, run.device, ceilings, run.settings, run.argv)
         if not args.no_save:
-            session.writer = RunWriter.create(environment, run.command.rpartition(".")[2], args.output)
+            session.writer = RunWriter.create(environment, run.name, args.output)
         try:
             measure_all(run, session, progress)
         except KeyboardInterrupt:
             interrupted = True
             progress.note("interrupted: what was finished is kept")
+    if run.always_draw and args.plot is None and session.writer is not None:
+        args.plot = session.writer.path.with_suffix(".png")
     show(args, environment, session)
     if interrupted:
         return INTERRUPTED

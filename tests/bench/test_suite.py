@@ -1,0 +1,64 @@
+"""`python -m bench suite`: what it plans, in which order, and the whole of a short run."""
+
+import json
+
+import pytest
+
+from bench import __main__ as command
+from bench.harness.arguments import UsageError
+from bench.harness.suite import by_information, check_words, planned
+
+
+def families():
+    return command.families()
+
+
+def test_every_op_is_planned_at_all_its_default_shapes():
+    cases = planned(None, families(), "cpu")
+    for family, ops in families().items():
+        for op in ops:
+            found = [case for name, planned_op, case in cases if (name, planned_op.name) == (family, op.name)]
+            assert len(found) == len(op.default_shapes["cpu"]), op.name
+            assert {case.dtype for case in found} == {"bf16"}
+
+
+def test_an_op_without_a_dtype_goes_without_it():
+    ops = {op.name for _, op, _ in planned(["int8"], families(), "cpu")}
+    assert ops == {"matmul"}
+
+
+def test_the_largest_case_of_every_op_comes_before_any_other_and_matmul_leads():
+    cases = by_information(planned(["bf16", "fp32"], families(), "cpu"))
+    kinds = [(op.name, case.dtype) for _, op, case in cases]
+    firsts = len(set(kinds))
+    assert len(set(kinds[:firsts])) == firsts
+    assert [name for name, _ in kinds[:2]] == ["matmul", "matmul"]
+    for kind in set(kinds):
+        sizes = [op.work(case).bytes for _, op, case in cases if (op.name, case.dtype) == kind]
+        assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize(("given", "message"), [(["bf15"], "unknown dtype 'bf15'; there are: bf16"), ([], "is empty")])
+def test_a_word_that_nothing_has_is_refused(given, message):
+    with pytest.raises(UsageError, match=message):
+        check_words("dtype", given, {"bf16"})
+
+
+def test_a_short_run_keeps_one_file_with_a_picture_beside_it(capsys, runs):
+    assert command.main(["suite", "--budget", "6", "--format", "json", "-q", "--provider", "torch"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["environment"]["argv"][:4] == ["python", "-m", "bench", "suite"]
+    assert {record["op"] for record in document["records"]} >= {"matmul", "dot", "gelu", "matvec"}
+    files = [path for path in runs.rglob("*-suite-*.jsonl")]
+    assert len(files) == 1
+    assert files[0].with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert len(files[0].read_text(encoding="utf-8").splitlines()) == 1 + len(document["records"])
+
+
+def test_mistakes_take_one_line(capsys):
+    assert command.main(["suite", "--dtype", "bf15"]) == 2
+    assert command.main(["suite", "--provider", "magic"]) == 2
+    assert command.main(["suite", "--device", "cuda"]) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("python -m bench: error: ") for line in lines)
