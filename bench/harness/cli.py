@@ -112,6 +112,8 @@ def check_arguments(family: str, args: argparse.Namespace, ops: Sequence[Op], op
         raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
     if args.no_save and args.output is not None:
         raise UsageError("--no-save and --output exclude each other; give one of them")
+    if args.no_save and args.output is not None:
+        raise UsageError("--no-save and --output exclude each other; give one of them")
     make_cases(args, ops, options, "cpu")
     names = chosen_providers(args, family)
     check_places(args)

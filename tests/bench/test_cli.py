@@ -244,6 +244,7 @@ def test_settings_are_kept_with_the_run_and_the_row(capsys, runs):
     words = ("--shape", "16", "--fill", "normal", "--cache", "warm", "--seed", "7", "--budget", "60")
     assert commands.here("matmul", *words) == 0
     run = load_run(commands.run_files(runs)[0])
+    assert run.environment.argv == ("python", "-m", "bench.matmul", *words, "--device", "cpu")
     assert run.environment.settings == {"fill": "normal", "cache": "warm", "budget_s": 60.0, "seed": 7}
     (record,) = run.records
     assert (record.fill, record.cache, record.copies) == ("normal", "warm", 1)

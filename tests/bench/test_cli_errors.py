@@ -63,6 +63,7 @@ NAMES = [
     ("matmul --format xml", "argument --format: invalid choice: 'xml'"),
     ("matmul --fill ones", "argument --fill: invalid choice: 'ones'"),
     ("matmul --cache hot", "argument --cache: invalid choice: 'hot'"),
+    ("matmul --no-save --output run.jsonl", "--no-save and --output exclude each other; give one of them"),
     ("matmul --nosuch", "unrecognized arguments: --nosuch"),
     ("matmul 4096", "unrecognized arguments: 4096"),
     ("matmul --op matmul", "unrecognized arguments: --op matmul"),

@@ -176,6 +176,19 @@ def test_ctrl_c_before_the_arguments_are_read_is_one_line():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted before anything was measured\n")
 
 
+def test_ctrl_c_after_the_last_line_changes_nothing():
+    """What is left is to exit: libraries that clean up then would answer with a traceback of their own."""
+    text = (
+        "import os, signal, sys; from bench import matmul as m; from bench.harness.cli import main\n"
+        "sys.argv = ['bench.matmul', '--shape', '0']\n"
+        "code = main(m.__file__, m.__doc__, m.EXAMPLES, m.OPS, m.OPTIONS)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "raise SystemExit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], cwd=commands.ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
 def test_ctrl_c_that_is_ignored_stays_so(runs):
     """A shell starts background jobs of a script with SIGINT ignored; they go on when the script is interrupted."""
     process = start_many_rows_ignoring_interrupts()
