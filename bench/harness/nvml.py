@@ -95,7 +95,12 @@ def start() -> Reading:
 def driver_version() -> Reading:
     """Return the version of the driver as text, for example `580.95.05`."""
     started = start()
-    return started if started.error else call("nvmlSystemGetDriverVersion").map(str)
+    return started if started.error else call("nvmlSystemGetDriverVersion").map(_text)
+
+
+def _text(value: Any) -> str:
+    """Return a text, also where the binding of an old release gives bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def field_values(handle: Any, ids: Sequence[int]) -> dict[int, Reading]:

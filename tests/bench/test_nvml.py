@@ -80,6 +80,11 @@ def test_the_driver_is_told_without_a_gpu(replay, name, driver):
     assert nvml.driver_version() == driver
 
 
+def test_a_driver_version_in_bytes_is_text(replay, monkeypatch):
+    monkeypatch.setattr(replay("bare-metal").pynvml, "nvmlSystemGetDriverVersion", lambda: b"580.95.05")
+    assert nvml.driver_version() == Reading("580.95.05")
+
+
 # ---- errors --------------------------------------------------------------------------------------------------------
 
 
