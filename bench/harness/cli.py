@@ -110,10 +110,6 @@ def check_arguments(family: str, args: argparse.Namespace, ops: Sequence[Op], op
     """
     if sys.stdout is None:
         raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
-    if args.no_save and args.output is not None:
-        raise UsageError("--no-save and --output exclude each other; give one of them")
-    if args.no_save and args.output is not None:
-        raise UsageError("--no-save and --output exclude each other; give one of them")
     make_cases(args, ops, options, "cpu")
     names = chosen_providers(args, family)
     check_places(args)
@@ -131,6 +127,8 @@ def check_places(args: argparse.Namespace) -> None:
     from roofline.hardware import UnknownGpuError, find_gpu
     from roofline.plot import check_path
 
+    if args.no_save and args.output is not None:
+        raise UsageError("--no-save and --output exclude each other; give one of them")
     if args.gpu is not None:
         try:
             find_gpu(args.gpu)
