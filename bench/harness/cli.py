@@ -108,8 +108,6 @@ def check_arguments(family: str, args: argparse.Namespace, ops: Sequence[Op], op
         UsageError: a value that cannot be, or a place where nothing can be written.
         PlotError: the picture cannot be written.
     """
-    if sys.stdout is None:
-        raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
     make_cases(args, ops, options, "cpu")
     names = chosen_providers(args, family)
     check_places(args)
@@ -117,7 +115,7 @@ def check_arguments(family: str, args: argparse.Namespace, ops: Sequence[Op], op
 
 
 def check_places(args: argparse.Namespace) -> None:
-    """Find a GPU name that is none, and places where nothing can be written, before anything is measured.
+    """Find a GPU name that is none, and places where nothing can be written, stdout too, before measuring.
 
     Raises:
         UsageError: with the name or the place.
@@ -127,6 +125,8 @@ def check_places(args: argparse.Namespace) -> None:
     from roofline.hardware import UnknownGpuError, find_gpu
     from roofline.plot import check_path
 
+    if sys.stdout is None:
+        raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
     if args.no_save and args.output is not None:
         raise UsageError("--no-save and --output exclude each other; give one of them")
     if args.gpu is not None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.harness.arguments import UsageError, add_how, add_list, add_output, make_cases
+from bench.harness.arguments import COLUMNS, UsageError, add_how, add_list, add_output, make_cases
 from bench.harness.interrupt import raise_when_interrupted
 from bench.harness.op import Case, Op
 
@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
         "suite",
         help="all operations at their default sizes, the most informative first",
         description=DESCRIPTION,
-        epilog=EXAMPLES,
+        epilog=f"{COLUMNS}\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

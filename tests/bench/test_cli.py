@@ -47,9 +47,9 @@ except SystemExit as exit:
 """
 
 
-def help_of(module):
+def help_of(module, *words):
     """Return what `--help` prints, after checking that nothing heavy was imported for it."""
-    command = [sys.executable, "-c", HELP, module, "--help"]
+    command = [sys.executable, "-c", HELP, module, *words, "--help"]
     done = subprocess.run(command, cwd=commands.ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == "0 []\n"
     return done.stdout
@@ -60,13 +60,26 @@ def test_help_shows_formula_units_examples_and_exit_codes_without_torch(family):
     text = help_of(f"bench.{family}")
     module = importlib.import_module(f"bench.{family}")
     assert module.__doc__.strip() in text
-    for heading in ("FLOPs ", "Bytes ", "Source ", "columns:", "examples:"):
+    for heading in ("FLOPs ", "Bytes ", "Source "):
+        assert f"\n{heading}" in text
+    check_common_help(text)
+    for arguments, meaning in module.EXAMPLES:
+        assert re.search(rf"^  python -m bench\.{family} {re.escape(arguments)}  +{re.escape(meaning)}$", text, re.M)
+
+
+def check_common_help(text):
+    """Check what the help of each command that measures has: columns with their units, examples, exit codes."""
+    for heading in ("columns:", "examples:"):
         assert f"\n{heading}" in text
     for unit in ("TFLOP/s", "GFLOP/s", "GB/s", "FLOP/B", "seconds"):
         assert unit in text
     assert "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted" in text
-    for arguments, meaning in module.EXAMPLES:
-        assert re.search(rf"^  python -m bench\.{family} {re.escape(arguments)}  +{re.escape(meaning)}$", text, re.M)
+
+
+def test_help_of_the_suite_has_units_examples_and_exit_codes_without_torch():
+    text = help_of("bench", "suite")
+    check_common_help(text)
+    assert "\n  python -m bench suite --budget 20 --plot suite.png " in text
 
 
 def test_help_of_bench_names_the_list_without_torch():

@@ -53,8 +53,9 @@ def test_a_terminal_that_knows_ascii_only(runs, monkeypatch):
     assert len(load_run(runs / "caf\xe9.jsonl").records) == 1
 
 
-def test_a_closed_stdout_is_refused_before_measuring(runs):
-    command = f"{sys.executable} -m bench.matmul --shape 16 --device cpu >&-"
+@pytest.mark.parametrize("command", ["bench.matmul --shape 16 --device cpu", "bench suite", "bench list"])
+def test_a_closed_stdout_is_refused_before_measuring(runs, command):
+    command = f"{sys.executable} -m {command} >&-"
     done = subprocess.run(["sh", "-c", command], cwd=commands.ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "stdout is closed" in done.stderr
