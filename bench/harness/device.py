@@ -8,12 +8,12 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.harness import linux
+from bench.harness import linux, nvml
 from roofline.hardware import match_driver_name
 
 MIB = 2**20
@@ -143,55 +143,9 @@ def gpu_device(index: int) -> Device:
 
 def _memory_interface(uuid: str | None) -> tuple[float | None, int | None]:
     """Return the memory clock in Hz and the bus width in bits as NVML tells them, None where it does not."""
-    handle = nvml_handle(uuid)
-    if handle is None:
-        return None, None
-    import pynvml
-
-    clock_mhz = nvml_value(lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM))
-    bus_bits = nvml_value(lambda: pynvml.nvmlDeviceGetMemoryBusWidth(handle))
-    return (clock_mhz * 1e6 if clock_mhz else None), bus_bits
-
-
-def nvml_handle(uuid: str | None) -> Any:
-    """Return the NVML handle of the GPU with torch's `uuid`, or None: torch and NVML number the GPUs differently."""
-    if uuid is None:
-        return None
-
-    def find() -> Any:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
-
-    return nvml_value(find)
-
-
-def nvml_value(call: Callable[[], Any]) -> Any:
-    """Return what an NVML call returns, or None where the library, the driver or a permission is missing."""
-    try:
-        return call()
-    except Exception:  # NVML has an error class for each cause; none of them is the user's business here
-        return None
-
-
-def telemetry(device: Device) -> dict[str, Any]:
-    """Return clocks, power and temperature of the GPU now, in SI units; empty on a CPU, None where not readable."""
-    handle = nvml_handle(device.uuid) if device.type == "cuda" else None
-    if handle is None:
-        return {}
-    import pynvml
-
-    clock_mhz = nvml_value(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
-    power_mw = nvml_value(lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
-    celsius = nvml_value(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
-    return {
-        "sm_clock_hz": None if clock_mhz is None else clock_mhz * 1e6,
-        "power_w": None if power_mw is None else power_mw / 1e3,
-        "temperature_c": celsius,
-        "throttle": None,
-        "energy_j": None,
-    }
+    gpu = nvml.open_gpu(uuid)
+    bus_bits = gpu.memory_bus_bits().value
+    return gpu.max_memory_clock_hz().value, None if bus_bits is None else int(bus_bits)
 
 
 def slugify(name: str) -> str:
@@ -206,23 +160,14 @@ def versions() -> dict[str, str | None]:
     """Return the versions of what takes part in a measurement, None where it is not there."""
     import torch
 
-    found: dict[str, str | None] = {
+    has_gpu = torch.cuda.is_available()
+    return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "triton": installed_version("triton"),
-        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
-        "driver": None,
+        "cuda": torch.version.cuda if has_gpu else None,
+        "driver": nvml.driver_version().value if has_gpu else None,
     }
-    if torch.cuda.is_available():
-
-        def driver() -> str:
-            import pynvml
-
-            pynvml.nvmlInit()
-            return str(pynvml.nvmlSystemGetDriverVersion())
-
-        found["driver"] = nvml_value(driver)
-    return found
 
 
 def installed_version(distribution: str) -> str | None:

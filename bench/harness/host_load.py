@@ -124,7 +124,7 @@ def _cgroups(root: Path) -> dict[str, CgroupCounters]:
     controller is enabled) and scheduler/sched-bwc for version 1 (`throttled_time`, nanoseconds).
     """
     found: dict[str, CgroupCounters] = {}
-    for group in linux._groups("cpu", root):
+    for group in linux.groups("cpu", root):
         counts = dict(re.findall(r"^(\w+) ([0-9]{1,20})$", linux.text_of(group / "cpu.stat"), re.MULTILINE))
         if "nr_throttled" in counts and "throttled_usec" in counts:
             found[str(group)] = CgroupCounters(int(counts["nr_throttled"]), int(counts["throttled_usec"]) * 1e-6)

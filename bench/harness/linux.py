@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import platform
 import re
-import resource
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -35,14 +34,6 @@ def cpu_name(root: Path = ROOT) -> str:
     """Return the processor's name."""
     match = re.search(r"^model name\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
     return match[1].strip() if match else platform.machine()
-
-
-def involuntary_switches() -> int:
-    """Return how often the scheduler took a core away from a thread of this process, so far.
-
-    Source: getrusage(2), `ru_nivcsw`.
-    """
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def usable_threads(affinity_cpus: int, quota_cpus: float | None) -> int:
@@ -84,7 +75,7 @@ def cpu_quota(root: Path = ROOT) -> float | None:
     Source: Linux documentation, cgroup-v2 `cpu.max` (quota and period) and cgroup-v1 `cpu.cfs_quota_us`.
     """
     quotas = []
-    for group in _groups("cpu", root):
+    for group in groups("cpu", root):
         both = re.fullmatch(r"([0-9]{1,15}) ([0-9]{1,15})", text_of(group / "cpu.max"))
         quota = int(both[1]) if both else count_of(group / "cpu.cfs_quota_us")
         period = int(both[2]) if both else count_of(group / "cpu.cfs_period_us")
@@ -111,7 +102,7 @@ def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
 
     Source: Linux documentation, cgroup-v2 `memory.max`, `memory.current`, `memory.stat`, and their names in v1.
     """
-    for group in _groups("memory", root):
+    for group in groups("memory", root):
         for limit_name, used_name in (
             ("memory.max", "memory.current"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -123,7 +114,7 @@ def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
                 yield limit, max(0, used - (int(inactive[1]) if inactive else 0))
 
 
-def _groups(controller: str, root: Path) -> Iterator[Path]:
+def groups(controller: str, root: Path) -> Iterator[Path]:
     """Yield the folders of the control group that this process is in and of those around it, v2 and v1.
 
     In a container the mounted tree may begin at the process's own group, whatever its path is said to be, so the top

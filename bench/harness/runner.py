@@ -13,10 +13,10 @@ from typing import Any
 
 from bench.harness import inputs, samplers, verify
 from bench.harness.cost import CALLS_PER_CASE, CostEstimator
-from bench.harness.device import Device, telemetry
-from bench.harness.linux import involuntary_switches
+from bench.harness.device import Device
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers import Provider, ProviderUnavailableError, load, numerics
+from bench.harness.telemetry import Monitor, row_telemetry, slowdowns
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, Samples, collect, warm_up
 from results.record import MAX_COUNT, Record
 
@@ -34,6 +34,9 @@ longer raises it for those that follow."""
 
 LEAST_BYTES = 2**20
 """Cases with less work take a time of their own that has nothing to do with their bytes."""
+
+POWER_CAP = "sw_power_cap"
+"""The cause of a slowdown that is normal under load: the power limit holds the clock."""
 
 PREEMPTIONS_PER_S = 20.0
 """Involuntary context switches per second above which other processes took a CPU measurement's cores away. On a quiet
@@ -163,6 +166,7 @@ class Runner:
         self._estimator = estimator or CostEstimator(device, settings.fill, settings.seed)
         self._limits = limits or (GPU_LIMITS if device.is_gpu else CPU_LIMITS)
         self._deadline = deadline
+        self._monitor = Monitor(device)
         self._prepare_s_per_byte = PREPARE_S_PER_BYTE
 
     def measure(self, row: Row) -> Record:
@@ -209,7 +213,7 @@ class Runner:
         prepared_s = time.perf_counter() - begin
         self._prepare_s_per_byte = max(self._prepare_s_per_byte, prepared_s / max(op.work(case).bytes, LEAST_BYTES))
 
-        samples, latency_s, seen = self._time(calls, rotation.cache)
+        samples, latency_s, seen = self._time(calls, rotation.cache, blank.flops)
         last = len(sets) - 1 - self._settings.seed % max(1, len(sets) - 1)  # another copy than the first, if there is
         result = verify.run_poisoned(calls[last], sets[last].out, device.synchronize)
         after = verify.check(op, case, sets[last], result)
@@ -230,27 +234,27 @@ class Runner:
             converged=samples.converged,
             host_latency_s=latency_s,
             first_call_s=first_call_s,
-            flags=self._flags(samples, latency_s, seen["involuntary_switches_per_s"]),
+            flags=self._flags(samples, latency_s, seen),
             telemetry=seen,
             verified=verified,
             copies=rotation.copies,
             source_sha256=provider.source_sha256,
         )
 
-    def _time(self, calls: list[samplers.Call], cache: str) -> tuple[Samples, float, dict[str, Any]]:
-        """Return the samples, the host's latency, and clocks and power right after."""
+    def _time(self, calls: list[samplers.Call], cache: str, flops: int | None) -> tuple[Samples, float, dict[str, Any]]:
+        """Return the samples, the host's latency, and what the device and its host did meanwhile."""
         limits = self._limits
         if self._deadline is not None:
             limits = replace(limits, cap_s=min(limits.cap_s, max(0.0, self._deadline - time.perf_counter())))
         sampler = samplers.make_sampler(calls, self._device, limits)
         warm_up(sampler, limits.warm_up_s)
-        switches, start = involuntary_switches(), time.perf_counter()
+        before = self._monitor.snapshot()
         samples = collect(sampler, limits, cache)
-        switches_per_s = (involuntary_switches() - switches) / (time.perf_counter() - start)
-        seen = telemetry(self._device) | {"involuntary_switches_per_s": switches_per_s}
+        launches = len(samples.samples_s) * samples.launches_per_sample
+        seen = row_telemetry(before, self._monitor.snapshot(), launches=launches, flops=flops)
         return samples, samplers.host_latency_s(calls, self._device.synchronize), seen
 
-    def _flags(self, samples: Samples, latency_s: float, switches_per_s: float) -> tuple[str, ...]:
+    def _flags(self, samples: Samples, latency_s: float, seen: dict[str, Any]) -> tuple[str, ...]:
         """Return the short warnings of a measurement."""
         flags = []
         if not samples.converged:
@@ -259,8 +263,13 @@ class Runner:
             flags.append("not-cold")
         if self._device.is_gpu and latency_s > 2 * samples.median_s:
             flags.append("launch-limited")
-        if not self._device.is_gpu and switches_per_s > PREEMPTIONS_PER_S:
+        if not self._device.is_gpu and (seen["involuntary_switches_per_s"] or 0.0) > PREEMPTIONS_PER_S:
             flags.append("preempted")
+        causes = slowdowns(seen)
+        if POWER_CAP in causes:
+            flags.append("power-limited")
+        if set(causes) - {POWER_CAP}:
+            flags.append("throttled")
         return tuple(flags)
 
     def _too_long(self, op: Op, case: Case) -> str | None:

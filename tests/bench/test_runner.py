@@ -507,12 +507,34 @@ class Samples:
 )
 def test_flags_say_what_a_reader_must_know(device, samples, latency_s, switches_per_s, flags):
     made = Runner("elementwise", device, Settings(), NoEstimate())
-    assert made._flags(samples, latency_s, switches_per_s) == flags
+    assert made._flags(samples, latency_s, {"involuntary_switches_per_s": switches_per_s}) == flags
+
+
+@pytest.mark.parametrize(
+    ("shares", "flags"),
+    [
+        ({"sw_power_cap": 0.9, "hw_thermal": 0.0}, ("power-limited",)),
+        ({"sw_power_cap": 0.0, "hw_thermal": 0.5}, ("throttled",)),
+        ({"sw_power_cap": 0.5, "sw_thermal": 0.5}, ("power-limited", "throttled")),
+        ({"sw_power_cap": None, "hw_thermal": 0.001}, ()),
+    ],
+)
+def test_a_gpu_that_was_held_back_says_by_what(shares, flags):
+    made = Runner("elementwise", GPU, Settings(), NoEstimate())
+    seen = {"involuntary_switches_per_s": None, "throttle": shares, "throttle_resolution": 0.1}
+    assert made._flags(Samples(), 1e-3, seen) == flags
+
+
+def test_a_row_carries_what_was_seen_meanwhile(providers):
+    record = measure("right")
+    assert record.status == "ok"
+    assert record.telemetry["window_s"] > 0
+    assert record.telemetry["sm_clock_hz"] is None
 
 
 def test_a_warm_run_that_was_asked_for_is_not_flagged():
     made = Runner("elementwise", CPU, Settings(cache="warm"), NoEstimate())
-    assert made._flags(Samples(cache="warm"), 0.0, 0.0) == ()
+    assert made._flags(Samples(cache="warm"), 0.0, {"involuntary_switches_per_s": None}) == ()
 
 
 def test_a_gpu_gives_its_memory_back_after_each_row_even_a_failed_one(providers, monkeypatch):

@@ -49,7 +49,7 @@ def test_a_short_run_keeps_one_file_with_a_picture_beside_it(capsys, runs):
     document = json.loads(capsys.readouterr().out)
     assert document["environment"]["argv"][:4] == ["python", "-m", "bench", "suite"]
     assert {record["op"] for record in document["records"]} >= {"matmul", "dot", "gelu", "matvec"}
-    files = [path for path in runs.rglob("*-suite-*.jsonl")]
+    files = list(runs.rglob("*-suite-*.jsonl"))
     assert len(files) == 1
     assert files[0].with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert len(files[0].read_text(encoding="utf-8").splitlines()) == 1 + len(document["records"])
