@@ -331,3 +331,10 @@ def test_what_is_compiled_is_what_the_reference_computes(name):
     op, case = OPS[name], case_of(name, "fp64", *[9, 5, 4][: len(OPS[name].axes)])
     data = make_sets(op, case, Filler("normal", "fp64", CPU, 0), CPU, 1)[0]
     assert torch.allclose((op.expression or op.reference)(*data.inputs), op.reference(*data.inputs), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [("int8", "nn"), ("int8", "nt"), ("fp8e4m3", "nt")])
+def test_what_is_compiled_for_narrow_dtypes_is_what_is_run_eagerly(dtype, layout):
+    op, case = OPS["matmul"], case_of("matmul", dtype, 32, 48, 64, layout=layout)
+    data = make_sets(op, case, Filler("uniform", dtype, CPU, 0), CPU, 1)[0]
+    assert check(op, case, data, op.expression(*data.inputs)).is_right
