@@ -6,6 +6,8 @@ Words are integers, so a sum in any order is exact and the smallest slip in an a
 import pytest
 import torch
 
+from bench.harness import bandwidth, compute_peak
+from bench.harness.device import MIB, Device
 from kernels.bandwidth import v1_tiles
 from kernels.bandwidth.v1_tiles import Config
 from kernels.fma import v1_chains
@@ -105,6 +107,51 @@ def test_the_empty_kernel_touches_nothing():
     x = torch.ones(8)
     v1_empty.launch(x)
     assert (x == 1).all()
+
+
+# ---- as `bench calibrate` launches them ----------------------------------------------------------------------------
+
+GPU = Device("cuda", "cpu", "gpu", "gpu", 50 * MIB, 2**40, sm_count=1)
+
+
+def test_every_stream_moves_the_bytes_it_counts():
+    size, start = 160 * 1024, 64 * 1024
+    arrays = bandwidth.Arrays(GPU, 2 * size)
+    checked = set()
+    for stream in bandwidth.triton_streams(GPU, arrays):
+        x, y, out = arrays.views(torch.int32, 2 * size, 0)
+        out.fill_(UNWRITTEN)
+        launch = stream.launch(size, start)
+        launch.call()
+        operands = {"read": 1, "write": 1, "copy": 2, "triad": 3}[stream.mix]
+        count, first = launch.work // operands // 4, start // 4
+        expected = {
+            "read": torch.full((count,), UNWRITTEN, dtype=torch.int32),
+            "write": wrapped(torch.arange(count) * v1_tiles.FACTOR),
+            "copy": x[first : first + count],
+            "triad": wrapped(x[first : first + count].long() + v1_tiles.FACTOR * y[first : first + count].long()),
+        }[stream.mix]
+        assert torch.equal(out[first : first + count], expected), stream.name
+        assert (out[:first] == UNWRITTEN).all(), stream.name
+        assert (out[first + count :] == UNWRITTEN).all(), stream.name
+        checked.add(stream.mix)
+    assert checked == set(bandwidth.MIXES)
+
+
+def test_every_cache_stream_can_be_launched():
+    arrays = bandwidth.Arrays(GPU, MIB)
+    for stream in bandwidth.cache_streams(GPU, arrays, launch_bytes=2 * MIB):
+        launch = stream.launch(128 * 1024, 0)
+        launch.call()
+        assert MIB < launch.work <= 2 * MIB
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16"])
+def test_every_fma_candidate_can_be_launched(dtype, monkeypatch):
+    monkeypatch.setattr(compute_peak, "ISSUE_SLOTS", 2**14)
+    launches = [candidate.prepare() for candidate in compute_peak.gpu_fma_candidates(dtype, GPU)]
+    assert len({launch.work for launch in launches}) == 1
+    launches[0].call()
 
 
 def refused(call, *arguments, **options):
