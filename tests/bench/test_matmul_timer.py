@@ -56,6 +56,17 @@ def test_a_shape_is_prepared_once(calls):
     assert len(calls) == 1
 
 
+def test_times_are_those_of_one_launch(monkeypatch):
+    class FourLaunches:
+        method, launches_per_sample = "graph", 4
+
+        def sample(self):
+            return 1.0
+
+    monkeypatch.setattr(matmul_timer, "make_sampler", lambda calls, device, limits: FourLaunches())
+    assert timer()(SHAPES[0], 3) == (0.25, 0.25, 0.25)
+
+
 def test_zeros_are_zeros(calls):
     timer(fill="zeros")(SHAPES[0], 1)
     assert not calls[0].args[0].any()
