@@ -269,7 +269,8 @@ def plateau(points: Sequence[Point], config: str, cache_bytes: int, summary: Sum
         summary: the time that stands for the samples of a point.
 
     Raises:
-        NotMeasuredError: no working set fits.
+        NotMeasuredError: no working set fits, or larger ones are read faster, so that it was not the cache that was
+            measured: on a busy machine each launch waits for its turn, and the bytes hardly matter.
     """
     inside = [point for point in points if point.working_set_bytes <= cache_bytes]
     if not inside:
@@ -277,6 +278,12 @@ def plateau(points: Sequence[Point], config: str, cache_bytes: int, summary: Sum
     bar = PLATEAU * max(point.value(summary) for point in inside)
     level = [point for point in inside if point.value(summary) >= bar]
     values = [point.value(summary) for point in level]
+    beyond = max((point.value(summary) for point in points if point.working_set_bytes > cache_bytes), default=0.0)
+    if beyond * PLATEAU > median(values):
+        raise NotMeasuredError(
+            f"{median(values) / 1e9:.3g} GB/s inside the last-level cache and {beyond / 1e9:.3g} GB/s beyond it: launches "
+            "were measured, not the cache; is the machine busy?"
+        )
     return Plateau(
         value=median(values),
         ci95=median_ci95(values),

@@ -244,6 +244,14 @@ def test_a_dip_inside_the_plateau_is_not_its_end():
     assert found.working_sets_bytes == (MIB, 4 * MIB, 8 * MIB)
 
 
+def test_a_curve_that_grows_beyond_the_cache_shows_no_cache():
+    busy = [Point(size, size, samples_of([8e-3])) for size in sizes(128 * MIB, MIB)]  # each launch waits for its turn
+    with pytest.raises(NotMeasuredError, match=r"^4\.19 GB/s inside the last-level cache and 16\.8 GB/s beyond it"):
+        plateau(busy, "simulated", 32 * MIB)
+    level = [Point(size, size, samples_of([size / 1e12])) for size in sizes(128 * MIB, MIB)]
+    assert plateau(level, "simulated", 32 * MIB).value == pytest.approx(1e12)  # a cache no faster than memory may be
+
+
 def test_no_size_inside_the_cache_is_refused():
     memory = Memory()
     points = warm_curve(memory.stream(), [64 * MIB], memory.measure, LIMITS)
