@@ -118,9 +118,9 @@ def collect(sampler: Sampler, limits: Limits, cache: str, now: Callable[[], floa
 def _interval(samples_s: list[float], looks: int) -> tuple[float, float]:
     """Return the 95 % interval of the median, widened where it was looked at more than once."""
     low, high = median_ci95(samples_s)
-    if looks <= 1:
-        return low, high
     middle = median(samples_s)
+    if looks <= 1 or middle == 0:
+        return low, high
     # Widened as ratios, so that the lower end stays a time.
     return middle * (low / middle) ** LOOKING_AGAIN, middle * (high / middle) ** LOOKING_AGAIN
 

@@ -1,0 +1,111 @@
+"""The protocol as a whole on simulated devices whose truth is known: is the median right, does its interval hold the
+truth as often as it says, and does each bad device get its flag and a good one none?"""
+
+import statistics
+
+import pytest
+from simulated_device import SimulatedDevice
+
+from bench.harness.evidence import Context, flags_of
+from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, collect
+from roofline.ceilings import Ceiling
+
+TRIALS = 200
+
+CACHE_BYTES = 50_000_000
+MEMORY_ROOF = Ceiling("bandwidth", "copy", 500e9, "measured", "simulated")
+PEAK = Ceiling("flops", "bf16", 1e15, "clock-limited", "simulated")
+
+
+def measure(device, limits=GPU_LIMITS):
+    return collect(device, limits, device.cache, now=device.now)
+
+
+def flag_names(bytes_moved=40_000_000, limits=GPU_LIMITS, **parameters):
+    """Return the flags of one row of a device, measured cold and warm."""
+    device = SimulatedDevice(**parameters)
+    warm = measure(SimulatedDevice(**parameters | {"cache": "warm", "seed": parameters["seed"] + 10**6}), CPU_LIMITS)
+    samples = measure(device, limits)
+    context = Context(
+        is_gpu=True,
+        tick_s=device.tick_s or 5e-7,
+        host_launch_s=5e-6,
+        target_half_width=limits.target_half_width,
+        flops=10**10,
+        bytes_moved=bytes_moved,
+        cache_bytes=CACHE_BYTES,
+        warm_s=warm.median_s,
+        memory_roof_bytes_per_s=MEMORY_ROOF.value,
+        peak=PEAK,
+        bandwidth=MEMORY_ROOF,
+        telemetry=device.telemetry(),
+        tail_s=2e-6,
+    )
+    return {flag.name for flag in flags_of(samples, context)}
+
+
+@pytest.mark.parametrize(
+    ("limits", "correlation", "runs"),
+    [(GPU_LIMITS, 0.0, 1000), (GPU_LIMITS, 0.3, 1000), (CPU_LIMITS, 0.0, 3000), (CPU_LIMITS, 0.2, 3000)],
+    ids=["gpu", "gpu, correlated", "cpu", "cpu, correlated"],
+)
+def test_95_percent_of_the_intervals_hold_the_true_median(limits, correlation, runs):
+    held = close = 0
+    for seed in range(runs):
+        device = SimulatedDevice(seed=seed, noise=0.03, correlation=correlation)
+        samples = measure(device, limits)
+        assert samples.converged
+        low, high = samples.ci95_s
+        assert (high - low) / 2 <= limits.target_half_width * samples.median_s
+        held += low <= device.launch_s <= high
+        close += abs(samples.median_s / device.launch_s - 1) <= limits.target_half_width  # 0.5 % on a GPU
+    assert 0.93 <= held / runs <= 0.97
+    assert close / runs >= 0.95
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.03])
+def test_medians_have_no_bias(noise):
+    errors = [measure(SimulatedDevice(seed=seed, noise=noise)).median_s / 1e-4 - 1 for seed in range(TRIALS)]
+    assert abs(statistics.mean(errors)) <= 4 * statistics.stdev(errors) / TRIALS**0.5
+    assert abs(statistics.median(errors)) < 0.001
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"noise": 0.03},
+        {"noise": 0.005},
+        {"noise": 0.03, "correlation": 0.3},
+        {"noise": 0.03, "limits": CPU_LIMITS},
+        {"noise": 0.01, "tick_s": 1e-6},  # a coarse tick, but not for samples of a millisecond
+        {"noise": 0.01, "slow_share": 0.05, "slow_by": 1.0},  # outliers are no second mode
+        {"noise": 0.01, "launch_s": 1e-3, "warm_gain": 1.0},  # arithmetic hides its bytes: warm is as fast, and may be
+    ],
+    ids=str,
+)
+def test_a_clean_device_gets_no_flag(parameters):
+    seen = [names for seed in range(TRIALS) if (names := flag_names(seed=seed, **parameters))]
+    assert len(seen) <= TRIALS * 0.01, seen
+
+
+@pytest.mark.parametrize(
+    ("flag", "parameters"),
+    [
+        ("drifting", {"noise": 0.01, "drift": 0.08}),
+        ("drifting", {"noise": 0.01, "drift": -0.08}),
+        ("drifting", {"noise": 0.03, "drift": 0.15}),
+        ("bimodal", {"noise": 0.01, "slow_share": 0.3, "slow_by": 0.08}),
+        ("bimodal", {"noise": 0.005, "slow_share": 0.7, "slow_by": 0.05}),
+        ("throttled", {"noise": 0.01, "throttled_share": 0.1}),
+        ("tick-limited", {"noise": 0.01, "tick_s": 3e-5}),
+        ("l2-suspect", {"noise": 0.03, "is_falsely_cold": True}),  # faster than the memory
+        ("l2-suspect", {"noise": 0.03, "is_falsely_cold": True, "bytes_moved": 25_000_000}),  # only as fast as warm
+    ],
+    ids=str,
+)
+def test_each_bad_device_gets_its_flag_and_no_other(flag, parameters):
+    seen = [flag_names(seed=seed, **parameters) for seed in range(TRIALS)]
+    # While the truth itself moves, no interval around it can become narrow.
+    also = {"not-converged"} if flag == "drifting" else set()
+    wrong = [names for names in seen if names - also != {flag}]
+    assert len(wrong) <= TRIALS * 0.01, wrong

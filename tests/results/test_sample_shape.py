@@ -1,0 +1,203 @@
+"""Outliers, two modes, drift: found where they are, with the right numbers, and not in plain noise."""
+
+import random
+
+import numpy as np
+import pytest
+
+from results.stats import (
+    LEAST_DRIFT,
+    MODE_SHARE,
+    drift,
+    half_width,
+    median_ci95,
+    outlier_count,
+    student_t_975,
+    two_modes,
+)
+
+SHAPES = {
+    "normal": lambda random, n: 1 + 0.03 * random.normal(size=n),
+    "narrow": lambda random, n: 1 + 0.001 * random.normal(size=n),
+    "uniform": lambda random, n: 1 + 0.2 * random.random(n),
+    "one-sided": lambda random, n: 1 + 0.1 * random.exponential(size=n),
+    "heavy-tailed": lambda random, n: 1 + 0.03 * random.laplace(size=n),
+    "outliers": lambda random, n: 1 + 0.01 * random.normal(size=n) + (random.random(n) < 0.04),
+}
+
+
+@pytest.mark.parametrize(("degrees", "deviate"), [(4, 2.776), (5, 2.571), (10, 2.228), (30, 2.042), (120, 1.980)])
+def test_students_t_is_that_of_the_tables(degrees, deviate):
+    assert student_t_975(degrees) == pytest.approx(deviate, rel=0.005)
+
+
+def test_a_width_around_nothing_is_no_fraction():
+    assert half_width((0.0, 1.0), 0.0) == float("inf")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_the_interval_of_very_few_samples_is_their_range(count):
+    samples = [1.0, 5.0, 2.0, 4.0, 3.0][:count]
+    assert median_ci95(samples) == (min(samples), max(samples))
+
+
+def test_samples_of_a_coarse_tick_keep_an_interval_that_holds_both_ticks():
+    # Half of the samples on either of two ticks: the median is at one or the other by chance.
+    samples = [1.0, 2.0] * 50
+    random.seed(1)
+    random.shuffle(samples)
+    assert median_ci95(samples) == (1.0, 2.0)
+
+
+def test_samples_that_alternate_do_not_get_an_interval_of_no_width():
+    samples = [1.0 + 0.1 * (i % 2) + 0.001 * i for i in range(64)]
+    assert half_width(median_ci95(samples), 1.0) > 0.005
+
+
+@pytest.mark.parametrize("count", [20, 60, 250])
+@pytest.mark.parametrize("correlation", [0.0, 0.3])
+def test_95_percent_of_the_intervals_hold_the_median_of_correlated_samples(count, correlation):
+    generator = np.random.default_rng(count)
+    trials, held = 1000, 0
+    for _ in range(trials):
+        values = generator.normal(size=count)
+        for i in range(1, count):
+            values[i] = correlation * values[i - 1] + (1 - correlation**2) ** 0.5 * values[i]
+        low, high = median_ci95((10 + values).tolist())
+        held += low <= 10 <= high
+    assert 0.93 <= held / trials <= 0.975
+
+
+# ---- outliers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("samples", "outliers"),
+    [
+        ([1.0] * 10, 0),
+        ([1.0, 2.0, 3.0, 4.0, 5.0], 0),
+        ([1.0, 2.0, 3.0, 4.0, 9.0], 1),  # median 3, deviations 2 1 0 1 6
+        ([1.0, 2.0, 3.0, 4.0, 8.0], 0),  # 5 deviations exactly
+        ([-3.0, 2.0, 3.0, 4.0, 9.0], 2),
+        ([1.0] * 98 + [2.0] * 2, 2),  # most are equal: mean deviation 0.02
+        ([1.0] * 60 + [1.1] * 40, 0),
+    ],
+)
+def test_outliers_are_beyond_five_deviations(samples, outliers):
+    assert outlier_count(samples) == outliers
+
+
+def test_normal_noise_has_hardly_any_outliers():
+    samples = np.random.default_rng(1).normal(10, 1, size=100_000).tolist()
+    assert outlier_count(samples) / 100_000 == pytest.approx(0.00075, abs=0.0003)  # beyond 3.37 sigma
+
+
+# ---- two modes ----------------------------------------------------------------------------------------------------
+
+
+def test_two_clusters_are_found_with_their_medians_and_shares():
+    modes = two_modes([1.0, 1.001, 0.999] * 20 + [1.1, 1.101, 1.099] * 10)
+    assert (modes.low_s, modes.high_s) == (1.0, 1.1)
+    assert modes.high_share == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("gap", "upper", "is_found"),
+    [(0.04, 30, True), (0.02, 30, False), (0.04, 10, False), (0.04, 90, False), (0.5, 10, False), (0.5, 20, True)],
+)
+def test_modes_are_large_and_far_apart(gap, upper, is_found):
+    samples = [1 + 0.0001 * (i % 10) + (gap if i < upper else 0) for i in range(100)]
+    assert (two_modes(samples) is not None) is is_found
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("count", [20, 60, 300])
+def test_noise_of_one_mode_is_not_called_two(name, count):
+    generator = np.random.default_rng(count)
+    found = sum(two_modes(SHAPES[name](generator, count).tolist()) is not None for _ in range(300))
+    assert found <= 3
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_two_modes_in_noise_are_found(share):
+    generator = np.random.default_rng(2)
+    for _ in range(100):
+        slow = np.arange(400) < 400 * share
+        samples = (1 + 0.01 * generator.normal(size=400)) * (1 + 0.1 * slow)
+        modes = two_modes(generator.permutation(samples).tolist())
+        assert modes.low_s == pytest.approx(1.0, abs=0.01)
+        assert modes.high_s == pytest.approx(1.1, abs=0.01)
+        assert modes.high_share == pytest.approx(share, abs=0.02)
+
+
+def test_steps_of_a_coarse_tick_are_no_modes():
+    generator = np.random.default_rng(3)
+    samples = np.round((1 + 0.03 * generator.normal(size=300)) / 0.05) * 0.05
+    assert two_modes(samples.tolist()) is not None
+    assert two_modes(samples.tolist(), step_s=0.05) is None
+
+
+def test_modes_further_apart_than_the_tick_are_still_found():
+    generator = np.random.default_rng(4)
+    samples = np.round((1 + 0.3 * (generator.random(300) < 0.4)) / 0.05) * 0.05
+    assert two_modes(samples.tolist(), step_s=0.05).high_s == pytest.approx(1.3, abs=0.03)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10])
+def test_a_handful_of_samples_has_neither_modes_nor_drift(count):
+    samples = [1.0 + 0.5 * (i % 2) for i in range(count)]
+    assert two_modes(samples) is None
+    assert drift(samples) is None
+
+
+def test_equal_samples_have_one_mode():
+    assert two_modes([0.5] * 100) is None
+    assert two_modes([0.5] * 100, step_s=0.01) is None
+
+
+def test_a_mode_has_at_least_its_share():
+    assert MODE_SHARE == 0.15
+
+
+# ---- drift --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("change", "found"), [(0.03, 0.02), (-0.03, -0.02), (0.3, 0.2)])
+def test_a_steady_slope_is_told_from_third_to_third(change, found):
+    samples = [1 + change * i / 899 for i in range(900)]
+    assert drift(samples) == pytest.approx(found, rel=0.08)
+
+
+def test_a_change_too_small_to_matter_is_none():
+    assert drift([1 + 1.4 * LEAST_DRIFT * i / 899 for i in range(900)]) is None
+    assert drift([1 + 1.6 * LEAST_DRIFT * i / 899 for i in range(900)]) is not None
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("count", [20, 60, 300])
+def test_noise_is_not_called_drift(name, count):
+    generator = np.random.default_rng(count)
+    assert sum(drift(SHAPES[name](generator, count).tolist()) is not None for _ in range(200)) <= 2
+
+
+@pytest.mark.parametrize("count", [60, 300])
+def test_correlated_noise_is_not_called_drift(count):
+    generator = np.random.default_rng(count)
+    found = 0
+    for _ in range(200):
+        values = generator.normal(size=count)
+        for i in range(1, count):
+            values[i] = 0.5 * values[i - 1] + 0.75**0.5 * values[i]
+        found += drift((1 + 0.03 * values).tolist()) is not None
+    assert found <= 2
+
+
+def test_outliers_in_the_last_third_are_no_drift():
+    assert drift([1.0, 1.001] * 100 + [1.0, 1.001, 1.5] * 33) is None
+
+
+def test_drift_is_found_in_noise():
+    generator = np.random.default_rng(5)
+    for _ in range(100):
+        samples = (1 + 0.02 * generator.normal(size=300)) * np.linspace(1, 1.08, 300)
+        assert drift(samples.tolist()) == pytest.approx(0.053, abs=0.02)

@@ -1,0 +1,209 @@
+"""Verdicts on pairs of series: right as often as they claim on simulated machines, and in plain words."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from results.stats import median
+from results.verdict import (
+    FASTER,
+    LEAST_PAIRS,
+    SAME,
+    SLOWER,
+    UNSURE,
+    compare_pairs,
+    smallest_detectable_change,
+)
+
+TRIALS = 300
+
+
+def noise_of(random, count, sigma, correlation):
+    values = random.normal(size=count)
+    for i in range(1, count if correlation else 0):
+        values[i] = correlation * values[i - 1] + math.sqrt(1 - correlation**2) * values[i]
+    return np.exp(sigma * values)
+
+
+def interleaved(seed, pairs, sigma, slowdown=1.0, drift=0.0, correlation=0.0, slow_share=0.0):
+    """Return two series taken in turns, in random order within each pair, on a machine that drifts and wanders."""
+    random = np.random.default_rng(seed)
+    at = np.arange(2 * pairs)
+    wander = 0.3 * drift * np.cumsum(random.normal(size=2 * pairs)) / math.sqrt(2 * pairs)
+    level = 1 + drift * at / (2 * pairs) + wander
+    second = random.integers(0, 2, size=pairs)
+    series = []
+    for turn, factor in ((second, 1.0), (1 - second, slowdown)):
+        slow = 1 + 0.05 * (random.random(pairs) < slow_share)
+        series.append(
+            1e-3 * factor * level[2 * np.arange(pairs) + turn] * noise_of(random, pairs, sigma, correlation) * slow
+        )
+    return series[0].tolist(), series[1].tolist()
+
+
+def verdicts(trials=TRIALS, margin=0.01, **machine):
+    return Counter(compare_pairs(*interleaved(seed, **machine), margin=margin).verdict for seed in range(trials))
+
+
+@pytest.mark.parametrize("sigma", [0.005, 0.01, 0.03, 0.05])
+@pytest.mark.parametrize(
+    "machine",
+    [{}, {"drift": 0.05}, {"drift": 0.05, "correlation": 0.3}, {"drift": 0.05, "slow_share": 0.4}],
+    ids=["steady", "drifts", "drifts, correlated", "drifts, bimodal"],
+)
+@pytest.mark.parametrize("pairs", [30, 200])
+def test_the_same_code_twice_is_hardly_ever_called_different(sigma, machine, pairs):
+    found = verdicts(sigma=sigma, pairs=pairs, **machine)
+    assert found[FASTER] + found[SLOWER] <= 0.05 * TRIALS
+
+
+@pytest.mark.parametrize(("sigma", "pairs"), [(0.005, 100), (0.01, 200), (0.02, 500)])
+def test_the_same_code_twice_is_called_the_same_when_there_are_pairs_enough(sigma, pairs):
+    assert verdicts(sigma=sigma, pairs=pairs, drift=0.05)[SAME] >= 0.95 * TRIALS
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "sigma", "pairs"), [(1.02, 0.01, 200), (1.1, 0.05, 100), (1.02, 0.002, 30)], ids=str
+)
+@pytest.mark.parametrize("machine", [{}, {"drift": 0.05}, {"drift": 0.05, "correlation": 0.3}], ids=str)
+def test_a_true_change_is_found_both_ways(slowdown, sigma, pairs, machine):
+    assert verdicts(slowdown=slowdown, sigma=sigma, pairs=pairs, **machine)[SLOWER] >= 0.95 * TRIALS
+    assert verdicts(slowdown=1 / slowdown, sigma=sigma, pairs=pairs, **machine)[FASTER] >= 0.95 * TRIALS
+
+
+def test_a_margin_of_twice_the_noise_leaves_no_false_verdicts():
+    found = verdicts(sigma=0.02, pairs=30, margin=0.04, drift=0.05)
+    assert found[FASTER] + found[SLOWER] <= 0.01 * TRIALS
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.05])
+def test_95_percent_of_the_intervals_hold_the_true_ratio(drift):
+    held = 0
+    for seed in range(1000):
+        low, high = compare_pairs(*interleaved(seed, pairs=100, sigma=0.02, slowdown=1.05, drift=drift)).ci95
+        held += low <= 1.05 <= high
+    assert 930 <= held <= 970
+
+
+def test_pairs_see_through_a_drift_that_hides_the_change_from_two_medians():
+    """What pairing buys: the same samples, taken one series after the other, are off by the drift."""
+    paired = compare_pairs(*interleaved(1, pairs=200, sigma=0.005, slowdown=1.02, drift=0.05))
+    assert paired.verdict == SLOWER
+    assert paired.ratio == pytest.approx(1.02, abs=0.002)
+    before, after = interleaved(1, pairs=400, sigma=0.005, drift=0.05)
+    first, second = before[:200], after[200:]
+    assert median(second) / median(first) > 1.02  # the same code, only measured later
+
+
+@pytest.mark.parametrize("machine", [{"sigma": 0.01, "pairs": 100}, {"sigma": 0.03, "pairs": 200}], ids=str)
+def test_the_smallest_detectable_change_is_detected_and_a_third_of_it_is_not(machine):
+    percents = [smallest_detectable_change(*interleaved(seed + 5000, **machine)) for seed in range(50)]
+    percent = median(percents)
+    assert max(percents) < 2 * min(percents)
+    assert verdicts(slowdown=1 + percent / 100, **machine)[SLOWER] >= 0.9 * TRIALS
+    assert verdicts(slowdown=1 + percent / 300, **machine)[SLOWER] <= 0.2 * TRIALS
+
+
+def test_a_change_of_the_whole_series_is_no_noise():
+    baseline, candidate = interleaved(3, pairs=100, sigma=0.01)
+    slower = [1.3 * time_s for time_s in candidate]
+    assert smallest_detectable_change(baseline, slower) == pytest.approx(
+        smallest_detectable_change(baseline, candidate)
+    )
+
+
+def test_series_without_noise_show_any_change_beyond_the_margin():
+    assert smallest_detectable_change([0.5] * 10, [0.5] * 10) == pytest.approx(1.0)
+    assert smallest_detectable_change([0.5] * 10, [0.5] * 10, margin=0.05) == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict", "reason"),
+    [
+        (1.0, SAME, "time +0.00 % to +0.00 %: all of it within the margin of 1 %"),
+        (1.0099, SAME, "time +0.99 % to +0.99 %: all of it within the margin of 1 %"),
+        (1.0101, SLOWER, "time +1.01 % to +1.01 %: all of it beyond the margin of 1 %"),
+        (2.0, SLOWER, "time +100.00 % to +100.00 %: all of it beyond the margin of 1 %"),
+        (0.9902, SAME, "time -0.98 % to -0.98 %: all of it within the margin of 1 %"),
+        (0.99, FASTER, "time -1.00 % to -1.00 %: all of it beyond the margin of 1 %"),
+    ],
+)
+def test_the_margin_parts_the_verdicts(ratio, verdict, reason):
+    found = compare_pairs([2.0] * 10, [2.0 * ratio] * 10)
+    assert found.ratio == pytest.approx(ratio)
+    assert found.ci95 == pytest.approx((ratio, ratio))
+    assert (found.verdict, found.reason, found.pairs, found.margin) == (verdict, reason, 10, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("center", "reason"),
+    [
+        (1.0, "time -3.00 % to +3.00 %: wider than the margin of 1 %, and perhaps not different at all"),
+        (1.04, "time +0.88 % to +7.12 %: different, but perhaps by less than the margin of 1 %"),
+        (1 / 1.04, "time -6.73 % to -0.96 %: different, but perhaps by less than the margin of 1 %"),
+    ],
+)
+def test_unsure_says_why(center, reason):
+    ratios = [0.97] * 30 + [1.0] + [1.03] * 30  # with half of them at either end, the interval reaches from end to end
+    found = compare_pairs([1.0] * 61, [center * ratio for ratio in ratios])
+    assert found.verdict == UNSURE
+    assert found.reason == f"{reason}; more samples would tell"
+
+
+@pytest.mark.parametrize("pairs", range(1, LEAST_PAIRS))
+def test_too_few_pairs_are_never_sure(pairs):
+    found = compare_pairs([1.0] * pairs, [2.0] * pairs)
+    assert found.verdict == UNSURE
+    assert found.reason == f"only {pairs} pair{'' if pairs == 1 else 's'}: 6 or more can tell"
+    with pytest.raises(ValueError, match=f"{pairs} pairs tell nothing"):
+        smallest_detectable_change([1.0] * pairs, [2.0] * pairs)
+
+
+def test_six_pairs_can_tell():
+    assert compare_pairs([1.0] * 6, [2.0] * 6).verdict == SLOWER
+
+
+def test_exchanging_the_series_exchanges_everything():
+    baseline, candidate = interleaved(4, pairs=81, sigma=0.01, slowdown=1.03)
+    there, back = compare_pairs(baseline, candidate), compare_pairs(candidate, baseline)
+    assert (there.verdict, back.verdict) == (SLOWER, FASTER)
+    assert back.ratio == pytest.approx(1 / there.ratio)
+    assert back.ci95 == pytest.approx((1 / there.ci95[1], 1 / there.ci95[0]), rel=2e-3)
+
+
+def test_the_unit_of_the_times_does_not_matter():
+    baseline, candidate = interleaved(5, pairs=50, sigma=0.02)
+    scaled = compare_pairs([1e9 * time_s for time_s in baseline], [1e9 * time_s for time_s in candidate])
+    found = compare_pairs(baseline, candidate)
+    assert scaled.ratio == pytest.approx(found.ratio)
+    assert scaled.verdict == found.verdict
+
+
+def test_the_same_seed_gives_the_same_comparison():
+    series = interleaved(6, pairs=50, sigma=0.02)
+    assert compare_pairs(*series, seed=3) == compare_pairs(*series, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("baseline_s", "candidate_s", "message"),
+    [
+        ([], [], "no pairs"),
+        ([1.0], [1.0, 2.0], "found 1 and 2 samples"),
+        ([1.0, 0.0], [1.0, 1.0], "above 0, found 0.0"),
+        ([1.0], [-1.0], "above 0, found -1.0"),
+        ([1.0], [math.nan], "above 0, found nan"),
+        ([1.0], [math.inf], "above 0, found inf"),
+    ],
+)
+def test_what_is_no_pair_of_series_is_refused(baseline_s, candidate_s, message):
+    for function in (compare_pairs, smallest_detectable_change):
+        with pytest.raises(ValueError, match=message):
+            function(baseline_s, candidate_s)
+
+
+@pytest.mark.parametrize("margin", [-0.03, math.nan, math.inf])
+def test_what_is_no_margin_is_refused(margin):
+    with pytest.raises(ValueError, match="margin must be a fraction"):
+        compare_pairs([1.0] * 10, [1.0] * 10, margin=margin)
