@@ -281,8 +281,8 @@ def plateau(points: Sequence[Point], config: str, cache_bytes: int, summary: Sum
     beyond = max((point.value(summary) for point in points if point.working_set_bytes > cache_bytes), default=0.0)
     if beyond * PLATEAU > median(values):
         raise NotMeasuredError(
-            f"{median(values) / 1e9:.3g} GB/s inside the last-level cache and {beyond / 1e9:.3g} GB/s beyond it: launches "
-            "were measured, not the cache; is the machine busy?"
+            f"{median(values) / 1e9:.3g} GB/s inside the last-level cache and {beyond / 1e9:.3g} GB/s beyond it: "
+            "launches were measured, not the cache; is the machine busy?"
         )
     return Plateau(
         value=median(values),

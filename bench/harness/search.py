@@ -179,6 +179,11 @@ class Found:
     repetitions: int
     """Samples that the search has taken so far, of all shapes."""
 
+    @property
+    def fastest(self) -> float:
+        """FLOP/s of the fastest sample."""
+        return self.shape.flops / min(self.samples_s)
+
 
 class ShapeSearch:
     """Looks for the fastest shape; `best` is what it has found so far, also after an interruption."""

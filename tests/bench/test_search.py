@@ -140,6 +140,7 @@ def test_the_result_rests_on_fresh_samples_only():
         confirmed.append(found.flops_per_s / PEAK)
         assert found.is_confirmed
         assert len(found.samples_s) == 8
+        assert found.fastest == found.shape.flops / min(found.samples_s) > found.flops_per_s
         assert search.best is found
     before = [found.flops_per_s / PEAK for found in screened]
     assert not any(found.is_confirmed for found in screened)
