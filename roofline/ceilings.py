@@ -9,8 +9,25 @@ from typing import Any
 
 from roofline.hardware import Gpu
 
-QUANTITIES = {"flops": "FLOP/s", "bandwidth": "B/s", "launch": "s"}
-"""What a ceiling limits, and the unit of its value. `launch` is a floor of time: no launch is shorter."""
+QUANTITIES = {
+    "flops": "FLOP/s",
+    "burst": "FLOP/s",
+    "sustained": "FLOP/s",
+    "zeros": "FLOP/s",
+    "fma": "FLOP/s",
+    "bandwidth": "B/s",
+    "fit": "B/s",
+    "cache": "B/s",
+    "knee": "B",
+    "launch": "s",
+}
+"""What a ceiling limits, and the unit of its value.
+
+`flops` is the fastest matmul; `burst` and `sustained` the same one in the first moments of a long run and in its later
+half, `zeros` on zeros; `fma` fused multiply-adds outside the tensor cores. `fit` is the bandwidth of a launch without
+end, by the line through a curve; `cache` that of the last-level cache, and `knee` the working set where it ends.
+`launch` is a floor of time: no launch is shorter. Judged is by `flops`, `bandwidth` and `launch` alone; the others
+explain them."""
 
 KINDS = ("datasheet", "clock-limited", "measured", "derived")
 """`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `measured`: reached on this
@@ -35,6 +52,18 @@ class Ceiling:
     """One of `KINDS`."""
     source: str
     """Where the value comes from: a publication, or the case and date of the measurement."""
+    ci95: tuple[float, float] | None = None
+    """95 % confidence interval of the rate by the median time, in the unit of `value`; a `value` by the shortest time,
+    as on a CPU, lies at its upper end or above it."""
+    config: str | None = None
+    """The configuration that reached it, in words."""
+    work_per_launch: int | None = None
+    """Bytes or FLOPs counted for one launch."""
+    sm_clock_hz: float | None = None
+    memory_clock_hz: float | None = None
+    """Clocks at the end of the measurement; None where they could not be read, as on a CPU."""
+    measured_at: str | None = None
+    """When, UTC, ISO 8601."""
 
     def __post_init__(self) -> None:
         """Refuse a ceiling that limits nothing.
@@ -54,6 +83,30 @@ class Ceiling:
         # A whole number of a file can be too large to become a float, so it is compared and never converted.
         if not 0 < number <= sys.float_info.max:
             raise CeilingError(f"{self.quantity} {self.name}: the value must be above 0, found {number!r:.60}")
+        self._check_details()
+
+    def _check_details(self) -> None:
+        """Refuse what says how it was measured where it is not of its type; none of it is needed.
+
+        Raises:
+            CeilingError: with the key.
+        """
+        for key in ("config", "measured_at"):
+            if not isinstance(getattr(self, key), str | None):
+                raise CeilingError(f"{self.quantity} {self.name}: '{key}' must be text")
+        for key in ("work_per_launch", "sm_clock_hz", "memory_clock_hz"):
+            if getattr(self, key) is not None and not _is_magnitude(getattr(self, key)):
+                raise CeilingError(f"{self.quantity} {self.name}: '{key}' must be a number from 0")
+        if self.ci95 is not None and not (len(self.ci95) == 2 and all(_is_magnitude(end) for end in self.ci95)):
+            raise CeilingError(f"{self.quantity} {self.name}: 'ci95' must be a pair of numbers from 0")
+
+
+def _is_magnitude(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
+
+
+DETAILS = ("config", "work_per_launch", "sm_clock_hz", "memory_clock_hz", "measured_at")
+"""Keys of a ceiling that older files lack, beside `ci95`."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +135,7 @@ class Ceilings:
 
     def launch_floor(self) -> Ceiling | None:
         """Return the shortest time of a launch, or None where it was not measured."""
-        return self._first("launch", None, ("measured",))
+        return self._first("launch", ["launch"], ("measured",))
 
     def _first(self, quantity: str, names: list[str] | None, kinds: Iterable[str]) -> Ceiling | None:
         for kind in kinds:
@@ -116,16 +169,27 @@ class Ceilings:
             raise CeilingError("'hardware.entries' must be a list of objects")
         note = data.get("note")
         try:
-            ceilings = tuple(
-                Ceiling(**{key: entry[key] for key in ("quantity", "name", "value", "kind", "source")})
-                for entry in entries
-            )
+            ceilings = tuple(_read_ceiling(entry) for entry in entries)
         except (KeyError, TypeError) as error:
             raise CeilingError(f"an entry of 'hardware.entries' lacks or mistypes {error}") from None
         slug, name = data.get("slug", "unknown"), data.get("name", "unknown")
         if not isinstance(slug, str) or not isinstance(name, str) or not isinstance(note, str | None):
             raise CeilingError("'hardware.slug', 'hardware.name' and 'hardware.note' must be text")
         return cls(slug, name, ceilings, note)
+
+
+def _read_ceiling(entry: Mapping[str, Any]) -> Ceiling:
+    """Return one entry of a file.
+
+    Raises:
+        CeilingError: a value is not what its key promises.
+        KeyError: a key is missing.
+        TypeError: an interval is no list.
+    """
+    required = {key: entry[key] for key in ("quantity", "name", "value", "kind", "source")}
+    interval = entry.get("ci95")
+    details: dict[str, Any] = {key: entry.get(key) for key in DETAILS}
+    return Ceiling(**required, **details, ci95=None if interval is None else tuple(interval))
 
 
 def gpu_ceilings(gpu: Gpu) -> Ceilings:

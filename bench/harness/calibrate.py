@@ -3,6 +3,9 @@
 A CPU has no datasheet peak that torch could reach, so its roofs are what it does when it does nothing else: the
 fastest copy and triad far beyond the cache, and the fastest matmul of each dtype. They are kept beside the runs with
 the identity of the machine, and measured anew when that changes.
+
+What is here is the short calibration that any command does when a roof is missing. `python -m bench calibrate` measures
+more and longer (`calibrate_parts`), and keeps it in the same file, where it takes the place of the short one.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.harness import samplers
+from bench.harness import nvml, samplers
 from bench.harness.cost import CostEstimator
 from bench.harness.device import MIB, Device, installed_version
 from bench.harness.inputs import Filler, make_sets
@@ -26,7 +30,7 @@ from bench.harness.providers import load, numerics
 from bench.harness.runner import one_line
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, collect, warm_up
 from roofline.ceilings import Ceiling, CeilingError, Ceilings, gpu_ceilings
-from roofline.hardware import Gpu, derive_unknown_gpu, find_gpu, match_driver_name
+from roofline.hardware import Gpu, UnknownGpuError, derive_unknown_gpu, find_gpu, match_driver_name
 
 BANDWIDTH_CACHES = 4
 """Each array of the bandwidth kernels is this many times the last-level cache, within `ARRAY_BYTES`."""
@@ -93,9 +97,36 @@ def identity(device: Device) -> dict[str, Any]:
         "cache_bytes": device.cache_bytes,
         "memory_bytes": device.memory_bytes,
         "torch": installed_version("torch"),
+        "triton": installed_version("triton"),
+        "driver": nvml.driver_version().value if device.is_gpu else None,
+        "power_limit_w": _power_limit_w(device),
         "onednn_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),
-        "method": 1,
+        "method": 2,
     }
+
+
+def _power_limit_w(device: Device) -> float | None:
+    """Return the power limit in force, W, or None on a CPU and where it cannot be read."""
+    if device.type != "cuda":
+        return None
+    limit_w: float | None = nvml.open_gpu(device.uuid).power("nvmlDeviceGetEnforcedPowerLimit").value
+    return limit_w
+
+
+def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:
+    """Return a line for each dtype from its datasheet peak over clock and software to what was measured.
+
+    Dtypes of which a part is not known get none; so does every CPU.
+    """
+    from bench.harness.compute_peak import peak_line
+
+    try:
+        gpu = find_gpu(ceilings.slug)
+    except UnknownGpuError:
+        return []
+    found = {entry.name: entry for entry in ceilings.entries if (entry.quantity, entry.kind) == ("flops", "measured")}
+    lines = [peak_line(dtype, e.value, gpu, e.sm_clock_hz) for dtype in dtypes if (e := found.get(dtype)) is not None]
+    return [line.sentence for line in lines if line.datasheet and line.clock_limited]
 
 
 class MeasuredCeilings:
@@ -114,6 +145,7 @@ class MeasuredCeilings:
         self._identity = identity(device)
         digest = hashlib.sha256(json.dumps(self._identity, sort_keys=True).encode()).hexdigest()[:12]
         self.path = directory / device.slug / f"ceilings-{digest}.json"
+        self._could_save = True
 
     def load(self) -> tuple[Ceiling, ...]:
         """Return the ceilings kept for this very machine; none where the file is missing, torn or another's."""
@@ -123,14 +155,33 @@ class MeasuredCeilings:
                 raise CeilingError("it belongs to another machine")
             entries = Ceilings.from_dict(data).entries
         except FileNotFoundError:
+            self._report_stale()
             return ()
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             self._note(f"{self.path}: not used and measured anew: {error or type(error).__name__}")
             return ()
         return tuple(entry for entry in entries if entry.kind == "measured")
 
+    def _report_stale(self) -> None:
+        """Say what has changed since the ceilings of this device were kept last, where they were."""
+        try:
+            kept = sorted(self.path.parent.glob("ceilings-*.json"), key=lambda path: path.stat().st_mtime)
+            known = json.loads(kept[-1].read_text(encoding="utf-8"))["identity"] if kept else {}
+            changed = [
+                f"{key} was {known.get(key)!r:.60} and is {value!r:.60}"
+                for key, value in self._identity.items()
+                if known and known.get(key) != value
+            ]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return  # a file of another identity is not used anyway
+        if changed:
+            self._note(f"{kept[-1]}: stale and not used, measured anew: {'; '.join(changed)}")
+
     def save(self, ceilings: Ceilings) -> None:
-        """Keep the measured entries; a place that cannot be written costs only the next run's time."""
+        """Keep the measured entries; a place that cannot be written costs only the next run's time, and one note.
+
+        What was kept before stays as it is until all of the new file is written.
+        """
         kept = ceilings.to_dict() | {"identity": self._identity}
         unfinished = self.path.with_suffix(f".{os.getpid()}.partial")
         try:
@@ -138,7 +189,11 @@ class MeasuredCeilings:
             unfinished.write_text(json.dumps(kept, indent=1), encoding="utf-8")
             unfinished.replace(self.path)
         except OSError as error:
-            self._note(f"{self.path}: the measured ceilings are not kept: {error.strerror}")
+            with suppress(OSError):
+                unfinished.unlink()
+            if self._could_save:
+                self._note(f"{self.path}: the measured ceilings are not kept: {error.strerror}")
+            self._could_save = False
 
     def complete(self, ceilings: Ceilings, dtypes: Iterable[str], matmul: Op, again: bool = False) -> Ceilings:
         """Return `ceilings` with what is measured on this machine; only what is not kept yet is measured.
@@ -160,7 +215,9 @@ class MeasuredCeilings:
                 found = found.with_entries(self._attempt(f"{dtype} peak", partial(self._peak, dtype, matmul)))
         if found.entries != had:
             self.save(found)
-        return found
+        sentences = peak_sentences(found, dict.fromkeys(dtypes))
+        note = "; ".join([*([found.note] if found.note else []), *sentences])
+        return Ceilings(found.slug, found.name, found.entries, note or None)
 
     def _attempt(self, what: str, measure: Callable[[], list[Ceiling]]) -> list[Ceiling]:
         """Return what `measure` finds; without a roof some columns stay blank, and the measurements go on."""
