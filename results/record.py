@@ -135,12 +135,20 @@ class Record:
     """95 % confidence interval of the median, seconds."""
     converged: bool | None = None
     """False: the cap was reached before the interval was as narrow as asked for."""
+    warm_median_s: float | None = None
+    """Median seconds of the same launches with their inputs in the cache, beside a cold median."""
+    outliers: int | None = None
+    """Samples further than 5 median absolute deviations from the median; they are kept."""
+    settled: bool | None = None
+    """False: clock, power or the time itself still moved when the warm-up reached its cap."""
     host_latency_s: float | None = None
     """Median seconds from call to finished result as the host sees it."""
     first_call_s: float | None = None
     """Seconds of the first call: loading, compiling, tuning."""
     flags: tuple[str, ...] = ()
     """Short warnings, for example `launch-limited`."""
+    flag_reasons: dict[str, Any] = field(default_factory=dict)
+    """For each flag a sentence with what was seen."""
     telemetry: dict[str, Any] = field(default_factory=dict)
     verified: dict[str, Any] = field(default_factory=dict)
     source_sha256: str | None = None
@@ -181,9 +189,13 @@ class Record:
             median_s=_read(data, "median_s", _time),
             ci95_s=_read(data, "ci95_s", _interval),
             converged=_read(data, "converged", _truth),
+            warm_median_s=_read(data, "warm_median_s", _time),
+            outliers=_read(data, "outliers", _whole),
+            settled=_read(data, "settled", _truth),
             host_latency_s=_read(data, "host_latency_s", _time),
             first_call_s=_read(data, "first_call_s", _time),
             flags=_read(data, "flags", _texts) or (),
+            flag_reasons=_read(data, "flag_reasons", _mapping) or {},
             telemetry=_read(data, "telemetry", _mapping) or {},
             verified=_read(data, "verified", _mapping) or {},
             source_sha256=_read(data, "source_sha256", _text),

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RUN_COLUMNS = ("run_id", "started_at", "device_slug")
-WHOLE_COLUMNS = ("flops", "bytes_read", "bytes_written", "launches_per_sample", "samples", "copies")
-TIME_COLUMNS = ("median_s", "ci95_low_s", "ci95_high_s", "host_latency_s", "first_call_s")
+WHOLE_COLUMNS = ("flops", "bytes_read", "bytes_written", "launches_per_sample", "samples", "copies", "outliers")
+TIME_COLUMNS = ("median_s", "ci95_low_s", "ci95_high_s", "warm_median_s", "host_latency_s", "first_call_s")
 COLUMNS = (
     *RUN_COLUMNS,
     *("op", "case", "dtype", "provider", "status", "reason"),
-    *("median_s", "ci95_low_s", "ci95_high_s", "samples"),
+    *("median_s", "ci95_low_s", "ci95_high_s", "samples", "outliers", "warm_median_s"),
     *JUDGED_KEYS,
     *("flops", "bytes_read", "bytes_written", "launches_per_sample", "method", "cache", "copies", "fill"),
-    *("converged", "host_latency_s", "first_call_s", "flags", "source_sha256"),
+    *("converged", "settled", "host_latency_s", "first_call_s", "flags", "flag_reasons", "source_sha256"),
 )
 """The columns that every row has, in this order. After them come `shape_<axis>`, `option_<name>`, `telemetry_<name>`
 and `verified_<name>`, as far as the records have them."""
@@ -93,6 +93,7 @@ def _row(environment: Environment, record: Record, score: dict[str, Any]) -> dic
         "ci95_high_s": high,
         "samples": len(record.samples_s),
         "flags": ",".join(record.flags),
+        "flag_reasons": _plain(record.flag_reasons) if record.flag_reasons else None,
     }
     row = {name: known[name] for name in COLUMNS}
     groups = {
@@ -136,7 +137,7 @@ def _series(name: str, values: list[Any]) -> pd.Series[Any]:
         )
     if name == "samples_s":
         return pd.Series(values, dtype="object")
-    if name == "converged" or (present and all(isinstance(value, bool) for value in present)):
+    if name in ("converged", "settled") or (present and all(isinstance(value, bool) for value in present)):
         return pd.Series(values, dtype="boolean")
     if present and all(isinstance(value, int | float) and abs(value) < 2**63 for value in present):
         return pd.Series([_float(value) for value in values], dtype="float64")

@@ -151,6 +151,7 @@ def _columns(scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
         _Column("case", lambda record, _: record.case, "left"),
         _Column("dtype", lambda record, _: record.dtype, "left"),
         _Column("provider", lambda record, _: record.provider, "left"),
+        _Column("fill", lambda record, _: record.fill or ABSENT, "left"),
         _Column("median", lambda record, _: format_time(record.median_s)),
         _Column("95% CI", lambda record, _: _spread(record), leaves=6),
         _Column(unit, lambda _, score: _scaled(score["flops_per_s"], scale)),
@@ -197,7 +198,9 @@ def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console:
     columns = _columns([score for _, score in scored])
     cells = {column.title: [printable(column.cell(record, score)) for record, score in scored] for column in columns}
     # A column with nothing to say costs width on every terminal.
-    columns = [column for column in columns if column.title != "flags" or any(cells["flags"])]
+    silent = {"flags"} if not any(cells["flags"]) else set()
+    silent |= {"fill"} if len(set(cells["fill"])) == 1 else set()
+    columns = [column for column in columns if column.title not in silent]
     left_out: list[str] = []
     while True:
         table = _table([(column.title, column.justify, cells[column.title]) for column in columns])

@@ -135,6 +135,9 @@ def add_how(group: Any) -> None:
     group.add_argument("--cache", choices=CACHE_STATES[:2], default="cold", help="state of the caches (default: cold)")
     group.add_argument("--budget", metavar="SECONDS", type=seconds, help="time for the whole run (default: no limit)")
     group.add_argument("--seed", type=whole, default=0, help="of the inputs (default: 0)")
+    group.add_argument(
+        "--fill-sensitivity", action="store_true", help="measure with zeros too, and say what data costs"
+    )
     group.add_argument("--recalibrate", action="store_true", help="measure the roofs of this machine anew")
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from bench.harness import inputs, samplers, verify
+from bench.harness import inputs, verify
 from bench.harness.cost import CALLS_PER_CASE, CostEstimator
 from bench.harness.device import Device
+from bench.harness.evidence import Context, Flag, flags_of
+from bench.harness.meter import Measurement, Meter
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers import Provider, ProviderUnavailableError, load, numerics
-from bench.harness.telemetry import Monitor, row_telemetry, slowdowns
-from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, Samples, collect, warm_up
+from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits
 from results.record import MAX_COUNT, Record
+from results.stats import outlier_count
+from roofline.ceilings import Ceilings
 
 CASE_ALLOWANCE_S = 10.0
 """Time that one case may take where no budget is given; a larger budget allows more."""
@@ -35,12 +37,8 @@ longer raises it for those that follow."""
 LEAST_BYTES = 2**20
 """Cases with less work take a time of their own that has nothing to do with their bytes."""
 
-POWER_CAP = "sw_power_cap"
-"""The cause of a slowdown that is normal under load: the power limit holds the clock."""
-
-PREEMPTIONS_PER_S = 20.0
-"""Involuntary context switches per second above which other processes took a CPU measurement's cores away. On a quiet
-machine there are a few. All samples may then be equally slow, so that the interval of the median tells nothing."""
+INVALID_FLAGS = ("faster-than-physics", "other-stream")
+"""Flags of times that cannot be true."""
 
 CPU_DTYPES = ("fp64", "fp32", "fp16", "bf16", "int8")
 """What torch computes on a CPU. Its fp8 product exists too, but converts every element first: no fp8 arithmetic."""
@@ -140,6 +138,28 @@ def blank_record(op: Op, case: Case, provider: str, settings: Settings) -> Recor
     )
 
 
+def filled(blank: Record, measured: Measurement, flags: tuple[Flag, ...]) -> Record:
+    """Return the record of a row with what was measured and what speaks against it."""
+    samples = measured.samples
+    return replace(
+        blank,
+        samples_s=samples.samples_s,
+        launches_per_sample=samples.launches_per_sample,
+        method=samples.method,
+        cache=samples.cache,
+        median_s=samples.median_s,
+        ci95_s=samples.ci95_s,
+        converged=samples.converged,
+        warm_median_s=measured.warm_s,
+        outliers=outlier_count(samples.samples_s),
+        settled=measured.settling.settled,
+        host_latency_s=measured.host_latency_s,
+        flags=tuple(flag.name for flag in flags),
+        flag_reasons={flag.name: f"{flag.reason}; {flag.advice}" for flag in flags},
+        telemetry=measured.telemetry,
+    )
+
+
 class Runner:
     """Measures rows one after the other on one device."""
 
@@ -151,6 +171,7 @@ class Runner:
         estimator: CostEstimator | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
+        ceilings: Ceilings | None = None,
     ) -> None:
         """Prepare; nothing is allocated yet.
 
@@ -161,12 +182,14 @@ class Runner:
             estimator: guesses the time of a case before it runs.
             limits: when to stop sampling; by default what suits the device.
             deadline: reading of `time.perf_counter` after which no further case is started.
+            ceilings: what the machine can do at most, so that what it cannot do is found.
         """
         self._family, self._device, self._settings = family, device, settings
         self._estimator = estimator or CostEstimator(device, settings.fill, settings.seed)
         self._limits = limits or (GPU_LIMITS if device.is_gpu else CPU_LIMITS)
         self._deadline = deadline
-        self._monitor = Monitor(device)
+        self._meter = Meter(device, self._limits)
+        self._ceilings = ceilings
         self._prepare_s_per_byte = PREPARE_S_PER_BYTE
 
     def measure(self, row: Row) -> Record:
@@ -213,64 +236,49 @@ class Runner:
         prepared_s = time.perf_counter() - begin
         self._prepare_s_per_byte = max(self._prepare_s_per_byte, prepared_s / max(op.work(case).bytes, LEAST_BYTES))
 
-        samples, latency_s, seen = self._time(calls, rotation.cache, blank.flops)
+        left_s = None if self._deadline is None else self._deadline - time.perf_counter()
+        measured = self._meter.measure(calls, rotation.cache, blank.flops, left_s)
         last = len(sets) - 1 - self._settings.seed % max(1, len(sets) - 1)  # another copy than the first, if there is
         result = verify.run_poisoned(calls[last], sets[last].out, device.synchronize)
         after = verify.check(op, case, sets[last], result)
         verified = {"before": before.to_dict(), "after": after.to_dict()}
         if not after.is_right:
             return replace(blank, status="invalid", reason=f"after timing: {after.reason}", verified=verified)
-        if provider.name == "torch":
-            self._estimator.learn(op, case, samples.median_s)
+        flags = self._evidence(op, case, measured)
+        damning = next((flag for flag in flags if flag.name in INVALID_FLAGS), None)
+        if provider.name == "torch" and damning is None:
+            self._estimator.learn(op, case, measured.samples.median_s)
         return replace(
-            blank,
-            status="ok",
-            samples_s=samples.samples_s,
-            launches_per_sample=samples.launches_per_sample,
-            method=samples.method,
-            cache=samples.cache,
-            median_s=samples.median_s,
-            ci95_s=samples.ci95_s,
-            converged=samples.converged,
-            host_latency_s=latency_s,
+            filled(blank, measured, flags),
+            status="ok" if damning is None else "invalid",
+            reason=None if damning is None else damning.reason,
             first_call_s=first_call_s,
-            flags=self._flags(samples, latency_s, seen),
-            telemetry=seen,
             verified=verified,
             copies=rotation.copies,
             source_sha256=provider.source_sha256,
         )
 
-    def _time(self, calls: list[samplers.Call], cache: str, flops: int | None) -> tuple[Samples, float, dict[str, Any]]:
-        """Return the samples, the host's latency, and what the device and its host did meanwhile."""
-        limits = self._limits
-        if self._deadline is not None:
-            limits = replace(limits, cap_s=min(limits.cap_s, max(0.0, self._deadline - time.perf_counter())))
-        sampler = samplers.make_sampler(calls, self._device, limits)
-        warm_up(sampler, limits.warm_up_s)
-        before = self._monitor.snapshot()
-        samples = collect(sampler, limits, cache)
-        launches = len(samples.samples_s) * samples.launches_per_sample
-        seen = row_telemetry(before, self._monitor.snapshot(), launches=launches, flops=flops)
-        return samples, samplers.host_latency_s(calls, self._device.synchronize), seen
-
-    def _flags(self, samples: Samples, latency_s: float, seen: dict[str, Any]) -> tuple[str, ...]:
-        """Return the short warnings of a measurement."""
-        flags = []
-        if not samples.converged:
-            flags.append("not-converged")
-        if samples.cache != self._settings.cache:
-            flags.append("not-cold")
-        if self._device.is_gpu and latency_s > 2 * samples.median_s:
-            flags.append("launch-limited")
-        if not self._device.is_gpu and (seen["involuntary_switches_per_s"] or 0.0) > PREEMPTIONS_PER_S:
-            flags.append("preempted")
-        causes = slowdowns(seen)
-        if POWER_CAP in causes:
-            flags.append("power-limited")
-        if set(causes) - {POWER_CAP}:
-            flags.append("throttled")
-        return tuple(flags)
+    def _evidence(self, op: Op, case: Case, measured: Measurement) -> tuple[Flag, ...]:
+        """Return what speaks against a measurement."""
+        work, device = op.work(case), self._device
+        bandwidth = self._ceilings.bandwidth() if self._ceilings else None
+        context = Context(
+            is_gpu=device.is_gpu,
+            asked_cache=self._settings.cache,
+            tick_s=self._meter.tick_s,
+            host_launch_s=measured.host_launch_s,
+            target_half_width=self._limits.target_half_width,
+            flops=work.flops,
+            bytes_moved=work.bytes,
+            cache_bytes=device.cache_bytes,
+            warm_s=measured.warm_s,
+            memory_roof_bytes_per_s=bandwidth.value if bandwidth else None,
+            peak=self._ceilings.peak(case.dtype) if self._ceilings else None,
+            bandwidth=bandwidth,
+            telemetry=measured.telemetry,
+            tail_s=measured.tail_s,
+        )
+        return flags_of(measured.samples, context)
 
     def _too_long(self, op: Op, case: Case) -> str | None:
         """Return why a case does not fit the time that is left, with the estimate, or None."""

@@ -26,6 +26,9 @@ EVENT_TICK_S = 1.024e-6
 EVENT_TICKS = 200
 """Ticks that a sample on a GPU lasts at least, so that the tick is within the 0.5 % that its interval aims at."""
 
+EVENT_PAIRS = 500
+LEAST_TICK_S = 1e-9
+
 MAX_QUEUED = 300
 """Launches queued behind a spinning kernel: well below the roughly 1024 entries of the launch queue, so that the
 host never waits for the GPU within a sample."""
@@ -124,12 +127,11 @@ class EventSampler:
 
 def make_sampler(calls: Sequence[Call], device: Device, limits: Limits) -> Sampler:
     """Return the best sampler that this device and these calls allow."""
-    durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=device.synchronize, after=lambda: None)
-    device.synchronize()
     if not device.is_gpu:
+        durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=device.synchronize, after=lambda: None)
         # The least: one preempted call of five must not make the samples a thousand times too short.
         return HostSampler(calls, launches_for(max(min(durations), 1e-9), limits.min_sample_s, clock_tick_s()))
-    launch_s = median(durations)
+    launch_s = host_launch_s(calls, device.synchronize)
     events = EventSampler(calls, min(MAX_QUEUED, max(1, len(calls))), launch_s)
     device_s = max(median([events.sample() for _ in range(ESTIMATE_LAUNCHES)]) / events.launches_per_sample, 1e-7)
     launches = graph_launches(len(calls), launches_for(device_s, limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS))
@@ -145,6 +147,33 @@ def graph_launches(copies: int, wanted: int) -> int:
     """Return the launches of a graph: whole rounds of the copies, so that each replay starts on data long evicted."""
     rounds = max(1, math.ceil(wanted / copies))
     return max(copies, min(rounds * copies, MAX_GRAPH_LAUNCHES // copies * copies))
+
+
+def host_launch_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> float:
+    """Return the seconds that one call keeps the host, median of a few, the queue empty before each."""
+    durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=synchronize, after=lambda: None)
+    synchronize()
+    return median(durations)
+
+
+def tick_s(device: Device) -> float:
+    """Return the smallest step of the clock that samples are read from, seconds: the host's, or that of CUDA events."""
+    return event_tick_s() if device.is_gpu else clock_tick_s()
+
+
+def event_tick_s() -> float:
+    """Return the smallest difference between the durations of many empty pairs of CUDA events, seconds."""
+    import torch
+
+    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(EVENT_PAIRS)]
+    for start, end in pairs:
+        start.record()
+        end.record()
+    torch.cuda.synchronize()
+    durations = sorted({float(start.elapsed_time(end)) / 1e3 for start, end in pairs})
+    steps = [after - before for before, after in itertools.pairwise(durations)]
+    # Durations are handed over in single precision: steps of its last digits are none of the clock.
+    return min((step for step in steps if step > LEAST_TICK_S), default=EVENT_TICK_S)
 
 
 def host_latency_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,7 @@ def execute(run: Run) -> int:
         if not args.no_save:
             session.writer = RunWriter.create(environment, run.name, args.output)
         try:
-            measure_all(run, session, progress)
+            measure_all(run, session, progress, ceilings)
         except KeyboardInterrupt:
             interrupted = True
             progress.note("interrupted: what was finished is kept")
@@ -135,7 +136,7 @@ def stamp(
     )
 
 
-def measure_all(run: Run, session: Session, progress: Progress) -> None:
+def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilings) -> None:
     """Measure row by row, each kept as soon as it is finished."""
     from bench.harness.cost import CostEstimator
     from bench.harness.runner import Runner
@@ -143,17 +144,28 @@ def measure_all(run: Run, session: Session, progress: Progress) -> None:
     args, settings = run.args, run.settings
     deadline = None if settings.budget_s is None else run.started + settings.budget_s
     estimator = CostEstimator(run.device, settings.fill, settings.seed)
-    runners: dict[str, Runner] = {}
-    progress.expect(len(run.rows))
-    for family, row in run.rows:
-        if family not in runners:
-            runners[family] = Runner(family, run.device, settings, estimator, deadline=deadline)
-        progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}")
-        record = runners[family].measure(row)
+    runners: dict[tuple[str, str], Runner] = {}
+    fills = fills_of(settings.fill, args.fill_sensitivity)
+    progress.expect(len(run.rows) * len(fills))
+    for (family, row), fill in itertools.product(run.rows, fills):
+        key = family, fill
+        if key not in runners:
+            filled = replace(settings, fill=fill)
+            runners[key] = Runner(family, run.device, filled, estimator, None, deadline, ceilings)
+        also = f" {fill}" if len(fills) > 1 else ""
+        progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}{also}")
+        record = runners[key].measure(row)
         session.keep(record)
         progress.advance()
         if args.verbose:
             progress.note(describe(record))
+
+
+def fills_of(fill: str, is_sensitivity_asked: bool) -> tuple[str, ...]:
+    """Return the fills that each row is measured with: the one asked for, and zeros beside it; beside zeros, uniform."""
+    if not is_sensitivity_asked:
+        return (fill,)
+    return fill, "uniform" if fill == "zeros" else "zeros"
 
 
 def show(args: argparse.Namespace, environment: Environment, session: Session) -> None:

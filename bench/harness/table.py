@@ -139,6 +139,7 @@ def describe(record: Record) -> str:
         f"by {record.method}, {record.cache} ({record.copies} copies), first call {format_time(record.first_call_s)}, "
         f"host latency {format_time(record.host_latency_s)}, verified {checked.get('checked_elements')} of "
         f"{checked.get('elements')} elements, largest error {checked.get('max_error_of_bound', 0):.2g} of the bound"
+        + "".join(f"\n  {flag}: {reason}" for flag, reason in record.flag_reasons.items())
     )
 
 
@@ -178,7 +179,7 @@ def run_text(
     console = console_of(sys.stdout)
     with console.capture() as captured:  # printing at once, rich would end the process when the reader is gone
         render_table(environment, records, console)
-        for line in baseline_lines(records, baseline):
+        for line in baseline_lines(records, baseline) + fill_lines(records):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     return captured.get()
 
@@ -207,5 +208,23 @@ def baseline_lines(records: Sequence[Record], baseline: str | None) -> list[str]
     return lines
 
 
-def _case_key(record: Record) -> tuple[str, str, str]:
-    return record.op, record.dtype, record.case
+def _case_key(record: Record) -> tuple[str, str, str, str | None]:
+    return record.op, record.dtype, record.case, record.fill
+
+
+def fill_lines(records: Sequence[Record]) -> list[str]:
+    """Return a line for each row that was measured with zeros and with other data: what the bits of the data cost.
+
+    A GPU draws less power on zeros and clocks higher, so the SM clocks stand beside the times where they are known.
+    """
+    zeros = {(*_case_key(r)[:3], r.provider): r for r in records if r.fill == "zeros" and r.median_s}
+    lines = []
+    for record in records:
+        other = zeros.get((*_case_key(record)[:3], record.provider))
+        if record.fill == "zeros" or record.median_s is None or other is None or other.median_s is None:
+            continue
+        change = 100 * (record.median_s / other.median_s - 1)
+        before, after = (r.telemetry.get("sm_clock_hz") for r in (other, record))
+        clock = f", SM clock {before / 1e6:.0f} -> {after / 1e6:.0f} MHz" if before and after else ""
+        lines.append(f"{_name(record)}: {record.fill} data changes the time by {change:+.2g} % against zeros{clock}")
+    return lines

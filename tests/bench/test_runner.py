@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.elementwise import OPS as ELEMENTWISE
-from bench.harness import runner, samplers
+from bench.harness import runner
 from bench.harness.cost import CALLS_PER_CASE
 from bench.harness.device import Device
 from bench.harness.op import Case
@@ -29,6 +29,7 @@ from bench.harness.timing import Limits
 from bench.matmul import OPS as MATMUL
 from results.record import Record
 from results.runfile import encode_line
+from roofline.ceilings import Ceiling, Ceilings
 
 MATMUL_OP = MATMUL[0]
 ADD = next(op for op in ELEMENTWISE if op.name == "add")
@@ -86,7 +87,7 @@ def never_timed(monkeypatch):
     def timed(*arguments):
         raise AssertionError("a wrong result was timed")
 
-    monkeypatch.setattr(runner.samplers, "make_sampler", timed)
+    monkeypatch.setattr(runner.Meter, "measure", timed)
 
 
 def measure(name, settings=None, estimator=None, deadline=None, device=CPU, case=CASE):
@@ -484,57 +485,11 @@ def test_sizes_in_messages(size_bytes, text):
 # ---- flags ---------------------------------------------------------------------------------------------------------
 
 
-class Samples:
-    """What the flags are made of."""
-
-    def __init__(self, converged=True, cache="cold", median_s=1e-3):
-        self.converged, self.cache, self.median_s = converged, cache, median_s
-
-
-@pytest.mark.parametrize(
-    ("device", "samples", "latency_s", "switches_per_s", "flags"),
-    [
-        (CPU, Samples(), 1e-3, 0.0, ()),
-        (CPU, Samples(converged=False), 1e-3, 0.0, ("not-converged",)),
-        (CPU, Samples(cache="warm"), 1e-3, 0.0, ("not-cold",)),
-        (CPU, Samples(), 1.0, 0.0, ()),  # a CPU has no queue to wait for
-        (GPU, Samples(), 1.9e-3, 0.0, ()),
-        (GPU, Samples(), 2.1e-3, 0.0, ("launch-limited",)),
-        (CPU, Samples(), 1e-3, 100.0, ("preempted",)),
-        (GPU, Samples(), 1e-3, 100.0, ()),  # the GPU's own clock does not see it
-        (GPU, Samples(False, "warm"), 1.0, 0.0, ("not-converged", "not-cold", "launch-limited")),
-    ],
-)
-def test_flags_say_what_a_reader_must_know(device, samples, latency_s, switches_per_s, flags):
-    made = Runner("elementwise", device, Settings(), NoEstimate())
-    assert made._flags(samples, latency_s, {"involuntary_switches_per_s": switches_per_s}) == flags
-
-
-@pytest.mark.parametrize(
-    ("shares", "flags"),
-    [
-        ({"sw_power_cap": 0.9, "hw_thermal": 0.0}, ("power-limited",)),
-        ({"sw_power_cap": 0.0, "hw_thermal": 0.5}, ("throttled",)),
-        ({"sw_power_cap": 0.5, "sw_thermal": 0.5}, ("power-limited", "throttled")),
-        ({"sw_power_cap": None, "hw_thermal": 0.001}, ()),
-    ],
-)
-def test_a_gpu_that_was_held_back_says_by_what(shares, flags):
-    made = Runner("elementwise", GPU, Settings(), NoEstimate())
-    seen = {"involuntary_switches_per_s": None, "throttle": shares, "throttle_resolution": 0.1}
-    assert made._flags(Samples(), 1e-3, seen) == flags
-
-
 def test_a_row_carries_what_was_seen_meanwhile(providers):
     record = measure("right")
     assert record.status == "ok"
     assert record.telemetry["window_s"] > 0
     assert record.telemetry["sm_clock_hz"] is None
-
-
-def test_a_warm_run_that_was_asked_for_is_not_flagged():
-    made = Runner("elementwise", CPU, Settings(cache="warm"), NoEstimate())
-    assert made._flags(Samples(cache="warm"), 0.0, {"involuntary_switches_per_s": None}) == ()
 
 
 def test_a_gpu_gives_its_memory_back_after_each_row_even_a_failed_one(providers, monkeypatch):
@@ -554,5 +509,22 @@ def test_a_blank_record_says_what_the_row_is_and_measures_nothing():
     assert record.samples_s == ()
 
 
-def test_the_samplers_are_the_real_ones():
-    assert runner.samplers is samplers  # what the tests above replace is what the runner uses
+def test_a_time_that_cannot_be_is_invalid_and_says_why(providers):
+    peak = Ceiling("flops", "fp32", 1.0, "measured", "made up")
+    slow = Ceilings("cpu", "a slow machine", (peak, Ceiling("bandwidth", "copy", 1.0, "measured", "made up")))
+    made = Runner("elementwise", CPU, Settings(), NoEstimate(), LIMITS, None, slow)
+    record = made.measure(Row(ADD, CASE, "right"))
+    assert record.status == "invalid"
+    assert record.reason.startswith("faster than physics")
+    assert "faster-than-physics" in record.flags
+    assert record.samples_s  # kept, to be looked at
+
+
+def test_every_flag_has_its_reason_and_the_warm_time_is_kept(providers):
+    record = measure("right")
+    assert set(record.flag_reasons) == set(record.flags)
+    assert record.cache == "cold"
+    assert record.warm_median_s > 0
+    assert record.outliers >= 0
+    assert record.settled in (True, False)
+    assert measure("right", Settings(cache="warm")).warm_median_s is None

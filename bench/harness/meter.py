@@ -1,0 +1,97 @@
+"""Everything that is measured of one provider on one case: cold and warm samples, latency, telemetry, what settled."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench.harness import samplers
+from bench.harness.device import Device
+from bench.harness.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
+from bench.harness.telemetry import Monitor, row_telemetry
+from bench.harness.timing import FEWEST_SAMPLES, Limits, Sampler, Samples, collect
+
+WARM_LIMITS = Limits(10, 0.02, 0.0, 0.15, 0.0, 1e-3)
+"""The warm time is beside the point of a cold row: a short look is enough to tell whether cold made a difference."""
+
+WARM_CAP_S = 0.5
+"""A launch so slow that even the fewest warm samples would take longer is not repeated warm."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured of one provider on one case."""
+
+    samples: Samples
+    warm_s: float | None
+    """Median seconds of a launch that finds its inputs where the last one left them; None where not measured."""
+    host_launch_s: float
+    """Seconds that one call keeps the host; on a CPU the launch itself."""
+    host_latency_s: float
+    """Seconds from a call to its finished result."""
+    tail_s: float | None
+    """Seconds that the GPU was still busy after the event that ended a sample; None on a CPU."""
+    settling: Settling
+    telemetry: dict[str, Any]
+
+
+class Meter:
+    """Measures calls on one device, by the same protocol every time."""
+
+    def __init__(self, device: Device, limits: Limits) -> None:
+        """Open the telemetry of the device; `limits` say when to stop sampling."""
+        self._device, self._limits, self._monitor = device, limits, Monitor(device)
+
+    @functools.cached_property
+    def tick_s(self) -> float:
+        """Smallest step of the clock that samples are read from, seconds."""
+        return samplers.tick_s(self._device)
+
+    def measure(
+        self, calls: Sequence[samplers.Call], cache: str, flops: int | None = None, left_s: float | None = None
+    ) -> Measurement:
+        """Let the device settle, sample, and look at the same launches warm and from the host.
+
+        Args:
+            calls: one call for each copy of the inputs.
+            cache: `cold` or `warm`, what launches going round the calls find.
+            flops: of one launch, for FLOP/J.
+            left_s: time that sampling may take at most, beside its own cap.
+        """
+        limits = self._limits
+        if left_s is not None:
+            limits = replace(limits, cap_s=min(limits.cap_s, max(0.0, left_s)))
+        sampler = samplers.make_sampler(calls, self._device, limits)
+        settle_limits = GPU_SETTLE if self._device.is_gpu else CPU_SETTLE
+        settling = settle(sampler.sample, self._monitor.clock_and_power, settle_limits)
+        before = self._monitor.snapshot()
+        samples = collect(sampler, limits, cache)
+        launches = len(samples.samples_s) * samples.launches_per_sample
+        telemetry = row_telemetry(before, self._monitor.snapshot(), launches=launches, flops=flops)
+        return Measurement(
+            samples=samples,
+            warm_s=self._warm_s(calls, samples),
+            host_launch_s=samplers.host_launch_s(calls, self._device.synchronize),
+            host_latency_s=samplers.host_latency_s(calls, self._device.synchronize),
+            tail_s=self._tail_s(sampler) if self._device.is_gpu else None,
+            settling=settling,
+            telemetry=telemetry,
+        )
+
+    def _warm_s(self, calls: Sequence[samplers.Call], samples: Samples) -> float | None:
+        """Return the median seconds of a warm launch beside a cold one, None where it is not worth its time."""
+        if samples.cache != "cold" or samples.median_s * FEWEST_SAMPLES > WARM_CAP_S:
+            return None
+        sampler = samplers.make_sampler(calls[:1], self._device, WARM_LIMITS)
+        sampler.sample()
+        return collect(sampler, WARM_LIMITS, "warm").median_s
+
+    def _tail_s(self, sampler: Sampler) -> float:
+        """Return how long the whole device is busy after the end of a sample on its own stream."""
+        sampler.sample()
+        start = time.perf_counter()
+        self._device.synchronize()
+        return time.perf_counter() - start
