@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.harness import doctor, suite
+from bench.harness import calibrate_command, doctor, suite
 from bench.harness.arguments import Parser, UsageError
 from bench.harness.cli import guarded
 from bench.harness.op import Op
@@ -72,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     listing = commands.add_parser("list", help="the operations that can be measured, with their commands")
     listing.set_defaults(run=print_list)
     suite.add_parser(commands)
+    calibrate_command.add_parser(commands)
     doctor.add_parser(commands)
     return guarded(parser, lambda args: int(args.run(args, families(), argv)), argv)
 
