@@ -26,6 +26,13 @@ SEARCH_SHARE = 0.6
 MATMUL_MEMORY_SHARE = 8
 """The three matrices take at most this fraction of the free memory, `1 / MATMUL_MEMORY_SHARE`."""
 
+CURVE_SHARE = 0.7
+"""Share of a curve's time that its points take together."""
+
+WORST_RESIDUAL = 0.5
+"""A line from which a point lies farther away, as a fraction of its time, does not describe the curve: nothing is
+claimed by it."""
+
 SUBMITTED = 200
 """Launches that the host submits between two readings of its clock: well below what the queue holds."""
 
@@ -103,7 +110,7 @@ def cache_part(bench: Bench, note: Note) -> Outcome:
     largest_bytes = min(bench.arrays.size_bytes, 4 * device.cache_bytes)
     timer = bench.timer(bench.plan.cache_s, 3 * len(among))
     points = len(bandwidth_curve.sizes(largest_bytes, device.cache_bytes // bandwidth_curve.PRIVATE_CACHES, 2))
-    limits = replace(timer.confirming, cap_s=timer.confirming.cap_s / points, warm_up_s=0.0)
+    limits = replace(timer.confirming, cap_s=CURVE_SHARE * bench.plan.cache_s / points, warm_up_s=0.0)
     plateau = bandwidth_curve.cache_plateau(
         among, largest_bytes, device, timer, timer.screening, limits, note, bench.summary
     )
@@ -112,7 +119,9 @@ def cache_part(bench: Bench, note: Note) -> Outcome:
     if plateau.knee_bytes is not None:
         found.append(bench.ceiling("knee", "last-level", plateau.knee_bytes, how, timer.telemetry, config=how))
     records = [_point_record("cache", point, plateau.config, "read", "warm") for point in plateau.points]
-    return Outcome(tuple(found), tuple(records))
+    if len(plateau.working_sets_bytes) > 1:
+        return Outcome(tuple(found), tuple(records))
+    return Outcome((), tuple(records), ("one size alone is no plateau of the cache: the machine is too busy to tell",))
 
 
 def _point_record(op: str, point: bandwidth_curve.Point, config: str, mix: str, cache: str) -> Record:
@@ -125,10 +134,13 @@ def curve_part(bench: Bench, note: Note) -> Outcome:
     config = bench.chosen.get("copy") or next(s.name for s in bench.streams if s.mix == "copy")
     stream, size_bytes = bandwidth.named(bench.streams, "copy", config), bench.arrays.size_bytes
     timer, steps = bench.timer(bench.plan.curve_s, 1), bandwidth_curve.sizes(size_bytes)
-    limits = replace(timer.confirming, cap_s=0.8 * bench.plan.curve_s / max(1, len(steps)), warm_up_s=0.0)
+    limits = replace(timer.confirming, cap_s=CURVE_SHARE * bench.plan.curve_s / max(1, len(steps)), warm_up_s=0.0)
     points = bandwidth_curve.cold_curve(stream, steps, size_bytes, bench.device, timer, limits, note)
     line = bandwidth_curve.fit(points, bench.summary)
     how = f"T = a + V / b through {len(points)} sizes of copy, {config}; worst residual {line.worst_residual:.1%}"
+    records = [_point_record("curve", point, config, "copy", "cold") for point in points]
+    if line.worst_residual > WORST_RESIDUAL:
+        return Outcome((), tuple(records), (f"the curve is no line, so nothing is claimed by it: {how}",))
     found, notes = [], []
     for quantity, name, value, interval in (
         ("fit", "copy", line.bandwidth, line.bandwidth_ci95),
@@ -139,7 +151,6 @@ def curve_part(bench: Bench, note: Note) -> Outcome:
             found.append(bench.ceiling(quantity, name, value, how, timer.telemetry, ci95=ci95, config=how))
         else:
             notes.append(f"the curve does not resolve its {'launch' if quantity == 'launch' else 'roof'}: {how}")
-    records = [_point_record("curve", point, config, "copy", "cold") for point in points]
     return Outcome(tuple(found), tuple(records), tuple(notes))
 
 
