@@ -53,6 +53,8 @@ class Environment:
     """The ceilings used, each with its kind and source, as `roofline.ceilings` writes them."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Seed, fill, cache and budget of the run."""
+    preflight: dict[str, Any] = field(default_factory=dict)
+    """What the clock itself costs: tick, empty events, launch; seconds."""
     schema: int = SCHEMA
     extra: dict[str, Any] = field(default_factory=dict)
     """Keys of a file that this version does not know; kept and written back as they were."""
@@ -91,6 +93,7 @@ class Environment:
             git=_read(data, "git", _mapping) or {},
             hardware=_read(data, "hardware", _mapping) or {},
             settings=_read(data, "settings", _mapping) or {},
+            preflight=_read(data, "preflight", _mapping) or {},
             schema=schema,
             extra=_unknown(cls, data),
         )

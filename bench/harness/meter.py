@@ -21,6 +21,12 @@ WARM_CAP_S = 0.5
 """A launch so slow that even the fewest warm samples would take longer is not repeated warm."""
 
 
+LONG_LAUNCH_S = 1e-3
+ON_THE_CLOCK = 2.0
+"""Launches longer than a millisecond are sampled for at least twice the time that their preparation took: two thirds
+of a run's time is then measurement."""
+
+
 @dataclass(frozen=True)
 class Measurement:
     """What was measured of one provider on one case."""
@@ -51,7 +57,12 @@ class Meter:
         return samplers.tick_s(self._device)
 
     def measure(
-        self, calls: Sequence[samplers.Call], cache: str, flops: int | None = None, left_s: float | None = None
+        self,
+        calls: Sequence[samplers.Call],
+        cache: str,
+        flops: int | None = None,
+        left_s: float | None = None,
+        prepared_s: float = 0.0,
     ) -> Measurement:
         """Let the device settle, sample, and look at the same launches warm and from the host.
 
@@ -60,6 +71,8 @@ class Meter:
             cache: `cold` or `warm`, what launches going round the calls find.
             flops: of one launch, for FLOP/J.
             left_s: time that sampling may take at most, beside its own cap.
+            prepared_s: time that making and checking the inputs took; launches of more than a millisecond are sampled
+                for a multiple of it, so that most of a run is spent on the clock.
         """
         limits = self._limits
         if left_s is not None:
@@ -67,6 +80,8 @@ class Meter:
         sampler = samplers.make_sampler(calls, self._device, limits)
         settle_limits = GPU_SETTLE if self._device.is_gpu else CPU_SETTLE
         settling = settle(sampler.sample, self._monitor.clock_and_power, settle_limits)
+        if settling.seconds / settling.launches / sampler.launches_per_sample >= LONG_LAUNCH_S:
+            limits = replace(limits, min_time_s=min(limits.cap_s, max(limits.min_time_s, ON_THE_CLOCK * prepared_s)))
         before = self._monitor.snapshot()
         samples = collect(sampler, limits, cache)
         launches = len(samples.samples_s) * samples.launches_per_sample

@@ -237,7 +237,7 @@ class Runner:
         self._prepare_s_per_byte = max(self._prepare_s_per_byte, prepared_s / max(op.work(case).bytes, LEAST_BYTES))
 
         left_s = None if self._deadline is None else self._deadline - time.perf_counter()
-        measured = self._meter.measure(calls, rotation.cache, blank.flops, left_s)
+        measured = self._meter.measure(calls, rotation.cache, blank.flops, left_s, prepared_s)
         last = len(sets) - 1 - self._settings.seed % max(1, len(sets) - 1)  # another copy than the first, if there is
         result = verify.run_poisoned(calls[last], sets[last].out, device.synchronize)
         after = verify.check(op, case, sets[last], result)

@@ -163,6 +163,18 @@ def tick_s(device: Device) -> float:
 
 def event_tick_s() -> float:
     """Return the smallest difference between the durations of many empty pairs of CUDA events, seconds."""
+    durations = sorted(set(_empty_event_pairs_s()))
+    steps = [after - before for before, after in itertools.pairwise(durations)]
+    # Durations are handed over in single precision: steps of its last digits are none of the clock.
+    return min((step for step in steps if step > LEAST_TICK_S), default=EVENT_TICK_S)
+
+
+def event_floor_s() -> float:
+    """Return the median duration of an empty pair of CUDA events, seconds: no sample can be shorter."""
+    return median(_empty_event_pairs_s())
+
+
+def _empty_event_pairs_s() -> list[float]:
     import torch
 
     pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(EVENT_PAIRS)]
@@ -170,10 +182,17 @@ def event_tick_s() -> float:
         start.record()
         end.record()
     torch.cuda.synchronize()
-    durations = sorted({float(start.elapsed_time(end)) / 1e3 for start, end in pairs})
-    steps = [after - before for before, after in itertools.pairwise(durations)]
-    # Durations are handed over in single precision: steps of its last digits are none of the clock.
-    return min((step for step in steps if step > LEAST_TICK_S), default=EVENT_TICK_S)
+    return [float(start.elapsed_time(end)) / 1e3 for start, end in pairs]
+
+
+def empty_launch_s(device: Device) -> float:
+    """Return the seconds that the host takes to launch an operation on one element: what every launch costs it."""
+    import torch
+
+    one = torch.ones(1, device=device.torch_name)
+    calls = [lambda: one.add_(0)]
+    calls[0]()
+    return host_launch_s(calls, device.synchronize)
 
 
 def host_latency_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> float:

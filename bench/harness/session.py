@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -82,10 +83,14 @@ def execute(run: Run) -> int:
         environment = stamp(run.command, run.device, ceilings, run.settings, run.argv)
         if not args.no_save:
             session.writer = RunWriter.create(environment, run.name, args.output)
+        began = time.perf_counter()
         try:
             measure_all(run, session, progress, ceilings)
         except KeyboardInterrupt:
             interrupted = True
+        if session.records:
+            progress.note(where_time_went(session.records, time.perf_counter() - began))
+        if interrupted:
             progress.note("interrupted: what was finished is kept")
     if run.always_draw and args.plot is None and session.writer is not None:
         args.plot = session.writer.path.with_suffix(".png")
@@ -133,7 +138,21 @@ def stamp(
         git=machine.git_state(),
         hardware=ceilings.to_dict(),
         settings=asdict(settings),
+        preflight=preflight(device, ceilings),
     )
+
+
+def preflight(device: Device, ceilings: Ceilings) -> dict[str, float | None]:
+    """Return what the clock itself costs on this machine: its tick, an empty pair of events, a launch; seconds."""
+    from bench.harness import samplers
+
+    floor = ceilings.launch_floor()
+    return {
+        "tick_s": samplers.tick_s(device),
+        "event_floor_s": samplers.event_floor_s() if device.is_gpu else None,
+        "host_launch_s": samplers.empty_launch_s(device),
+        "launch_floor_s": floor.value if floor else None,
+    }
 
 
 def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilings) -> None:
@@ -158,11 +177,24 @@ def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilin
         session.keep(record)
         progress.advance()
         if args.verbose:
-            progress.note(describe(record))
+            for line in describe(record):
+                progress.note(line)
+
+
+def timed_s(records: Sequence[Record]) -> float:
+    """Return the seconds that the samples of all records lasted."""
+    return sum(sum(record.samples_s) * (record.launches_per_sample or 0) for record in records)
+
+
+def where_time_went(records: Sequence[Record], measuring_s: float) -> str:
+    """Return the share of the measuring time, calibration apart, that was spent on the clock, as a sentence."""
+    spent_s = timed_s(records)
+    share_pct = 100 * spent_s / measuring_s
+    return f"{spent_s:.3g} s of {measuring_s:.3g} s of measuring were inside timed work ({share_pct:.0f} %)"
 
 
 def fills_of(fill: str, is_sensitivity_asked: bool) -> tuple[str, ...]:
-    """Return the fills that each row is measured with: the one asked for, and zeros beside it; beside zeros, uniform."""
+    """Return the fills of each row: the one asked for, and zeros beside it; beside zeros, uniform."""
     if not is_sensitivity_asked:
         return (fill,)
     return fill, "uniform" if fill == "zeros" else "zeros"

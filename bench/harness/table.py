@@ -129,18 +129,18 @@ class Progress:
             say(text)
 
 
-def describe(record: Record) -> str:
-    """Return how one row was verified and timed, in a line."""
+def describe(record: Record) -> list[str]:
+    """Return how one row was verified and timed, in a line, and a line for each thing that speaks against it."""
     if record.status != "ok":
-        return f"{_name(record)}: {record.status}: {record.reason}"
+        return [f"{_name(record)}: {record.status}: {record.reason}"]
     checked = record.verified.get("after", {})
-    return (
+    timed = (
         f"{_name(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} launches "
         f"by {record.method}, {record.cache} ({record.copies} copies), first call {format_time(record.first_call_s)}, "
         f"host latency {format_time(record.host_latency_s)}, verified {checked.get('checked_elements')} of "
         f"{checked.get('elements')} elements, largest error {checked.get('max_error_of_bound', 0):.2g} of the bound"
-        + "".join(f"\n  {flag}: {reason}" for flag, reason in record.flag_reasons.items())
     )
+    return [timed, *(f"  {flag}: {reason}" for flag, reason in record.flag_reasons.items())]
 
 
 def _name(record: Record) -> str:

@@ -18,6 +18,7 @@ from results.store import load_run
 
 ENVIRONMENT_KEYS = {
     "kind", "schema", "run_id", "started_at", "argv", "device", "host", "versions", "git", "hardware", "settings",
+    "preflight",
 }  # fmt: skip
 RECORD_KEYS = {
     "kind", "op", "provider", "dtype", "shape", "case", "status", "reason", "flops", "bytes_read", "bytes_written",
@@ -201,7 +202,9 @@ def test_the_table_names_machine_and_ceilings_has_a_row_a_case_and_ends_with_the
     assert set(rule) == {"─"}
     assert [row.split()[:4] for row in rows] == [["relu", "1024", "fp32", "torch"], ["add", "1024", "fp32", "torch"]]
     assert last == f"saved: {saved}"
-    assert err.splitlines() == ["[1/2] relu 1024 fp32 torch", "[2/2] add 1024 fp32 torch"]
+    *steps, share = err.splitlines()
+    assert steps == ["[1/2] relu 1024 fp32 torch", "[2/2] add 1024 fp32 torch"]
+    assert re.fullmatch(r"\S+ s of \S+ s of measuring were inside timed work \(\d+ %\)", share)
     assert commands.show("latest") == (0, out.removesuffix(f"{last}\n"), "")
 
 
@@ -250,7 +253,9 @@ def test_verbose_says_of_each_row_how_it_was_verified_and_timed(capsys):
         r"first call \S+ \S+, host latency \S+ \S+, verified 256 of 256 elements, largest error \S+ of the bound",
         notes[0],
     )
-    assert re.fullmatch(r"matmul 16x16x16 tf32 torch: skipped: .+ has no tf32 arithmetic", notes[1])
+    assert re.fullmatch(r"matmul 16x16x16 tf32 torch: skipped: .+ has no tf32 arithmetic", notes[-2])
+    record_flags = [line.split(":")[0].strip() for line in notes[1:-2]]
+    assert "not-cold" in record_flags  # 16 x 16 fills no cache
 
 
 def test_settings_are_kept_with_the_run_and_the_row(capsys, runs):
