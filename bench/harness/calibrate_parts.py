@@ -111,9 +111,9 @@ def cache_part(bench: Bench, note: Note) -> Outcome:
     timer = bench.timer(bench.plan.cache_s, 3 * len(among))
     points = len(bandwidth_curve.sizes(largest_bytes, device.cache_bytes // bandwidth_curve.PRIVATE_CACHES, 2))
     limits = replace(timer.confirming, cap_s=CURVE_SHARE * bench.plan.cache_s / points, warm_up_s=0.0)
-    plateau = bandwidth_curve.cache_plateau(
-        among, largest_bytes, device, timer, timer.screening, limits, note, bench.summary
-    )
+    # A copy: the few that are tried are never refused for the time, because the choice is measured with it once more.
+    screening = replace(timer.screening)
+    plateau = bandwidth_curve.cache_plateau(among, largest_bytes, device, timer, screening, limits, note, bench.summary)
     how = f"{plateau.config}, working sets of {plateau.working_sets_bytes[0] / 1e6:.3g} MB and more"
     found = [bench.ceiling("cache", "last-level", plateau.value, how, timer.telemetry, ci95=plateau.ci95, config=how)]
     if plateau.knee_bytes is not None:
@@ -176,16 +176,16 @@ def fma_part(bench: Bench, dtype: str, note: Note) -> Outcome:
 
 def matmul_part(bench: Bench, dtype: str, limit_s: float, note: Note) -> Outcome:
     """Return the fastest matmul of a dtype: by a search, in a long run split into burst and sustained, and on zeros."""
-    began = time.perf_counter()
     device, plan, op = bench.device, bench.plan, bench.matmul
     limits, shapes = GPU_LIMITS if device.is_gpu else CPU_LIMITS, shapes_of(bench, dtype)
     timer = MatmulTimer(op, dtype, device, shapes, limits)
+    began = time.perf_counter()
     search = ShapeSearch(
         shapes,
         timer,
         SearchPlan(plan.repetitions, summary=bench.summary),
         partial(neighbors, step=GPU_STEP if device.is_gpu else CPU_STEP),
-        lambda: time.perf_counter() - began >= SEARCH_SHARE * limit_s,
+        lambda: search.repetitions > 0 and time.perf_counter() - began >= SEARCH_SHARE * limit_s,
     )
     found = search.run(lambda line: note(f"{dtype} matmul: {line}"))
     note(f"{dtype} matmul {found.shape.name}: a long run, and zeros")

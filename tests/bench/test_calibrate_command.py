@@ -12,11 +12,10 @@ import pytest
 
 from bench import __main__ as command
 from bench.harness import calibrate, calibrate_bench, calibrate_command, calibrate_parts
-from bench.harness.calibrate_bench import PLANS, Bench, Outcome, Part, PartTimer, Plan, bytes_of_mix
+from bench.harness.calibrate_bench import PLANS, Outcome, Part, Plan, bytes_of_mix
 from bench.harness.device import MIB, Device, cpu_device
 from bench.harness.matmul_shapes import Shape
 from bench.harness.search import NotMeasuredError
-from bench.harness.telemetry import Monitor
 from bench.harness.timing import Samples
 from bench.matmul import OPS as MATMUL
 from results.runfile import load_run
@@ -356,109 +355,6 @@ def test_the_parts_fit_into_what_is_promised(kind, quick, promised_s):
     parts_s = plan.launch_s + 4 * plan.mix_s + plan.matmul_s + plan.cache_s + plan.curve_s + len(fma) * plan.fma_s
     assert parts_s <= plan.total_s < promised_s
     assert 2 * plan.long_run_s * len(dtypes) < (1 - calibrate_parts.SEARCH_SHARE) * plan.matmul_s
-
-
-# ---- the clock of a part -------------------------------------------------------------------------------------------
-
-
-class Clock:
-    """A clock that moves when something is measured."""
-
-    seconds = 0.0
-
-    def __call__(self):
-        return self.seconds
-
-
-@pytest.fixture
-def timer(monkeypatch):
-    clock, caps = Clock(), []
-
-    def sample(self, calls, limits):
-        caps.append(limits.cap_s)
-        clock.seconds += 4.0
-        return samples(1.0)
-
-    monkeypatch.setattr(PartTimer, "_sample", sample)
-    made = PartTimer(CPU, 10.0, 5, Monitor(CPU), clock)
-    made.caps = caps
-    return made
-
-
-def test_choosing_ends_with_its_time_and_the_choice_is_still_measured(timer):
-    timer([int], timer.screening)
-    timer([int], timer.screening)  # at 4 s of 5.5
-    with pytest.raises(NotMeasuredError, match="the time of this part was over"):
-        timer([int], timer.screening)  # at 8 s
-    timer([int], timer.confirming)
-    assert timer.caps[-1] == pytest.approx(2.0)  # what is left of 10 s, not the 2.8 s of a part in time
-    assert timer.caps[:2] == [pytest.approx(0.8 * 5.5 / 5)] * 2
-
-
-def test_the_first_candidate_is_measured_however_late(timer):
-    timer._now.seconds = 99.0
-    assert timer([int], timer.screening).median_s == 1.0
-    assert timer.caps == [0.0]
-
-
-# ---- what becomes of samples ---------------------------------------------------------------------------------------
-
-
-def bench_of(device, plan=NO_TIME):
-    return Bench(device, plan, MATMUL[0], Monitor(CPU))
-
-
-LONG = samples(*[0.05] * 2, *[0.10] * 8)
-"""The first 0.1 s at twice the rate of the rest."""
-
-
-@pytest.mark.parametrize(("device", "seconds"), [(CPU, 0.05), (H100, 0.25)])
-def test_a_cpu_is_as_fast_as_its_shortest_time_and_a_gpu_as_its_median(device, seconds):
-    shape = Shape(64, 64, 64)
-    outcome = calibrate_parts.matmul_outcome(
-        bench_of(device), "fp32", shape, [0.25, 0.25, 0.20], LONG, samples(0.04), {}
-    )
-    found = {c.quantity: c.value for c in outcome.ceilings}
-    flops = 2 * 64**3
-    assert found == {
-        "flops": pytest.approx(flops / seconds),
-        "zeros": pytest.approx(flops / 0.04),
-        "burst": pytest.approx(flops / 0.05),
-        "sustained": pytest.approx(flops / 0.10),
-    }
-    assert {c.work_per_launch for c in outcome.ceilings} == {flops}
-    assert [(r.op, r.fill) for r in outcome.records][:2] == [
-        ("calibrate-matmul", "uniform"),
-        ("calibrate-zeros", "zeros"),
-    ]
-    assert all(r.flops == flops and r.bytes_read == 2 * 4 * 64**2 for r in outcome.records)
-
-
-def test_a_run_too_short_to_split_says_so():
-    outcome = calibrate_parts.matmul_outcome(
-        bench_of(CPU), "fp32", Shape(8, 8, 8), [1e-3], samples(1e-3), samples(1e-3), {}
-    )
-    assert {c.quantity for c in outcome.ceilings} == {"flops", "zeros"}
-    assert "fp32: burst and sustained are not told apart" in outcome.notes[0]
-
-
-@pytest.mark.parametrize(
-    ("mix", "read", "written"), [("read", 12, 0), ("write", 0, 12), ("copy", 6, 6), ("triad", 8, 4)]
-)
-def test_the_bytes_of_a_mix_are_split_as_it_moves_them(mix, read, written):
-    assert bytes_of_mix(mix, 12) == {"flops": 0, "bytes_read": read, "bytes_written": written}
-
-
-def test_quick_looks_among_squares_and_fp8_at_the_one_layout_it_takes(monkeypatch):
-    monkeypatch.setattr(Device, "free_bytes", lambda self: 2**36)
-    full = replace(NO_TIME, is_quick=False)
-    assert all(s.m == s.n == s.k and s.layout == "nn" for s in calibrate_parts.shapes_of(bench_of(CPU), "bf16"))
-    assert {s.layout for s in calibrate_parts.shapes_of(bench_of(CPU, full), "bf16")} == {"nn", "nt"}
-    assert {s.layout for s in calibrate_parts.shapes_of(bench_of(H100, full), "fp8e4m3")} == {"nt"}
-    assert len(calibrate_parts.shapes_of(bench_of(H100), "bf16")) == 3
-    monkeypatch.setattr(Device, "free_bytes", lambda self: 8)
-    with pytest.raises(NotMeasuredError, match="no bf16 matmul of the search fits"):
-        calibrate_parts.shapes_of(bench_of(CPU), "bf16")
 
 
 def test_a_gpu_keeps_its_datasheet_and_says_how_the_measured_peak_comes_about():

@@ -1,0 +1,198 @@
+"""The parts of `python -m bench calibrate`: their clock, and what becomes of samples that the test makes up."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.harness import calibrate_bench, calibrate_parts
+from bench.harness.calibrate_bench import PLANS, Bench, PartTimer, Plan, bytes_of_mix
+from bench.harness.device import MIB, Device
+from bench.harness.matmul_shapes import Shape
+from bench.harness.search import NotMeasuredError
+from bench.harness.telemetry import Monitor
+from bench.harness.timing import Samples
+from bench.matmul import OPS as MATMUL
+from roofline.ceilings import Ceilings
+
+CPU = Device("cpu", "cpu", "cpu-a-2t", "a CPU", MIB, 2**34, threads=2)
+H100 = Device(
+    *("cuda", "cuda:0", "h100-sxm", "NVIDIA H100 80GB HBM3", 50 * MIB, 85_029_158_912),
+    sm_count=132,
+    compute_capability="9.0",
+)
+NO_TIME = Plan(1e-9, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1, True)
+
+
+def samples(*samples_s, launches=1):
+    middle = sorted(samples_s)[len(samples_s) // 2]
+    return Samples(samples_s, launches, "host", "warm", middle, (min(samples_s), max(samples_s)), True)
+
+
+# ---- the clock of a part -------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """A clock that moves when something is measured."""
+
+    seconds = 0.0
+
+    def __call__(self):
+        return self.seconds
+
+
+@pytest.fixture
+def timer(monkeypatch):
+    clock, caps = Clock(), []
+
+    def sample(self, calls, limits):
+        caps.append(limits.cap_s)
+        clock.seconds += 4.0
+        return samples(1.0)
+
+    monkeypatch.setattr(PartTimer, "_sample", sample)
+    made = PartTimer(CPU, 10.0, 5, Monitor(CPU), clock)
+    made.caps = caps
+    return made
+
+
+def test_choosing_ends_with_its_time_and_the_choice_is_still_measured(timer):
+    timer([int], timer.screening)
+    timer([int], timer.screening)  # at 4 s of 5.5
+    with pytest.raises(NotMeasuredError, match="the time of this part was over"):
+        timer([int], timer.screening)  # at 8 s
+    timer([int], timer.confirming)
+    assert timer.caps[-1] == pytest.approx(2.0)  # what is left of 10 s, not the 2.8 s of a part in time
+    assert timer.caps[:2] == [pytest.approx(0.8 * 5.5 / 5)] * 2
+
+
+def test_the_first_candidate_is_measured_however_late(timer):
+    timer._now.seconds = 99.0
+    assert timer([int], timer.screening).median_s == 1.0
+    assert timer.caps == [0.0]
+
+
+# ---- what becomes of samples ---------------------------------------------------------------------------------------
+
+
+def bench_of(device, plan=NO_TIME):
+    return Bench(device, plan, MATMUL[0], Monitor(CPU))
+
+
+LONG = samples(*[0.05] * 2, *[0.10] * 8)
+"""The first 0.1 s at twice the rate of the rest."""
+
+
+@pytest.mark.parametrize(("device", "seconds"), [(CPU, 0.05), (H100, 0.25)])
+def test_a_cpu_is_as_fast_as_its_shortest_time_and_a_gpu_as_its_median(device, seconds):
+    shape = Shape(64, 64, 64)
+    outcome = calibrate_parts.matmul_outcome(
+        bench_of(device), "fp32", shape, [0.25, 0.25, 0.20], LONG, samples(0.04), {}
+    )
+    found = {c.quantity: c.value for c in outcome.ceilings}
+    flops = 2 * 64**3
+    assert found == {
+        "flops": pytest.approx(flops / seconds),
+        "zeros": pytest.approx(flops / 0.04),
+        "burst": pytest.approx(flops / 0.05),
+        "sustained": pytest.approx(flops / 0.10),
+    }
+    assert {c.work_per_launch for c in outcome.ceilings} == {flops}
+    assert [(r.op, r.fill) for r in outcome.records][:2] == [
+        ("calibrate-matmul", "uniform"),
+        ("calibrate-zeros", "zeros"),
+    ]
+    assert all(r.flops == flops and r.bytes_read == 2 * 4 * 64**2 for r in outcome.records)
+
+
+def test_a_run_too_short_to_split_says_so():
+    outcome = calibrate_parts.matmul_outcome(
+        bench_of(CPU), "fp32", Shape(8, 8, 8), [1e-3], samples(1e-3), samples(1e-3), {}
+    )
+    assert {c.quantity for c in outcome.ceilings} == {"flops", "zeros"}
+    assert "fp32: burst and sustained are not told apart" in outcome.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("mix", "read", "written"), [("read", 12, 0), ("write", 0, 12), ("copy", 6, 6), ("triad", 8, 4)]
+)
+def test_the_bytes_of_a_mix_are_split_as_it_moves_them(mix, read, written):
+    assert bytes_of_mix(mix, 12) == {"flops": 0, "bytes_read": read, "bytes_written": written}
+
+
+def test_quick_looks_among_squares_and_fp8_at_the_one_layout_it_takes(monkeypatch):
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 2**36)
+    full = replace(NO_TIME, is_quick=False)
+    assert all(s.m == s.n == s.k and s.layout == "nn" for s in calibrate_parts.shapes_of(bench_of(CPU), "bf16"))
+    assert {s.layout for s in calibrate_parts.shapes_of(bench_of(CPU, full), "bf16")} == {"nn", "nt"}
+    assert {s.layout for s in calibrate_parts.shapes_of(bench_of(H100, full), "fp8e4m3")} == {"nt"}
+    assert len(calibrate_parts.shapes_of(bench_of(H100), "bf16")) == 3
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 8)
+    with pytest.raises(NotMeasuredError, match="no bf16 matmul of the search fits"):
+        calibrate_parts.shapes_of(bench_of(CPU), "bf16")
+
+
+# ---- curves that say nothing ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_bench(monkeypatch):
+    """Return a bench of small arrays, whose launches all take what `seconds_of` says of their bytes."""
+    monkeypatch.setattr(calibrate_bench.bandwidth, "operand_bytes", lambda device: 4 * MIB)
+    monkeypatch.setattr(calibrate_parts.bandwidth_curve, "cold_copies", lambda *_: 1)
+
+    def made(times_s):
+        left = iter(times_s)
+        monkeypatch.setattr(PartTimer, "_sample", lambda self, calls, limits: samples(next(left)))
+        return bench_of(CPU, PLANS["cpu", False])
+
+    return made
+
+
+def curve_times_s(launch_s, bandwidth):
+    return [launch_s + 2 * size / bandwidth for size in calibrate_parts.bandwidth_curve.sizes(4 * MIB)]
+
+
+def test_the_line_through_a_curve_gives_launch_and_roof(small_bench):
+    outcome = calibrate_parts.curve_part(small_bench(curve_times_s(1e-5, 2e10)), lambda line: None)
+    found = {(c.quantity, c.name): c.value for c in outcome.ceilings}
+    assert found == {("fit", "copy"): pytest.approx(2e10), ("launch", "fit"): pytest.approx(1e-5)}
+    assert Ceilings("a", "A", outcome.ceilings).launch_floor() is None  # an intercept is no floor to judge by
+    assert len(outcome.records) == 7
+
+
+def test_nothing_is_claimed_by_a_line_that_no_point_is_near_to(small_bench):
+    times_s = curve_times_s(1e-5, 2e10)
+    times_s[2] = 16e-3  # preempted
+    outcome = calibrate_parts.curve_part(small_bench(times_s), lambda line: None)
+    assert outcome.ceilings == ()
+    assert outcome.notes[0].startswith("the curve is no line, so nothing is claimed by it")
+    assert len(outcome.records) == 7
+
+
+@pytest.mark.parametrize(("slow_from", "expected"), [(4, {"cache", "knee"}), (1, set())])
+def test_a_plateau_needs_more_than_one_size(small_bench, slow_from, expected):
+    steps = calibrate_parts.bandwidth_curve.sizes(4 * MIB, MIB // 8, 2)
+    rates = [2e10 if step < slow_from else 1e9 for step in range(len(steps))]
+    screening = [1e-6, 2e-6, 3e-6, 1e-6]  # and the first once more
+    made = small_bench(screening + [size / rate for size, rate in zip(steps, rates, strict=True)])
+    outcome = calibrate_parts.cache_part(made, lambda line: None)
+    assert {c.quantity for c in outcome.ceilings} == expected
+    assert bool(outcome.notes) == (not expected)
+    assert {r.cache for r in outcome.records} == {"warm"}
+
+
+def test_a_search_whose_time_is_over_at_once_still_measures_a_shape(monkeypatch):
+    class Timer:
+        def __init__(self, *_):
+            pass
+
+        def __call__(self, shape, repetitions):
+            return [1e-3] * repetitions
+
+        def run(self, shape, seconds):
+            return LONG
+
+    monkeypatch.setattr(calibrate_parts, "MatmulTimer", Timer)
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 2**36)
+    outcome = calibrate_parts.matmul_part(bench_of(CPU), "fp32", 0.0, lambda line: None)
+    assert {c.quantity for c in outcome.ceilings} == {"flops", "zeros", "burst", "sustained"}
