@@ -192,8 +192,14 @@ def matmul_part(bench: Bench, dtype: str, limit_s: float, note: Note) -> Outcome
     before = bench.monitor.snapshot()
     long = timer.run(found.shape, plan.long_run_s)
     telemetry = row_telemetry(before, bench.monitor.snapshot(), flops=found.shape.flops)
-    zeros = MatmulTimer(op, dtype, device, [found.shape], limits, "zeros").run(found.shape, plan.long_run_s)
-    return matmul_outcome(bench, dtype, found.shape, found.samples_s, long, zeros, telemetry)
+    zeros: Samples | None = None
+    notes: tuple[str, ...] = ()
+    try:
+        zeros = MatmulTimer(op, dtype, device, [found.shape], limits, "zeros").run(found.shape, plan.long_run_s)
+    except NotMeasuredError as error:
+        notes = (f"on zeros: {error}",)
+    outcome = matmul_outcome(bench, dtype, found.shape, found.samples_s, long, zeros, telemetry)
+    return replace(outcome, notes=(*outcome.notes, *notes))
 
 
 def shapes_of(bench: Bench, dtype: str) -> list[Shape]:
@@ -223,7 +229,7 @@ def matmul_outcome(
     shape: Shape,
     confirmed_s: Sequence[float],
     long: Samples,
-    zeros: Samples,
+    zeros: Samples | None,
     telemetry: dict[str, Any],
 ) -> Outcome:
     """Return ceilings and records of the fastest shape.
@@ -234,7 +240,7 @@ def matmul_outcome(
         shape: the fastest.
         confirmed_s: seconds per launch that took no part in the choice.
         long: samples of the long run on random data.
-        zeros: samples of the same run on zeros.
+        zeros: samples of the same run on zeros; None where there was none.
         telemetry: of the long run.
     """
     config, flops, notes = f"matmul {shape.name}", shape.flops, []
@@ -243,7 +249,7 @@ def matmul_outcome(
     )
     best = rate_of(config, flops, confirmed)
     value = best.value if bench.device.is_gpu else flops / min(*confirmed_s, *long.samples_s)
-    rates = {"zeros": rate_of(config, flops, zeros)}
+    rates = {"zeros": rate_of(config, flops, zeros)} if zeros else {}
     try:
         split = compute_peak.endurance(config, flops, long)
         rates |= {"burst": split.burst, "sustained": split.sustained}
