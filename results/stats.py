@@ -102,10 +102,9 @@ def _half_width_in_ranks(values: NDArray[float64], generator: Generator) -> floa
     import numpy as np
 
     count = len(values)
-    # Equal samples, as a coarse tick makes them, fall above or below the median by lot, not by their place in time.
-    order = np.lexsort((generator.random(count), values))
+    # By rank, not by value: of samples that equal the median, as a coarse tick makes them, half must be on either side.
     side = np.empty(count)
-    side[order] = np.sign(2 * np.arange(count) - (count - 1))
+    side[np.argsort(values, kind="stable")] = np.sign(2 * np.arange(count) - (count - 1))
     block = block_length(count)
     variance = _variance_of_sum(side, block, generator)
     if block > 1:

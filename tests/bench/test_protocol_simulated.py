@@ -63,6 +63,12 @@ def test_95_percent_of_the_intervals_hold_the_true_median(limits, correlation, r
     assert close / runs >= 0.95
 
 
+def test_a_clock_too_coarse_to_see_anything_converges_on_nothing():
+    samples = measure(SimulatedDevice(tick_s=100.0))
+    assert samples.median_s == 0.0
+    assert not samples.converged
+
+
 @pytest.mark.parametrize("noise", [0.005, 0.03])
 def test_medians_have_no_bias(noise):
     errors = [measure(SimulatedDevice(seed=seed, noise=noise)).median_s / 1e-4 - 1 for seed in range(TRIALS)]

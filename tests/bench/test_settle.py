@@ -155,7 +155,7 @@ def test_a_cpu_settles_soon_however_noisy(noise):
     results = [settled(cpu(seed=seed, noise=noise), CPU_SETTLE) for seed in range(100)]
     assert all(result.settled and result.judged_by == "time" and not result.readings for result in results)
     assert all(result.seconds >= CPU_SETTLE.min_s for result in results)
-    assert sorted(result.seconds for result in results)[90] < 0.25
+    assert sorted(result.seconds for result in results)[95] < 1.2 * CPU_SETTLE.min_s
 
 
 def test_a_cpu_that_speeds_up_is_waited_for():

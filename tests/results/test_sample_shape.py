@@ -49,6 +49,21 @@ def test_samples_of_a_coarse_tick_keep_an_interval_that_holds_both_ticks():
     assert median_ci95(samples) == (1.0, 2.0)
 
 
+def test_ticks_with_most_samples_on_the_median_leave_no_doubt():
+    samples = [0.9] * 30 + [1.0] * 40 + [1.1] * 30
+    random.seed(2)
+    for _ in range(20):
+        random.shuffle(samples)
+        assert median_ci95(samples) == (1.0, 1.0)
+
+
+def test_the_next_tick_is_in_the_interval_when_the_median_is_just_before_it():
+    random.seed(3)
+    # On either side of the step lies half of the mass, so that each tick is the sample's median half of the time.
+    series = [[float(random.random() < 0.5) for _ in range(60)] for _ in range(200)]
+    assert sum(median_ci95(samples) == (0.0, 1.0) for samples in series) >= 190
+
+
 def test_samples_that_alternate_do_not_get_an_interval_of_no_width():
     samples = [1.0 + 0.1 * (i % 2) + 0.001 * i for i in range(64)]
     assert half_width(median_ci95(samples), 1.0) > 0.005
@@ -194,6 +209,13 @@ def test_correlated_noise_is_not_called_drift(count):
 
 def test_outliers_in_the_last_third_are_no_drift():
     assert drift([1.0, 1.001] * 100 + [1.0, 1.001, 1.5] * 33) is None
+
+
+def test_a_steep_slope_is_no_noise_of_its_own_thirds():
+    generator = np.random.default_rng(6)
+    for _ in range(100):
+        samples = (1 + 0.05 * generator.normal(size=30)) * np.linspace(1, 1.5, 30)
+        assert drift(samples.tolist()) is not None
 
 
 def test_drift_is_found_in_noise():

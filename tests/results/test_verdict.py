@@ -165,6 +165,14 @@ def test_six_pairs_can_tell():
     assert compare_pairs([1.0] * 6, [2.0] * 6).verdict == SLOWER
 
 
+def test_the_ratio_is_that_of_the_pairs():
+    baseline = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]  # a machine that slows down sevenfold, between the pairs
+    ratios = [2.0, 2.0, 2.0, 1.1, 1.1, 1.1, 1.1]
+    found = compare_pairs(baseline, [time_s * ratio for time_s, ratio in zip(baseline, ratios, strict=True)])
+    assert found.ratio == pytest.approx(1.1)  # the medians alone stand at 5.5 to 4
+    assert found.ci95 == pytest.approx((1.1, 2.0))
+
+
 def test_exchanging_the_series_exchanges_everything():
     baseline, candidate = interleaved(4, pairs=81, sigma=0.01, slowdown=1.03)
     there, back = compare_pairs(baseline, candidate), compare_pairs(candidate, baseline)

@@ -1,0 +1,313 @@
+"""Every flag on numbers whose answer is known, on either side of its threshold, and the words it gives."""
+
+import pytest
+
+from bench.harness.evidence import (
+    ABOVE_ROOF,
+    CACHED_RESULT,
+    PREEMPTIONS_PER_S,
+    Context,
+    above_roof,
+    bimodal,
+    drifting,
+    flags_of,
+    l2_suspect,
+    launch_limited,
+    not_cold,
+    not_converged,
+    other_stream,
+    physics_gate,
+    power_limited,
+    preempted,
+    throttled,
+    tick_limited,
+)
+from bench.harness.timing import Samples
+from results.stats import Modes
+from roofline.ceilings import Ceiling
+
+
+def samples_of(median_s=1e-4, cache="cold", converged=True, launches=10):
+    values = tuple(median_s * (1 + 0.001 * (i % 5 - 2)) for i in range(40))
+    return Samples(values, launches, "graph", cache, median_s, (0.99 * median_s, 1.02 * median_s), converged)
+
+
+def context_of(**changes):
+    """Return a clean row of a GPU with 1 TB/s and 100 TFLOP/s: 100 us for 40 MB and 2 GFLOP."""
+    return Context(
+        **{
+            "is_gpu": True,
+            "tick_s": 1e-6,
+            "host_launch_s": 5e-6,
+            "target_half_width": 0.005,
+            "flops": 2 * 10**9,
+            "bytes_moved": 80 * 10**6,
+            "cache_bytes": 100 * 10**6,
+            "warm_s": 5e-5,
+            "memory_roof_bytes_per_s": 1e12,
+            "peak": Ceiling("flops", "bf16", 1e14, "clock-limited", "a test"),
+            "bandwidth": Ceiling("bandwidth", "memory", 1e12, "datasheet", "a test"),
+            "telemetry": {"throttle": {"sw_power_cap": 0.0, "sw_thermal": 0.0}, "throttle_resolution": 0.001},
+            "tail_s": 1e-6,
+        }
+        | changes
+    )
+
+
+def names(flags):
+    return [flag.name for flag in flags]
+
+
+def test_a_clean_row_has_no_flag():
+    assert flags_of(samples_of(), context_of()) == ()
+
+
+def test_a_row_of_which_nothing_else_is_known_has_no_flag():
+    assert flags_of(samples_of(), Context(is_gpu=True)) == ()
+    assert flags_of(samples_of(cache="warm"), Context(is_gpu=False, asked_cache="warm")) == ()
+
+
+@pytest.mark.parametrize(
+    ("samples", "changes", "name"),
+    [
+        (samples_of(), {"flops": 10**11}, "faster-than-physics"),
+        (samples_of(), {"tail_s": 1e-4}, "other-stream"),
+        (samples_of(), {"flops": 12 * 10**9, "peak": Ceiling("flops", "bf16", 1e14, "datasheet", "")}, "above-roof"),
+        (samples_of(), {"warm_s": 1e-4}, "l2-suspect"),
+        (samples_of(cache="warm"), {}, "not-cold"),
+        (samples_of(), {"tick_s": 1e-4}, "tick-limited"),
+        (samples_of(), {"telemetry": {"throttle": {"hw_thermal": 0.1}}}, "throttled"),
+        (samples_of(), {"telemetry": {"throttle": {"sw_power_cap": 0.1}}}, "power-limited"),
+        (samples_of(), {"is_gpu": False, "telemetry": {"involuntary_switches_per_s": 500.0}}, "preempted"),
+        (samples_of(converged=False), {}, "not-converged"),
+        (samples_of(), {"host_launch_s": 2e-4}, "launch-limited"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_finding_alone_gives_its_flag_alone(samples, changes, name):
+    flags = flags_of(samples, context_of(**changes))
+    assert names(flags) == [name]
+    assert flags[0].reason
+    assert flags[0].advice
+
+
+def test_the_samples_themselves_are_looked_at():
+    rising = [1e-4 * (1 + i / 200) for i in range(60)]
+    samples = Samples(tuple(rising), 10, "graph", "cold", 1e-4, (1e-4, 1e-4), True)
+    assert names(flags_of(samples, context_of())) == ["drifting"]
+    two = tuple(1e-4 * (1 + 0.1 * (i % 3 == 0)) for i in range(60))
+    samples = Samples(two, 10, "graph", "cold", 1e-4, (1e-4, 1e-4), True)
+    assert names(flags_of(samples, context_of())) == ["bimodal"]
+    # The same two values are the two nearest readings of a clock with such a step, 1e-5 s a launch.
+    assert "bimodal" not in names(flags_of(samples, context_of(tick_s=1e-4)))
+
+
+def test_the_most_serious_comes_first():
+    flags = flags_of(samples_of(median_s=1e-7, converged=False), context_of(tick_s=1e-6))
+    assert names(flags) == ["faster-than-physics", "l2-suspect", "tick-limited", "not-converged", "launch-limited"]
+
+
+# ---- the physics gate ---------------------------------------------------------------------------------------------
+
+
+def gate(median_s, cache="cold", **changes):
+    return physics_gate(samples_of(median_s, cache), context_of(**changes))
+
+
+@pytest.mark.parametrize(
+    ("kind", "margin"), [("clock-limited", 1.02), ("datasheet", 1.25), ("measured", 1.5), ("derived", 1.5)]
+)
+def test_the_margin_of_a_peak_is_that_of_its_kind(kind, margin):
+    peak = Ceiling("flops", "bf16", 1e14, kind, "a test")
+    least_s = 10**12 / (margin * 1e14)
+    assert gate(1.001 * least_s, flops=10**12, peak=peak) is None
+    flag = gate(0.999 * least_s, flops=10**12, peak=peak)
+    assert flag.name == "faster-than-physics"
+    assert f"{kind} flops ceiling" in flag.reason
+
+
+@pytest.mark.parametrize(("kind", "margin"), [("datasheet", 1.02), ("measured", 1.5), ("derived", 1.5)])
+def test_the_margin_of_a_bandwidth_is_that_of_its_kind(kind, margin):
+    bandwidth = Ceiling("bandwidth", "memory", 1e12, kind, "a test")
+    least_s = 10**9 / (margin * 1e12)
+    changes = {"bytes_moved": 10**9, "bandwidth": bandwidth}
+    assert gate(1.001 * least_s, **changes) is None
+    assert "its bytes take" in gate(0.999 * least_s, **changes).reason
+
+
+def test_the_memory_counts_only_where_the_data_must_come_from_it():
+    too_fast_s = 5e-4
+    assert gate(too_fast_s, bytes_moved=10**9) is not None
+    assert gate(too_fast_s, bytes_moved=10**9, cache="warm") is None
+    assert gate(too_fast_s, bytes_moved=10**9, cache_bytes=10**9) is None
+    assert gate(too_fast_s, bytes_moved=10**9, cache_bytes=None) is None
+
+
+def test_an_h100_at_its_highest_clock_is_no_finding_against_the_datasheet():
+    # 1070.5 TFLOP/s at 1980 MHz; the datasheet's 989.4 hold at 1830 MHz
+    datasheet = Ceiling("flops", "bf16", 989.4e12, "datasheet", "NVIDIA H100 datasheet")
+    assert gate(10**12 / 1070.5e12, flops=10**12, peak=datasheet) is None
+
+
+@pytest.mark.parametrize(
+    ("times", "changes", "cause"),
+    [
+        (1.5, {"flops": 10**12}, "part of the work is left out"),
+        (1.1 * CACHED_RESULT, {"flops": 10**12}, "the result of an earlier launch"),
+        (1.5, {"bytes_moved": 10**10}, "came from the cache"),
+        (1.1 * CACHED_RESULT, {"bytes_moved": 10**10}, "the result of an earlier launch"),
+    ],
+)
+def test_the_gate_names_the_likely_cause(times, changes, cause):
+    least_s = 10**12 / 1e14 / 1.02 if "flops" in changes else 10**10 / 1e12 / 1.02
+    assert cause in gate(least_s / times, **changes).reason
+
+
+def test_the_gate_says_both_times():
+    reason = gate(1e-3, flops=10**12).reason
+    assert reason.startswith("faster than physics: 0.001 s, but its FLOPs take 0.0098 s or more by the clock-limited")
+
+
+@pytest.mark.parametrize(
+    ("reached", "is_flagged"), [(ABOVE_ROOF - 0.001, False), (ABOVE_ROOF + 0.01, True), (1.6, False)]
+)
+def test_above_a_measured_peak_but_possible_is_a_finding_about_the_peak(reached, is_flagged):
+    peak = Ceiling("flops", "bf16", 1e14, "measured", "a test")
+    context = context_of(flops=10**12, peak=peak)
+    flag = above_roof(samples_of(10**12 / (reached * 1e14)), context)
+    assert (flag is not None) is is_flagged  # beyond 1.5 it is the gate's
+    if flag:
+        assert flag.reason == "104 % of the measured peak"
+        assert "calibrate again" in flag.advice
+
+
+# ---- cold or not --------------------------------------------------------------------------------------------------
+
+
+def suspect(cold_s, **changes):
+    return l2_suspect(samples_of(cold_s), context_of(**changes))
+
+
+@pytest.mark.parametrize(
+    ("warm_s", "is_flagged"), [(0.99e-4, True), (0.975e-4, False), (0.5e-4, False), (1.1e-4, True)]
+)
+def test_cold_must_be_slower_than_warm_where_the_data_fits_the_cache(warm_s, is_flagged):
+    assert (suspect(1e-4, warm_s=warm_s) is not None) is is_flagged
+
+
+def test_where_the_data_does_not_fit_warm_may_be_as_slow():
+    assert suspect(2e-4, warm_s=2e-4, bytes_moved=150 * 10**6) is None
+
+
+def test_where_arithmetic_takes_most_of_the_time_warm_may_be_as_slow():
+    assert suspect(2e-3, warm_s=2e-3) is None  # 80 us of its 2 ms are the memory's
+    assert suspect(2e-3, warm_s=2e-3, memory_roof_bytes_per_s=None) is not None  # without a roof, who knows
+
+
+@pytest.mark.parametrize("bytes_moved", [80 * 10**6, 800 * 10**6])
+def test_faster_than_the_memory_is_not_cold_however_much_it_moves(bytes_moved):
+    at_roof_s = bytes_moved / 1e12
+    assert suspect(at_roof_s / 1.01, bytes_moved=bytes_moved, warm_s=at_roof_s / 3) is None
+    flag = suspect(at_roof_s / 1.05, bytes_moved=bytes_moved, warm_s=at_roof_s / 3)
+    assert flag.reason == "1050 GB/s cold, 105 % of what the memory does (1000 GB/s)"
+
+
+def test_a_warm_row_is_not_suspected():
+    assert l2_suspect(samples_of(1e-9, cache="warm"), context_of()) is None
+
+
+@pytest.mark.parametrize(
+    ("cache", "asked", "is_flagged"), [("warm", "cold", True), ("cold", "cold", False), ("warm", "warm", False)]
+)
+def test_not_cold_is_what_was_asked_for_and_not_given(cache, asked, is_flagged):
+    assert (not_cold(cache, asked) is not None) is is_flagged
+
+
+# ---- the clock ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("time_s", "launches", "is_flagged"), [(5e-6, 10, False), (4.9e-6, 10, True), (5e-6, 1, True), (5e-5, 1, False)]
+)
+def test_a_sample_lasts_fifty_ticks(time_s, launches, is_flagged):
+    assert (tick_limited(time_s, launches, 1e-6) is not None) is is_flagged
+
+
+def test_the_tick_is_told_in_percent_of_a_sample():
+    assert tick_limited(1e-6, 8, 1.024e-6).reason == (
+        "a sample is 7.8 ticks of 1.02e-06 s long, so that a tick is 12.8 % of it"
+    )
+    assert tick_limited(1e-6, 8, None) is None
+
+
+@pytest.mark.parametrize(("host_s", "is_flagged"), [(9e-6, False), (1.1e-5, True), (None, False)])
+def test_launch_limited_is_when_the_host_takes_longer(host_s, is_flagged):
+    assert (launch_limited(1e-5, host_s) is not None) is is_flagged
+
+
+@pytest.mark.parametrize(("tail_s", "is_flagged"), [(None, False), (5e-6, False), (5.9e-6, False), (6.1e-6, True)])
+def test_work_after_the_last_event_is_found(tail_s, is_flagged):
+    assert (other_stream(tail_s, 1e-6) is not None) is is_flagged
+
+
+# ---- what slowed it down ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("throttle", "is_throttled", "is_power_limited"),
+    [
+        ({}, False, False),
+        ({"sw_thermal": 0.0, "sw_power_cap": 0.0}, False, False),
+        ({"sw_thermal": 0.005}, False, False),  # below a hundredth of the time
+        ({"sw_thermal": 0.02}, True, False),
+        ({"power_brake": 0.5}, True, False),
+        ({"sw_power_cap": 0.5}, False, True),  # normal for a large matmul
+        ({"sw_power_cap": 0.5, "hw_thermal": 0.2}, True, True),
+        ({"cgroup_quota": 0.3}, True, False),
+        ({"steal": 0.3}, False, False),
+        ({"sw_thermal": None}, False, False),
+    ],
+)
+def test_throttling_is_told_from_a_power_limit(throttle, is_throttled, is_power_limited):
+    assert (throttled({"throttle": throttle}, True) is not None) is is_throttled
+    assert (power_limited({"throttle": throttle}) is not None) is is_power_limited
+
+
+def test_the_share_of_time_lost_is_told_for_each_cause():
+    telemetry = {
+        "throttle": {"sw_thermal": 0.123, "hw_thermal": None, "sw_power_cap": 0.9},
+        "clock_events": ["hw_thermal"],
+    }
+    assert throttled(telemetry, True).reason == "time lost: sw_thermal 12 %, hw_thermal seen, for how long is not known"
+    assert power_limited(telemetry).reason.endswith("sw_power_cap 90 %")
+    assert "quota" in throttled({"throttle": {"cgroup_quota": 0.2}}, False).advice
+
+
+@pytest.mark.parametrize("telemetry", [{}, {"throttle": None}, {"throttle": {}, "involuntary_switches_per_s": None}])
+def test_missing_telemetry_speaks_against_nothing(telemetry):
+    assert throttled(telemetry, True) is None
+    assert power_limited(telemetry) is None
+    assert preempted(telemetry) is None
+
+
+def test_lost_cores_and_stolen_time_are_preemption():
+    assert preempted({"involuntary_switches_per_s": PREEMPTIONS_PER_S}) is None
+    assert preempted({"involuntary_switches_per_s": 3 * PREEMPTIONS_PER_S}).reason.startswith("60 times a second")
+    assert "steal 30 %" in preempted({"throttle": {"steal": 0.3}}).reason
+
+
+# ---- the samples --------------------------------------------------------------------------------------------------
+
+
+def test_the_words_of_two_modes_and_of_drift():
+    assert bimodal(Modes(1.0, 1.08, 0.31)).reason == ("two speeds: 31 % of the samples are 8 % slower than the others")
+    assert drifting(0.034).reason == "the last third of the samples is 3.4 % slower than the first"
+    assert drifting(-0.02).reason == "the last third of the samples is 2 % faster than the first"
+    assert bimodal(None) is None
+    assert drifting(None) is None
+
+
+def test_an_interval_that_stayed_wide_says_how_wide():
+    assert not_converged(samples_of(converged=False), 0.005).reason == "±1.5 % after 40 samples, ±0.5 % was asked for"
+    assert not_converged(samples_of(converged=False), None).reason == "±1.5 % after 40 samples"
+    assert not_converged(samples_of(), 0.005) is None
