@@ -50,7 +50,7 @@ def parse_batch(word: str) -> int:
         ValueError: it is no whole number above 0.
     """
     if not (word.isascii() and word.isdigit() and len(word) < 10 and int(word) > 0):
-        raise ValueError(f"batch '{word}' must be a whole number, 1 or more")
+        raise ValueError(f"batch '{word}' must be a whole number from 1 to 999999999")
     return int(word)
 
 

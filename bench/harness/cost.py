@@ -25,8 +25,9 @@ PILOT_CALLS = 5
 PILOT_CAP_S = 0.05
 """A pilot is called again until it was called this often or took this long."""
 
-CALLS_PER_CASE = 10
-"""Calls that even the shortest measurement makes: first, estimate, warm-up, five samples, latency, last check."""
+CALLS_PER_CASE = 15
+"""Calls that even the shortest measurement makes: first, estimate, settling, five samples, warm, latency, last check;
+and as many again as the half of them, because a larger case leaves the caches that its pilot fitted in."""
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,12 @@ MAX_COPIES = 2000
 CPU_COPIES_BYTES = 1024 * MIB
 """Most memory that copies take on a CPU, beside the limit of a quarter of what is free."""
 
+POOL_ELEMENTS = 2**24
+"""Longest random pool: drawing more takes longer than what is measured. A larger tensor is made of several stretches,
+each of which starts elsewhere in the pool."""
+
 POOL_OFFSETS = 4096
-"""How many elements the random pool is longer than the largest tensor: each tensor starts elsewhere in it."""
+"""How many elements the pool is longer than a stretch: so many places there are to start at."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +111,16 @@ class Filler:
         result = torch.empty(shape, dtype=stored, device=self._device.torch_name)
         if self._fill == "zeros":
             return result.zero_()
-        if self._pool is None or self._pool.numel() < elements + POOL_OFFSETS:
-            self._pool = self._draw(elements + POOL_OFFSETS)
-        # An odd stride through the offsets visits all of them before any comes again.
-        self._next_offset = (self._next_offset + 1237) % POOL_OFFSETS
-        stretch = self._pool[self._next_offset : self._next_offset + elements].view(shape)
-        return result.copy_(stretch)
+        stretch = min(elements, POOL_ELEMENTS)
+        if self._pool is None or self._pool.numel() < stretch + POOL_OFFSETS:
+            self._pool = self._draw(stretch + POOL_OFFSETS)
+        flat = result.view(-1)
+        for start in range(0, elements, stretch):
+            # An odd stride through the offsets visits all of them before any comes again.
+            self._next_offset = (self._next_offset + 1237) % POOL_OFFSETS
+            part = flat[start : start + stretch]
+            part.copy_(self._pool[self._next_offset : self._next_offset + part.numel()])
+        return result
 
     def _draw(self, elements: int) -> Tensor:
         """Return random numbers: `uniform` in [-1, 1] or `normal`; for int8 the same, stretched to its range."""
@@ -158,11 +166,11 @@ def make_sets(op: Op, case: Case, filler: Filler, device: Device, copies: int) -
 def required_bytes(op: Op, case: Case, copies: int) -> int:
     """Return the memory that measuring a case takes, before anything is allocated.
 
-    The copies, one more set for what a provider may hold, and whichever is larger: the random pool while it is drawn,
-    or the fp64 copies of an op that is verified in one piece.
+    The copies, one more set for what a provider may hold, and whichever is larger: the random pool while it is drawn
+    and converted, or the fp64 copies of an op that is verified in one piece.
     """
     work = op.work(case)
     elements = work.bytes_read * 8 // bytes_of(8, case.dtype)
-    pool_bytes = elements * (8 if case.dtype == "fp64" else 4) + work.bytes_read
+    pool_bytes = min(elements, POOL_ELEMENTS + POOL_OFFSETS) * 16
     verify_bytes = 16 * elements if op.take_rows is None else 0
     return (copies + 1) * work.bytes + max(pool_bytes, verify_bytes)

@@ -291,8 +291,7 @@ class Runner:
         spent_s = (self._settings.budget_s or allowance_s) - allowance_s
         call_s = self._estimator.call_s(op, case) or 0.0
         case_s = call_s * CALLS_PER_CASE
-        if self._deadline is not None:
-            case_s += self._prepare_s_per_byte * op.work(case).bytes
+        case_s += self._prepare_s_per_byte * op.work(case).bytes
         if case_s <= allowance_s:
             return None
         return (

@@ -25,7 +25,8 @@ FAMILIES = {
 # Users script against these: an option that goes, or comes, is a decision, and this list is where it is taken.
 EVERYWHERE = {
     "--help", "--dtype", "--shape", "--provider", "--baseline", "--device", "--gpu", "--fill", "--cache", "--budget",
-    "--seed", "--fill-sensitivity", "--recalibrate", "--format", "--output", "--no-save", "--plot", "--quiet", "--verbose",
+    "--seed", "--fill-sensitivity", "--recalibrate", "--format", "--output", "--no-save", "--plot", "--quiet",
+    "--verbose",
 }  # fmt: skip
 SHORT = {"-h", "-q", "-v"}
 ONLY = {
@@ -128,11 +129,11 @@ def test_sizes_are_bytes_of_one_operand(dtype, elements):
         ("matmul", ["--layout", ","], "--layout is empty; name at least one"),
         ("matmul", ["--layout", "tt"], "unknown layout 'tt'; there are: nn, nt, tn"),
         ("matmul", ["--batch", ""], "--batch is empty; name at least one"),
-        ("matmul", ["--batch", "0"], "batch '0' must be a whole number, 1 or more"),
-        ("matmul", ["--batch", "-1"], "batch '-1' must be a whole number, 1 or more"),
-        ("matmul", ["--batch", "1.5"], "batch '1.5' must be a whole number, 1 or more"),
-        ("matmul", ["--batch", "٤"], "batch '٤' must be a whole number, 1 or more"),
-        ("matmul", ["--batch", "9999999999"], "batch '9999999999' must be a whole number, 1 or more"),
+        ("matmul", ["--batch", "0"], "batch '0' must be a whole number from 1 to 999999999"),
+        ("matmul", ["--batch", "-1"], "batch '-1' must be a whole number from 1 to 999999999"),
+        ("matmul", ["--batch", "1.5"], "batch '1.5' must be a whole number from 1 to 999999999"),
+        ("matmul", ["--batch", "٤"], "batch '٤' must be a whole number from 1 to 999999999"),
+        ("matmul", ["--batch", "9999999999"], "batch '9999999999' must be a whole number from 1 to 999999999"),
         ("elementwise", ["--op", "gelu2"], "unknown op 'gelu2'; there are: copy, add, mul, relu, gelu, gelu-tanh"),
         ("elementwise", ["--op", ""], "--op is empty; name at least one"),
         ("elementwise", ["--size", ""], "--size is empty; name at least one"),
