@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.harness import bandwidth, samplers
 from bench.harness.device import Device
+from bench.harness.evidence import preempted, throttled
 from bench.harness.op import Op
 from bench.harness.search import Note, NotMeasuredError, Rate, Summary
 from bench.harness.telemetry import Monitor, row_telemetry
@@ -198,7 +199,10 @@ class Bench:
 
 def record_of(op: str, dtype: str, shape: dict[str, int], samples: Samples, config: str, **fields: Any) -> Record:
     """Return the record of one measurement; `fields` are further fields of `Record`."""
-    target = (CPU_LIMITS if samples.method == "host" else GPU_LIMITS).target_half_width
+    telemetry, is_host = fields.get("telemetry", {}), samples.method == "host"
+    seen = [preempted(telemetry) if is_host else None, throttled(telemetry, not is_host)] if telemetry else []
+    flags = [flag for flag in seen if flag]
+    target = (CPU_LIMITS if is_host else GPU_LIMITS).target_half_width
     return Record(
         op=f"calibrate-{op}",
         provider="triton-v1" if config.startswith("triton v1") else "torch",
@@ -212,6 +216,8 @@ def record_of(op: str, dtype: str, shape: dict[str, int], samples: Samples, conf
         median_s=samples.median_s,
         ci95_s=samples.ci95_s,
         converged=half_width(samples.ci95_s, samples.median_s) <= target,
+        flags=tuple(flag.name for flag in flags),
+        flag_reasons={flag.name: f"{flag.reason}; {flag.advice}" for flag in flags},
         **{"options": {"config": config}, "cache": samples.cache} | fields,
     )
 

@@ -252,12 +252,26 @@ def text_of(output_format: str, environment: Environment, job: Calibration) -> s
     sentences = peak_sentences(ceilings, dict.fromkeys(c.name for c in job.found if c.quantity == "flops"))
     if output_format == "json":
         found = [asdict(entry) | {"unit": unit_of(entry)} for entry in job.found]
-        extra = {"ceilings": found, "decomposition": sentences, "not_measured": job.missing}
+        extra = {
+            "ceilings": found,
+            "decomposition": sentences,
+            "not_measured": job.missing,
+            "doubts": doubts(job.records),
+        }
         return json_text(document(environment, job.records) | extra)
     rows = [row_of(entry) for entry in job.found]
     if output_format != "table":
         return (csv_text if output_format == "csv" else markdown_text)(rows, COLUMNS)
     return table_text(environment, job, sentences)
+
+
+def doubts(records: Sequence[Record]) -> list[str]:
+    """Return a line for each flag with the measurements that carry it: their roofs may be too low."""
+    flags = dict.fromkeys(flag for record in records for flag in record.flags)
+    named = {
+        flag: [f"{r.op.removeprefix('calibrate-')} {r.dtype}" for r in records if flag in r.flags] for flag in flags
+    }
+    return [f"{flag}, so these may read low: {', '.join(dict.fromkeys(names))}" for flag, names in named.items()]
 
 
 def unit_of(ceiling: Ceiling) -> str:
@@ -300,7 +314,8 @@ def table_text(environment: Environment, job: Calibration, sentences: Sequence[s
         for line in lines:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         console.print("", table if job.found else "no ceiling was measured", markup=False, highlight=False)
-        for line in (*sentences, *(f"not measured: {reason}" for reason in job.missing)):
+        missing = [f"not measured: {reason}" for reason in job.missing]
+        for line in (*sentences, *missing, *doubts(job.records)):
             console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
         console.print(printable(f"ceilings: {job.kept.path}"), markup=False, highlight=False, soft_wrap=True)
     return captured.get()

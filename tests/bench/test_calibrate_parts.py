@@ -1,11 +1,13 @@
 """The parts of `python -m bench calibrate`: their clock, and what becomes of samples that the test makes up."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from bench.harness import calibrate_bench, calibrate_parts
 from bench.harness.calibrate_bench import PLANS, Bench, PartTimer, Plan, bytes_of_mix
+from bench.harness.calibrate_command import doubts
 from bench.harness.device import MIB, Device
 from bench.harness.matmul_shapes import Shape
 from bench.harness.search import NotMeasuredError
@@ -218,3 +220,12 @@ def test_a_search_whose_time_is_over_at_once_still_measures_a_shape(monkeypatch,
     found = {c.quantity for c in outcome.ceilings}
     assert found == {"flops", "burst", "sustained"} | (set() if refuses_zeros else {"zeros"})
     assert outcome.notes == (("on zeros: estimated 0.17 s a launch",) if refuses_zeros else ())
+
+
+def test_a_measurement_whose_core_was_taken_away_carries_the_flag_and_is_named():
+    one = partial(calibrate_bench.record_of, "copy", "fp32", {"n": 1}, samples(1e-3), "a way")
+    busy, quiet = (one(telemetry={"involuntary_switches_per_s": rate}) for rate in (1e4, 0.0))
+    assert (busy.flags, quiet.flags) == (("preempted",), ())
+    assert "lost its core" in busy.flag_reasons["preempted"]
+    assert doubts([busy, quiet, busy]) == ["preempted, so these may read low: copy fp32"]
+    assert doubts([quiet]) == []
