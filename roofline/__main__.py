@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
-import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from roofline import gpus_command, plot_command
+from roofline.output import OutputError, fail, print_out, say
 from roofline.plot_style import one_line
 
-USAGE = 2
 INTERRUPTED = 130
 
 EXAMPLES = """examples:
@@ -30,26 +28,28 @@ class _Parser(argparse.ArgumentParser):
     """Says in one line what is wrong."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: error: {one_line(message, 600)}; see {self.prog} --help\n")
+        sys.exit(fail(self.prog, f"{one_line(message, 400)}; see {self.prog} --help"))
+
+    def print_help(self, file: Any = None) -> None:
+        if file is not None:
+            super().print_help(file)
+        else:
+            print_out(self.format_help())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 2 what cannot be done as asked, 130 interrupted."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # a path that is no UTF-8 is printed byte for byte
-    args = _parser().parse_args(argv)
-    command: Callable[[argparse.Namespace], int] = args.run
     try:
-        code = command(args)
-        sys.stdout.flush()
-        return code
+        args = _parser().parse_args(argv)
+        command: Callable[[argparse.Namespace], int] = args.run
+        return command(args)
+    except OutputError as error:  # of --help; a command says its own name
+        return fail("python -m roofline", error)
     except KeyboardInterrupt:
+        say("python -m roofline: interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader had enough, as in `| head`; what Python flushes at its exit must not fail again.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
-import os
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -22,6 +22,7 @@ from roofline.hardware import (
     peak_key,
 )
 from roofline.model import ridge_intensity
+from roofline.output import OutputError, fail, print_out
 from roofline.work import DTYPES
 
 if TYPE_CHECKING:
@@ -93,26 +94,20 @@ def run(args: argparse.Namespace) -> int:
     try:
         table = load_gpus()
         gpus = [find_gpu(slug, table) for slug in dict.fromkeys(args.slugs)] or list(table.values())
-    except (UnknownGpuError, GpuFileError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    try:
-        _print_as(args.format, gpus, is_detailed=bool(args.slugs))
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader had enough, as in `| head`; the exit must not flush into it again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print_out(_text(args.format, gpus, is_detailed=bool(args.slugs)))
+    except (UnknownGpuError, GpuFileError, OutputError) as error:
+        return fail("python -m roofline gpus", error)
     return 0
 
 
-def _print_as(form: str, gpus: Sequence[Gpu], is_detailed: bool) -> None:
+def _text(form: str, gpus: Sequence[Gpu], is_detailed: bool) -> str:
     if form == "json":
-        print(json.dumps([gpu_row(gpu) for gpu in gpus], indent=2))
-    elif form == "csv":
-        _print_csv(gpus)
-    elif form == "md":
-        _print_markdown(gpus)
-    else:
-        _print_table(gpus, is_detailed)
+        return json.dumps([gpu_row(gpu) for gpu in gpus], indent=2) + "\n"
+    if form == "csv":
+        return _csv(gpus)
+    if form == "md":
+        return _markdown(gpus)
+    return _table(gpus, is_detailed)
 
 
 def ridges(gpu: Gpu) -> dict[str, float | None]:
@@ -148,13 +143,15 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def _print_csv(gpus: Sequence[Gpu]) -> None:
+def _csv(gpus: Sequence[Gpu]) -> str:
     import csv
 
     rows = [_flat_row(gpu) for gpu in gpus]
-    writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
+    return text.getvalue()
 
 
 def _flat_row(gpu: Gpu) -> dict[str, Any]:
@@ -173,17 +170,17 @@ def _flat_row(gpu: Gpu) -> dict[str, Any]:
     return flat
 
 
-def _print_markdown(gpus: Iterable[Gpu]) -> None:
+def _markdown(gpus: Iterable[Gpu]) -> str:
     peaks = [f"{label} {_unit(label)}" for label in TABLE_COLUMNS]
     points = [f"ridge {label} FLOP/byte" for label in TABLE_COLUMNS]
     header = ["GPU", "name", *peaks, "GB/s", "L2 MiB", *points]
-    print("| " + " | ".join(header) + " |")
-    print("| --- | --- |" + " ---: |" * (len(header) - 2))
+    lines = ["| " + " | ".join(header) + " |", "| --- | --- |" + " ---: |" * (len(header) - 2)]
     for gpu in gpus:
         cells = _cells(gpu)
         row = [gpu.slug, gpu.name, *(cells[key] for key in (*TABLE_COLUMNS, "GB/s", "L2 MiB"))]
         row += [_ridge_cell(gpu, label) for label in TABLE_COLUMNS]
-        print("| " + " | ".join(printable(cell).replace("|", "\\|") for cell in row) + " |")
+        lines.append("| " + " | ".join(printable(cell).replace("|", "\\|") for cell in row) + " |")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _unit(label: str) -> str:
@@ -225,19 +222,23 @@ def _ridge_cell(gpu: Gpu, label: str) -> str:
     return _missing(gpu, SHOWN_DTYPES[label]) if point is None else _point(point)
 
 
-def _print_table(gpus: Sequence[Gpu], is_detailed: bool) -> None:
+def _table(gpus: Sequence[Gpu], is_detailed: bool) -> str:
     from rich.console import Console
 
-    is_terminal = sys.stdout.isatty()
-    console = Console(width=None if is_terminal else UNWRAPPED, highlight=False, markup=False, emoji=False)
-    with console.capture() as capture:  # rich itself would answer a closed pipe with exit code 1
-        if not is_detailed:
-            _print_overview(console, gpus)
-        elif len(gpus) == 1:
-            _print_page(console, gpus[0])
-        else:
-            _print_side_by_side(console, gpus)
-    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # where there is no Unicode, rich draws with ASCII
+    text = io.TextIOWrapper(io.BytesIO(), encoding, errors="replace", newline="")
+    # rich itself would answer a closed pipe with exit code 1, and a full disk with a traceback
+    width = None if is_terminal else UNWRAPPED
+    console = Console(file=text, force_terminal=is_terminal, width=width, highlight=False, markup=False, emoji=False)
+    if not is_detailed:
+        _print_overview(console, gpus)
+    elif len(gpus) == 1:
+        _print_page(console, gpus[0])
+    else:
+        _print_side_by_side(console, gpus)
+    text.seek(0)
+    return "".join(f"{line.rstrip()}\n" for line in text)
 
 
 def _print_grid(console: Console, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -127,6 +127,9 @@ def save_figure(figure: Figure, path: Path) -> None:
     target = Path(os.path.realpath(path))
     partial = target.with_name(f".{target.name[:100]}.{os.getpid()}.part")
     try:
+        if target.exists() and not target.is_file():  # a device or a pipe, which stays what it is
+            target.write_bytes(content.getvalue())
+            return
         partial.write_bytes(content.getvalue())
         partial.replace(target)
     except OSError as error:

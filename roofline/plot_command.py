@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,9 +11,9 @@ from results.store import Run, StoreError, find_run, load_run
 from roofline.ceilings import CeilingError, Ceilings, gpu_ceilings
 from roofline.gpu_files import GpuFileError
 from roofline.hardware import UnknownGpuError, find_gpu
+from roofline.output import USAGE, OutputError, fail, print_out, say
 from roofline.plot import PlotError, PlotMachine, check_path, draw_roofline, run_machine, save_figure
 from roofline.plot_scene import Scene, build_scene, ordered_dtypes
-from roofline.plot_style import one_line
 from roofline.work import DTYPES
 
 DEFAULT_DTYPES = (("bf16", "fp16"), ("fp8e4m3",), ("tf32",), ("fp32",))
@@ -71,14 +70,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Draw what the arguments ask for; return the exit code, 2 for what cannot be drawn, read or written."""
     try:
-        _plot(args)
-    except (UsageError, PlotError, CeilingError, StoreError, UnknownGpuError, GpuFileError) as error:
-        print(f"python -m roofline plot: error: {one_line(str(error), 600)}", file=sys.stderr)
-        return 2
-    return 0
+        return _plot(args)
+    except (UsageError, OutputError, PlotError, CeilingError, StoreError, UnknownGpuError, GpuFileError) as error:
+        return fail("python -m roofline plot", error)
 
 
-def _plot(args: argparse.Namespace) -> None:
+def _plot(args: argparse.Namespace) -> int:
+    """Draw; return the exit code, 2 where a run has bad lines, though its good ones are drawn."""
     wanted = _words(args.dtype, "--dtype")
     for dtype in wanted:
         if dtype not in DTYPES:
@@ -96,29 +94,33 @@ def _plot(args: argparse.Namespace) -> None:
     _check_dtypes(sources, scene, dtypes, is_asked_for=bool(wanted) or bool(runs))
     _note_empty(runs, sources, scene)
     save_figure(draw_roofline(machines, dtypes, args.title), args.output)
-    print(args.output)
+    problems = [problem for loaded in runs for problem in loaded.problems]
+    for problem in problems:
+        say(f"python -m roofline plot: {problem}")
+    print_out(f"{args.output}\n", kept=f"; the picture is in {args.output}")
+    return USAGE if problems else 0
 
 
 def _words(values: Sequence[str] | None, option: str) -> list[str]:
-    """Return the words of a list option that may repeat, each once.
+    """Return the words of a list option that may repeat, each once; an empty one between commas is none.
 
     Raises:
-        UsageError: a word is empty.
+        UsageError: the option is given without a word.
     """
-    words = [word.strip() for value in values or () for word in value.split(",")]
-    if not all(words):
-        raise UsageError(f"{option} has an empty entry in '{','.join(values or ())}'; write names with commas between")
+    words = [word.strip() for value in values or () for word in value.split(",") if word.strip()]
+    if values and not words:
+        raise UsageError(f"{option} names nothing: '{','.join(values)}'; write names with commas between")
     return list(dict.fromkeys(words))
 
 
 def _load_runs(names: Iterable[str], folder: Path | None) -> list[Run]:
-    """Return the runs, each file once, and tell of the lines that could not be read."""
+    """Return the runs, each file once, and tell of what a killed run left behind."""
     if folder is not None and not folder.is_dir():
         raise UsageError(f"--runs '{folder}' is not a folder")
     paths = {path.resolve(): path for path in (find_run(name, folder) for name in names)}
     runs = [load_run(path) for path in paths.values()]
     for loaded in runs:
-        for text in (*loaded.notes, *loaded.problems):
+        for text in loaded.notes:
             _note(text)
     return runs
 
@@ -207,4 +209,4 @@ def _note_empty(runs: Sequence[Run], sources: Sequence[Source], scene: Scene) ->
 
 
 def _note(text: str) -> None:
-    print(f"note: {one_line(text, 600)}", file=sys.stderr)
+    say(f"note: {text}")

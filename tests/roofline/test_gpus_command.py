@@ -180,7 +180,7 @@ def test_unknown_slug_is_one_line_and_exit_2(capsys, form, slugs):
     assert run(*slugs, "--format", form) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error: ")
+    assert err.startswith("python -m roofline gpus: error: ")
     assert err.count("\n") == 1
 
 
@@ -190,7 +190,7 @@ def test_broken_file_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path):
     assert run() == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"error: {tmp_path / 'x.toml'}: not valid TOML")
+    assert err.startswith(f"python -m roofline gpus: error: {tmp_path / 'x.toml'}: not valid TOML")
     assert err.count("\n") == 1
 
 

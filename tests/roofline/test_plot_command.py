@@ -210,10 +210,20 @@ def test_a_bad_line_is_named_and_the_rest_is_drawn(
     run = write("a.jsonl", GOOD)
     bad = json.dumps(GOOD[0].to_dict() | {"median_s": -1})
     run.write_text(run.read_text(encoding="utf-8") + bad + "\n", encoding="utf-8")
-    assert main(["plot", str(run), "-o", str(tmp_path / "x.png")]) == 0
-    said = capsys.readouterr().err
-    assert f"{run}:4:" in said
-    assert "median_s" in said
+    target = tmp_path / "x.png"
+    assert main(["plot", str(run), "-o", str(target)]) == 2  # as `python -m results show`
+    said = capsys.readouterr()
+    assert said.err.startswith(f"python -m roofline plot: {run}:4:")
+    assert "median_s" in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == f"{target}\n"
+    assert target.stat().st_size > 0
+
+
+def test_empty_words_between_commas_are_none(tmp_path: Path, drawn: dict[str, Any]) -> None:
+    line = ["plot", "--gpu", "h100-sxm,", "--dtype", "bf16,,fp32", "-o", str(tmp_path / "x.png")]
+    assert main(line) == 0
+    assert drawn["dtypes"] == ["bf16", "fp32"]
 
 
 # What is refused
@@ -225,9 +235,9 @@ def test_a_bad_line_is_named_and_the_rest_is_drawn(
         (["-o", "x.png"], ["nothing to draw", "latest", "--gpu SLUG"]),
         (["--gpu", "h100"], ["-o"]),
         (["--gpu", "h300-sxm", "-o", "x.png"], ["unknown GPU 'h300-sxm'"]),
-        (["--gpu", "h100-sxm,", "-o", "x.png"], ["--gpu", "empty"]),
+        (["--gpu", " ,,", "-o", "x.png"], ["--gpu", "names nothing"]),
         (["--gpu", "h100-sxm", "--dtype", "bf17", "-o", "x.png"], ["'bf17'", "fp8e4m3"]),
-        (["--gpu", "h100-sxm", "--dtype", "", "-o", "x.png"], ["--dtype", "empty"]),
+        (["--gpu", "h100-sxm", "--dtype", "", "-o", "x.png"], ["--dtype", "names nothing"]),
         (["--gpu", "a100-sxm-80gb", "--dtype", "fp8e4m3", "-o", "x.png"], ["no roof to draw", "fp8e4m3", "known: "]),
         (["--gpu", "h100-sxm", "-o", "x.gif"], ["x.gif", ".png, .svg, .pdf"]),
         (["--gpu", "h100-sxm", "-o", "none/x.png"], ["none/x.png", "folder does not exist"]),
