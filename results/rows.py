@@ -79,7 +79,7 @@ def to_frame(runs: Run | Iterable[Run], report: Report | None = None) -> pd.Data
     ]
     rows = _with_all_columns(rows)
     names = list(rows[0]) if rows else [*COLUMNS, "samples_s"]
-    return pd.DataFrame({name: _series(name, [row[name] for row in rows]) for name in names})
+    return pd.DataFrame({_encodable(name): _series(name, [row[name] for row in rows]) for name in names})
 
 
 def _row(environment: Environment, record: Record, score: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +141,12 @@ def _series(name: str, values: list[Any]) -> pd.Series[Any]:
         return pd.Series(values, dtype="boolean")
     if present and all(isinstance(value, int | float) and abs(value) < 2**63 for value in present):
         return pd.Series([_float(value) for value in values], dtype="float64")
-    return pd.Series([None if value is None else str(value) for value in values], dtype="string")
+    return pd.Series([None if value is None else _encodable(str(value)) for value in values], dtype="string")
+
+
+def _encodable(text: str) -> str:
+    """Return a text that is UTF-8 when written; half of a surrogate pair, which JSON allows, becomes its escape."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _float(value: float | None) -> float | None:

@@ -183,6 +183,13 @@ def test_parquet_takes_columns_of_mixed_and_of_huge_values(make_environment, mak
     assert read.flops[0] == 1e25
 
 
+def test_parquet_takes_half_of_a_surrogate_pair_as_its_escape(make_environment, make_record, tmp_path):
+    record = make_record(reason="half: \ud800", options={"\udfff": "\ud801"})
+    read = pd.read_parquet(io.BytesIO(parquet_bytes(Run(tmp_path, make_environment(run_id="\udc80"), (record,)))))
+    assert (read.reason[0], read.run_id[0]) == ("half: \\ud800", "\\udc80")
+    assert read["option_\\udfff"][0] == "\\ud801"
+
+
 def test_parquet_without_pyarrow_is_one_clear_line(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(StoreError, match="parquet needs pyarrow, which is not installed"):

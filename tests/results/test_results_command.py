@@ -148,6 +148,18 @@ def test_bad_lines_are_reported_after_the_good_rows(saved, capsys, format):
     assert second.startswith(f"{saved}:5: not JSON")
 
 
+@pytest.mark.parametrize("format", ["table", "json", "csv", "md", "parquet", "pytest-benchmark"])
+def test_half_of_a_surrogate_pair_stops_no_format(make_environment, make_record, tmp_path, format):
+    with RunWriter.create(make_environment(argv=("python", "\ud800")), "matmul") as writer:
+        writer.append(make_record(reason="\ud800", provider="\udfff"))
+        writer.append(make_record(reason="\ud800", status="failed", options={"\ud800": 1}))
+    if format == "table":
+        done = results("show", writer.path)
+    else:
+        done = results("export", writer.path, "--format", format, "-o", tmp_path / "out")
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
 def test_ceilings_of_no_use_are_reported(make_environment, make_record, capsys):
     with RunWriter.create(make_environment(hardware={"entries": 7}), "matmul") as writer:
         writer.append(make_record())
