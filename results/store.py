@@ -294,11 +294,12 @@ def find_run(name: str, directory: Path | None = None) -> Path:
     directory = directory or runs_directory()
     if name != "latest" and (os.sep in name or _exists(name, as_file=True)):
         if not _exists(name):
-            raise RunNotFoundError(f"there is no run file {name}")
+            raise RunNotFoundError(_no_run_file(name) or f"there is no run file {name}")
         return Path(name)
     runs = list_runs(directory)
     if not runs or not name:
-        raise RunNotFoundError(f"no run '{name}': {f'there is no run yet in {directory}' if name else 'name one'}")
+        why = _no_run_file(name) or f"there is no run yet in {directory}" if name else "name one"
+        raise RunNotFoundError(f"no run '{name}': {why}")
     if name == "latest":
         return _latest(runs, directory)
     exact = [run for run in runs if name in _names(run)]
@@ -309,7 +310,8 @@ def find_run(name: str, directory: Path | None = None) -> Path:
         shown = ", ".join(str(run.path) if exact else run.path.stem for run in matches[:LISTED_MATCHES])
         more = ", ..." if len(matches) > LISTED_MATCHES else ""
         raise RunNotFoundError(f"'{name}' fits {len(matches)} runs: {shown}{more}; write more of it, or a path")
-    raise RunNotFoundError(_nothing_found(name, runs, directory))
+    place = _no_run_file(name)
+    raise RunNotFoundError(f"no run '{name}': {place}" if place else _nothing_found(name, runs, directory))
 
 
 def _latest(runs: list[RunSummary], directory: Path) -> Path:
@@ -328,6 +330,20 @@ def _nothing_found(name: str, runs: list[RunSummary], directory: Path) -> str:
     known = [known for run in runs for known in _names(run)]
     near = difflib.get_close_matches(name, known, n=LISTED_MATCHES) or [run.path.stem for run in runs[:LISTED_MATCHES]]
     return f"no run '{name}' in {directory}; there is {', '.join(near)} (python -m results list shows all)"
+
+
+def _no_run_file(name: str) -> str | None:
+    """Return what is at a path that is no file, None where nothing is."""
+    path = Path(name)
+    try:
+        if not path.is_symlink() and not path.exists():
+            return None
+        mode = path.stat().st_mode
+    except OSError as error:
+        return f"{name} is a broken link: {reason_of(error)}"
+    except ValueError:
+        return None
+    return f"{name} is {'a directory' if stat.S_ISDIR(mode) else 'not a regular file'}, not a run file"
 
 
 def _exists(name: str, as_file: bool = False) -> bool:
