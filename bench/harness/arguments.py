@@ -79,11 +79,14 @@ def device_name(text: str) -> str:
     return text
 
 
-def path(text: str) -> Path:
-    """Return a path; an empty one, as of a variable that is not set, would be the current folder."""
+def path(text: str) -> Path | str:
+    """Return a path; one that is written as a folder and is none yet stays text, as `Path` drops the last slash.
+
+    An empty one, as of a variable that is not set, would be the current folder.
+    """
     if not text:
         raise argparse.ArgumentTypeError("the path is empty")
-    return Path(text)
+    return text if text.endswith("/") and not Path(text).is_dir() else Path(text)
 
 
 def build_parser(

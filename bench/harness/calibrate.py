@@ -204,18 +204,22 @@ class MeasuredCeilings:
             matmul: the op to find it with.
             again: measure all of it even if it is kept.
         """
-        found = ceilings.with_entries(() if again else self.load())
+        wanted = list(dict.fromkeys(dtypes))
+        kept = self.load()
+        if again:  # peaks that are not asked for now are not lost
+            kept = tuple(entry for entry in kept if entry.quantity == "flops" and entry.name not in wanted)
+        found = ceilings.with_entries(kept)
         had = found.entries
         if found.launch_floor() is None:
             found = found.with_entries(self._attempt("launch floor", self._launch_floor))
         if not self._device.is_gpu:
             if found.bandwidth() is None:
                 found = found.with_entries(self._attempt("memory bandwidth", self._bandwidths))
-            for dtype in [dtype for dtype in dict.fromkeys(dtypes) if found.peak(dtype) is None]:
+            for dtype in [dtype for dtype in wanted if found.peak(dtype) is None]:
                 found = found.with_entries(self._attempt(f"{dtype} peak", partial(self._peak, dtype, matmul)))
         if found.entries != had:
             self.save(found)
-        sentences = peak_sentences(found, dict.fromkeys(dtypes))
+        sentences = peak_sentences(found, wanted)
         note = "; ".join([*([found.note] if found.note else []), *sentences])
         return Ceilings(found.slug, found.name, found.entries, note or None)
 

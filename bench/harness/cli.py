@@ -135,6 +135,8 @@ def check_places(args: argparse.Namespace) -> None:
         except UnknownGpuError as error:
             raise UsageError(str(error)) from None
     try:
+        if isinstance(args.plot, str):
+            raise UsageError(f"--plot {args.plot} is written as a folder; name a picture in it")
         if args.plot is not None:
             check_path(args.plot)
             check_folder(args.plot.parent, args.plot)
@@ -144,15 +146,20 @@ def check_places(args: argparse.Namespace) -> None:
         raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None
 
 
-def check_output(path: Path) -> None:
+def check_output(path: Path | str) -> None:
     """Refuse a run file that could not be written; the writer would find it too, but after the calibration.
+
+    Args:
+        path: a file, or a folder that exists; text is a folder to be made.
 
     Raises:
         UsageError: it holds something, or its folder takes no file.
     """
+    if isinstance(path, str):
+        return check_folder(Path(path), Path(path))
     if path.is_file() and path.stat().st_size:
         raise UsageError(f"{path} exists and is not empty; no run is overwritten: choose another --output")
-    check_folder(path if path.is_dir() else path.parent, path)
+    return check_folder(path if path.is_dir() else path.parent, path)
 
 
 def check_folder(folder: Path, path: Path) -> None:

@@ -49,9 +49,11 @@ by 8 % on an H100 SXM (1,830 of 1,980 MHz), by 18 % on an RTX PRO 6000 (2,617 of
 
 Source: NVIDIA's H100 and RTX PRO 6000 datasheets, and the highest clocks that the driver reports."""
 
-OTHER_GATE_MARGIN = 1.5
-"""The same for a ceiling that was measured or derived: a guest next door during calibration can make a CPU's roof 30 %
-too low, and noise must not make a row invalid. What computes nothing is faster than that by far."""
+DERIVED_GATE_MARGIN = 1.5
+"""The same for a ceiling that is derived from what the device tells of itself.
+
+A measured ceiling is no gate: other processes during a short calibration have made a CPU's roof a hundred times too
+low, and what is known of such a machine must not make a right row invalid. It is flagged `above-roof` instead."""
 
 CACHED_RESULT = 20.0
 """So many times faster than the least time looks like no work at all rather than like a wrong count."""
@@ -148,7 +150,9 @@ def _floor_s(count: int | None, ceiling: Ceiling | None) -> float:
     """Return the seconds below which `count` FLOPs or bytes cannot be done, 0 where one of the two is not known."""
     if count is None or ceiling is None:
         return 0.0
-    margin = GATE_MARGINS.get((ceiling.quantity, ceiling.kind), OTHER_GATE_MARGIN)
+    if ceiling.kind == "measured":
+        return 0.0
+    margin = GATE_MARGINS.get((ceiling.quantity, ceiling.kind), DERIVED_GATE_MARGIN)
     return count / (margin * ceiling.value)
 
 

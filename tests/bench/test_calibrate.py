@@ -369,3 +369,9 @@ def test_a_real_calibration_gives_ceilings_that_can_be_kept(tmp_path, monkeypatc
     assert {entry.name for entry in found.entries} == {"launch", "copy", "triad", "fp32"}
     assert all(entry.value > 0 for entry in found.entries)
     assert Ceilings.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_recalibrating_one_dtype_does_not_lose_the_peak_of_another(tmp_path):
+    Machine(tmp_path).complete(BLANK, ["bf16", "fp32"], MATMUL[0])
+    Machine(tmp_path).complete(BLANK, ["bf16"], MATMUL[0], again=True)
+    assert {entry.name for entry in Machine(tmp_path).load() if entry.quantity == "flops"} == {"bf16", "fp32"}

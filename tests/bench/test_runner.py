@@ -511,8 +511,7 @@ def test_a_blank_record_says_what_the_row_is_and_measures_nothing():
 
 
 def test_a_time_that_cannot_be_is_invalid_and_says_why(providers):
-    peak = Ceiling("flops", "fp32", 1.0, "measured", "made up")
-    slow = Ceilings("cpu", "a slow machine", (peak, Ceiling("bandwidth", "copy", 1.0, "measured", "made up")))
+    slow = Ceilings("cpu", "a slow machine", (Ceiling("flops", "fp32", 1.0, "datasheet", "made up"),))
     made = Runner("elementwise", CPU, Settings(), NoEstimate(), LIMITS, None, slow)
     record = made.measure(Row(ADD, CASE, "right"))
     assert record.status == "invalid"
