@@ -132,9 +132,13 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
+    if options.output == "":
+        raise StoreError("--output is empty; name a file")
     is_file = options.output not in (None, "-")
     if options.format == "parquet" and not is_file:
         raise StoreError("parquet is binary and goes to a file: add --output PATH")
+    if is_file and options.output.endswith(os.sep):
+        raise StoreError(f"--output {options.output} is written as a folder; name a file in it")
     run, problems = _load(options)
     if options.format == "parquet":
         data = parquet_bytes(run, problems.append)

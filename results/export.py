@@ -111,6 +111,8 @@ def write_output(path: Path, data: bytes) -> None:
         finally:
             with suppress(OSError):
                 unfinished.unlink()
+    except FileNotFoundError:
+        raise StoreError(f"cannot write {path}: the folder does not exist; create it first") from None
     except OSError as error:
         raise StoreError(f"cannot write {path}: {reason_of(error)}; choose another --output") from None
 

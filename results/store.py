@@ -70,14 +70,15 @@ class RunWriter:
         self._bytes_written = 0
 
     @classmethod
-    def create(cls, environment: Environment, op: str, output: Path | None = None) -> RunWriter:
+    def create(cls, environment: Environment, op: str, output: Path | str | None = None) -> RunWriter:
         """Create the file of a run and write its first line.
 
         Args:
             environment: the first line.
             op: what is measured, a part of the file's name.
-            output: the file to write, which must not hold anything yet, or a folder that exists, to put a file of
-                the usual name into; None for the usual place, `<runs>/<device slug>/<UTC>-<op>-<short id>.jsonl`.
+            output: the file to write, which must not hold anything yet, or a folder, to put a file of the usual name
+                into: one that exists, or text that ends with a slash. Folders are made where they are missing. None
+                for the usual place, `<runs>/<device slug>/<UTC>-<op>-<short id>.jsonl`.
 
         Raises:
             StoreError: the file cannot be created or written, or holds something.
@@ -85,9 +86,10 @@ class RunWriter:
         """
         first_line = encode_line(environment)
         name = _file_name(environment, op)
-        path = output or runs_directory() / _word(environment.device["slug"]) / name
+        path = Path(output) if output else runs_directory() / _word(environment.device["slug"]) / name
+        is_folder = isinstance(output, str) and output.endswith(os.sep)
         try:
-            path = path / name if path.is_dir() else path
+            path = path / name if is_folder or path.is_dir() else path
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor, is_new = _open_new(path)
         except OSError as error:

@@ -177,8 +177,14 @@ def test_ceilings_of_no_use_are_reported(make_environment, make_record, capsys):
         (["show", "/no/such/file"], "there is no run file /no/such/file"),
         (["show", "/"], "/ is a directory, not a run file"),
         (["list", "--runs", "/no/such/folder"], "--runs /no/such/folder: no such folder"),
-        (["export", "latest", "--format", "csv", "-o", "/no/such/folder/x"], "cannot write /no/such/folder/x: No such"),
-        (["export", "latest", "--format", "csv", "-o", "/"], "cannot write /: Is a directory"),
+        (
+            ["export", "latest", "--format", "csv", "-o", "/no/such/x"],
+            "cannot write /no/such/x: the folder does not exist",
+        ),
+        (["export", "latest", "--format", "csv", "-o", "no-folder/"], "--output no-folder/ is written as a folder"),
+        (["export", "latest", "--format", "csv", "-o", ""], "--output is empty"),
+        (["export", "latest", "--format", "csv", "-o", "/"], "--output / is written as a folder"),
+        (["export", "latest", "--format", "csv", "-o", "/tmp"], "cannot write /tmp: Is a directory"),
         (["export", "latest", "--format", "csv", "-o", "/proc/x"], "cannot write /proc/x: "),
     ],
 )

@@ -150,6 +150,13 @@ def test_output_may_be_a_folder(make_environment, tmp_path):
         assert writer.path == tmp_path / "20261120T210312Z-matmul-0123456789.jsonl"
 
 
+def test_output_that_ends_with_a_slash_is_a_folder_to_be_made(make_environment, tmp_path):
+    with RunWriter.create(make_environment(), "matmul", f"{tmp_path}/a/b/") as writer:
+        assert writer.path == tmp_path / "a" / "b" / "20261120T210312Z-matmul-0123456789.jsonl"
+    with pytest.raises(StoreError, match="a part of its folder is a file"):
+        RunWriter.create(make_environment(run_id="other"), "matmul", f"{writer.path}/")
+
+
 def test_output_may_be_an_empty_file(make_environment, make_record, tmp_path):
     path = tmp_path / "made-before"
     path.touch()

@@ -1,0 +1,35 @@
+"""A path that is written with a slash at its end is a folder, whichever option takes it."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from bench.harness.arguments import UsageError, path
+from bench.harness.cli import check_output, check_places
+from results.store import RunWriter
+
+
+def test_a_run_goes_into_a_folder_that_is_written_as_one_and_made(make_environment, tmp_path):
+    output = path(f"{tmp_path}/new/deep/")
+    check_output(output)
+    with RunWriter.create(make_environment(), "matmul", output) as writer:
+        assert writer.path.parent == tmp_path / "new" / "deep"
+
+
+def test_a_path_is_a_path_unless_it_is_a_folder_to_be_made(tmp_path):
+    assert path("new") == Path("new")
+    assert path(f"{tmp_path}/") == tmp_path
+    assert path(f"{tmp_path}/new/") == f"{tmp_path}/new/"
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").write_text("held")
+    with pytest.raises(UsageError, match=r"cannot write .*file: .*file: Not a directory; choose another place"):
+        check_output(path(f"{tmp_path}/file/"))
+
+
+def test_a_picture_is_no_folder():
+    args = argparse.Namespace(no_save=True, output=None, gpu=None, plot=path("new.png/"))
+    with pytest.raises(UsageError, match=r"--plot new\.png/ is written as a folder; name a picture in it"):
+        check_places(args)
