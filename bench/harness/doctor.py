@@ -120,7 +120,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     return FIT if is_fit else NOT_FIT
 
 
-def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -> SelfComparison:
+def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int, dtype: str = "fp32") -> SelfComparison:
     """Time one matmul as two providers, each pair in random order, for about `seconds`."""
     import time
 
@@ -131,7 +131,7 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -
     from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, no_garbage_collection
 
     size = SIZES[device.type]
-    case = Case(matmul.name, "fp32", {"m": size, "n": size, "k": size}, {"layout": "nn", "batch": 1})
+    case = Case(matmul.name, dtype, {"m": size, "n": size, "k": size}, {"layout": "nn", "batch": 1})
     data = inputs.make_sets(matmul, case, inputs.Filler("uniform", case.dtype, device, seed), device, 1)[0]
     order, series = random.Random(seed), ([], [])  # type: tuple[random.Random, tuple[list[float], list[float]]]
     with numerics(case.dtype), no_garbage_collection():
