@@ -9,10 +9,10 @@ import math
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roofline.gpu_files import GpuFileError
+from roofline.gpu_rows import csv_text, gpu_row, headline_ridge, printable, ridges
 from roofline.hardware import (
     Gpu,
     UnknownGpuError,
@@ -21,7 +21,6 @@ from roofline.hardware import (
     load_gpus,
     peak_key,
 )
-from roofline.model import ridge_intensity
 from roofline.output import OutputError, fail, print_out
 from roofline.work import DTYPES
 
@@ -38,6 +37,10 @@ SHOWN_DTYPES = {name: name for name in DTYPES if not name.startswith("fp8")} | {
 TABLE_COLUMNS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "nvfp4")
 DROPPED_FIRST = ("int8", "fp64", "nvfp4", "tf32", "fp32", "fp16", "L2 MiB", "fp8")
 """Which columns a narrow terminal does without, in this order."""
+
+RIDGE_COLUMNS = tuple(f"ridge {label}" for label in TABLE_COLUMNS)
+RIDGES_DROPPED_FIRST = ("ridge fp64", "ridge nvfp4", "ridge int8", "ridge fp16")
+"""Which ridge points the table does without, in this order; a narrower one shows that of bf16 alone, or of fp16."""
 
 DENSE = "Peaks are dense (no structured sparsity) with sums kept in fp32, in TFLOP/s; int8 in TOP/s."
 TEXT_COLUMNS = ("GPU", "peak", "roof of", "fact", "how known")
@@ -104,70 +107,10 @@ def _text(form: str, gpus: Sequence[Gpu], is_detailed: bool) -> str:
     if form == "json":
         return json.dumps([gpu_row(gpu) for gpu in gpus], indent=2) + "\n"
     if form == "csv":
-        return _csv(gpus)
+        return csv_text(gpus)
     if form == "md":
         return _markdown(gpus)
     return _table(gpus, is_detailed)
-
-
-def ridges(gpu: Gpu) -> dict[str, float | None]:
-    """Return the ridge point of every dtype in FLOP/byte; None where peak or bandwidth is not known."""
-    bandwidth = gpu.memory_bandwidth_bytes_per_s
-    peaks = {dtype: gpu.peaks_flops_per_s.get(dtype) for dtype in DTYPES}
-    return {
-        dtype: None if peak is None or bandwidth is None else ridge_intensity(peak, bandwidth)
-        for dtype, peak in peaks.items()
-    }
-
-
-def headline_ridge(gpu: Gpu) -> tuple[str, float] | None:
-    """Return the dtype and ridge point that stand for a GPU: bf16, or fp16 where it has no bf16; None without."""
-    points = ridges(gpu)
-    for dtype in ("bf16", "fp16"):
-        point = points[dtype]
-        if point is not None:
-            return dtype, point
-    return None
-
-
-def gpu_row(gpu: Gpu) -> dict[str, Any]:
-    """Return everything known of a GPU as a JSON object in SI units; None where a value is not known."""
-    row = asdict(gpu)
-    row["peaks_flops_per_s"] = {dtype: gpu.peaks_flops_per_s.get(dtype) for dtype in DTYPES}
-    row["ridge"] = ridges(gpu)
-    return row
-
-
-def printable(text: str) -> str:
-    """Return `text` with control characters spelled out, so that a name cannot steer the terminal."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
-def _csv(gpus: Sequence[Gpu]) -> str:
-    import csv
-
-    rows = [_flat_row(gpu) for gpu in gpus]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _flat_row(gpu: Gpu) -> dict[str, Any]:
-    """Return `gpu_row` without nesting: one column per dtype, texts of a list joined by semicolons."""
-    row = gpu_row(gpu)
-    flat: dict[str, Any] = {}
-    for key, value in row.items():
-        if key == "peaks_flops_per_s":
-            flat |= {f"peak_{dtype}_flops_per_s": peak for dtype, peak in value.items()}
-        elif key == "ridge":
-            flat |= {f"ridge_{dtype}_flops_per_byte": point for dtype, point in value.items()}
-        elif isinstance(value, list | tuple):
-            flat[key] = printable("; ".join(value))
-        elif not isinstance(value, dict):
-            flat[key] = printable(value) if isinstance(value, str) else value
-    return flat
 
 
 def _markdown(gpus: Iterable[Gpu]) -> str:
@@ -200,6 +143,7 @@ def _cells(gpu: Gpu) -> dict[str, str]:
         "GB/s": "?" if bandwidth is None else f"{bandwidth / 1e9:.5g}",
         "L2 MiB": "?" if l2 is None else f"{l2 / 2**20:g}",
         "ridge": "?" if point is None else f"{_point(point[1])} {point[0]}",
+        **{f"ridge {label}": _ridge_cell(gpu, label) for label in TABLE_COLUMNS},
     }
 
 
@@ -272,24 +216,47 @@ def _print_text(console: Console, text: str, indent: str = "") -> None:
 def _print_overview(console: Console, gpus: Sequence[Gpu]) -> None:
     rows = [_cells(gpu) for gpu in gpus]
     columns = _columns_that_fit(rows, console.width)
-    _print_grid(console, columns, [[row[column] for column in columns] for row in rows])
+    is_narrow = console.width < UNWRAPPED
+    titles = ["\n".join(_title_words(column)) if is_narrow else column for column in columns]
+    _print_grid(console, titles, [[row[column] for column in columns] for row in rows])
     console.out()
     left_out = [column for column in DROPPED_FIRST if column not in columns]
+    kept = [column for column in RIDGE_COLUMNS if column in columns]
+    left_out += ["ridge points of other dtypes"] if len(kept) < len(RIDGE_COLUMNS) else []
+    where = "at the dtype above it" if kept else "at the dtype beside it"
     _print_text(console, f"{DENSE} {MARKS}")
-    _print_text(console, "ridge: the peak over the memory bandwidth, in FLOP/byte, at the dtype beside it.")
+    _print_text(console, f"ridge: the peak over the memory bandwidth, in FLOP/byte, {where}.")
     if left_out:
         _print_text(console, f"Left out for want of width: {', '.join(left_out)}.")
-    _print_text(console, "Everything known of one GPU, with sources: python -m roofline gpus SLUG")
+    _print_text(console, "Everything known of one GPU, with sources and all ridge points: python -m roofline gpus SLUG")
+    _print_text(console, "Of all GPUs, for programs: python -m roofline gpus --format json")
 
 
 def _columns_that_fit(rows: Sequence[dict[str, str]], width: int) -> list[str]:
-    columns = ["GPU", *TABLE_COLUMNS, "GB/s", "L2 MiB", "ridge"]
-    widths = {column: max(len(column), *(len(row[column]) for row in rows)) for column in columns}
+    """Return the columns of the overview: all, those without the rarer ridge points, or with a single ridge point."""
+    always = ["GPU", *TABLE_COLUMNS, "GB/s", "L2 MiB"]
+    widths = {
+        column: max(len(word) for word in (*_title_words(column), *(row[column] for row in rows)))
+        for column in (*always, "ridge", *RIDGE_COLUMNS)
+    }
+
+    def fits(columns: Sequence[str]) -> bool:
+        return sum(widths[column] + 2 for column in columns) - 2 <= width
+
+    for count in range(len(RIDGES_DROPPED_FIRST) + 1):
+        ridge_columns = [column for column in RIDGE_COLUMNS if column not in RIDGES_DROPPED_FIRST[:count]]
+        if fits([*always, *ridge_columns]):
+            return [*always, *ridge_columns]
+    columns = [*always, "ridge"]
     for dropped in DROPPED_FIRST:
-        if sum(widths[column] + 2 for column in columns) - 2 <= width:
+        if fits(columns):
             break
         columns.remove(dropped)
     return columns
+
+
+def _title_words(column: str) -> list[str]:
+    return column.split() if column in RIDGE_COLUMNS else [column]
 
 
 def _print_side_by_side(console: Console, gpus: Sequence[Gpu]) -> None:

@@ -50,35 +50,51 @@ def at_width(monkeypatch: pytest.MonkeyPatch, width: int, *arguments: str) -> li
     return re.sub(r"\x1b\[[01]m", "", terminal.getvalue()).splitlines()  # bold headers are our own
 
 
+BF16_RIDGE = -4
+"""Where the ridge point of bf16 stands in a row of the unwrapped table."""
+
+
 def test_published_ridge_points(capsys):
     rows = table_of(capsys)
     for slug, ridge in (("h100-sxm", 295), ("a100-sxm-80gb", 153), ("a100-sxm-40gb", 201), ("h200-sxm", 206)):
-        assert rows[slug][-2:] == [str(ridge), "bf16"]
-    assert rows["t4"][-2:] == ["203", "fp16"]
-    assert rows["gb200"][-2:] == ["313", "bf16"]  # 312.5
+        assert rows[slug][BF16_RIDGE] == str(ridge)
+    assert rows["t4"][BF16_RIDGE] == "-"
+    assert rows["t4"][BF16_RIDGE - 1] == "203"  # of fp16
+    assert rows["gb200"][BF16_RIDGE] == "313"  # 312.5
 
 
 def test_piped_table_has_every_gpu_and_column_unwrapped(capsys):
     rows = table_of(capsys)
     assert set(load_gpus()) <= set(rows)
-    assert " ".join(rows["GPU"]) == "GPU fp64 fp32 tf32 fp16 bf16 fp8 int8 nvfp4 GB/s L2 MiB ridge"
+    assert " ".join(rows["GPU"]) == "GPU fp64 fp32 tf32 fp16 bf16 fp8 int8 nvfp4 GB/s L2 MiB " + " ".join(
+        f"ridge {label}" for label in gpus_command.TABLE_COLUMNS
+    )
     shown = " ".join(rows["h100-sxm"])
-    assert shown == "h100-sxm 66.9 66.9 494.7 989.4 989.4 1978.9 1978.9 - 3352 50 295 bf16"
+    assert shown == "h100-sxm 66.9 66.9 494.7 989.4 989.4 1978.9 1978.9 - 3352 50 20 20 148 295 295 590 590 -"
     assert len(rows["rtx-pro-6000-blackwell-workstation"]) == len(rows["h100-sxm"])
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 200])
 def test_table_fits_the_terminal(monkeypatch, width):
     lines = at_width(monkeypatch, width)
     assert max(map(len, lines)) <= width
     rows = {line.split()[0]: line.split() for line in lines if line.strip()}
     assert set(load_gpus()) <= set(rows)
     header = rows["GPU"]
-    assert {"bf16", "GB/s", "ridge"} <= set(header)
-    assert rows["h100-sxm"][-2:] == ["295", "bf16"]
+    assert {"bf16", "GB/s"} <= set(header)
+    if width < 160:
+        assert rows["h100-sxm"][-2:] == ["295", "bf16"]
+    else:
+        shown = next(line.split() for line in lines if line.startswith(" "))
+        assert shown == ["ridge"] * len(shown)
+        points = dict(zip(header[-len(shown) :], rows["h100-sxm"][-len(shown) :], strict=True))
+        assert {"bf16": "295", "fp8": "590", "tf32": "148", "fp32": "20"}.items() <= points.items()
+        assert all(line.startswith("rtx-pro-6000-blackwell") for line in lines if "6000-b" in line)  # names are whole
     assert rows["h100-sxm"][header.index("bf16")] == "989.4"
     left_out = [line for line in lines if line.startswith("Left out")]
-    assert bool(left_out) == (width < 120)
+    assert bool(left_out) == (width < 200)
+    assert "gpus SLUG" in " ".join(lines)
+    assert "--format json" in " ".join(lines)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -236,7 +252,7 @@ def test_unknown_gpu_shows_question_marks(capsys, monkeypatch):
     gpu = derive_unknown_gpu("Some GPU", 2.619e9, 5120, None, 132, "9.0")
     monkeypatch.setattr(gpus_command, "load_gpus", lambda: {gpu.slug: gpu})
     rows = table_of(capsys)
-    assert rows["unknown-some-gpu"][1:] == ["?"] * 8 + ["3352.3", "?", "?"]
+    assert rows["unknown-some-gpu"][1:] == ["?"] * 8 + ["3352.3", "?"] + ["?"] * 8
     assert run(gpu.slug) == 0
     assert "derived: bandwidth from 5120 bit x 2619 MHz x 2 / 8" in capsys.readouterr().out
     assert run(gpu.slug, "--format", "json") == 0
