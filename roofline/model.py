@@ -20,43 +20,67 @@ MIXED_WITHIN = 0.10
 
 
 def intensity(flops: int, bytes_moved: int) -> float | None:
-    """Return the arithmetic intensity in FLOP/byte, or None where no byte is moved."""
+    """Return the arithmetic intensity in FLOP/byte, or None where no byte is moved.
+
+    Source: Williams, Waterman and Patterson, CACM 52(4), 2009: their operational intensity, which counts the bytes
+        between cache and memory. Here the bytes are the compulsory ones, so it is an upper limit of theirs.
+    """
     return flops / bytes_moved if bytes_moved else None
 
 
 def rate(count: float, time_s: float) -> float:
-    """Return `count` per second: FLOP/s of FLOPs, byte/s of bytes."""
+    """Return `count` per second: FLOP/s of FLOPs, byte/s of bytes.
+
+    Source: the definition of a rate.
+    """
     return count / time_s
 
 
 def ridge_intensity(peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """Return the ridge point in FLOP/byte: the intensity from which on the peak binds instead of the bandwidth."""
+    """Return the ridge point in FLOP/byte: the intensity from which on the peak binds instead of the bandwidth.
+
+    Source: Williams, Waterman and Patterson, CACM 52(4), 2009: where the slanted and the flat roof meet.
+    """
     return peak_flops_per_s / bandwidth_bytes_per_s
 
 
 def attainable_flops_per_s(
     intensity_flops_per_byte: float, peak_flops_per_s: float, bandwidth_bytes_per_s: float
 ) -> float:
-    """Return the roofline at one intensity: min(peak, intensity x bandwidth), FLOP/s."""
+    """Return the roofline at one intensity: min(peak, intensity x bandwidth), FLOP/s.
+
+    Source: Williams, Waterman and Patterson, CACM 52(4), 2009: attainable performance.
+    """
     return min(peak_flops_per_s, intensity_flops_per_byte * bandwidth_bytes_per_s)
 
 
 def least_time_s(flops: int, bytes_moved: int, peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """Return the time that the roofline allows: max(FLOPs / peak, bytes / bandwidth), seconds."""
+    """Return the time that the roofline allows: max(FLOPs / peak, bytes / bandwidth), seconds.
+
+    Source: Williams, Waterman and Patterson, CACM 52(4), 2009: FLOPs over their attainable performance, which turns
+        the smaller of two rates into the larger of two times.
+    """
     return max(flops / peak_flops_per_s, bytes_moved / bandwidth_bytes_per_s)
 
 
 def mfu(flops_per_s: float, peak_flops_per_s: float) -> float:
     """Return the model FLOPs utilization of one kernel, as a fraction of the dense peak of its dtype.
 
-    This is the utilization of a single operation, not the whole-model figure of Chowdhery et al., PaLM (2022),
-    appendix B. Above 1 it is returned as it is.
+    Above 1 it is returned as it is.
+
+    Source: Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022, appendix B: observed throughput over
+        the one at peak FLOP/s. Theirs is of a whole training step and counts the FLOPs that the model needs; this one
+        is of a single operation and counts the FLOPs that the operation needs.
     """
     return flops_per_s / peak_flops_per_s
 
 
 def mbu(bytes_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """Return the memory bandwidth utilization, compulsory bytes per second over the bandwidth, as a fraction."""
+    """Return the memory bandwidth utilization, compulsory bytes per second over the bandwidth, as a fraction.
+
+    Source: defined here, as the analogue of `mfu` for bandwidth. The model bandwidth utilization of inference reports
+        divides likewise, but counts the weights and the key-value cache that a token needs as its bytes.
+    """
     return bytes_per_s / bandwidth_bytes_per_s
 
 
@@ -65,6 +89,8 @@ def roofline_pct(time_s: float, flops: int, bytes_moved: int, peak: float, bandw
 
     Achieved FLOP/s over min(peak, intensity x bandwidth) equals the least time over the measured time, and the
     second form also holds for a copy, which has no FLOPs. Above 100 it is returned as it is.
+
+    Source: the ratio of measured to attainable performance of Williams, Waterman and Patterson, CACM 52(4), 2009.
     """
     return 100 * least_time_s(flops, bytes_moved, peak, bandwidth) / time_s
 
@@ -76,6 +102,9 @@ def bound(compute_s: float, memory_s: float, launch_s: float | None) -> str:
         compute_s: FLOPs over the peak, seconds.
         memory_s: compulsory bytes over the bandwidth, seconds.
         launch_s: the shortest time of any launch, seconds; None where it is not known.
+
+    Source: the max() form of the roofline of Williams, Waterman and Patterson, CACM 52(4), 2009, with the launch as a
+        third limit, and `MIXED_WITHIN`; both are ours.
     """
     times = {"compute": compute_s, "memory": memory_s, "launch": launch_s or 0.0}
     first, second = sorted(times, key=lambda name: times[name], reverse=True)[:2]

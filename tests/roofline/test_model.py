@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from results.record import Record
+from roofline import model
 from roofline.ceilings import Ceiling, Ceilings
 from roofline.model import (
     attainable_flops_per_s,
@@ -200,3 +201,21 @@ def test_judged_keys_are_those_of_the_judgment() -> None:
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
     assert judged_keys(record(), known.to_dict()) == vars(judge(record(), known))
     assert judged_keys(record(), {})["mfu"] is None
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "intensity",
+        "rate",
+        "ridge_intensity",
+        "attainable_flops_per_s",
+        "least_time_s",
+        "mfu",
+        "mbu",
+        "roofline_pct",
+        "bound",
+    ],
+)
+def test_every_formula_states_its_source(formula: str) -> None:
+    assert "\n    Source: " in str(getattr(model, formula).__doc__)
