@@ -206,8 +206,9 @@ class MeasuredCeilings:
         """
         wanted = list(dict.fromkeys(dtypes))
         kept = self.load()
-        if again:  # peaks that are not asked for now are not lost
-            kept = tuple(entry for entry in kept if entry.quantity == "flops" and entry.name not in wanted)
+        if again:  # only what is measured anew now is dropped
+            anew = ("launch", "bandwidth")
+            kept = tuple(e for e in kept if e.quantity not in anew and (e.quantity, e.name) not in flops_of(wanted))
         found = ceilings.with_entries(kept)
         had = found.entries
         if found.launch_floor() is None:
@@ -307,6 +308,11 @@ class MeasuredCeilings:
         return (
             f"measured here {datetime.now(UTC):%Y-%m-%d}: {what}, {self._device.threads or 'GPU'} threads, {versions}"
         )
+
+
+def flops_of(dtypes: Iterable[str]) -> set[tuple[str, str]]:
+    """Return quantity and name of the peaks of some dtypes."""
+    return {("flops", dtype) for dtype in dtypes}
 
 
 def _largest_within(op: Op, case: Case, estimator: CostEstimator) -> Case:
