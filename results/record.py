@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from typing import Any
 
 SCHEMA = 1
@@ -19,6 +20,8 @@ STATUSES = ("ok", "skipped", "invalid", "failed")
 METHODS = ("graph", "events", "host")
 CACHE_STATES = ("cold", "warm")
 DEVICE_TYPES = ("cuda", "rocm", "cpu")
+DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8e4m3", "fp8e5m2", "int8", "nvfp4", "int32")
+"""All that `roofline.work` knows the width of; a test keeps the two alike."""
 
 MAX_COUNT = 10**30
 """No count and no extent is larger: at 1 PFLOP/s, so many FLOPs take thirty million years. What is read back must be
@@ -26,6 +29,9 @@ a number that arithmetic can take, and a float ends at 1.8e308."""
 
 MIN_TIME_S, MAX_TIME_S = 1e-15, 1e12
 """What can be a time: from what no clock resolves to thirty thousand years. Sums and rates of such times are finite."""
+
+ROUNDING = 1e-6
+"""By how much a median may lie outside its samples, as a fraction: another writer may keep fewer digits."""
 
 
 class RecordError(ValueError):
@@ -84,8 +90,8 @@ class Environment:
         if device["type"] not in DEVICE_TYPES:
             raise RecordError(f"'device.type' must be one of {_listed(DEVICE_TYPES)}, found {device['type']!r}")
         return cls(
-            run_id=_read(data, "run_id", _text, required=True),
-            started_at=_read(data, "started_at", _text, required=True),
+            run_id=_read(data, "run_id", _file_word, required=True),
+            started_at=_read(data, "started_at", _moment, required=True),
             argv=_read(data, "argv", _texts, required=True),
             device=device,
             host=_read(data, "host", _mapping) or {},
@@ -123,7 +129,8 @@ class Record:
     bytes_written: int | None = None
     """Compulsory bytes written by one launch: each output once."""
     samples_s: tuple[float, ...] = ()
-    """Seconds per launch, one value a sample, in the order taken; none is dropped."""
+    """Seconds per launch, one value a sample, in the order taken; none is dropped. Empty where the status is `ok`:
+    only the median was kept, and the file has null."""
     launches_per_sample: int | None = None
     method: str | None = None
     """How the clock was read: `graph` (CUDA graph replay), `events` (CUDA events), `host` (host clock)."""
@@ -161,20 +168,23 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of this record."""
-        return {"kind": "record"} | _known(self) | self.extra
+        values = _known(self)
+        if self.status == "ok" and not self.samples_s:
+            values["samples_s"] = None
+        return {"kind": "record"} | values | self.extra
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Record:
         """Read a record line.
 
         Raises:
-            RecordError: a required key is missing, a value has the wrong type, or a time or a count cannot be one
-                (negative, not finite, text).
+            RecordError: a required key is missing, a value has the wrong type, a time or a count cannot be one
+                (negative, not finite, text), or two values contradict each other.
         """
         record = cls(
             op=_read(data, "op", _text, required=True),
             provider=_read(data, "provider", _text, required=True),
-            dtype=_read(data, "dtype", _text, required=True),
+            dtype=_read(data, "dtype", _one_of(DTYPES), required=True),
             shape=_read(data, "shape", _extents, required=True),
             case=_read(data, "case", _text, required=True),
             status=_read(data, "status", _one_of(STATUSES), required=True),
@@ -204,9 +214,20 @@ class Record:
             source_sha256=_read(data, "source_sha256", _text),
             extra=_unknown(cls, data),
         )
-        if record.status == "ok" and record.median_s is None:
-            raise RecordError("'median_s' is missing although 'status' is 'ok'")
+        _refuse_contradictions(record, data)
         return record
+
+
+def _refuse_contradictions(record: Record, data: Mapping[str, Any]) -> None:
+    """Refuse values each of which can be, but not both."""
+    if record.status == "ok" and record.median_s is None:
+        raise RecordError("'median_s' is missing although 'status' is 'ok'")
+    if record.status == "ok" and data.get("samples_s") == []:
+        raise RecordError("'samples_s' is empty although 'status' is 'ok'")
+    if record.samples_s and record.median_s is not None:
+        low, high = min(record.samples_s), max(record.samples_s)
+        if not low * (1 - ROUNDING) <= record.median_s <= high * (1 + ROUNDING):
+            raise RecordError(f"'median_s' must lie within 'samples_s', {low:g} to {high:g}, found {record.median_s:g}")
 
 
 def _known(line: Environment | Record) -> dict[str, Any]:
@@ -244,6 +265,20 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("text")
     return value
+
+
+def _file_word(value: Any) -> str:
+    if not isinstance(value, str) or value in ("", ".", "..") or any(mark in value for mark in "/\\\0"):
+        raise TypeError("text without a slash, a backslash or a zero byte")
+    return value
+
+
+def _moment(value: Any) -> str:
+    try:
+        datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise TypeError("a time as ISO 8601 writes it, such as 2026-11-20T21:03:12+00:00") from None
+    return str(value)
 
 
 def _texts(value: Any) -> tuple[str, ...]:

@@ -230,4 +230,14 @@ def _refuse_constant(literal: str) -> NoReturn:
     raise RecordError(f"{literal} is not a number")
 
 
-_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; of two values for one key, Python's reader would drop the first in silence."""
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise RecordError(f"the key {_shortened(twice)} is there twice")
+    return data
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_refuse_constant)

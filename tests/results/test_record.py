@@ -5,8 +5,9 @@ import math
 
 import pytest
 
-from results.record import MAX_COUNT, SCHEMA, Environment, Record, RecordError
+from results.record import DTYPES, MAX_COUNT, SCHEMA, Environment, Record, RecordError
 from results.runfile import encode_line
+from roofline.work import DTYPE_BITS
 
 HUGE = 10**4000
 BAD_TIMES = [-1.0, 0, 0.0, "0.001", True, [], {}, math.nan, math.inf, 1e13, 1e-16, HUGE]
@@ -71,6 +72,7 @@ def test_what_is_no_shape_is_refused(make_record, value):
         ("status", ["ok"]),
         ("method", "stopwatch"),
         ("cache", "tepid"),
+        ("dtype", "bf17"),
         ("op", 5),
         ("flags", "launch-limited"),
         ("flags", [1]),
@@ -92,6 +94,42 @@ def test_a_missing_key_is_named(make_record, key):
 def test_a_finished_measurement_has_a_median(make_record):
     with pytest.raises(RecordError, match="'median_s' is missing although"):
         Record.from_dict(changed(make_record(), median_s=None))
+
+
+def test_a_finished_measurement_has_samples_or_never_kept_any(make_record):
+    with pytest.raises(RecordError, match="'samples_s' is empty although 'status' is 'ok'"):
+        Record.from_dict(changed(make_record(), samples_s=[]))
+    kept_none = Record.from_dict(changed(make_record(), samples_s=None))
+    assert kept_none.samples_s == ()
+    assert Record.from_dict(changed(kept_none)) == kept_none
+
+
+@pytest.mark.parametrize("status", ["ok", "invalid"])
+@pytest.mark.parametrize("median_s", [4.1e-6, 4.5e-6, 1e-15, 1.0])
+def test_a_median_lies_within_its_samples(make_record, median_s, status):
+    with pytest.raises(RecordError, match=r"'median_s' must lie within 'samples_s', 4\.2e-06 to 4\.4e-06, found"):
+        Record.from_dict(changed(make_record(), median_s=median_s, status=status))
+
+
+@pytest.mark.parametrize("median_s", [4.2e-6, 4.4e-6, 4.2e-6 * (1 - 1e-9)])
+def test_a_median_may_be_the_least_or_largest_sample(make_record, median_s):
+    assert Record.from_dict(changed(make_record(), median_s=median_s)).median_s == median_s
+
+
+def test_the_dtypes_are_those_of_the_model():
+    assert tuple(DTYPE_BITS) == DTYPES
+
+
+@pytest.mark.parametrize("value", ["", ".", "..", "a/b", "../../x", "a\\b", "a\0b", 7])
+def test_a_run_id_is_no_path(make_environment, value):
+    with pytest.raises(RecordError, match="'run_id' must be text without a slash"):
+        Environment.from_dict(changed(make_environment(), run_id=value))
+
+
+@pytest.mark.parametrize("value", ["yesterday", "", "2026-13-01T00:00:00Z", 1763672592])
+def test_a_start_is_a_time(make_environment, value):
+    with pytest.raises(RecordError, match="'started_at' must be a time as ISO 8601 writes it"):
+        Environment.from_dict(changed(make_environment(), started_at=value))
 
 
 @pytest.mark.parametrize("key", ["run_id", "started_at", "argv", "device", "schema"])

@@ -82,6 +82,8 @@ BAD_LINES = {
     "a list": (b"[1, 2]\n", "must be a JSON object"),
     "a number": (b"17\n", "must be a JSON object"),
     "of another kind": (b'{"kind": "spectrum"}\n', "'kind' must be 'record' here, found 'spectrum'"),
+    "a key twice": (b'{"kind": "record", "op": "a", "op": "b"}\n', "the key 'op' is there twice"),
+    "a key twice inside": (b'{"kind": "record", "shape": {"m": 1, "m": 2}}\n', "the key 'm' is there twice"),
     "of no kind": (b'{"op": "matmul"}\n', "'kind' must be 'record' here, found None"),
     "a record without anything": (b'{"kind": "record"}\n', "'op' is missing"),
     "not UTF-8": (b'{"kind": "r\xff\xfe"}\n', "not UTF-8 text"),
@@ -118,6 +120,21 @@ def test_a_time_that_cannot_be_one_is_named(write_lines, first, good, value):
     assert run.problems[0].startswith(f"{path}:2: 'samples_s' must be a list of times in seconds")
 
 
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"median_s": 1.0}, "'median_s' must lie within 'samples_s'"),
+        ({"samples_s": []}, "'samples_s' is empty although 'status' is 'ok'"),
+        ({"dtype": "bf17"}, "'dtype' must be one of fp64, fp32,"),
+    ],
+)
+def test_a_record_that_contradicts_itself_is_named(write_lines, first, good, changes, what):
+    path = write_lines(first, json.loads(good) | changes, good)
+    run = load_run(path)
+    assert len(run.records) == 1
+    assert run.problems[0].startswith(f"{path}:2: {what}")
+
+
 def test_a_second_environment_is_named(write_lines, first, good):
     path = write_lines(first, good, first, good)
     run = load_run(path)
@@ -152,6 +169,9 @@ def no_run_files(tmp_path, first):
         "newer": first.replace(b'"schema":1', f'"schema":{SCHEMA + 1}'.encode()),
         "schema as text": first.replace(b'"schema":1', b'"schema":"1"'),
         "torn": first[:50],
+        "twice": first.replace(b'"schema":1', b'"schema":1,"schema":1'),
+        "id is a path": first.replace(b'"run_id":"', b'"run_id":"../'),
+        "start is no time": first.replace(b'"started_at":"', b'"started_at":"on '),
         "nested": b"[" * 100_000,
         "infinite": first.replace(b'"seed":0', b'"seed":NaN'),
     }
@@ -177,6 +197,9 @@ WHY = {
     "newer": f"schema {SCHEMA + 1} is newer than {SCHEMA}",
     "schema as text": "'schema' must be a whole number",
     "torn": "not JSON",
+    "twice": "the key 'schema' is there twice",
+    "id is a path": "line 1: 'run_id' must be text without a slash",
+    "start is no time": "line 1: 'started_at' must be a time",
     "nested": "nested deeper than",
     "infinite": "NaN is not a number",
 }

@@ -45,7 +45,7 @@ with RunWriter.create(environment, "matmul") as writer:
 @pytest.fixture
 def template(make_environment, make_record, tmp_path):
     with RunWriter.create(make_environment(), "matmul", tmp_path / "template.jsonl") as writer:
-        writer.append(make_record(samples_s=(1e-3,) * 2000))
+        writer.append(make_record(samples_s=(1e-3,) * 2000, median_s=1e-3))
     return writer.path
 
 
@@ -84,7 +84,9 @@ def test_names_from_outside_cannot_leave_the_folder(make_environment, runs):
     with RunWriter.create(environment, "my/file.py:function") as writer:
         assert writer.path.parent.parent == runs
         assert writer.path.name == "20261120T210312Z-my-file.py-function-0123456789.jsonl"
-    assert save(make_environment, "../../x", slug="..").parent == runs / "unknown"
+    assert save(make_environment, "x", slug="..").parent == runs / "unknown"
+    with pytest.raises(RecordError, match="'run_id' must be text without a slash"):
+        save(make_environment, "../../x")
 
 
 def test_every_record_is_on_the_disk_before_append_returns(make_environment, make_record, monkeypatch):
@@ -413,5 +415,6 @@ def test_a_broken_file_is_listed_as_broken_and_hides_nothing(three, runs):
 
 
 def test_a_start_that_is_no_time_does_not_break_the_order(three, make_environment):
-    save(make_environment, "20261121T000000Z-dddd", started_at="yesterday")
+    path = save(make_environment, "20261121T000000Z-dddd")
+    path.write_bytes(path.read_bytes().replace(b"2026-11-20T21:03:12+00:00", b"yesterday"))
     assert len(list_runs()) == 4
