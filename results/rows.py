@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.judge import JUDGED_KEYS, Report, judged
-from results.record import Environment, Record
+from results.record import MAX_COUNT, Environment, Record
 from results.runfile import Run
 
 if TYPE_CHECKING:
@@ -31,6 +31,16 @@ NUMBER_COLUMNS = (
     *TIME_COLUMNS,
     *(key for key in JUDGED_KEYS if key not in ("bound", "peak_kind", "bandwidth_kind", "excess")),
 )
+
+TELEMETRY_NUMBERS = (
+    *("window_s", "sm_clock_hz", "sm_clock_start_hz", "memory_clock_hz", "temperature_c", "power_w", "energy_j"),
+    *("flops_per_j", "throttle_resolution", "involuntary_switches_per_s", "voluntary_switches_per_s", "load_average"),
+)
+"""Keys of the telemetry whose columns are floats, also where no record has a value."""
+TELEMETRY_WHOLE = ("cgroup_throttled_periods",)
+
+ONLY_IN_JSON = ("telemetry_errors",)
+"""Columns that no row has: texts that are the same in row after row, about a machine and not about a measurement."""
 
 
 def document(environment: Environment, records: Iterable[Record], report: Report | None = None) -> dict[str, Any]:
@@ -102,9 +112,8 @@ def _row(environment: Environment, record: Record, score: dict[str, Any]) -> dic
         "telemetry": record.telemetry,
         "verified": record.verified,
     }
-    return row | {
-        f"{group}_{name}": _plain(value) for group, values in groups.items() for name, value in values.items()
-    }
+    cells = {f"{group}_{name}": _plain(value) for group, values in groups.items() for name, value in values.items()}
+    return row | {name: value for name, value in cells.items() if name not in ONLY_IN_JSON}
 
 
 def _plain(value: Any) -> Any:
@@ -123,25 +132,50 @@ def _with_all_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def _series(name: str, values: list[Any]) -> pd.Series[Any]:
+    """Return a column, of a dtype that its name tells; where that is not known or does not fit, of one for its values.
+
+    Runs are put side by side, so that a column must not change its dtype with what one run happens to hold.
+    """
     import pandas as pd
 
     present = [value for value in values if value is not None]
-    if name in NUMBER_COLUMNS:
-        return pd.Series(values, dtype="float64")
-    if name in WHOLE_COLUMNS or name.startswith("shape_"):
-        fits = all(value < 2**63 for value in present)
-        return (
-            pd.Series(values, dtype="Int64")
-            if fits
-            else pd.Series([_float(value) for value in values], dtype="float64")
-        )
     if name == "samples_s":
         return pd.Series(values, dtype="object")
-    if name in ("converged", "settled") or (present and all(isinstance(value, bool) for value in present)):
-        return pd.Series(values, dtype="boolean")
-    if present and all(isinstance(value, int | float) and abs(value) < 2**63 for value in present):
-        return pd.Series([_float(value) for value in values], dtype="float64")
-    return pd.Series([None if value is None else _encodable(str(value)) for value in values], dtype="string")
+    kind = _kind(name) or _kind_of(present)
+    if kind != "string" and not _fits(present, kind):
+        kind = "float64" if _fits(present, "float64") else "string"
+    if kind == "string":
+        return pd.Series([None if value is None else _encodable(str(value)) for value in values], dtype="string")
+    # A whole number beyond 64 bits becomes a float here, because pandas takes none.
+    return pd.Series([_float(value) for value in values] if kind == "float64" else values, dtype=kind)
+
+
+def _kind(name: str) -> str | None:
+    """Return the dtype of a column that is known by its name."""
+    telemetry = name.removeprefix("telemetry_") if name.startswith("telemetry_") else None
+    if name in NUMBER_COLUMNS or telemetry in TELEMETRY_NUMBERS:
+        return "float64"
+    if name in WHOLE_COLUMNS or name.startswith("shape_") or telemetry in TELEMETRY_WHOLE:
+        return "Int64"
+    if name in ("converged", "settled"):
+        return "boolean"
+    return "string" if name in COLUMNS else None
+
+
+def _kind_of(present: list[Any]) -> str:
+    """Return the dtype for values of a column that is not known."""
+    kinds = ("boolean", "Int64", "float64") if present else ()
+    return next((kind for kind in kinds if _fits(present, kind)), "string")
+
+
+def _fits(present: list[Any], kind: str) -> bool:
+    if kind == "boolean":
+        return all(isinstance(value, bool) for value in present)
+    if any(isinstance(value, bool) for value in present):
+        return False
+    if kind == "Int64":
+        return all(isinstance(value, int) and abs(value) < 2**63 for value in present)
+    return all(isinstance(value, float) or (isinstance(value, int) and abs(value) <= MAX_COUNT) for value in present)
 
 
 def _encodable(text: str) -> str:

@@ -18,7 +18,7 @@ from results.benchmark_json import sample_stats
 from results.export import TEXT_FORMATS, markdown_text, parquet_bytes, render, write_output
 from results.judge import JUDGED_KEYS
 from results.record import Record
-from results.rows import COLUMNS, document, flat_rows, to_frame
+from results.rows import COLUMNS, TELEMETRY_NUMBERS, TELEMETRY_WHOLE, WHOLE_COLUMNS, document, flat_rows, to_frame
 from results.runfile import Run, StoreError
 
 HOSTILE = "a|b\nc\x1b[31m\\|`<b>,\"'\u202e\ud800"
@@ -179,8 +179,39 @@ def test_parquet_takes_columns_of_mixed_and_of_huge_values(make_environment, mak
     ]
     read = pd.read_parquet(io.BytesIO(parquet_bytes(Run(tmp_path, make_environment(), tuple(records)))))
     assert read.option_x.tolist() == ["1", "two", "True"]
-    assert read.telemetry_n[0] == str(2**70)
+    assert read.telemetry_n[0] == 2**70
     assert read.flops[0] == 1e25
+
+
+@pytest.mark.parametrize("value", [None, 3, 0.5])
+def test_a_known_column_has_one_type_whatever_it_holds(make_environment, make_skipped, make_record, tmp_path, value):
+    import pyarrow.parquet as pq
+
+    keys = (*TELEMETRY_NUMBERS, *TELEMETRY_WHOLE)
+    whole = None if value is None else 7
+    telemetry = dict.fromkeys(keys, value) | dict.fromkeys(TELEMETRY_WHOLE, whole)
+    records = (make_skipped(telemetry=telemetry, flops=whole), make_record(telemetry=dict.fromkeys(keys), flops=None))
+    schema = pq.read_schema(io.BytesIO(parquet_bytes(Run(tmp_path, make_environment(), records))))
+    types = {name: str(schema.field(name).type).removeprefix("large_") for name in schema.names}
+    assert {types[f"telemetry_{key}"] for key in TELEMETRY_NUMBERS} == {"double"}
+    assert {types[f"telemetry_{key}"] for key in TELEMETRY_WHOLE} == {"int64"}
+    assert {types[name] for name in (*WHOLE_COLUMNS, "shape_m")} == {"int64"}
+    assert {types[name] for name in ("median_s", "warm_median_s", "mfu", "host_latency_s")} == {"double"}
+    assert {types[name] for name in ("reason", "bound", "flags", "flag_reasons", "fill", "excess")} == {"string"}
+    assert {types[name] for name in ("converged", "settled")} == {"bool"}
+
+
+def test_whole_numbers_with_gaps_stay_whole(make_environment, make_record, tmp_path):
+    records = tuple(make_record(options={"batch": batch}) for batch in (1, None, 2**62 + 1))
+    read = to_frame(Run(tmp_path, make_environment(), records))
+    assert (str(read.option_batch.dtype), read.option_batch[2]) == ("Int64", 2**62 + 1)
+
+
+def test_why_telemetry_is_missing_is_left_to_json(make_environment, make_record):
+    record = make_record(telemetry={"power_w": None, "errors": {"power_w": "NoPermission"}})
+    assert "NoPermission" in render(make_environment(), [record], "json")
+    text = render(make_environment(), [record], "csv")
+    assert ("NoPermission" in text, "telemetry_errors" in text, "telemetry_power_w" in text) == (False, False, True)
 
 
 def test_parquet_takes_half_of_a_surrogate_pair_as_its_escape(make_environment, make_record, tmp_path):
