@@ -352,38 +352,6 @@ def test_where_there_is_no_run_the_message_says_so(name, runs):
         find_run(name)
 
 
-@pytest.mark.parametrize("has_runs", [True, False])
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("folder", "no run 'folder': folder is a directory, not a run file"),
-        (".", "no run '.': . is a directory, not a run file"),
-        ("pipe", "no run 'pipe': pipe is not a regular file, not a run file"),
-        ("dangling", "no run 'dangling': dangling is a broken link: No such file or directory"),
-        ("loop", "no run 'loop': loop is a broken link: Too many levels of symbolic links"),
-        ("./dangling", "./dangling is a broken link: No such file or directory"),
-        ("./loop", "./loop is a broken link: Too many levels of symbolic links"),
-    ],
-)
-def test_what_is_at_a_path_that_is_no_file_is_said(make_environment, tmp_path, monkeypatch, has_runs, name, message):
-    if has_runs:
-        save(make_environment, FIRST)
-    monkeypatch.chdir(tmp_path)
-    Path("folder").mkdir()
-    os.mkfifo("pipe")
-    Path("dangling").symlink_to("nowhere")
-    Path("loop").symlink_to("loop")
-    with pytest.raises(RunNotFoundError) as caught:
-        find_run(name)
-    assert str(caught.value) == message
-
-
-def test_a_run_is_found_although_a_folder_has_its_name(three, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path(FIRST).mkdir()
-    assert find_run(FIRST) == three[0]
-
-
 def test_runs_are_listed_from_the_newest(three, make_record):
     with three[0].open("ab") as file:
         file.write(store.encode_line(make_record()) * 3)
