@@ -25,6 +25,17 @@ ABSENT = "-"
 WIDE = 400
 """Columns of a table that no terminal limits: enough for any row, so that a file or a pipe gets whole lines."""
 
+MAX_ROWS = 2000
+"""Rows of one table. Laying out a hundred thousand takes two minutes, and nobody reads them."""
+
+GAP = 2
+"""Spaces between two columns."""
+FOLDED = ("flags", "reason")
+"""Columns whose cells may take several lines."""
+
+_Cells = tuple[str, Literal["left", "right"], Sequence[str]]
+"""A column as it is printed: title, side, cells."""
+
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
@@ -93,15 +104,18 @@ def render_table(
     for line in header_lines(environment, records):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     measured = [(record, score) for record, score in scored if record.status == "ok"]
-    if measured:
-        _print_measured(measured, console)
+    shown = measured[:MAX_ROWS]
+    if shown:
+        _print_measured(shown, console)
+        _print_rest(len(measured) - len(shown), console)
     else:
         console.print("\nno measurement was finished", markup=False, highlight=False)
-    for text in dict.fromkeys(_excess(record, score) for record, score in measured if score["excess"]):
+    for text in dict.fromkeys(_excess(record, score) for record, score in shown if score["excess"]):
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
     others = [record for record in records if record.status != "ok"]
     if others:
-        _print_others(others, console)
+        _print_others(others[:MAX_ROWS], console)
+        _print_rest(len(others) - MAX_ROWS, console)
 
 
 def header_lines(environment: Environment, records: Iterable[Record] = ()) -> list[str]:
@@ -153,12 +167,12 @@ def _columns(scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
         _Column("provider", lambda record, _: record.provider, "left"),
         _Column("fill", lambda record, _: record.fill or ABSENT, "left"),
         _Column("median", lambda record, _: format_time(record.median_s)),
-        _Column("95% CI", lambda record, _: _spread(record), leaves=6),
+        _Column("95% CI", lambda record, _: _spread(record), leaves=7),
         _Column(unit, lambda _, score: _scaled(score["flops_per_s"], scale)),
-        _Column("GB/s", lambda _, score: _scaled(score["bytes_per_s"], 1e9)),
+        _Column("GB/s", lambda _, score: _scaled(score["bytes_per_s"], 1e9), leaves=5),
         _Column("FLOP/B", lambda _, score: format_number(score["intensity"]), leaves=4),
-        _Column("bound", lambda _, score: score["bound"] or ABSENT, "left", leaves=5),
-        _Column("MFU", lambda _, score: format_percent(_scaled_value(score["mfu"], 0.01)), leaves=7),
+        _Column("bound", lambda _, score: score["bound"] or ABSENT, "left", leaves=6),
+        _Column("MFU", lambda _, score: format_percent(_scaled_value(score["mfu"], 0.01)), leaves=8),
         _Column("MBU", lambda _, score: format_percent(_scaled_value(score["mbu"], 0.01)), leaves=3),
         _Column("% roof", lambda _, score: format_percent(score["roofline_pct"])),
         _Column("first call", lambda record, _: format_time(record.first_call_s), leaves=2),
@@ -202,17 +216,13 @@ def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console:
     silent |= {"fill"} if len(set(cells["fill"])) == 1 else set()
     columns = [column for column in columns if column.title not in silent]
     left_out: list[str] = []
-    while True:
-        table = _table([(column.title, column.justify, cells[column.title]) for column in columns])
+    while _width(entries := [(c.title, c.justify, cells[c.title]) for c in columns]) > console.width:
         leaving = min((column for column in columns if column.leaves), key=lambda c: c.leaves, default=None)
-        if (
-            leaving is None
-            or console.measure(table, options=console.options.update(width=WIDE)).maximum <= console.width
-        ):
+        if leaving is None:
             break
         columns.remove(leaving)
         left_out.append(leaving.title)
-    console.print("", table)
+    _print_table(entries, console)
     if left_out:
         hint = f"the terminal is too narrow for: {', '.join(reversed(left_out))} (--format csv has all)"
         console.print(hint, style="dim", markup=False, highlight=False, soft_wrap=True)
@@ -227,7 +237,33 @@ def _print_others(records: Sequence[Record], console: Console) -> None:
         ("provider", [record.provider for record in records]),
         ("reason", [record.reason or ABSENT for record in records]),
     ]
-    console.print("", _table([(title, "left", [printable(text) for text in texts]) for title, texts in cells]))
+    columns: list[_Cells] = [(title, "left", [printable(text) for text in texts]) for title, texts in cells]
+    _print_table(columns, console)
+
+
+def _print_rest(count: int, console: Console) -> None:
+    if count > 0:
+        text = f"... and {count:,} more: --format csv and --format json have all"
+        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_table(columns: Sequence[_Cells], console: Console) -> None:
+    """Print a table in which only flags and reasons may take several lines.
+
+    A number or a name in two pieces is a wrong one: a table that has no room is wider than the console instead.
+    """
+    table = _table(columns, FOLDED)
+    least = _width([(title, side, [] if title in FOLDED else texts) for title, side, texts in columns])
+    table.width = None if least <= console.width else least
+    console.print()
+    console.print(table, crop=False)
+
+
+def _width(columns: Sequence[_Cells]) -> int:
+    """Return how wide a table is if no cell takes a second line."""
+    from rich.cells import cell_len
+
+    return sum(max(map(cell_len, (title, *texts))) for title, _, texts in columns) + GAP * (len(columns) - 1)
 
 
 def render_runs(runs: Iterable[RunSummary], console: Console) -> None:
@@ -241,10 +277,11 @@ def render_runs(runs: Iterable[RunSummary], console: Console) -> None:
         ("records", "right", [ABSENT if run.records is None else str(run.records) for run in runs]),
         ("command", "left", [f"broken: {run.error}" if run.error else run.command or ABSENT for run in runs]),
     ]
-    console.print(_table([(title, justify, [printable(text) for text in texts]) for title, justify, texts in cells]))
+    columns = [(title, justify, [printable(text) for text in texts]) for title, justify, texts in cells]
+    console.print(_table(columns, [title for title, justify, _ in columns if justify == "left"]))
 
 
-def _table(columns: Iterable[tuple[str, Literal["left", "right"], Sequence[str]]]) -> Table:
+def _table(columns: Iterable[_Cells], folded: Sequence[str]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -252,7 +289,7 @@ def _table(columns: Iterable[tuple[str, Literal["left", "right"], Sequence[str]]
     columns = list(columns)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for title, justify, _ in columns:
-        table.add_column(title, justify=justify, overflow="fold", no_wrap=justify == "right")
+        table.add_column(title, justify=justify, overflow="fold", no_wrap=title not in folded)
     for row in zip(*(texts for _, _, texts in columns), strict=True):
         table.add_row(*(Text(text) for text in row))
     return table

@@ -139,14 +139,48 @@ def test_an_interval_that_did_not_narrow_is_flagged_once(make_environment, make_
     assert "not converged" not in rendered(make_environment(), [flagged])
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 120, 150])
+@pytest.mark.parametrize("width", [20, 40, 60, 70, 80, 100, 120, 150])
 def test_a_narrow_terminal_loses_columns_by_name_and_never_cuts_a_number(make_environment, make_record, width):
     text = rendered(make_environment(), [make_record()], width)
     assert ("too narrow for: " in text) == (width < 150)
     assert ("first call, n (--format csv has all)" in text) == (width < 150)
-    for whole in ("4.295 us", "500.0", "1465", "73.2%"):
-        assert whole in text
+    row = row_with(text, "matmul", "torch", "%")
+    for whole in ("1024x1024x1024", "bf16", "4.295", "500.0", "73.2%"):
+        assert whole in row
     assert "…" not in text
+
+
+def test_columns_leave_a_narrow_terminal_in_their_order(make_environment, make_record):
+    left = []
+    for width in range(150, 40, -1):
+        text = rendered(make_environment(), [make_record()], width)
+        names = text.partition("too narrow for: ")[2].partition(" (--format")[0]
+        left += [name for name in reversed(names.split(", ")) if name and name not in left]
+    assert left == ["n", "first call", "MBU", "FLOP/B", "GB/s", "bound", "95% CI", "MFU"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_name_is_broken_over_two_lines_but_a_reason_may_be(make_environment, make_record, make_skipped, width):
+    provider, case = "path/to/a/file.py:function", "16384x16384x16384"
+    names = {"op": "residual-add", "case": case, "dtype": "fp8e4m3", "provider": provider}
+    reason = " ".join(f"word-{index}" for index in range(40))
+    flags = tuple(f"flag-{index}" for index in range(20))
+    text = rendered(
+        make_environment(), [make_record(**names, flags=flags), make_skipped(**names, reason=reason)], width
+    )
+    assert len([line for line in text.splitlines() if all(name in line for name in names.values())]) == 2
+    for word in (*flags, *reason.split()):
+        assert word in text or width < 120
+
+
+def test_a_table_ends_where_nobody_reads_on_and_says_so(make_environment, make_record, make_skipped, monkeypatch):
+    monkeypatch.setattr("results.table.MAX_ROWS", 3)
+    records = [make_record() for _ in range(5)] + [make_skipped() for _ in range(1003)]
+    text = rendered(make_environment(), records)
+    assert text.count("1024x1024x1024") == 6
+    assert "... and 2 more: --format csv and --format json have all" in text
+    assert "... and 1,000 more: " in text
+    assert "more: " not in rendered(make_environment(), records[2:5] + records[-3:])
 
 
 def test_a_file_gets_whole_lines(make_environment, make_skipped, tmp_path):
