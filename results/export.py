@@ -19,7 +19,7 @@ from results.judge import Report
 from results.record import Environment, Record
 from results.rows import COLUMNS, document, flat_rows, to_frame
 from results.runfile import Run, StoreError, reason_of
-from results.table import printable
+from results.table import TABLE_COLUMNS, printable, table_rows
 
 TEXT_FORMATS = ("csv", "json", "md", "pytest-benchmark")
 FORMATS = ("csv", "json", "md", "parquet", "pytest-benchmark")
@@ -31,7 +31,8 @@ def render(environment: Environment, records: Iterable[Record], format: str, rep
     Args:
         environment: where the records were taken.
         records: what was measured.
-        format: `csv` and `md` hold one row for each record, `json` everything, `pytest-benchmark` what has samples.
+        format: `csv` holds a row of plain values for each record, `md` the same rows with the columns of the table
+            for people, `json` everything, `pytest-benchmark` what has samples.
         report: is told, in one line, of what could not be judged.
 
     Raises:
@@ -42,7 +43,7 @@ def render(environment: Environment, records: Iterable[Record], format: str, rep
     if format == "csv":
         return csv_text(flat_rows(environment, records, report), COLUMNS)
     if format == "md":
-        return markdown_text(flat_rows(environment, records, report), COLUMNS)
+        return markdown_text(table_rows(environment, records, report), TABLE_COLUMNS)
     if format == "pytest-benchmark":
         return json_text(benchmark_document(environment, records, report))
     raise ValueError(f"unknown format '{format}'; known: {', '.join(TEXT_FORMATS)}")

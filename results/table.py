@@ -30,6 +30,11 @@ MAX_ROWS = 2000
 
 GAP = 2
 """Spaces between two columns."""
+TABLE_COLUMNS = (
+    *("op", "case", "dtype", "provider", "fill", "status", "reason", "median", "95% CI", "GFLOP/s", "GB/s", "FLOP/B"),
+    *("bound", "MFU", "MBU", "% roof", "flags"),
+)
+"""What `table_rows` returns; GFLOP/s is TFLOP/s where the fastest row reaches that."""
 FOLDED = ("flags", "reason")
 """Columns whose cells may take several lines."""
 
@@ -179,6 +184,24 @@ def _columns(scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
         _Column("n", lambda record, _: str(len(record.samples_s) or ABSENT), leaves=1),
         _Column("flags", lambda record, _: _flags(record), "left"),
     ]
+
+
+def table_rows(
+    environment: Environment, records: Iterable[Record], report: Report | None = None
+) -> list[dict[str, str]]:
+    """Return the table as texts in units for people: a row for each record, whatever its status; an empty text is none.
+
+    Arguments as of `render_table`.
+    """
+    records = list(records)
+    scores = judged(environment, records, report)
+    rows = []
+    columns = [column for column in _columns(scores) if column.title not in ("first call", "n")]
+    for record, score in zip(records, scores, strict=True):
+        cells = {column.title: column.cell(record, score) for column in columns}
+        first = {title: cells.pop(title) for title in ("op", "case", "dtype", "provider", "fill")}
+        rows.append(first | {"status": record.status, "reason": record.reason or ""} | cells)
+    return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in rows]
 
 
 def _scaled_value(value: float | None, scale: float) -> float | None:
