@@ -22,6 +22,8 @@ CLEARANCE = 0.025
 """Least distance between a label and anything else."""
 LINE_COST = 0.12
 """Cost of covering one box of a line; a candidate's own cost is about its distance in inches."""
+CROSSING_COST = 0.3
+"""Cost of a leader line over one box of a line."""
 LINE_STEP = 0.06
 """Length of a line that one box stands for."""
 STRIPS = 3
@@ -48,26 +50,21 @@ class Candidate:
     leader: tuple[Spot, Spot] | None = None
     """The line that ties the label to what it names, where the two do not touch."""
 
-    def boxes(self) -> list[Box]:
-        """Return upright boxes that cover the label; a slanted one takes rows of small ones."""
+    def boxes(self) -> NDArray[Any]:
+        """Return upright boxes that cover the label, shape (boxes, 4); a slanted one takes rows of small ones."""
+        import numpy as np
+
         if not self.angle:
-            return [box_around(self.x, self.y, self.width, self.height)]
+            return np.array([box_around(self.x, self.y, self.width, self.height)])
         turn = math.radians(self.angle)
         square = self.height / STRIPS
         side = square * (abs(math.cos(turn)) + abs(math.sin(turn)))
         count = math.ceil(self.width / square)
-        along = [(index + 0.5) * self.width / count - self.width / 2 for index in range(count)]
-        across = [(index + 0.5) * square - self.height / 2 for index in range(STRIPS)]
-        return [
-            box_around(
-                self.x + u * math.cos(turn) - v * math.sin(turn),
-                self.y + u * math.sin(turn) + v * math.cos(turn),
-                side,
-                side,
-            )
-            for u in along
-            for v in across
-        ]
+        along = ((np.arange(count) + 0.5) * self.width / count - self.width / 2)[:, None]
+        across = (np.arange(STRIPS) + 0.5) * square - self.height / 2
+        x = (self.x + along * math.cos(turn) - across * math.sin(turn)).ravel()
+        y = (self.y + along * math.sin(turn) + across * math.cos(turn)).ravel()
+        return np.stack([x - side / 2, y - side / 2, x + side / 2, y + side / 2], axis=1)
 
 
 class Placer:
@@ -91,53 +88,68 @@ class Placer:
         self._taken[kind].extend(boxes)
         self._arrays.pop(kind, None)
 
-    def place(self, candidates: Sequence[Candidate], avoid: Sequence[str] = ("text", "mark")) -> Candidate | None:
+    def place(
+        self, candidates: Sequence[Candidate], avoid: Sequence[str] = ("text", "mark"), limit: float = math.inf
+    ) -> Candidate | None:
         """Take the cheapest free candidate and return it, or None where none is free.
 
         Args:
             candidates: in any order; of equal ones the first is taken.
             avoid: what the label may not cover.
+            limit: a place that costs as much or more is none.
         """
-        best, least = None, math.inf
+        best, least = None, limit
         for candidate in sorted(candidates, key=lambda c: c.cost):
             if candidate.cost >= least:
                 break
-            if self._is_free(candidate, avoid):
-                cost = candidate.cost + LINE_COST * self._count("line", candidate.boxes())
+            boxes = candidate.boxes()
+            if self._is_free(candidate, boxes, avoid):
+                cost = candidate.cost + LINE_COST * self._count("line", boxes)
+                if candidate.leader:  # across a roof, a label would seem to be about the other side
+                    cost += CROSSING_COST * self._count("line", _array(boxes_along(*candidate.leader)))
                 if cost < least:
                     best, least = candidate, cost
         if best:
-            self.block("text", best.boxes())
+            self.block("text", map(tuple, best.boxes().tolist()))
             if best.leader:
-                self.block("line", boxes_along(*best.leader))
+                # A later label on this leader would seem to be what it ties to the point.
+                self.block("mark", boxes_along(*best.leader))
         return best
 
-    def _is_free(self, candidate: Candidate, avoid: Sequence[str]) -> bool:
+    def _is_free(self, candidate: Candidate, boxes: NDArray[Any], avoid: Sequence[str]) -> bool:
         left, bottom, right, top = self.bounds
-        boxes = candidate.boxes()
-        inside = all(b[0] >= left and b[1] >= bottom and b[2] <= right and b[3] <= top for b in boxes)
+        low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
+        inside = low[0] >= left and low[1] >= bottom and high[0] <= right and high[1] <= top
         if not inside or any(self._count(kind, boxes) for kind in avoid):
             return False
-        return not (candidate.leader and self._count("text", boxes_along(*candidate.leader)))
+        return not (candidate.leader and self._count("text", _array(boxes_along(*candidate.leader))))
 
-    def _count(self, kind: str, boxes: list[Box]) -> int:
+    def _count(self, kind: str, boxes: NDArray[Any]) -> int:
         """Return how many taken boxes of a kind the given boxes cover."""
-        import numpy as np
-
         if not self._taken[kind]:
             return 0
         if kind not in self._arrays:
-            self._arrays[kind] = np.array(self._taken[kind])
+            self._arrays[kind] = _array(self._taken[kind])
         taken = self._arrays[kind]
-        new = np.array(boxes)[:, None]
-        gap = CLEARANCE
+        left, bottom = boxes[:, :2].min(axis=0) - CLEARANCE
+        right, top = boxes[:, 2:].max(axis=0) + CLEARANCE
+        near = taken[(taken[:, 0] < right) & (taken[:, 2] > left) & (taken[:, 1] < top) & (taken[:, 3] > bottom)]
+        if len(boxes) == 1 or not len(near):
+            return len(near)
+        new, gap = boxes[:, None], CLEARANCE
         covers = (
-            (new[..., 0] < taken[:, 2] + gap)
-            & (taken[:, 0] < new[..., 2] + gap)
-            & (new[..., 1] < taken[:, 3] + gap)
-            & (taken[:, 1] < new[..., 3] + gap)
+            (new[..., 0] < near[:, 2] + gap)
+            & (near[:, 0] < new[..., 2] + gap)
+            & (new[..., 1] < near[:, 3] + gap)
+            & (near[:, 1] < new[..., 3] + gap)
         )
         return int(covers.any(axis=0).sum())
+
+
+def _array(boxes: Sequence[Box]) -> NDArray[Any]:
+    import numpy as np
+
+    return np.array(boxes)
 
 
 def boxes_along(start: Spot, end: Spot) -> list[Box]:

@@ -14,6 +14,7 @@ from roofline.hardware import UnknownGpuError, find_gpu
 from roofline.output import USAGE, OutputError, fail, print_out, say
 from roofline.plot import PlotError, PlotMachine, check_path, draw_roofline, run_machine, save_figure
 from roofline.plot_scene import Scene, build_scene, ordered_dtypes
+from roofline.plot_style import MOST_MACHINES
 from roofline.work import DTYPES
 
 DEFAULT_DTYPES = (("bf16", "fp16"), ("fp8e4m3",), ("tf32",), ("fp32",))
@@ -88,6 +89,11 @@ def _plot(args: argparse.Namespace) -> int:
     gpus = [Source(slug, PlotMachine(gpu_ceilings(find_gpu(slug)))) for slug in slugs]
     runs = _load_runs(args.runs, args.folder)
     sources = _merged([*(_run_source(loaded) for loaded in runs), *gpus])
+    if len(sources) > MOST_MACHINES:
+        raise UsageError(
+            f"{len(sources)} machines are too many for one picture; at most {MOST_MACHINES} can be told apart: "
+            "draw some of them, or compare all with python -m roofline gpus"
+        )
     dtypes = wanted or _default_dtypes(sources)
     machines = [source.machine for source in sources]
     scene = build_scene(machines, dtypes)
@@ -151,7 +157,12 @@ def _joined(first: Source, second: Source) -> Source:
     ceilings = newer.machine.ceilings.with_entries(entry for key, entry in old.items() if key not in known)
     records = first.machine.records + second.machine.records
     environments = first.machine.environments + second.machine.environments
-    return Source(f"{first.name}, {second.name}", PlotMachine(ceilings, records, environments))
+    counts = tuple(
+        count
+        for machine in (first.machine, second.machine)
+        for count in machine.counts or (len(machine.records),) * len(machine.environments)
+    )
+    return Source(f"{first.name}, {second.name}", PlotMachine(ceilings, records, environments, counts))
 
 
 def _newest(machine: PlotMachine) -> str:

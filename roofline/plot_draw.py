@@ -27,6 +27,7 @@ from roofline.plot_style import (
     MUTED,
     dtype_color,
     line_pattern,
+    machine_mark,
     machine_width,
     pick,
     plain,
@@ -52,8 +53,14 @@ PT = 1 / 72
 """A point of print in inches."""
 RIDGE_SIDES = (135, 90, 160, 45, 180, 112, 0, -45, -90, -135)
 """Where the label of a ridge point stands best, degrees: above the roofs, where there are no points."""
-POINT_SIDES = (90, -90, 0, 180, 45, -45, 135, -135, 20, -20, 160, -160, 70, -70, 110, -110)
-"""Where the label of a point stands best, degrees."""
+POINT_SIDES = (-90, -45, 0, 90, 180, 45, -135, 135, 20, -20, 160, -160, 70, -70, 110, -110)
+"""Where the label of a point stands best, degrees: below it, for above it are the roofs."""
+MARK_STEP = 0.7
+"""Distance between the marks along the roof of a machine, in inches."""
+BAR_WIDTH = 0.07
+"""Width of an error bar with its caps, in inches."""
+CLEAR_OF_LINES = 0.9
+"""Highest cost of a place that is taken for covering no line."""
 FAR_SIDES = (135, 110, 160, 90, 45, -45, -90, -135)
 """Where the label of a roof may stand that has no room along its line, degrees."""
 
@@ -71,23 +78,26 @@ class Labeling:
 
 def legend_keys(scene: Scene) -> list[Key]:
     """Return the entries of the legend: what the labels in the picture do not say."""
-    groups: dict[str, list[Key]] = {"roof": [], "machine": [], "dtype": [], "op": [], "provider": []}
+    groups: dict[str, list[Key]] = {"roof": [], "machine": [], "dtype": [], "op": [], "variant": []}
     if len(scene.kinds) > 1:
         groups["roof"] = [Key(kind, _line(INK, kind, 0), is_line=True) for kind in scene.kinds]
     if scene.is_overlay:
         for index, machine in enumerate(scene.machines):
             kinds = [entry.kind for entry in machine.ceilings.entries if entry.kind in scene.kinds]
-            style = _line(INK, kinds[0] if kinds else "measured", index)
+            style = _line(INK, kinds[0] if kinds else "measured", index) | machine_mark(index)
             groups["machine"].append(Key(plain(machine.ceilings.slug), style, is_line=True))
     labeled = {flat.dtype for flat in scene.flats}
     for dtype in scene.dtypes:
-        if dtype not in labeled:
+        if dtype not in labeled and "dtype" not in scene.told_apart:
             groups["dtype"].append(Key(plain(dtype), {"color": dtype_color(dtype), "linewidth": 5}, is_line=True))
     if len(scene.ops) > 1:
         groups["op"] = [Key(plain(op), _marker(MUTED, index, 0)) for index, op in enumerate(scene.ops)]
-    if len(scene.providers) > 1:
-        groups["provider"] = [Key(plain(name), _marker(MUTED, 0, index)) for index, name in enumerate(scene.providers)]
-    return [key for heading, keys in groups.items() if keys for key in (Key(heading), *keys)]
+    for index, (values, point) in enumerate(scene.variants.items()):
+        color = dtype_color(point.record.dtype) if "dtype" in scene.told_apart else MUTED
+        if values:
+            groups["variant"].append(Key(plain(" ".join(values)), _marker(color, 0, index)))
+    headings = {"variant": ", ".join(scene.told_apart)}
+    return [key for name, keys in groups.items() if keys for key in (Key(headings.get(name, name)), *keys)]
 
 
 def draw(scene: Scene, sheet: Sheet) -> Labeling:
@@ -151,6 +161,7 @@ def _on_sheet(sheet: Sheet, ends: tuple[Spot, Spot]) -> tuple[Spot, Spot]:
 def _draw_slope(scene: Scene, slope: Slope, sheet: Sheet, placer: Placer) -> None:
     ends = _slope_ends(scene, slope, sheet)
     sheet.plot(ends, **_line(INK, slope.bandwidth.kind, slope.machine), zorder=3)
+    _mark_line(sheet, ends, INK, slope.machine)
     placer.block("line", boxes_along(*_on_sheet(sheet, ends)))
 
 
@@ -162,7 +173,18 @@ def _draw_group(group: list[Flat], sheet: Sheet, placer: Placer) -> None:
         ends = _flat_ends(members, sheet)
         pattern = (members[0].peak.kind, members[0].machine, turn, len(dtypes))
         sheet.plot(ends, **_line(dtype_color(dtype), *pattern), zorder=3)
+        _mark_line(sheet, ends, dtype_color(dtype), members[0].machine)
         placer.block("line", boxes_along(*_on_sheet(sheet, ends)))
+
+
+def _mark_line(sheet: Sheet, ends: tuple[Spot, Spot], color: str, machine: int) -> None:
+    """Draw the marks along a roof that tell its machine from one with the same dashes; the first ones have none."""
+    start, end = _on_sheet(sheet, ends)
+    count = max(1, int(math.dist(start, end) / MARK_STEP))
+    spots = [_between(start, end, (index + 0.5) / count) for index in range(count)]
+    style = machine_mark(machine)
+    if style:
+        sheet.draw_line(spots, color=color, linestyle="none", zorder=3.5, **style)
 
 
 def _draw_ridges(flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> None:
@@ -206,7 +228,7 @@ def _draw_series(points: list[Point], scene: Scene, sheet: Sheet, placer: Placer
     lifted = (math.nan, math.nan)  # between two bars the pen is lifted
     bars = [s for p in points for s in ((p.intensity, p.low), (p.intensity, p.high), lifted)]
     sheet.plot(bars, color=color, linewidth=1.2, zorder=6, marker="_", markersize=5, markeredgewidth=1.2)
-    style = _marker(color, scene.ops.index(record.op), scene.providers.index(record.provider))
+    style = _marker(color, scene.ops.index(record.op), scene.variant(points[0]))
     style["markersize"] *= MARKER_SCALES[points[0].machine % len(MARKER_SCALES)]
     sheet.plot(spots, **style, zorder=7)
     rings = [(point.intensity, point.flops_per_s) for point in points if point.is_above_roof]
@@ -216,6 +238,10 @@ def _draw_series(points: list[Point], scene: Scene, sheet: Sheet, placer: Placer
     for spot in spots:
         side = (RING_PT if spot in rings else style["markersize"] + 2) * PT
         placer.block("mark", [box_around(*sheet.inches(*spot), side, side)])
+    for point in points:
+        x, low = sheet.inches(point.intensity, point.low)
+        high = sheet.inches(point.intensity, point.high)[1]
+        placer.block("mark", [(x - BAR_WIDTH / 2, low, x + BAR_WIDTH / 2, high)])
 
 
 def _label_line(
@@ -225,6 +251,9 @@ def _label_line(
     size = sheet.measure(text, LABEL_PT)
     is_flat = ends[0][1] == ends[1][1]
     places = along_line(*ends, size, liked, overhang=OVERHANG * size[0] if is_flat else 0)
+    if found := placer.place(places, limit=OFF_LINE_COST):
+        _write_label(sheet, found, text, LABEL_PT, color)
+        return found
     far = [
         replace(place, cost=place.cost + OFF_LINE_COST)
         for share in (0.9, 0.6, 0.3)
@@ -273,7 +302,8 @@ def _label_points(scene: Scene, sheet: Sheet, placer: Placer) -> tuple[int, int]
         weight = "bold" if point.is_above_roof else "normal"
         spot = sheet.inches(point.intensity, point.flops_per_s)
         near = RING_PT * PT / 2 + 0.06 if point.is_above_roof else 0.14
-        found = placer.place(around_point(spot, sheet.measure(text, POINT_PT, weight), POINT_SIDES, near))
+        places = around_point(spot, sheet.measure(text, POINT_PT, weight), POINT_SIDES, near)
+        found = placer.place(places, ("text", "mark", "line"), CLEAR_OF_LINES) or placer.place(places)
         if found:
             named.add(point.series)
             _write_label(sheet, found, text, POINT_PT, text_color(point.record.dtype), weight)
@@ -301,9 +331,9 @@ def _line(color: str, kind: str, machine: int, turn: int = 0, turns: int = 1) ->
     return style | {"linestyle": (pattern if pattern[1] else "solid")}
 
 
-def _marker(color: str, op: int, provider: int) -> dict[str, Any]:
+def _marker(color: str, op: int, variant: int) -> dict[str, Any]:
     """Return the style of a marker without a line."""
-    filling = pick(FILLINGS, provider)
+    filling = pick(FILLINGS, variant)
     style = {"color": color, "linestyle": "none", "marker": pick(MARKERS, op), "markersize": MARKER_PT}
     style |= {"markeredgecolor": color, "markeredgewidth": 1.3, "markerfacecoloralt": "white"}
     if filling == "none":

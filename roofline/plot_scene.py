@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from results.record import Environment, Record
 from roofline.ceilings import KINDS, Ceiling, Ceilings
 from roofline.model import judge, rate, ridge_intensity
-from roofline.plot_style import one_line, plain, si, significant
+from roofline.plot_style import FILLINGS, one_line, plain, si, significant
 from roofline.work import DTYPES
 
 MANY_POINTS = 12
@@ -36,6 +37,12 @@ class PlotMachine:
     records: tuple[Record, ...] = ()
     environments: tuple[Environment, ...] = ()
     """Of the runs that the records are from."""
+    counts: tuple[int, ...] = ()
+    """How many of the records are from each run; nothing where all are from one."""
+
+    def run_of(self, index: int) -> int:
+        """Return the index of the environment of the `index`-th record."""
+        return sum(end <= index for end in accumulate(self.counts[:-1]))
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,8 @@ class Point:
     roofline_pct: float | None
     excess: str | None
     """Where the point is above a roof: the likely cause."""
+    run: int = 0
+    """Index of its run among those of the machine."""
 
     @property
     def is_above_roof(self) -> bool:
@@ -89,9 +98,9 @@ class Point:
         return self.excess is not None
 
     @property
-    def series(self) -> tuple[int, str, str, str]:
+    def series(self) -> tuple[int, str, str, str, int]:
         """What this point shares with the others of a sweep over sizes."""
-        return (self.machine, self.record.op, self.record.dtype, self.record.provider)
+        return (self.machine, self.record.op, self.record.dtype, self.record.provider, self.run)
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,28 @@ class Scene:
         return list(dict.fromkeys(point.record.provider for point in self.points))
 
     @cached_property
+    def told_apart(self) -> tuple[str, ...]:
+        """What the filling of a marker tells, of provider, dtype and run: as much as there are fillings for."""
+        varying: tuple[str, ...] = ()
+        for parts in (("provider", "dtype", "run"), ("provider", "run"), ("provider",)):
+            varying = tuple(part for part in parts if len({_part(p, part, self) for p in self.points}) > 1)
+            if len({tuple(_part(p, part, self) for part in varying) for p in self.points}) <= len(FILLINGS):
+                break
+        return varying
+
+    @cached_property
+    def variants(self) -> dict[tuple[str, ...], Point]:
+        """What fillings tell apart, each with its first point, in order of appearance."""
+        found: dict[tuple[str, ...], Point] = {}
+        for point in self.points:
+            found.setdefault(tuple(_part(point, part, self) for part in self.told_apart), point)
+        return found
+
+    def variant(self, point: Point) -> int:
+        """Return the index of the filling of a point."""
+        return list(self.variants).index(tuple(_part(point, part, self) for part in self.told_apart))
+
+    @cached_property
     def dtypes(self) -> list[str]:
         """Dtypes of roofs and points, in the order of `DTYPES`; foreign ones last."""
         return ordered_dtypes([flat.dtype for flat in self.flats] + [point.record.dtype for point in self.points])
@@ -130,6 +161,18 @@ class Scene:
     def is_overlay(self) -> bool:
         """Whether more than one machine is drawn."""
         return len(self.machines) > 1
+
+
+def _part(point: Point, part: str, scene: Scene) -> str:
+    """Return the word for the provider, dtype or run of a point; one run of a machine needs no word."""
+    if part != "run":
+        return str(getattr(point.record, part))
+    environments = scene.machines[point.machine].environments
+    if len(environments) < 2:
+        return ""
+    own = environments[point.run]
+    start = own.started_at[:19].replace("T", " ")
+    return start if sum(other.started_at[:19] == own.started_at[:19] for other in environments) == 1 else own.run_id
 
 
 def ordered_dtypes(dtypes: Iterable[str]) -> list[str]:
@@ -155,9 +198,9 @@ def build_scene(machines: Sequence[PlotMachine], dtypes: Sequence[str] | None = 
     for index, machine in enumerate(machines):
         slopes += [Slope(index, best) for best in _fastest(machine.ceilings, "bandwidth")]
         flats += _flats(index, machine.ceilings, dtypes)
-        for record in machine.records:
+        for number, record in enumerate(machine.records):
             try:
-                point = _point(index, record, machine.ceilings, dtypes)
+                point = _point(index, record, machine, machine.run_of(number), dtypes)
             except ArithmeticError:
                 point = "with impossible values"
             if isinstance(point, str):
@@ -194,13 +237,13 @@ def _flats(index: int, ceilings: Ceilings, dtypes: Sequence[str] | None) -> list
     ]
 
 
-def _point(index: int, record: Record, ceilings: Ceilings, dtypes: Sequence[str] | None) -> Point | str:
+def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: Sequence[str] | None) -> Point | str:
     """Return the point of a record, or the reason why it has none."""
     if record.status != "ok":
         return record.status
     if dtypes is not None and record.dtype not in dtypes:
         return "of other dtypes"
-    judged = judge(record, ceilings)
+    judged = judge(record, machine.ceilings)
     if record.flops == 0 or judged.intensity is None or judged.flops_per_s is None or record.flops is None:
         return "without FLOPs or bytes"
     fast, slow = record.ci95_s or (record.median_s, record.median_s)
@@ -212,7 +255,7 @@ def _point(index: int, record: Record, ceilings: Ceilings, dtypes: Sequence[str]
     )
     if not all(math.isfinite(value) and value > 0 for value in values):
         return "with impossible values"
-    return Point(index, record, *values, judged.roofline_pct, judged.excess)
+    return Point(index, record, *values, judged.roofline_pct, judged.excess, run)
 
 
 def chosen_for_labels(points: Sequence[Point]) -> list[Point]:
@@ -221,7 +264,7 @@ def chosen_for_labels(points: Sequence[Point]) -> list[Point]:
     Those above their roof come first, then the fastest of each series, then the rest unless there are many.
     """
     by_speed = sorted(points, key=lambda point: -point.flops_per_s)
-    best: dict[tuple[int, str, str, str], Point] = {}
+    best: dict[tuple[int, str, str, str, int], Point] = {}
     for point in by_speed:
         best.setdefault(point.series, point)
     first = [point for point in by_speed if point.is_above_roof]
@@ -236,11 +279,13 @@ def point_label(point: Point, scene: Scene, is_first: bool) -> str:
     Args:
         point: one of the scene.
         scene: tells what there is to tell apart.
-        is_first: whether this is the first label of its series, which also names machine and dtype.
+        is_first: whether this is the first label of its series, which also names machine, op and dtype.
     """
     words = []
     if is_first and len({other.machine for other in scene.points}) > 1:
         words.append(plain(scene.machines[point.machine].ceilings.slug, 24))
+    if is_first and len(scene.ops) > 1:
+        words.append(plain(point.record.op, 16))
     if is_first and len({other.record.dtype for other in scene.points}) > 1:
         words.append(plain(point.record.dtype, 12))
     words.append(short_case(point.record.case))

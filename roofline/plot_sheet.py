@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from roofline.labels import Box, Spot
@@ -29,6 +30,8 @@ LINE_HEIGHT = 1.35
 """Of a line of text over its font size."""
 TICK_SPACE = 0.62
 """Height of tick labels and axis label."""
+TICK_WIDTH = 0.6
+"""Room for the longest label of a decade, inches."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,8 @@ def view_of(scene: Scene) -> View:
     points = [math.log10(point.intensity) for point in scene.points]
     slopes = [math.log10(slope.bandwidth.value) for slope in scene.slopes]
     flats = [math.log10(flat.peak.value) for flat in scene.flats]
-    low = [math.log10(point.low) for point in scene.points]
-    high = [math.log10(point.high) for point in scene.points]
+    low = [math.log10(min(point.low, point.flops_per_s)) for point in scene.points]
+    high = [math.log10(max(point.high, point.flops_per_s)) for point in scene.points]
     corners = ridges or points or [0.0]
     past = 0.5 if len(flats) <= 2 else 1.3  # several roofs are labeled past the points
     left = min([min(corners) - 1.2, *(point - 0.35 for point in points)])
@@ -188,10 +191,11 @@ class Sheet:
         axes.set(xlim=(10**self.view.left, 10**self.view.right), ylim=(10**self.view.bottom, 10**self.view.top))
         axes.set_aspect("equal")
         unit, name = rate_unit(10**self.view.top)
+        step = math.ceil(TICK_WIDTH * (self.view.right - self.view.left) / wide)  # decades from number to number
         for axis, factor in ((axes.xaxis, 1.0), (axes.yaxis, unit)):
             axis.set_major_locator(LogLocator(base=10, numticks=WIDEST_DECADES))
             axis.set_minor_locator(NullLocator())
-            axis.set_major_formatter(FuncFormatter(lambda value, _, factor=factor: tick(value / factor)))
+            axis.set_major_formatter(FuncFormatter(partial(_tick_of_step, factor=factor, step=step)))
         axes.grid(color=GRID, linewidth=0.9)
         axes.set_axisbelow(True)
         axes.tick_params(length=0, labelsize=TICK_PT, labelcolor=MUTED, pad=6)
@@ -241,6 +245,11 @@ class Sheet:
             else:
                 lines.append(word)
         return lines
+
+
+def _tick_of_step(value: float, _: object, factor: float, step: int) -> str:
+    """Return the label of a decade, or none between two labels that would meet."""
+    return tick(value / factor) if round(math.log10(value / factor)) % step == 0 else ""
 
 
 def _lines_height(lines: int, size: float) -> float:

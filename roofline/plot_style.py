@@ -1,7 +1,7 @@
 """How a roofline plot looks: one color per dtype, one line per kind of ceiling, one marker per op; and its numbers.
 
 Every choice can be told without color: dtypes differ in lightness, kinds in dashes, machines in width, ops in shape,
-providers in filling.
+providers and runs in filling.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Sequence
+from typing import Any
 
 INK = "#1A1A1A"
 MUTED = "#5A5A5A"
@@ -42,7 +43,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d")
 """One per op, in the order in which the ops appear."""
 
 FILLINGS = ("full", "none", "left", "bottom", "right", "top")
-"""One per provider, in the order in which the providers appear."""
+"""One per provider, dtype and run, in the order in which they appear; so dtypes differ without color."""
 
 KIND_DASHES: dict[str, tuple[float, ...]] = {
     "measured": (),
@@ -57,6 +58,9 @@ MACHINE_WIDTHS = (2.2, 1.4, 2.8, 1.0)
 
 MACHINE_DASH_SCALES = (1.0, 2.2, 0.45, 1.0)
 """Stretch of the dashes of the first, second, ... machine, so that equal widths in a small print still differ."""
+
+MOST_MACHINES = 2 * len(MACHINE_WIDTHS)
+"""How many machines a picture tells apart: those with the same line differ by the marks along it."""
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -92,6 +96,13 @@ def pick(choices: Sequence[str], index: int) -> str:
 def machine_width(index: int) -> float:
     """Return the line width of the `index`-th machine, in points."""
     return MACHINE_WIDTHS[index % len(MACHINE_WIDTHS)]
+
+
+def machine_mark(index: int) -> dict[str, Any]:
+    """Return the style of the marks along the roofs of the `index`-th machine; nothing for the first four."""
+    if index < len(MACHINE_WIDTHS):
+        return {}
+    return {"marker": "x", "markersize": 6, "markeredgewidth": 1.3}
 
 
 def line_pattern(kind: str, machine: int, turn: int = 0, turns: int = 1) -> tuple[float, tuple[float, ...] | None]:

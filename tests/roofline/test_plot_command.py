@@ -167,6 +167,22 @@ def test_two_runs_of_one_machine_share_the_roofs_of_the_newer(
         assert f"those of {newer} are drawn" in capsys.readouterr().err
 
 
+def test_runs_of_one_machine_keep_how_many_records_are_of_each(
+    write: Write, tmp_path: Path, drawn: dict[str, Any]
+) -> None:
+    first, second = write("a.jsonl", GOOD), write("b.jsonl", GOOD[:1])
+    assert main(["plot", str(first), str(second), "-o", str(tmp_path / "x.png")]) == 0
+    assert drawn["machines"][0].counts == (2, 1)
+    assert [drawn["machines"][0].run_of(index) for index in range(3)] == [0, 0, 1]
+
+
+def test_more_machines_than_can_be_told_apart_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slugs = "a2,a10,a30,a40,l4,l40,l40s,t4,mi210"
+    said = refused(["plot", "--gpu", slugs, "-o", tmp_path / "x.png"], capsys)
+    assert "9 machines are too many" in said
+    assert "at most 8" in said
+
+
 def test_a_dtype_that_a_gpu_lacks_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = str(tmp_path / "x.png")
     assert main(["plot", "--gpu", "h100-sxm,a100-sxm-80gb", "--dtype", "bf16", "--dtype", "fp8e4m3", "-o", target]) == 0

@@ -10,13 +10,16 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from plot_scenes import (
+    CPU,
     H100,
     SCENES,
     corners,
     draw,
+    environment,
     flats,
     labels_in,
     last_line,
+    matmul,
     overlap,
     renderer,
     roofs,
@@ -123,7 +126,8 @@ def test_the_caption_says_what_was_measured_and_what_is_not_drawn() -> None:
 def test_with_many_points_only_the_best_of_each_series_has_a_label() -> None:
     said = [word for word in words(draw("a crowd")) if word.endswith("%")]
     assert len(said) == 10  # 6 of matmul, 4 elementwise; one of the 6 is the one above its roof
-    assert "bf16 6144³ 102 %" in said
+    assert "matmul bf16 6144³ 102 %" in said
+    assert "gelu bf16 2²⁸ 90 %" in said  # with several ops, the op is named
     few = [word for word in words(draw("a CPU with points")) if word.endswith("%")]
     assert len(few) == 8
     assert {"bf16 2048³ 98 %", "512³ 75 %", "fp32 2048³ 97 %"} <= set(few)
@@ -133,6 +137,35 @@ def test_a_title_may_be_given() -> None:
     drawn = draw_roofline([PlotMachine(H100)], title="Mine")
     assert words(drawn)[0] == "Mine"
     assert words(draw("one GPU"))[0] == "Device h100-sxm"
+
+
+def test_no_label_covers_an_error_bar() -> None:
+    wide = [matmul(n, "bf16", f, ci95_s=(n**3 / f, 5 * n**3 / f)) for n, f in ((256, 4e11), (512, 7e11), (2048, 9e11))]
+    drawn = draw_roofline([PlotMachine(CPU, tuple(wide), (environment(),))], ["bf16"])
+    bars = [line for line in drawn.axes[0].lines if line.get_zorder() == 6]
+    xs, ys = bars[0].get_data()
+    to_pixels = drawn.axes[0].transData.transform
+    for x, low, high in zip(xs[::3], ys[::3], ys[1::3], strict=True):
+        (left, bottom), (_, top) = to_pixels((x, min(low, high))), to_pixels((x, max(low, high)))
+        bar = np.array([(left - 1, bottom), (left + 1, bottom), (left + 1, top), (left - 1, top)])
+        for text in labels_in(drawn):
+            if text.get_text().endswith("%"):
+                assert not overlap(corners(drawn, text), bar), f"{text.get_text()!r} covers a bar"
+
+
+def test_numbers_of_a_wide_axis_do_not_meet_and_every_point_is_in_the_axes() -> None:
+    far = (matmul(4, "bf16", 1e3), matmul(10**6, "bf16", 9e17, ci95_s=(1.0, 2.0)), matmul(10**8, "bf16", 9e11))
+    drawn = draw_roofline([PlotMachine(CPU, far, (environment(),))])
+    axes = drawn.axes[0]
+    drawn.canvas.draw()
+    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        shown = [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+        boxes = [text.get_window_extent(renderer(drawn)) for text in shown if text.get_text()]
+        assert len(boxes) > 5
+        assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
+    for x, y in spots(drawn):
+        assert axes.get_xlim()[0] < x < axes.get_xlim()[1]
+        assert axes.get_ylim()[0] < y < axes.get_ylim()[1]
 
 
 # Placing labels

@@ -8,14 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
-from plot_scenes import draw, ends, flats, machine, markers, words
+from plot_scenes import CPU, draw, ends, environment, flats, machine, markers, matmul, words
 
 from roofline.plot import PlotMachine, draw_roofline
 from roofline.plot_scene import short_case
 from roofline.plot_style import (
     DTYPE_COLORS,
+    MOST_MACHINES,
     contrast_to_white,
     line_pattern,
+    machine_mark,
+    machine_width,
     plain,
     si,
     significant,
@@ -39,8 +42,32 @@ def test_ops_have_markers_and_providers_have_fillings() -> None:
     drawn = draw("a crowd")
     assert len({line.get_marker() for line in markers(drawn)}) == 5
     of_matmul = [line for line in markers(drawn) if line.get_marker() == "o"]
-    assert len({(line.get_fillstyle(), str(line.get_markerfacecolor() == "white")) for line in of_matmul}) == 3
-    assert {"op", "matmul", "gelu", "provider", "torch-compile", "roof", "measured"} <= set(words(drawn))
+    assert len({(line.get_fillstyle(), str(line.get_markerfacecolor() == "white")) for line in of_matmul}) == 6
+    assert {"op", "matmul", "gelu", "provider, dtype", "torch-compile bf16", "roof", "measured"} <= set(words(drawn))
+
+
+def test_dtypes_of_one_op_have_their_own_fillings() -> None:
+    drawn = draw("a CPU with points")
+    fillings = {(line.get_fillstyle(), str(line.get_markerfacecolor())) for line in markers(drawn)}
+    assert len(fillings) == 2
+    assert "white" in {face for _, face in fillings}
+    assert {"dtype", "bf16", "fp32"} <= set(words(drawn))
+
+
+def test_two_runs_of_one_machine_have_their_own_fillings_and_are_named_by_their_start() -> None:
+    points = (matmul(512, "bf16", 7e11), matmul(512, "bf16", 7.1e11))
+    runs = (environment(), environment(started_at="2026-11-20T22:03:12+00:00"))
+    drawn = draw_roofline([PlotMachine(CPU, points, runs, (1, 1))], ["bf16"])
+    assert len({str(line.get_markerfacecolor()) for line in markers(drawn)}) == 2
+    assert {"run", "2026-11-20 21:03:12", "2026-11-20 22:03:12"} <= set(words(drawn))
+
+
+def test_as_many_machines_as_a_picture_takes_have_their_own_line() -> None:
+    styles = {
+        (machine_width(index), line_pattern("datasheet", index), str(machine_mark(index)))
+        for index in range(MOST_MACHINES)
+    }
+    assert len(styles) == MOST_MACHINES == 8
 
 
 def test_kinds_of_ceilings_have_their_own_dashes() -> None:
