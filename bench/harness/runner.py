@@ -31,11 +31,7 @@ MIN_CAPABILITY = {"fp16": 5.3, "bf16": 8.0, "tf32": 8.0, "int8": 7.2, "fp8e4m3":
 Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities, table of arithmetic instruction throughput."""
 
 PREPARE_S_PER_BYTE = 2e-9
-"""Time to fill, copy and check a case, per byte of its work: what a two-core machine takes at best. A row that takes
-longer raises it for those that follow."""
-
-LEAST_BYTES = 2**20
-"""Cases with less work take a time of their own that has nothing to do with their bytes."""
+"""Time to fill, copy and check the inputs of a case, per byte of all copies, as a two-core machine takes it."""
 
 INVALID_FLAGS = ("faster-than-physics", "other-stream")
 """Flags of times that cannot be true."""
@@ -190,7 +186,6 @@ class Runner:
         self._deadline = deadline
         self._meter = Meter(device, self._limits)
         self._ceilings = ceilings
-        self._prepare_s_per_byte = PREPARE_S_PER_BYTE
 
     def measure(self, row: Row) -> Record:
         """Return the record of one row, whatever becomes of it."""
@@ -216,9 +211,7 @@ class Runner:
     def _measure(self, row: Row, blank: Record, provider: Provider) -> Record:
         """Return the record of a row that can run: verify, time, verify again."""
         op, case, device, begin = row.op, row.case, self._device, time.perf_counter()
-        rotation = inputs.plan_rotation(
-            op.work(case).bytes, device.cache_bytes, device.free_bytes(), device.type, self._settings.cache
-        )
+        rotation = self._rotation(op, case)
         filler = inputs.Filler(self._settings.fill, case.dtype, device, self._settings.seed)
         sets = inputs.make_sets(op, case, filler, device, rotation.copies)
         calls = [provider.call(data) for data in sets]
@@ -234,8 +227,6 @@ class Runner:
             return replace(blank, status="invalid", reason=before.reason, verified={"before": before.to_dict()})
 
         prepared_s = time.perf_counter() - begin
-        self._prepare_s_per_byte = max(self._prepare_s_per_byte, prepared_s / max(op.work(case).bytes, LEAST_BYTES))
-
         left_s = None if self._deadline is None else self._deadline - time.perf_counter()
         measured = self._meter.measure(calls, rotation.cache, blank.flops, left_s, prepared_s)
         last = len(sets) - 1 - self._settings.seed % max(1, len(sets) - 1)  # another copy than the first, if there is
@@ -256,6 +247,13 @@ class Runner:
             verified=verified,
             copies=rotation.copies,
             source_sha256=provider.source_sha256,
+        )
+
+    def _rotation(self, op: Op, case: Case) -> inputs.Rotation:
+        """Return how many copies of the inputs the launches of a case go round."""
+        device, size_bytes = self._device, op.work(case).bytes
+        return inputs.plan_rotation(
+            size_bytes, device.cache_bytes, device.free_bytes(), device.type, self._settings.cache
         )
 
     def _evidence(self, op: Op, case: Case, measured: Measurement) -> tuple[Flag, ...]:
@@ -291,7 +289,7 @@ class Runner:
         spent_s = (self._settings.budget_s or allowance_s) - allowance_s
         call_s = self._estimator.call_s(op, case) or 0.0
         case_s = call_s * CALLS_PER_CASE
-        case_s += self._prepare_s_per_byte * op.work(case).bytes
+        case_s += PREPARE_S_PER_BYTE * self._rotation(op, case).copies * op.work(case).bytes
         if case_s <= allowance_s:
             return None
         return (
