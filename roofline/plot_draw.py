@@ -259,7 +259,11 @@ def _label_line(
         for share in (0.9, 0.6, 0.3)
         for place in around_point(_between(*ends, share), size, FAR_SIDES, near=0.12, far=3.0, tied=0)
     ]
-    found = placer.place(places + far) or placer.place(places + far, avoid=("text",))
+    found = (
+        placer.place(far, ("text", "mark", "line"))
+        or placer.place(places + far)
+        or placer.place(places + far, avoid=("text",))
+    )
     if found:
         _write_label(sheet, found, text, LABEL_PT, color)
     return found
