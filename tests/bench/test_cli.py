@@ -15,6 +15,7 @@ from bench.harness import cli, runner
 from bench.harness.arguments import build_parser
 from results.judge import JUDGED_KEYS
 from results.store import load_run
+from results.table import format_time
 
 ENVIRONMENT_KEYS = {
     "kind", "schema", "run_id", "started_at", "argv", "device", "host", "versions", "git", "hardware", "settings",
@@ -234,7 +235,7 @@ def test_markdown_is_one_table_of_equal_rows(capsys, runs):
     for row, record in zip(rows, records, strict=True):
         cells = dict(zip(header, row, strict=True))
         assert cells["case"] == record.case
-        assert float(cells["median_s"]) == pytest.approx(record.median_s, rel=1e-5)
+        assert cells["median"] == format_time(record.median_s)
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
