@@ -28,9 +28,13 @@ arithmetic hides less than that."""
 ROOF_MARGIN = 1.02
 """A rate above the roof by more than this is not possible: 2 % is what clocks and counters are off by."""
 
-PREEMPTIONS_PER_S = 20.0
-"""Involuntary context switches per second above which other processes took a CPU measurement's cores away. On a quiet
-machine there are a few. All samples may then be equally slow, so that the interval of the median tells nothing."""
+PREEMPTIONS_PER_S = 100.0
+"""Involuntary context switches per second above which other processes took a CPU measurement's cores away. Measured on
+a guest with two cores: 25 to 60 when nothing else ran, 170 to 700 beside one busy process. All samples may then be
+equally slow, so that the interval of the median tells nothing."""
+
+LEAST_PREEMPTIONS = 5
+"""Fewer switches in a window say nothing about their rate."""
 
 STOLEN_SHARE = 0.01
 """Share of the cores' time given to other guests of the same host above which a CPU time is not the code's alone."""
@@ -298,9 +302,10 @@ def _shares(telemetry: Mapping[str, Any], causes: list[str]) -> str:
 
 def preempted(telemetry: Mapping[str, Any]) -> Flag | None:
     """Flag a CPU measurement whose cores other processes or other guests of the host used meanwhile."""
-    switches_per_s = telemetry.get("involuntary_switches_per_s")
+    switches_per_s = telemetry.get("involuntary_switches_per_s") or 0.0
     seen = []
-    if switches_per_s is not None and switches_per_s > PREEMPTIONS_PER_S:
+    window_s = telemetry.get("window_s") or 1.0
+    if switches_per_s > PREEMPTIONS_PER_S and switches_per_s * window_s >= LEAST_PREEMPTIONS:
         seen.append(f"{switches_per_s:.0f} times a second a thread lost its core")
     if "steal" in slowdowns(telemetry):
         seen.append(f"the hypervisor gave time away: {_shares(telemetry, ['steal'])}")
