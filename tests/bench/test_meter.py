@@ -1,6 +1,7 @@
 """What is measured beside the samples: the warm time, latency, telemetry, and how long it may take."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,3 +68,18 @@ def test_the_time_that_is_left_bounds_the_sampling(monkeypatch, left_s, cap_s):
 
 def test_the_clock_of_a_cpu_has_a_tick():
     assert 0 < Meter(cpu_device(), LIMITS).tick_s < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "tail_s"),
+    [
+        ([9e-6, 8e-6] * 3, 1e-6),  # an idle device: what waiting itself costs is taken off
+        ([9e-3, 8e-6, 9e-6, 8e-6, 9e-6, 8e-6], 1e-6),  # the host woke up late once
+        ([2e-3, 8e-6] * 3, 2e-3 - 8e-6),  # work on another stream is there every time
+        ([7e-6, 8e-6] * 3, 0.0),
+    ],
+)
+def test_the_tail_is_work_that_goes_on_after_every_sample(monkeypatch, waits_s, tail_s):
+    made, waits = Meter(cpu_device(), LIMITS), iter(waits_s)
+    monkeypatch.setattr(made, "_waiting_s", lambda: next(waits))
+    assert made._tail_s(SimpleNamespace(sample=lambda: 1.0)) == pytest.approx(tail_s)
