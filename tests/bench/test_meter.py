@@ -23,12 +23,38 @@ def count_calls(count=2):
     return ran, [lambda index=index: call(index) for index in range(count)]
 
 
-def test_a_cold_row_is_also_measured_warm_on_its_first_copy():
-    ran, calls = count_calls()
+def test_a_cold_row_is_also_measured_warm_on_its_first_copy(monkeypatch):
+    _, calls = count_calls()
+    gone_round = []
+    make_sampler = meter.samplers.make_sampler
+
+    def watched(calls, device, limits):
+        gone_round.append(list(calls))
+        return make_sampler(calls, device, limits)
+
+    monkeypatch.setattr(meter.samplers, "make_sampler", watched)
     found = Meter(cpu_device(), LIMITS).measure(calls, "cold")
+    assert gone_round == [calls, calls[:1]]
     assert found.samples.cache == "cold"
     assert found.warm_s > 0
-    assert ran[0] > ran[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("launch_s", "prepared_s", "least_s"),
+    [(2e-3, 0.01, 0.02), (2e-3, 10.0, 0.05), (0.0, 0.01, 0.0)],  # twice the preparation; the cap; a short launch
+)
+def test_long_launches_are_sampled_for_twice_their_preparation(monkeypatch, launch_s, prepared_s, least_s):
+    least = []
+    collect = meter.collect
+
+    def watched(sampler, limits, cache):
+        least.append(limits.min_time_s)
+        return collect(sampler, limits, cache)
+
+    monkeypatch.setattr(meter, "collect", watched)
+    call = (lambda: time.sleep(launch_s)) if launch_s else (lambda: None)
+    Meter(cpu_device(), LIMITS).measure([call], "warm", prepared_s=prepared_s)
+    assert least == [pytest.approx(least_s)]
 
 
 def test_a_warm_row_has_no_second_time():
