@@ -5,7 +5,7 @@ is refused in one line: a silent `.contiguous()` would put a second copy on the 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,16 +21,32 @@ class Variant:
     """One kernel as compiled for one dtype; a launch and an ahead-of-time compile read the same record.
 
     Attributes:
-        kernel: The `triton.jit` function. Arguments named `*_ptr` are pointers to the dtype of the variant,
-            aligned to `ALIGNMENT_BYTES`; every other runtime argument is an integer.
+        kernel: The `triton.jit` function. Arguments named `*_ptr` are pointers, aligned to `ALIGNMENT_BYTES`; every
+            other runtime argument is a 32-bit integer, unless `types` says otherwise.
         constants: Compile-time arguments by name.
         options: Compiler options by name. `enable_fp_fusion` is always given: its default differs between
             Triton releases and changes both rounding and instruction count.
+        op: The operation computed, a key of the file's `KERNELS`.
+        dtype: Ridgepoint's name of the dtype, `bf16`.
+        part: Where one operation takes several launches, which of them this is, `partial` or `finish`.
+        shape_class: Where the configuration hangs on the shape, the shapes it is for, `n <= 4096`.
+        types: Triton types of the runtime arguments that are neither pointers to `dtype` nor 32-bit integers,
+            `{"labels_ptr": "*i64", "eps": "fp32"}`.
+        elements: What one program handles on one pass through its hot path, which is the body of its loop where it
+            has one and all of the program where it has none: elements of the output, or of the input of a reduction.
+        bytes: Compulsory bytes that memory moves for those elements.
     """
 
     kernel: Any
     constants: Mapping[str, Any]
     options: Mapping[str, int | bool]
+    op: str = ""
+    dtype: str = ""
+    part: str = ""
+    shape_class: str = ""
+    types: Mapping[str, str] = field(default_factory=dict)
+    elements: int = 0
+    bytes: int = 0
 
     def launch(self, programs: int, *arguments: torch.Tensor | int) -> None:
         """Start `programs` programs on the device that holds the first tensor of `arguments`."""

@@ -1,0 +1,62 @@
+"""Planted bugs: a kernel file with one thing broken, which the checks of its family must notice.
+
+Each family lists its bugs as `BUGS` in `bugs_<family>.py`. Those that show in a result are caught in the interpreter,
+by the family's `battery(module)`; those that need more memory than a test has, such as an offset that wraps at 2^31
+elements of a flat operation, by reading what the compiler makes of the file.
+"""
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+
+KINDS = (
+    "mask off by one",
+    "wrong stride",
+    "lost tail",
+    "int32 offset wrap",
+    "eps misplaced",
+    "swapped rounding",
+    "missing max-subtraction",
+    "wrong accumulate dtype",
+)
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One change of the text of a kernel file that makes it wrong."""
+
+    kind: str
+    """One of `KINDS`."""
+    file: str
+    """The kernel file, from the root of the repository: `kernels/norm/v2_wide.py`."""
+    old: str
+    """What is replaced; occurs in the file exactly `count` times."""
+    new: str
+    count: int = 1
+    only_compiled: bool = False
+    """Whether only the compiled form shows it."""
+
+    @property
+    def label(self) -> str:
+        """A name for the test report."""
+        return f"{Path(self.file).parent.name}-{Path(self.file).stem.partition('_')[0]}-{self.kind}"
+
+
+def plant(bug: Bug, folder: Path) -> ModuleType:
+    """Return the module of the file with the bug in it, imported from a copy in `folder`."""
+    assert bug.kind in KINDS
+    text = (ROOT / bug.file).read_text(encoding="utf-8")
+    assert text.count(bug.old) == bug.count, f"{bug.file} has {bug.old!r} {text.count(bug.old)} times, not {bug.count}"
+    copy = folder / Path(bug.file).name
+    copy.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(f"planted_{folder.name.replace('-', '_')}_{copy.stem}", copy)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
