@@ -39,22 +39,62 @@ def test_a_cold_row_is_also_measured_warm_on_its_first_copy(monkeypatch):
     assert found.warm_s > 0
 
 
-@pytest.mark.parametrize(
-    ("launch_s", "prepared_s", "least_s"),
-    [(2e-3, 0.01, 0.02), (2e-3, 10.0, 0.05), (0.0, 0.01, 0.0)],  # twice the preparation; the cap; a short launch
-)
-def test_long_launches_are_sampled_for_twice_their_preparation(monkeypatch, launch_s, prepared_s, least_s):
-    least = []
+@pytest.fixture
+def limits_seen(monkeypatch):
+    """The limits that each measurement was given."""
+    seen = []
     collect = meter.collect
 
     def watched(sampler, limits, cache):
-        least.append(limits.min_time_s)
+        seen.append(limits)
         return collect(sampler, limits, cache)
 
     monkeypatch.setattr(meter, "collect", watched)
-    call = (lambda: time.sleep(launch_s)) if launch_s else (lambda: None)
-    Meter(cpu_device(), LIMITS).measure([call], "warm", prepared_s=prepared_s)
-    assert least == [pytest.approx(least_s)]
+    return seen
+
+
+def test_long_launches_are_sampled_for_longer_than_the_row_takes_beside(limits_seen):
+    Meter(cpu_device(), LIMITS).measure([lambda: time.sleep(2e-3)], "warm", prepared_s=0.2)
+    assert limits_seen[0].min_time_s >= meter.ON_THE_CLOCK * 0.2
+    assert limits_seen[0].cap_s >= limits_seen[0].min_time_s
+
+
+def test_most_of_the_time_of_a_long_row_is_spent_on_samples():
+    # Of 100 s beside the samples: the rule must leave at least 60 % of all time to them.
+    limits = Meter(cpu_device(), LIMITS)._sampling(2e-3, beside_s=100.0, left_s=None)
+    assert limits.min_time_s / (limits.min_time_s + 100.0) >= 0.6
+
+
+def test_short_launches_are_sampled_as_the_limits_say(limits_seen):
+    Meter(cpu_device(), LIMITS).measure([lambda: None], "warm", prepared_s=10.0)
+    assert limits_seen == [LIMITS]
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "repeats"),
+    [([], 0), ([0], 1), ([0, 1], 2), ([0, 1, 2], 3), ([0, 1, 2, 3], 3), ([1], 0)],
+)
+@pytest.mark.parametrize("how", ["involuntary_switches_per_s", "cgroup_quota"])
+def test_what_was_disturbed_is_measured_again_three_times_at_most(monkeypatch, disturbed, repeats, how):
+    turn = iter(range(100))
+
+    def telemetry(before, after, **counted):
+        is_disturbed = next(turn) in disturbed
+        if how == "cgroup_quota":
+            return {"window_s": 1.0, "throttle": {"cgroup_quota": 0.5 if is_disturbed else 0.0}}
+        return {"window_s": 1.0, how: 1e4 if is_disturbed else 0.0}
+
+    monkeypatch.setattr(meter, "row_telemetry", telemetry)
+    quick = Limits(5, 0.5, 0.0, 60.0, 0.0, 1e-5)
+    found = Meter(cpu_device(), quick).measure([lambda: None], "warm")
+    assert found.telemetry["repeats"] == repeats
+    assert next(turn) == repeats + 1  # the telemetry kept is that of the last time
+
+
+def test_nothing_is_repeated_beyond_the_cap(monkeypatch):
+    monkeypatch.setattr(meter, "row_telemetry", lambda before, after, **counted: {"involuntary_switches_per_s": 1e4})
+    found = Meter(cpu_device(), LIMITS).measure([lambda: time.sleep(0.03)], "warm")
+    assert found.telemetry["repeats"] == 0
 
 
 def test_a_warm_row_has_no_second_time():
@@ -63,9 +103,9 @@ def test_a_warm_row_has_no_second_time():
 
 
 def test_a_slow_launch_is_not_repeated_warm():
-    found = Meter(cpu_device(), LIMITS).measure([lambda: time.sleep(0.11)] * 2, "cold")
+    found = Meter(cpu_device(), LIMITS).measure([lambda: time.sleep(0.11)] * 2, "cold", left_s=0.05)
     assert found.warm_s is None
-    assert len(found.samples.samples_s) == 5  # the cap is long over: no more than the fewest
+    assert len(found.samples.samples_s) == 5  # the time is long over: no more than the fewest
 
 
 def test_on_a_cpu_there_is_no_tail_and_the_rest_is_there():
@@ -79,17 +119,14 @@ def test_on_a_cpu_there_is_no_tail_and_the_rest_is_there():
 
 
 @pytest.mark.parametrize(("left_s", "cap_s"), [(None, 0.05), (10.0, 0.05), (0.01, 0.01), (-3.0, 0.0)])
-def test_the_time_that_is_left_bounds_the_sampling(monkeypatch, left_s, cap_s):
-    caps = []
-    collect = meter.collect
-
-    def watched(sampler, limits, cache):
-        caps.append(limits.cap_s)
-        return collect(sampler, limits, cache)
-
-    monkeypatch.setattr(meter, "collect", watched)
+def test_the_time_that_is_left_bounds_the_sampling(limits_seen, left_s, cap_s):
     Meter(cpu_device(), LIMITS).measure(count_calls()[1], "warm", left_s=left_s)
-    assert caps == [pytest.approx(cap_s)]
+    assert limits_seen[0].cap_s == pytest.approx(cap_s)
+
+
+def test_the_time_that_is_left_comes_before_the_share_of_the_clock():
+    limits = Meter(cpu_device(), LIMITS)._sampling(2e-3, beside_s=100.0, left_s=1.5)
+    assert (limits.cap_s, limits.min_time_s) == (1.5, 1.5)
 
 
 def test_the_clock_of_a_cpu_has_a_tick():
