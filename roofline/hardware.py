@@ -381,7 +381,19 @@ def clock_limited_peak_flops_per_s(gpu: Gpu, dtype: str, clock_hz: float) -> flo
 
     Source: the rates and their sources in rates.toml; H100 SXM, 132 x 4096 x 1.83 GHz = 989.4 TFLOP/s of bf16.
     """
-    key = peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor)
+    return _at_clock(gpu, peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor), clock_hz)
+
+
+def clock_limited_vector_flops_per_s(gpu: Gpu, dtype: str, clock_hz: float) -> float | None:
+    """Return the same without tensor cores: the rate of fused multiply-adds of the CUDA cores, FLOP/s, or None.
+
+    Source: the rates and their sources in rates.toml; H100 SXM, 132 x 256 x 1.98 GHz = 66.9 TFLOP/s of fp32.
+    """
+    return _at_clock(gpu, VECTOR_PEAK_OF_DTYPE.get(dtype), clock_hz)
+
+
+def _at_clock(gpu: Gpu, key: str | None, clock_hz: float) -> float | None:
+    """Return SMs x FLOPs per clock per SM of a key of the rate table x clock, or None where a part is not known."""
     if key is None or key in gpu.capped or gpu.rate_class is None or gpu.sm_count is None:
         return None
     rate = load_rates()[gpu.rate_class].flops_per_clock_per_sm.get(key)

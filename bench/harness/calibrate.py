@@ -116,7 +116,8 @@ def _power_limit_w(device: Device) -> float | None:
 def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:
     """Return a line for each dtype from its datasheet peak over clock and software to what was measured.
 
-    Dtypes of which a part is not known get none; so does every CPU.
+    One for its matmul and one for its fused multiply-adds, as far as both were measured. Dtypes of which a part is
+    not known get none; so does every CPU.
     """
     from bench.harness.compute_peak import peak_line
 
@@ -124,8 +125,13 @@ def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:
         gpu = find_gpu(ceilings.slug)
     except UnknownGpuError:
         return []
-    found = {entry.name: entry for entry in ceilings.entries if (entry.quantity, entry.kind) == ("flops", "measured")}
-    lines = [peak_line(dtype, e.value, gpu, e.sm_clock_hz) for dtype in dtypes if (e := found.get(dtype)) is not None]
+    found = {(entry.quantity, entry.name): entry for entry in ceilings.entries if entry.kind == "measured"}
+    lines = [
+        peak_line(dtype, entry.value, gpu, entry.sm_clock_hz, quantity == "fma")
+        for dtype in dtypes
+        for quantity in ("flops", "fma")
+        if (entry := found.get((quantity, dtype))) is not None
+    ]
     return [line.sentence for line in lines if line.datasheet and line.clock_limited]
 
 

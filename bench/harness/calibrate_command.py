@@ -249,7 +249,7 @@ def text_of(output_format: str, environment: Environment, job: Calibration) -> s
     from results.rows import document
 
     ceilings = job.all()
-    sentences = peak_sentences(ceilings, dict.fromkeys(c.name for c in job.found if c.quantity == "flops"))
+    sentences = peak_sentences(ceilings, dict.fromkeys(c.name for c in job.found if c.quantity in ("flops", "fma")))
     if output_format == "json":
         found = [asdict(entry) | {"unit": unit_of(entry)} for entry in job.found]
         extra = {

@@ -29,7 +29,7 @@ from bench.harness.search import (
 )
 from bench.harness.timing import Limits, Samples
 from results.stats import half_width, median, median_ci95
-from roofline.hardware import Gpu, clock_limited_peak_flops_per_s
+from roofline.hardware import Gpu, clock_limited_peak_flops_per_s, clock_limited_vector_flops_per_s
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -254,6 +254,7 @@ class PeakLine:
     """From the datasheet to what was measured, in two factors; None where a part is not known."""
 
     dtype: str
+    """What was measured: a dtype, or a dtype and ` FMA`."""
     measured: float
     """FLOP/s, or integer operations per second of int8."""
     datasheet: float | None = None
@@ -287,16 +288,22 @@ class PeakLine:
         return " -> ".join([*steps, f"measured {self.measured / 1e12:.4g} {unit}"])
 
 
-def peak_line(dtype: str, measured: float, gpu: Gpu | None, clock_hz: float | None) -> PeakLine:
+def peak_line(
+    dtype: str, measured: float, gpu: Gpu | None, clock_hz: float | None, is_vector: bool = False
+) -> PeakLine:
     """Return how the measured peak of a dtype comes about.
 
     Args:
         dtype: what was measured.
-        measured: FLOP/s of the fastest matmul; for fp32 and fp64 without tensor cores, of `measure_fma` too.
+        measured: FLOP/s of the fastest matmul, or of `measure_fma`.
         gpu: the entry of the GPU table; None on a CPU.
         clock_hz: median SM clock while it was measured; None where it could not be read.
+        is_vector: whether tensor cores took no part.
     """
     if gpu is None:
         return PeakLine(dtype, measured)
+    if is_vector:
+        limited = clock_limited_vector_flops_per_s(gpu, dtype, clock_hz) if clock_hz else None
+        return PeakLine(f"{dtype} FMA", measured, gpu.vector_peaks_flops_per_s.get(dtype), limited, clock_hz)
     clock_limited = clock_limited_peak_flops_per_s(gpu, dtype, clock_hz) if clock_hz else None
     return PeakLine(dtype, measured, gpu.peaks_flops_per_s.get(dtype), clock_limited, clock_hz)

@@ -355,6 +355,12 @@ def test_a_gpu_keeps_its_datasheet_and_says_how_the_measured_peak_comes_about():
     assert sentence == (
         "bf16: datasheet 989.4 TFLOP/s -> x clock 0.96 (1755 MHz) = 948.9 -> x software 0.83 -> measured 790 TFLOP/s"
     )
+    cores = Ceiling("fma", "fp32", 60e12, "measured", "a test", sm_clock_hz=1.98e9)
+    (sentence,) = calibrate.peak_sentences(known.with_entries([cores]), ["fp32"])
+    # 132 SMs x 256 FLOPs a clock x 1.98 GHz = 66.9 TFLOP/s
+    assert sentence == (
+        "fp32 FMA: datasheet 66.9 TFLOP/s -> x clock 1.00 (1980 MHz) = 66.91 -> x software 0.90 -> measured 60 TFLOP/s"
+    )
     unknown_clock = known.with_entries([replace(measured, sm_clock_hz=None)])
     assert calibrate.peak_sentences(unknown_clock, ["bf16"]) == []
     assert calibrate.peak_sentences(Ceilings(CPU.slug, CPU.name, (measured,)), ["bf16"]) == []

@@ -205,6 +205,21 @@ def test_the_line_reads_as_one_product():
     assert peak_line("int8", 1e15, find_gpu("h100-sxm"), 1.59e9).sentence.endswith("measured 1000 TOP/s")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "tflops_per_s"),
+    [("fp64", 33.45), ("fp32", 66.91), ("fp16", 133.8)],  # 132 SMs x 128, 256, 512 x 1.98 GHz, as published
+)
+def test_fused_multiply_adds_are_held_against_the_cores_without_tensor_cores(dtype, tflops_per_s):
+    line = peak_line(dtype, 30e12, find_gpu("h100-sxm"), 1.98e9, is_vector=True)
+    assert line.clock_limited == pytest.approx(tflops_per_s * 1e12, rel=1e-3)
+    assert line.datasheet == pytest.approx(tflops_per_s * 1e12, rel=2e-3)
+    assert line.sentence.startswith(f"{dtype} FMA: datasheet")
+
+
+def test_bf16_has_no_published_rate_of_the_cores():
+    assert peak_line("bf16", 30e12, find_gpu("h100-sxm"), 1.98e9, is_vector=True).clock_limited is None
+
+
 def test_what_is_not_known_is_left_out_of_the_line():
     h100 = find_gpu("h100-sxm")
     assert peak_line("bf16", 494.7e12, h100, None).sentence == (
