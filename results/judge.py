@@ -28,6 +28,9 @@ JUDGED_KEYS = (
     "roofline_pct",
     "peak_kind",
     "bandwidth_kind",
+    "mix",
+    "mix_pct",
+    "measured_pct",
     "excess",
 )
 """The keys that a record gets when it is read; none of them is stored."""

@@ -29,7 +29,7 @@ and `verified_<name>`, as far as the records have them."""
 
 NUMBER_COLUMNS = (
     *TIME_COLUMNS,
-    *(key for key in JUDGED_KEYS if key not in ("bound", "peak_kind", "bandwidth_kind", "excess")),
+    *(key for key in JUDGED_KEYS if key not in ("bound", "peak_kind", "bandwidth_kind", "mix", "excess")),
 )
 
 TELEMETRY_NUMBERS = (

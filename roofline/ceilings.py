@@ -34,6 +34,14 @@ KINDS = ("datasheet", "clock-limited", "measured", "derived")
 very machine; `derived`: computed from what the device tells about itself."""
 
 
+MIX_RATIOS = {"read": (1, 0), "triad": (2, 1), "copy": (1, 1), "write": (0, 1)}
+"""Bytes read to bytes written, by the mixes whose bandwidth is measured: what makes up a share of reads of 1, 2/3, 1/2
+and 0.
+
+Source: McCalpin, Memory bandwidth and machine balance in current high performance computers, IEEE TCCA Newsletter,
+December 1995, for copy and triad, in arrays that a kernel reads and writes."""
+
+
 class CeilingError(ValueError):
     """The ceilings of a file are not what they should be."""
 
@@ -127,11 +135,58 @@ class Ceilings:
         return self._first("flops", [dtype], ("datasheet", "derived", "measured"))
 
     def bandwidth(self) -> Ceiling | None:
-        """Return the memory bandwidth that MBU is taken over, or None where none is known.
+        """Return the memory bandwidth that is drawn as the roof, or None where none is known.
 
-        Of measured mixes the fastest counts: the roof is their envelope.
+        Of measured mixes the fastest counts: the roof is their envelope. A record is judged by `bandwidth_for`.
         """
         return self._first("bandwidth", None, ("datasheet", "derived", "measured"))
+
+    def bandwidth_for(self, bytes_read: int, bytes_written: int) -> Ceiling | None:
+        """Return the memory bandwidth that MBU of a record is taken over, or None where none is known.
+
+        A published bandwidth comes before a measured one, because MBU is by definition over it. Where all are
+        measured, it is that of the nearest mix.
+        """
+        roof = self.bandwidth()
+        if roof is None or roof.kind != "measured":
+            return roof
+        return self.mix(bytes_read, bytes_written) or roof
+
+    def mix(self, bytes_read: int, bytes_written: int) -> Ceiling | None:
+        """Return the measured bandwidth of the mix nearest to that of a record, or None where no mix was measured.
+
+        Nearest is by the share of reads among all bytes. A record halfway between two mixes gets the faster one, so
+        that no tie flatters it.
+
+        Args:
+            bytes_read: of the record.
+            bytes_written: of the record; where nothing is moved at all, no mix is near.
+        """
+        moved = bytes_read + bytes_written
+        measured = self.mixes()
+        if not moved or not measured:
+            return None
+        from fractions import Fraction
+
+        share = Fraction(bytes_read, moved)
+
+        def distance(entry: Ceiling) -> Fraction:
+            read, written = MIX_RATIOS[entry.name]
+            return abs(share - Fraction(read, read + written))
+
+        return min(measured, key=lambda entry: (distance(entry), -entry.value))
+
+    def mixes(self) -> list[Ceiling]:
+        """Return the measured bandwidths of mixes, the fastest first, one for each mix."""
+        best: dict[str, Ceiling] = {}
+        for entry in self.entries:
+            if entry.quantity == "bandwidth" and entry.kind == "measured" and entry.name in MIX_RATIOS:
+                best[entry.name] = max(best.get(entry.name, entry), entry, key=lambda e: e.value)
+        return sorted(best.values(), key=lambda entry: -entry.value)
+
+    def measured_peak(self, dtype: str) -> Ceiling | None:
+        """Return the FLOP/s of the fastest matmul measured of `dtype`, or None where none was measured."""
+        return self._first("flops", [dtype], ("measured",))
 
     def launch_floor(self) -> Ceiling | None:
         """Return the shortest time of a launch, or None where it was not measured."""

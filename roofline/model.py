@@ -8,12 +8,13 @@ architectures, CACM 52(4), 2009.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from results.record import Record
-from roofline.ceilings import Ceilings
+from roofline.ceilings import Ceiling, Ceilings
 
 MIXED_WITHIN = 0.10
 """Two limits whose times differ by less than this fraction of the larger bind together: the bound is `mixed`."""
@@ -95,6 +96,33 @@ def roofline_pct(time_s: float, flops: int, bytes_moved: int, peak: float, bandw
     return 100 * least_time_s(flops, bytes_moved, peak, bandwidth) / time_s
 
 
+def measured_pct(
+    time_s: float, flops: int, bytes_moved: int, peak: Ceiling | None, bandwidth: Ceiling | None
+) -> float | None:
+    """Return the share of the roofline of what was measured here, in percent, or None where that is not known.
+
+    It is `roofline_pct` with the fastest matmul of the dtype and the bandwidth of the nearest mix. Where one of the two
+    was not measured, the published one stands in for it, as long as it does not bind: only a limit that was measured
+    gives a share of what was measured.
+
+    Args:
+        time_s: of one launch.
+        flops: of one launch; where there are none, no peak is needed.
+        bytes_moved: of one launch.
+        peak: the measured peak, else another one.
+        bandwidth: of the nearest measured mix, else another one.
+
+    Source: as of `roofline_pct`; that measured ceilings take the place of published ones is ours.
+    """
+    if bandwidth is None or (peak is None and flops):
+        return None
+    compute_s = flops / peak.value if peak else 0.0
+    binding = peak if peak and compute_s > bytes_moved / bandwidth.value else bandwidth
+    if binding.kind != "measured":
+        return None
+    return roofline_pct(time_s, flops, bytes_moved, peak.value if peak else math.inf, bandwidth.value)
+
+
 def bound(compute_s: float, memory_s: float, launch_s: float | None) -> str:
     """Return what binds: `compute`, `memory`, `launch`, or `mixed` where the two longest are within 10 %.
 
@@ -125,12 +153,19 @@ class Judgment:
     mfu: float | None = None
     """Fraction of the dense peak, 1 = all of it."""
     mbu: float | None = None
-    """Fraction of the memory bandwidth."""
+    """Fraction of the memory bandwidth: the published one, else the measured one of `mix`."""
     roofline_pct: float | None = None
-    """Percent of min(peak, intensity x bandwidth)."""
+    """Percent of min(peak, intensity x bandwidth), with the peak of `mfu` and the bandwidth of `mbu`."""
     peak_kind: str | None = None
     """Kind of the peak behind `mfu`: `datasheet`, `measured`, ..."""
     bandwidth_kind: str | None = None
+    """Kind of the bandwidth behind `mbu`; `measured` means that of `mix`, or of the envelope where there is no mix."""
+    mix: str | None = None
+    """The measured mix of reads and writes that is nearest to the record's own: `read`, `write`, `copy`, `triad`."""
+    mix_pct: float | None = None
+    """Bytes/s in percent of the bandwidth measured for `mix`, whether a published one is known or not."""
+    measured_pct: float | None = None
+    """Percent of the roofline of what was measured here, see `measured_pct`."""
     excess: str | None = None
     """Where something is above 100 %: the likely cause."""
 
@@ -143,7 +178,8 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
     moved, time_s = read + written, record.median_s
     if record.status != "ok" or time_s is None:
         return Judgment(intensity=intensity(flops, moved))
-    peak, bandwidth, launch = ceilings.peak(record.dtype), ceilings.bandwidth(), ceilings.launch_floor()
+    peak, bandwidth = ceilings.peak(record.dtype), ceilings.bandwidth_for(read, written)
+    launch, mix = ceilings.launch_floor(), ceilings.mix(read, written)
     values: dict[str, Any] = {
         "flops_per_s": rate(flops, time_s),
         "bytes_per_s": rate(moved, time_s),
@@ -153,11 +189,14 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
         values |= {"mfu": mfu(values["flops_per_s"], peak.value), "peak_kind": peak.kind}
     if bandwidth:
         values |= {"mbu": mbu(values["bytes_per_s"], bandwidth.value), "bandwidth_kind": bandwidth.kind}
+    if mix:
+        values |= {"mix": mix.name, "mix_pct": 100 * mbu(values["bytes_per_s"], mix.value)}
     if peak and bandwidth:
         values["roofline_pct"] = roofline_pct(time_s, flops, moved, peak.value, bandwidth.value)
         values["bound"] = bound(flops / peak.value, moved / bandwidth.value, launch.value if launch else None)
-    excess = excess_cause(record, values)
-    return Judgment(**values, excess=excess)
+    best = ceilings.measured_peak(record.dtype) or peak
+    values["measured_pct"] = measured_pct(time_s, flops, moved, best, mix or bandwidth)
+    return Judgment(**values, excess=excess_cause(record, values))
 
 
 def excess_cause(record: Record, judged: Mapping[str, Any]) -> str | None:
@@ -165,19 +204,20 @@ def excess_cause(record: Record, judged: Mapping[str, Any]) -> str | None:
 
     Nothing is clamped: more than all of a roof is a finding about the roof, the byte count or the cache.
     """
-    over_compute = (judged.get("mfu") or 0) > 1
-    over_memory = (judged.get("mbu") or 0) > 1
+    over_peak, over_bandwidth = (judged.get("mfu") or 0) > 1, (judged.get("mbu") or 0) > 1
+    over_memory = over_bandwidth or (judged.get("mix_pct") or 0) > 100
     if over_memory and record.cache != "cold":
         return "above the memory roof: warm inputs are served by the cache"
-    kind = judged.get("peak_kind") if over_compute else judged.get("bandwidth_kind")
-    roof = "compute" if over_compute else "memory"
-    if not (over_compute or over_memory):
-        return None
-    if kind == "measured":
-        return f"above the measured {roof} roof: the machine was slower when the roof was measured (--recalibrate)"
-    if over_compute:
+    if over_peak and judged.get("peak_kind") != "measured":
         return "above the datasheet peak: the clock ran above the datasheet's, or the peak is of another dtype"
-    return "above the datasheet bandwidth: part of the data came from the cache, or the bandwidth is another SKU's"
+    if over_bandwidth and judged.get("bandwidth_kind") != "measured":
+        return "above the datasheet bandwidth: part of the data came from the cache, or the bandwidth is another SKU's"
+    if over_memory:
+        roof = f"{judged['mix']} bandwidth, the nearest mix" if judged.get("mix") else "memory roof"
+        return f"above the measured {roof}: the machine was slower when the roof was measured (--recalibrate)"
+    if over_peak or (judged.get("measured_pct") or 0) > 100:
+        return "above the measured compute roof: the machine was slower when the roof was measured (--recalibrate)"
+    return None
 
 
 def judged_keys(record: Record, hardware: Mapping[str, Any]) -> dict[str, Any]:

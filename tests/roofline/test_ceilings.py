@@ -35,6 +35,76 @@ def test_of_measured_mixes_the_fastest_is_the_roof() -> None:
     assert known.bandwidth() == bandwidth(46e9, "measured", "triad")
 
 
+ALL_MIXES = {"read": 4502e9, "write": 4284e9, "triad": 4045e9, "copy": 3928e9}
+"""Bytes/s of an H200 SXM, as TileOPs publishes them."""
+
+
+def measured(*names: str) -> Ceilings:
+    return Ceilings("g", "G", tuple(bandwidth(ALL_MIXES[name], "measured", name) for name in names))
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "nearest"),
+    [
+        (1, 0, "read"),
+        (2, 1, "triad"),
+        (1, 1, "copy"),
+        (0, 1, "write"),
+        (4097, 1, "read"),  # a matrix times a vector
+        (6, 1, "read"),
+        (4, 1, "triad"),
+        (3, 2, "triad"),
+        (4, 3, "copy"),
+        (1, 2, "copy"),
+        (1, 4, "write"),
+        (5, 1, "read"),  # halfway, 5/6: read is faster than triad
+        (7, 5, "triad"),  # halfway, 7/12: triad is faster than copy
+        (1, 3, "write"),  # halfway, 1/4: write is faster than copy
+        (7 * 10**30, 5 * 10**30, "triad"),  # beyond any float's precision
+        (7 * 10**30 - 1, 5 * 10**30, "copy"),
+    ],
+)
+def test_the_nearest_mix_is_that_of_the_nearest_share_of_reads(read: int, written: int, nearest: str) -> None:
+    found = measured(*ALL_MIXES).mix(read, written)
+    assert found == bandwidth(ALL_MIXES[nearest], "measured", nearest)
+    assert measured(*reversed(ALL_MIXES)).mix(read, written) == found
+
+
+@pytest.mark.parametrize("only", ALL_MIXES)
+def test_the_only_mix_measured_is_the_nearest_to_all(only: str) -> None:
+    for counts in ((1, 0), (2, 1), (1, 1), (0, 1)):
+        found = measured(only).mix(*counts)
+        assert found is not None
+        assert found.name == only
+
+
+def test_where_nothing_moves_or_no_mix_was_measured_none_is_near() -> None:
+    assert measured(*ALL_MIXES).mix(0, 0) is None
+    assert measured(*ALL_MIXES).bandwidth_for(0, 0) == bandwidth(4502e9, "measured", "read")
+    envelope = Ceilings("g", "G", (bandwidth(46e9, "measured", "stream"),))  # a name of no mix
+    assert envelope.mix(1, 1) is None
+    assert envelope.bandwidth_for(1, 1) == envelope.bandwidth() == bandwidth(46e9, "measured", "stream")
+    assert Ceilings("g", "G").bandwidth_for(1, 1) is None
+
+
+@pytest.mark.parametrize("kind", ["datasheet", "derived"])
+def test_a_published_bandwidth_comes_before_the_measured_mix(kind: str) -> None:
+    known = measured(*ALL_MIXES).with_entries([bandwidth(4.8e12, kind)])
+    assert known.bandwidth_for(1, 1) == known.bandwidth() == bandwidth(4.8e12, kind)
+    assert known.mix(1, 1) == bandwidth(3928e9, "measured", "copy")
+
+
+def test_of_a_mix_that_a_file_has_twice_the_faster_counts() -> None:
+    twice = Ceilings("g", "G", (*measured("copy").entries, bandwidth(4e12, "measured", "copy")))
+    assert twice.mixes() == [bandwidth(4e12, "measured", "copy")]
+
+
+def test_mixes_are_the_measured_bandwidths_of_memory_alone() -> None:
+    other = [Ceiling(quantity, "copy", 9e12, "measured", "a test") for quantity in ("cache", "fit")]
+    known = measured("copy", "read").with_entries([*other, bandwidth(4.8e12, name="copy")])
+    assert [(entry.name, entry.kind) for entry in known.mixes()] == [("read", "measured"), ("copy", "measured")]
+
+
 def test_a_machine_of_which_nothing_is_known() -> None:
     known = Ceilings.from_dict({})
     assert (known.peak("bf16"), known.bandwidth(), known.launch_floor()) == (None, None, None)

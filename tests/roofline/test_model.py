@@ -197,6 +197,102 @@ def test_more_than_a_roof_is_kept_and_has_a_cause(changes: dict[str, Any], kind:
     assert words in judged.excess
 
 
+H200 = {"read": 4502e9, "write": 4284e9, "triad": 4045e9, "copy": 3928e9}
+"""Bytes/s, as TileOPs publishes them; the datasheet says 4.8 TB/s."""
+
+
+def calibrated(*names: str, published: bool = True, peak: float | None = 795e12) -> Ceilings:
+    """Return an H200 with some mixes measured, and with its datasheet or without."""
+    entries = [Ceiling("bandwidth", name, H200[name], "measured", "a test") for name in names]
+    if published:
+        entries.append(Ceiling("bandwidth", "memory", 4.8e12, "datasheet", "a test"))
+        entries.append(Ceiling("flops", "bf16", 989.4e12, "datasheet", "a test"))
+    if peak:
+        entries.append(Ceiling("flops", "bf16", peak, "measured", "a test"))
+    return Ceilings("h200-sxm", "H200", tuple(entries))
+
+
+def streamed(read: int, written: int, bytes_per_s: float, **changes: Any) -> Record:
+    """Return a record that moves so many GB at a rate, with one FLOP a byte."""
+    moved = (read + written) * 10**9
+    counts = {"flops": moved, "bytes_read": read * 10**9, "bytes_written": written * 10**9}
+    return record(**counts | {"median_s": moved / bytes_per_s} | changes)
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "mix"), [(1, 0, "read"), (0, 1, "write"), (1, 1, "copy"), (2, 1, "triad"), (3, 1, "triad")]
+)
+def test_without_a_datasheet_a_record_is_judged_by_the_mix_nearest_its_own(read: int, written: int, mix: str) -> None:
+    judged = judge(streamed(read, written, 3.9e12), calibrated(*H200, published=False))
+    assert (judged.mix, judged.bandwidth_kind) == (mix, "measured")
+    assert judged.mbu == pytest.approx(3.9e12 / H200[mix])
+    shares = (judged.mix_pct, judged.roofline_pct, judged.measured_pct)
+    assert shares == pytest.approx([390e12 / H200[mix]] * 3)
+    assert judged.excess is None
+
+
+def test_the_bound_is_that_under_the_matched_mix() -> None:
+    known = calibrated(*H200, published=False)
+    ridge = 795e12 / 3928e9  # of a copy; under the fastest mix it would lie at 177
+    assert judge(streamed(1, 1, 3e12, flops=int(0.89 * ridge * 2e9)), known).bound == "memory"
+    assert 0.89 * ridge > 795e12 / 4502e9
+
+
+def test_beside_mbu_a_datasheet_gpu_is_told_what_it_can_do_with_this_mix() -> None:
+    judged = judge(streamed(1, 1, 3.85e12), calibrated(*H200))
+    assert (judged.mbu, judged.bandwidth_kind) == (pytest.approx(3.85 / 4.8), "datasheet")
+    assert judged.roofline_pct == pytest.approx(385 / 4.8)
+    assert judged.mix == "copy"
+    assert (judged.mix_pct, judged.measured_pct) == pytest.approx((98.01, 98.01), abs=0.01)
+
+
+def test_beside_mfu_it_is_told_the_share_of_the_fastest_matmul() -> None:
+    cube = record(flops=2 * 8192**3, bytes_read=4 * 8192**2, bytes_written=2 * 8192**2, median_s=2 * 8192**3 / 780e12)
+    judged = judge(cube, calibrated(*H200))
+    assert judged.mfu == pytest.approx(780 / 989.4)
+    assert judged.measured_pct == pytest.approx(78000 / 795)
+    assert (judged.mix, judged.bound) == ("triad", "compute")
+    assert judge(cube, calibrated()).measured_pct == judged.measured_pct  # no mix is needed where the peak binds
+
+
+def test_a_published_ceiling_stands_in_only_where_it_does_not_bind() -> None:
+    copy = streamed(1, 1, 3.85e12)
+    assert judge(copy, calibrated(*H200, peak=None)).measured_pct == pytest.approx(385 / 3.928)
+    assert judge(copy, calibrated()).measured_pct is None
+    cube = record(flops=2 * 8192**3, bytes_read=4 * 8192**2, bytes_written=2 * 8192**2)
+    assert judge(cube, calibrated(*H200, peak=None)).measured_pct is None
+    assert judge(cube, calibrated(*H200, peak=None)).mix_pct is not None
+
+
+def test_a_copy_without_flops_needs_no_peak() -> None:
+    known = calibrated(*H200, published=False, peak=None)
+    assert judge(streamed(1, 1, 3.85e12, flops=0), known).measured_pct == pytest.approx(385 / 3.928)
+    assert judge(streamed(1, 1, 3.85e12), known).measured_pct is None
+
+
+def test_a_machine_that_was_never_calibrated_has_no_mix() -> None:
+    judged = judge(streamed(1, 1, 3.85e12), ceilings(flops=PEAK, bandwidth=4.8e12))
+    assert (judged.mix, judged.mix_pct, judged.measured_pct) == (None, None, None)
+    assert judged.mbu == pytest.approx(3.85 / 4.8)
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_more_than_the_matched_mix_is_kept_and_names_it(published: bool) -> None:
+    known = calibrated(*H200, published=published)
+    judged = judge(streamed(1, 1, 4e12), known)  # more than a copy, less than a read
+    assert judged.mix_pct == pytest.approx(400 / 3.928)
+    assert judged.excess is not None
+    assert judged.excess.startswith("above the measured copy bandwidth, the nearest mix: the machine was slower")
+    assert "warm" in str(judge(streamed(1, 1, 4e12, cache="warm"), known).excess)
+    assert judge(streamed(1, 0, 4e12), known).excess is None
+
+
+def test_more_than_the_fastest_matmul_is_kept_though_less_than_the_datasheet() -> None:
+    cube = record(flops=2 * 8192**3, bytes_read=4 * 8192**2, bytes_written=2 * 8192**2, median_s=2 * 8192**3 / 800e12)
+    assert "measured compute roof" in str(judge(cube, calibrated(*H200)).excess)
+    assert judge(cube, calibrated(*H200, peak=None)).excess is None
+
+
 def test_judged_keys_are_those_of_the_judgment() -> None:
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
     assert judged_keys(record(), known.to_dict()) == vars(judge(record(), known))
@@ -214,6 +310,7 @@ def test_judged_keys_are_those_of_the_judgment() -> None:
         "mfu",
         "mbu",
         "roofline_pct",
+        "measured_pct",
         "bound",
     ],
 )
