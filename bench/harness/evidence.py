@@ -13,7 +13,9 @@ from typing import Any
 from bench.harness.telemetry import slowdowns
 from bench.harness.timing import Samples
 from results.stats import Modes, drift, half_width, two_modes
-from roofline.ceilings import Ceiling
+from roofline.ceilings import Ceiling, Ceilings
+from roofline.model import rate
+from roofline.work import Work
 
 LEAST_TICKS = 50
 """Ticks of the clock that one sample must last: half a tick is then 1 % of it."""
@@ -40,7 +42,7 @@ STOLEN_SHARE = 0.01
 """Share of the cores' time given to other guests of the same host above which a CPU time is not the code's alone."""
 
 ABOVE_ROOF = 1.03
-"""Share of the peak above which the peak, not the kernel, needs a look: it was measured with an interval of its own."""
+"""Share of a roof above which the roof, not the kernel, needs a look: it was measured with an interval of its own."""
 
 LATE_TAIL_S = 5e-6
 """Time that the device may still be busy after the end event, beside the tick: what synchronizing itself takes."""
@@ -93,15 +95,33 @@ class Context:
     warm_s: float | None = None
     """Median of the same launches with their data in the cache."""
     memory_roof_bytes_per_s: float | None = None
-    """The fastest copy measured here, or another roof of the memory."""
+    """The most that the memory does with any mix of reads and writes: by datasheet, or the fastest mix measured."""
     peak: Ceiling | None = None
     """The most FLOP/s of the row's dtype, best at the highest clock of the device."""
     bandwidth: Ceiling | None = None
-    """The most bytes/s of the memory."""
+    """The memory bandwidth that the row is judged by: published, or measured with the mix nearest to its own."""
+    measured_peak: Ceiling | None = None
+    """The fastest matmul measured of the row's dtype, also where `peak` is a published one."""
+    mix: Ceiling | None = None
+    """The bandwidth measured with the mix nearest to the row's own, also where `bandwidth` is a published one."""
     telemetry: Mapping[str, Any] = field(default_factory=dict)
     """What `telemetry.row_telemetry` returned."""
     tail_s: float | None = None
     """Seconds from the end event to the end of all work of the device."""
+
+
+def roofs_of(ceilings: Ceilings | None, dtype: str, work: Work) -> dict[str, Any]:
+    """Return the fields of a `Context` that hold the roofs of a row: those by which the model judges its record."""
+    if ceilings is None:
+        return {}
+    roof = ceilings.bandwidth()
+    return {
+        "memory_roof_bytes_per_s": roof.value if roof else None,
+        "peak": ceilings.peak(dtype),
+        "bandwidth": ceilings.bandwidth_for(work.bytes_read, work.bytes_written),
+        "measured_peak": ceilings.measured_peak(dtype),
+        "mix": ceilings.mix(work.bytes_read, work.bytes_written),
+    }
 
 
 def flags_of(samples: Samples, context: Context) -> tuple[Flag, ...]:
@@ -169,18 +189,36 @@ def _likely_cause(times: float, counted: str) -> str:
 
 
 def above_roof(samples: Samples, context: Context) -> Flag | None:
-    """Flag more FLOP/s than the peak, where it is not impossible; more bytes/s than the memory's is `l2_suspect`."""
-    if context.flops is None or context.peak is None or physics_gate(samples, context) is not None:
+    """Flag more than a roof that the row is judged by, where it is not impossible.
+
+    The memory's roof counts unless `l2_suspect` has said more about it: warm data from the cache exceeds it too.
+    """
+    if physics_gate(samples, context) is not None:
         return None
-    reached = context.flops / samples.median_s / context.peak.value
-    if reached <= ABOVE_ROOF:
-        return None
-    was_measured = context.peak.kind == "measured"
-    return Flag(
-        "above-roof",
-        f"{100 * reached:.0f} % of the {context.peak.kind} peak",
-        "calibrate again: the machine was slower then" if was_measured else "judge it at the measured clock",
+    roofs = [(context.flops, context.peak), (context.flops, context.measured_peak)]
+    if l2_suspect(samples, context) is None:
+        roofs += [(context.bytes_moved, context.bandwidth), (context.bytes_moved, context.mix)]
+    for count, roof in roofs:
+        if count and roof and (reached := rate(count, samples.median_s) / roof.value) > ABOVE_ROOF:
+            return _above(reached, roof, samples.cache)
+    return None
+
+
+def _above(reached: float, roof: Ceiling, cache: str) -> Flag:
+    """Return the flag of a row that reached so many times a roof."""
+    was_measured = roof.kind == "measured"
+    if roof.quantity == "flops":
+        advice = "calibrate again: the machine was slower then" if was_measured else "judge it at the measured clock"
+        return Flag("above-roof", f"{100 * reached:.0f} % of the {roof.kind} peak", advice)
+    reason = f"{100 * reached:.0f} % of the {roof.kind} {roof.name} bandwidth"
+    if cache != "cold":
+        return Flag("above-roof", f"{reason}: warm data comes from the cache", "for the memory's speed, --cache cold")
+    if not was_measured:
+        return Flag("above-roof", f"{reason}, so not all bytes came from there", "check the bytes that the op counts")
+    advice = (
+        "calibrate again: the machine was slower then, unless the row's own mix of reads and writes is a faster one"
     )
+    return Flag("above-roof", f"{reason}, the mix nearest to its own", advice)
 
 
 def other_stream(tail_s: float | None, tick_s: float | None) -> Flag | None:

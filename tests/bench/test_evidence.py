@@ -1,5 +1,8 @@
 """Every flag on numbers whose answer is known, on either side of its threshold, and the words it gives."""
 
+import itertools
+from dataclasses import replace
+
 import pytest
 
 from bench.harness.evidence import (
@@ -19,12 +22,16 @@ from bench.harness.evidence import (
     physics_gate,
     power_limited,
     preempted,
+    roofs_of,
     throttled,
     tick_limited,
 )
 from bench.harness.timing import Samples
+from results.record import Record
 from results.stats import Modes
-from roofline.ceilings import Ceiling
+from roofline.ceilings import Ceiling, Ceilings
+from roofline.model import judge
+from roofline.work import Work
 
 
 def samples_of(median_s=1e-4, cache="cold", converged=True, launches=10):
@@ -186,6 +193,103 @@ def test_a_measured_ceiling_makes_no_row_invalid():
     }
     samples = samples_of(1e-3)
     assert physics_gate(samples, context_of(flops=10**12, bytes_moved=10**12, **roofs)) is None
+
+
+CALIBRATED = {"read": 4.5e12, "write": 4.28e12, "triad": 4.05e12, "copy": 3.93e12}
+"""Bytes/s of an H200, as published."""
+COUNTS = {"read": (999, 1), "write": (0, 1000), "copy": (500, 500), "triad": (2000, 1000), "between": (3000, 1000)}
+"""Megabytes read and written; the last has a mix of its own."""
+
+
+def machine(mixes, is_published, peak=None):
+    entries = [Ceiling("bandwidth", name, value, "measured", "a test") for name, value in mixes.items()]
+    entries += [Ceiling("bandwidth", "memory", 4.8e12, "datasheet", "a test")] if is_published else []
+    entries += [Ceiling("flops", "bf16", 989.4e12, "datasheet", "a test")] if is_published else []
+    return Ceilings("h", "H", (*entries, *([Ceiling("flops", "bf16", peak, "measured", "a test")] if peak else [])))
+
+
+SINGLE = [{name: value} for name, value in CALIBRATED.items()]
+
+
+@pytest.mark.parametrize("is_gpu", [True, False], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("is_published", [True, False], ids=["published", "measured"])
+@pytest.mark.parametrize("mixes", [CALIBRATED, {}, *SINGLE], ids=lambda mixes: "+".join(mixes) or "none")
+@pytest.mark.parametrize("cache_bytes", [10**6, 10**12], ids=["beyond the cache", "in the cache"])
+def test_no_row_is_above_a_roof_by_3_percent_without_a_flag(is_gpu, is_published, mixes, cache_bytes):
+    ceilings = machine(mixes, is_published, peak=795e12)
+    above = within = 0
+    for counts, flops, cache, share in itertools.product(
+        COUNTS.values(), (10**9, 10**15), ("cold", "warm"), (0.5, 0.99, 1.029, 1.031, 1.2, 40.0)
+    ):
+        work = Work(flops, *(count * 10**6 for count in counts))
+        roof = ceilings.mix(work.bytes_read, work.bytes_written) or ceilings.bandwidth()
+        least_s = max(flops / 795e12, work.bytes / roof.value if roof else 0)
+        words = {"op": "x", "provider": "torch", "dtype": "bf16", "shape": {}, "case": "x", "status": "ok"}
+        record = Record(**words, **vars(work), median_s=least_s / share, cache=cache)
+        judged = judge(record, ceilings)
+        context = Context(
+            is_gpu=is_gpu,
+            asked_cache=cache,
+            flops=flops,
+            bytes_moved=work.bytes,
+            cache_bytes=cache_bytes,
+            warm_s=least_s / share / 2,
+            **roofs_of(ceilings, "bf16", work),
+        )
+        flags = names(flags_of(samples_of(record.median_s, cache), context))
+        reached = max(judged.roofline_pct or 0, judged.measured_pct or 0, judged.mix_pct or 0, 100 * (judged.mbu or 0))
+        if max(reached, 100 * (judged.mfu or 0)) > 103:
+            assert len(set(flags) & {"above-roof", "l2-suspect", "faster-than-physics"}) >= 1, (work, cache, share)
+            above += 1
+        elif reached <= 102:
+            assert flags == [], (work, cache, share)
+            within += 1
+    assert above >= 20
+    assert within >= 20
+
+
+def test_a_row_above_its_own_mix_but_not_above_the_memory_is_no_proof_of_a_cache():
+    ceilings = machine(CALIBRATED, is_published=False)
+    copy = Work(10, 10**9, 10**9)
+    roofs = roofs_of(ceilings, "bf16", copy)
+    assert (roofs["bandwidth"].name, roofs["mix"].name, roofs["memory_roof_bytes_per_s"]) == ("copy", "copy", 4.5e12)
+    context = Context(is_gpu=True, flops=10, bytes_moved=copy.bytes, cache_bytes=10**8, **roofs)
+    (flag,) = flags_of(samples_of(copy.bytes / 4.2e12), context)  # 107 % of a copy, 93 % of a read
+    assert flag.name == "above-roof"
+    assert flag.reason == "107 % of the measured copy bandwidth, the mix nearest to its own"
+    assert "calibrate again" in flag.advice
+
+
+def test_a_published_bandwidth_hides_no_row_above_the_measured_mix():
+    copy = Work(10, 10**9, 10**9)
+    context = Context(is_gpu=True, bytes_moved=copy.bytes, cache_bytes=10**8)
+    samples = samples_of(copy.bytes / 4.2e12)
+    alone = roofs_of(machine({}, is_published=True), "bf16", copy)
+    assert flags_of(samples, replace(context, **alone)) == ()
+    roofs = roofs_of(machine(CALIBRATED, is_published=True), "bf16", copy)
+    assert roofs["bandwidth"].kind == "datasheet"
+    assert names(flags_of(samples, replace(context, **roofs))) == ["above-roof"]
+
+
+def test_warm_data_from_the_cache_is_said_to_be_that():
+    context = context_of(asked_cache="warm")
+    (flag,) = flags_of(samples_of(80e6 / 2e12, cache="warm"), context)
+    assert flag.name == "above-roof"
+    assert flag.reason == "200 % of the datasheet memory bandwidth: warm data comes from the cache"
+
+
+def test_above_the_measured_peak_below_the_published_one_is_flagged():
+    ceilings = machine({}, is_published=True, peak=795e12)
+    work = Work(10**12, 10, 10)
+    context = Context(is_gpu=True, flops=work.flops, bytes_moved=work.bytes, **roofs_of(ceilings, "bf16", work))
+    (flag,) = flags_of(samples_of(10**12 / 850e12), context)
+    assert flag.reason == "107 % of the measured peak"
+    assert flags_of(samples_of(10**12 / 800e12), context) == ()
+
+
+def test_without_ceilings_there_are_no_roofs():
+    assert roofs_of(None, "bf16", Work(1, 1, 1)) == {}
+    assert set(roofs_of(Ceilings("x", "X"), "bf16", Work(1, 1, 1)).values()) == {None}
 
 
 # ---- cold or not --------------------------------------------------------------------------------------------------
