@@ -32,7 +32,7 @@ GAP = 2
 """Spaces between two columns."""
 TABLE_COLUMNS = (
     *("op", "case", "dtype", "provider", "fill", "status", "reason", "median", "95% CI", "GFLOP/s", "GB/s", "FLOP/B"),
-    *("bound", "MFU", "MBU", "% roof", "flags"),
+    *("bound", "MFU", "MBU", "% roof", "% meas", "mix", "flags"),
 )
 """What `table_rows` returns; GFLOP/s is TFLOP/s where the fastest row reaches that."""
 FOLDED = ("flags", "reason")
@@ -172,16 +172,18 @@ def _columns(scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
         _Column("provider", lambda record, _: record.provider, "left"),
         _Column("fill", lambda record, _: record.fill or ABSENT, "left"),
         _Column("median", lambda record, _: format_time(record.median_s)),
-        _Column("95% CI", lambda record, _: _spread(record), leaves=7),
+        _Column("95% CI", lambda record, _: _spread(record), leaves=8),
         _Column(unit, lambda _, score: _scaled(score["flops_per_s"], scale)),
-        _Column("GB/s", lambda _, score: _scaled(score["bytes_per_s"], 1e9), leaves=5),
-        _Column("FLOP/B", lambda _, score: format_number(score["intensity"]), leaves=4),
-        _Column("bound", lambda _, score: score["bound"] or ABSENT, "left", leaves=6),
-        _Column("MFU", lambda _, score: format_percent(_scaled_value(score["mfu"], 0.01)), leaves=8),
-        _Column("MBU", lambda _, score: format_percent(_scaled_value(score["mbu"], 0.01)), leaves=3),
+        _Column("GB/s", lambda _, score: _scaled(score["bytes_per_s"], 1e9), leaves=6),
+        _Column("FLOP/B", lambda _, score: format_number(score["intensity"]), leaves=5),
+        _Column("bound", lambda _, score: score["bound"] or ABSENT, "left", leaves=7),
+        _Column("MFU", lambda _, score: format_percent(_scaled_value(score["mfu"], 0.01)), leaves=9),
+        _Column("MBU", lambda _, score: format_percent(_scaled_value(score["mbu"], 0.01)), leaves=4),
         _Column("% roof", lambda _, score: format_percent(score["roofline_pct"])),
-        _Column("first call", lambda record, _: format_time(record.first_call_s), leaves=2),
-        _Column("n", lambda record, _: str(len(record.samples_s) or ABSENT), leaves=1),
+        _Column("% meas", lambda _, score: format_percent(_share_of_measured(score))),
+        _Column("mix", lambda _, score: score["mix"] or ABSENT, "left", leaves=1),
+        _Column("first call", lambda record, _: format_time(record.first_call_s), leaves=3),
+        _Column("n", lambda record, _: str(len(record.samples_s) or ABSENT), leaves=2),
         _Column("flags", lambda record, _: _flags(record), "left"),
     ]
 
@@ -212,6 +214,14 @@ def _scaled(value: float | None, scale: float) -> str:
     return format_number(_scaled_value(value, scale))
 
 
+def _share_of_measured(score: Mapping[str, Any]) -> float | None:
+    """Return the share of what was measured here, None where `% roof` is the same: where nothing was published."""
+    if score["peak_kind"] == score["bandwidth_kind"] == "measured":
+        return None
+    share: float | None = score["measured_pct"]
+    return share
+
+
 def _spread(record: Record) -> str:
     """Return half the width of the confidence interval as a share of the median."""
     if record.ci95_s is None or record.median_s is None:
@@ -236,7 +246,9 @@ def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console:
     cells = {column.title: [printable(column.cell(record, score)) for record, score in scored] for column in columns}
     # A column with nothing to say costs width on every terminal.
     silent = {"flags"} if not any(cells["flags"]) else set()
-    silent |= {"fill"} if len(set(cells["fill"])) == 1 else set()
+    # So does one in which all rows say the same, or none says anything.
+    silent |= {title for title in ("fill", "mix") if len(set(cells[title])) == 1}
+    silent |= {"% meas"} if set(cells["% meas"]) == {ABSENT} else set()
     columns = [column for column in columns if column.title not in silent]
     left_out: list[str] = []
     while _width(entries := [(c.title, c.justify, cells[c.title]) for c in columns]) > console.width:

@@ -133,6 +133,61 @@ def test_above_the_roof_is_shown_with_its_cause(make_environment, make_record):
     assert "matmul 1024x1024x1024 bf16 torch: above the datasheet peak" in text
 
 
+def hardware_of(*mixes, is_published=True, peak=0.0):
+    """Return an H200: mixes in TB/s, the fastest matmul in TFLOP/s."""
+    entries = [("bandwidth", name, value * 1e12, "measured") for name, value in mixes]
+    entries += [("flops", "bf16", peak * 1e12, "measured")] if peak else []
+    entries += [("bandwidth", "memory", 4.8e12, "datasheet"), ("flops", "bf16", 989e12, "datasheet")] * is_published
+    keys = ("quantity", "name", "value", "kind")
+    return {"entries": [dict(zip(keys, entry, strict=True)) | {"source": "a test"} for entry in entries]}
+
+
+def moved(make_record, op, read, written, bytes_per_s):
+    """Return a record that moves so many bytes, with a FLOP for each, at a rate."""
+    counts = {"flops": read + written, "bytes_read": read, "bytes_written": written}
+    return make_record(op=op, case="1", median_s=(read + written) / bytes_per_s, **counts)
+
+
+MIXES = (("read", 4.5), ("write", 4.28), ("triad", 4.05), ("copy", 3.93))
+
+
+def test_a_calibrated_gpu_shows_the_share_of_what_was_measured_beside_mbu(make_environment, make_record):
+    records = [
+        moved(make_record, "relu", 10**9, 10**9, 0.98 * 3.93e12),
+        moved(make_record, "dot", 10**9, 4, 0.97 * 4.5e12),
+    ]
+    text = rendered(make_environment(hardware=hardware_of(*MIXES, peak=795)), records)
+    assert row_with(text, "median")[-8:] == ["%", "roof", "%", "meas", "mix", "first", "call", "n"]
+    assert row_with(text, "relu")[-7:-3] == ["80.2%", "80.2%", "98.0%", "copy"]  # MBU, % roof, % meas, mix
+    assert row_with(text, "dot")[-7:-3] == ["90.9%", "90.9%", "97.0%", "read"]
+
+
+def test_a_matmul_is_held_against_the_fastest_matmul_and_not_against_a_mix(make_environment, make_record):
+    cube = {"flops": 2 * 8192**3, "bytes_read": 4 * 8192**2, "bytes_written": 2 * 8192**2}
+    record = make_record(**cube, median_s=2 * 8192**3 / 780e12)
+    text = rendered(make_environment(hardware=hardware_of(*MIXES, peak=795)), [record])
+    assert row_with(text, "matmul", "1.410")[-5:-3] == ["78.9%", "98.1%"]
+
+
+def test_where_nothing_is_published_only_the_mix_is_told_and_only_where_rows_differ(make_environment, make_record):
+    copy, read = (moved(make_record, op, 10**9, w, 3.5e12) for op, w in (("relu", 10**9), ("dot", 4)))
+    environment = make_environment(hardware=hardware_of(*MIXES, is_published=False, peak=795))
+    both = rendered(environment, [copy, read])
+    assert "% meas" not in both
+    assert row_with(both, "median")[-4:] == ["mix", "first", "call", "n"]
+    assert (row_with(both, "relu")[-4], row_with(both, "dot")[-4]) == ("copy", "read")
+    assert row_with(both, "relu")[-6:-4] == ["89.1%", "89.1%"]  # of the copy, not of the envelope
+    alone = rendered(environment, [copy])
+    assert "mix" not in row_with(alone, "median")
+    assert row_with(alone, "relu")[-5:-3] == ["89.1%", "89.1%"]
+
+
+def test_a_run_from_before_mixes_were_matched_has_the_columns_that_it_had(make_environment, make_record):
+    text = rendered(make_environment(), [make_record()])
+    assert "% meas" not in text
+    assert "mix" not in row_with(text, "median")
+
+
 def test_an_interval_that_did_not_narrow_is_flagged_once(make_environment, make_record):
     assert rendered(make_environment(), [make_record(converged=False)]).count("not converged") == 1
     flagged = make_record(converged=False, flags=("not-converged",))
