@@ -93,6 +93,8 @@ def parquet_bytes(run: Run, report: Report | None = None) -> bytes:
 def write_output(path: Path, data: bytes) -> None:
     """Write a file so that it is either the old one or the whole new one, at any moment.
 
+    Folders are made where they are missing.
+
     Raises:
         StoreError: the file cannot be written.
     """
@@ -104,6 +106,7 @@ def write_output(path: Path, data: bytes) -> None:
             return
         target = path.resolve()  # the file behind a link is replaced, not the link
         unfinished = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
             _write_synced(unfinished, data)
             if target.exists():
@@ -112,8 +115,8 @@ def write_output(path: Path, data: bytes) -> None:
         finally:
             with suppress(OSError):
                 unfinished.unlink()
-    except FileNotFoundError:
-        raise StoreError(f"cannot write {path}: the folder does not exist; create it first") from None
+    except (FileExistsError, NotADirectoryError):
+        raise StoreError(f"cannot write {path}: a part of its folder is a file; choose another --output") from None
     except OSError as error:
         raise StoreError(f"cannot write {path}: {reason_of(error)}; choose another --output") from None
 

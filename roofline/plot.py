@@ -98,22 +98,28 @@ def check_path(path: Path) -> None:
     """Refuse a path that no picture can be written to, before any work is done for it.
 
     Raises:
-        PlotError: the suffix is not one of `SUFFIXES`, or the folder does not exist or may not be written to.
+        PlotError: the suffix is not one of `SUFFIXES`, or its folder can neither be written to nor be made.
     """
     if path.suffix.lower() not in SUFFIXES:
         known = ", ".join(SUFFIXES)
         raise PlotError(f"cannot tell the format of '{one_line(str(path), 200)}' by its suffix; allowed: {known}")
-    folder = path.parent
-    if not folder.is_dir():
-        raise PlotError(f"cannot write '{one_line(str(path), 200)}': the folder does not exist; create it first")
-    if path.is_dir() or not os.access(folder, os.W_OK):
-        raise PlotError(
-            f"cannot write '{one_line(str(path), 200)}': it is a folder, or its folder cannot be written to"
-        )
+    shown = one_line(str(path), 200)
+    try:
+        nearest = next(folder for folder in path.absolute().parents if folder.exists())
+        if path.is_dir():
+            raise PlotError(f"cannot write '{shown}': it is a folder; name a picture in it")
+    except OSError as error:
+        raise PlotError(f"cannot write '{shown}': {error.strerror or error}") from None
+    if not nearest.is_dir():
+        raise PlotError(f"cannot write '{shown}': a part of its folder is a file; choose another place")
+    if not os.access(nearest, os.W_OK):
+        raise PlotError(f"cannot write '{shown}': nothing can be written to {one_line(str(nearest), 200)}")
 
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, SVG or PDF, all of it or nothing; the same figure gives the same bytes.
+
+    Folders are made where they are missing.
 
     Raises:
         PlotError: the suffix is not one of `SUFFIXES`, or the file cannot be written.
@@ -130,6 +136,7 @@ def save_figure(figure: Figure, path: Path) -> None:
         if target.exists() and not target.is_file():  # a device or a pipe, which stays what it is
             target.write_bytes(content.getvalue())
             return
+        target.parent.mkdir(parents=True, exist_ok=True)
         partial.write_bytes(content.getvalue())
         partial.replace(target)
     except OSError as error:

@@ -195,9 +195,9 @@ def test_where_every_case_is_impossible_the_first_reason_stands_for_the_others(c
     [
         ("roof.jpg", "suffix; allowed: .png, .svg, .pdf"),
         ("roof", "suffix; allowed: .png, .svg, .pdf"),
-        ("nosuch/roof.png", "the folder does not exist; create it first"),
         ("folder.png", "it is a folder"),
-        ("file/roof.png", "the folder does not exist"),
+        ("file/roof.png", "a part of its folder is a file"),
+        ("file/deep/roof.png", "a part of its folder is a file"),
         ("a" * 300 + ".png", "File name too long"),
     ],
 )
@@ -263,11 +263,12 @@ def test_a_picture_that_fails_after_all_costs_the_picture_only(capsys, runs, tmp
     folder.mkdir()
     shown = session.show
 
-    def without_the_folder(*arguments):
+    def with_a_file_for_its_folder(*arguments):
         folder.rmdir()
+        folder.write_text("in the way")
         shown(*arguments)
 
-    monkeypatch.setattr(session, "show", without_the_folder)
+    monkeypatch.setattr(session, "show", with_a_file_for_its_folder)
     assert commands.here("matmul", "--shape", "64", "--plot", folder / "roof.png") == 2
     out, err = capsys.readouterr()
     assert "64x64x64" in out

@@ -355,10 +355,22 @@ def test_an_export_into_a_pipe_or_device_does_not_replace_it(tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-@pytest.mark.parametrize("place", ["none/run.csv", "", "file/run.csv"])
+def test_folders_that_are_missing_are_made(tmp_path):
+    path = tmp_path / "new" / "deep" / "run.csv"
+    write_output(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(path.parent.iterdir()) == [path]
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "other" / "target")
+    write_output(link, b"new")
+    assert (tmp_path / "other" / "target").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("place", ["file/deep/run.csv", "", "file/run.csv"])
 def test_an_export_that_cannot_be_written_is_one_line(tmp_path, place):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(StoreError) as caught:
         write_output(tmp_path / place, b"new")
     assert str(caught.value).startswith(f"cannot write {tmp_path / place}: ")
+    assert ("a part of its folder is a file" in str(caught.value)) == bool(place)
     assert "\n" not in str(caught.value)

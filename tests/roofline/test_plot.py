@@ -225,9 +225,29 @@ def test_an_unknown_suffix_is_refused_before_any_work(name: str, tmp_path: Path)
 
 def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
-    for path in (tmp_path / "none" / "a.png", tmp_path / "folder.png"):
-        with pytest.raises(PlotError, match="cannot write"):
+    (tmp_path / "file").write_text("kept")
+    for path in (tmp_path / "file" / "deep" / "a.png", tmp_path / "file" / "a.png", tmp_path / "folder.png"):
+        with pytest.raises(PlotError, match=r"cannot write .*: (it is a folder|a part of its folder is a file)"):
             check_path(path)
+        with pytest.raises(PlotError, match="cannot write"):
+            save_figure(draw("one GPU"), path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.png"]
+
+
+def test_folders_that_are_missing_are_made_for_the_picture_and_not_before(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "deep" / "a.png"
+    check_path(path)
+    assert not list(tmp_path.iterdir())
+    save_figure(draw("one GPU"), path)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda place, _: Path(place) != tmp_path)
+    with pytest.raises(PlotError, match="nothing can be written to"):
+        check_path(tmp_path / "new" / "a.png")
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
