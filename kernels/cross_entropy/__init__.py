@@ -1,0 +1,1 @@
+"""Cross-entropy of logits and labels, a loss for each row."""

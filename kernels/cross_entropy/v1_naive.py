@@ -1,0 +1,126 @@
+"""Version 1 of cross-entropy: the logits of a row are read twice, for their maximum and for the sum.
+
+Computes loss_i = log(sum_j exp(x_ij)) - x_ij at j = label_i, for logits x of shape (m, v) and labels of shape (m,),
+int64. The loss is fp32 whatever the dtype of the logits.
+
+A label of -100 gives the loss 0, whatever its row holds: it is the default `ignore_index` of torch. Any other label
+outside of 0 .. v-1 gives NaN; nothing is read for it.
+
+Bytes moved, for logits of e bytes: read m v e + 8 m, written 4 m. These are the compulsory ones: this version reads
+the logits twice, so it moves up to 2 m v e.
+
+Rounding: logits are widened to fp32, everything runs in fp32, and the loss is not rounded further.
+
+Special values, as torch: a row with NaN or +inf has the loss NaN, so has a row of nothing but -inf; a label whose logit
+is -inf has the loss +inf. `tl.max` drops NaN, but exp(NaN - max) is NaN and spoils the sum.
+
+Changed against the last version: nothing, this is the starting point, the loop that follows the formula. What is slow:
+- two reads of the row; the second comes from memory again, once the rows at work exceed L2;
+- every step has a mask, which costs the wide loads unless v and the row stride are multiples of 16;
+- the maximum of every step is exchanged between all threads before the next one counts;
+- the loads of a loop without `tl.dot` are not started ahead.
+"""
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+
+WARPS = 8
+BLOCK = 4096  # columns a step
+MAX_COLUMNS = 2**30  # a column number plus one step still fits 32 bits
+IGNORED = tl.constexpr(-100)  # the label that torch ignores by default
+
+
+@triton.jit
+def cross_entropy_masked(
+    x_ptr,  # logits, m rows of v elements, each row dense
+    labels_ptr,  # m labels
+    out_ptr,  # loss, m elements
+    v,  # elements a row; a multiple of 16 makes the loads wide
+    x_stride,  # elements from one row of x to the next; a multiple of 16 makes the loads wide
+    BLOCK: tl.constexpr,  # columns a step, a power of two
+):
+    """Write the loss of one row."""
+    row = tl.program_id(0).to(tl.int64)
+    row_ptr = x_ptr + row * x_stride
+    lanes = tl.arange(0, BLOCK)
+    highest = float("-inf")
+    for start in range(0, v, BLOCK):
+        x = tl.load(row_ptr + start + lanes, mask=start + lanes < v, other=float("-inf")).to(tl.float32)
+        highest = tl.maximum(highest, tl.max(x, axis=0))
+    total = 0.0
+    for start in range(0, v, BLOCK):
+        x = tl.load(row_ptr + start + lanes, mask=start + lanes < v, other=float("-inf")).to(tl.float32)
+        total += tl.sum(tl.exp(x - highest), axis=0)
+    label = tl.load(labels_ptr + row)
+    picked = tl.load(row_ptr + label, mask=(label >= 0) & (label < v), other=float("nan")).to(tl.float32)
+    loss = (highest - picked) + tl.log(total)
+    tl.store(out_ptr + row, tl.where(label == IGNORED, 0.0, loss))
+
+
+VARIANTS: dict[torch.dtype, Variant] = {
+    dtype: Variant(
+        kernel=cross_entropy_masked,
+        constants={"BLOCK": BLOCK},
+        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        op="cross-entropy",
+        dtype=name,
+        shape_class="any v",
+        types={"labels_ptr": "*i64", "out_ptr": "*fp32"},
+        elements=BLOCK,
+        bytes=BLOCK * dtype.itemsize,
+    )
+    for dtype, name in DTYPES.items()
+}
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return every variant compiled for an architecture, 80 for sm_80; here they are the same for all."""
+    return tuple(VARIANTS.values())
+
+
+def _require_companion(label: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, logits: torch.Tensor) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
+    if tensor.dtype != dtype:
+        raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; {dtype} is needed")
+    if tensor.device != logits.device:
+        raise ValueError(f"{label}: {name} is on {tensor.device}, logits on {logits.device}; use one device")
+    if tensor.data_ptr() % ALIGNMENT_BYTES:
+        raise ValueError(
+            f"{label}: {name} does not start at a multiple of {ALIGNMENT_BYTES} bytes; pass no offset view"
+        )
+    require_contiguous(label, **{name: tensor})
+    require_shape(label, name, tensor, logits.shape[:1])
+
+
+def _row_stride(label: str, logits: torch.Tensor) -> int:
+    if logits.dim() != 2:
+        raise ValueError(f"{label}: logits has shape {tuple(logits.shape)}; two dimensions are needed, (m, v)")
+    m, v = logits.shape
+    stride = logits.stride(0) if m > 1 else v
+    if (v > 1 and logits.stride(1) != 1) or stride < v:
+        raise ValueError(
+            f"{label}: logits of shape {(m, v)} has strides {logits.stride()}; rows must be dense and must not overlap"
+        )
+    if not 1 <= v <= MAX_COLUMNS:
+        raise ValueError(f"{label}: logits has {v} columns; 1 to {MAX_COLUMNS} are supported")
+    return stride
+
+
+def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Tensor) -> None:
+    label = "cross-entropy v1"
+    require_tensors(label, logits=logits)
+    stride = _row_stride(label, logits)
+    _require_companion(label, "labels", labels, torch.int64, logits)
+    _require_companion(label, "out", out, torch.float32, logits)
+    m, v = logits.shape
+    if m:
+        VARIANTS[logits.dtype].launch(m, logits, labels, out, v, stride)
+
+
+KERNELS: dict[str, Callable[..., None]] = {"cross-entropy": _cross_entropy}

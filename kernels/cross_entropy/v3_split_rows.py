@@ -1,0 +1,312 @@
+"""Version 3 of cross-entropy: as version 2, and where rows are few, several programs share one.
+
+Computes loss_i = log(sum_j exp(x_ij)) - x_ij at j = label_i, for logits x of shape (m, v) and labels of shape (m,),
+int64. The loss is fp32 whatever the dtype of the logits.
+
+A label of -100 gives the loss 0, whatever its row holds: it is the default `ignore_index` of torch. Any other label
+outside of 0 .. v-1 gives NaN; nothing is read for it.
+
+Bytes moved, for logits of e bytes: read m v e + 8 m, written 4 m. The logit of the label is fetched once more, 32 bytes
+a row, which is not counted, nor are 8 bytes written and read again for each program of a shared row.
+
+Rounding: logits are widened to fp32, everything runs in fp32, and the loss is not rounded further. The maximum and the
+logit are subtracted before the logarithm is added, so that an offset common to a row costs no digits of its loss.
+e^d is taken as 2^(d log2(e)) of the difference d from the maximum, never of x itself: folding the maximum into one
+multiply-add is an instruction less, but where that add is not fused, logits near 10^4 lose three digits.
+
+Special values, as torch: a row with NaN or +inf has the loss NaN, so has a row of nothing but -inf; a label whose logit
+is -inf has the loss +inf. `tl.max` drops NaN, but the exponential of NaN is NaN and spoils the sum. The running maximum
+starts at the lowest finite number, because -inf - -inf, in a row that only begins with -inf, would be NaN.
+
+The programs of a shared row write a maximum and a sum each; a second, tiny launch adds them up in an order that hangs
+on the shape alone. So the result is the same in every run, but may differ in its last bits from that of a row that is
+not shared, such as the same row in a batch of more rows.
+
+Changed against the last version, and why: below 264 rows, two for each multiprocessor of an H100, version 2 leaves
+memory bandwidth unused, and with one row all multiprocessors but one. Here a row is then cut into up to 32 pieces of at
+least one step of the loop. With rows enough nothing is split and there is one launch, of the kernel of version 2.
+
+What it leaves out: the second launch costs its few microseconds where the first lasts as few; a last program to arrive
+could combine the pieces instead, for the price of a counter that has to be zeroed. `out` and two small buffers for
+the pieces are all it writes; the buffers are taken from torch's allocator in every call.
+"""
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+
+WARPS = 8
+DEPTH = 4  # elements of each lane in one step
+STAGES = 3  # steps in flight
+PROGRAMS_WANTED = 264  # two for each multiprocessor of an H100 SXM
+MAX_SPLITS = 32  # programs of one row
+MAX_COLUMNS = 2**30  # a column number plus one step still fits 32 bits
+UNIT = tl.constexpr(16)  # elements; what Triton takes as known of an aligned number
+EDGES = tl.constexpr(32)  # room for what is left of a piece at both ends
+
+IGNORED = tl.constexpr(-100)  # the label that torch ignores by default
+LOG2_E = tl.constexpr(1.4426950408889634)  # log2(e)
+LOWEST = tl.constexpr(-3.4028234663852886e38)  # of fp32
+
+
+@triton.jit
+def piece_cuts(
+    first,  # offset of the first element, int64
+    count,  # elements
+):
+    """Cut a piece at multiples of UNIT: start and length of the body, then positions and mask of what is beside it."""
+    last = first + count
+    body = (first + UNIT - 1) // UNIT * UNIT
+    units = tl.maximum(last // UNIT - body // UNIT, 0)
+    length = units.to(tl.int32) * UNIT
+    lanes = tl.arange(0, EDGES)
+    is_head = lanes < UNIT
+    edges = tl.where(is_head, first + lanes, last // UNIT * UNIT + lanes - UNIT)
+    # Where the whole piece lies between two multiples of UNIT, it is all head.
+    return body, length, edges, (edges < last) & ((edges < body) == is_head)
+
+
+@triton.jit
+def running(
+    highest,  # maximum so far, a lane
+    total,  # sum so far of exponentials of the difference from it, a lane
+    x,  # DEPTH further elements of each lane
+):
+    """Take a step of elements into the running maximum and sum of each lane."""
+    x = x.to(tl.float32)
+    higher = tl.maximum(highest, tl.max(x, axis=0))
+    e = tl.exp2((x - higher[None, :]) * LOG2_E)
+    return higher, total * tl.exp2((highest - higher) * LOG2_E) + tl.sum(e, axis=0)
+
+
+@triton.jit
+def top_and_total(
+    x_ptr,  # logits
+    first,  # offset of the piece's first element, int64
+    count,  # elements of the piece
+    DEPTH: tl.constexpr,
+    LANES: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Return the maximum of a piece of a row, and the sum of exponentials of the difference from it."""
+    STEP: tl.constexpr = DEPTH * LANES
+    body, length, edges, edge_inside = piece_cuts(first, count)
+    lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    full = length // STEP * STEP
+    x_body = x_ptr + body
+    highest = tl.full((LANES,), LOWEST, tl.float32)
+    total = tl.zeros((LANES,), tl.float32)
+    for start in tl.range(0, full, STEP, num_stages=STAGES):
+        x = tl.load(x_body + start + lanes, eviction_policy="evict_first")
+        highest, total = running(highest, total, x)
+    x_rest = tl.load(x_body + full + lanes, mask=lanes < length - full, other=float("-inf"))
+    highest, total = running(highest, total, x_rest)
+    x_edge = tl.load(x_ptr + edges, mask=edge_inside, other=float("-inf")).to(tl.float32)
+
+    top = tl.maximum(tl.max(highest, axis=0), tl.max(x_edge, axis=0))
+    of_lanes = tl.sum(total * tl.exp2((highest - top) * LOG2_E), axis=0)
+    return top, of_lanes + tl.sum(tl.exp2((x_edge - top) * LOG2_E), axis=0)
+
+
+@triton.jit
+def label_and_logit(
+    x_ptr,  # logits
+    labels_ptr,  # m labels
+    row,  # int64
+    v,  # elements a row
+    x_stride,  # elements from one row of x to the next
+):
+    """Return the label of a row and its logit in fp32, NaN where the row has none."""
+    label = tl.load(labels_ptr + row)
+    inside = (label >= 0) & (label < v)
+    return label, tl.load(x_ptr + row * x_stride + label, mask=inside, other=float("nan")).to(tl.float32)
+
+
+@triton.jit
+def loss_of(
+    label,
+    picked,  # its logit
+    top,  # maximum of the row
+    total,  # sum of exponentials of the difference from it
+):
+    """Return the loss of a row."""
+    return tl.where(label == IGNORED, 0.0, (top - picked) + tl.log(total))
+
+
+@triton.jit(do_not_specialize=["v", "x_stride"])
+def cross_entropy_whole(
+    x_ptr,  # logits, m rows of v elements, each row dense
+    labels_ptr,  # m labels
+    out_ptr,  # loss, m elements
+    v,  # elements a row, not specialized: one binary serves every v
+    x_stride,  # elements from one row of x to the next
+    DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
+    LANES: tl.constexpr,  # a power of two; one widest access for each thread
+    STAGES: tl.constexpr,  # steps of the loop in flight
+):
+    """Write the loss of one row."""
+    row = tl.program_id(0).to(tl.int64)
+    # Asked for before the loop, so that its two round trips to memory are over when the loop is.
+    label, picked = label_and_logit(x_ptr, labels_ptr, row, v, x_stride)
+    top, total = top_and_total(x_ptr, row * x_stride, v, DEPTH, LANES, STAGES)
+    tl.store(out_ptr + row, loss_of(label, picked, top, total))
+
+
+@triton.jit(do_not_specialize=["v", "x_stride", "splits", "chunk"])
+def cross_entropy_partial(
+    x_ptr,  # logits, m rows of v elements, each row dense
+    tops_ptr,  # maximum of each piece, m rows of `splits` elements
+    totals_ptr,  # sum of each piece, m rows of `splits` elements
+    v,  # elements a row
+    x_stride,  # elements from one row of x to the next
+    splits,  # pieces a row
+    chunk,  # elements a piece, but for the last of a row, which may be shorter but not empty
+    DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
+    LANES: tl.constexpr,  # a power of two; one widest access for each thread
+    STAGES: tl.constexpr,  # steps of the loop in flight
+):
+    """Write the maximum and the sum of one piece of a row."""
+    program = tl.program_id(0).to(tl.int64)
+    row = program // splits
+    begin = (program - row * splits) * chunk
+    first = row * x_stride + begin
+    top, total = top_and_total(x_ptr, first, tl.minimum(v - begin, chunk), DEPTH, LANES, STAGES)
+    tl.store(tops_ptr + program, top)
+    tl.store(totals_ptr + program, total)
+
+
+@triton.jit(do_not_specialize=["v", "x_stride", "splits"])
+def cross_entropy_finish(
+    x_ptr,  # logits, m rows of v elements, each row dense
+    labels_ptr,  # m labels
+    tops_ptr,  # maximum of each piece, m rows of `splits` elements
+    totals_ptr,  # sum of each piece, m rows of `splits` elements
+    out_ptr,  # loss, m elements
+    v,  # elements a row
+    x_stride,  # elements from one row of x to the next
+    splits,  # pieces a row
+    MAX_SPLITS: tl.constexpr,  # at least `splits`, a power of two
+):
+    """Write the loss of one row from the maxima and sums of its pieces."""
+    row = tl.program_id(0).to(tl.int64)
+    label, picked = label_and_logit(x_ptr, labels_ptr, row, v, x_stride)
+    lanes = tl.arange(0, MAX_SPLITS)
+    inside = lanes < splits
+    tops = tl.load(tops_ptr + row * splits + lanes, mask=inside, other=LOWEST)
+    totals = tl.load(totals_ptr + row * splits + lanes, mask=inside, other=0.0)
+    top = tl.max(tops, axis=0)
+    total = tl.sum(totals * tl.exp2((tops - top) * LOG2_E), axis=0)
+    tl.store(out_ptr + row, loss_of(label, picked, top, total))
+
+
+def _reading(dtype: torch.dtype, part: str) -> Variant:
+    lanes = WARPS * 32 * ALIGNMENT_BYTES // dtype.itemsize
+    whole = part == "whole"
+    step = DEPTH * lanes
+    return Variant(
+        kernel=cross_entropy_whole if whole else cross_entropy_partial,
+        constants={"DEPTH": DEPTH, "LANES": lanes, "STAGES": STAGES},
+        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        op="cross-entropy",
+        dtype=DTYPES[dtype],
+        part=part,
+        shape_class=f"m >= {PROGRAMS_WANTED} or v <= {step}" if whole else f"m < {PROGRAMS_WANTED}, v > {step}",
+        types={"labels_ptr": "*i64", "out_ptr": "*fp32"} if whole else {"tops_ptr": "*fp32", "totals_ptr": "*fp32"},
+        elements=step,
+        bytes=step * dtype.itemsize,
+    )
+
+
+def _finish(dtype: torch.dtype) -> Variant:
+    reading = _reading(dtype, "partial")
+    return Variant(
+        kernel=cross_entropy_finish,
+        constants={"MAX_SPLITS": MAX_SPLITS},
+        options={"num_warps": 1, "enable_fp_fusion": True},
+        op="cross-entropy",
+        dtype=DTYPES[dtype],
+        part="finish",
+        shape_class=reading.shape_class,
+        types={"labels_ptr": "*i64", "tops_ptr": "*fp32", "totals_ptr": "*fp32", "out_ptr": "*fp32"},
+        elements=1,
+        bytes=8 + 4,  # its label and its loss
+    )
+
+
+VARIANTS: dict[tuple[torch.dtype, str], Variant] = {
+    (dtype, part): _finish(dtype) if part == "finish" else _reading(dtype, part)
+    for dtype in DTYPES
+    for part in ("whole", "partial", "finish")
+}
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return every variant compiled for an architecture, 80 for sm_80; here they are the same for all."""
+    return tuple(VARIANTS.values())
+
+
+def split(m: int, v: int, step: int) -> tuple[int, int]:
+    """Return into how many pieces a row is cut, and the elements of each; the last may be shorter.
+
+    Args:
+        m: Rows.
+        v: Elements a row.
+        step: Elements of one step of the loop, which is the least worth a program.
+    """
+    wanted = min(triton.cdiv(PROGRAMS_WANTED, m), triton.cdiv(v, step), MAX_SPLITS)
+    chunk = triton.cdiv(triton.cdiv(v, wanted), UNIT.value) * UNIT.value
+    return triton.cdiv(v, chunk), chunk
+
+
+def _require_companion(label: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, logits: torch.Tensor) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
+    if tensor.dtype != dtype:
+        raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; {dtype} is needed")
+    if tensor.device != logits.device:
+        raise ValueError(f"{label}: {name} is on {tensor.device}, logits on {logits.device}; use one device")
+    if tensor.data_ptr() % ALIGNMENT_BYTES:
+        raise ValueError(
+            f"{label}: {name} does not start at a multiple of {ALIGNMENT_BYTES} bytes; pass no offset view"
+        )
+    require_contiguous(label, **{name: tensor})
+    require_shape(label, name, tensor, logits.shape[:1])
+
+
+def _row_stride(label: str, logits: torch.Tensor) -> int:
+    if logits.dim() != 2:
+        raise ValueError(f"{label}: logits has shape {tuple(logits.shape)}; two dimensions are needed, (m, v)")
+    m, v = logits.shape
+    stride = logits.stride(0) if m > 1 else v
+    if (v > 1 and logits.stride(1) != 1) or stride < v:
+        raise ValueError(
+            f"{label}: logits of shape {(m, v)} has strides {logits.stride()}; rows must be dense and must not overlap"
+        )
+    if not 1 <= v <= MAX_COLUMNS:
+        raise ValueError(f"{label}: logits has {v} columns; 1 to {MAX_COLUMNS} are supported")
+    return stride
+
+
+def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Tensor) -> None:
+    label = "cross-entropy v3"
+    require_tensors(label, logits=logits)
+    stride = _row_stride(label, logits)
+    _require_companion(label, "labels", labels, torch.int64, logits)
+    _require_companion(label, "out", out, torch.float32, logits)
+    m, v = logits.shape
+    if m == 0:
+        return
+    splits, chunk = split(m, v, VARIANTS[logits.dtype, "whole"].elements)
+    if splits == 1:
+        VARIANTS[logits.dtype, "whole"].launch(m, logits, labels, out, v, stride)
+        return
+    tops, totals = (torch.empty((m, splits), dtype=torch.float32, device=logits.device) for _ in range(2))
+    VARIANTS[logits.dtype, "partial"].launch(m * splits, logits, tops, totals, v, stride, splits, chunk)
+    VARIANTS[logits.dtype, "finish"].launch(m, logits, labels, tops, totals, out, v, stride, splits)
+
+
+KERNELS: dict[str, Callable[..., None]] = {"cross-entropy": _cross_entropy}

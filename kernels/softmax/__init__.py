@@ -1,0 +1,1 @@
+"""Softmax along the rows of a matrix."""

@@ -1,0 +1,99 @@
+"""Version 1 of softmax: a whole row as one power-of-two block under a mask.
+
+Computes out_ij = exp(x_ij - max_k x_ik) / sum_k exp(x_ik - max_l x_il) for x of shape (m, n), along the last axis.
+
+Bytes moved, for elements of e bytes: read m n e, written m n e. Rows may lie further apart than n elements.
+
+Rounding: operands are widened to fp32, everything runs in fp32, the result is rounded once, to the nearest even.
+
+Special values, as torch: a row with NaN or +inf is NaN, -inf gives 0, a row of nothing but -inf is NaN. `tl.max` drops
+NaN, but exp(NaN - max) is NaN and spoils the sum of its row, and by it the row.
+
+Changed against the last version: nothing, this is the starting point, the kernel that textbooks show. What the
+compiler makes of it, for sm_80, sm_90 and sm_100:
+- the mask costs the wide accesses of every row, not only of its end, unless n is a multiple of 16;
+- so does a row stride that is no multiple of 16: no row but the first is known to be aligned;
+- at 65,536 columns the 1024 threads of a program have 64 registers each for 64 elements each, so the row is spilled to
+  local memory, which is memory traffic that no model of bytes sees.
+
+What it leaves out: rows of more than 65,536 elements, which it refuses; several short rows for one program.
+"""
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import DTYPES, Variant, require_shape, require_tensors
+
+WARPS = {1024: 4, 2048: 4, 4096: 8, 8192: 8, 16384: 16, 32768: 16, 65536: 32}  # by elements of the block
+
+
+@triton.jit
+def softmax_masked(
+    x_ptr,  # input, m rows of n elements, each row dense
+    out_ptr,  # output, m rows of n elements, each row dense
+    n,  # elements a row; a multiple of 16 makes the accesses wide
+    x_stride,  # elements from one row of x to the next; a multiple of 16 makes the loads wide
+    out_stride,  # elements from one row of out to the next; a multiple of 16 makes the stores wide
+    BLOCK: tl.constexpr,  # at least n, a power of two
+):
+    """Write the softmax of one row."""
+    row = tl.program_id(0).to(tl.int64)
+    lanes = tl.arange(0, BLOCK)
+    inside = lanes < n
+    x = tl.load(x_ptr + row * x_stride + lanes, mask=inside, other=float("-inf")).to(tl.float32)
+    exponentials = tl.exp(x - tl.max(x, axis=0))
+    total = tl.sum(exponentials, axis=0)
+    tl.store(out_ptr + row * out_stride + lanes, exponentials / total, mask=inside)
+
+
+VARIANTS: dict[tuple[torch.dtype, int], Variant] = {
+    (dtype, block): Variant(
+        kernel=softmax_masked,
+        constants={"BLOCK": block},
+        options={"num_warps": warps, "enable_fp_fusion": True},
+        op="softmax",
+        dtype=name,
+        shape_class=f"n <= {block}",
+        elements=block,
+        bytes=2 * block * dtype.itemsize,
+    )
+    for dtype, name in DTYPES.items()
+    for block, warps in WARPS.items()
+}
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return every variant compiled for an architecture, 80 for sm_80; here they are the same for all."""
+    return tuple(VARIANTS.values())
+
+
+def _row_stride(label: str, name: str, tensor: torch.Tensor) -> int:
+    m, n = tensor.shape
+    stride = tensor.stride(0) if m > 1 else n
+    if (n > 1 and tensor.stride(1) != 1) or stride < n:
+        raise ValueError(
+            f"{label}: {name} of shape {(m, n)} has strides {tensor.stride()}; rows must be dense and must not overlap"
+        )
+    return stride
+
+
+def _softmax(x: torch.Tensor, *, out: torch.Tensor) -> None:
+    label = "softmax v1"
+    require_tensors(label, x=x, out=out)
+    if x.dim() != 2:
+        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (m, n)")
+    require_shape(label, "out", out, x.shape)
+    m, n = x.shape
+    x_stride, out_stride = _row_stride(label, "x", x), _row_stride(label, "out", out)
+    if n > max(WARPS):
+        raise ValueError(f"{label}: x has {n} columns; at most {max(WARPS)} are supported (softmax v2 takes more)")
+    if out.numel() == 0:
+        return
+    block = min(size for size in WARPS if size >= n)
+    VARIANTS[x.dtype, block].launch(m, x, out, n, x_stride, out_stride)
+
+
+KERNELS: dict[str, Callable[..., None]] = {"softmax": _softmax}

@@ -1,0 +1,237 @@
+"""Version 2 of softmax: every width, 16 bytes an access wherever a row starts and ends, and no spill.
+
+Computes out_ij = exp(x_ij - max_k x_ik) / sum_k exp(x_ik - max_l x_il) for x of shape (m, n), along the last axis.
+
+Bytes moved, for elements of e bytes: read m n e, written m n e. Rows of more than 32,768 elements are read a second
+time, from L2 as far as it still holds them; those reads are not counted.
+
+Rounding: operands are widened to fp32 and everything runs in fp32. e^d is taken as 2^(d log2(e)) of the difference d
+from the maximum, never of x itself: folding the maximum into one multiply-add is an instruction less, but where that
+add is not fused, logits near 10^4 lose three digits. A row is divided once; its elements are multiplied by the
+reciprocal and rounded once to the dtype of out, to the nearest even.
+
+Special values, as torch: a row with NaN or +inf is NaN, -inf gives 0, a row of nothing but -inf is NaN. `tl.max` drops
+NaN, but the exponential of NaN is NaN and spoils the sum of its row. The running maximum starts at the lowest finite
+number, because -inf - -inf, in a row that only begins with -inf, would be NaN.
+
+Changed against the last version, and why:
+- A row is cut where addresses are multiples of 16 elements: a body, and fewer than 16 elements at either end. The
+  body is accessed 16 bytes a thread, whatever n and the strides are; version 1 falls back to 8 accesses of 2 bytes
+  where it should need one. Only stores into rows shifted against those of x, `(x_stride - out_stride) % 16 != 0`,
+  stay narrow, since no register holds 16 bytes that are neighbors in both.
+- At most 64 elements a thread. The 65,536 elements that 1024 threads of version 1 hold are spilled.
+- Longer rows are read in steps that keep a running maximum and a running sum for each lane, so the first pass needs
+  no exchange between threads (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018). The second
+  pass walks back from the end of the row, where L2 still holds what was read last. One program of 16 warps fills most
+  of a multiprocessor, so that few rows compete for L2.
+
+What it leaves out: rows shared between programs, so fewer rows than multiprocessors leave some idle; reading the next
+row while this one is reduced; several short rows for one program.
+"""
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_shape, require_tensors
+
+WARPS = {256: 1, 1024: 1, 2048: 2, 4096: 4, 8192: 8, 16384: 16, 32768: 16}  # by elements of a row held in registers
+WALK_WARPS = 16
+DEPTH = 4  # elements of each lane in one step
+STAGES = 3  # steps in flight
+MAX_COLUMNS = 2**30  # a column number plus one step still fits 32 bits
+UNIT = tl.constexpr(16)  # elements; what Triton takes as known of an aligned number
+EDGES = tl.constexpr(32)  # room for what is left of a row at both ends
+
+LOG2_E = tl.constexpr(1.4426950408889634)  # log2(e)
+LOWEST = tl.constexpr(-3.4028234663852886e38)  # of fp32
+
+
+@triton.jit
+def row_cuts(
+    first,  # offset of the row's first element, int64
+    n,  # elements a row
+):
+    """Cut a row at multiples of UNIT: start and length of the body, then positions and mask of the elements beside."""
+    last = first + n
+    body = (first + UNIT - 1) // UNIT * UNIT
+    units = tl.maximum(last // UNIT - body // UNIT, 0)
+    length = units.to(tl.int32) * UNIT
+    lanes = tl.arange(0, EDGES)
+    is_head = lanes < UNIT
+    edges = tl.where(is_head, first + lanes, last // UNIT * UNIT + lanes - UNIT)
+    # Where the whole row lies between two multiples of UNIT, it is all head.
+    return body, length, edges, (edges < last) & ((edges < body) == is_head)
+
+
+@triton.jit
+def out_shift(
+    row,  # int64
+    x_stride,
+    out_stride,
+    ALIKE: tl.constexpr,  # whether the difference of the strides is a multiple of UNIT
+):
+    """Return by how many elements a row of out starts behind the same row of x."""
+    shift = row * out_stride - row * x_stride
+    return shift // UNIT * UNIT if ALIKE else shift
+
+
+@triton.jit(do_not_specialize=["n", "x_stride", "out_stride"])
+def softmax_row(
+    x_ptr,  # input, m rows of n elements, each row dense
+    out_ptr,  # output, m rows of n elements, each row dense
+    n,  # elements a row, not specialized: one binary serves every n
+    x_stride,  # elements from one row of x to the next
+    out_stride,  # elements from one row of out to the next
+    ALIKE: tl.constexpr,  # whether the difference of the strides is a multiple of UNIT
+    BLOCK: tl.constexpr,  # at least n, a power of two
+):
+    """Write the softmax of one row that fits the registers of a program."""
+    row = tl.program_id(0).to(tl.int64)
+    body, length, edges, edge_inside = row_cuts(row * x_stride, n)
+    lanes = tl.arange(0, BLOCK)
+    inside = lanes < length
+    x = tl.load(x_ptr + body + lanes, mask=inside, other=float("-inf")).to(tl.float32)
+    x_edge = tl.load(x_ptr + edges, mask=edge_inside, other=float("-inf")).to(tl.float32)
+    highest = tl.maximum(tl.max(x, axis=0), tl.max(x_edge, axis=0))
+    e = tl.exp2((x - highest) * LOG2_E)
+    e_edge = tl.exp2((x_edge - highest) * LOG2_E)
+    scale = 1.0 / (tl.sum(e, axis=0) + tl.sum(e_edge, axis=0))
+    shift = out_shift(row, x_stride, out_stride, ALIKE)
+    tl.store(out_ptr + (body + shift) + lanes, e * scale, mask=inside)
+    tl.store(out_ptr + shift + edges, e_edge * scale, mask=edge_inside)
+
+
+@triton.jit
+def running(
+    highest,  # maximum so far, a lane
+    total,  # sum so far of exponentials of the difference from it, a lane
+    x,  # DEPTH further elements of each lane
+):
+    """Take a step of elements into the running maximum and sum of each lane."""
+    x = x.to(tl.float32)
+    higher = tl.maximum(highest, tl.max(x, axis=0))
+    e = tl.exp2((x - higher[None, :]) * LOG2_E)
+    return higher, total * tl.exp2((highest - higher) * LOG2_E) + tl.sum(e, axis=0)
+
+
+@triton.jit(do_not_specialize=["n", "x_stride", "out_stride"])
+def softmax_walk(
+    x_ptr,  # input, m rows of n elements, each row dense
+    out_ptr,  # output, m rows of n elements, each row dense
+    n,  # elements a row, not specialized: one binary serves every n
+    x_stride,  # elements from one row of x to the next
+    out_stride,  # elements from one row of out to the next
+    ALIKE: tl.constexpr,  # whether the difference of the strides is a multiple of UNIT
+    DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
+    LANES: tl.constexpr,  # a power of two; one widest access for each thread
+    STAGES: tl.constexpr,  # steps of the loops in flight
+):
+    """Write the softmax of one row in two passes, the second from the end of the row to its start."""
+    STEP: tl.constexpr = DEPTH * LANES
+    row = tl.program_id(0).to(tl.int64)
+    body, length, edges, edge_inside = row_cuts(row * x_stride, n)
+    lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    full = length // STEP * STEP
+    inside = lanes < length - full
+    x_body = x_ptr + body
+
+    highest = tl.full((LANES,), LOWEST, tl.float32)
+    total = tl.zeros((LANES,), tl.float32)
+    for start in tl.range(0, full, STEP, num_stages=STAGES):
+        x = tl.load(x_body + start + lanes, eviction_policy="evict_last")
+        highest, total = running(highest, total, x)
+    x_rest = tl.load(x_body + full + lanes, mask=inside, other=float("-inf"))
+    highest, total = running(highest, total, x_rest)
+    x_edge = tl.load(x_ptr + edges, mask=edge_inside, other=float("-inf")).to(tl.float32)
+
+    top = tl.maximum(tl.max(highest, axis=0), tl.max(x_edge, axis=0))
+    e_edge = tl.exp2((x_edge - top) * LOG2_E)
+    row_total = tl.sum(total * tl.exp2((highest - top) * LOG2_E), axis=0) + tl.sum(e_edge, axis=0)
+    scale = 1.0 / row_total
+    shift = out_shift(row, x_stride, out_stride, ALIKE)
+    out_body = out_ptr + (body + shift)
+    tl.store(out_ptr + shift + edges, e_edge * scale, mask=edge_inside)
+    tl.store(out_body + full + lanes, tl.exp2((x_rest.to(tl.float32) - top) * LOG2_E) * scale, mask=inside)
+    for back in tl.range(0, full, STEP, num_stages=STAGES):
+        start = full - STEP - back
+        x_again = tl.load(x_body + start + lanes, eviction_policy="evict_first").to(tl.float32)
+        tl.store(out_body + start + lanes, tl.exp2((x_again - top) * LOG2_E) * scale, eviction_policy="evict_first")
+
+
+def _row_variant(dtype: torch.dtype, block: int, alike: bool) -> Variant:
+    return Variant(
+        kernel=softmax_row,
+        constants={"ALIKE": alike, "BLOCK": block},
+        options={"num_warps": WARPS[block], "enable_fp_fusion": True},
+        op="softmax",
+        dtype=DTYPES[dtype],
+        shape_class=f"n <= {block}" + ("" if alike else ", out shifted"),
+        elements=block,
+        bytes=2 * block * dtype.itemsize,
+    )
+
+
+def _walk_variant(dtype: torch.dtype, alike: bool) -> Variant:
+    lanes = WALK_WARPS * 32 * ALIGNMENT_BYTES // dtype.itemsize
+    return Variant(
+        kernel=softmax_walk,
+        constants={"ALIKE": alike, "DEPTH": DEPTH, "LANES": lanes, "STAGES": STAGES},
+        options={"num_warps": WALK_WARPS, "enable_fp_fusion": True},
+        op="softmax",
+        dtype=DTYPES[dtype],
+        shape_class=f"n > {max(WARPS)}" + ("" if alike else ", out shifted"),
+        elements=DEPTH * lanes,
+        bytes=2 * DEPTH * lanes * dtype.itemsize,
+    )
+
+
+ROWS: dict[tuple[torch.dtype, int, bool], Variant] = {
+    (dtype, block, alike): _row_variant(dtype, block, alike)
+    for dtype in DTYPES
+    for block in WARPS
+    for alike in (True, False)
+}
+WALKS: dict[tuple[torch.dtype, bool], Variant] = {
+    (dtype, alike): _walk_variant(dtype, alike) for dtype in DTYPES for alike in (True, False)
+}
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return every variant compiled for an architecture, 80 for sm_80; here they are the same for all."""
+    return (*ROWS.values(), *WALKS.values())
+
+
+def _row_stride(label: str, name: str, tensor: torch.Tensor) -> int:
+    m, n = tensor.shape
+    stride = tensor.stride(0) if m > 1 else n
+    if (n > 1 and tensor.stride(1) != 1) or stride < n:
+        raise ValueError(
+            f"{label}: {name} of shape {(m, n)} has strides {tensor.stride()}; rows must be dense and must not overlap"
+        )
+    return stride
+
+
+def _softmax(x: torch.Tensor, *, out: torch.Tensor) -> None:
+    label = "softmax v2"
+    require_tensors(label, x=x, out=out)
+    if x.dim() != 2:
+        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (m, n)")
+    require_shape(label, "out", out, x.shape)
+    m, n = x.shape
+    x_stride, out_stride = _row_stride(label, "x", x), _row_stride(label, "out", out)
+    if n > MAX_COLUMNS:
+        raise ValueError(f"{label}: x has {n} columns; at most {MAX_COLUMNS} are supported")
+    if out.numel() == 0:
+        return
+    alike = (x_stride - out_stride) % UNIT.value == 0
+    if n > max(WARPS):
+        variant = WALKS[x.dtype, alike]
+    else:
+        variant = ROWS[x.dtype, min(block for block in WARPS if block >= n), alike]
+    variant.launch(m, x, out, n, x_stride, out_stride)
+
+
+KERNELS: dict[str, Callable[..., None]] = {"softmax": _softmax}
