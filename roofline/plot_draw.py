@@ -9,6 +9,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from roofline.labels import Candidate, Placer, Spot, along_line, around_point, box_around, boxes_along
+from roofline.plot_mixes import MIX_WIDTH, mix_ends, mixes_label, places_below, thin_mixes
 from roofline.plot_scene import (
     Flat,
     Point,
@@ -106,6 +107,9 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
     groups = _groups(scene.flats)
     for slope in scene.slopes:
         _draw_slope(scene, slope, sheet, placer)
+    mixes = thin_mixes(scene)
+    for mix in mixes:
+        _draw_mix(mix, scene.flats, sheet, placer)
     for group in groups:
         _draw_group(group, sheet, placer)
     for _, series in groupby(sorted(scene.points, key=_size_order), key=lambda point: point.series):
@@ -120,8 +124,10 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
     for slope in scene.slopes:
         ends = _on_sheet(sheet, _slope_ends(scene, slope, sheet))
         standing.append(_label_line(sheet, placer, slope_label(slope, scene), ends, 0.42, INK))
-    off_line = sum(place is None or place.leader is not None for place in standing)
-    cramped = off_line + _label_ridges(scene.flats, sheet, placer)
+    cramped = _label_ridges(scene.flats, sheet, placer)
+    if mixes:
+        standing.append(_label_mixes(mixes, scene.flats, sheet, placer))
+    cramped += sum(place is None or place.leader is not None for place in standing)
     unlabeled, missed = _label_points(scene, sheet, placer)
     return Labeling(cramped + missed, unlabeled, standing.count(None))
 
@@ -163,6 +169,22 @@ def _draw_slope(scene: Scene, slope: Slope, sheet: Sheet, placer: Placer) -> Non
     sheet.plot(ends, **_line(INK, slope.bandwidth.kind, slope.machine), zorder=3)
     _mark_line(sheet, ends, INK, slope.machine)
     placer.block("line", boxes_along(*_on_sheet(sheet, ends)))
+
+
+def _draw_mix(mix: Slope, flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> None:
+    ends = mix_ends(mix, flats, sheet.view)
+    sheet.plot(ends, color=MUTED, linewidth=MIX_WIDTH, zorder=2.5)
+    placer.block("line", boxes_along(*_on_sheet(sheet, ends)))
+
+
+def _label_mixes(mixes: Sequence[Slope], flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> Candidate | None:
+    """Write the names and values of the thin lines below the lowest of them, and return their place."""
+    text = mixes_label(mixes)
+    ends = _on_sheet(sheet, mix_ends(mixes[-1], flats, sheet.view))
+    found = placer.place(places_below(*ends, sheet.measure(text, POINT_PT), liked=0.42))
+    if found:
+        _write_label(sheet, found, text, POINT_PT, MUTED)
+    return found
 
 
 def _draw_group(group: list[Flat], sheet: Sheet, placer: Placer) -> None:

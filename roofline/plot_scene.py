@@ -350,6 +350,7 @@ def caption(scene: Scene, unlabeled: int, unlabeled_roofs: int) -> str:
     parts = []
     if scene.points:
         share = ", share of the roof" if any(point.roofline_pct is not None for point in scene.points) else ""
+        share += " at its own mix of reads and writes" if share and _judged_by_mix(scene) else ""
         parts += [*_provenance(scene), f"Labels: shape{share}", "Bars: 95 % CI of the median"]
     elif "datasheet" in scene.kinds:
         parts.append("Dense peaks, without structured sparsity")
@@ -365,6 +366,12 @@ def caption(scene: Scene, unlabeled: int, unlabeled_roofs: int) -> str:
         parts.append("Not drawn: " + ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()))
     parts += [plain(m.ceilings.note, 160) for m in scene.machines if m.ceilings.note]
     return " ".join(f"{part.rstrip('.')}." for part in parts)
+
+
+def _judged_by_mix(scene: Scene) -> bool:
+    """Return whether the share of the roof is that of the mix nearest to a record's own, and not of the envelope."""
+    roofs = [(m.ceilings.bandwidth(), m.ceilings.mixes()) for m in scene.machines if m.records]
+    return any(roof is not None and roof.kind == "measured" and len(mixes) > 1 for roof, mixes in roofs)
 
 
 def _provenance(scene: Scene) -> list[str]:

@@ -39,6 +39,15 @@ BOTH = H200.with_entries(
 )
 
 
+def calibrated(known: Ceilings, mixes: dict[str, float]) -> Ceilings:
+    return known.with_entries(Ceiling("bandwidth", name, value, "measured", "a test") for name, value in mixes.items())
+
+
+H100_MIXES = {"read": 3.0e12, "write": 2.9e12, "triad": 2.78e12, "copy": 2.66e12}
+CPU_MIXES = {"read": 60e9, "write": 25e9, "triad": 45e9, "copy": 40e9}
+"""Bytes/s, apart and in another order than on a GPU."""
+
+
 def environment(**changes: Any) -> Environment:
     values: dict[str, Any] = {
         "run_id": "20261120T210312Z-0123456789",
@@ -104,6 +113,13 @@ def crowd() -> tuple[Record, ...]:
     return tuple(records)
 
 
+def streams(share: float) -> tuple[Record, ...]:
+    """Return relu and two others just below the roof of a copy."""
+    return tuple(elementwise(op, 2**28, flops, share) for op, flops in (("relu", 1), ("silu", 5), ("gelu", 20)))
+
+
+CUBES = tuple(matmul(n, "bf16", f) for n, f in ((1024, 300e12), (2048, 520e12), (4096, 640e12), (8192, 690e12)))
+
 SCENES: dict[str, tuple[list[PlotMachine], list[str] | None]] = {
     "one GPU": ([PlotMachine(H100)], None),
     "three GPUs": ([PlotMachine(H100), PlotMachine(A100), PlotMachine(H200)], None),
@@ -125,6 +141,31 @@ SCENES: dict[str, tuple[list[PlotMachine], list[str] | None]] = {
             PlotMachine(A100, tuple(matmul(n, "bf16", n * 4e10) for n in (1024, 4096, 7000))),
         ],
         ["bf16"],
+    ),
+    "mixes under a datasheet": (
+        [
+            PlotMachine(
+                calibrated(H100, H100_MIXES).with_entries(
+                    [
+                        Ceiling("flops", "bf16", 700e12, "measured", "a test"),
+                        Ceiling("flops", "fp32", 52e12, "measured", "a test"),
+                    ]
+                ),
+                streams(0.54) + CUBES,
+                (environment(),),
+            )
+        ],
+        None,
+    ),
+    "mixes of a CPU": (
+        [
+            PlotMachine(
+                calibrated(CPU, CPU_MIXES),
+                streams(0.008) + tuple(matmul(n, "bf16", f) for n, f in ((256, 410e9), (512, 700e9), (1024, 860e9))),
+                (environment(),),
+            )
+        ],
+        ["bf16", "fp32"],
     ),
     "no bandwidth": ([PlotMachine(Ceilings("g", "G", H100.entries[:2]))], None),
     "no peak": ([PlotMachine(Ceilings("g", "G", H100.entries[-1:]), (matmul(64, "bf16", 1e12),))], None),
@@ -190,6 +231,11 @@ def roofs(figure: Figure) -> list[Line2D]:
 def ends(line: Line2D) -> Ends:
     (x0, x1), (y0, y1) = line.get_data()
     return (x0, y0), (x1, y1)
+
+
+def thin(figure: Figure) -> list[Line2D]:
+    """Return the lines of the mixes, at the layer below the roofs."""
+    return [line for line in figure.axes[0].lines if line.get_zorder() == 2.5]
 
 
 def flats(figure: Figure) -> list[Line2D]:

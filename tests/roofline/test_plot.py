@@ -12,10 +12,15 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from plot_scenes import (
+    A100,
     CPU,
+    CPU_MIXES,
     H100,
+    H100_MIXES,
     SCENES,
+    calibrated,
     draw,
     ends,
     environment,
@@ -26,6 +31,7 @@ from plot_scenes import (
     matmul,
     roofs,
     spots,
+    thin,
     words,
 )
 
@@ -98,6 +104,57 @@ def test_every_point_is_in_the_axes(figure: Figure) -> None:
     for x, y in spots(figure):
         assert axes.get_xlim()[0] < x < axes.get_xlim()[1]
         assert axes.get_ylim()[0] < y < axes.get_ylim()[1]
+
+
+# Mixes of reads and writes
+
+
+def bandwidths(lines: list[Line2D]) -> list[float]:
+    return [y / x for line in lines for x, y in ends(line)[:1]]
+
+
+@pytest.mark.parametrize(
+    ("name", "mixes", "peak"),
+    [("mixes under a datasheet", H100_MIXES, 700e12), ("mixes of a CPU", CPU_MIXES, 930e9)],
+)
+def test_mixes_are_thin_lines_of_their_bandwidth_below_the_envelope(
+    name: str, mixes: dict[str, float], peak: float
+) -> None:
+    drawn = draw(name)
+    lines, slopes = thin(drawn), [line for line in roofs(drawn) if line not in flats(drawn)]
+    assert bandwidths(lines) == pytest.approx(sorted(mixes.values(), reverse=True)[1:])
+    assert max(mixes.values()) in [pytest.approx(value) for value in bandwidths(slopes)]
+    for line in lines:
+        start, end = ends(line)
+        assert end[1] / end[0] == pytest.approx(start[1] / start[0])
+        assert end[1] == pytest.approx(peak)  # ends at the highest measured peak
+        assert line.get_linewidth() < min(slope.get_linewidth() for slope in slopes) / 2
+
+
+def test_a_lonely_mix_or_none_and_an_overlay_have_no_thin_lines() -> None:
+    for name in ("one GPU", "a crowd", "a CPU with points"):
+        assert not thin(draw(name))
+    many = calibrated(H100, H100_MIXES)
+    assert thin(draw_roofline([PlotMachine(many)], ["bf16"]))
+    assert not thin(draw_roofline([PlotMachine(many), PlotMachine(A100)], ["bf16"]))
+
+
+def test_mixes_without_a_peak_leave_the_axes() -> None:
+    slopes = Ceilings("g", "G", calibrated(Ceilings("g", "G"), CPU_MIXES).entries)
+    drawn = draw_roofline([PlotMachine(slopes, (matmul(64, "bf16", 2e11),))])
+    top, right = drawn.axes[0].get_ylim()[1], drawn.axes[0].get_xlim()[1]
+    assert len(thin(drawn)) == 3
+    for line in thin(drawn):
+        x, y = ends(line)[1]
+        assert y == pytest.approx(top) or x == pytest.approx(right)
+
+
+def test_the_share_at_a_point_is_that_of_its_own_mix() -> None:
+    said = words(draw("mixes of a CPU"))
+    assert "relu 2²⁸ 96 %" in said  # 0.008 x 4.8 TB/s are 38.4 of a copy's 40 GB/s, and 64 % of the envelope
+    assert "share of the roof at its own mix of reads and writes." in last_line(draw("mixes of a CPU"))
+    assert "own mix" not in last_line(draw("mixes under a datasheet"))
+    assert "own mix" not in last_line(draw("a CPU with points"))
 
 
 # Points

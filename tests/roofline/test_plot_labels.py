@@ -13,6 +13,7 @@ from plot_scenes import (
     CPU,
     H100,
     SCENES,
+    calibrated,
     corners,
     draw,
     environment,
@@ -29,6 +30,8 @@ from plot_scenes import (
 
 from roofline.labels import Candidate, Placer, along_line, around_point
 from roofline.plot import PlotMachine, draw_roofline
+from roofline.plot_mixes import mixes_label, thin_mixes
+from roofline.plot_scene import build_scene
 
 
 @pytest.fixture(scope="module", params=SCENES)
@@ -90,6 +93,26 @@ def test_every_roof_has_a_label_with_value_and_kind() -> None:
         assert said.count(label) == 1
     for value in (412, 323, 206, 177):
         assert f"ridge {value}" in said
+
+
+def test_the_thin_lines_share_a_label_below_the_lowest_of_them() -> None:
+    for name, label, lowest in (
+        ("mixes under a datasheet", "write 2.9, triad 2.78, copy 2.66 TB/s", 2.66e12),
+        ("mixes of a CPU", "triad 45, copy 40, write 25 GB/s", 25e9),
+    ):
+        drawn = draw(name)
+        (text,) = (text for text in labels_in(drawn) if text.get_text() == label)
+        assert text.get_rotation() == pytest.approx(45, abs=0.01)
+        places = drawn.axes[0].transData.inverted().transform(corners(drawn, text))
+        assert all(y / x < lowest for x, y in places)
+        assert not any("Without a label" in word and "roof" in word for word in words(drawn))
+
+
+def test_mixes_of_different_units_are_told_each_with_its_own() -> None:
+    known = calibrated(CPU, {"read": 1.2e12, "write": 900e9})
+    assert mixes_label(thin_mixes(build_scene([PlotMachine(known)]))) == "write 900, copy 45 GB/s"
+    apart = calibrated(CPU, {"read": 2e12, "write": 1.2e12})
+    assert mixes_label(thin_mixes(build_scene([PlotMachine(apart)]))) == "write 1.2 TB/s, copy 45 GB/s"
 
 
 def test_labels_along_a_slope_are_turned_with_it() -> None:
