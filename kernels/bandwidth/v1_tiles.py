@@ -221,6 +221,27 @@ def variant(name: str, config: Config) -> Variant:
     return Variant(KERNELS[name], constants, {"num_warps": config.warps, "enable_fp_fusion": True})
 
 
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return what an audit looks at, the same for every architecture.
+
+    Of the many configurations it is the largest tile, which needs most registers, and one with a hint to the cache.
+    """
+    operands = {"read": 1, "write": 1, "copy": 2, "triad": 3, "cache-read": 1}
+    largest, hinted = Config(8, 8), Config(8, 4, policy="streaming")
+    chosen = [(name, largest) for name in KERNELS] + [(name, hinted) for name in KERNELS if name != "cache-read"]
+    return tuple(
+        replace(
+            variant(name, config),
+            op=name,
+            dtype="int32",
+            shape_class=f"{config.warps} warps, {config.accesses} x 16 B, {config.policy}",
+            elements=config.block,
+            bytes=WORD_BYTES * operands[name] * config.block,
+        )
+        for name, config in chosen
+    )
+
+
 def read(x: torch.Tensor, *, out: torch.Tensor, config: Config) -> None:
     """Write the sum of what each program reads to the first words of `out`; together they are the sum of `x`.
 

@@ -15,7 +15,7 @@ the fixed point to the other. A chain that settled would draw less power than re
 Changed against the last version: nothing, this is the starting point.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -96,6 +96,25 @@ def variant(config: Config) -> Variant:
         kernel=fma_kernel,
         constants={"BLOCK": config.block, "UNROLL": UNROLL},
         options={"num_warps": config.warps, "enable_fp_fusion": True},
+    )
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return what an audit looks at, the same for every architecture: fewest and most chains in each dtype.
+
+    An element is one step of one chain; memory moves nothing for it.
+    """
+    chosen = {config.chains: config for config in CONFIGS if config.warps == 8}
+    return tuple(
+        replace(
+            variant(config),
+            op="fma",
+            dtype=name,
+            shape_class=f"{config.chains} chains, {config.warps} warps",
+            elements=config.block * UNROLL,
+        )
+        for config in chosen.values()
+        for name in NAMES.values()
     )
 
 

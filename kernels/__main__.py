@@ -1,0 +1,134 @@
+"""python -m kernels: the shipped Triton kernels, and what the compiler makes of them or of yours, with no GPU."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from kernels.audit import output
+from kernels.audit.errors import AuditError
+
+USAGE, INTERRUPTED = 2, 130
+
+EXAMPLES = """examples:
+  python -m kernels list                                    every operation and version
+  python -m kernels audit gelu --arch sm_90                 all versions of one operation on a Hopper GPU
+  python -m kernels audit norm/v2 --dtype bf16 --format md
+  python -m kernels audit matmul --arch sm_90 --sass        the loop that takes the time, as machine code
+  python -m kernels audit --check                           hold all against the recorded figures
+  python -m kernels audit mine.py:scale_kernel --signature 'x_ptr=*bf16:16,out_ptr=*bf16:16,n=i32' \\
+      --constexpr BLOCK=1024 --elements 1024 --bytes 4096
+
+exit codes: 0 done, 1 --check found something worse, 2 a wrong value, 130 interrupted
+"""
+
+AUDIT = """Compile kernels ahead of time, for GPUs that need not be here, and read the machine code. Nothing is run.
+Sizes of a shipped kernel are unknown where it does not let Triton specialize them, multiples of 16 where it does."""
+
+SIGNATURE = """types of the arguments, in their order or by name: '*bf16:16,*bf16:16,i32' or 'x_ptr=*bf16:16,n=i32';
+':16' is what Triton knows of a pointer or size that is a multiple of 16; without it nothing is known, as of odd ones"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        output.say(f"{self.prog}: error: {message}; see {self.prog} --help")
+        sys.exit(USAGE)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    args = _parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except AuditError as error:
+        output.say(f"{args.prog}: error: {error}")
+        return USAGE
+    except KeyboardInterrupt:
+        output.say(f"{args.prog}: interrupted")
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m kernels",
+        description=__doc__.partition(": ")[2],
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    show = commands.add_parser("list", help="families, operations, versions", description="Print the shipped kernels.")
+    show.add_argument("--format", choices=output.FORMATS, default="table")
+    show.set_defaults(run=_list, prog=show.prog)
+    audit = commands.add_parser("audit", help="compile and read the machine code", description=AUDIT, epilog=EXAMPLES,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    audit.set_defaults(run=_audit, prog=audit.prog)
+    _add_choices(audit)
+    _add_own_kernel(audit)
+    return parser
+
+
+def _add_choices(audit: argparse.ArgumentParser) -> None:
+    audit.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="family, operation, either with /v2 behind it, or path/to/file.py:kernel; none: all shipped kernels",
+    )
+    for option, help_text in {
+        "--arch": "architectures, sm_90; default: sm_80, sm_90 and sm_100",
+        "--dtype": "dtypes, bf16; default: all",
+        "--version": "versions, v2; default: all",
+        "--gpu": "slugs of GPUs whose clock and bandwidth make the bound; default: one for each architecture",
+    }.items():
+        audit.add_argument(option, action="extend", type=_comma_list, default=[], metavar="LIST", help=help_text)
+    audit.add_argument("--format", choices=output.FORMATS, default="table")
+    audit.add_argument("--odd-sizes", action="store_true", help="compile for sizes of which nothing is known")
+    audit.add_argument("--sass", action="store_true", help="print the hot loop, or the hot path where there is no loop")
+    audit.add_argument("--check", action="store_true", help="exit 1 where something is worse than recorded")
+    audit.add_argument("--record", action="store_true", help="record these figures as the golden ones")
+
+
+def _add_own_kernel(audit: argparse.ArgumentParser) -> None:
+    own = audit.add_argument_group("for a kernel of your own")
+    own.add_argument("--signature", metavar="TYPES", help=SIGNATURE)
+    own.add_argument("--constexpr", metavar="NAME=VALUE,...", help="constants of the kernel, BLOCK=1024")
+    own.add_argument("--num-warps", type=_positive, default=4, metavar="N", help="default: 4")
+    own.add_argument("--num-stages", type=_positive, default=3, metavar="N", help="default: 3")
+    own.add_argument(
+        "--fp-fusion",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="whether a product and a sum may become one instruction; default: yes",
+    )
+    own.add_argument("--elements", type=_positive, metavar="N", help="elements of one program on one hot pass")
+    own.add_argument("--bytes", type=_positive, metavar="N", help="bytes that memory moves for them")
+
+
+def _comma_list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number above 0")
+    return int(text)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from kernels.audit.catalog import listing
+
+    rows = listing()
+    output.print_out(output.render(rows, args.format, tuple(rows[0]), {}))
+    return 0
+
+
+def _audit(args: argparse.Namespace) -> int:
+    from kernels.audit.command import run
+
+    return run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Machine code as `nvdisasm` and `cuobjdump` list it, and what each instruction does.
+
+Names of instructions: CUDA Binary Utilities, "Instruction Set Reference", https://docs.nvidia.com/cuda/cuda-binary-utilities/.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+TMA = "tma"
+"""Stands for the width of an access by the tensor memory accelerator, which moves a tile in one instruction."""
+
+MMA = frozenset(
+    (
+        *("HMMA", "IMMA", "DMMA", "BMMA", "QMMA", "OMMA"),  # of a warp
+        *("HGMMA", "IGMMA", "QGMMA", "BGMMA"),  # of a warpgroup, sm_90
+        *("UTCHMMA", "UTCIMMA", "UTCQMMA", "UTCOMMA"),  # tcgen05, sm_100
+    )
+)
+LOADS = frozenset(("LDG", "LDGSTS"))
+STORES = frozenset(("STG",))
+TMA_LOADS = frozenset(("UTMALDG", "UBLKCP"))
+TMA_STORES = frozenset(("UTMASTG", "UTMAREDG"))
+SPILLS = frozenset(("LDL", "STL"))
+DOUBLE = frozenset(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "DMMA"))
+RELATIVE = frozenset(("BRA", "BSSY", "CALL", "WARPSYNC"))  # name an address of the code
+NARROW = {"U8": 8, "S8": 8, "U16": 16, "S16": 16}
+
+INSTRUCTION = re.compile(
+    r"^\s+/\*(?P<address>[0-9a-f]{4,})\*/\s+"
+    r"(?P<predicate>@!?U?P[T\d]\w*\s+)?(?P<opcode>[A-Z][\w.]*)(?P<operands>[^;]*);",
+    re.MULTILINE,
+)
+TARGET = re.compile(r"\b0x([0-9a-f]+)\s*$")
+
+Width = int | Literal["tma"]
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction, as listed."""
+
+    address: int
+    opcode: str
+    """With its modifiers, `LDG.E.128`."""
+    predicate: str = ""
+    """The condition in front, `@!P0`, or nothing."""
+    operands: str = ""
+
+    @property
+    def base(self) -> str:
+        """The opcode without modifiers."""
+        return self.opcode.partition(".")[0]
+
+    @property
+    def modifiers(self) -> list[str]:
+        """What follows the opcode."""
+        return self.opcode.split(".")[1:]
+
+    @property
+    def is_padding(self) -> bool:
+        """Whether it only fills space."""
+        return self.base == "NOP"
+
+    @property
+    def target(self) -> int | None:
+        """Where a branch goes; None for what is no branch, or one to an address in a register."""
+        found = TARGET.search(self.operands) if self.base in ("BRA", "JMP") else None
+        return int(found[1], 16) if found else None
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether the next instruction may follow although this one is a branch or an exit."""
+        condition = re.search(r"!?\bU?[PR]\d", self.operands) or {"DIV", "CONV"} & set(self.modifiers)
+        return bool(self.predicate and self.predicate not in ("@PT", "@UPT")) or bool(self.target and condition)
+
+    @property
+    def access(self) -> tuple[str, Width] | None:
+        """`load` or `store` of global memory, and the bits one thread moves with it; None for anything else."""
+        if self.base in TMA_LOADS:
+            return ("store" if self.opcode.endswith(".G.S") else "load"), TMA
+        if self.base in TMA_STORES:
+            return "store", TMA
+        if self.base in LOADS | STORES:
+            return ("load" if self.base in LOADS else "store"), self._bits()
+        return None
+
+    @property
+    def spill_bytes(self) -> int:
+        """Bytes one thread moves to or from its stack."""
+        return self._bits() // 8 if self.base in SPILLS else 0
+
+    @property
+    def is_double(self) -> bool:
+        """Whether it computes in double precision, or converts to or from it."""
+        return self.base in DOUBLE or bool({"F64", "RCP64H", "RSQ64H"} & set(self.modifiers))
+
+    def _bits(self) -> int:
+        for modifier in self.modifiers:
+            if modifier in ("64", "128", "256"):
+                return int(modifier)
+            if modifier in NARROW:
+                return NARROW[modifier]
+        return 32
+
+    def moved(self, by: int) -> "Instruction":
+        """Return the same instruction at another address, with the addresses it names moved along."""
+        operands = self.operands
+        if self.base in RELATIVE:
+            operands = TARGET.sub(lambda hit: f"0x{int(hit[1], 16) + by:x}", operands)
+        return Instruction(self.address + by, self.opcode, self.predicate, operands)
+
+    def __str__(self) -> str:
+        return f"/*{self.address:04x}*/  {self.predicate:5} {self.opcode} {self.operands}".rstrip()
+
+
+def parse(listing: str) -> list[Instruction]:
+    """Return the instructions of a listing by `nvdisasm` or `cuobjdump`.
+
+    Raises:
+        ValueError: There is none.
+    """
+    found = [
+        Instruction(int(hit["address"], 16), hit["opcode"], (hit["predicate"] or "").strip(), hit["operands"].strip())
+        for hit in INSTRUCTION.finditer(listing)
+    ]
+    if not found:
+        raise ValueError("no instruction in the listing")
+    return found
+
+
+def without_padding(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """Return instructions without the padding and the branch to itself behind the last exit."""
+    found = list(instructions)
+    while len(found) > 1 and (found[-1].is_padding or found[-1].target == found[-1].address):
+        found.pop()
+    return found
+
+
+def count(instructions: Iterable[Instruction]) -> int:
+    """Return how many instructions there are; a NOP is none."""
+    return sum(not instruction.is_padding for instruction in instructions)
+
+
+def widths(instructions: Iterable[Instruction], kind: str) -> Counter[Width]:
+    """Return how many accesses of each width there are, `load`s or `store`s."""
+    return Counter(item.access[1] for item in instructions if item.access and item.access[0] == kind)
+
+
+def main_width(found: Counter[Width]) -> Width | None:
+    """Return the width that moves most bits; TMA before all others, None where there is no access."""
+    if TMA in found:
+        return TMA
+    return max(found, key=lambda width: (found[width] * width, width), default=None)
+
+
+def narrowest(found: Counter[Width]) -> Width | None:
+    """Return the narrowest width; TMA counts as the widest."""
+    return min(found, key=lambda width: (width == TMA, 0 if width == TMA else width), default=None)
+
+
+def mma_kind(instructions: Sequence[Instruction]) -> str | None:
+    """Return the tensor-core instruction that occurs most often; None where there is none."""
+    found = Counter(item.base for item in instructions if item.base in MMA)
+    return found.most_common(1)[0][0] if found else None

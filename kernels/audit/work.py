@@ -1,0 +1,107 @@
+"""Many kernels compiled at once, in processes of their own."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+from kernels.audit import compiling, limits, reading, rows
+from kernels.audit.catalog import Choice
+
+FEW = 6  # kernels are compiled sooner here than processes are started
+CHUNK = 12  # kernels of one task: the disassembler starts once for them
+QUIET_S = 2.0
+REPORT_EVERY_S = 10.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One variant to audit."""
+
+    choice: Choice
+    gpu: str
+    known_sizes: bool = True
+    """Whether whole numbers that Triton may specialize are multiples of 16."""
+    with_listing: bool = False
+
+
+def audit(jobs: Sequence[Job]) -> list[rows.Row]:
+    """Compile variants in this process and return their rows.
+
+    Raises:
+        AuditError: One of them does not compile.
+    """
+    compiled = []
+    for job in jobs:
+        choice, variant = job.choice, job.choice.variant
+        source = compiling.source_of(variant, known_sizes=job.known_sizes)
+        compiled.append(compiling.compile_ahead(variant.kernel, source, choice.arch, variant.options))
+    unique = {item.hash: item for item in compiled}  # two operations may share a kernel
+    binaries = dict(zip(unique, reading.read_back(list(unique.values())), strict=True))
+    return [_row(job, binaries[item.hash]) for job, item in zip(jobs, compiled, strict=True)]
+
+
+def _row(job: Job, binary: reading.Binary) -> rows.Row:
+    choice, variant = job.choice, job.choice.variant
+    subject = rows.Subject(
+        kernel=choice.kernel,
+        version=choice.version.name,
+        dtype=variant.dtype,
+        options=variant.options,
+        part=variant.part,
+        shape_class=variant.shape_class,
+        elements=variant.elements or None,
+        bytes=variant.bytes,
+    )
+    return rows.row(subject, binary, choice.arch, limits.gpu(job.gpu), job.with_listing)
+
+
+def audit_all(jobs: Sequence[Job]) -> list[rows.Row]:
+    """Compile variants on all cores of this process and return their rows in order; progress goes to stderr.
+
+    Raises:
+        AuditError: One of them does not compile.
+    """
+    if len(jobs) <= FEW:
+        return rows.ordered(audit(jobs))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    size = max(1, min(CHUNK, -(-len(jobs) // cores)))
+    chunks = [jobs[start : start + size] for start in range(0, len(jobs), size)]
+    found: list[rows.Row] = []
+    # Threads of torch and the compiler do not survive a fork, so each process starts afresh.
+    workers = ProcessPoolExecutor(min(cores, len(chunks)), mp_context=get_context("spawn"))
+    with workers as pool, _progress(len(jobs)) as step:
+        try:
+            for done in as_completed([pool.submit(audit, chunk) for chunk in chunks]):
+                found += done.result()
+                step(len(found))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return rows.ordered(found)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """Say on stderr how far it is, once it takes longer than two seconds."""
+    started = time.monotonic()
+    said = started + QUIET_S - REPORT_EVERY_S
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+
+    def step(count: int) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if sys.stderr is None or now - said < (0.2 if is_terminal and now - started > QUIET_S else REPORT_EVERY_S):
+            return
+        said = now
+        print(f"compiled {count} of {total} kernels", end="\r" if is_terminal else "\n", file=sys.stderr, flush=True)
+
+    try:
+        yield step
+    finally:
+        if is_terminal:
+            print("\x1b[2K", end="\r", file=sys.stderr, flush=True)
