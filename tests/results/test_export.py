@@ -167,6 +167,8 @@ def test_the_frame_has_a_row_for_each_record_and_its_samples(run):
         "float64",
         "boolean",
     )
+    # Where nothing was measured these are empty, and of the same dtypes.
+    assert (str(frame["mix"].dtype), str(frame["mix_pct"].dtype)) == ("string", "float64")
 
 
 def test_the_frame_of_no_record_has_the_same_columns(make_environment, tmp_path):

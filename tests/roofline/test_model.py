@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from results.judge import JUDGED_KEYS
 from results.record import Record
 from roofline import model
 from roofline.ceilings import Ceiling, Ceilings
@@ -297,6 +298,7 @@ def test_judged_keys_are_those_of_the_judgment() -> None:
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
     assert judged_keys(record(), known.to_dict()) == vars(judge(record(), known))
     assert judged_keys(record(), {})["mfu"] is None
+    assert tuple(judged_keys(record(), {})) == JUDGED_KEYS  # none is lost on its way to a table
 
 
 @pytest.mark.parametrize(
