@@ -1,0 +1,1 @@
+"""Normalization of the rows of a matrix: RMSNorm, LayerNorm, and RMSNorm of a residual sum."""

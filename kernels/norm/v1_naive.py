@@ -1,0 +1,195 @@
+"""Version 1 of the row norms, as textbooks have them: one row a program, in one block under one mask.
+
+Computes, for each row x of n elements (w weight, b bias, r residual; means are over the row):
+
+    rmsnorm             y = x / sqrt(mean(x^2) + 1e-6) * w
+    layernorm           y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + 1e-5) * w + b
+    residual-rmsnorm    out[0] = x + r, rounded to the dtype; out[1] = rmsnorm of out[0] as stored
+
+Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019); Ba, Kiros and Hinton, "Layer
+Normalization" (2016); 1e-6 is the eps of Llama and Gemma, 1e-5 that of torch.nn.LayerNorm.
+
+Bytes moved, for m rows of elements of e bytes: read (m n + n) e, by layernorm (m n + 2 n) e, by residual-rmsnorm
+(2 m n + n) e; written m n e, by residual-rmsnorm 2 m n e.
+
+Rounding: all in fp32, the product with the weight too, and one rounding at the end, the order of Gemma. Llama
+rounds before it multiplies by the weight; that is not computed here. The residual sum is rounded once and
+read as rounded, so the result is that of a residual-add and an rmsnorm one after the other. The variance is that of
+the centered values, so nothing cancels in it; but the mean itself is rounded to fp32, and a row around 1e4 is
+off by up to 5e-4 before it is scaled.
+
+Changed against the last version: nothing, this is the starting point. It already reads each element once, and
+has 64-bit offsets. Its faults stay on record:
+- a fixed number of warps. A thread holds 4 elements of a row of 1024 and 256 of a row of 65,536. On sm_90 that takes
+  20 to 27 registers for 1024 columns and 121 to 240 for 16,384; from 32,768 on some spill, and at 65,536 all do: 568
+  bytes of stack a thread for rmsnorm in bf16, 7344 for layernorm in fp32;
+- an n that is no multiple of 16, or a row stride that is none, costs every 16-byte access of every row;
+- up to half of a block is idle, and rows beyond 65,536 columns are refused.
+"""
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import DTYPES, Variant, require_contiguous, require_shape, require_tensors
+
+RMS_EPS = 1e-6
+LAYER_EPS = 1e-5
+WARPS = 8
+BLOCKS = (1024, 2048, 4096, 8192, 16384, 32768, 65536)  # columns; a row takes the smallest that holds it
+
+
+@triton.jit
+def rms_row(
+    x_ptr,  # x, one row of n elements a program
+    w_ptr,  # weight, n elements
+    out_ptr,  # y, as many rows
+    n,  # columns, at most BLOCK; a multiple of 16 makes accesses wide
+    x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
+    out_stride,  # the same of y
+    EPS: tl.constexpr,  # added to the mean of squares
+    BLOCK: tl.constexpr,  # a power of two
+):
+    """Write the RMSNorm of one row of x."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < n
+    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    w = tl.load(w_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x) / n + EPS)
+    tl.store(out_ptr + row * out_stride + columns, x * scale * w, mask=inside)
+
+
+@triton.jit
+def residual_rms_row(
+    x_ptr,  # x, one row of n elements a program
+    residual_ptr,  # r, as many rows
+    w_ptr,  # weight, n elements
+    out_ptr,  # sum and y, as many rows each
+    n,  # columns, at most BLOCK; a multiple of 16 makes accesses wide
+    x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
+    residual_stride,  # the same of r
+    out_stride,  # the same of sum and y
+    plane,  # elements from the sum to y; a multiple of 16 makes stores of y wide
+    EPS: tl.constexpr,  # added to the mean of squares
+    BLOCK: tl.constexpr,  # a power of two
+):
+    """Write the rounded sum of one row of x and r, and its RMSNorm."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < n
+    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0)
+    r = tl.load(residual_ptr + row * residual_stride + columns, mask=inside, other=0.0)
+    w = tl.load(w_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    rounded = (x.to(tl.float32) + r.to(tl.float32)).to(x.dtype)
+    out_ptrs = out_ptr + row * out_stride + columns
+    tl.store(out_ptrs, rounded, mask=inside)
+    h = rounded.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(h * h) / n + EPS)
+    tl.store(out_ptrs + plane, h * scale * w, mask=inside)
+
+
+@triton.jit
+def layer_row(
+    x_ptr,  # x, one row of n elements a program
+    w_ptr,  # weight, n elements
+    b_ptr,  # bias, n elements
+    out_ptr,  # y, as many rows
+    n,  # columns, at most BLOCK; a multiple of 16 makes accesses wide
+    x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
+    out_stride,  # the same of y
+    EPS: tl.constexpr,  # added to the variance
+    BLOCK: tl.constexpr,  # a power of two
+):
+    """Write the LayerNorm of one row of x."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < n
+    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    w = tl.load(w_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(b_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    d = tl.where(inside, x - tl.sum(x) / n, 0.0)
+    scale = tl.rsqrt(tl.sum(d * d) / n + EPS)
+    tl.store(out_ptr + row * out_stride + columns, d * scale * w + b, mask=inside)
+
+
+_KERNEL_AND_EPS = {
+    "rmsnorm": (rms_row, RMS_EPS),
+    "layernorm": (layer_row, LAYER_EPS),
+    "residual-rmsnorm": (residual_rms_row, RMS_EPS),
+}
+
+VARIANTS: dict[tuple[str, torch.dtype, int], Variant] = {
+    (op, dtype, block): Variant(
+        kernel=kernel,
+        constants={"EPS": eps, "BLOCK": block},
+        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        op=op,
+        dtype=DTYPES[dtype],
+        shape_class=f"n <= {block}",
+        elements=block,
+        bytes=block * dtype.itemsize * (4 if op == "residual-rmsnorm" else 2),
+    )
+    for op, (kernel, eps) in _KERNEL_AND_EPS.items()
+    for dtype in DTYPES
+    for block in BLOCKS
+}
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return everything this file compiles, the same for every architecture.
+
+    `elements` of residual-rmsnorm are those of one matrix, where it writes two.
+    """
+    return tuple(VARIANTS.values())
+
+
+def _row_stride(label: str, name: str, matrix: torch.Tensor) -> int:
+    """Return the stride of rows, 0 of a single one; refuse rows that are not dense or that overlap."""
+    m, n = matrix.shape
+    if (n > 1 and matrix.stride(1) != 1) or (m > 1 and matrix.stride(0) < n):
+        raise ValueError(
+            f"{label}: {name} of shape {(m, n)} has strides {matrix.stride()}; rows must be dense and must not overlap"
+        )
+    return matrix.stride(0) if m > 1 else 0
+
+
+def _launch(op: str, matrices: dict[str, torch.Tensor], vectors: dict[str, torch.Tensor], out: torch.Tensor) -> None:
+    label, x = f"{op} v1", matrices["x"]
+    require_tensors(label, **matrices, **vectors, out=out)
+    require_contiguous(label, **vectors)
+    if x.dim() != 2:
+        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (rows, columns)")
+    m, n = x.shape
+    if n > BLOCKS[-1]:
+        raise ValueError(f"{label}: x has {n} columns; at most {BLOCKS[-1]} are supported, more by version 3")
+    for name, tensor in (matrices | vectors).items():
+        require_shape(label, name, tensor, (m, n) if name in matrices else (n,))
+    require_shape(label, "out", out, (2, m, n) if "residual" in matrices else (m, n))
+    planes = out if out.dim() == 3 else out[None]
+    strides = [_row_stride(label, name, tensor) for name, tensor in (matrices | {"out": planes[0]}).items()]
+    if len(planes) == 2:
+        if planes.stride(0) < (m - 1) * strides[-1] + n:
+            raise ValueError(f"{label}: out has strides {out.stride()}; its two matrices must not overlap")
+        strides.append(planes.stride(0))
+    if out.numel() == 0:
+        return
+    block = next(block for block in BLOCKS if n <= block)
+    VARIANTS[op, x.dtype, block].launch(m, *matrices.values(), *vectors.values(), out, n, *strides)
+
+
+def _rmsnorm(x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:
+    _launch("rmsnorm", {"x": x}, {"weight": weight}, out)
+
+
+def _layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, out: torch.Tensor) -> None:
+    _launch("layernorm", {"x": x}, {"weight": weight, "bias": bias}, out)
+
+
+def _residual(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:
+    _launch("residual-rmsnorm", {"x": x, "residual": residual}, {"weight": weight}, out)
+
+
+KERNELS: dict[str, Callable[..., None]] = {"rmsnorm": _rmsnorm, "layernorm": _layernorm, "residual-rmsnorm": _residual}
