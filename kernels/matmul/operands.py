@@ -1,0 +1,196 @@
+"""What a matmul is asked for, read from its tensors once for all versions; what none of them computes is refused.
+
+The versions keep their kernels, tiles and loops to themselves. What they share is this reading of shapes and strides.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels import launch
+
+DTYPES = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.int8: "int8",
+    torch.float8_e4m3fn: "fp8e4m3",
+    torch.float8_e5m2: "fp8e5m2",
+}
+TRITON_TYPES = {"tf32": "fp32", "int8": "i8", "fp8e4m3": "fp8e4nv", "fp8e5m2": "fp8e5"}  # where the name differs
+OUTPUTS = {torch.int8: torch.int32, torch.float8_e4m3fn: torch.bfloat16, torch.float8_e5m2: torch.bfloat16}
+LAYOUTS = ("nn", "nt", "tn")
+MAX_EXTENT = 2**30  # a row or column number plus one tile still fits 32 bits
+MAX_TILES = 2**31 - 1  # programs of a one-dimensional grid
+INTERPRETED_ARCH, INTERPRETED_PROCESSORS = 90, 4  # stand for the GPU that the interpreter does not have
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The product asked for. Strides count elements.
+
+    Attributes:
+        dtype: Ridgepoint's name of the dtype of A and B; `tf32` for fp32 tensors if torch's setting
+            `torch.backends.cuda.matmul.fp32_precision` says so, which is what cuBLAS goes by.
+        layout: How A and B are stored, `nn`, `nt` or `tn`.
+        batch: Number of products.
+        m: Rows of A and of C.
+        n: Columns of B and of C.
+        k: Terms of each sum.
+        strides: From one stored row to the next, of A, B and C.
+        batch_strides: From one matrix to the next, of A, B and C; 0 where there is one only.
+        arch: Compute capability, 90 for sm_90.
+        processors: Multiprocessors of the GPU.
+    """
+
+    dtype: str
+    layout: str
+    batch: int
+    m: int
+    n: int
+    k: int
+    strides: tuple[int, int, int]
+    batch_strides: tuple[int, int, int]
+    arch: int
+    processors: int
+
+    def tiles(self, block_m: int, block_n: int) -> int:
+        """Return how many tiles of block_m x block_n cover C in all batches."""
+        return self.batch * -(-self.m // block_m) * -(-self.n // block_n)
+
+
+def triton_type(dtype: str) -> str:
+    """Return Triton's name of a dtype, `fp8e4nv` for `fp8e4m3`."""
+    return TRITON_TYPES.get(dtype, dtype)
+
+
+def output_type(dtype: str) -> str:
+    """Return Triton's name of the dtype of C for operands of `dtype`."""
+    return "i32" if dtype == "int8" else "bf16" if dtype.startswith("fp8") else triton_type(dtype)
+
+
+def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, ...], out: torch.Tensor) -> Operands:
+    """Read a product from its tensors.
+
+    Args:
+        label: Operation and version, the opening words of a message.
+        a: A, (m, k), or (batch, m, k).
+        b: B, (k, n), or (batch, k, n).
+        scales: For fp8 the factors of A and of B, fp32, one element each; else nothing.
+        out: C, (m, n), or (batch, m, n), stored row-major; of the dtype of A, but int32 for int8 and bf16 for fp8.
+
+    Raises:
+        ValueError: One line that says which operand, what it is and what is allowed.
+    """
+    _require_places(label, {"a": a, "b": b, "out": out})
+    _require_dtypes(label, a, b, scales, out)
+    (*batch_shape, m, k), n = a.shape, b.shape[-1]
+    launch.require_shape(label, "b", b, (*batch_shape, k, n))
+    launch.require_shape(label, "out", out, (*batch_shape, m, n))
+    if max(m, n, k) > MAX_EXTENT:
+        raise ValueError(f"{label}: {m}x{n}x{k} is too large; at most {MAX_EXTENT} rows, columns and terms are supported")
+    dtype = DTYPES[a.dtype]
+    layout = _layout(label, a, b, fp8=dtype.startswith("fp8"))
+    if "n" not in _stored(out):
+        raise ValueError(f"{label}: out {_described(out)}; pass one stored row-major whose rows do not overlap")
+    if dtype == "fp32" and torch.backends.cuda.matmul.fp32_precision == "tf32":
+        dtype = "tf32"
+    stored = (a, layout[0]), (b, layout[1]), (out, "n")
+    arch, processors = _device(a.device)
+    return Operands(
+        dtype=dtype,
+        layout=layout,
+        batch=batch_shape[0] if batch_shape else 1,
+        m=m,
+        n=n,
+        k=k,
+        strides=tuple(_row_stride(tensor, order) for tensor, order in stored),
+        batch_strides=tuple(_batch_stride(label, tensor) for tensor in (a, b, out)),
+        arch=arch,
+        processors=processors,
+    )
+
+
+def refuse_dtype(label: str, dtype: str, arch: int, allowed: str) -> ValueError:
+    """Return the error of a version that has no kernel for a dtype on an architecture."""
+    return ValueError(f"{label}: no kernel for {dtype} on sm_{arch}; {allowed}")
+
+
+def _device(device: torch.device) -> tuple[int, int]:
+    if device.type != "cuda":
+        return INTERPRETED_ARCH, INTERPRETED_PROCESSORS
+    properties = torch.cuda.get_device_properties(device)
+    return 10 * properties.major + properties.minor, properties.multi_processor_count
+
+
+def _require_places(label: str, tensors: dict[str, torch.Tensor]) -> None:
+    """Refuse what is no aligned tensor of two or three dimensions on one GPU."""
+    first = tensors["a"]
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
+        if tensor.device != first.device:
+            raise ValueError(f"{label}: {name} is on {tensor.device}, a on {first.device}; use one device")
+        if tensor.device.type != "cuda" and not launch.INTERPRETED:
+            raise ValueError(f"{label}: {name} is on {tensor.device}; Triton needs a GPU, device 'cuda'")
+        if tensor.dim() not in (2, 3):
+            raise ValueError(f"{label}: {name} has shape {tuple(tensor.shape)}; 2 dimensions are needed, 3 with a batch")
+        past = tensor.data_ptr() % launch.ALIGNMENT_BYTES
+        if past:
+            raise ValueError(
+                f"{label}: {name} starts {past} bytes past a multiple of {launch.ALIGNMENT_BYTES}; "
+                "pass a tensor that is no offset view"
+            )
+
+
+def _require_dtypes(
+    label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, ...], out: torch.Tensor
+) -> None:
+    if a.dtype not in DTYPES:
+        raise ValueError(f"{label}: a has dtype {a.dtype}; allowed are {', '.join(map(str, DTYPES))}")
+    if b.dtype != a.dtype:
+        raise ValueError(f"{label}: b has dtype {b.dtype}, a {a.dtype}; use one dtype")
+    wanted = OUTPUTS.get(a.dtype, a.dtype)
+    if out.dtype != wanted:
+        raise ValueError(f"{label}: out has dtype {out.dtype}; operands of {a.dtype} need {wanted}")
+    needed = 2 if DTYPES[a.dtype].startswith("fp8") else 0
+    if len(scales) != needed:
+        raise ValueError(f"{label}: {len(scales)} scales with operands of {a.dtype}; {needed} are needed")
+    for name, scale in zip(("scale_a", "scale_b"), scales, strict=False):
+        if scale.dtype != torch.float32 or scale.numel() != 1 or scale.device != a.device:
+            found = f"{scale.numel()} elements of {scale.dtype} on {scale.device}"
+            raise ValueError(f"{label}: {name} has {found}; one element of torch.float32 on {a.device} is needed")
+
+
+def _stored(tensor: torch.Tensor) -> str:
+    """Return the ways in which a matrix can be taken as stored: `n` row-major, `t` transposed. A row of one is both."""
+    (rows, columns), (down, across) = tensor.shape[-2:], tensor.stride()[-2:]
+    row_major = (columns <= 1 or across == 1) and (rows <= 1 or down >= columns)
+    transposed = (rows <= 1 or down == 1) and (columns <= 1 or across >= rows)
+    return "n" * row_major + "t" * transposed
+
+
+def _layout(label: str, a: torch.Tensor, b: torch.Tensor, fp8: bool) -> str:
+    for layout in ("nt",) if fp8 else LAYOUTS:
+        if layout[0] in _stored(a) and layout[1] in _stored(b):
+            return layout
+    allowed = "layout nt alone in fp8" if fp8 else f"layouts {', '.join(LAYOUTS)}"
+    raise ValueError(f"{label}: a {_described(a)}, b {_described(b)}; {allowed} can be taken, with rows that do not overlap")
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"of shape {tuple(tensor.shape)} has strides {tensor.stride()}"
+
+
+def _row_stride(tensor: torch.Tensor, order: str) -> int:
+    """Return the distance of stored rows; of a single row its length, as torch gives any stride to an axis of one."""
+    axis, length = (-2, -1) if order == "n" else (-1, -2)
+    return tensor.stride(axis) if tensor.shape[axis] > 1 else tensor.shape[length]
+
+
+def _batch_stride(label: str, tensor: torch.Tensor) -> int:
+    if tensor.dim() == 2 or tensor.shape[0] <= 1:
+        return 0
+    if tensor.stride(0) <= 0:
+        raise ValueError(f"{label}: a tensor {_described(tensor)}; pass as many matrices as the batch has")
+    return tensor.stride(0)

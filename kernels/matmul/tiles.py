@@ -1,0 +1,88 @@
+"""Sizes of tiles, and the rule that picks one: what all versions of matmul share about their configurations.
+
+Each version lists its tiles by architecture, dtype and size class, so that a product of one shape is always computed
+by the same binary, which can be audited and reproduced. No entry has been measured yet. They are taken from what
+others publish as good: the search spaces of the Triton tutorials 03 (tiles of 64 to 256, warps, stages on sm_80) and
+09 (128 x 128 and 128 x 256 on sm_90 and later, 64 or 128 deep, groups of 8), and fast.cu (128 x 256 on an H100);
+where such a tile spills registers or exceeds shared memory when compiled, the next smaller one stands.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import triton
+
+from kernels.matmul.operands import Operands
+
+GROUP_M = 8  # rows of tiles that are walked together; Source: Triton tutorials 03 and 09
+FILLED = 3, 4  # share of the multiprocessors that a size class must keep busy
+WHOLE_TABLE = (80, 90, 100, 103)  # with 160 KiB of shared memory and more; others get the smallest tiles
+
+
+class Tile(NamedTuple):
+    """The part of C that one program holds, the terms it loads at once, and how the compiler spreads the work."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """The compile-time arguments of a kernel that say how large its tiles are."""
+        return {"BLOCK_M": self.m, "BLOCK_N": self.n, "BLOCK_K": self.k}
+
+    @property
+    def options(self) -> dict[str, int | bool]:
+        """The options of the compiler; they are always given, as their defaults differ between releases."""
+        return {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
+
+
+Sizes = Mapping[str, Tile]
+"""The tiles of one dtype on one architecture by size class, largest first."""
+Table = Mapping[int, Mapping[str, Sizes]]
+"""The sizes by architecture and dtype."""
+
+
+def sizes(table: Table, arch: int, dtype: str) -> Sizes:
+    """Return the tiles for a dtype on an architecture, largest first; none where the version has no kernel.
+
+    An architecture that is not in the table takes the smallest tile of the nearest older one: it has the same
+    instructions, but perhaps 99 KiB of shared memory, as sm_86, sm_89 and sm_120 have.
+    """
+    column = 100 if 100 <= arch < 110 else 90 if 90 <= arch < 100 else min(table)
+    if arch < min(table):
+        return {}
+    found = table.get(column, {}).get(dtype, {})
+    return found if arch in WHOLE_TABLE else dict(list(found.items())[-1:])
+
+
+def size_class(found: Sizes, operands: Operands) -> str:
+    """Return the largest size whose tiles keep three quarters of the multiprocessors busy, else the smallest size."""
+    part, whole = FILLED
+    for name, tile in found.items():
+        if whole * operands.tiles(tile.m, tile.n) >= part * operands.processors:
+            return name
+    return list(found)[-1]
+
+
+def candidates(found: Sizes) -> tuple[Tile, ...]:
+    """Return what autotune tries: each fixed tile, and the same with 4 or 8 warps and one stage more or less.
+
+    The spread over warps and stages follows the search space of the Triton tutorial 09.
+    """
+    tried = {
+        tile._replace(warps=warps, stages=stages): None
+        for tile in found.values()
+        for warps in (4, 8)
+        for stages in range(max(tile.stages - 1, 2), tile.stages + 2)
+    }
+    return tuple(tried)
+
+
+def as_configs(tried: tuple[Tile, ...], **constants: int) -> list[triton.Config]:
+    """Return tiles as autotune takes them, each with further compile-time constants."""
+    return [
+        triton.Config({**tile.constants, **constants}, num_warps=tile.warps, num_stages=tile.stages) for tile in tried
+    ]

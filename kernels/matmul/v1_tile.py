@@ -1,0 +1,112 @@
+"""Version 1 of the matrix product: each program one tile of C, in row-major order, with a mask on every access.
+
+Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of such products in one launch. FLOPs 2 m n k,
+compulsory bytes (m k + k n + m n) e for elements of e bytes.
+
+Rounding: products of 16-bit numbers are exact, sums are kept in fp32, C is rounded once, to the nearest even. fp32 is
+multiplied in fp32 (`ieee`), or on tensor cores that see the upper 19 bits of each operand where torch's setting
+`fp32_precision` is `tf32`.
+
+Changed against the last version: nothing, this is the starting point: the plain tiled product of the Triton tutorial
+03 without its order of tiles. Its faults, kept on record:
+- row-major order: the programs that run together read the same few rows of A, but all of B;
+- masks on rows, columns and terms in every step of the loop, needed at the edges alone;
+- one size of tile, 64 x 64, on every GPU, for every shape and dtype. A step computes 64 x 64 x 32 products from
+  4096 loaded numbers, 32 a number, half of what 128 x 128 reaches, so the cache becomes the limit first.
+
+What it leaves out: int8 and fp8; layout tt. Where stored rows are no multiple of 16 elements apart they are loaded
+element by element: they do not start on 16 bytes, so nothing wider exists.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import Variant
+from kernels.matmul.operands import LAYOUTS, MAX_TILES, read, refuse_dtype, triton_type
+from kernels.matmul.tiles import Tile
+
+LABEL = "matmul v1"
+TILE = Tile(64, 64, 32, warps=4, stages=3)
+DTYPES = ("fp32", "tf32", "fp16", "bf16")
+
+
+@triton.jit
+def tile_matmul(
+    a_ptr,  # A, m rows of k elements, or its transpose
+    b_ptr,  # B, k rows of n elements, or its transpose
+    out_ptr,  # C, m rows of n elements
+    m,  # rows of A and C
+    n,  # columns of B and C
+    k,  # terms of a sum
+    a_stride,  # elements from one stored row of A to the next
+    b_stride,  # the same of B
+    out_stride,  # the same of C
+    a_batch,  # elements from one A to the next
+    b_batch,  # the same of B
+    out_batch,  # the same of C
+    A_TRANSPOSED: tl.constexpr,  # whether A is stored as k rows of m elements
+    B_TRANSPOSED: tl.constexpr,  # whether B is stored as n rows of k elements
+    PRECISION: tl.constexpr,  # of fp32 products, "ieee" or "tf32"
+    BLOCK_M: tl.constexpr,  # rows a program
+    BLOCK_N: tl.constexpr,  # columns a program
+    BLOCK_K: tl.constexpr,  # terms a step
+):
+    """Write one tile of C."""
+    tile = tl.program_id(0).to(tl.int64)
+    tiles_n = tl.cdiv(n, BLOCK_N)
+    tiles_of_one = tl.cdiv(m, BLOCK_M) * tiles_n
+    batch = tile // tiles_of_one
+    tile -= batch * tiles_of_one
+    rows = (tile // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    cols = (tile % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
+    a_ptr += batch * a_batch
+    b_ptr += batch * b_batch
+    out_ptr += batch * out_batch
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for start in range(0, k, BLOCK_K):
+        terms = start + tl.arange(0, BLOCK_K).to(tl.int64)
+        down, across = terms[:, None], terms[None, :]
+        a_offsets = across * a_stride + rows if A_TRANSPOSED else rows * a_stride + across
+        b_offsets = cols * b_stride + down if B_TRANSPOSED else down * b_stride + cols
+        a = tl.load(a_ptr + a_offsets, mask=(rows < m) & (across < k), other=0.0)
+        b = tl.load(b_ptr + b_offsets, mask=(down < k) & (cols < n), other=0.0)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    tl.store(out_ptr + rows * out_stride + cols, acc.to(out_ptr.dtype.element_ty), mask=(rows < m) & (cols < n))
+
+
+@cache
+def _variant(dtype: str, layout: str) -> Variant:
+    transposed = {"A_TRANSPOSED": layout[0] == "t", "B_TRANSPOSED": layout[1] == "t"}
+    return Variant(
+        kernel=tile_matmul,
+        constants={**transposed, "PRECISION": "tf32" if dtype == "tf32" else "ieee", **TILE.constants},
+        options=TILE.options,
+        op="matmul",
+        dtype=dtype,
+        shape_class=f"{layout}, any",
+        types={name: f"*{triton_type(dtype)}" for name in ("a_ptr", "b_ptr", "out_ptr")},
+    )
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return what is compiled for an architecture, 80 for sm_80: one tile for each dtype and layout, on all alike."""
+    return tuple(_variant(dtype, layout) for dtype in DTYPES for layout in LAYOUTS)
+
+
+def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
+    asked = read(LABEL, a, b, scales, out)
+    if asked.dtype not in DTYPES:
+        raise refuse_dtype(LABEL, asked.dtype, asked.arch, f"it has {', '.join(DTYPES)}")
+    programs = asked.tiles(TILE.m, TILE.n)
+    if programs > MAX_TILES:
+        raise ValueError(f"{LABEL}: {programs} tiles of {TILE.m}x{TILE.n}; at most {MAX_TILES} are supported")
+    if programs:
+        variant = _variant(asked.dtype, asked.layout)
+        variant.launch(programs, a, b, out, asked.m, asked.n, asked.k, *asked.strides, *asked.batch_strides)
+
+
+KERNELS: dict[str, Callable[..., None]] = {"matmul": _matmul}

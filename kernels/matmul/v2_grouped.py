@@ -1,0 +1,184 @@
+"""Version 2 of the matrix product: tiles in groups that share what they read, masks at the edges alone.
+
+Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of such products in one launch. FLOPs 2 m n k,
+compulsory bytes (m k + k n + m n) e for elements of e bytes. Rounding as in version 1: fp32 sums, one rounding of C.
+
+Changed against the last version:
+- order: GROUP_M rows of tiles are walked column by column, so that P programs that run together read about
+  GROUP_M rows and P / GROUP_M columns of tiles where one row and P columns were read. Source: Triton tutorial 03,
+  "L2 cache optimizations";
+- masks: the loop runs over whole steps without a mask on the terms, a last step takes the rest of k. Rows and columns
+  beyond the edge repeat the last one where that costs no wide access, which is along the axis that is not dense;
+  what they compute is not stored;
+- three sizes of tile by how many of them the GPU can hold at once, up to 128 x 256, 85 products for each loaded number
+  where 64 x 64 has 32; the sizes are listed for each architecture and dtype.
+
+What it leaves out: int8 and fp8; layout tt. A program that ends leaves its multiprocessor with nothing to load until
+the next one has filled its pipeline; that is for version 3. Stored rows that are no multiple of 16 elements apart are
+loaded element by element.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import Variant
+from kernels.matmul.operands import LAYOUTS, MAX_TILES, read, refuse_dtype, triton_type
+from kernels.matmul.tiles import GROUP_M, Table, Tile, as_configs, candidates, size_class, sizes
+
+LABEL = "matmul v2"
+HALF_90 = {"large": Tile(128, 256, 64, 8, 3), "medium": Tile(128, 128, 64, 4, 4), "small": Tile(64, 64, 64, 4, 4)}
+HALF_80 = {"large": Tile(128, 256, 32, 8, 3), "medium": Tile(128, 128, 32, 4, 4), "small": Tile(64, 64, 64, 4, 4)}
+TF32 = {"large": Tile(128, 128, 32, 8, 4), "medium": Tile(128, 64, 32, 4, 4), "small": Tile(64, 64, 32, 4, 4)}
+FP32 = {"large": Tile(128, 64, 16, 8, 3), "small": Tile(64, 64, 16, 4, 3)}
+TILES: Table = {
+    80: {"fp32": FP32, "tf32": TF32, "fp16": HALF_80, "bf16": HALF_80},
+    90: {"fp32": FP32, "tf32": TF32, "fp16": HALF_90, "bf16": HALF_90},
+    100: {"fp32": FP32, "tf32": TF32, "fp16": HALF_90, "bf16": HALF_90},
+}
+TUNING_KEY = ["m", "n", "k", "a_stride", "b_stride", "out_stride", "A_TRANSPOSED", "B_TRANSPOSED", "PRECISION"]
+
+
+@triton.jit
+def load(
+    ptrs,  # block of pointers
+    inside,  # block of the same shape, or one that broadcasts to it
+    MASKED: tl.constexpr,  # whether `inside` counts
+):
+    """Load a block, zeros where it is not inside."""
+    if MASKED:
+        return tl.load(ptrs, mask=inside, other=0.0)
+    else:
+        return tl.load(ptrs)
+
+
+@triton.jit
+def grouped_matmul(
+    a_ptr,  # A, m rows of k elements, or its transpose
+    b_ptr,  # B, k rows of n elements, or its transpose
+    out_ptr,  # C, m rows of n elements
+    m,  # rows of A and C
+    n,  # columns of B and C
+    k,  # terms of a sum
+    a_stride,  # elements from one stored row of A to the next
+    b_stride,  # the same of B
+    out_stride,  # the same of C
+    a_batch,  # elements from one A to the next
+    b_batch,  # the same of B
+    out_batch,  # the same of C
+    A_TRANSPOSED: tl.constexpr,  # whether A is stored as k rows of m elements
+    B_TRANSPOSED: tl.constexpr,  # whether B is stored as n rows of k elements
+    PRECISION: tl.constexpr,  # of fp32 products, "ieee" or "tf32"
+    BLOCK_M: tl.constexpr,  # rows a program
+    BLOCK_N: tl.constexpr,  # columns a program
+    BLOCK_K: tl.constexpr,  # terms a step
+    GROUP_M: tl.constexpr,  # rows of tiles in a group
+):
+    """Write one tile of C."""
+    tiles_m = tl.cdiv(m, BLOCK_M)
+    tiles_n = tl.cdiv(n, BLOCK_N)
+    tile = tl.program_id(0).to(tl.int64)
+    batch = tile // (tiles_m * tiles_n)
+    tile -= batch * (tiles_m * tiles_n)
+    first = tile // (GROUP_M * tiles_n) * GROUP_M
+    in_group = tile - first * tiles_n
+    height = tl.minimum(tiles_m - first, GROUP_M)  # the last group may have fewer rows
+    rows = (first + in_group % height) * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = in_group // height * BLOCK_N + tl.arange(0, BLOCK_N)
+    terms = tl.arange(0, BLOCK_K).to(tl.int64)
+
+    row_inside, col_inside = (rows < m)[:, None], (cols < n)[None, :]
+    if A_TRANSPOSED:
+        a_ptrs = a_ptr + batch * a_batch + rows[:, None] + terms[None, :] * a_stride
+        a_step = a_stride.to(tl.int64) * BLOCK_K
+    else:
+        a_ptrs = a_ptr + batch * a_batch + tl.minimum(rows, m - 1)[:, None] * a_stride + terms[None, :]
+        a_step = BLOCK_K
+    if B_TRANSPOSED:
+        b_ptrs = b_ptr + batch * b_batch + tl.minimum(cols, n - 1)[None, :] * b_stride + terms[:, None]
+        b_step = BLOCK_K
+    else:
+        b_ptrs = b_ptr + batch * b_batch + cols[None, :] + terms[:, None] * b_stride
+        b_step = b_stride.to(tl.int64) * BLOCK_K
+
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for _ in range(0, k // BLOCK_K):
+        a = load(a_ptrs, row_inside, A_TRANSPOSED)
+        b = load(b_ptrs, col_inside, not B_TRANSPOSED)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        a_ptrs += a_step
+        b_ptrs += b_step
+    rest = k % BLOCK_K
+    if rest > 0:
+        a = load(a_ptrs, row_inside & (terms < rest)[None, :], True)
+        b = load(b_ptrs, col_inside & (terms < rest)[:, None], True)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    out_ptrs = out_ptr + batch * out_batch + rows[:, None] * out_stride + cols[None, :]
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=row_inside & col_inside)
+
+
+def _layout_constants(dtype: str, layout: str) -> dict[str, bool | str]:
+    precision = "tf32" if dtype == "tf32" else "ieee"
+    return {"A_TRANSPOSED": layout[0] == "t", "B_TRANSPOSED": layout[1] == "t", "PRECISION": precision}
+
+
+@cache
+def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
+    return Variant(
+        kernel=grouped_matmul,
+        constants={**_layout_constants(dtype, layout), **tile.constants, "GROUP_M": GROUP_M},
+        options=tile.options,
+        op="matmul",
+        dtype=dtype,
+        shape_class=f"{layout}, {size}",
+        types={name: f"*{triton_type(dtype)}" for name in ("a_ptr", "b_ptr", "out_ptr")},
+    )
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return what is compiled for an architecture, 80 for sm_80."""
+    return tuple(
+        _variant(dtype, layout, size, tile)
+        for dtype in TILES[min(TILES)]
+        for layout in LAYOUTS
+        for size, tile in sizes(TILES, arch, dtype).items()
+    )
+
+
+@cache
+def _tuner(arch: int, dtype: str, batch: int) -> triton.runtime.Autotuner:
+    # One for each batch, which is no argument of the kernel and so can be no part of the key.
+    configs = as_configs(candidates(sizes(TILES, arch, dtype)), GROUP_M=GROUP_M)
+    return triton.autotune(configs=configs, key=TUNING_KEY)(grouped_matmul)
+
+
+def _launcher(label: str, tuned: bool) -> Callable[..., None]:
+    def launch(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
+        asked = read(label, a, b, scales, out)
+        found = sizes(TILES, asked.arch, asked.dtype)
+        if not found:
+            raise refuse_dtype(label, asked.dtype, asked.arch, f"it has {', '.join(TILES[min(TILES)])}")
+        smallest = list(found.values())[-1]
+        if asked.tiles(smallest.m, smallest.n) > MAX_TILES:
+            raise ValueError(f"{label}: more than {MAX_TILES} tiles of {smallest.m}x{smallest.n}")
+        if not out.numel():
+            return
+        arguments = (a, b, out, asked.m, asked.n, asked.k, *asked.strides, *asked.batch_strides)
+        if tuned:
+            with torch.cuda.device_of(a):
+                _tuner(asked.arch, asked.dtype, asked.batch)[
+                    lambda meta: (asked.tiles(meta["BLOCK_M"], meta["BLOCK_N"]),)
+                ](*arguments, **_layout_constants(asked.dtype, asked.layout), enable_fp_fusion=True)
+            return
+        size = size_class(found, asked)
+        variant = _variant(asked.dtype, asked.layout, size, found[size])
+        variant.launch(asked.tiles(found[size].m, found[size].n), *arguments)
+
+    return launch
+
+
+KERNELS: dict[str, Callable[..., None]] = {"matmul": _launcher(LABEL, tuned=False)}
+AUTOTUNED: dict[str, Callable[..., None]] = {"matmul": _launcher(f"{LABEL} autotune", tuned=True)}

@@ -1,0 +1,224 @@
+"""Version 3 of the matrix product: one program a multiprocessor that walks over tiles; fp8 and int8.
+
+Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of such products in one launch; in fp8
+C = s_A s_B A B with one factor for each matrix, read from memory. FLOPs 2 m n k, compulsory bytes e (m k + k n) +
+e_out m n for elements of e and e_out bytes; int8 gives int32, fp8 gives bf16.
+
+Rounding: as in version 1 for 16 and 32 bits. int8 sums are exact in int32 up to k = 2^17. The tensor cores of sm_90
+add up fp8 products with about 14 bits, so every step of BLOCK_K terms starts at zero there and is added to a sum in
+fp32. Source: DeepSeek-V3 technical report (2024), section 3.3.2, which does so every 128 terms.
+
+Changed against the last version:
+- persistent: as many programs as multiprocessors, each taking every P-th tile, and the loops over tiles and terms
+  flattened into one, so that the loads of the next tile are under way while the last one is finished and stored;
+- the mask on the terms is back in every step: with one loop body instead of two the loops can be flattened, and where
+  k is a multiple of 16 it costs a comparison and no wide access;
+- int8 and fp8.
+
+What it leaves out: addresses are still computed by every thread, and every load passes through its registers or
+`cp.async`; that is for version 4, on GPUs that have a tensor memory accelerator. It is the newest version for sm_80.
+Few tiles and a large k leave multiprocessors idle: k is not split. Layout tt; fp8 before sm_90, and in other layouts
+than nt. Dense 32-bit and 8-bit operands need the terms side by side in shared memory, so A in tn and B in nn and tn
+are loaded 4 bytes at a time in tf32 on sm_90 and later. Stored rows that are no multiple of 16 elements apart are
+loaded element by element.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import Variant
+from kernels.matmul.operands import LAYOUTS, Operands, output_type, read, refuse_dtype, triton_type
+from kernels.matmul.tiles import GROUP_M, Table, Tile, as_configs, candidates, size_class, sizes
+
+LABEL = "matmul v3"
+HALF_80 = {"large": Tile(128, 256, 32, 8, 3), "medium": Tile(128, 128, 32, 8, 4), "small": Tile(64, 64, 64, 4, 4)}
+HALF = {"large": Tile(128, 256, 64, 8, 3), "medium": Tile(128, 128, 64, 8, 4), "small": Tile(64, 64, 64, 4, 4)}
+TF32 = {"large": Tile(128, 128, 32, 8, 4), "medium": Tile(128, 64, 32, 4, 4), "small": Tile(64, 64, 32, 4, 4)}
+FP32 = {"large": Tile(128, 64, 16, 8, 3), "small": Tile(64, 64, 16, 4, 3)}
+INT8 = {"large": Tile(128, 128, 64, 8, 4), "small": Tile(64, 64, 64, 4, 4)}
+FP8 = {"large": Tile(128, 128, 128, 8, 4), "small": Tile(64, 64, 128, 4, 4)}
+TILES: Table = {
+    80: {"fp32": FP32, "tf32": TF32, "fp16": HALF_80, "bf16": HALF_80, "int8": INT8},
+    90: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
+    100: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
+}
+TUNING_KEY = ["m", "n", "k", "batches", "a_stride", "b_stride", "out_stride"]
+TUNING_KEY += ["A_TRANSPOSED", "B_TRANSPOSED", "PRECISION"]
+
+
+@triton.jit
+def tile_position(
+    tile,  # number of a tile among those of all batches
+    tiles_m,  # tiles from top to bottom of C
+    tiles_n,  # tiles from left to right
+    GROUP_M: tl.constexpr,  # rows of tiles in a group
+):
+    """Return the batch of a tile and its row and column among the tiles of C, in 64 bits."""
+    batch = tile // (tiles_m * tiles_n)
+    tile -= batch * (tiles_m * tiles_n)
+    first = tile // (GROUP_M * tiles_n) * GROUP_M
+    in_group = tile - first * tiles_n
+    height = tl.minimum(tiles_m - first, GROUP_M)  # the last group may have fewer rows
+    return batch, first + in_group % height, in_group // height
+
+
+@triton.jit
+def persistent_matmul(
+    a_ptr,  # A, m rows of k elements, or its transpose
+    b_ptr,  # B, k rows of n elements, or its transpose
+    out_ptr,  # C, m rows of n elements
+    m,  # rows of A and C
+    n,  # columns of B and C
+    k,  # terms of a sum
+    batches,  # number of products
+    a_stride,  # elements from one stored row of A to the next
+    b_stride,  # the same of B
+    out_stride,  # the same of C
+    a_batch,  # elements from one A to the next
+    b_batch,  # the same of B
+    out_batch,  # the same of C
+    scale_a_ptr,  # factor of A, or None
+    scale_b_ptr,  # factor of B, or None
+    A_TRANSPOSED: tl.constexpr,  # whether A is stored as k rows of m elements
+    B_TRANSPOSED: tl.constexpr,  # whether B is stored as n rows of k elements
+    PRECISION: tl.constexpr,  # of fp32 products, "ieee" or "tf32"
+    ACCUMULATOR: tl.constexpr,  # dtype of the sums
+    BLOCK_M: tl.constexpr,  # rows a tile
+    BLOCK_N: tl.constexpr,  # columns a tile
+    BLOCK_K: tl.constexpr,  # terms a step
+    GROUP_M: tl.constexpr,  # rows of tiles in a group
+    FLATTEN: tl.constexpr,  # whether the loops over tiles and terms become one
+):
+    """Write every tile of C whose number is that of the program, modulo the number of programs."""
+    tiles_m = tl.cdiv(m, BLOCK_M)
+    tiles_n = tl.cdiv(n, BLOCK_N)
+    tiles = tiles_m.to(tl.int64) * tiles_n * batches
+    lanes_m, lanes_n, lanes_k = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    for tile in tl.range(tl.program_id(0).to(tl.int64), tiles, tl.num_programs(0), flatten=FLATTEN):
+        batch, tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
+        # Offsets are built anew in each step and not moved out: what the flattened loop carries from step to step
+        # loses what is known of its alignment, and with it the wide, asynchronous loads.
+        for start in tl.range(0, k, BLOCK_K, disable_licm=FLATTEN):
+            rows, cols = (tile_m * BLOCK_M + lanes_m)[:, None], (tile_n * BLOCK_N + lanes_n)[None, :]
+            inside = lanes_k < k - start
+            down, across = (start + lanes_k.to(tl.int64))[:, None], (start + lanes_k.to(tl.int64))[None, :]
+            # Clamped where that costs no wide access; the axis that is dense in memory is masked instead.
+            if A_TRANSPOSED:
+                a_ptrs = a_ptr + batch * a_batch + across * a_stride + rows
+                a = tl.load(a_ptrs, mask=(rows < m) & inside[None, :], other=0.0)
+            else:
+                a_ptrs = a_ptr + batch * a_batch + tl.minimum(rows, m - 1) * a_stride + across
+                a = tl.load(a_ptrs, mask=inside[None, :], other=0.0)
+            if B_TRANSPOSED:
+                b_ptrs = b_ptr + batch * b_batch + tl.minimum(cols, n - 1) * b_stride + down
+                b = tl.load(b_ptrs, mask=inside[:, None], other=0.0)
+            else:
+                b_ptrs = b_ptr + batch * b_batch + down * b_stride + cols
+                b = tl.load(b_ptrs, mask=inside[:, None] & (cols < n), other=0.0)
+            acc = multiply(a, b, acc, PRECISION, BLOCK_K)
+        rows, cols = (tile_m * BLOCK_M + lanes_m)[:, None], (tile_n * BLOCK_N + lanes_n)[None, :]
+        if scale_a_ptr is not None:
+            acc *= tl.load(scale_a_ptr) * tl.load(scale_b_ptr)
+        out_ptrs = out_ptr + batch * out_batch + rows * out_stride + cols
+        tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=(rows < m) & (cols < n))
+
+
+@triton.jit
+def multiply(
+    a,  # block (BLOCK_M, BLOCK_K)
+    b,  # block (BLOCK_K, BLOCK_N)
+    acc,  # sums so far
+    PRECISION: tl.constexpr,  # of fp32 products, "ieee" or "tf32"
+    BLOCK_K: tl.constexpr,  # terms a step
+):
+    """Return the sums with the terms of one step added."""
+    if a.dtype.is_fp8():
+        # Exact sums cost sm_90 one addition for each element of the tile in each step; later tensor cores ignore this.
+        return tl.dot(a, b, acc, max_num_imprecise_acc=BLOCK_K)
+    return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+
+
+def _constants(dtype: str, layout: str) -> dict[str, object]:
+    """Return the compile-time arguments that do not hang on the tile."""
+    scaled = dtype.startswith("fp8")
+    return {
+        "A_TRANSPOSED": layout[0] == "t",
+        "B_TRANSPOSED": layout[1] == "t",
+        "PRECISION": "tf32" if dtype == "tf32" else "ieee",
+        "ACCUMULATOR": tl.int32 if dtype == "int8" else tl.float32,
+        "GROUP_M": GROUP_M,
+        "FLATTEN": False,
+        **({} if scaled else {"scale_a_ptr": None, "scale_b_ptr": None}),
+    }
+
+
+@cache
+def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
+    operand, scale = f"*{triton_type(dtype)}", {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
+    return Variant(
+        kernel=persistent_matmul,
+        constants={**_constants(dtype, layout), **tile.constants},
+        options=tile.options,
+        op="matmul",
+        dtype=dtype,
+        shape_class=f"{layout}, {size}",
+        types={"a_ptr": operand, "b_ptr": operand, "out_ptr": f"*{output_type(dtype)}"}
+        | (scale if dtype.startswith("fp8") else {}),
+    )
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return what is compiled for an architecture, 80 for sm_80."""
+    return tuple(
+        _variant(dtype, layout, size, tile)
+        for dtype in TILES[90]
+        for layout in (("nt",) if dtype.startswith("fp8") else LAYOUTS)
+        for size, tile in sizes(TILES, arch, dtype).items()
+    )
+
+
+@cache
+def _tuner(arch: int, dtype: str) -> triton.runtime.Autotuner:
+    tried = candidates(sizes(TILES, arch, dtype))
+    configs = [config for flatten in (False, True) for config in as_configs(tried, FLATTEN=flatten)]
+    return triton.autotune(configs=configs, key=TUNING_KEY)(persistent_matmul)
+
+
+def _launch_tuned(asked: Operands, arguments: tuple, device: torch.Tensor) -> None:
+    def grid(meta: dict) -> tuple[int]:
+        return (min(asked.processors, asked.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
+
+    with torch.cuda.device_of(device):
+        _tuner(asked.arch, asked.dtype)[grid](
+            *arguments, **_constants(asked.dtype, asked.layout), enable_fp_fusion=True
+        )
+
+
+def _launcher(label: str, tuned: bool) -> Callable[..., None]:
+    def launch(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
+        asked = read(label, a, b, scales, out)
+        found = sizes(TILES, asked.arch, asked.dtype)
+        if not found:
+            raise refuse_dtype(label, asked.dtype, asked.arch, "fp8 needs sm_90 or sm_100")
+        if not out.numel():
+            return
+        shape = (asked.m, asked.n, asked.k, asked.batch)
+        arguments = (a, b, out, *shape, *asked.strides, *asked.batch_strides, *scales)
+        if tuned:
+            _launch_tuned(asked, arguments, a)
+            return
+        size = size_class(found, asked)
+        variant = _variant(asked.dtype, asked.layout, size, found[size])
+        programs = min(asked.processors, asked.tiles(found[size].m, found[size].n))
+        variant.launch(programs, *arguments)
+
+    return launch
+
+
+KERNELS: dict[str, Callable[..., None]] = {"matmul": _launcher(LABEL, tuned=False)}
+AUTOTUNED: dict[str, Callable[..., None]] = {"matmul": _launcher(f"{LABEL} autotune", tuned=True)}

@@ -1,0 +1,291 @@
+"""Version 4 of the matrix product: tiles of A and B are fetched, and those of C stored, by the tensor memory accelerator.
+
+Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of such products in one launch; in fp8
+C = s_A s_B A B with one factor for each matrix, read from memory. FLOPs 2 m n k, compulsory bytes e (m k + k n) +
+e_out m n for elements of e and e_out bytes; int8 gives int32, fp8 gives bf16. Rounding as in version 3.
+
+Changed against the last version:
+- descriptors: one instruction of one thread (UTMALDG) fetches a whole tile into shared memory, in the order tensor
+  cores read it, where every thread computed addresses and masks. What lies beyond an edge arrives as zero, in m, n and
+  k alike, so the loop has no mask. The host builds the descriptors, so that a launch in a CUDA graph needs no memory
+  and no fence for them;
+- flattened: with no addresses to carry the one loop over tiles and terms stays short, so the loads of the next tile
+  are under way while the last one is stored, which version 3 found too dear;
+- epilogue in parts: C is stored by the accelerator too (UTMASTG), in slices of EPILOGUE columns each, so that a slice
+  fits beside the pipeline in shared memory and its store runs while the next slice is converted.
+
+What it leaves out: GPUs before `MINIMUM_ARCH`, which have no tensor memory accelerator: version 3 is for them. Matrices
+whose stored rows or batches are no multiple of 16 bytes apart, which a descriptor cannot say. Warp specialization, which the compiler documents for Blackwell alone; clusters and
+multicast; splitting k. Layout tt; fp8 in other layouts than nt.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from kernels.launch import ALIGNMENT_BYTES, Variant
+from kernels.matmul.operands import LAYOUTS, Operands, output_type, read, refuse_dtype, triton_type
+from kernels.matmul.tiles import GROUP_M, Table, Tile, as_configs, candidates, size_class, sizes
+
+LABEL = "matmul v4"
+MINIMUM_ARCH = 90
+EPILOGUE_BYTES = 32768  # of one slice of C in shared memory, beside the pipeline
+HALF = {"large": Tile(128, 256, 64, 8, 3), "medium": Tile(128, 128, 64, 4, 4), "small": Tile(64, 64, 64, 4, 4)}
+TF32 = {"large": Tile(128, 128, 32, 8, 3), "medium": Tile(128, 64, 32, 4, 4), "small": Tile(64, 64, 32, 4, 4)}
+FP32 = {"large": Tile(128, 64, 16, 8, 3), "small": Tile(64, 64, 16, 4, 3)}
+INT8 = {"large": Tile(128, 128, 64, 8, 4), "small": Tile(64, 64, 64, 4, 4)}
+FP8 = {"large": Tile(128, 128, 128, 8, 4), "small": Tile(64, 64, 128, 4, 4)}
+TILES: Table = {
+    90: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
+    100: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
+}
+TUNING_KEY = ["m", "n", "k", "batches", "A_TRANSPOSED", "B_TRANSPOSED", "PRECISION"]
+
+
+@triton.jit
+def tile_position(
+    tile,  # number of a tile among those of all batches
+    tiles_m,  # tiles from top to bottom of C
+    tiles_n,  # tiles from left to right
+    GROUP_M: tl.constexpr,  # rows of tiles in a group
+):
+    """Return the batch of a tile and its row and column among the tiles of C, in 64 bits."""
+    batch = tile // (tiles_m * tiles_n)
+    tile -= batch * (tiles_m * tiles_n)
+    first = tile // (GROUP_M * tiles_n) * GROUP_M
+    in_group = tile - first * tiles_n
+    height = tl.minimum(tiles_m - first, GROUP_M)  # the last group may have fewer rows
+    return batch, first + in_group % height, in_group // height
+
+
+@triton.jit
+def multiply(
+    a,  # block (BLOCK_M, BLOCK_K)
+    b,  # block (BLOCK_K, BLOCK_N)
+    acc,  # sums so far
+    PRECISION: tl.constexpr,  # of fp32 products, "ieee" or "tf32"
+    BLOCK_K: tl.constexpr,  # terms a step
+):
+    """Return the sums with the terms of one step added."""
+    if a.dtype.is_fp8():
+        # Exact sums cost sm_90 one addition for each element of the tile in each step; later tensor cores ignore this.
+        return tl.dot(a, b, acc, max_num_imprecise_acc=BLOCK_K)
+    return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+
+
+@triton.jit
+def descriptor_matmul(
+    a_desc,  # A, or its transpose, in boxes of one tile: batches x rows x columns
+    b_desc,  # B, or its transpose, in boxes of one tile
+    out_desc,  # C, in boxes of one slice of a tile
+    scale_a_ptr,  # factor of A, or None
+    scale_b_ptr,  # factor of B, or None
+    m,  # rows of A and C
+    n,  # columns of B and C
+    k,  # terms of a sum
+    batches,  # number of products
+    A_TRANSPOSED: tl.constexpr,  # whether A is stored as k rows of m elements
+    B_TRANSPOSED: tl.constexpr,  # whether B is stored as n rows of k elements
+    PRECISION: tl.constexpr,  # of fp32 products, "ieee" or "tf32"
+    ACCUMULATOR: tl.constexpr,  # dtype of the sums
+    BLOCK_M: tl.constexpr,  # rows a tile
+    BLOCK_N: tl.constexpr,  # columns a tile
+    BLOCK_K: tl.constexpr,  # terms a step
+    SLICES: tl.constexpr,  # slices in which a tile is stored, 1 or 2
+    GROUP_M: tl.constexpr,  # rows of tiles in a group
+):
+    """Write every tile of C whose number is that of the program, modulo the number of programs."""
+    tiles_m = tl.cdiv(m, BLOCK_M)
+    tiles_n = tl.cdiv(n, BLOCK_N)
+    tiles = tiles_m.to(tl.int64) * tiles_n * batches
+    for tile in tl.range(tl.program_id(0).to(tl.int64), tiles, tl.num_programs(0), flatten=True):
+        batch_64, tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
+        # A coordinate is a number of rows or columns, never of elements, and descriptors take 32 bits.
+        batch, row, col = batch_64.to(tl.int32), (tile_m * BLOCK_M).to(tl.int32), (tile_n * BLOCK_N).to(tl.int32)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
+        for start in range(0, k, BLOCK_K):
+            if A_TRANSPOSED:
+                a = a_desc.load([batch, start, row]).reshape(BLOCK_K, BLOCK_M).T
+            else:
+                a = a_desc.load([batch, row, start]).reshape(BLOCK_M, BLOCK_K)
+            if B_TRANSPOSED:
+                b = b_desc.load([batch, col, start]).reshape(BLOCK_N, BLOCK_K).T
+            else:
+                b = b_desc.load([batch, start, col]).reshape(BLOCK_K, BLOCK_N)
+            acc = multiply(a, b, acc, PRECISION, BLOCK_K)
+        if scale_a_ptr is not None:
+            acc *= tl.load(scale_a_ptr) * tl.load(scale_b_ptr)
+        if SLICES == 1:
+            out_desc.store([batch, row, col], acc.to(out_desc.dtype)[None, :, :])
+        else:
+            left, right = acc.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1).split()
+            out_desc.store([batch, row, col], left.to(out_desc.dtype)[None, :, :])
+            out_desc.store([batch, row, col + BLOCK_N // 2], right.to(out_desc.dtype)[None, :, :])
+
+
+def _boxes(layout: str, tile: Tile, slices: int) -> tuple[list[int], list[int], list[int]]:
+    """Return the boxes in which A, B and C are moved, as batches x stored rows x stored columns."""
+    a = (tile.m, tile.k) if layout[0] == "n" else (tile.k, tile.m)
+    b = (tile.k, tile.n) if layout[1] == "n" else (tile.n, tile.k)
+    return [1, *a], [1, *b], [1, tile.m, tile.n // slices]
+
+
+def _slices(dtype: str, tile: Tile) -> int:
+    bytes_each = {"fp32": 4, "i32": 4}.get(output_type(dtype), 2)
+    return 2 if tile.m * tile.n * bytes_each > EPILOGUE_BYTES else 1
+
+
+def _constants(dtype: str, layout: str) -> dict[str, Any]:
+    """Return the compile-time arguments that do not hang on the tile."""
+    return {
+        "A_TRANSPOSED": layout[0] == "t",
+        "B_TRANSPOSED": layout[1] == "t",
+        "PRECISION": "tf32" if dtype == "tf32" else "ieee",
+        "ACCUMULATOR": tl.int32 if dtype == "int8" else tl.float32,
+        "GROUP_M": GROUP_M,
+        **({} if dtype.startswith("fp8") else {"scale_a_ptr": None, "scale_b_ptr": None}),
+    }
+
+
+@cache
+def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
+    slices = _slices(dtype, tile)
+    element_types = (triton_type(dtype), triton_type(dtype), output_type(dtype))
+    types = {
+        name: f"tensordesc<{element}[{','.join(map(str, box))}]>"
+        for name, element, box in zip(
+            ("a_desc", "b_desc", "out_desc"), element_types, _boxes(layout, tile, slices), strict=True
+        )
+    }
+    if dtype.startswith("fp8"):
+        types |= {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
+    return Variant(
+        kernel=descriptor_matmul,
+        constants={**_constants(dtype, layout), **tile.constants, "SLICES": slices},
+        options=tile.options,
+        op="matmul",
+        dtype=dtype,
+        shape_class=f"{layout}, {size}",
+        types=types,
+    )
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return what is compiled for an architecture, 90 for sm_90; nothing before `MINIMUM_ARCH`."""
+    return tuple(
+        _variant(dtype, layout, size, tile)
+        for dtype in TILES[MINIMUM_ARCH]
+        for layout in (("nt",) if dtype.startswith("fp8") else LAYOUTS)
+        for size, tile in sizes(TILES, arch, dtype).items()
+    )
+
+
+def _require_describable(label: str, dtype: str, asked: Operands) -> None:
+    """Refuse what a tensor descriptor cannot say."""
+    if not asked.k:
+        raise ValueError(f"{label}: k is 0; a tensor descriptor needs at least one term (version 3 writes zeros)")
+    wide = {"fp32": 4, "tf32": 4, "int8": 1}.get(dtype, 1 if dtype.startswith("fp8") else 2)
+    wide_out = {"fp32": 4, "i32": 4}.get(output_type(dtype), 2)
+    named = zip(("a", "b", "out"), asked.strides, asked.batch_strides, (wide, wide, wide_out), strict=True)
+    for name, stride, batch_stride, element_bytes in named:
+        for what, elements in (("rows", stride), ("matrices", batch_stride)):
+            if elements * element_bytes % ALIGNMENT_BYTES:
+                raise ValueError(
+                    f"{label}: stored {what} of {name} are {elements * element_bytes} bytes apart; a tensor descriptor "
+                    f"needs a multiple of {ALIGNMENT_BYTES} (version 3 takes any)"
+                )
+
+
+def _descriptors(
+    asked: Operands, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor], boxes: tuple[list[int], ...]
+) -> list[TensorDescriptor]:
+    """Describe A, B and C as they are stored, each as a stack of matrices."""
+    m, n, k = asked.m, asked.n, asked.k
+    stored = ((m, k) if asked.layout[0] == "n" else (k, m)), ((k, n) if asked.layout[1] == "n" else (n, k)), (m, n)
+    found = []
+    for tensor, shape, stride, batch_stride, box in zip(
+        tensors, stored, asked.strides, asked.batch_strides, boxes, strict=True
+    ):
+        # A stack of one has no distance; the descriptor wants one that rows do not exceed.
+        strides = [batch_stride or shape[0] * stride, stride, 1]
+        found.append(TensorDescriptor(tensor, [asked.batch, *shape], strides, box))
+    return found
+
+
+def _fit_boxes(arguments: dict[str, Any]) -> None:
+    """Give the descriptors the boxes of the tile that autotune is about to try."""
+    tile = Tile(arguments["BLOCK_M"], arguments["BLOCK_N"], arguments["BLOCK_K"], warps=0, stages=0)
+    layout = "".join("t" if arguments[name] else "n" for name in ("A_TRANSPOSED", "B_TRANSPOSED"))
+    for name, box in zip(("a_desc", "b_desc", "out_desc"), _boxes(layout, tile, arguments["SLICES"]), strict=True):
+        arguments[name].block_shape = box
+
+
+def tuned_configs(arch: int, dtype: str) -> list[triton.Config]:
+    """Return what autotune tries for a dtype on an architecture."""
+    configs = []
+    for tile in candidates(sizes(TILES, arch, dtype)):
+        configs += as_configs((tile,), SLICES=_slices(dtype, tile))
+    for config in configs:
+        config.pre_hook = _fit_boxes
+    return configs
+
+
+@cache
+def _tuner(arch: int, dtype: str) -> triton.runtime.Autotuner:
+    # One for each dtype: autotune adds the dtypes of tensors to its key, but descriptors are none.
+    return triton.autotune(configs=tuned_configs(arch, dtype), key=TUNING_KEY)(descriptor_matmul)
+
+
+def _launch_tuned(
+    asked: Operands, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor], scales: tuple[torch.Tensor, ...]
+) -> None:
+    def grid(meta: dict[str, Any]) -> tuple[int]:
+        return (min(asked.processors, asked.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
+
+    tile = list(sizes(TILES, asked.arch, asked.dtype).values())[-1]
+    descriptors = _descriptors(asked, tensors, _boxes(asked.layout, tile, slices=1))
+    _tuner(asked.arch, asked.dtype)[grid](
+        *descriptors,
+        *scales,
+        m=asked.m,
+        n=asked.n,
+        k=asked.k,
+        batches=asked.batch,
+        **_constants(asked.dtype, asked.layout),
+        enable_fp_fusion=True,
+    )
+
+
+def _launcher(label: str, tuned: bool) -> Callable[..., None]:
+    def launch(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
+        asked = read(label, a, b, scales, out)
+        found = sizes(TILES, asked.arch, asked.dtype)
+        if not found:
+            allowed = f"tensor descriptors need sm_{MINIMUM_ARCH} or newer, fp8 sm_90 or sm_100 (see version 3)"
+            raise refuse_dtype(label, asked.dtype, asked.arch, allowed)
+        if not out.numel():
+            return
+        _require_describable(label, asked.dtype, asked)
+        with torch.cuda.device_of(out):
+            if tuned:
+                _launch_tuned(asked, (a, b, out), scales)
+                return
+            size = size_class(found, asked)
+            variant = _variant(asked.dtype, asked.layout, size, found[size])
+            boxes = _boxes(asked.layout, found[size], variant.constants["SLICES"])
+            shape = {"m": asked.m, "n": asked.n, "k": asked.k, "batches": asked.batch}
+            programs = min(asked.processors, asked.tiles(found[size].m, found[size].n))
+            variant.kernel[(programs,)](
+                *_descriptors(asked, (a, b, out), boxes), *scales, **shape, **variant.constants, **variant.options
+            )
+
+    return launch
+
+
+KERNELS: dict[str, Callable[..., None]] = {"matmul": _launcher(LABEL, tuned=False)}
+AUTOTUNED: dict[str, Callable[..., None]] = {"matmul": _launcher(f"{LABEL} autotune", tuned=True)}
