@@ -12,7 +12,6 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 import kernels.launch
-from kernels.elementwise import v1_flat
 from kernels.matvec import v1_rows
 
 pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
@@ -51,21 +50,6 @@ def divisible(compiled):
     return {names[path[0]] for path, attributes in compiled.src.attrs.items() if attributes}
 
 
-@pytest.mark.parametrize("dtype", kernels.launch.DTYPES, ids=str)
-@pytest.mark.parametrize("op", v1_flat.KERNELS)
-def test_elementwise_launch(launches, op, dtype, draw_inputs):
-    inputs = draw_inputs(op, dtype, 3 * 1040, 1040)
-    v1_flat.KERNELS[op](*inputs, out=torch.empty_like(inputs[0]))
-    [((programs,), compiled)] = launches
-    block = 2048 // dtype.itemsize  # 128 threads of 16 bytes
-    assert programs == -(-3 * 1040 // block)
-    assert compiled.metadata.num_warps == 4
-    assert compiled.metadata.enable_fp_fusion is True
-    aligned = {"x_ptr", "out_ptr"} | ({"y_ptr"} if len(inputs) == 2 else set())
-    assert divisible(compiled) == ({"x_ptr", "bias_ptr", "out_ptr", "cols"} if op == "bias-gelu" else aligned)
-    assert compiled.src.signature["n"] == "i32"
-
-
 @pytest.mark.parametrize(("n", "aligned"), [(1040, True), (1041, False), (1, False)])
 def test_matvec_launch(launches, n, aligned):
     v1_rows.KERNELS["matvec"](torch.ones(9, n), torch.ones(n), out=torch.empty(9))
@@ -73,19 +57,6 @@ def test_matvec_launch(launches, n, aligned):
     assert programs == 3
     assert compiled.metadata.enable_fp_fusion is True
     assert ("row_stride" in divisible(compiled)) is aligned
-
-
-def test_odd_and_even_sizes_share_one_binary(launches):
-    for n in (1, 16, 33):
-        v1_flat.KERNELS["relu"](torch.ones(n), out=torch.empty(n))
-    assert len({compiled.hash for _, compiled in launches}) == 1
-
-
-@pytest.mark.parametrize("op", v1_flat.KERNELS)
-def test_tensors_in_host_memory_are_refused(op, draw_inputs):
-    inputs = draw_inputs(op, torch.float32, 8)
-    with pytest.raises(ValueError, match=rf"^{op} v1: x is on cpu; Triton needs a GPU, device 'cuda'$"):
-        v1_flat.KERNELS[op](*inputs, out=torch.empty_like(inputs[0]))
 
 
 def test_matrix_in_host_memory_is_refused():

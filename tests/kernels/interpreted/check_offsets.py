@@ -9,9 +9,9 @@ import mmap
 
 import pytest
 import torch
+from elementwise_cases import MODULES, kept
 from triton.runtime import interpreter
 
-from kernels.elementwise import v1_flat
 from kernels.matvec import v1_rows
 
 DTYPE = torch.float16
@@ -45,25 +45,26 @@ def far_program(monkeypatch):
 
 
 @pytest.mark.parametrize("extra", [1.0, 0.5], ids=["full-block", "partial-block"])
-@pytest.mark.parametrize("op", ["relu", "add", "bias-gelu"])
-def test_elementwise_block_beyond_32_bits(op, extra, far_program):
-    variant = v1_flat.VARIANTS[op, DTYPE]
+@pytest.mark.parametrize("op", ["relu", "add", "bias-gelu", "dropout"])
+@pytest.mark.parametrize("version", MODULES)
+def test_elementwise_block_beyond_32_bits(version, op, extra, far_program):
+    variant = MODULES[version].VARIANTS[op, DTYPE]
     block = variant.constants["BLOCK"]
     count = int(block * extra)
     cols = 16
-    inputs = [Plane() for _ in range(1 if op == "relu" else 2)]
+    planes = [Plane() for _ in range(2 if op in ("add", "bias-gelu") else 1)]
     out = Plane()
-    for plane in inputs:
+    for plane in planes:
         plane.at(LIMIT, count).copy_(torch.arange(1, count + 1) / 64)
     if op == "bias-gelu":
-        inputs[1].at(0, cols).fill_(40.0)  # beyond 8 GELU is the identity in fp16, so the sum comes out
+        planes[1].at(0, cols).fill_(40.0)  # beyond 8 GELU is the identity in fp16, so the sum comes out
+    inputs = [plane.at(0, 16) for plane in planes] + [torch.tensor([7])] * (op == "dropout")
     far_program(block)
-    variant.launch(
-        1, *(plane.at(0, 16) for plane in inputs), out.at(0, 16), LIMIT + count, *([cols] * (op == "bias-gelu"))
-    )
-    first = inputs[0].at(LIMIT, count)
-    expected = {"relu": first, "add": first + first, "bias-gelu": first + 40.0}[op]
-    assert torch.equal(out.at(LIMIT, count), expected)
+    variant.launch(1, *inputs, out.at(0, 16), LIMIT + count, *([cols] * (op == "bias-gelu")))
+    first = planes[0].at(LIMIT, count)
+    kept_first = torch.where(kept(version, 7, count, first=LIMIT), first.float() / 0.9, 0.0).to(DTYPE)
+    expected = {"relu": first, "add": first + first, "bias-gelu": first + 40.0, "dropout": kept_first}[op]
+    torch.testing.assert_close(out.at(LIMIT, count), expected, rtol=torch.finfo(DTYPE).eps, atol=0)
     assert not out.at(-LIMIT, count).any()
     assert not out.at(LIMIT + count, 16).any()
 

@@ -1,37 +1,33 @@
-"""Version 1 of the elementwise kernels: one flat loop-free pass, one block of consecutive elements a program.
+"""Version 2 of the elementwise kernels: full blocks and the tail split, so that any n has wide accesses.
 
-Computes, element by element (b is the bias of the element's column):
+Computes, element by element (b is the bias of the element's column, w the random word of its place):
 
     copy          x                                 add, residual-add   x + y
     relu          max(x, 0)                         mul                 x * y
-    gelu          g(x) = x/2 * (1 + erf(x/sqrt 2))  bias-gelu           g(x + b)
-    gelu-tanh     x * s(2z)                         silu                x * s(x)
-                                                    swiglu              x * s(x) * y
+    gelu          g(x) = x/2 * (1 + erf(x/sqrt 2))  triad               x + 3 y
+    gelu-tanh     x * s(2z)                         bias-gelu           g(x + b)
+    silu          x * s(x)                          swiglu              gate * s(gate) * up
+    dropout       x / (1 - p) where w is at least p of the way up its range, otherwise 0; p = 0.1
+
     s(v) = 1 / (1 + exp(-v)), z = sqrt(2/pi) * (x + 0.044715 x^3)
 
-Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), for both forms of GELU; Shazeer, "GLU
-Variants Improve Transformer" (2020), for SwiGLU. The tanh form of GELU is x/2 * (1 + tanh z), and
-1 + tanh z = 2 s(2z): written with s nothing cancels, so the negative tail keeps its digits.
+Sources of the formulas: as in version 1. They are computed as there, in fp32 with one rounding at the end, and
+the bytes moved are the same. dropout keeps the same elements for the same seed.
 
-Bytes moved, for n elements of e bytes: read n e for one input, 2 n e for two, n e + cols e for bias-gelu;
-written n e.
+Changed against version 1:
+- A block that is full takes a path without a mask, where each thread moves 16 bytes at a time whatever n is; only
+  the last block is masked and moves single elements. In bf16 on sm_90 a thread of `copy` loads once instead of 8
+  times.
+- bias-gelu divides once a program instead of once an element, and reads the bias 16 bytes at a time where a block
+  lies within one row and rows are multiples of 16 elements.
 
-Rounding: operands are widened to fp32, the whole formula runs in fp32, the result is rounded once, to the
-nearest even. So x + b is not rounded before GELU, nor silu(x) before its product with y, where a chain of
-separate operations in a 16-bit dtype would round. copy moves the bits unchanged.
-
-Changed against the last version: nothing, this is the starting point. It already has
-- 16 bytes a thread, whatever the dtype;
-- a full path without a mask beside a masked tail. Under one mask an n that is not a multiple of 16 costs
-  the wide accesses of every block, not only of the last;
-- 64-bit offsets, so tensors may exceed 2^31 elements.
-
-What the model of bytes leaves out: instruction issue. erf-GELU in a 16-bit dtype compiles to about 37
-instructions an element, and an H100 that moves 3 TB/s has issue slots for about 40. A bias whose length is no
-multiple of 16 is fetched element by element, from cache.
+What it leaves out: instruction issue. erf-GELU in bf16 compiles to 37 instructions an element on sm_90, and an H100
+that moves 3 TB/s has issue slots for about 40; dropout to more than there are slots for. A bias whose length is no
+multiple of 16 is fetched element by element, from cache. The tail's narrow accesses take registers from every
+block, 26 where the full path of `copy` needs 14.
 What the formula leaves out: 1 + erf cancels in the negative tail. The absolute error of GELU stays below
-|x| 2^-22, but below x = -5 few digits of the result are right. Where exp leaves the range of fp32, at 2^-126,
-silu and gelu-tanh return zero. `out` may be one of the inputs, but must not overlap one in part.
+|x| 2^-22, but below x = -5 few digits of the result are right. GELU of -infinity is NaN. Where exp leaves the range
+of fp32, at 2^-126, silu and gelu-tanh return zero. `out` may be one of the inputs, but must not overlap one in part.
 """
 
 from collections.abc import Callable
@@ -50,6 +46,9 @@ MAX_COLUMNS = 2**30  # a column number plus one block still fits 32 bits
 SQRT_HALF = tl.constexpr(0.7071067811865476)  # 1 / sqrt(2)
 SQRT_2_OVER_PI = tl.constexpr(0.7978845608028654)  # sqrt(2 / pi)
 CUBIC = tl.constexpr(0.044715)  # of the tanh form, as published
+TRIAD_SCALAR = tl.constexpr(3.0)
+DROPPED = tl.constexpr(0.1)  # probability of dropping an element
+KEPT_SCALE = tl.constexpr(1.0 / 0.9)  # keeps the expected value
 
 
 @triton.jit
@@ -76,6 +75,15 @@ def mul(
 ):
     """Multiply two blocks in fp32."""
     return x.to(tl.float32) * y.to(tl.float32)
+
+
+@triton.jit
+def triad(
+    x,  # block in its own dtype
+    y,  # block of the same dtype
+):
+    """Add a multiple of one block to another, in fp32."""
+    return x.to(tl.float32) + TRIAD_SCALAR * y.to(tl.float32)
 
 
 @triton.jit
@@ -133,9 +141,18 @@ def bias_gelu(
     return gelu(x.to(tl.float32) + bias.to(tl.float32))
 
 
+@triton.jit
+def dropout(
+    x,  # block in its own dtype
+    uniform,  # fp32 number in [0, 1) for each element
+):
+    """Zero the elements whose number is below the share to drop, and scale the others up, in fp32."""
+    return tl.where(uniform >= DROPPED, x.to(tl.float32) * KEPT_SCALE, 0.0)
+
+
 def _formula_name(specialization: Any) -> str:
-    # A profiler shows this name: `gelu_flat` says more than `unary_kernel`.
-    return f"{specialization.constants['FORMULA'].__name__}_flat"
+    # A profiler shows this name: `gelu_split` says more than `unary_kernel`.
+    return f"{specialization.constants['FORMULA'].__name__}_split"
 
 
 @triton.jit(do_not_specialize=["n"], repr=_formula_name)
@@ -213,28 +230,66 @@ def row_bias_kernel(
         tl.store(out_ptr + offsets, FORMULA(x, bias), mask=inside)
 
 
-_KERNEL_AND_FORMULA = {
-    "copy": (unary_kernel, copy),
-    "add": (binary_kernel, add),
-    "mul": (binary_kernel, mul),
-    "relu": (unary_kernel, relu),
-    "gelu": (unary_kernel, gelu),
-    "gelu-tanh": (unary_kernel, gelu_tanh),
-    "silu": (unary_kernel, silu),
-    "swiglu": (binary_kernel, swiglu),
-    "bias-gelu": (row_bias_kernel, bias_gelu),
-    "residual-add": (binary_kernel, add),
+@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+def random_kernel(
+    x_ptr,  # input, n elements
+    seed_ptr,  # one 64-bit integer
+    out_ptr,  # output, n elements
+    n,  # number of elements, not specialized: one binary serves every n
+    FORMULA: tl.constexpr,  # blocks of x and of uniform numbers -> block of out
+    BLOCK: tl.constexpr,  # elements a program, a power of two
+):
+    """Write FORMULA of every element of x and the random number of its place."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offsets = start + tl.arange(0, BLOCK)
+    seed = tl.load(seed_ptr)
+    # The numbers are drawn on either side: drawn before, they would cross threads to reach the layout of x.
+    if start + BLOCK <= n:
+        x = tl.load(x_ptr + offsets)
+        tl.store(out_ptr + offsets, FORMULA(x, tl.rand(seed, offsets)))
+    else:
+        inside = offsets < n
+        x = tl.load(x_ptr + offsets, mask=inside)
+        tl.store(out_ptr + offsets, FORMULA(x, tl.rand(seed, offsets)), mask=inside)
+
+
+OPS = {  # kernel, formula, and the names that messages give the inputs of one shape
+    "copy": (unary_kernel, copy, ("x",)),
+    "add": (binary_kernel, add, ("x", "y")),
+    "mul": (binary_kernel, mul, ("x", "y")),
+    "triad": (binary_kernel, triad, ("x", "y")),
+    "relu": (unary_kernel, relu, ("x",)),
+    "gelu": (unary_kernel, gelu, ("x",)),
+    "gelu-tanh": (unary_kernel, gelu_tanh, ("x",)),
+    "silu": (unary_kernel, silu, ("x",)),
+    "swiglu": (binary_kernel, swiglu, ("gate", "up")),
+    "bias-gelu": (row_bias_kernel, bias_gelu, ("x",)),
+    "residual-add": (binary_kernel, add, ("x", "residual")),
+    "dropout": (random_kernel, dropout, ("x",)),
 }
 
-VARIANTS: dict[tuple[str, torch.dtype], Variant] = {
-    (op, dtype): Variant(
+
+def _variant(op: str, dtype: torch.dtype) -> Variant:
+    kernel, formula, names = OPS[op]
+    block = BLOCK_BYTES // dtype.itemsize
+    return Variant(
         kernel=kernel,
-        constants={"FORMULA": formula, "BLOCK": BLOCK_BYTES // dtype.itemsize},
+        constants={"FORMULA": formula, "BLOCK": block},
         options={"num_warps": WARPS, "enable_fp_fusion": True},
+        op=op,
+        dtype=DTYPES[dtype],
+        types={"seed_ptr": "*i64"} if kernel is random_kernel else {},
+        elements=block,
+        bytes=(len(names) + 1) * block * dtype.itemsize,  # a bias or a seed comes from the cache
     )
-    for op, (kernel, formula) in _KERNEL_AND_FORMULA.items()
-    for dtype in DTYPES
-}
+
+
+VARIANTS: dict[tuple[str, torch.dtype], Variant] = {(op, dtype): _variant(op, dtype) for op in OPS for dtype in DTYPES}
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return everything this file compiles for an architecture, 80 for sm_80; the same for all."""
+    return tuple(VARIANTS.values())
 
 
 def _launch(op: str, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, *sizes: int) -> None:
@@ -245,32 +300,36 @@ def _launch(op: str, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, *sizes
     variant.launch(triton.cdiv(n, variant.constants["BLOCK"]), *inputs, out, n, *sizes)
 
 
-def _unary(op: str) -> Callable[..., None]:
-    def launch(x: torch.Tensor, *, out: torch.Tensor) -> None:
-        label = f"{op} v1"
-        require_tensors(label, x=x, out=out)
-        require_contiguous(label, x=x, out=out)
-        require_shape(label, "out", out, x.shape)
-        _launch(op, (x,), out)
+def _require_seed(label: str, seed: torch.Tensor, x: torch.Tensor) -> None:
+    # On the device, so that a captured graph can be given another one.
+    if not isinstance(seed, torch.Tensor) or seed.dtype != torch.int64 or tuple(seed.shape) != (1,):
+        found = f"{seed.dtype} {tuple(seed.shape)}" if isinstance(seed, torch.Tensor) else type(seed).__name__
+        raise ValueError(f"{label}: seed is {found}; pass a torch.int64 tensor of shape (1,)")
+    if seed.device != x.device:
+        raise ValueError(f"{label}: seed is on {seed.device}, x on {x.device}; use one device")
+    if seed.data_ptr() % ALIGNMENT_BYTES:
+        raise ValueError(f"{label}: seed does not start at a multiple of {ALIGNMENT_BYTES} bytes; pass no offset view")
 
-    return launch
 
+def _flat(op: str) -> Callable[..., None]:
+    names = OPS[op][2]
 
-def _binary(op: str, second: str = "y") -> Callable[..., None]:
-    def launch(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> None:
-        label = f"{op} v1"
-        operands = {"x": x, second: y, "out": out}
+    def launch(*inputs: torch.Tensor, out: torch.Tensor) -> None:
+        label = f"{op} v2"
+        if len(inputs) != len(names):
+            raise ValueError(f"{label}: {len(inputs)} inputs are given; pass {', '.join(names)}")
+        operands = {**dict(zip(names, inputs, strict=True)), "out": out}
         require_tensors(label, **operands)
         require_contiguous(label, **operands)
-        require_shape(label, second, y, x.shape)
-        require_shape(label, "out", out, x.shape)
-        _launch(op, (x, y), out)
+        for name in (*names[1:], "out"):
+            require_shape(label, name, operands[name], inputs[0].shape)
+        _launch(op, inputs, out)
 
     return launch
 
 
 def _bias_gelu(x: torch.Tensor, bias: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "bias-gelu v1"
+    label = "bias-gelu v2"
     require_tensors(label, x=x, bias=bias, out=out)
     require_contiguous(label, x=x, bias=bias, out=out)
     if x.dim() != 2:
@@ -283,15 +342,13 @@ def _bias_gelu(x: torch.Tensor, bias: torch.Tensor, *, out: torch.Tensor) -> Non
     _launch("bias-gelu", (x, bias), out, cols)
 
 
-KERNELS: dict[str, Callable[..., None]] = {
-    "copy": _unary("copy"),
-    "add": _binary("add"),
-    "mul": _binary("mul"),
-    "relu": _unary("relu"),
-    "gelu": _unary("gelu"),
-    "gelu-tanh": _unary("gelu-tanh"),
-    "silu": _unary("silu"),
-    "swiglu": _binary("swiglu"),
-    "bias-gelu": _bias_gelu,
-    "residual-add": _binary("residual-add", second="residual"),
-}
+def _dropout(x: torch.Tensor, seed: torch.Tensor, *, out: torch.Tensor) -> None:
+    label = "dropout v2"
+    require_tensors(label, x=x, out=out)
+    require_contiguous(label, x=x, out=out)
+    require_shape(label, "out", out, x.shape)
+    _require_seed(label, seed, x)
+    _launch("dropout", (x, seed), out)
+
+
+KERNELS: dict[str, Callable[..., None]] = {op: _flat(op) for op in OPS} | {"bias-gelu": _bias_gelu, "dropout": _dropout}

@@ -1,0 +1,330 @@
+"""Version 1 of the elementwise kernels: the textbook formulas, every access under one mask.
+
+Computes, element by element (b is the bias of the element's column, w the random word of its place):
+
+    copy          x                                 add, residual-add   x + y
+    relu          max(x, 0)                         mul                 x * y
+    gelu          g(x) = x/2 * (1 + erf(x/sqrt 2))  triad               x + 3 y
+    gelu-tanh     x * s(2z)                         bias-gelu           g(x + b)
+    silu          x * s(x)                          swiglu              gate * s(gate) * up
+    dropout       x / (1 - p) where w is at least p of the way up its range, otherwise 0; p = 0.1
+
+    s(v) = 1 / (1 + exp(-v)), z = sqrt(2/pi) * (x + 0.044715 x^3)
+
+Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), for both forms of GELU; Shazeer, "GLU
+Variants Improve Transformer" (2020), for SwiGLU; McCalpin's STREAM, `stream.c`, for triad and its scalar 3;
+Srivastava et al., "Dropout" (2014), with the scaling done in training; Salmon et al., "Parallel Random Numbers: As
+Easy as 1, 2, 3" (2011), for Philox. The tanh form of GELU is x/2 * (1 + tanh z), and 1 + tanh z = 2 s(2z): written
+with s nothing cancels, so the negative tail keeps its digits.
+
+Bytes moved, for n elements of e bytes: read n e for one input, 2 n e for two, n e + cols e for bias-gelu, n e + 8
+for dropout; written n e.
+
+Rounding: operands are widened to fp32, the whole formula runs in fp32, the result is rounded once, to the nearest
+even. copy moves the bits unchanged.
+
+dropout: word 0 of Philox4x32-10 whose counter is the element's number and whose key is the seed, so the mask
+depends on seed and place alone. What is dropped becomes +0, also where x is NaN or infinite.
+
+What it leaves out, and the next versions put right:
+- n is not specialized, so that one binary serves every n; then the compiler knows nothing of it, and a mask against
+  it makes every access one element wide. Left to specialize, Triton would do that to the n that are no multiple of
+  16 only.
+- Instruction issue: a division that is right to 2 ulp for any range, the error function in two ranges, four random
+  words of which three are thrown away, a 64-bit remainder for each element of bias-gelu.
+What the formula leaves out: 1 + erf cancels in the negative tail. The absolute error of GELU stays below
+|x| 2^-22, but below x = -5 few digits of the result are right. GELU of -infinity is NaN. Where exp leaves the range
+of fp32, at 2^-126, silu and gelu-tanh return zero. `out` may be one of the inputs, but must not overlap one in part.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+
+WARPS = 4
+BLOCK_BYTES = WARPS * 32 * ALIGNMENT_BYTES  # one widest access for each thread of the program, if it were wide
+MAX_COLUMNS = 2**30  # a column number plus one block still fits 32 bits
+
+SQRT_HALF = tl.constexpr(0.7071067811865476)  # 1 / sqrt(2)
+SQRT_2_OVER_PI = tl.constexpr(0.7978845608028654)  # sqrt(2 / pi)
+CUBIC = tl.constexpr(0.044715)  # of the tanh form, as published
+TRIAD_SCALAR = tl.constexpr(3.0)
+DROPPED = tl.constexpr(0.1)  # probability of dropping an element
+KEPT_SCALE = tl.constexpr(1.0 / 0.9)  # keeps the expected value
+
+
+@triton.jit
+def copy(
+    x,  # block in its own dtype
+):
+    """Pass a block through, bits unchanged."""
+    return x
+
+
+@triton.jit
+def add(
+    x,  # block in its own dtype
+    y,  # block of the same dtype
+):
+    """Add two blocks in fp32."""
+    return x.to(tl.float32) + y.to(tl.float32)
+
+
+@triton.jit
+def mul(
+    x,  # block in its own dtype
+    y,  # block of the same dtype
+):
+    """Multiply two blocks in fp32."""
+    return x.to(tl.float32) * y.to(tl.float32)
+
+
+@triton.jit
+def triad(
+    x,  # block in its own dtype
+    y,  # block of the same dtype
+):
+    """Add a multiple of one block to another, in fp32."""
+    return x.to(tl.float32) + TRIAD_SCALAR * y.to(tl.float32)
+
+
+@triton.jit
+def relu(
+    x,  # block in its own dtype
+):
+    """Clip below at zero; NaN stays NaN."""
+    # The default of tl.maximum returns the number beside a NaN, torch.relu the NaN.
+    return tl.maximum(x.to(tl.float32), 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def gelu(
+    x,  # block in its own dtype
+):
+    """Apply GELU by the error function, in fp32."""
+    v = x.to(tl.float32)
+    return 0.5 * v * (1.0 + tl.erf(v * SQRT_HALF))
+
+
+@triton.jit
+def gelu_tanh(
+    x,  # block in its own dtype
+):
+    """Apply the tanh form of GELU as a logistic function of twice its argument, in fp32."""
+    v = x.to(tl.float32)
+    z = SQRT_2_OVER_PI * (v + CUBIC * v * v * v)
+    return v * tl.sigmoid(2.0 * z)
+
+
+@triton.jit
+def silu(
+    x,  # block in its own dtype
+):
+    """Multiply a block by its own logistic function, in fp32."""
+    v = x.to(tl.float32)
+    return v * tl.sigmoid(v)
+
+
+@triton.jit
+def swiglu(
+    x,  # gate, block in its own dtype
+    y,  # block of the same dtype
+):
+    """Gate one block with SiLU of the other, in fp32."""
+    return silu(x) * y.to(tl.float32)
+
+
+@triton.jit
+def bias_gelu(
+    x,  # block in its own dtype
+    bias,  # bias of each element, same dtype
+):
+    """Add the bias and apply GELU by the error function, in fp32."""
+    return gelu(x.to(tl.float32) + bias.to(tl.float32))
+
+
+@triton.jit
+def dropout(
+    x,  # block in its own dtype
+    uniform,  # fp32 number in [0, 1) for each element
+):
+    """Zero the elements whose number is below the share to drop, and scale the others up, in fp32."""
+    return tl.where(uniform >= DROPPED, x.to(tl.float32) * KEPT_SCALE, 0.0)
+
+
+def _formula_name(specialization: Any) -> str:
+    # A profiler shows this name: `gelu_masked` says more than `unary_kernel`.
+    return f"{specialization.constants['FORMULA'].__name__}_masked"
+
+
+@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+def unary_kernel(
+    x_ptr,  # input, n elements
+    out_ptr,  # output, n elements
+    n,  # number of elements, not specialized: one binary serves every n
+    FORMULA: tl.constexpr,  # block of x -> block of out
+    BLOCK: tl.constexpr,  # elements a program, a power of two
+):
+    """Write FORMULA of every element of x."""
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < n
+    x = tl.load(x_ptr + offsets, mask=inside)
+    tl.store(out_ptr + offsets, FORMULA(x), mask=inside)
+
+
+@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+def binary_kernel(
+    x_ptr,  # first input, n elements
+    y_ptr,  # second input, n elements
+    out_ptr,  # output, n elements
+    n,  # number of elements, not specialized: one binary serves every n
+    FORMULA: tl.constexpr,  # blocks of x and y -> block of out
+    BLOCK: tl.constexpr,  # elements a program, a power of two
+):
+    """Write FORMULA of every pair of elements of x and y."""
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < n
+    x = tl.load(x_ptr + offsets, mask=inside)
+    y = tl.load(y_ptr + offsets, mask=inside)
+    tl.store(out_ptr + offsets, FORMULA(x, y), mask=inside)
+
+
+@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+def row_bias_kernel(
+    x_ptr,  # input, n elements, rows of cols elements one after another
+    bias_ptr,  # bias, cols elements
+    out_ptr,  # output, n elements
+    n,  # rows * cols, not specialized: one binary serves every n
+    cols,  # elements a row
+    FORMULA: tl.constexpr,  # blocks of x and bias -> block of out
+    BLOCK: tl.constexpr,  # elements a program, a power of two
+):
+    """Write FORMULA of every element of x and the bias of its column."""
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < n
+    x = tl.load(x_ptr + offsets, mask=inside)
+    bias = tl.load(bias_ptr + offsets % cols, mask=inside)
+    tl.store(out_ptr + offsets, FORMULA(x, bias), mask=inside)
+
+
+@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+def random_kernel(
+    x_ptr,  # input, n elements
+    seed_ptr,  # one 64-bit integer
+    out_ptr,  # output, n elements
+    n,  # number of elements, not specialized: one binary serves every n
+    FORMULA: tl.constexpr,  # blocks of x and of uniform numbers -> block of out
+    BLOCK: tl.constexpr,  # elements a program, a power of two
+):
+    """Write FORMULA of every element of x and the random number of its place."""
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < n
+    x = tl.load(x_ptr + offsets, mask=inside)
+    uniform = tl.rand(tl.load(seed_ptr), offsets)
+    tl.store(out_ptr + offsets, FORMULA(x, uniform), mask=inside)
+
+
+OPS = {  # kernel, formula, and the names that messages give the inputs of one shape
+    "copy": (unary_kernel, copy, ("x",)),
+    "add": (binary_kernel, add, ("x", "y")),
+    "mul": (binary_kernel, mul, ("x", "y")),
+    "triad": (binary_kernel, triad, ("x", "y")),
+    "relu": (unary_kernel, relu, ("x",)),
+    "gelu": (unary_kernel, gelu, ("x",)),
+    "gelu-tanh": (unary_kernel, gelu_tanh, ("x",)),
+    "silu": (unary_kernel, silu, ("x",)),
+    "swiglu": (binary_kernel, swiglu, ("gate", "up")),
+    "bias-gelu": (row_bias_kernel, bias_gelu, ("x",)),
+    "residual-add": (binary_kernel, add, ("x", "residual")),
+    "dropout": (random_kernel, dropout, ("x",)),
+}
+
+
+def _variant(op: str, dtype: torch.dtype) -> Variant:
+    kernel, formula, names = OPS[op]
+    block = BLOCK_BYTES // dtype.itemsize
+    return Variant(
+        kernel=kernel,
+        constants={"FORMULA": formula, "BLOCK": block},
+        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        op=op,
+        dtype=DTYPES[dtype],
+        types={"seed_ptr": "*i64"} if kernel is random_kernel else {},
+        elements=block,
+        bytes=(len(names) + 1) * block * dtype.itemsize,  # a bias or a seed comes from the cache
+    )
+
+
+VARIANTS: dict[tuple[str, torch.dtype], Variant] = {(op, dtype): _variant(op, dtype) for op in OPS for dtype in DTYPES}
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return everything this file compiles for an architecture, 80 for sm_80; the same for all."""
+    return tuple(VARIANTS.values())
+
+
+def _launch(op: str, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, *sizes: int) -> None:
+    n = out.numel()
+    if n == 0:
+        return
+    variant = VARIANTS[op, out.dtype]
+    variant.launch(triton.cdiv(n, variant.constants["BLOCK"]), *inputs, out, n, *sizes)
+
+
+def _require_seed(label: str, seed: torch.Tensor, x: torch.Tensor) -> None:
+    # On the device, so that a captured graph can be given another one.
+    if not isinstance(seed, torch.Tensor) or seed.dtype != torch.int64 or tuple(seed.shape) != (1,):
+        found = f"{seed.dtype} {tuple(seed.shape)}" if isinstance(seed, torch.Tensor) else type(seed).__name__
+        raise ValueError(f"{label}: seed is {found}; pass a torch.int64 tensor of shape (1,)")
+    if seed.device != x.device:
+        raise ValueError(f"{label}: seed is on {seed.device}, x on {x.device}; use one device")
+    if seed.data_ptr() % ALIGNMENT_BYTES:
+        raise ValueError(f"{label}: seed does not start at a multiple of {ALIGNMENT_BYTES} bytes; pass no offset view")
+
+
+def _flat(op: str) -> Callable[..., None]:
+    names = OPS[op][2]
+
+    def launch(*inputs: torch.Tensor, out: torch.Tensor) -> None:
+        label = f"{op} v1"
+        if len(inputs) != len(names):
+            raise ValueError(f"{label}: {len(inputs)} inputs are given; pass {', '.join(names)}")
+        operands = {**dict(zip(names, inputs, strict=True)), "out": out}
+        require_tensors(label, **operands)
+        require_contiguous(label, **operands)
+        for name in (*names[1:], "out"):
+            require_shape(label, name, operands[name], inputs[0].shape)
+        _launch(op, inputs, out)
+
+    return launch
+
+
+def _bias_gelu(x: torch.Tensor, bias: torch.Tensor, *, out: torch.Tensor) -> None:
+    label = "bias-gelu v1"
+    require_tensors(label, x=x, bias=bias, out=out)
+    require_contiguous(label, x=x, bias=bias, out=out)
+    if x.dim() != 2:
+        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (rows, cols)")
+    cols = x.shape[1]
+    if cols > MAX_COLUMNS:
+        raise ValueError(f"{label}: x has {cols} columns; at most {MAX_COLUMNS} are supported")
+    require_shape(label, "bias", bias, (cols,))
+    require_shape(label, "out", out, x.shape)
+    _launch("bias-gelu", (x, bias), out, cols)
+
+
+def _dropout(x: torch.Tensor, seed: torch.Tensor, *, out: torch.Tensor) -> None:
+    label = "dropout v1"
+    require_tensors(label, x=x, out=out)
+    require_contiguous(label, x=x, out=out)
+    require_shape(label, "out", out, x.shape)
+    _require_seed(label, seed, x)
+    _launch("dropout", (x, seed), out)
+
+
+KERNELS: dict[str, Callable[..., None]] = {op: _flat(op) for op in OPS} | {"bias-gelu": _bias_gelu, "dropout": _dropout}

@@ -1,0 +1,394 @@
+"""Version 3 of the elementwise kernels: fewer instructions an element, and no tail path in the hot one.
+
+Computes the operations of version 1, in fp32 with one rounding at the end as there, by these forms:
+
+    gelu          max(x, 0) - |x| Q(|x|), Q(t) = erfc(t/sqrt 2)/2 = 2^(t G(t) - 1), G a polynomial of degree 11
+    s(v)          r^2 with r = (1 + exp(-v))^(-1/2), in silu, swiglu and gelu-tanh
+    dropout       x / (1 - p) where the word w of the element's place is w >= p 2^32, otherwise 0; p = 0.1
+
+Sources of the formulas and of Philox: as in version 1. An error function as the exponential of a polynomial:
+Press et al., "Numerical Recipes", 2nd ed., section 6.2; the coefficients of G are a fit of our own. Bytes: as there.
+
+Changed against version 2, with instructions an element in bf16 on sm_90 as Triton 3.9 compiles them:
+- One mask, against n rounded down to a multiple of 16, which leaves it wide; program 0 alone, early in the launch,
+  does the up to 15 elements behind it. No block has a narrow path, which had cost registers in all of them.
+- 32 bytes a thread and operand: two wide accesses in flight, one computation of addresses. copy 3.3 -> 2.3.
+- s by the square of a reciprocal root, one instruction, where a division by 1 + exp(-v) has to mind denormals; exp2
+  with the factor log2(e) folded into the constants. silu 17.4 -> 10.3, swiglu 20.4 -> 13.3, gelu-tanh 22.4 -> 12.3.
+- GELU without the two ranges of erf, by one exponential: gelu 37.3 -> 20.3, bias-gelu 44 -> 25.4. On an H100 it is
+  no longer bound by instruction issue.
+- dropout uses all four words of Philox: word i mod 4 of counter i div 4 belongs to element i, so that a thread draws
+  just the words of its elements; a word is compared as the integer it is; 7 rounds, the fewest that pass every test
+  of Salmon et al. (their default of 10 has a margin). 66 -> 19. The mask is another one than that of versions 1 and 2.
+- bias-gelu reads the bias 16 bytes at a time also where a block spans two rows.
+
+Accuracy: exp2 and the reciprocal root are good to 2 ulp (CUDA C++ Programming Guide). The absolute error of GELU
+stays below |x| 2^-22, as by erf, and its relative error below 2^-11, where 1 + erf has no digits left below x = -6.
+GELU of -infinity is -0, its limit. silu and gelu-tanh are zero where exp(-v) leaves the range of fp32. dropout turns
+what it drops into +0, also NaN and infinity.
+
+What it leaves out: a bias whose length is no multiple of 16 is read element by element, from cache; add, mul and
+triad in a 16-bit dtype could be computed two at a time. `out` may be one of the inputs, but must not overlap one in
+part.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+
+WARPS = 4
+ACCESSES = 2  # widest accesses of one thread for each operand, in flight at once
+BLOCK_BYTES = ACCESSES * WARPS * 32 * ALIGNMENT_BYTES
+MAX_COLUMNS = 2**30  # a column number plus one block still fits 32 bits
+
+WHOLE = tl.constexpr(16)  # a mask against a multiple of so many elements keeps accesses 16 bytes wide
+LOG2_E = tl.constexpr(1.4426950408889634)
+TANH_LINEAR = tl.constexpr(2.302208198144325)  # 2 sqrt(2/pi) log2(e): of 2z, as the argument of exp2
+TANH_CUBIC = tl.constexpr(2.302208198144325 * 0.044715)
+TRIAD_SCALAR = tl.constexpr(3.0)
+ROUNDS = tl.constexpr(7)
+DROP_BELOW = tl.constexpr(429496730)  # 0.1 * 2^32, rounded
+KEPT_SCALE = tl.constexpr(1.0 / 0.9)  # keeps the expected value
+
+GELU_LIMIT = tl.constexpr(13.2)  # |x| Q(|x|) is below the normal numbers of fp32 from here on
+# G from t^0 to t^11: a minimax fit on [0, 13.2] of (log2 Q(t) + 1) / t. Its error in log2 Q is 2^-24 in the middle and
+# may grow as 2^-25 / Q, but not beyond 2^-14: an absolute bound on GELU first, a relative one in the tail.
+G0_TO_5 = tl.constexpr((-1.1511080, -0.45917946, -0.052586306, 0.0071802773, -1.9805701e-4, -1.8545636e-4))
+G6_TO_11 = tl.constexpr((5.1048824e-5, -7.2835169e-6, 6.4008526e-7, -3.4671231e-8, 1.0629271e-9, -1.4124174e-11))
+
+
+@triton.jit
+def copy(
+    x,  # block in its own dtype
+):
+    """Pass a block through, bits unchanged."""
+    return x
+
+
+@triton.jit
+def add(
+    x,  # block in its own dtype
+    y,  # block of the same dtype
+):
+    """Add two blocks in fp32."""
+    return x.to(tl.float32) + y.to(tl.float32)
+
+
+@triton.jit
+def mul(
+    x,  # block in its own dtype
+    y,  # block of the same dtype
+):
+    """Multiply two blocks in fp32."""
+    return x.to(tl.float32) * y.to(tl.float32)
+
+
+@triton.jit
+def triad(
+    x,  # block in its own dtype
+    y,  # block of the same dtype
+):
+    """Add a multiple of one block to another, in fp32."""
+    return x.to(tl.float32) + TRIAD_SCALAR * y.to(tl.float32)
+
+
+@triton.jit
+def relu(
+    x,  # block in its own dtype
+):
+    """Clip below at zero; NaN stays NaN."""
+    # The default of tl.maximum returns the number beside a NaN, torch.relu the NaN.
+    return tl.maximum(x.to(tl.float32), 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def gelu(
+    x,  # block in its own dtype
+):
+    """Apply GELU by the normal tail of |x|, in fp32."""
+    v = x.to(tl.float32)
+    t = tl.minimum(tl.abs(v), GELU_LIMIT)
+    g = G6_TO_11[5] * t + G6_TO_11[4]
+    for i in tl.static_range(4):
+        g = g * t + G6_TO_11[3 - i]
+    for i in tl.static_range(6):
+        g = g * t + G0_TO_5[5 - i]
+    # Not a maximum with 0: that may give either zero for -0, and GELU(-0) is -0.
+    return tl.where(v < 0.0, -0.0, v) - t * tl.exp2(g * t - 1.0)
+
+
+@triton.jit
+def logistic_product(
+    v,  # fp32 block
+    exponent,  # fp32 block, minus the argument of the logistic function in units of ln 2
+):
+    """Multiply a block by a logistic function."""
+    root = tl.rsqrt(1.0 + tl.exp2(exponent))
+    return v * root * root
+
+
+@triton.jit
+def gelu_tanh(
+    x,  # block in its own dtype
+):
+    """Apply the tanh form of GELU as a logistic function of twice its argument, in fp32."""
+    v = x.to(tl.float32)
+    return logistic_product(v, v * (v * v * -TANH_CUBIC - TANH_LINEAR))
+
+
+@triton.jit
+def silu(
+    x,  # block in its own dtype
+):
+    """Multiply a block by its own logistic function, in fp32."""
+    v = x.to(tl.float32)
+    return logistic_product(v, v * -LOG2_E)
+
+
+@triton.jit
+def swiglu(
+    x,  # gate, block in its own dtype
+    y,  # block of the same dtype
+):
+    """Gate one block with SiLU of the other, in fp32."""
+    return silu(x) * y.to(tl.float32)
+
+
+@triton.jit
+def bias_gelu(
+    x,  # block in its own dtype
+    bias,  # bias of each element, same dtype
+):
+    """Add the bias and apply GELU, in fp32."""
+    return gelu(x.to(tl.float32) + bias.to(tl.float32))
+
+
+@triton.jit
+def dropout(
+    x,  # block in its own dtype
+    words,  # random unsigned 32-bit integer of each element
+):
+    """Zero the elements whose word is in the share to drop, and scale the others up, in fp32."""
+    return tl.where(words >= DROP_BELOW, x.to(tl.float32) * KEPT_SCALE, 0.0)
+
+
+@triton.jit
+def random_words(
+    seed,  # key, 64-bit integer
+    first,  # number of the first element, a multiple of 4
+    COUNT: tl.constexpr,  # number of elements, a power of two
+):
+    """Draw a word for each of COUNT consecutive elements: four for each counter, in their order."""
+    counters = first // 4 + tl.arange(0, COUNT // 4)
+    word0, word1, word2, word3 = tl.randint4x(seed, counters, ROUNDS)
+    return tl.join(tl.join(word0, word2), tl.join(word1, word3)).reshape(COUNT)
+
+
+def _formula_name(specialization: Any) -> str:
+    # A profiler shows this name: `gelu_lean` says more than `unary_kernel`.
+    return f"{specialization.constants['FORMULA'].__name__}_lean"
+
+
+@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+def unary_kernel(
+    x_ptr,  # input, n elements
+    out_ptr,  # output, n elements
+    n,  # number of elements, not specialized: one binary serves every n
+    FORMULA: tl.constexpr,  # block of x -> block of out
+    BLOCK: tl.constexpr,  # elements a program, a power of two
+):
+    """Write FORMULA of every element of x."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offsets = start + tl.arange(0, BLOCK)
+    whole = n // WHOLE * WHOLE
+    inside = offsets < whole
+    x = tl.load(x_ptr + offsets, mask=inside)
+    tl.store(out_ptr + offsets, FORMULA(x), mask=inside)
+    if start == 0:
+        rest = whole + tl.arange(0, WHOLE)
+        last_x = tl.load(x_ptr + rest, mask=rest < n)
+        tl.store(out_ptr + rest, FORMULA(last_x), mask=rest < n)
+
+
+@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+def binary_kernel(
+    x_ptr,  # first input, n elements
+    y_ptr,  # second input, n elements
+    out_ptr,  # output, n elements
+    n,  # number of elements, not specialized: one binary serves every n
+    FORMULA: tl.constexpr,  # blocks of x and y -> block of out
+    BLOCK: tl.constexpr,  # elements a program, a power of two
+):
+    """Write FORMULA of every pair of elements of x and y."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offsets = start + tl.arange(0, BLOCK)
+    whole = n // WHOLE * WHOLE
+    inside = offsets < whole
+    x = tl.load(x_ptr + offsets, mask=inside)
+    y = tl.load(y_ptr + offsets, mask=inside)
+    tl.store(out_ptr + offsets, FORMULA(x, y), mask=inside)
+    if start == 0:
+        rest = whole + tl.arange(0, WHOLE)
+        last_x = tl.load(x_ptr + rest, mask=rest < n)
+        last_y = tl.load(y_ptr + rest, mask=rest < n)
+        tl.store(out_ptr + rest, FORMULA(last_x, last_y), mask=rest < n)
+
+
+@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+def row_bias_kernel(
+    x_ptr,  # input, n elements, rows of cols elements one after another
+    bias_ptr,  # bias, cols elements
+    out_ptr,  # output, n elements
+    n,  # rows * cols, not specialized: one binary serves every n
+    cols,  # elements a row; a multiple of 16 makes the bias loads wide
+    FORMULA: tl.constexpr,  # blocks of x and bias -> block of out
+    BLOCK: tl.constexpr,  # elements a program, a power of two
+):
+    """Write FORMULA of every element of x and the bias of its column."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    lanes = tl.arange(0, BLOCK)
+    offsets = start + lanes
+    whole = n // WHOLE * WHOLE
+    inside = offsets < whole
+    x = tl.load(x_ptr + offsets, mask=inside)
+    # start < n, so the integer type of n holds it, and a 64-bit division costs several times a 32-bit one. No `%`:
+    # Triton 3.6 forgets that a remainder of two multiples of 16 is one, and reads the bias element by element.
+    first = start.to(n.dtype)
+    column = (first - first // cols * cols).to(tl.int32) + lanes
+    column = tl.where(column >= cols, column - cols, column) if cols >= BLOCK else column % cols
+    bias = tl.load(bias_ptr + column)
+    tl.store(out_ptr + offsets, FORMULA(x, bias), mask=inside)
+    if start == 0:
+        rest = whole + tl.arange(0, WHOLE)
+        last_x = tl.load(x_ptr + rest, mask=rest < n)
+        last_bias = tl.load(bias_ptr + rest % cols)
+        tl.store(out_ptr + rest, FORMULA(last_x, last_bias), mask=rest < n)
+
+
+@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+def random_kernel(
+    x_ptr,  # input, n elements
+    seed_ptr,  # one 64-bit integer
+    out_ptr,  # output, n elements
+    n,  # number of elements, not specialized: one binary serves every n
+    FORMULA: tl.constexpr,  # blocks of x and of random words -> block of out
+    BLOCK: tl.constexpr,  # elements a program, a power of two
+):
+    """Write FORMULA of every element of x and the random word of its place."""
+    seed = tl.load(seed_ptr)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offsets = start + tl.arange(0, BLOCK)
+    whole = n // WHOLE * WHOLE
+    inside = offsets < whole
+    x = tl.load(x_ptr + offsets, mask=inside)
+    tl.store(out_ptr + offsets, FORMULA(x, random_words(seed, start, BLOCK)), mask=inside)
+    if start == 0:
+        rest = whole + tl.arange(0, WHOLE)
+        last_x = tl.load(x_ptr + rest, mask=rest < n)
+        tl.store(out_ptr + rest, FORMULA(last_x, random_words(seed, whole.to(tl.int64), WHOLE)), mask=rest < n)
+
+
+OPS = {  # kernel, formula, and the names that messages give the inputs of one shape
+    "copy": (unary_kernel, copy, ("x",)),
+    "add": (binary_kernel, add, ("x", "y")),
+    "mul": (binary_kernel, mul, ("x", "y")),
+    "triad": (binary_kernel, triad, ("x", "y")),
+    "relu": (unary_kernel, relu, ("x",)),
+    "gelu": (unary_kernel, gelu, ("x",)),
+    "gelu-tanh": (unary_kernel, gelu_tanh, ("x",)),
+    "silu": (unary_kernel, silu, ("x",)),
+    "swiglu": (binary_kernel, swiglu, ("gate", "up")),
+    "bias-gelu": (row_bias_kernel, bias_gelu, ("x",)),
+    "residual-add": (binary_kernel, add, ("x", "residual")),
+    "dropout": (random_kernel, dropout, ("x",)),
+}
+
+
+def _variant(op: str, dtype: torch.dtype) -> Variant:
+    kernel, formula, names = OPS[op]
+    block = BLOCK_BYTES // dtype.itemsize
+    return Variant(
+        kernel=kernel,
+        constants={"FORMULA": formula, "BLOCK": block},
+        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        op=op,
+        dtype=DTYPES[dtype],
+        types={"seed_ptr": "*i64"} if kernel is random_kernel else {},
+        elements=block,
+        bytes=(len(names) + 1) * block * dtype.itemsize,  # a bias or a seed comes from the cache
+    )
+
+
+VARIANTS: dict[tuple[str, torch.dtype], Variant] = {(op, dtype): _variant(op, dtype) for op in OPS for dtype in DTYPES}
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return everything this file compiles for an architecture, 80 for sm_80; the same for all."""
+    return tuple(VARIANTS.values())
+
+
+def _launch(op: str, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, *sizes: int) -> None:
+    n = out.numel()
+    if n == 0:
+        return
+    variant = VARIANTS[op, out.dtype]
+    variant.launch(triton.cdiv(n, variant.constants["BLOCK"]), *inputs, out, n, *sizes)
+
+
+def _require_seed(label: str, seed: torch.Tensor, x: torch.Tensor) -> None:
+    # On the device, so that a captured graph can be given another one.
+    if not isinstance(seed, torch.Tensor) or seed.dtype != torch.int64 or tuple(seed.shape) != (1,):
+        found = f"{seed.dtype} {tuple(seed.shape)}" if isinstance(seed, torch.Tensor) else type(seed).__name__
+        raise ValueError(f"{label}: seed is {found}; pass a torch.int64 tensor of shape (1,)")
+    if seed.device != x.device:
+        raise ValueError(f"{label}: seed is on {seed.device}, x on {x.device}; use one device")
+    if seed.data_ptr() % ALIGNMENT_BYTES:
+        raise ValueError(f"{label}: seed does not start at a multiple of {ALIGNMENT_BYTES} bytes; pass no offset view")
+
+
+def _flat(op: str) -> Callable[..., None]:
+    names = OPS[op][2]
+
+    def launch(*inputs: torch.Tensor, out: torch.Tensor) -> None:
+        label = f"{op} v3"
+        if len(inputs) != len(names):
+            raise ValueError(f"{label}: {len(inputs)} inputs are given; pass {', '.join(names)}")
+        operands = {**dict(zip(names, inputs, strict=True)), "out": out}
+        require_tensors(label, **operands)
+        require_contiguous(label, **operands)
+        for name in (*names[1:], "out"):
+            require_shape(label, name, operands[name], inputs[0].shape)
+        _launch(op, inputs, out)
+
+    return launch
+
+
+def _bias_gelu(x: torch.Tensor, bias: torch.Tensor, *, out: torch.Tensor) -> None:
+    label = "bias-gelu v3"
+    require_tensors(label, x=x, bias=bias, out=out)
+    require_contiguous(label, x=x, bias=bias, out=out)
+    if x.dim() != 2:
+        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (rows, cols)")
+    cols = x.shape[1]
+    if cols > MAX_COLUMNS:
+        raise ValueError(f"{label}: x has {cols} columns; at most {MAX_COLUMNS} are supported")
+    require_shape(label, "bias", bias, (cols,))
+    require_shape(label, "out", out, x.shape)
+    _launch("bias-gelu", (x, bias), out, cols)
+
+
+def _dropout(x: torch.Tensor, seed: torch.Tensor, *, out: torch.Tensor) -> None:
+    label = "dropout v3"
+    require_tensors(label, x=x, out=out)
+    require_contiguous(label, x=x, out=out)
+    require_shape(label, "out", out, x.shape)
+    _require_seed(label, seed, x)
+    _launch("dropout", (x, seed), out)
+
+
+KERNELS: dict[str, Callable[..., None]] = {op: _flat(op) for op in OPS} | {"bias-gelu": _bias_gelu, "dropout": _dropout}
