@@ -1,13 +1,18 @@
 """Elementwise operations: every output element depends on the input elements at the same place only.
 
-Ops     copy, add, mul, relu, gelu (erf), gelu-tanh, silu, swiglu, bias-gelu, residual-add.
-Bytes   w n for each operand read and for the result written, w the bytes of an element.
+Ops     copy, add, mul, triad, relu, gelu (erf), gelu-tanh, silu, swiglu, bias-gelu, residual-add, dropout.
+Bytes   w n for each operand read and for the result written, w the bytes of an element; dropout reads a seed of 8 too.
 FLOPs   declared per element in `OPS` below. An exponential, a division and a negation count as one each; GELU counts
-        as 20 in both forms, CS336's figure for the tanh form, so that the two can be compared.
+        as 20 in both forms, CS336's figure for the tanh form, so that the two can be compared. Dropout counts its one
+        multiplication; what draws the random bits is integer work.
 Ridge   0 to 5 FLOP/byte: memory-bound on any machine. What can be won is fusion: one pass instead of several.
+Dropout Zeroes an element with probability 0.1, else divides it by 0.9. Kernels draw from `seed`; torch, eager or
+        compiled, draws from its own generator, and eager torch writes a mask beside the result. No two draw the same,
+        so a result is held to what dropout promises: its values, how many are kept, another mask for another seed.
 
 Source  CS336 (2025) lecture 2 for ReLU (1) and GELU (20). GELU: Hendrycks and Gimpel, arXiv 1606.08415.
-        SwiGLU: Shazeer, arXiv 2002.05202.
+        SwiGLU: Shazeer, arXiv 2002.05202. Triad: McCalpin, STREAM (1995), with its scalar of 3. Dropout: Srivastava
+        et al., JMLR 15 (2014) 1929, scaled while training.
 """
 
 from __future__ import annotations
@@ -18,10 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli import main
 from bench.harness.op import Case, Op, TensorMaker
-from roofline.work import elementwise_work
+from bench.harness.verify import CHUNK_ELEMENTS, LEAST_SCALE_ERROR, SCALE_ELEMENTS, UNIT_ROUNDOFF
+from roofline.work import LABEL_BYTES, elementwise_work
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from bench.harness.op import Launch
 
 EXAMPLES = (
     ("--op gelu,gelu-tanh --dtype bf16", "both forms of GELU"),
@@ -31,6 +39,12 @@ EXAMPLES = (
 
 BIAS_COLUMNS = 4096
 """Columns of bias-gelu where only a count of elements is given: the width of a 7B transformer."""
+
+DROPOUT = 0.1
+"""Probability that dropout zeroes an element. Source: Vaswani et al., arXiv 1706.03762, the base Transformer."""
+
+SIGMAS = 5.0
+"""How far a count of kept elements may be off: chance alone is, once in two million."""
 
 SHAPES = {"cpu": ("1048576", "16777216"), "cuda": ("1048576", "16777216", "268435456")}
 
@@ -110,6 +124,70 @@ def eager_mul(x: Tensor, y: Tensor, out: Tensor) -> None:
     torch.mul(x, y, out=out)
 
 
+def eager_triad(x: Tensor, y: Tensor, out: Tensor) -> None:
+    """Write x + 3 y into `out`."""
+    import torch
+
+    torch.add(x, y, alpha=3, out=out)
+
+
+def dropout(x: Tensor, seed: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return x with elements dropped by torch's own generator: its form with `out` would copy the result."""
+    import torch
+
+    return torch.nn.functional.dropout(x, DROPOUT)
+
+
+def check_dropout(case: Case, launch: Launch, earlier: Launch | None) -> str | None:
+    """Return what is wrong with a result of dropout, or None.
+
+    Each element is 0, or x / 0.9 within what two roundings explain, because torch on a CPU rounds 1 / 0.9 first. On
+    the whole they have the right scale, and as many are kept as chance allows. For another seed others are kept.
+    """
+    import torch
+
+    (x, seed), out = launch
+    tiny, unit = torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps, UNIT_ROUNDOFF[case.dtype]
+    drawn = kept = 0
+    off = square = 0.0
+    for part, found in zip(x.split(CHUNK_ELEMENTS), out.split(CHUNK_ELEMENTS), strict=True):
+        truth = part.double() / (1 - DROPOUT)
+        error = torch.where(found == 0, 0.0, found.double() - truth)
+        if not bool((error.abs() <= 3 * unit * truth.abs() + tiny).all()):
+            return f"an element is neither 0 nor x / {1 - DROPOUT:g}"
+        drawn, kept = drawn + int((part != 0).sum()), kept + int((found != 0).sum())
+        off, square = off + float((error * truth).sum()), square + float((found.double() * truth).sum())
+    if drawn < SCALE_ELEMENTS:
+        return None
+    if abs(off) > max(unit, LEAST_SCALE_ERROR) * square:
+        return f"off by {abs(off) / square:.2%} on the whole, more than rounding explains"
+    if is_unlikely(kept, drawn, 1 - DROPOUT):
+        return f"{kept / drawn:.2%} of the elements are kept instead of {1 - DROPOUT:.0%}"
+    if earlier is not None and not torch.equal(seed, earlier[0][1]):
+        return compare_masks(launch, earlier)
+    return None
+
+
+def compare_masks(launch: Launch, earlier: Launch) -> str | None:
+    """Return what is wrong where two seeds keep the same elements, or None: two masks agree by chance only."""
+    ((x, _), out), ((other_x, _), other_out) = launch, earlier
+    agreed = drawn = 0
+    for start in range(0, len(x), CHUNK_ELEMENTS):
+        part = slice(start, start + CHUNK_ELEMENTS)
+        is_drawn = (x[part] != 0) & (other_x[part] != 0)
+        is_alike = (out[part] != 0) == (other_out[part] != 0)
+        drawn, agreed = drawn + int(is_drawn.sum()), agreed + int((is_drawn & is_alike).sum())
+    by_chance = DROPOUT**2 + (1 - DROPOUT) ** 2
+    if drawn < SCALE_ELEMENTS or not is_unlikely(agreed, drawn, by_chance):
+        return None
+    return f"the masks of two seeds agree in {agreed / drawn:.2%} of the elements, {by_chance:.0%} would be chance"
+
+
+def is_unlikely(count: int, trials: int, probability: float) -> bool:
+    """Return whether a count of independent events is further from its mean than `SIGMAS` standard deviations."""
+    return abs(count - trials * probability) > SIGMAS * math.sqrt(trials * probability * (1 - probability))
+
+
 def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
     """Return the elements `rows` of each operand and of the result."""
     return tuple(x[rows] for x in inputs), out[rows]
@@ -184,10 +262,27 @@ BIAS_GELU = Op(
     take_rows=bias_rows,
 )
 
+DROPOUT_OP = Op(
+    name="dropout",
+    formula="out = 0 with probability 0.1, else x / 0.9",
+    axes=("n",),
+    extents=lambda extents, axes: (math.prod(extents),),
+    is_sized=True,
+    default_shapes=SHAPES,
+    make_inputs=lambda case, tensor: (tensor(case.shape["n"]), tensor(1, dtype="int64")),
+    output_shape=lambda case: (case.shape["n"],),
+    reference=lambda x, seed: x / (1 - DROPOUT),  # of what is kept
+    eager=dropout,
+    expression=dropout,
+    work=lambda case: elementwise_work(case.shape["n"], 1, 1, case.dtype, other_bytes=LABEL_BYTES),
+    check_result=check_dropout,
+)
+
 OPS = (
     make_op("copy", "out = x", 1, 0, lambda x: x.clone(), lambda x, out: out.copy_(x)),
     make_op("add", "out = x + y", 2, 1, lambda x, y: x + y, eager_add),
     make_op("mul", "out = x y", 2, 1, lambda x, y: x * y, eager_mul),
+    make_op("triad", "out = x + 3 y", 2, 2, lambda x, y: x + 3 * y, eager_triad),
     make_op("relu", "out = max(x, 0)", 1, 1, lambda x: x.relu(), eager_relu),
     make_op("gelu", "out = x/2 (1 + erf(x / sqrt 2))", 1, 20, gelu, eager_gelu),
     make_op("gelu-tanh", "out = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))", 1, 20, gelu_tanh, eager_gelu_tanh),
@@ -195,6 +290,7 @@ OPS = (
     make_op("swiglu", "out = silu(gate) up", 2, 5, lambda gate, up: silu(gate) * up, eager_swiglu, 1),
     BIAS_GELU,
     make_op("residual-add", "out = x + residual", 2, 1, lambda x, residual: x + residual, eager_add),
+    DROPOUT_OP,
 )
 
 if __name__ == "__main__":

@@ -163,6 +163,8 @@ class Record:
     verified: dict[str, Any] = field(default_factory=dict)
     source_sha256: str | None = None
     """Hash of the file of a kernel of this project, so that two versions of one name are told apart."""
+    compiled: dict[str, Any] | None = None
+    """Compiler options of a Triton kernel of this project, among them `enable_fp_fusion`; None where not known."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Keys of a file that this version does not know; kept and written back as they were."""
 
@@ -212,6 +214,7 @@ class Record:
             telemetry=_read(data, "telemetry", _mapping) or {},
             verified=_read(data, "verified", _mapping) or {},
             source_sha256=_read(data, "source_sha256", _text),
+            compiled=_read(data, "compiled", _mapping),
             extra=_unknown(cls, data),
         )
         _refuse_contradictions(record, data)

@@ -18,6 +18,9 @@ DTYPE_BITS = {
 }
 """Bits that one element takes in memory, without the scale factors of block-scaled formats."""
 
+LABEL_BYTES = 8
+"""Bytes of a label or a seed: int64, as torch takes class indices."""
+
 DTYPES = tuple(dtype for dtype in DTYPE_BITS if dtype != "int32")
 """The dtypes that can be asked for."""
 
@@ -84,22 +87,59 @@ def matvec_work(m: int, n: int, dtype: str) -> Work:
     return matmul_work(m, 1, n, dtype, dtype)
 
 
+def int8_matvec_work(m: int, n: int, dtype: str) -> Work:
+    """Return the work of y = (A x) s with A (m, n) in int8, x (n) and y (m) in `dtype`, scales s (m) in fp32.
+
+    FLOPs = 2 m n + m: the product, and one multiplication by its scale for each row. Widening a weight is none.
+    Bytes = m n of weights, x and the scales read once, y written once.
+    """
+    return Work(
+        flops=2 * m * n + m,
+        bytes_read=bytes_of(m * n, "int8") + bytes_of(n, dtype) + bytes_of(m, "fp32"),
+        bytes_written=bytes_of(m, dtype),
+    )
+
+
 def elementwise_work(
-    elements: int, flops_per_element: int, inputs: int, dtype: str, broadcast_elements: int = 0
+    elements: int,
+    flops_per_element: int,
+    inputs: int,
+    dtype: str,
+    broadcast_elements: int = 0,
+    outputs: int = 1,
+    other_bytes: int = 0,
 ) -> Work:
-    """Return the work of an operation that maps `inputs` arrays of `elements` to one of the same size.
+    """Return the work of an operation that maps `inputs` arrays of `elements` to `outputs` of the same size.
+
+    Operations on rows are of this kind too, where a row is read once and each element of it is written.
 
     Args:
-        elements: elements of the output.
+        elements: elements of one array.
         flops_per_element: declared by the operation, with its source.
         inputs: how many arrays of `elements` are read.
-        dtype: of inputs and output.
+        dtype: of inputs and outputs.
         broadcast_elements: elements of further, smaller operands, such as a bias; read once.
+        outputs: how many arrays of `elements` are written.
+        other_bytes: bytes of operands of another dtype, such as a seed; read once.
     """
     return Work(
         flops=flops_per_element * elements,
-        bytes_read=bytes_of(inputs * elements + broadcast_elements, dtype),
-        bytes_written=bytes_of(elements, dtype),
+        bytes_read=bytes_of(inputs * elements + broadcast_elements, dtype) + other_bytes,
+        bytes_written=bytes_of(outputs * elements, dtype),
+    )
+
+
+def cross_entropy_work(m: int, v: int, dtype: str, out_dtype: str) -> Work:
+    """Return the work of the loss of each of m rows of v logits, given a label for each.
+
+    FLOPs = 4 m v, counted here: for each logit the comparison of the maximum, the subtraction of it, one exponential
+        and one addition. The logarithm and the two subtractions of a row are left out.
+    Bytes = the logits and m labels of 8 bytes read once, m losses written.
+    """
+    return Work(
+        flops=4 * m * v,
+        bytes_read=bytes_of(m * v, dtype) + LABEL_BYTES * m,
+        bytes_written=bytes_of(m, out_dtype),
     )
 
 

@@ -32,6 +32,9 @@ POOL_ELEMENTS = 2**24
 """Longest random pool: drawing more takes longer than what is measured. A larger tensor is made of several stretches,
 each of which starts elsewhere in the pool."""
 
+MAX_INTEGER = 2**63 - 1
+"""Labels and seeds are drawn below it; it is the largest bound that torch takes."""
+
 POOL_OFFSETS = 4096
 """How many elements the pool is longer than a stretch: so many places there are to start at."""
 
@@ -83,23 +86,25 @@ def torch_dtype(dtype: str) -> torch.dtype:
         "fp8e5m2": torch.float8_e5m2,
         "int8": torch.int8,
         "int32": torch.int32,
+        "int64": torch.int64,
     }[dtype]
 
 
 class Filler:
-    """Makes filled tensors of one dtype on one device; each is a different stretch of one seeded random pool.
+    """Makes filled tensors on one device; each is a different stretch of one seeded random pool.
 
     Drawing every copy anew would take longer than measuring it; shifted stretches have the same distribution and no
-    two launches in a row see the same bits at the same place.
+    two launches in a row see the same bits at the same place. There is a pool of the case's dtype and, where an op
+    asks for it, one of int8; int64 numbers are few and drawn one by one.
     """
 
     def __init__(self, fill: str, dtype: str, device: Device, seed: int) -> None:
-        """Prepare a pool that grows with the largest tensor asked for."""
+        """Prepare; a pool grows with the largest tensor asked for."""
         import torch
 
         self._fill, self._dtype, self._device = fill, dtype, device
         self._generator = torch.Generator(device=device.torch_name).manual_seed(seed)
-        self._pool: Tensor | None = None
+        self._pools: dict[str, Tensor] = {}
         self._next_offset = 0
 
     def __call__(self, *shape: int, dtype: str | None = None) -> Tensor:
@@ -111,34 +116,41 @@ class Filler:
         result = torch.empty(shape, dtype=stored, device=self._device.torch_name)
         if self._fill == "zeros":
             return result.zero_()
+        if dtype == "int64":
+            return result.random_(0, MAX_INTEGER, generator=self._generator)
         stretch = min(elements, POOL_ELEMENTS)
-        if self._pool is None or self._pool.numel() < stretch + POOL_OFFSETS:
-            self._pool = self._draw(stretch + POOL_OFFSETS)
+        pool = self._pool("int8" if dtype == "int8" else self._dtype, stretch + POOL_OFFSETS)
         flat = result.view(-1)
         for start in range(0, elements, stretch):
             # An odd stride through the offsets visits all of them before any comes again.
             self._next_offset = (self._next_offset + 1237) % POOL_OFFSETS
             part = flat[start : start + stretch]
-            part.copy_(self._pool[self._next_offset : self._next_offset + part.numel()])
+            part.copy_(pool[self._next_offset : self._next_offset + part.numel()])
         return result
 
-    def _draw(self, elements: int) -> Tensor:
+    def _pool(self, dtype: str, elements: int) -> Tensor:
+        """Return the pool of a dtype, drawn anew where it is shorter than `elements`."""
+        if dtype not in self._pools or self._pools[dtype].numel() < elements:
+            self._pools[dtype] = self._draw(dtype, elements)
+        return self._pools[dtype]
+
+    def _draw(self, dtype: str, elements: int) -> Tensor:
         """Return random numbers: `uniform` in [-1, 1] or `normal`; for int8 the same, stretched to its range."""
         import torch
 
-        scratch = torch.float64 if self._dtype == "fp64" else torch.float32
+        scratch = torch.float64 if dtype == "fp64" else torch.float32
         numbers = torch.empty(elements, dtype=scratch, device=self._device.torch_name)
         if self._fill == "uniform":
             numbers.uniform_(-1.0, 1.0, generator=self._generator)
         else:
             numbers.normal_(generator=self._generator)
-        if self._dtype == "int8":
+        if dtype == "int8":
             numbers.mul_(127 if self._fill == "uniform" else 32).round_().clamp_(-127, 127)
-        return numbers.to(torch_dtype(self._dtype))
+        return numbers.to(torch_dtype(dtype))
 
     def release_pool(self) -> None:
-        """Free the random pool once all copies are made."""
-        self._pool = None
+        """Free the random pools once all copies are made."""
+        self._pools.clear()
 
 
 @dataclass(frozen=True)
@@ -166,11 +178,13 @@ def make_sets(op: Op, case: Case, filler: Filler, device: Device, copies: int) -
 def required_bytes(op: Op, case: Case, copies: int) -> int:
     """Return the memory that measuring a case takes, before anything is allocated.
 
-    The copies, one more set for what a provider may hold, and whichever is larger: the random pool while it is drawn
-    and converted, or the fp64 copies of an op that is verified in one piece.
+    The copies, one more set for what a provider may hold (two where it returns several results, which are stacked to
+    be checked), and whichever is larger: the random pool while it is drawn and converted, or the fp64 copies of an op
+    that is verified in one piece.
     """
     work = op.work(case)
     elements = work.bytes_read * 8 // bytes_of(8, case.dtype)
     pool_bytes = min(elements, POOL_ELEMENTS + POOL_OFFSETS) * 16
     verify_bytes = 16 * elements if op.take_rows is None else 0
-    return (copies + 1) * work.bytes + max(pool_bytes, verify_bytes)
+    held = min(2, op.outputs)
+    return (copies + held) * work.bytes + max(pool_bytes, verify_bytes)

@@ -11,6 +11,9 @@ from roofline.work import Work
 if TYPE_CHECKING:
     from torch import Tensor
 
+    Launch = tuple[tuple[Tensor, ...], Tensor]
+    """The inputs of one launch and its result."""
+
 FLOAT_DTYPES = ("fp64", "fp32", "fp16", "bf16")
 
 
@@ -24,6 +27,23 @@ def square(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
         return extents * len(axes)
     if len(extents) != len(axes):
         raise ValueError(f"write one number or {'x'.join(axes)}")
+    return extents
+
+
+ROWS = 4096
+"""Rows of a matrix of which only the width is given: the tokens of a usual batch."""
+
+
+def rows_by_width(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
+    """Return rows and columns; a single number is the columns of `ROWS` rows.
+
+    Raises:
+        ValueError: there are more than two extents.
+    """
+    if len(extents) == 1:
+        return ROWS, extents[0]
+    if len(extents) != 2:
+        raise ValueError(f"write the width of {ROWS} rows or {'x'.join(axes)}")
     return extents
 
 
@@ -44,7 +64,11 @@ class Option:
 
 
 class TensorMaker(Protocol):
-    """Makes one input: `make(extent, ...)` returns a filled tensor of that shape in the case's dtype."""
+    """Makes one input: `make(extent, ...)` returns a filled tensor of that shape in the case's dtype.
+
+    Another dtype may be asked for. `int8` uses the range of the numbers, as quantized weights do; `int64` holds
+    whole numbers from 0 to 2^63 - 2 for labels and seeds, and an op takes the remainder that it needs.
+    """
 
     def __call__(self, *shape: int, dtype: str | None = None) -> Tensor:
         """Return a contiguous tensor of `shape`."""
@@ -75,7 +99,8 @@ class Op:
     """An operation: how to make its inputs, what is true, what it costs, how torch computes it.
 
     The functions take and return tensors of the case's dtype on the device under test. `reference` is also called
-    with fp64 inputs, where its result is the truth that every provider is held against.
+    with fp64 inputs, where its result is the truth that every provider is held against; int64 inputs, which are
+    labels and seeds, stay as they are.
     """
 
     name: str
@@ -89,13 +114,16 @@ class Op:
     output_shape: Callable[[Case], tuple[int, ...]]
     reference: Callable[..., Tensor]
     """`reference(*inputs)` returns the result; plain torch, differentiable in precision only by its inputs."""
-    eager: Callable[..., None]
-    """`eager(*inputs, out=out)`: what a torch user would call, writing into `out`."""
-    expression: Callable[..., Tensor] | None = None
-    """What `torch.compile` compiles, `expression(*inputs)`; None: `reference`."""
+    eager: Callable[..., Any]
+    """`eager(*inputs, out=out)`: what a torch user would call. It writes into `out`, or returns the result where torch
+    cannot write it there without a copy; a tuple of tensors is what the output stacks."""
+    expression: Callable[..., Any] | None = None
+    """What `torch.compile` compiles, `expression(*inputs)`, a tensor or such a tuple; None: `reference`."""
     writes_out_when_compiled: bool = True
     """Whether a compiled pointwise store may go straight into `out`; a library call returns a fresh tensor."""
     output_dtype: Callable[[str], str] = lambda dtype: dtype
+    outputs: int = 1
+    """How many results of one shape the output stacks along its first axis; the scale of each is judged by itself."""
     dtypes: tuple[str, ...] = FLOAT_DTYPES
     extents: Callable[[tuple[int, ...], tuple[str, ...]], tuple[int, ...]] = square
     """Turns what was written, `4096` or `4096x1024`, into one extent for each axis."""
@@ -107,6 +135,12 @@ class Op:
     """How many products or addends one output element sums; 1 for elementwise ops. Sets the error bound."""
     intermediate_roundings: int = 0
     """How often torch rounds to the case's dtype before the final store, where it runs as several kernels."""
+    magnitude: Callable[..., Tensor] | None = None
+    """`magnitude(truth, *inputs)` in fp64: what the errors of fp32 arithmetic are proportional to, for each element of
+    the output, where that is neither the operands' size nor a sum of products. `bench.harness.verify` has the bound."""
+    check_result: Callable[[Case, Launch, Launch | None], str | None] | None = None
+    """Where the result is random, in place of the comparison with `reference`: `check_result(case, launch, earlier)`
+    returns what is wrong, or None. `earlier` is a launch on other inputs, where there was one."""
     take_rows: Callable[[tuple[Tensor, ...], Tensor, Any], tuple[tuple[Tensor, ...], Tensor]] | None = None
     """`take_rows(inputs, out, rows)` returns the inputs and the part of `out` that belong to `rows` (an index of
     the output's rows), so that a large result can be checked piece by piece. None: checked in one piece."""

@@ -1,10 +1,15 @@
-"""Who computes an op: `torch` eager, `torch-compile`, and every `kernels/<family>/vN_*.py` as `triton-vN`."""
+"""Who computes an op: `torch` eager, `torch-compile`, and every `kernels/<family>/vN_*.py` as `triton-vN`.
+
+Of a version's file two module-level names are read from its text, so that no list and no `--help` imports Triton:
+
+    AUTOTUNED       launchers that search their configuration, by op: the version is `triton-vN-autotune` too
+    MINIMUM_ARCH    the least architecture that the version runs on, 90 for sm_90
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-import inspect
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,14 +17,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from bench.harness.device import Device
 from bench.harness.inputs import InputSet
 from bench.harness.op import Op
+from kernels import versions
 
-VERSION_FILE = re.compile(r"(v\d+)_\w+\.py")
-KERNELS_DIRECTORY = Path(__file__).resolve().parents[2] / "kernels"
+AUTOTUNE = "-autotune"
+AUTOTUNED_LINE = re.compile(r"^AUTOTUNED\b", re.MULTILINE)
+MINIMUM_ARCH_LINE = re.compile(r"^MINIMUM_ARCH\b.*?=\s*(\d+)", re.MULTILINE)
+AUDITED_ARCHITECTURES = (100, 90, 80)
+"""What `variants` of a version answers for; another GPU compiles what the next older of these does."""
 
 
 class UnknownProviderError(ValueError):
@@ -42,6 +52,8 @@ class Provider:
     """Hash of the kernel's file, so that a record tells which text it measured."""
     refuses_with: tuple[type[Exception], ...] = ()
     """Errors of the first call that say "not this case", as our kernels do for a dtype or layout they lack."""
+    compile_options: Callable[[str], dict[str, Any] | None] = lambda dtype: None
+    """By dtype, the compile options that all kernels of the op share; None where they are not known."""
 
     def call(self, data: InputSet) -> Callable[[], Any]:
         """Return the launch on one set of inputs, as a call without arguments."""
@@ -53,11 +65,28 @@ class Provider:
 def kernel_versions(family: str) -> dict[str, str]:
     """Return the Triton versions of a family, provider name to module name, oldest first, without importing them."""
     found = {}
-    for path in (KERNELS_DIRECTORY / family).glob("v*_*.py"):
-        match = VERSION_FILE.fullmatch(path.name)
-        if match:
-            found[f"triton-{match[1]}"] = f"kernels.{family}.{path.stem}"
-    return dict(sorted(found.items(), key=lambda item: int(item[0].removeprefix("triton-v"))))
+    for version, module in versions.modules(family).items():
+        found[f"triton-{version}"] = module
+        if AUTOTUNED_LINE.search(_source(module).decode()):
+            found[f"triton-{version}{AUTOTUNE}"] = module
+    return found
+
+
+def _source(module: str) -> bytes:
+    """Return the text of a version's file."""
+    path: Path = versions.PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    return path.read_bytes()
+
+
+def minimum_arch(module: str) -> int:
+    """Return the least architecture that a version runs on, 90 for sm_90; 0 where its file names none."""
+    match = MINIMUM_ARCH_LINE.search(_source(module).decode())
+    return int(match[1]) if match else 0
+
+
+def architecture(device: Device) -> int:
+    """Return the compute capability of a GPU as one number, 90 for 9.0; 0 where it has none."""
+    return int((device.compute_capability or "0").replace(".", ""))
 
 
 def provider_names(family: str) -> list[str]:
@@ -66,9 +95,16 @@ def provider_names(family: str) -> list[str]:
 
 
 def default_providers(family: str, device: Device) -> list[str]:
-    """Return what is measured when no provider is named: eager torch, and on a GPU the newest Triton version."""
-    newest = list(kernel_versions(family))[-1:] if device.is_gpu else []
-    return ["torch", *newest]
+    """Return what is measured when no provider is named: eager torch, and the newest Triton version that can run."""
+    if not device.is_gpu:
+        return ["torch"]
+    arch = architecture(device)
+    fitting = [
+        name
+        for name, module in kernel_versions(family).items()
+        if not name.endswith(AUTOTUNE) and minimum_arch(module) <= arch
+    ]
+    return ["torch", *fitting[-1:]]
 
 
 def check_names(names: list[str], family: str) -> None:
@@ -95,13 +131,42 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
         return _compiled(op)
     if not device.is_gpu:
         raise ProviderUnavailableError(f"{name} needs a GPU; this is a CPU")
-    module = importlib.import_module(kernel_versions(family)[name])
-    launchers: dict[str, Callable[..., Any]] = module.KERNELS
+    return _triton(name, op, kernel_versions(family)[name], architecture(device))
+
+
+def _triton(name: str, op: Op, path: str, arch: int) -> Provider:
+    """Return a version of our kernels, refused before it is imported where the GPU is too old."""
+    needed = minimum_arch(path)
+    if arch < needed:
+        found = f"sm_{arch}" if arch else "of no compute capability"
+        raise ProviderUnavailableError(f"{name} needs sm_{needed} or newer; this GPU is {found}")
+    module = importlib.import_module(path)
+    is_tuned = name.endswith(AUTOTUNE)
+    launchers: dict[str, Callable[..., Any]] = module.AUTOTUNED if is_tuned else module.KERNELS
     if op.name not in launchers:
         raise ProviderUnavailableError(f"{name} has no {op.name}; it has: {', '.join(launchers)}")
-    source = Path(inspect.getfile(module)).read_bytes()
-    digest = hashlib.sha256(source).hexdigest()
-    return Provider(name, launchers[op.name], takes_out=True, source_sha256=digest, refuses_with=(ValueError,))
+    return Provider(
+        name,
+        launchers[op.name],
+        takes_out=True,
+        source_sha256=hashlib.sha256(_source(path)).hexdigest(),
+        refuses_with=(ValueError,),
+        compile_options=lambda dtype: None if is_tuned else shared_options(module, op.name, dtype, arch),
+    )
+
+
+def shared_options(module: ModuleType, op: str, dtype: str, arch: int) -> dict[str, Any] | None:
+    """Return the compile options that all variants of an op share, or None where the version declares none.
+
+    What differs between variants, such as `num_warps` by the width of a row, is left out: the record would not say
+    which of them a case has met.
+    """
+    declared = next((known for known in AUDITED_ARCHITECTURES if known <= arch), AUDITED_ARCHITECTURES[-1])
+    variants = module.variants(declared) if hasattr(module, "variants") else ()
+    options = [variant.options for variant in variants if (variant.op, variant.dtype) == (op, dtype)]
+    if not options:
+        return None
+    return {key: value for key, value in options[0].items() if all(o.get(key) == value for o in options)}
 
 
 def _compiled(op: Op) -> Provider:

@@ -224,6 +224,7 @@ class Runner:
         first_call_s = time.perf_counter() - start
         checking = time.perf_counter()
         before = verify.check(op, case, sets[0], result)
+        earlier = (sets[0].inputs, result) if op.check_result else None
         if not before.is_right:
             return replace(blank, status="invalid", reason=before.reason, verified={"before": before.to_dict()})
 
@@ -233,7 +234,7 @@ class Runner:
         measured = self._meter.measure(calls, rotation.cache, blank.flops, left_s, prepared_s)
         last = len(sets) - 1 - self._settings.seed % max(1, len(sets) - 1)  # another copy than the first, if there is
         result = verify.run_poisoned(calls[last], sets[last].out, device.synchronize)
-        after = verify.check(op, case, sets[last], result)
+        after = verify.check(op, case, sets[last], result, earlier)
         verified = {"before": before.to_dict(), "after": after.to_dict()}
         if not after.is_right:
             return replace(blank, status="invalid", reason=f"after timing: {after.reason}", verified=verified)
@@ -249,6 +250,7 @@ class Runner:
             verified=verified,
             copies=rotation.copies,
             source_sha256=provider.source_sha256,
+            compiled=provider.compile_options(case.dtype),
         )
 
     def _rotation(self, op: Op, case: Case) -> inputs.Rotation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -138,9 +138,16 @@ def describe(record: Record) -> list[str]:
         f"{_name(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} launches "
         f"by {record.method}, {record.cache} ({record.copies} copies), first call {format_time(record.first_call_s)}, "
         f"host latency {format_time(record.host_latency_s)}, verified {checked.get('checked_elements')} of "
-        f"{checked.get('elements')} elements, largest error {checked.get('max_error_of_bound', 0):.2g} of the bound"
+        f"{checked.get('elements')} elements{_largest_error(checked)}"
     )
     return [timed, *(f"  {flag}: {reason}" for flag, reason in record.flag_reasons.items())]
+
+
+def _largest_error(checked: Mapping[str, Any]) -> str:
+    """Return how near the bound the worst element is; a random result has no error, it obeys a rule."""
+    if checked.get("reference") == "rule":
+        return " by the op's own rule"
+    return f", largest error {checked.get('max_error_of_bound') or 0:.2g} of the bound"
 
 
 def _name(record: Record) -> str:

@@ -6,15 +6,23 @@ The bound on an element is what correct arithmetic may lose and no more:
     4 u rms(ref)                     where terms are summed: libraries may round partial sums to the dtype
     8 sqrt(K) u_acc norm(terms)      accumulating K terms in fp32 (fp64 for fp64)
     4 u_p |ref| + 8 u_p norm(terms)  rounding the factors of each product to tf32
+    8 u_acc magnitude                in place of what concerns terms, where the op gives its own `magnitude`
+    s                                rounding of a result below the normal numbers of its dtype
 
-with u the unit roundoff of the output dtype and norm the root of the sum of squares. Inputs are random with mean 0,
+with u the unit roundoff of the output dtype, norm the root of the sum of squares and s the distance of subnormal
+numbers, which softmax over a large vocabulary in fp16 meets. Inputs are random with mean 0,
 so the partial sums of K terms grow like a random walk, and even one long chain of K additions is off by
 u_acc sqrt(K / 2) norm(terms) only: a tenth of the bound. The sum of |terms| in place of the norm would hold for any
 inputs, and would let a dot of 16 million elements pass whatever the result. Source of the square root: Higham and
 Mary, A new approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41 (2019) A2815.
 
+A sum of K positive terms, as below a norm or a softmax, has a relative error of u_acc sqrt(K / 3) in one long chain;
+`sum_roundings` allows 3.5 times that, so that 64 columns of a vocabulary of 262,144 that are forgotten show.
+
 A wrong scale of half a percent hides below a bf16 bound on single elements, so the projection of the result on the
-reference is held to 1 within one unit roundoff too.
+reference, rounded as it should be, is held to 1 within one unit roundoff too.
+
+A random result, as of dropout, has no reference: its op checks what must hold of every result.
 """
 
 from __future__ import annotations
@@ -29,6 +37,8 @@ from bench.harness.op import Case, Op
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from bench.harness.op import Launch
 
 UNIT_ROUNDOFF = {
     "fp64": 2.0**-53,
@@ -70,14 +80,16 @@ class Verdict:
     is_right: bool
     reason: str | None
     max_error_of_bound: float
-    """Largest error over its bound; 1 is the limit."""
+    """Largest error over its bound; 1 is the limit. NaN where there is no reference."""
     checked_elements: int
     elements: int
+    reference: str = "fp64"
+    """`fp64`, or `rule`: the op's own `check_result`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object kept under `verified`; JSON has no infinity, so an error beyond any bound is null."""
         return {
-            "reference": "fp64",
+            "reference": self.reference,
             "max_error_of_bound": self.max_error_of_bound if math.isfinite(self.max_error_of_bound) else None,
             "checked_elements": self.checked_elements,
             "elements": self.elements,
@@ -88,34 +100,48 @@ def run_poisoned(call: Callable[[], object], out: Tensor, synchronize: Callable[
     """Run `call` on an output full of NaN (or of a rare integer), so that what is not written shows.
 
     Returns:
-        What the call returned if it is a tensor, else `out`.
+        What the call returned if it is a tensor, stacked if it is several, else `out`.
     """
     import torch
 
     out.fill_(float("nan") if out.dtype.is_floating_point else -(2**30) - 7)
     result = call()
     synchronize()
+    if isinstance(result, tuple):
+        result = torch.stack(result)
     return result if isinstance(result, torch.Tensor) else out
 
 
-def check(op: Op, case: Case, data: InputSet, result: Tensor) -> Verdict:
+def sum_roundings(terms: int) -> float:
+    """Return the relative error that a sum of positive terms may have, in the unit of `Op.magnitude`, 8 u_acc."""
+    return math.sqrt(terms) / 4
+
+
+def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | None = None) -> Verdict:
     """Compare the result of one launch with the fp64 reference on the same inputs.
 
     Args:
-        op: gives the reference and how many terms an element sums.
+        op: gives the reference and what its errors are proportional to, or its own check.
         case: the dtype sets the bounds.
         data: the inputs of the launch; its `out` gives shape and dtype that the result must have.
         result: what the provider computed.
+        earlier: inputs and result of a launch on other inputs; what is random must differ from it.
     """
     if result.shape != data.out.shape or result.dtype != data.out.dtype:
         found, wanted = f"{tuple(result.shape)} {result.dtype}", f"{tuple(data.out.shape)} {data.out.dtype}"
         return Verdict(False, f"wrong result: {found} instead of {wanted}", float("inf"), 0, data.out.numel())
-    worst, checked, on_reference, of_reference = 0.0, 0, 0.0, 0.0
+    if op.check_result is not None:
+        wrong = op.check_result(case, (data.inputs, result), earlier)
+        reason = f"wrong result: {wrong}" if wrong else None
+        return Verdict(reason is None, reason, math.nan, result.numel(), result.numel(), "rule")
+    worst, checked, dots, squares = 0.0, 0, [0.0] * op.outputs, [0.0] * op.outputs
     for inputs, part in _parts(op, case, data.inputs, result):
-        ratio, dot, square = _compare(op, case, inputs, part)
+        ratio, projections = _compare(op, case, inputs, part)
         worst, checked = max(worst, ratio), checked + part.numel()
-        on_reference, of_reference = on_reference + dot, of_reference + square
-    scale_error = abs(on_reference / of_reference) if of_reference else 0.0
+        for index, (dot, square) in enumerate(projections):
+            dots[index] += dot
+            squares[index] += square
+    scale_error = max(abs(dot / square) if square else 0.0 for dot, square in zip(dots, squares, strict=True))
     allowed_scale_error = max(UNIT_ROUNDOFF[op.output_dtype(case.dtype)], LEAST_SCALE_ERROR)
     reason = None
     if worst == math.inf:
@@ -142,26 +168,42 @@ def _parts(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> Itera
         yield op.take_rows(inputs, out, slice(rows - 1, rows))
 
 
-def _compare(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tuple[float, float, float]:
-    """Return the largest error over its bound, <out - ref, ref> and <ref, ref>."""
+def _compare(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tuple[float, list[tuple[float, float]]]:
+    """Return the largest error over its bound, and for each output <out - ref, ref> and <ref, ref>.
+
+    In the product, ref is rounded to the dtype of the output first: what rounding alone does to a result whose
+    elements are all alike would look like a wrong scale.
+    """
     import torch
 
-    wide = tuple(x.double() for x in inputs)
+    wide = tuple(x if x.dtype == torch.int64 else x.double() for x in inputs)
     truth, found = op.reference(*wide), out.double()
+    bound = _bound(op, case, wide, truth)
+    if out.dtype.is_floating_point:
+        bound = bound + torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps
+    error = found - truth
+    # Equal values need no bound (0 against 0, an exact integer, inf against inf); NaN and inf stay visible.
+    ratio = torch.where(found == truth, 0.0, error.abs() / bound)
+    worst = float("inf") if bool(ratio.isnan().any()) else float(ratio.max())
+    off = (found - truth.to(out.dtype)) * truth
+    sums = torch.stack((off, truth.square())).reshape(2, op.outputs, -1).sum(2)
+    return worst, [(float(dot), float(square)) for dot, square in sums.T]
+
+
+def _bound(op: Op, case: Case, wide: tuple[Tensor, ...], truth: Tensor) -> Tensor:
+    """Return the largest error of each element that correct arithmetic explains."""
     terms, unit = op.terms(case), UNIT_ROUNDOFF[op.output_dtype(case.dtype)]
+    accumulator, product = ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF), PRODUCT_ROUNDOFF.get(case.dtype, 0.0)
+    size = truth.abs()
+    if op.magnitude is not None:
+        size = op.magnitude(truth, *wide)
+        return 4 * unit * truth.abs() + 8 * accumulator * size
     if terms > 1:
         size = op.reference(*(x.square() for x in wide)).sqrt()
     else:
-        size = truth.abs()
         for x in wide:
             size = size + x.abs()
-    accumulator, product = ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF), PRODUCT_ROUNDOFF.get(case.dtype, 0.0)
-    bound = 4 * (unit + product) * truth.abs() + 8 * (terms**0.5 * accumulator + product) * size
+    bound = 4 * (unit + product) * truth.abs() + 8 * (math.sqrt(terms) * accumulator + product) * size
     if terms > 1:
         bound = bound + 4 * unit * truth.square().mean().sqrt()
-    bound = bound + 2 * op.intermediate_roundings * unit * size
-    error = (found - truth).abs()
-    # Equal values need no bound (0 against 0, an exact integer, inf against inf); NaN and inf stay visible.
-    ratio = torch.where(found == truth, 0.0, error / bound)
-    worst = float("inf") if bool(ratio.isnan().any()) else float(ratio.max())
-    return worst, float(((found - truth) * truth).sum()), float(truth.square().sum())
+    return bound + 2 * op.intermediate_roundings * unit * size

@@ -15,7 +15,7 @@ from bench.harness.timing import Limits
 from roofline.ceilings import Ceiling, Ceilings
 
 ROOT = Path(__file__).resolve().parents[2]
-FAMILIES = ("matmul", "elementwise", "matvec", "reduction")
+FAMILIES = ("matmul", "elementwise", "matvec", "reduction", "norm", "softmax", "cross_entropy")
 
 QUICK = Limits(min_samples=5, target_half_width=0.5, min_time_s=0.0, cap_s=0.05, warm_up_s=0.001, min_sample_s=1e-4)
 """Enough for a row that is looked at, not believed."""

@@ -1,11 +1,14 @@
 """Who computes: eager torch, compiled torch, and every kernel version found in its folder."""
 
 import hashlib
+import importlib
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
+from bench.__main__ import families
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness import providers
 from bench.harness.device import Device
@@ -18,15 +21,19 @@ from bench.harness.providers import (
     default_providers,
     kernel_versions,
     load,
+    minimum_arch,
     numerics,
     provider_names,
 )
 from bench.harness.verify import check, run_poisoned
 from bench.matmul import OPS as MATMUL
+from kernels import versions as kernel_files
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 GPU = Device(type="cuda", torch_name="cuda:0", slug="gpu", name="a GPU", cache_bytes=2**20, memory_bytes=2**30)
+A100, H100, RTX = (replace(GPU, compute_capability=capability) for capability in ("8.0", "9.0", "12.0"))
 OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL)}
+FAMILIES = sorted(families())
 
 KERNEL = """\
 def add(x, y, out):
@@ -35,6 +42,40 @@ def add(x, y, out):
 
 KERNELS = {"add": add}
 """
+
+TUNED = (
+    KERNEL
+    + """
+
+def tuned_add(x, y, out):
+    add(x, y, out)
+
+
+AUTOTUNED: dict[str, object] = {"add": tuned_add}
+"""
+)
+
+FOR_HOPPER = (
+    KERNEL
+    + """
+MINIMUM_ARCH = 90  # TMA
+"""
+)
+
+DECLARED = (
+    KERNEL
+    + """
+from types import SimpleNamespace
+
+
+def variants(arch):
+    def variant(op, dtype, warps):
+        options = {"num_warps": warps, "enable_fp_fusion": True, "arch_asked_for": arch}
+        return SimpleNamespace(op=op, dtype=dtype, options=options)
+
+    return (variant("add", "bf16", 4), variant("add", "bf16", 8), variant("add", "fp32", 4), variant("mul", "bf16", 1))
+"""
+)
 
 
 @pytest.fixture
@@ -49,7 +90,7 @@ def versions(tmp_path, monkeypatch):
         (family / f"{name}.py").write_text(KERNEL)
     for name in ("launch.py", "v4.py", "vx_wrong.py", "v5_notes.txt", "old_v6_x.py", "v7_a.b.py"):
         (family / name).write_text("raise RuntimeError('imported')")
-    monkeypatch.setattr(providers, "KERNELS_DIRECTORY", package)
+    monkeypatch.setattr(kernel_files, "PACKAGE", package)
     monkeypatch.syspath_prepend(tmp_path)
     real = providers.importlib.import_module
     monkeypatch.setattr(
@@ -174,9 +215,103 @@ def test_products_have_the_precision_of_their_dtype_and_what_was_set_comes_back(
         matmul.fp32_precision = at_first
 
 
-@pytest.mark.parametrize("family", ["matmul", "elementwise", "matvec", "reduction"])
+# ---- what a version's file says of itself --------------------------------------------------------------------------
+
+
+def test_a_version_that_can_tune_itself_is_two_providers_and_the_fixed_one_is_the_default(versions):
+    (versions / "v11_tuned.py").write_text(TUNED)
+    assert provider_names("elementwise")[-2:] == ["triton-v11", "triton-v11-autotune"]
+    assert default_providers("elementwise", H100) == ["torch", "triton-v11"]
+    fixed, tuned = (load(name, OPS["add"], "elementwise", H100) for name in ("triton-v11", "triton-v11-autotune"))
+    assert (fixed.function.__name__, tuned.function.__name__) == ("add", "tuned_add")
+    assert fixed.source_sha256 == tuned.source_sha256
+    with pytest.raises(UnknownProviderError):
+        check_names(["triton-v10-autotune"], "elementwise")
+
+
+@pytest.mark.parametrize(
+    "text", ["# AUTOTUNED = {}", "NOT_AUTOTUNED = {}", "def f():\n    AUTOTUNED = {}", "AUTOTUNED_TOO = 1"]
+)
+def test_autotuned_is_a_name_of_the_module_and_nothing_else(versions, text):
+    (versions / "v11_other.py").write_text(f"{KERNEL}\n{text}\n")
+    assert "triton-v11-autotune" not in provider_names("elementwise")
+
+
+def test_the_default_is_the_newest_version_that_the_gpu_can_run(versions):
+    (versions / "v11_tma.py").write_text(FOR_HOPPER)
+    assert default_providers("elementwise", A100) == ["torch", "triton-v10"]
+    assert default_providers("elementwise", H100) == ["torch", "triton-v11"]
+    assert default_providers("elementwise", RTX) == ["torch", "triton-v11"]
+    assert default_providers("elementwise", replace(GPU, type="rocm")) == ["torch", "triton-v10"]
+    assert not [name for name in sys.modules if name.startswith("kernels_of_a_test")]
+
+
+def test_a_version_for_newer_gpus_is_refused_by_name_before_it_is_imported(versions):
+    (versions / "v11_tma.py").write_text(FOR_HOPPER)
+    with pytest.raises(ProviderUnavailableError, match=r"^triton-v11 needs sm_90 or newer; this GPU is sm_80$"):
+        load("triton-v11", OPS["add"], "elementwise", A100)
+    with pytest.raises(ProviderUnavailableError, match="this GPU is of no compute capability"):
+        load("triton-v11", OPS["add"], "elementwise", replace(GPU, type="rocm"))
+    assert not [name for name in sys.modules if name.startswith("kernels_of_a_test")]
+    assert load("triton-v11", OPS["add"], "elementwise", H100).name == "triton-v11"
+
+
+def test_compile_options_are_those_that_all_variants_of_the_op_and_dtype_share(versions):
+    (versions / "v11_declared.py").write_text(DECLARED)
+    options = {
+        device.compute_capability: load("triton-v11", OPS["add"], "elementwise", device).compile_options
+        for device in (A100, replace(GPU, compute_capability="8.9"), H100, RTX, replace(GPU, compute_capability="7.5"))
+    }
+    assert options["8.0"]("fp32") == {"num_warps": 4, "enable_fp_fusion": True, "arch_asked_for": 80}
+    assert options["8.0"]("bf16") == {"enable_fp_fusion": True, "arch_asked_for": 80}  # 4 warps here, 8 there
+    assert options["8.0"]("fp64") is None  # no variant of it
+    asked = {capability: of("bf16")["arch_asked_for"] for capability, of in options.items()}
+    assert asked == {"7.5": 80, "8.0": 80, "8.9": 80, "9.0": 90, "12.0": 100}
+
+
+def test_options_that_are_not_declared_are_not_known(versions):
+    assert load("triton-v2", OPS["add"], "elementwise", H100).compile_options("bf16") is None
+    (versions / "v11_tuned.py").write_text(TUNED + DECLARED)
+    assert load("triton-v11", OPS["add"], "elementwise", H100).compile_options("bf16") is not None
+    # The search chose a configuration of its own.
+    assert load("triton-v11-autotune", OPS["add"], "elementwise", H100).compile_options("bf16") is None
+    assert load("torch", OPS["add"], "elementwise", H100).compile_options("bf16") is None
+
+
+# ---- the versions of this repository -------------------------------------------------------------------------------
+
+VERSIONS = [(family, name) for family in FAMILIES for name in kernel_versions(family)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_version_number_belongs_to_one_file(family):
-    files = [path.name for path in (providers.KERNELS_DIRECTORY / family).glob("v*_*.py")]
-    numbers = [providers.VERSION_FILE.fullmatch(name)[1] for name in files]
-    assert len(set(numbers)) == len(numbers)
-    assert len(kernel_versions(family)) == len(files)
+    files = list((kernel_files.PACKAGE / family).glob("v*_*.py"))
+    assert len(kernel_files.modules(family)) == len(files)
+
+
+@pytest.mark.parametrize(("family", "name"), VERSIONS)
+def test_what_is_read_from_the_text_of_a_version_is_what_its_module_has(family, name):
+    module_name = kernel_versions(family)[name]
+    module = importlib.import_module(module_name)
+    assert minimum_arch(module_name) == getattr(module, "MINIMUM_ARCH", 0)
+    assert (f"{name.removesuffix('-autotune')}-autotune" in kernel_versions(family)) == hasattr(module, "AUTOTUNED")
+
+
+@pytest.mark.parametrize(("family", "name"), VERSIONS)
+def test_every_op_of_a_version_can_be_asked_for_and_its_options_say_whether_multiplications_are_fused(family, name):
+    ops = {op.name: op for op in importlib.import_module(f"bench.{family}").OPS}
+    module = importlib.import_module(kernel_versions(family)[name])
+    assert set(module.KERNELS) <= set(ops)
+    for op in module.KERNELS:
+        provider = load(name, ops[op], family, RTX)
+        for dtype in {variant.dtype for variant in module.variants(90) if variant.op == op}:
+            options = provider.compile_options(dtype)
+            assert options is None if name.endswith("-autotune") else isinstance(options["enable_fp_fusion"], bool)
+
+
+def test_a_gpu_is_measured_with_a_version_that_has_every_op_of_its_family():
+    for family in FAMILIES:
+        newest = default_providers(family, H100)[1:]
+        ops = importlib.import_module(f"bench.{family}").OPS
+        for name in newest:
+            assert set(importlib.import_module(kernel_versions(family)[name]).KERNELS) >= {op.name for op in ops}

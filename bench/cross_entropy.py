@@ -1,0 +1,98 @@
+"""Cross-entropy of rows of logits: loss = log(sum(exp(logits))) - logits[label] for each of m rows of v logits.
+
+FLOPs   4 m v, counted here: for each logit the comparison of the maximum, the subtraction of it, one exponential and
+        one addition. The logarithm and the two subtractions of a row are left out.
+Bytes   w m v for the logits and 8 m for the labels read, 4 m for the losses written, w the bytes of a logit.
+Ridge   2 FLOP/byte in bf16: memory-bound on any machine. The logits are needed once: a running maximum and a running
+        sum, rescaled where the maximum grows, spare the second reading.
+Shape   mxv, or a single number v, the vocabulary, for 4096 rows of it.
+Output  One loss a row (`reduction="none"`) in fp32, whatever the dtype of the logits (fp64 for fp64).
+Torch   Eager torch would round the losses to the dtype of the logits, so they are widened to fp32 first, as training
+        code does: a kernel of its own, part of what is measured, as is the log-softmax that torch writes and reads.
+
+Source  Milakov and Gimelshein, arXiv 1805.02867, for the running sum. Vocabularies by default: Llama 2 (32,000),
+        Llama 3 (128,256), Gemma 3 (262,144), and the power of two next to the first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.cli import main
+from bench.harness.op import Case, Op, TensorMaker, rows_by_width
+from bench.harness.verify import sum_roundings
+from roofline.work import cross_entropy_work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EXAMPLES = (
+    ("--dtype bf16", "the vocabularies of several models"),
+    ("--dtype bf16,fp32 --shape 64x128256", "one vocabulary in two dtypes"),
+    ("--shape 32000 --provider torch,torch-compile", "4096 rows, two providers"),
+)
+
+
+def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
+    """Return logits (m, v) and a label from 0 to v - 1 for each row."""
+    m, v = case.shape["m"], case.shape["v"]
+    return tensor(m, v), tensor(m, dtype="int64").remainder_(v)
+
+
+def reference(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the loss of each row."""
+    return logits.logsumexp(-1) - logits.gather(-1, labels[:, None]).squeeze(-1)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the loss of each row as torch computes it from fp32 logits."""
+    import torch
+
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return torch.nn.functional.cross_entropy(wide, labels, reduction="none")
+
+
+def magnitude(truth: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+    """Return what errors are proportional to: the terms that are added, and the relative error of the sum of exp."""
+    maximum = logits.amax(-1).abs()
+    chosen = logits.gather(-1, labels[:, None]).squeeze(-1).abs()
+    return truth + maximum + chosen + sum_roundings(logits.shape[-1])
+
+
+def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Return those rows of the logits, of the labels and of the losses."""
+    logits, labels = inputs
+    return (logits[rows], labels[rows]), out[rows]
+
+
+def output_dtype(dtype: str) -> str:
+    """Return the dtype of the losses."""
+    return "fp64" if dtype == "fp64" else "fp32"
+
+
+OPS = (
+    Op(
+        name="cross-entropy",
+        formula="loss (m) = log(sum(exp(logits (m, v)))) - logits[label]",
+        axes=("m", "v"),
+        extents=rows_by_width,
+        default_shapes={
+            "cpu": ("256x32000", "256x32768", "64x128256", "32x262144"),
+            "cuda": ("8192x32000", "8192x32768", "4096x128256", "2048x262144"),
+        },
+        make_inputs=make_inputs,
+        output_shape=lambda case: (case.shape["m"],),
+        output_dtype=output_dtype,
+        reference=reference,
+        eager=cross_entropy,
+        expression=cross_entropy,
+        work=lambda case: cross_entropy_work(case.shape["m"], case.shape["v"], case.dtype, output_dtype(case.dtype)),
+        magnitude=magnitude,
+        terms=lambda case: case.shape["v"],
+        rows=lambda case: case.shape["m"],
+        take_rows=take_rows,
+    ),
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS))

@@ -1,0 +1,184 @@
+"""Normalization of rows: x (m, n) has m rows of n elements, and each row is scaled by its own statistics.
+
+    rmsnorm            out = x / sqrt(mean(x^2) + 1e-6) weight
+    layernorm          out = (x - mean(x)) / sqrt(var(x) + 1e-5) weight + bias, var over n, not n - 1
+    residual-rmsnorm   out[0] = x + residual, rounded to the dtype; out[1] = rmsnorm of out[0]
+
+FLOPs   per element, counted here: rmsnorm 4 (square, add, two products), layernorm 7 (add; subtract, square, add; two
+        products, add), residual-rmsnorm 5. The division and the root of a row are left out: three in n elements.
+Bytes   w m n for each of x, residual and the results, w n for weight and bias, w the bytes of an element.
+Ridge   0.6 to 1.8 FLOP/byte in bf16: memory-bound on any machine, if a row is read once. It is while it fits the
+        registers or the shared memory of a program; a wider one is read again, from cache at best.
+Shape   mxn, or a single number n for 4096 rows of it.
+Torch   Eager torch has no form that writes these into a given tensor without a copy: it returns new ones. It adds the
+        residual with one kernel and normalizes with others.
+
+Source  RMSNorm: Zhang and Sennrich, arXiv 1910.07467. LayerNorm: Ba, Kiros and Hinton, arXiv 1607.06450. The epsilons
+        are those of Llama 2 (1e-6) and of torch.nn.LayerNorm (1e-5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.cli import main
+from bench.harness.op import Case, Op, TensorMaker, rows_by_width
+from bench.harness.verify import sum_roundings
+from roofline.work import elementwise_work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EXAMPLES = (
+    ("--op rmsnorm --dtype bf16", "rows of several widths"),
+    ("--op residual-rmsnorm --shape 4096,8192 --provider torch,torch-compile", "4096 rows of two widths"),
+    ("--op rmsnorm,layernorm --dtype bf16,fp32 --shape 1024x8192", "two norms in two dtypes"),
+)
+
+RMSNORM_EPSILON = 1e-6
+LAYERNORM_EPSILON = 1e-5
+
+SHAPES = {
+    "cpu": ("1024x1024", "1024x8192", "64x131072"),
+    "cuda": ("131072x1024", "32768x4096", "16384x8192", "4096x32768", "2048x65536", "1024x131072", "1024x262144"),
+}
+"""On a GPU x takes 256 MiB in bf16, and twice that where the rows would be fewer than are needed to fill it evenly."""
+
+
+def rmsnorm(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x / sqrt(mean(x^2) + epsilon) weight, row by row."""
+    return x * (x.square().mean(-1, keepdim=True) + RMSNORM_EPSILON).rsqrt() * weight
+
+
+def layernorm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return (x - mean(x)) / sqrt(var(x) + epsilon) weight + bias, row by row."""
+    centered = x - x.mean(-1, keepdim=True)
+    return centered * (centered.square().mean(-1, keepdim=True) + LAYERNORM_EPSILON).rsqrt() * weight + bias
+
+
+def residual_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
+    """Return x + residual and its rmsnorm, stacked."""
+    import torch
+
+    total = x + residual
+    return torch.stack((total, rmsnorm(total, weight)))
+
+
+def torch_rmsnorm(x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the rmsnorm of torch."""
+    import torch
+
+    return torch.nn.functional.rms_norm(x, weight.shape, weight, RMSNORM_EPSILON)
+
+
+def torch_layernorm(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the layernorm of torch."""
+    import torch
+
+    return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, LAYERNORM_EPSILON)
+
+
+def torch_residual_rmsnorm(
+    x: Tensor, residual: Tensor, weight: Tensor, out: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return x + residual and the rmsnorm that torch computes of it, one by one."""
+    total = x + residual
+    return total, torch_rmsnorm(total, weight)
+
+
+def rmsnorm_magnitude(truth: Tensor, x: Tensor, *others: Tensor) -> Tensor:
+    """Return what errors are proportional to: the result, three times, and half of what the sum of squares is off."""
+    return truth.abs() * (0.5 + sum_roundings(x.shape[-1]) / 2)
+
+
+def layernorm_magnitude(truth: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return what errors are proportional to: the operands of the subtraction, scaled as its result is, and the bias.
+
+    The sum of squares is off by what `sum_roundings` says, and so is the mean, relative to the mean of |x|.
+    """
+    mean = x.mean(-1, keepdim=True)
+    scale = ((x - mean).square().mean(-1, keepdim=True) + LAYERNORM_EPSILON).rsqrt() * weight.abs()
+    of_sums = (x - mean).abs() / 2 + x.abs().mean(-1, keepdim=True)
+    return scale * (x.abs() + mean.abs() + sum_roundings(x.shape[-1]) * of_sums) + bias.abs()
+
+
+def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Return those rows of the matrices and of the results; weight and bias belong to all rows."""
+    return tuple(x[rows] if x.dim() == 2 else x for x in inputs), out[..., rows, :]
+
+
+def make_op(
+    name: str,
+    formula: str,
+    matrices: int,
+    vectors: int,
+    flops_per_element: int,
+    reference: Callable[..., Tensor],
+    library: Callable[..., Any],
+    magnitude: Callable[..., Tensor],
+    outputs: int = 1,
+) -> Op:
+    """Return the op that maps `matrices` of m rows and n columns and `vectors` of n elements to `outputs` matrices."""
+
+    def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
+        m, n = case.shape["m"], case.shape["n"]
+        return (*(tensor(m, n) for _ in range(matrices)), *(tensor(n) for _ in range(vectors)))
+
+    return Op(
+        name=name,
+        formula=formula,
+        axes=("m", "n"),
+        extents=rows_by_width,
+        default_shapes=SHAPES,
+        make_inputs=make_inputs,
+        output_shape=lambda case: (*((outputs,) if outputs > 1 else ()), case.shape["m"], case.shape["n"]),
+        outputs=outputs,
+        reference=reference,
+        eager=library,
+        expression=library,
+        writes_out_when_compiled=outputs == 1,
+        work=lambda case: elementwise_work(
+            case.shape["m"] * case.shape["n"],
+            flops_per_element,
+            matrices,
+            case.dtype,
+            vectors * case.shape["n"],
+            outputs,
+        ),
+        magnitude=magnitude,
+        rows=lambda case: case.shape["m"],
+        take_rows=take_rows,
+    )
+
+
+OPS = (
+    make_op(
+        "rmsnorm",
+        "out (m, n) = x / sqrt(mean(x^2) + 1e-6) weight (n)",
+        *(1, 1, 4),
+        rmsnorm,
+        torch_rmsnorm,
+        rmsnorm_magnitude,
+    ),
+    make_op(
+        "layernorm",
+        "out (m, n) = (x - mean(x)) / sqrt(var(x) + 1e-5) weight (n) + bias (n)",
+        *(1, 2, 7),
+        layernorm,
+        torch_layernorm,
+        layernorm_magnitude,
+    ),
+    make_op(
+        "residual-rmsnorm",
+        "out (2, m, n) = x + residual, and its rmsnorm by weight (n)",
+        *(2, 1, 5),
+        residual_rmsnorm,
+        torch_residual_rmsnorm,
+        lambda truth, x, residual, weight: rmsnorm_magnitude(truth, x),
+        outputs=2,
+    ),
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS))

@@ -1,0 +1,85 @@
+"""Softmax of rows: out = exp(x - max(x)) / sum(exp(x - max(x))) for each of m rows of n elements.
+
+FLOPs   5 m n, counted here: for each element the comparison of the maximum, the subtraction of it, one exponential,
+        one addition and one division.
+Bytes   w m n read and w m n written, w the bytes of an element.
+Ridge   1.25 FLOP/byte in bf16: memory-bound on any machine, if a row is read once. It is while it fits the registers
+        or the shared memory of a program; a wider one is read again, from cache at best.
+Shape   mxn, or a single number n for 4096 rows of it.
+
+Source  Milakov and Gimelshein, arXiv 1805.02867, for the safe form and how often it must read its row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.cli import main
+from bench.harness.op import Op, rows_by_width
+from bench.harness.verify import sum_roundings
+from roofline.work import elementwise_work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EXAMPLES = (
+    ("--dtype bf16", "rows of several widths"),
+    ("--dtype bf16,fp32 --shape 1024x8192,64x131072", "two shapes in two dtypes"),
+    ("--shape 4096,8192 --provider torch,torch-compile", "4096 rows of two widths, two providers"),
+)
+
+
+def softmax(x: Tensor) -> Tensor:
+    """Return the softmax of each row."""
+    return x.softmax(-1)
+
+
+def eager(x: Tensor, out: Tensor) -> None:
+    """Write the softmax of each row into `out`."""
+    import torch
+
+    torch.softmax(x, -1, out=out)
+
+
+def magnitude(truth: Tensor, x: Tensor) -> Tensor:
+    """Return what errors are proportional to: the result, by the error of its exponent, of the sum and of the rest."""
+    exponent = x.amax(-1, keepdim=True) - x
+    return truth * (1 + exponent + sum_roundings(x.shape[-1]))
+
+
+def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Return those rows of x and of the result."""
+    return (inputs[0][rows],), out[rows]
+
+
+OPS = (
+    Op(
+        name="softmax",
+        formula="out (m, n) = exp(x - max(x)) / sum(exp(x - max(x))), row by row",
+        axes=("m", "n"),
+        extents=rows_by_width,
+        default_shapes={
+            "cpu": ("1024x1024", "1024x8192", "64x131072"),
+            "cuda": (
+                "131072x1024",
+                "32768x4096",
+                "16384x8192",
+                "4096x32768",
+                "2048x65536",
+                "1024x131072",
+                "1024x262144",
+            ),
+        },
+        make_inputs=lambda case, tensor: (tensor(case.shape["m"], case.shape["n"]),),
+        output_shape=lambda case: (case.shape["m"], case.shape["n"]),
+        reference=softmax,
+        eager=eager,
+        work=lambda case: elementwise_work(case.shape["m"] * case.shape["n"], 5, 1, case.dtype),
+        magnitude=magnitude,
+        rows=lambda case: case.shape["m"],
+        take_rows=take_rows,
+    ),
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS))
