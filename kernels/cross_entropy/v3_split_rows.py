@@ -232,8 +232,8 @@ def _finish(dtype: torch.dtype) -> Variant:
         part="finish",
         shape_class=reading.shape_class,
         types={"labels_ptr": "*i64", "tops_ptr": "*fp32", "totals_ptr": "*fp32", "out_ptr": "*fp32"},
-        elements=1,
-        bytes=8 + 4,  # its label and its loss
+        elements=MAX_SPLITS,
+        bytes=2 * 4 * MAX_SPLITS,  # a maximum and a sum of each piece
     )
 
 

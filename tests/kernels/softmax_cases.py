@@ -110,7 +110,7 @@ class FarRows:
     def __init__(self, n: int, dtype: torch.dtype) -> None:
         elements = FAR_STRIDE * (FAR_ROWS - 1)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-        memory = mmap.mmap(-1, (2 * elements + 4096) * dtype.itemsize, flags=flags)
+        memory = mmap.mmap(-1, (2 * elements + n + 4096) * dtype.itemsize, flags=flags)
         everything = torch.frombuffer(memory, dtype=dtype)
         self.rows = everything.as_strided((FAR_ROWS, n), (FAR_STRIDE, 1), elements)
 

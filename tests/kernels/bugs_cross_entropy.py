@@ -1,0 +1,51 @@
+"""Bugs planted in the cross-entropy kernels; there is no eps in them to misplace. See planted.py."""
+
+from planted import Bug
+
+V1 = "kernels/cross_entropy/v1_naive.py"
+V2 = "kernels/cross_entropy/v2_online.py"
+V3 = "kernels/cross_entropy/v3_split_rows.py"
+
+BUGS = [
+    Bug("mask off by one", V1, "mask=start + lanes < v,", "mask=start + lanes < v - 1,", count=2),
+    Bug("mask off by one", V1, "mask=start + lanes < v,", "mask=start + lanes <= v,", count=2),
+    Bug("mask off by one", V1, "(label < v)", "(label <= v)"),
+    Bug("wrong stride", V1, "x_ptr + row * x_stride", "x_ptr + row * v"),
+    Bug("int32 offset wrap", V1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
+    Bug("lost tail", V1, "range(0, v, BLOCK)", "range(0, tl.maximum(v - BLOCK, 1), BLOCK)", count=2),
+    Bug("missing max-subtraction", V1, "highest = tl.maximum(highest, tl.max(x, axis=0))", "highest = 0.0"),
+    Bug("wrong accumulate dtype", V1, "tl.exp(x - highest)", "tl.exp(x - highest).to(tl.float16)"),
+    Bug("swapped rounding", V1, "(highest - picked) + tl.log(total)", "(highest + tl.log(total)) - picked"),
+    Bug("mask off by one", V2, "(edges < last) &", "(edges <= last) &"),
+    Bug("mask off by one", V2, "(label >= 0) & (label < v)", "(label >= -1) & (label < v)"),
+    Bug("wrong stride", V2, "first = row * x_stride", "first = row * v"),
+    Bug("int32 offset wrap", V2, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
+    Bug("lost tail", V2, "    highest, total = running(highest, total, x_rest)\n", ""),
+    Bug("missing max-subtraction", V2, "higher = tl.maximum(highest, tl.max(x, axis=0))", "higher = highest * 0"),
+    Bug("wrong accumulate dtype", V2, " + tl.sum(e, axis=0)\n", " + tl.sum(e.to(tl.float16), axis=0)\n"),
+    Bug("swapped rounding", V2, "(top - picked) + tl.log(row_total)", "(top + tl.log(row_total)) - picked"),
+    Bug("mask off by one", V3, "(edges < last) &", "(edges < last - 1) &"),
+    Bug("mask off by one", V3, "(edges < last) &", "(edges <= last) &"),
+    Bug("mask off by one", V3, "(edges < body) ==", "(edges <= body) =="),
+    Bug("mask off by one", V3, "mask=lanes < length - full,", "mask=lanes < length - full - 1,"),
+    Bug("mask off by one", V3, "(label < v)", "(label <= v)"),
+    Bug("mask off by one", V3, "inside = lanes < splits", "inside = lanes < splits - 1"),
+    Bug("wrong stride", V3, "row * x_stride + label", "row * v + label"),
+    Bug("wrong stride", V3, "first = row * x_stride + begin", "first = row * v + begin"),
+    Bug("wrong stride", V3, "x_ptr, row * x_stride, v, DEPTH", "x_ptr, row * v, v, DEPTH"),
+    Bug("wrong stride", V3, "tops_ptr + row * splits", "tops_ptr + row * MAX_SPLITS"),
+    Bug("int32 offset wrap", V3, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=3),
+    Bug("int32 offset wrap", V3, "program = tl.program_id(0).to(tl.int64)", "program = tl.program_id(0)"),
+    Bug("lost tail", V3, "    highest, total = running(highest, total, x_rest)\n", ""),
+    Bug("lost tail", V3, "of_lanes + tl.sum(tl.exp2((x_edge - top) * LOG2_E), axis=0)", "of_lanes"),
+    Bug("lost tail", V3, "length // STEP * STEP", "tl.maximum(length // STEP * STEP - STEP, 0)"),
+    Bug("lost tail", V3, "tl.minimum(v - begin, chunk)", "chunk"),
+    Bug("lost tail", V3, "return triton.cdiv(v, chunk), chunk", "return max(v // chunk, 1), chunk"),
+    Bug("missing max-subtraction", V3, "higher = tl.maximum(highest, tl.max(x, axis=0))", "higher = highest * 0"),
+    Bug("missing max-subtraction", V3, "total * tl.exp2((highest - higher) * LOG2_E)", "total"),
+    Bug("missing max-subtraction", V3, "totals * tl.exp2((tops - top) * LOG2_E)", "totals"),
+    Bug("missing max-subtraction", V3, "LOWEST, tl.float32", "float('-inf'), tl.float32"),
+    Bug("wrong accumulate dtype", V3, " + tl.sum(e, axis=0)\n", " + tl.sum(e.to(tl.float16), axis=0)\n"),
+    Bug("wrong accumulate dtype", V3, "    of_lanes = tl.sum(total *", "    of_lanes = tl.sum(total.to(tl.float16) *"),
+    Bug("swapped rounding", V3, "(top - picked) + tl.log(total)", "(top + tl.log(total)) - picked"),
+]
