@@ -10,18 +10,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, INTERPRETED
-from kernels.matvec import v1_rows
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-VARIANTS = v1_rows.VARIANTS
 ARCHES = [80, 90, 100]
 WIDE_LOAD = r"\b(?:LDG|LDGSTS)\.E\S*\.128\b"  # straight to registers, or through shared memory in a pipelined loop
 WIDE_STORE = r"\bSTG\.E\S*\.128\b"
@@ -61,45 +58,3 @@ def assert_lean(listing):
     assert (stack, local) == (0, 0)
     assert "EXIT" in listing
     assert not re.search(r"\b(?:LDL|STL|DADD|DMUL|DFMA|DSETP)\b", listing)
-
-
-@pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
-@pytest.mark.parametrize(("op", "dtype"), VARIANTS, ids=str)
-def test_lean_and_wide(op, dtype, arch, tmp_path):
-    variant = VARIANTS[op, dtype]
-    listing = disassemble(compile_ahead(variant, dtype, arch), tmp_path)
-    assert_lean(listing)
-    a_bytes_a_step = v1_rows.ROWS * v1_rows.BLOCK_ROW_BYTES
-    loads_a_step = a_bytes_a_step // (32 * variant.options["num_warps"] * ALIGNMENT_BYTES)
-    assert len(re.findall(WIDE_LOAD, listing)) >= loads_a_step
-
-
-@pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("op", ["matvec"])
-def test_odd_row_lengths_stay_lean(op, dtype, arch, tmp_path):
-    listing = disassemble(compile_ahead(VARIANTS[op, dtype], dtype, arch, aligned_sizes=False), tmp_path)
-    assert_lean(listing)
-
-
-@pytest.mark.parametrize(("op", "dtype"), [key for key in VARIANTS if key[1] is torch.bfloat16], ids=str)
-def test_sizes_beyond_32_bits(op, dtype, tmp_path):
-    variant = VARIANTS[op, dtype]
-    listing = disassemble(compile_ahead(variant, dtype, 90, integers="i64"), tmp_path)
-    assert_lean(listing)
-    assert re.search(WIDE_LOAD, listing)
-
-
-@pytest.mark.parametrize(("op", "dtype"), [key for key in VARIANTS if key[1] is torch.bfloat16], ids=str)
-def test_program_number_is_widened_before_any_arithmetic(op, dtype):
-    ir = compile_ahead(VARIANTS[op, dtype], dtype, 90).asm["ttir"]
-    [program] = re.findall(r"(%\w+) = tt\.get_program_id x", ir)
-    uses = [line for line in ir.splitlines() if re.search(rf"= .*{program}\b(?!\s*=)", line)]
-    assert uses
-    assert all(f"arith.extsi {program} : i32 to i64" in line for line in uses), uses
-
-
-def test_matvec_loop_is_pipelined():
-    stages = VARIANTS["matvec", torch.bfloat16].constants["STAGES"]
-    ir = compile_ahead(VARIANTS["matvec", torch.bfloat16], torch.bfloat16, 90).asm["ttgir"]
-    assert f"memdesc<{stages - 1}x{v1_rows.ROWS}x" in ir  # one buffer for each step loaded ahead of its use

@@ -6,13 +6,11 @@ finished binary would go to the device.
 """
 
 import pytest
-import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 import kernels.launch
-from kernels.matvec import v1_rows
 
 pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
 
@@ -48,17 +46,3 @@ def launches(monkeypatch):
 def divisible(compiled):
     names = compiled.src.fn.arg_names
     return {names[path[0]] for path, attributes in compiled.src.attrs.items() if attributes}
-
-
-@pytest.mark.parametrize(("n", "aligned"), [(1040, True), (1041, False), (1, False)])
-def test_matvec_launch(launches, n, aligned):
-    v1_rows.KERNELS["matvec"](torch.ones(9, n), torch.ones(n), out=torch.empty(9))
-    [((programs,), compiled)] = launches
-    assert programs == 3
-    assert compiled.metadata.enable_fp_fusion is True
-    assert ("row_stride" in divisible(compiled)) is aligned
-
-
-def test_matrix_in_host_memory_is_refused():
-    with pytest.raises(ValueError, match=r"^matvec v1: a is on cpu; Triton needs a GPU, device 'cuda'$"):
-        v1_rows.KERNELS["matvec"](torch.ones(2, 2), torch.ones(2), out=torch.ones(2))

@@ -12,8 +12,6 @@ import torch
 from elementwise_cases import MODULES, kept
 from triton.runtime import interpreter
 
-from kernels.matvec import v1_rows
-
 DTYPE = torch.float16
 LIMIT = 2**31  # first element that a 32-bit offset does not reach
 SIDE_BYTES = LIMIT * DTYPE.itemsize
@@ -67,13 +65,3 @@ def test_elementwise_block_beyond_32_bits(version, op, extra, far_program):
     torch.testing.assert_close(out.at(LIMIT, count), expected, rtol=torch.finfo(DTYPE).eps, atol=0)
     assert not out.at(-LIMIT, count).any()
     assert not out.at(LIMIT + count, 16).any()
-
-
-def test_matvec_row_beyond_32_bits():
-    variant = v1_rows.VARIANTS["matvec", DTYPE]
-    a, x, out = Plane(), torch.ones(16, dtype=DTYPE), torch.zeros(3, dtype=DTYPE)
-    stride = LIMIT // 2
-    for row in range(3):
-        a.at(row * stride, 16).fill_(row + 1.0)
-    variant.launch(1, a.at(0, 16), x, out, 3, 16, stride)
-    assert out.tolist() == [16.0, 32.0, 48.0]

@@ -1,0 +1,93 @@
+"""Version 1 of the matrix-vector product: one row a program, one masked loop over its columns.
+
+Computes y_i = sum_j A_ij x_j for A of shape (m, n), dense rows any stride apart, x of shape (n,), y of shape (m,).
+
+Bytes moved, for elements of e bytes: read (m n + n) e, written m e. Every program reads x again; all but the first of
+those reads are expected to hit in cache and are not counted.
+
+Rounding: operands are widened to fp32, so a product of two 16-bit numbers is exact. Sums are kept in fp32, one partial
+sum for each of BLOCK positions, added up in a tree at the end; one rounding to the dtype of y, to the nearest even.
+
+Changed against the last version: nothing, this is the starting point, the loop as one would first write it. What it
+costs, as the compiler shows it for sm_90:
+- the mask `columns < n` covers every step. Nothing is known of n, so no two neighbors are known to lie on the same
+  side of it, and each element is loaded by an instruction of its own, 2 bytes in a 16-bit dtype;
+- a loop without `tl.dot` is not pipelined: the loads of a step wait until the sums of the last are done;
+- x is read once for every row, so there are as many loads of x as of A.
+
+What it leaves out: everything that versions 2 and 3 do about that, and int8 weights.
+"""
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import DTYPES, Variant, require_contiguous, require_shape, require_tensors
+
+WARPS = 4
+BLOCK = 1024  # columns a step
+
+
+@triton.jit(do_not_specialize=["n"])
+def matvec_naive(
+    a_ptr,  # A, rows of n elements, each row dense
+    x_ptr,  # x, n elements
+    out_ptr,  # y, one element a row
+    n,  # columns of A, not specialized: one binary serves every n
+    row_stride,  # elements from one row of A to the next
+    BLOCK: tl.constexpr,  # columns a step, a power of two
+):
+    """Write the product of one row of A with x."""
+    row = tl.program_id(0).to(tl.int64)
+    partial = tl.zeros((BLOCK,), dtype=tl.float32)
+    # In 64 bits: the last block may end beyond 2^31 where n does not.
+    for start in range(0, n.to(tl.int64), BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        inside = columns < n
+        a = tl.load(a_ptr + row * row_stride + columns, mask=inside, other=0.0)
+        x = tl.load(x_ptr + columns, mask=inside, other=0.0)
+        partial += a.to(tl.float32) * x.to(tl.float32)
+    tl.store(out_ptr + row, tl.sum(partial))
+
+
+VARIANTS: dict[tuple[str, torch.dtype], Variant] = {
+    ("matvec", dtype): Variant(
+        kernel=matvec_naive,
+        constants={"BLOCK": BLOCK},
+        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        op="matvec",
+        dtype=DTYPES[dtype],
+        elements=BLOCK,
+        bytes=BLOCK * dtype.itemsize,
+    )
+    for dtype in DTYPES
+}
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return every variant; they are the same for all architectures."""
+    return tuple(VARIANTS.values())
+
+
+def _matvec(a: torch.Tensor, x: torch.Tensor, *, out: torch.Tensor) -> None:
+    label = "matvec v1"
+    require_tensors(label, a=a, x=x, out=out)
+    require_contiguous(label, x=x, out=out)
+    if a.dim() != 2:
+        raise ValueError(f"{label}: a has shape {tuple(a.shape)}; two dimensions are needed, (m, n)")
+    m, n = a.shape
+    row_stride = a.stride(0) if m > 1 else n
+    if (n > 1 and a.stride(1) != 1) or row_stride < n:
+        raise ValueError(
+            f"{label}: a of shape {(m, n)} has strides {a.stride()}; rows must be dense and must not overlap"
+        )
+    require_shape(label, "x", x, (n,))
+    require_shape(label, "out", out, (m,))
+    if m == 0:
+        return
+    VARIANTS["matvec", a.dtype].launch(m, a, x, out, n, row_stride)
+
+
+KERNELS: dict[str, Callable[..., None]] = {"matvec": _matvec}

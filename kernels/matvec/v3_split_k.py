@@ -1,0 +1,381 @@
+"""Version 3 of the matrix-vector product: whole 16-byte accesses everywhere, columns split where rows are few, int8.
+
+Computes, for A of shape (m, n), dense rows any stride apart, x of shape (n,), y of shape (m,):
+
+    matvec        y_i = sum_j A_ij x_j                A, x and y in one dtype
+    matvec-int8   y_i = s_i sum_j A_ij x_j            A int8, the scales s fp32, x and y in one dtype
+
+The second is a product with weights quantized row by row; they become fp32 in registers and are never stored so.
+
+Bytes moved, for elements of A of w bytes and of x of e: read m n w + n e, written m e; matvec-int8 reads 4 m of scales
+besides. x is read again by every program, expected from cache and not counted. When columns are split, one fp32 number
+for each row and split is written and read again: below 1 % of A from 1 KiB a row and split on, and not counted.
+
+Rounding: operands are widened to fp32, so a product of two 16-bit numbers, or of an int8 and a 16-bit one, is exact.
+All sums are in fp32 and in an order that the shape, the strides and the number of multiprocessors fix: the same call
+gives the same bits. On its way a term takes part in at most
+
+    ACCESS + LOADS + steps + log2(LANES) + (splits > 1) (ceil(splits / TILE_SPLITS) + log2(TILE_SPLITS))
+
+fp32 additions (and one product), each of which errs by at most 2^-24 of what it returns, so to first order the error
+is below that count times 2^-24 sum_j |A_ij x_j|. Then the scale, and one rounding to the dtype of y, to the nearest
+even.
+Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002), section 4.2, for sums in any order.
+
+Changed against the last version:
+- int8 weights, 16 of them in one access of a thread;
+- columns are split between programs when the rows alone are too few to give every multiprocessor work. Each program
+  writes its partial sum to scratch memory, a second launch adds those of a row in their order. No atomics: their order
+  would differ from run to run, and fp32 scratch keeps 16-bit outputs from being rounded more than once;
+- what is left after the last full step is masked by whole accesses, so it is read 16 bytes at a time too; only fewer
+  than ACCESS elements at an end of a row are read one by one, once;
+- rows of a stride that is no multiple of 16 bytes start at different places of an access, but every ACCESS-th row
+  starts at the same one. A program takes such rows, so one shifted block of x serves all of them and A is still read
+  16 bytes at a time (x is then read by elements, from cache). Version 2 reads all of such an A by elements;
+- the products of one access are added in its thread before they reach the running sum, so a row and thread need one
+  register for it and not ACCESS of them. At 34 to 40 registers a thread in bf16 a multiprocessor of an H100 holds 12
+  programs, each with two accesses to A a thread in flight: 48 KiB. So there is no pipeline through shared memory, no
+  barrier in the loop, and programs are small, which keeps the end of the grid short;
+- A is loaded to be evicted first: it is read once, x by everyone;
+- rows past m read row 0 instead of having a mask, and are not stored.
+
+What it leaves out: the configurations are reasoned, not measured. A row of more than 512 bytes but much less than
+2048 leaves threads of its program idle. The second launch costs a launch. An int8 weight takes about 3.5 instructions,
+one of them a conversion, which some architectures issue at a fraction of the rate of others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+
+WARPS = 4
+PROGRAMS_PER_SM = 2  # with fewer programs than that, columns are split
+SPLIT_PROGRAMS_PER_SM = 4  # what splitting aims at
+SM_COUNT_WITHOUT_GPU = 3  # in the interpreter
+TILE_ROWS, TILE_SPLITS = 16, 64  # of the second launch
+
+
+@dataclass(frozen=True)
+class Config:
+    """How one program walks over A."""
+
+    rows: int
+    """Rows a program, a power of two."""
+    lanes: int
+    """Accesses side by side in a row, by neighboring threads."""
+    loads: int
+    """Accesses a thread makes to each of its rows in one step, all in flight together."""
+
+
+CONFIGS = {
+    "narrow": Config(rows=16, lanes=32, loads=1),  # a warp a row: rows of at most 32 accesses, 512 bytes
+    "wide": Config(rows=2, lanes=128, loads=2),
+    "shifted": Config(rows=4, lanes=128, loads=1),  # row stride no multiple of 16 bytes; x by elements, so more rows
+    "split": Config(rows=1, lanes=128, loads=4),  # few rows
+    "split shifted": Config(rows=1, lanes=128, loads=2),
+}
+"""By shape class; see `_plan` for their limits."""
+
+
+@triton.jit
+def _access_sums(
+    a_ptr,  # first element of each of ROWS rows, a multiple of 16 bytes, shape (ROWS, 1)
+    x_ptr,  # element of x that belongs to it
+    left,  # columns to read, a multiple of ACCESS; None: all of the step, without a mask
+    ROWS: tl.constexpr,  # rows a program
+    LANES: tl.constexpr,  # accesses side by side
+    ACCESS: tl.constexpr,  # elements of A in 16 bytes
+    LOADS: tl.constexpr,  # accesses of a thread to each row
+):
+    """Return the sum of the products of one step, for each row and lane, in fp32."""
+    lanes = tl.arange(0, LOADS * LANES * ACCESS)
+    # Two-dimensional for x too: read in the layout of A it needs no exchange between threads, and where there is no
+    # mask the compiler keeps one of the equal loads.
+    columns = tl.broadcast_to(lanes[None, :], (ROWS, LOADS * LANES * ACCESS))
+    if left is None:
+        a = tl.load(a_ptr + columns, eviction_policy="evict_first")
+        x = tl.load(x_ptr + columns)
+    else:
+        a = tl.load(a_ptr + columns, mask=columns < left, other=0.0, eviction_policy="evict_first")
+        x = tl.load(x_ptr + columns, mask=columns < left, other=0.0)
+    products = tl.reshape(a.to(tl.float32) * x.to(tl.float32), (ROWS, LOADS, LANES, ACCESS))
+    return tl.sum(tl.sum(products, axis=3), axis=1)
+
+
+@triton.jit(do_not_specialize=["m", "n", "row_stride", "splits", "steps"])
+def matvec_split(
+    a_ptr,  # A, m rows of n elements, each row dense
+    x_ptr,  # x, n elements
+    out_ptr,  # m elements of y; or fp32 scratch, `splits` elements a row
+    m,  # rows of A
+    n,  # columns of A
+    row_stride,  # from one row of A to the next: accesses if ALIGNED, else elements
+    splits,  # programs that share the columns of a row
+    steps,  # full steps for each of them
+    scales_ptr,  # one fp32 factor a row, or None
+    ROWS: tl.constexpr,  # rows a program, a power of two
+    LANES: tl.constexpr,  # accesses side by side, a power of two
+    ACCESS: tl.constexpr,  # elements of A in 16 bytes
+    LOADS: tl.constexpr,  # accesses of a thread to each row in a step
+    ALIGNED: tl.constexpr,  # whether every row starts at a multiple of 16 bytes
+):
+    """Write the products of ROWS rows of A with x, or with the part of x that this program has."""
+    STEP: tl.constexpr = LANES * LOADS  # accesses
+    program = tl.program_id(0)
+    group = (program // splits).to(tl.int64)
+    split = (program % splits).to(tl.int64)
+    if ALIGNED:
+        rows = group * ROWS + tl.arange(0, ROWS)
+        head = split * 0
+        inside = rows < m
+        first = tl.where(inside, rows, 0) * row_stride * ACCESS
+        body = first
+    else:
+        phase = group % ACCESS
+        rows = group // ACCESS * (ACCESS * ROWS) + phase + ACCESS * tl.arange(0, ROWS)
+        # Elements before the first whole access, the same for all of these rows.
+        head = tl.minimum((ACCESS - phase * row_stride % ACCESS) % ACCESS, n.to(tl.int64))
+        inside = rows < m
+        # Row 0 has no elements before its first access, so skipping some reads nothing past its end.
+        first = tl.where(inside, rows, 0) * row_stride
+        body = (first + (ACCESS - 1)) // ACCESS * ACCESS
+    accesses = (n - head) // ACCESS
+    start = tl.minimum(split * steps * STEP, accesses)
+    end = tl.minimum(start + steps * STEP, accesses)
+    full_end = start + (end - start) // STEP * STEP
+
+    partial = tl.zeros((ROWS, LANES), dtype=tl.float32)
+    for at in range(start, full_end, STEP):
+        a_at, x_at = a_ptr + (body + at * ACCESS)[:, None], x_ptr + head + at * ACCESS
+        partial += _access_sums(a_at, x_at, None, ROWS, LANES, ACCESS, LOADS)
+    if full_end < end:
+        a_at, x_at = a_ptr + (body + full_end * ACCESS)[:, None], x_ptr + head + full_end * ACCESS
+        partial += _access_sums(a_at, x_at, (end - full_end) * ACCESS, ROWS, LANES, ACCESS, LOADS)
+    total = tl.sum(partial, axis=1)
+
+    body_end = head + accesses * ACCESS
+    if (split == 0) & (n - body_end + head > 0):
+        lanes = tl.arange(0, 2 * ACCESS)
+        columns = tl.where(lanes < ACCESS, lanes, body_end + lanes - ACCESS)
+        edge = columns < tl.where(lanes < ACCESS, head, n)
+        a = tl.load(a_ptr + first[:, None] + columns[None, :], mask=edge[None, :], other=0.0)
+        x = tl.load(x_ptr + columns, mask=edge, other=0.0)
+        total += tl.sum(a.to(tl.float32) * x.to(tl.float32)[None, :], axis=1)
+
+    if scales_ptr is not None:
+        total *= tl.load(scales_ptr + rows, mask=inside, other=0.0)
+    tl.store(out_ptr + rows * splits + split, total, mask=inside)
+
+
+@triton.jit(do_not_specialize=["m", "splits"])
+def matvec_finish(
+    partial_ptr,  # fp32, `splits` elements for each of m rows
+    out_ptr,  # y, m elements
+    m,  # rows
+    splits,  # partial sums a row
+    scales_ptr,  # one fp32 factor a row, or None
+    ROWS: tl.constexpr,  # rows a program, a power of two
+    SPLITS: tl.constexpr,  # partial sums a step, a power of two
+):
+    """Write the sum of the partial sums of ROWS rows, always in the same order."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    row_inside = rows < m
+    lanes = tl.arange(0, SPLITS)
+    partial = tl.zeros((ROWS, SPLITS), dtype=tl.float32)
+    for start in range(0, splits, SPLITS):
+        inside = row_inside[:, None] & (start + lanes < splits)[None, :]
+        partial += tl.load(partial_ptr + (rows * splits)[:, None] + (start + lanes)[None, :], mask=inside, other=0.0)
+    total = tl.sum(partial, axis=1)
+    if scales_ptr is not None:
+        total *= tl.load(scales_ptr + rows, mask=row_inside, other=0.0)
+    tl.store(out_ptr + rows, total, mask=row_inside)
+
+
+OPTIONS = {"num_warps": WARPS, "enable_fp_fusion": True}
+
+
+@cache
+def variant(op: str, dtype: torch.dtype, shape_class: str) -> Variant:
+    """Return the kernel that reads A, for x of `dtype` and a key of `CONFIGS`."""
+    config, is_int8, is_split = CONFIGS[shape_class], op == "matvec-int8", shape_class.startswith("split")
+    a_bytes = 1 if is_int8 else dtype.itemsize
+    constants: dict[str, int | bool | None] = {
+        "ROWS": config.rows,
+        "LANES": config.lanes,
+        "ACCESS": ALIGNMENT_BYTES // a_bytes,
+        "LOADS": config.loads,
+        "ALIGNED": not shape_class.endswith("shifted"),
+    }
+    types = {"a_ptr": "*i8"} if is_int8 else {}
+    if is_split:
+        types["out_ptr"] = "*fp32"
+    if is_int8 and not is_split:
+        types["scales_ptr"] = "*fp32"
+    else:
+        constants["scales_ptr"] = None  # a partial sum is not scaled yet
+    step_bytes = config.rows * config.lanes * config.loads * ALIGNMENT_BYTES
+    return Variant(
+        kernel=matvec_split,
+        constants=constants,
+        options=OPTIONS,
+        op=op,
+        dtype=DTYPES[dtype],
+        part="partial" if is_split else "",
+        shape_class=shape_class,
+        types=types,
+        elements=step_bytes // a_bytes,
+        bytes=step_bytes,
+    )
+
+
+@cache
+def finish_variant(op: str, dtype: torch.dtype) -> Variant:
+    """Return the kernel that adds the partial sums of split columns, for y of `dtype`."""
+    is_int8 = op == "matvec-int8"
+    return Variant(
+        kernel=matvec_finish,
+        constants={"ROWS": TILE_ROWS, "SPLITS": TILE_SPLITS} | ({} if is_int8 else {"scales_ptr": None}),
+        options=OPTIONS,
+        op=op,
+        dtype=DTYPES[dtype],
+        part="finish",
+        shape_class="split",
+        types={"partial_ptr": "*fp32"} | ({"scales_ptr": "*fp32"} if is_int8 else {}),
+        elements=TILE_ROWS * TILE_SPLITS,
+        bytes=TILE_ROWS * TILE_SPLITS * 4,
+    )
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return every variant; they are the same for all architectures."""
+    found: list[Variant] = []
+    for op in KERNELS:
+        for dtype in DTYPES:
+            found += [variant(op, dtype, shape_class) for shape_class in CONFIGS]
+            found.append(finish_variant(op, dtype))
+    return tuple(found)
+
+
+@cache
+def _sm_count(device: torch.device) -> int:
+    if device.type != "cuda":
+        return SM_COUNT_WITHOUT_GPU
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one shape is computed."""
+
+    shape_class: str
+    programs: int
+    splits: int
+    """Programs that share the columns of a row."""
+    steps: int
+    """Steps for each of them, the last of which may be partial."""
+
+
+def plan(m: int, n: int, element_bytes: int, row_stride: int, sm_count: int) -> Plan:
+    """Choose class, grid and split for A (m, n) of `element_bytes` an element, rows `row_stride` elements apart."""
+    access = ALIGNMENT_BYTES // element_bytes
+    is_aligned = row_stride % access == 0
+    shape_class = ("narrow" if n <= access * CONFIGS["narrow"].lanes else "wide") if is_aligned else "shifted"
+    programs = _row_groups(m, CONFIGS[shape_class], access, is_aligned)
+    splits, splittable = 1, "split" if is_aligned else "split shifted"
+    config = CONFIGS[splittable]
+    step = config.lanes * config.loads * access
+    if programs < PROGRAMS_PER_SM * sm_count and n >= 2 * step:
+        # Split evenly: no program has more steps than another but for the last, which may have fewer.
+        groups, all_steps = _row_groups(m, config, access, is_aligned), triton.cdiv(n, step)
+        splits = min(all_steps, triton.cdiv(SPLIT_PROGRAMS_PER_SM * sm_count, min(m, groups)))
+        steps = triton.cdiv(all_steps, splits)
+        splits = triton.cdiv(all_steps, steps)
+    if splits == 1:
+        config = CONFIGS[shape_class]
+        return Plan(shape_class, programs, 1, triton.cdiv(n, config.lanes * config.loads * access))
+    return Plan(splittable, groups * splits, splits, steps)
+
+
+def _row_groups(m: int, config: Config, access: int, is_aligned: bool) -> int:
+    """Return the programs that cover m rows; unaligned ones go in groups of rows of one shift."""
+    return triton.cdiv(m, config.rows) if is_aligned else triton.cdiv(m, config.rows * access) * access
+
+
+def _row_stride(label: str, a: torch.Tensor) -> int:
+    if a.dim() != 2:
+        raise ValueError(f"{label}: a has shape {tuple(a.shape)}; two dimensions are needed, (m, n)")
+    m, n = a.shape
+    row_stride = a.stride(0) if m > 1 else triton.cdiv(n, ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    if (n > 1 and a.stride(1) != 1) or row_stride < n:
+        raise ValueError(
+            f"{label}: a of shape {(m, n)} has strides {a.stride()}; rows must be dense and must not overlap"
+        )
+    return row_stride
+
+
+def _require_like(label: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) -> None:
+    """Refuse an operand that has another dtype by its nature, as `require_tensors` does the others."""
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
+    if tensor.dtype != dtype:
+        raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; use {dtype}")
+    if tensor.device != device:
+        raise ValueError(f"{label}: {name} is on {tensor.device}, x on {device}; use one device")
+    if past := tensor.data_ptr() % ALIGNMENT_BYTES:
+        raise ValueError(
+            f"{label}: {name} starts {past} bytes past a multiple of {ALIGNMENT_BYTES}; pass a tensor that is no "
+            "offset view"
+        )
+
+
+def _launch(
+    op: str, row_stride: int, a: torch.Tensor, x: torch.Tensor, scales: tuple[torch.Tensor, ...], out: torch.Tensor
+) -> None:
+    m, n = a.shape
+    if m == 0:
+        return
+    chosen = plan(m, n, a.element_size(), row_stride, _sm_count(a.device))
+    kernel = variant(op, x.dtype, chosen.shape_class)
+    if kernel.constants["ALIGNED"]:
+        row_stride //= kernel.constants["ACCESS"]
+    sizes = (m, n, row_stride, chosen.splits, chosen.steps)
+    if chosen.splits == 1:
+        kernel.launch(chosen.programs, a, x, out, *sizes, *scales)
+        return
+    # From torch's allocator at every launch: safe on any stream and in a CUDA graph, and every element is written.
+    partial = torch.empty((m, chosen.splits), dtype=torch.float32, device=a.device)
+    kernel.launch(chosen.programs, a, x, partial, *sizes)
+    finish = finish_variant(op, x.dtype)
+    finish.launch(triton.cdiv(m, TILE_ROWS), partial, out, m, chosen.splits, *scales)
+
+
+def _matvec(a: torch.Tensor, x: torch.Tensor, *, out: torch.Tensor) -> None:
+    label = "matvec v3"
+    require_tensors(label, a=a, x=x, out=out)
+    require_contiguous(label, x=x, out=out)
+    row_stride = _row_stride(label, a)
+    require_shape(label, "x", x, (a.shape[1],))
+    require_shape(label, "out", out, (a.shape[0],))
+    _launch("matvec", row_stride, a, x, (), out)
+
+
+def _matvec_int8(a: torch.Tensor, x: torch.Tensor, scales: torch.Tensor, *, out: torch.Tensor) -> None:
+    label = "matvec-int8 v3"
+    require_tensors(label, x=x, out=out)
+    _require_like(label, "a", a, torch.int8, x.device)
+    _require_like(label, "scales", scales, torch.float32, x.device)
+    require_contiguous(label, x=x, out=out, scales=scales)
+    row_stride = _row_stride(label, a)
+    require_shape(label, "x", x, (a.shape[1],))
+    require_shape(label, "out", out, (a.shape[0],))
+    require_shape(label, "scales", scales, (a.shape[0],))
+    _launch("matvec-int8", row_stride, a, x, (scales,), out)
+
+
+KERNELS: dict[str, Callable[..., None]] = {"matvec": _matvec, "matvec-int8": _matvec_int8}

@@ -1,0 +1,1 @@
+"""Reductions of vectors to one number: sum and dot."""

@@ -1,0 +1,236 @@
+"""Version 2 of the reductions: a fixed number of programs, whole 16-byte accesses, and one launch.
+
+Computes, for vectors of n elements:
+
+    sum   s = x_1 + ... + x_n
+    dot   s = x_1 y_1 + ... + x_n y_n
+
+Bytes moved, for elements of e bytes: sum reads n e, dot 2 n e; e written. The partial sums, 4 bytes a program, stay
+in cache and are not counted.
+
+Rounding: operands are widened to fp32, so a product of two 16-bit numbers is exact. Every sum has a fixed order, which
+n and the number of multiprocessors set: the same call gives the same bits. The terms are added pairwise or in short
+runs, but for one running sum of rounds: a term takes part in at most
+
+    ACCESS + LOADS + rounds + 2 log2(LANES) + SLOTS / LANES
+
+additions in fp32 (and one product), each of which errs by at most 2^-24 of what it returns. So to first order the error
+is below that count times 2^-24 sum_i |x_i y_i|. For a sum of 16-bit elements by 528 programs the count is 36 up to 2^23
+elements and 284 for 2^31, where a sum from left to right has n. One rounding to the dtype of s, to the nearest even.
+Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002), sections 4.2 and 4.3.
+
+Changed against the last version:
+- PROGRAMS_PER_SM programs for each multiprocessor, whatever n, that go through the vector together, round by round: few
+  partial sums, and LOADS accesses of 16 bytes in flight for every thread;
+- no mask in the rounds. What is left after them is cut into equal pieces, one for each program, masked by whole
+  accesses, so it is read 16 bytes at a time too; fewer than ACCESS elements at the end are read one by one, once;
+- the program that arrives last adds the partial sums, in their order, so there is no second launch. An atomic counter
+  tells who is last; it orders memory (acquire and release), and the last one sets it back to 0 for the next launch.
+
+Scratch, and why several launches cannot meet in it: partial sums come from torch's allocator at every launch, which
+gives memory of one stream, or of one CUDA graph, to nobody else while it is in use. The counter has to be 0 to begin
+with, and filling it would be a launch again. So it is kept: one for each stream, whose launches come one after another;
+and a new one for every launch that is recorded in a CUDA graph, because a graph may be replayed on any stream, beside
+any other. That one is never used again, 4 bytes for as long as the process lives. A stream recorded before any launch
+has run outside of a graph finds no counter ready; then filling one becomes part of the graph.
+
+What it leaves out: the configuration is reasoned, not measured. A launch that is aborted on the way leaves its counter
+behind as it is; CUDA ends the context then.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+
+WARPS = 8
+LANES = 32 * WARPS  # accesses side by side, one a thread
+LOADS = {"sum": 8, "dot": 4}  # accesses of a thread to each operand in one round, all in flight together
+PROGRAMS_PER_SM = 4
+SM_COUNT_WITHOUT_GPU = 3  # in the interpreter
+SLOTS = 1024  # most programs, a power of two
+COUNTERS = 4096  # made at once
+
+
+@triton.jit
+def _lane_sums(
+    x_ptr,  # first element of a round or piece, a multiple of 16 bytes
+    y_ptr,  # the same of the other operand, or None
+    left,  # elements to read, a multiple of ACCESS; None: all, without a mask
+    LANES: tl.constexpr,  # accesses side by side
+    ACCESS: tl.constexpr,  # elements in 16 bytes
+    LOADS: tl.constexpr,  # accesses of a thread
+):
+    """Return one sum for each lane, in fp32."""
+    offsets = tl.arange(0, LOADS * LANES * ACCESS)
+    # The stretches of one access are laid side by side by `reshape`, and added in the thread that has read them.
+    if left is None:
+        terms = tl.load(x_ptr + offsets).to(tl.float32)
+        if y_ptr is not None:
+            terms *= tl.load(y_ptr + offsets).to(tl.float32)
+    else:
+        inside = offsets < left
+        terms = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+        if y_ptr is not None:
+            terms *= tl.load(y_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+    return tl.sum(tl.sum(tl.reshape(terms, (LOADS, LANES, ACCESS)), axis=2), axis=0)
+
+
+@triton.jit(do_not_specialize=["n", "rounds", "piece"])
+def reduce_vector(
+    x_ptr,  # n elements
+    partial_ptr,  # fp32, one element a program
+    arrived_ptr,  # int32, programs that have written theirs; 0 before and after
+    out_ptr,  # one element
+    n,  # elements, not specialized: one binary serves every n
+    rounds,  # blocks for each program
+    piece,  # accesses for each program after that, at most LANES * LOADS
+    y_ptr,  # n elements to multiply x with, or None
+    LANES: tl.constexpr,  # accesses side by side, a power of two
+    ACCESS: tl.constexpr,  # elements in 16 bytes
+    LOADS: tl.constexpr,  # accesses of a thread in a round
+    SLOTS: tl.constexpr,  # at least as many as programs, a power of two
+):
+    """Write the sum of x, or of x times y."""
+    BLOCK: tl.constexpr = LANES * LOADS * ACCESS
+    program = tl.program_id(0).to(tl.int64)
+    programs = tl.num_programs(0)
+    # What the rounds leave comes first, where few registers are in use. It is counted in accesses and multiplied last,
+    # so that the compiler knows that no access is masked in part.
+    accesses = n // ACCESS
+    begin = rounds.to(tl.int64) * programs * (LANES * LOADS) + program * piece
+    left = tl.maximum(tl.minimum(accesses - begin, piece), 0) * ACCESS
+    y_begin = None if y_ptr is None else y_ptr + begin * ACCESS
+    total = _lane_sums(x_ptr + begin * ACCESS, y_begin, left, LANES, ACCESS, LOADS)
+    lanes = tl.arange(0, LANES)
+    edge = accesses.to(tl.int64) * ACCESS + lanes
+    inside = edge < tl.where(program == 0, n, 0)
+    terms = tl.load(x_ptr + edge, mask=inside, other=0.0).to(tl.float32)
+    if y_ptr is not None:
+        terms *= tl.load(y_ptr + edge, mask=inside, other=0.0).to(tl.float32)
+    total += terms
+
+    at = program * BLOCK
+    for _ in range(rounds):
+        y_at = None if y_ptr is None else y_ptr + at
+        total += _lane_sums(x_ptr + at, y_at, None, LANES, ACCESS, LOADS)
+        at += programs.to(tl.int64) * BLOCK
+
+    tl.store(partial_ptr + program, tl.sum(total))
+    if tl.atomic_add(arrived_ptr, 1, sem="acq_rel", scope="gpu") == programs - 1:
+        slots = tl.arange(0, SLOTS)
+        # From L2: an L1 knows nothing of what other multiprocessors have written.
+        partials = tl.load(partial_ptr + slots, mask=slots < programs, other=0.0, cache_modifier=".cg")
+        tl.store(out_ptr, tl.sum(partials))
+        tl.store(arrived_ptr, 0)
+
+
+class Counters:
+    """The arrival counters of one device, each 0 when no launch uses it.
+
+    The docstring of this file says who gets which, and why.
+    """
+
+    def __init__(self, device: torch.device):
+        """Hold none yet."""
+        self.device = device
+        self._fresh: list[torch.Tensor] = []
+        self._kept: list[torch.Tensor] = []  # a graph knows an address, and would not keep the memory
+        self._of_stream: dict[int, torch.Tensor] = {}
+
+    def take(self) -> torch.Tensor:
+        """Return the counter for a launch on the device's current stream."""
+        is_gpu = self.device.type == "cuda"
+        if is_gpu and torch.cuda.is_current_stream_capturing():
+            return self._fresh.pop() if self._fresh else torch.zeros(1, dtype=torch.int32, device=self.device)
+        if len(self._fresh) < COUNTERS // 2:
+            self._make()
+        stream = torch.cuda.current_stream(self.device).cuda_stream if is_gpu else 0
+        if stream not in self._of_stream:
+            self._of_stream[stream] = self._fresh.pop()
+        return self._of_stream[stream]
+
+    def _make(self) -> None:
+        # Zeros copied from the host are there when the call returns; those of a fill only on the stream of the fill.
+        block = torch.zeros(COUNTERS, dtype=torch.int32).to(self.device)
+        self._kept.append(block)
+        self._fresh.extend(block.split(1))
+
+
+@cache
+def _counters(device: torch.device) -> Counters:
+    return Counters(device)
+
+
+@cache
+def _max_programs(device: torch.device) -> int:
+    count = SM_COUNT_WITHOUT_GPU
+    if device.type == "cuda":
+        count = torch.cuda.get_device_properties(device).multi_processor_count
+    return min(PROGRAMS_PER_SM * count, SLOTS)
+
+
+def _variant(op: str, dtype: torch.dtype) -> Variant:
+    vectors, access = (1 if op == "sum" else 2), ALIGNMENT_BYTES // dtype.itemsize
+    constants = {"LANES": LANES, "ACCESS": access, "LOADS": LOADS[op], "SLOTS": SLOTS}
+    return Variant(
+        kernel=reduce_vector,
+        constants=constants | ({"y_ptr": None} if op == "sum" else {}),
+        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        op=op,
+        dtype=DTYPES[dtype],
+        types={"partial_ptr": "*fp32", "arrived_ptr": "*i32"},
+        elements=LANES * LOADS[op] * access,
+        bytes=LANES * LOADS[op] * ALIGNMENT_BYTES * vectors,
+    )
+
+
+VARIANTS: dict[tuple[str, torch.dtype], Variant] = {
+    (op, dtype): _variant(op, dtype) for op in LOADS for dtype in DTYPES
+}
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return every variant; they are the same for all architectures."""
+    return tuple(VARIANTS.values())
+
+
+def plan(n: int, variant: Variant, max_programs: int) -> tuple[int, int, int]:
+    """Return programs, the rounds each of them makes, and the accesses each of them takes of what is left."""
+    lanes, access, loads = (variant.constants[name] for name in ("LANES", "ACCESS", "LOADS"))
+    accesses = n // access
+    programs = max(min(max_programs, triton.cdiv(accesses, lanes)), 1)  # one for no elements too: their sum is 0
+    rounds, left = divmod(accesses, programs * lanes * loads)
+    # Whole rows of lanes, so that neighbors still read side by side.
+    return programs, rounds, triton.cdiv(triton.cdiv(left, lanes), programs) * lanes
+
+
+def _reduce(op: str, x: torch.Tensor, others: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
+    label = f"{op} v2"
+    operands = {"x": x, **dict(zip(("y",), others, strict=False)), "out": out}
+    require_tensors(label, **operands)
+    require_contiguous(label, **operands)
+    if x.dim() != 1:
+        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; one dimension is needed, (n,)")
+    for other in others:
+        require_shape(label, "y", other, x.shape)
+    require_shape(label, "out", out, ())
+    n, variant = x.numel(), VARIANTS[op, x.dtype]
+    programs, rounds, piece = plan(n, variant, _max_programs(x.device))
+    partial = torch.empty(programs, dtype=torch.float32, device=x.device)
+    variant.launch(programs, x, partial, _counters(x.device).take(), out, n, rounds, piece, *others)
+
+
+def _sum(x: torch.Tensor, *, out: torch.Tensor) -> None:
+    _reduce("sum", x, (), out)
+
+
+def _dot(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> None:
+    _reduce("dot", x, (y,), out)
+
+
+KERNELS: dict[str, Callable[..., None]] = {"sum": _sum, "dot": _dot}
