@@ -10,16 +10,16 @@ Sources of the formulas and of Philox: as in version 1. An error function as the
 Press et al., "Numerical Recipes", 2nd ed., section 6.2; the coefficients of G are a fit of our own. Bytes: as there.
 
 Changed against version 2, with instructions an element in bf16 on sm_90 as Triton 3.9 compiles them:
-- One mask, against n rounded down to a multiple of 16, which leaves it wide; program 0 alone, early in the launch,
-  does the up to 15 elements behind it. No block has a narrow path, which had cost registers in all of them.
-- 32 bytes a thread and operand: two wide accesses in flight, one computation of addresses. copy 3.3 -> 2.3.
+- One mask, against n rounded down to a multiple of 16, which leaves it wide; the up to 15 elements behind are left to
+  a program of their own. No block has a narrow path as long as itself, which had cost registers in all of them.
+- 32 bytes a thread and operand: two wide accesses in flight, one computation of addresses. copy 3.3 -> 2.9.
 - s by the square of a reciprocal root, one instruction, where a division by 1 + exp(-v) has to mind denormals; exp2
-  with the factor log2(e) folded into the constants. silu 17.4 -> 10.3, swiglu 20.4 -> 13.3, gelu-tanh 22.4 -> 12.3.
-- GELU without the two ranges of erf, by one exponential: gelu 37.3 -> 20.3, bias-gelu 44 -> 25.4. On an H100 it is
+  with the factor log2(e) folded into the constants. silu 17.4 -> 10.9, swiglu 20.4 -> 14.1, gelu-tanh 22.4 -> 13.0.
+- GELU without the two ranges of erf, by one exponential: gelu 37.3 -> 21.5, bias-gelu 44 -> 26.6. On an H100 it is
   no longer bound by instruction issue.
 - dropout uses all four words of Philox: word i mod 4 of counter i div 4 belongs to element i, so that a thread draws
   just the words of its elements; a word is compared as the integer it is; 7 rounds, the fewest that pass every test
-  of Salmon et al. (their default of 10 has a margin). 66 -> 19. The mask is another one than that of versions 1 and 2.
+  of Salmon et al. (their default of 10 has a margin). 66 -> 20. The mask is another one than that of versions 1 and 2.
 - bias-gelu reads the bias 16 bytes at a time also where a block spans two rows.
 
 Accuracy: exp2 and the reciprocal root are good to 2 ulp (CUDA C++ Programming Guide). The absolute error of GELU
@@ -204,12 +204,13 @@ def unary_kernel(
 ):
     """Write FORMULA of every element of x."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    offsets = start + tl.arange(0, BLOCK)
     whole = n // WHOLE * WHOLE
-    inside = offsets < whole
-    x = tl.load(x_ptr + offsets, mask=inside)
-    tl.store(out_ptr + offsets, FORMULA(x), mask=inside)
-    if start == 0:
+    if start < whole:
+        offsets = start + tl.arange(0, BLOCK)
+        inside = offsets < whole
+        x = tl.load(x_ptr + offsets, mask=inside)
+        tl.store(out_ptr + offsets, FORMULA(x), mask=inside)
+    else:
         rest = whole + tl.arange(0, WHOLE)
         last_x = tl.load(x_ptr + rest, mask=rest < n)
         tl.store(out_ptr + rest, FORMULA(last_x), mask=rest < n)
@@ -226,13 +227,14 @@ def binary_kernel(
 ):
     """Write FORMULA of every pair of elements of x and y."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    offsets = start + tl.arange(0, BLOCK)
     whole = n // WHOLE * WHOLE
-    inside = offsets < whole
-    x = tl.load(x_ptr + offsets, mask=inside)
-    y = tl.load(y_ptr + offsets, mask=inside)
-    tl.store(out_ptr + offsets, FORMULA(x, y), mask=inside)
-    if start == 0:
+    if start < whole:
+        offsets = start + tl.arange(0, BLOCK)
+        inside = offsets < whole
+        x = tl.load(x_ptr + offsets, mask=inside)
+        y = tl.load(y_ptr + offsets, mask=inside)
+        tl.store(out_ptr + offsets, FORMULA(x, y), mask=inside)
+    else:
         rest = whole + tl.arange(0, WHOLE)
         last_x = tl.load(x_ptr + rest, mask=rest < n)
         last_y = tl.load(y_ptr + rest, mask=rest < n)
@@ -251,19 +253,19 @@ def row_bias_kernel(
 ):
     """Write FORMULA of every element of x and the bias of its column."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    lanes = tl.arange(0, BLOCK)
-    offsets = start + lanes
     whole = n // WHOLE * WHOLE
-    inside = offsets < whole
-    x = tl.load(x_ptr + offsets, mask=inside)
-    # start < n, so the integer type of n holds it, and a 64-bit division costs several times a 32-bit one. No `%`:
-    # Triton 3.6 forgets that a remainder of two multiples of 16 is one, and reads the bias element by element.
-    first = start.to(n.dtype)
-    column = (first - first // cols * cols).to(tl.int32) + lanes
-    column = tl.where(column >= cols, column - cols, column) if cols >= BLOCK else column % cols
-    bias = tl.load(bias_ptr + column)
-    tl.store(out_ptr + offsets, FORMULA(x, bias), mask=inside)
-    if start == 0:
+    if start < whole:
+        lanes = tl.arange(0, BLOCK)
+        inside = start + lanes < whole
+        x = tl.load(x_ptr + start + lanes, mask=inside)
+        # start < n, so the integer type of n holds it, and a 64-bit division costs several times a 32-bit one. No
+        # `%`: Triton 3.6 forgets that a remainder of two multiples of 16 is one, and reads element by element.
+        first = start.to(n.dtype)
+        column = (first - first // cols * cols).to(tl.int32) + lanes
+        column = tl.where(column >= cols, column - cols, column) if cols >= BLOCK else column % cols
+        bias = tl.load(bias_ptr + column)
+        tl.store(out_ptr + start + lanes, FORMULA(x, bias), mask=inside)
+    else:
         rest = whole + tl.arange(0, WHOLE)
         last_x = tl.load(x_ptr + rest, mask=rest < n)
         last_bias = tl.load(bias_ptr + rest % cols)
@@ -282,12 +284,13 @@ def random_kernel(
     """Write FORMULA of every element of x and the random word of its place."""
     seed = tl.load(seed_ptr)
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    offsets = start + tl.arange(0, BLOCK)
     whole = n // WHOLE * WHOLE
-    inside = offsets < whole
-    x = tl.load(x_ptr + offsets, mask=inside)
-    tl.store(out_ptr + offsets, FORMULA(x, random_words(seed, start, BLOCK)), mask=inside)
-    if start == 0:
+    if start < whole:
+        offsets = start + tl.arange(0, BLOCK)
+        inside = offsets < whole
+        x = tl.load(x_ptr + offsets, mask=inside)
+        tl.store(out_ptr + offsets, FORMULA(x, random_words(seed, start, BLOCK)), mask=inside)
+    else:
         rest = whole + tl.arange(0, WHOLE)
         last_x = tl.load(x_ptr + rest, mask=rest < n)
         tl.store(out_ptr + rest, FORMULA(last_x, random_words(seed, whole.to(tl.int64), WHOLE)), mask=rest < n)
@@ -337,7 +340,8 @@ def _launch(op: str, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, *sizes
     if n == 0:
         return
     variant = VARIANTS[op, out.dtype]
-    variant.launch(triton.cdiv(n, variant.constants["BLOCK"]), *inputs, out, n, *sizes)
+    blocks = triton.cdiv(n // WHOLE.value * WHOLE.value, variant.constants["BLOCK"])
+    variant.launch(blocks + (n % WHOLE.value > 0), *inputs, out, n, *sizes)
 
 
 def _require_seed(label: str, seed: torch.Tensor, x: torch.Tensor) -> None:
