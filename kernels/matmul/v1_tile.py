@@ -4,8 +4,7 @@ Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of such produ
 compulsory bytes (m k + k n + m n) e for elements of e bytes.
 
 Rounding: products of 16-bit numbers are exact, sums are kept in fp32, C is rounded once, to the nearest even. fp32 is
-multiplied in fp32 (`ieee`), or on tensor cores that see the upper 19 bits of each operand where torch's setting
-`fp32_precision` is `tf32`.
+multiplied and added in fp32.
 
 Changed against the last version: nothing, this is the starting point: the plain tiled product of the Triton tutorial
 03 without its order of tiles. Its faults, kept on record:
@@ -14,7 +13,7 @@ Changed against the last version: nothing, this is the starting point: the plain
 - one size of tile, 64 x 64, on every GPU, for every shape and dtype. A step computes 64 x 64 x 32 products from
   4096 loaded numbers, 32 a number, half of what 128 x 128 reaches, so the cache becomes the limit first.
 
-What it leaves out: int8 and fp8; layout tt. Where stored rows are no multiple of 16 elements apart they are loaded
+What it leaves out: tf32, int8 and fp8; layout tt. Where stored rows are no multiple of 16 elements apart they are loaded
 element by element: they do not start on 16 bytes, so nothing wider exists.
 """
 
@@ -31,7 +30,7 @@ from kernels.matmul.tiles import Tile
 
 LABEL = "matmul v1"
 TILE = Tile(64, 64, 32, warps=4, stages=3)
-DTYPES = ("fp32", "tf32", "fp16", "bf16")
+DTYPES = ("fp32", "fp16", "bf16")
 
 
 @triton.jit
@@ -50,7 +49,6 @@ def tile_matmul(
     out_batch,  # the same of C
     A_TRANSPOSED: tl.constexpr,  # whether A is stored as k rows of m elements
     B_TRANSPOSED: tl.constexpr,  # whether B is stored as n rows of k elements
-    PRECISION: tl.constexpr,  # of fp32 products, "ieee" or "tf32"
     BLOCK_M: tl.constexpr,  # rows a program
     BLOCK_N: tl.constexpr,  # columns a program
     BLOCK_K: tl.constexpr,  # terms a step
@@ -74,7 +72,7 @@ def tile_matmul(
         b_offsets = cols * b_stride + down if B_TRANSPOSED else down * b_stride + cols
         a = tl.load(a_ptr + a_offsets, mask=(rows < m) & (across < k), other=0.0)
         b = tl.load(b_ptr + b_offsets, mask=(down < k) & (cols < n), other=0.0)
-        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        acc = tl.dot(a, b, acc, input_precision="ieee")
     tl.store(out_ptr + rows * out_stride + cols, acc.to(out_ptr.dtype.element_ty), mask=(rows < m) & (cols < n))
 
 
@@ -83,7 +81,7 @@ def _variant(dtype: str, layout: str) -> Variant:
     transposed = {"A_TRANSPOSED": layout[0] == "t", "B_TRANSPOSED": layout[1] == "t"}
     return Variant(
         kernel=tile_matmul,
-        constants={**transposed, "PRECISION": "tf32" if dtype == "tf32" else "ieee", **TILE.constants},
+        constants={**transposed, **TILE.constants},
         options=TILE.options,
         op="matmul",
         dtype=dtype,

@@ -10,10 +10,12 @@ Changed against the last version:
 - masks: the loop runs over whole steps without a mask on the terms, a last step takes the rest of k. Rows and columns
   beyond the edge repeat the last one where that costs no wide access, which is along the axis that is not dense;
   what they compute is not stored;
-- three sizes of tile by how many of them the GPU can hold at once, up to 128 x 256, 85 products for each loaded number
-  where 64 x 64 has 32; the sizes are listed for each architecture and dtype.
+- tiles by architecture and dtype, 128 x 128 in 16 bits: 64 products for each loaded number where 64 x 64 has 32;
+- tf32: fp32 on tensor cores, which see the upper 19 bits of each operand, where torch's setting
+  `torch.backends.cuda.matmul.fp32_precision` is `tf32`.
 
-What it leaves out: int8 and fp8; layout tt. A program that ends leaves its multiprocessor with nothing to load until
+What it leaves out: int8 and fp8; layout tt; other tiles for few of them: 128 x 128 leaves an H100 half idle up to
+1024 x 1024. A program that ends leaves its multiprocessor with nothing to load until
 the next one has filled its pipeline; that is for version 3. Stored rows that are no multiple of 16 elements apart are
 loaded element by element.
 """
@@ -30,14 +32,14 @@ from kernels.matmul.operands import LAYOUTS, MAX_TILES, read, refuse_dtype, trit
 from kernels.matmul.tiles import GROUP_M, Table, Tile, as_configs, candidates, size_class, sizes
 
 LABEL = "matmul v2"
-HALF_90 = {"large": Tile(128, 256, 64, 8, 3), "medium": Tile(128, 128, 64, 4, 4), "small": Tile(64, 64, 64, 4, 4)}
-HALF_80 = {"large": Tile(128, 256, 32, 8, 3), "medium": Tile(128, 128, 32, 4, 4), "small": Tile(64, 64, 64, 4, 4)}
-TF32 = {"large": Tile(128, 128, 32, 8, 4), "medium": Tile(128, 64, 32, 4, 4), "small": Tile(64, 64, 32, 4, 4)}
-FP32 = {"large": Tile(128, 64, 16, 8, 3), "small": Tile(64, 64, 16, 4, 3)}
+FP32 = {"any": Tile(64, 64, 16, 4, 3)}
+TF32 = {"any": Tile(128, 64, 32, 4, 4)}
+HALF_80 = {"any": Tile(128, 128, 32, 4, 4)}
+HALF = {"any": Tile(128, 128, 64, 8, 3)}
 TILES: Table = {
     80: {"fp32": FP32, "tf32": TF32, "fp16": HALF_80, "bf16": HALF_80},
-    90: {"fp32": FP32, "tf32": TF32, "fp16": HALF_90, "bf16": HALF_90},
-    100: {"fp32": FP32, "tf32": TF32, "fp16": HALF_90, "bf16": HALF_90},
+    90: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF},
+    100: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF},
 }
 TUNING_KEY = ["m", "n", "k", "a_stride", "b_stride", "out_stride", "A_TRANSPOSED", "B_TRANSPOSED", "PRECISION"]
 

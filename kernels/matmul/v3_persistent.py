@@ -35,12 +35,12 @@ from kernels.matmul.operands import LAYOUTS, Operands, output_type, read, refuse
 from kernels.matmul.tiles import GROUP_M, Table, Tile, as_configs, candidates, size_class, sizes
 
 LABEL = "matmul v3"
-HALF_80 = {"large": Tile(128, 256, 32, 8, 3), "medium": Tile(128, 128, 32, 8, 4), "small": Tile(64, 64, 64, 4, 4)}
-HALF = {"large": Tile(128, 256, 64, 8, 3), "medium": Tile(128, 128, 64, 8, 4), "small": Tile(64, 64, 64, 4, 4)}
-TF32 = {"large": Tile(128, 128, 32, 8, 4), "medium": Tile(128, 64, 32, 4, 4), "small": Tile(64, 64, 32, 4, 4)}
-FP32 = {"large": Tile(128, 64, 16, 8, 3), "small": Tile(64, 64, 16, 4, 3)}
-INT8 = {"large": Tile(128, 128, 64, 8, 4), "small": Tile(64, 64, 64, 4, 4)}
-FP8 = {"large": Tile(128, 128, 128, 8, 4), "small": Tile(64, 64, 128, 4, 4)}
+FP32 = {"any": Tile(64, 64, 16, 4, 3)}
+TF32 = {"any": Tile(128, 64, 32, 4, 4)}
+HALF_80 = {"large": Tile(128, 256, 32, 8, 3), "small": Tile(64, 64, 64, 4, 4)}
+HALF = {"large": Tile(128, 256, 64, 8, 3), "small": Tile(64, 64, 64, 4, 4)}
+INT8 = {"any": Tile(128, 128, 64, 8, 4)}
+FP8 = {"any": Tile(128, 128, 128, 8, 4)}
 TILES: Table = {
     80: {"fp32": FP32, "tf32": TF32, "fp16": HALF_80, "bf16": HALF_80, "int8": INT8},
     90: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},

@@ -35,14 +35,15 @@ from kernels.matmul.tiles import GROUP_M, Table, Tile, as_configs, candidates, s
 LABEL = "matmul v4"
 MINIMUM_ARCH = 90
 EPILOGUE_BYTES = 32768  # of one slice of C in shared memory, beside the pipeline
+FP32 = {"any": Tile(128, 64, 16, 8, 3)}
+TF32_90 = {"large": Tile(128, 128, 32, 8, 3), "small": Tile(64, 64, 32, 4, 3)}
+TF32_100 = {"large": Tile(128, 128, 32, 4, 3), "small": Tile(64, 64, 32, 8, 3)}
 HALF = {"large": Tile(128, 256, 64, 8, 3), "medium": Tile(128, 128, 64, 4, 4), "small": Tile(64, 64, 64, 4, 4)}
-TF32 = {"large": Tile(128, 128, 32, 8, 3), "medium": Tile(128, 64, 32, 4, 4), "small": Tile(64, 64, 32, 4, 4)}
-FP32 = {"large": Tile(128, 64, 16, 8, 3), "small": Tile(64, 64, 16, 4, 3)}
-INT8 = {"large": Tile(128, 128, 64, 8, 4), "small": Tile(64, 64, 64, 4, 4)}
+INT8 = {"large": Tile(128, 128, 64, 8, 4), "small": Tile(64, 64, 64, 4, 3)}
 FP8 = {"large": Tile(128, 128, 128, 8, 4), "small": Tile(64, 64, 128, 4, 4)}
 TILES: Table = {
-    90: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
-    100: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
+    90: {"fp32": FP32, "tf32": TF32_90, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
+    100: {"fp32": FP32, "tf32": TF32_100, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
 }
 TUNING_KEY = ["m", "n", "k", "batches", "A_TRANSPOSED", "B_TRANSPOSED", "PRECISION"]
 
