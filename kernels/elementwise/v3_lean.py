@@ -27,9 +27,9 @@ stays below |x| 2^-22, as by erf, and its relative error below 2^-11, where 1 + 
 GELU of -infinity is -0, its limit. silu and gelu-tanh are zero where exp(-v) leaves the range of fp32. dropout turns
 what it drops into +0, also NaN and infinity.
 
-What it leaves out: a bias whose length is no multiple of 16 is read element by element, from cache; add, mul and
-triad in a 16-bit dtype could be computed two at a time. `out` may be one of the inputs, but must not overlap one in
-part.
+What it leaves out: a bias whose length is no multiple of 16 is read element by element, from cache; triad in a 16-bit
+dtype is not computed two at a time, as the compiler does for add and mul. `out` may be one of the inputs, but must not
+overlap one in part.
 """
 
 from collections.abc import Callable

@@ -100,7 +100,7 @@ def test_odd_rows_keep_wide_accesses_of_x_and_out(version, arch):
     assert bits(path, "store") == [128] * accesses(version, BF16)
 
 
-MOST_INSTRUCTIONS = {"copy": 3, "relu": 4, "silu": 11, "gelu-tanh": 13, "swiglu": 15, "gelu": 22, "dropout": 21}
+MOST_INSTRUCTIONS = {"copy": 3, "relu": 5, "silu": 11, "gelu-tanh": 13, "swiglu": 15, "gelu": 22, "dropout": 21}
 """Of an element in bf16 on sm_90. An H100 has issue slots for about 40 at 3.0 TB/s, for 59 where two are read."""
 
 
