@@ -40,6 +40,7 @@ from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_shape, requ
 WARPS = {256: 1, 1024: 1, 2048: 2, 4096: 4, 8192: 8, 16384: 16, 32768: 16}  # by elements of a row held in registers
 WALK_WARPS = 16
 DEPTH = 4  # elements of each lane in one step
+SHIFTED_DEPTH = 2  # where stores are narrow: their addresses take so many registers that sm_80 would spill at 4
 STAGES = 3  # steps in flight
 MAX_COLUMNS = 2**30  # a column number plus one step still fits 32 bits
 UNIT = tl.constexpr(16)  # elements; what Triton takes as known of an aligned number
@@ -176,15 +177,16 @@ def _row_variant(dtype: torch.dtype, block: int, alike: bool) -> Variant:
 
 def _walk_variant(dtype: torch.dtype, alike: bool) -> Variant:
     lanes = WALK_WARPS * 32 * ALIGNMENT_BYTES // dtype.itemsize
+    depth = DEPTH if alike else SHIFTED_DEPTH
     return Variant(
         kernel=softmax_walk,
-        constants={"ALIKE": alike, "DEPTH": DEPTH, "LANES": lanes, "STAGES": STAGES},
+        constants={"ALIKE": alike, "DEPTH": depth, "LANES": lanes, "STAGES": STAGES},
         options={"num_warps": WALK_WARPS, "enable_fp_fusion": True},
         op="softmax",
         dtype=DTYPES[dtype],
         shape_class=f"n > {max(WARPS)}" + ("" if alike else ", out shifted"),
-        elements=DEPTH * lanes,
-        bytes=2 * DEPTH * lanes * dtype.itemsize,
+        elements=depth * lanes,
+        bytes=2 * depth * lanes * dtype.itemsize,
     )
 
 

@@ -1,0 +1,111 @@
+"""Softmax compiled ahead of time: registers, spills, access widths, address arithmetic. No GPU is needed."""
+
+import re
+
+import pytest
+from bugs_softmax import BUGS
+from compiled import ARCHES, assert_lean, compile_ahead, read_back
+from planted import plant
+
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, INTERPRETED
+from kernels.softmax import v1_naive, v2_aligned
+
+pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
+
+DTYPE_OF = {name: dtype for dtype, name in DTYPES.items()}
+MAX_ELEMENTS_A_THREAD = 64
+WALK = v2_aligned.WALKS[DTYPE_OF["bf16"], True]
+
+
+def label(variant):
+    return f"{variant.dtype}-{variant.shape_class}"
+
+
+def widths(binary, kind):
+    """Bits of every global access of a kind, `load` or `store`."""
+    return [item.access[1] for item in binary.instructions if item.access and item.access[0] == kind]
+
+
+def ir_of(variant):
+    return compile_ahead(variant, 90).asm["ttir"]
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
+@pytest.mark.parametrize("variant", v2_aligned.variants(90), ids=label)
+def test_newest_is_lean_and_wide_although_nothing_is_known_of_the_sizes(variant, arch):
+    walks = variant.kernel is v2_aligned.softmax_walk
+    if arch != 90 and not walks and (variant.dtype == "fp16" or not variant.constants["ALIKE"]):
+        pytest.skip("much as for sm_90 or in bf16; a compile costs time")
+    binary = read_back(compile_ahead(variant, arch, known_sizes=False))
+    assert_lean(binary)
+    size = DTYPE_OF[variant.dtype].itemsize
+    of_body = variant.elements * size // (variant.options["num_warps"] * 32 * ALIGNMENT_BYTES)
+    loads, stores = widths(binary, "load"), widths(binary, "store")
+    # A row in registers is read once; a walk has both passes and between them the rest, which stays in registers.
+    assert loads.count(128) >= of_body * (3 if walks else 1)
+    assert [width for width in loads if width != 128] == [8 * size]  # of what is beside the body
+    if variant.constants["ALIKE"]:
+        assert sorted(stores) == [8 * size] + [128] * (of_body * (2 if walks else 1))
+    else:
+        assert set(stores) == {8 * size}
+
+
+@pytest.mark.parametrize("variant", v2_aligned.ROWS.values(), ids=label)
+def test_threads_hold_few_elements(variant):
+    assert variant.elements <= MAX_ELEMENTS_A_THREAD * 32 * variant.options["num_warps"]
+
+
+def test_the_widest_row_of_version_1_is_spilled():
+    for dtype in DTYPES:
+        binary = read_back(compile_ahead(v1_naive.VARIANTS[dtype, 65536], 90))
+        assert binary.stack_bytes > 0
+        assert sum(item.spill_bytes for item in binary.instructions) > 0
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_odd_rows_cost_version_1_its_wide_accesses(known):
+    for dtype in DTYPES:
+        binary = read_back(compile_ahead(v1_naive.VARIANTS[dtype, 4096], 90, known_sizes=known))
+        for kind in ("load", "store"):
+            assert set(widths(binary, kind)) == {128 if known else 8 * dtype.itemsize}
+
+
+@pytest.mark.parametrize("variant", [v for v in v2_aligned.variants(90) if v.dtype == "bf16"], ids=label)
+def test_sizes_beyond_32_bits(variant):
+    binary = read_back(compile_ahead(variant, 90, integers="i64"))
+    assert_lean(binary)
+    assert 128 in widths(binary, "load")
+
+
+def widened_first(ir):
+    """Whether the program number is made 64 bits wide before anything else is done with it."""
+    [program] = re.findall(r"(%\w+) = tt\.get_program_id x", ir)
+    uses = [line for line in ir.splitlines() if re.search(rf"= .*{program}\b(?!\s*=)", line)]
+    assert uses
+    return all(f"arith.extsi {program} : i32 to i64" in line for line in uses)
+
+
+@pytest.mark.parametrize(
+    "variant", [v1_naive.VARIANTS[DTYPE_OF["bf16"], 1024], v2_aligned.variants(90)[0], WALK], ids=label
+)
+def test_program_number_is_widened_first_and_constants_stay_in_fp32(variant):
+    ir = ir_of(variant)
+    assert widened_first(ir)
+    assert "f64" not in ir
+
+
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.kind == "int32 offset wrap"], ids=lambda bug: bug.label)
+def test_a_program_number_of_32_bits_is_noticed(bug, tmp_path):
+    assert not widened_first(ir_of(plant(bug, tmp_path).variants(90)[0]))
+
+
+def test_both_loops_of_a_walk_are_pipelined():
+    ir = compile_ahead(WALK, 90).asm["ttgir"]
+    depth, lanes, stages = (WALK.constants[name] for name in ("DEPTH", "LANES", "STAGES"))
+    assert len(re.findall(rf"ttg\.local_alloc.*memdesc<{stages - 1}x{depth}x{lanes}x", ir)) == 2
+
+
+def test_first_pass_keeps_the_row_in_l2_and_second_lets_it_go():
+    loads = re.findall(r"tt\.load .*", ir_of(WALK))
+    assert sum("evict_last" in line for line in loads) == 1
+    assert sum("evict_first" in line for line in loads) == 1
