@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,9 @@ RESAMPLES = 500
 
 Z_975 = NormalDist().inv_cdf(0.975)
 """The normal deviate that leaves 2.5 % on either side."""
+
+BATCH = 20_000
+"""Series of one length that are looked at together: 30 samples each in several copies stay below 50 MB."""
 
 LEAST_VARIANCE = 0.5
 """Neighbors that alternate can make an interval narrower than independent ones would, down to this share of its
@@ -110,7 +114,7 @@ def _half_width_in_ranks(values: NDArray[float64], generator: Generator) -> floa
     if block > 1:
         variance = max(variance, 2 * variance - _variance_of_sum(side, block // 2, generator))
     variance = max(variance, LEAST_VARIANCE * count)
-    return student_t_975(_degrees_of_freedom(count, block)) * math.sqrt(variance) / 2
+    return student_t_975(independent_blocks(count)) * math.sqrt(variance) / 2
 
 
 def _variance_of_sum(side: NDArray[float64], block: int, generator: Generator) -> float:
@@ -127,15 +131,101 @@ def _variance_of_sum(side: NDArray[float64], block: int, generator: Generator) -
     return float(np.var(resampled)) * count / (blocks * block) * max(1, count - 1) / max(1, count - block)
 
 
-def _degrees_of_freedom(count: int, block: int) -> float:
-    """Return how many independent blocks would tell as much as all overlapping ones do, less one for the mean.
+def independent_blocks(count: int) -> float:
+    """Return how many independent blocks would tell as much as all overlapping ones of `count` samples do, less one.
+
+    These are the degrees of freedom of an interval of their median.
 
     Source: overlapping blocks have 2/3 of the variance of separate ones, Kunsch, The jackknife and the bootstrap for
         general stationary observations, Annals of Statistics 17 (1989) 1217.
     """
-    return max(1.0, 1.5 * count / block - 1)
+    return max(1.0, 1.5 * count / block_length(count) - 1)
 
 
+@dataclass(frozen=True)
+class LogMedians:
+    """The medians of many series, in natural logarithms, each with its 95 % interval; one entry a series."""
+
+    center: NDArray[float64]
+    low: NDArray[float64]
+    high: NDArray[float64]
+    degrees: NDArray[float64]
+    """Degrees of freedom of Student's t distribution behind each interval."""
+
+
+def log_medians(series: Sequence[NDArray[float64]]) -> LogMedians:
+    """Return the medians of many series at once: the interval of `median_ci95`, for a hundred thousand in a second.
+
+    What that function finds by resampling is taken in closed form here: as the blocks of a resample are drawn
+    independently, its sum has the variance of the block sums times the number of blocks.
+
+    Args:
+        series: times above 0 in the order taken, at least one in each; the lengths may differ.
+
+    Raises:
+        ValueError: a series is empty.
+
+    Source: as of `median_ci95`.
+    """
+    import numpy as np
+
+    counts = np.array([len(samples) for samples in series], dtype=np.int64)
+    if not counts.all():
+        raise ValueError("the median of no samples does not exist")
+    found = np.empty((4, len(series)))
+    for count in np.unique(counts):
+        places = np.flatnonzero(counts == count)
+        for start in range(0, len(places), BATCH):
+            part = places[start : start + BATCH]
+            found[:, part] = _log_medians_of_equal_length(np.log(np.stack([series[place] for place in part])))
+    return LogMedians(*found)
+
+
+def _log_medians_of_equal_length(values: NDArray[float64]) -> NDArray[float64]:
+    """Return center, low, high and degrees of freedom of each row of a table of logarithms."""
+    import numpy as np
+
+    rows, count = values.shape
+    order = np.argsort(values, axis=1, kind="stable")
+    side = np.empty((rows, count))
+    np.put_along_axis(side, order, np.sign(2 * np.arange(count) - (count - 1))[None, :].astype(float), axis=1)
+    block = block_length(count)
+    variance = _exact_variance_of_sum(side, block)
+    if block > 1:
+        variance = np.maximum(variance, 2 * variance - _exact_variance_of_sum(side, block // 2))
+    variance = np.maximum(variance, LEAST_VARIANCE * count)
+    degrees = independent_blocks(count)
+    half = student_t_975(degrees) * np.sqrt(variance) / 2
+    ordered = np.take_along_axis(values, order, axis=1)
+    middle = count / 2
+    center, low, high = (_at_ranks(ordered, ranks) for ranks in (np.full(rows, middle), middle - half, middle + half))
+    return np.stack([center, low, high, np.full(rows, degrees)])
+
+
+def _exact_variance_of_sum(side: NDArray[float64], block: int) -> NDArray[float64]:
+    """Return what `_variance_of_sum` tends to with ever more resamples, for each row."""
+    import numpy as np
+
+    rows, count = side.shape
+    running = np.cumsum(np.concatenate((np.zeros((rows, 1)), side, side[:, :block]), axis=1), axis=1)
+    sums = running[:, block : block + count] - running[:, :count]
+    variance: NDArray[float64] = np.var(sums, axis=1) * count / block * max(1, count - 1) / max(1, count - block)
+    return variance
+
+
+def _at_ranks(ordered: NDArray[float64], ranks: NDArray[float64]) -> NDArray[float64]:
+    """Return the value at a rank of each row, the first sample being at 0.5; between two, on the line through them."""
+    import numpy as np
+
+    count = ordered.shape[1]
+    place = np.clip(ranks - 0.5, 0, count - 1)
+    below = np.minimum(place.astype(np.int64), max(0, count - 2))
+    pair = np.take_along_axis(ordered, np.stack([below, np.minimum(below + 1, count - 1)], axis=1), axis=1)
+    value: NDArray[float64] = pair[:, 0] + (place - below) * (pair[:, 1] - pair[:, 0])
+    return value
+
+
+@lru_cache(maxsize=4096)
 def student_t_975(degrees_of_freedom: float) -> float:
     """Return the deviate of Student's t distribution that leaves 2.5 % on either side; within 1 % from 4 degrees on.
 
@@ -148,6 +238,17 @@ def student_t_975(degrees_of_freedom: float) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * nu**3),
     )
     return z + sum(terms)
+
+
+def normal_deviate(t: float, degrees_of_freedom: float) -> float:
+    """Return the normal deviate as likely to be exceeded as `t` is in Student's t distribution; within 2 % from 2
+    degrees on, and smaller than it should be below.
+
+    Source: Wallace, Bounds on normal approximations to Student's and the chi-square distributions, Annals of
+        Mathematical Statistics 30 (1959) 1121.
+    """
+    nu = degrees_of_freedom
+    return (8 * nu + 1) / (8 * nu + 3) * math.sqrt(nu * math.log1p(t * t / nu))
 
 
 def block_length(count: int) -> int:

@@ -2,41 +2,55 @@
 
 Sample i of one series and sample i of the other were taken one right after the other, so that whatever the machine did
 meanwhile is in both. The ratio is taken within each pair, where it cancels, and the median of the ratios is judged.
+Series that were not interleaved are compared by `compare_unpaired` and `compare_windows`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
-from results.stats import Z_975, median, median_ci95
+from results.comparison import (
+    DEFAULT_MARGIN,
+    FASTER,
+    LEAST_PAIRS,
+    SAME,
+    SLOWER,
+    UNSURE,
+    Comparison,
+    check_margin,
+    check_times,
+    combine,
+    geometric_mean,
+    holm,
+    judged,
+    with_holm,
+)
+from results.stats import Z_975, independent_blocks, median, median_ci95
+from results.unpaired import compare_many, compare_unpaired, compare_windows
 
-DEFAULT_MARGIN = 0.01
-"""Change of the time below which two versions count as equally fast."""
-
-LEAST_PAIRS = 6
-"""With fewer pairs, even their whole range holds the true median in less than 95 % of cases: 1 - 2 / 2^n."""
+__all__ = [
+    "DEFAULT_MARGIN",
+    "FASTER",
+    "LEAST_PAIRS",
+    "SAME",
+    "SLOWER",
+    "UNSURE",
+    "Comparison",
+    "combine",
+    "compare_many",
+    "compare_pairs",
+    "compare_unpaired",
+    "compare_windows",
+    "geometric_mean",
+    "holm",
+    "smallest_detectable_change",
+    "with_holm",
+]
 
 DETECTION = 0.95
 """How often the smallest detectable change is to be found."""
-
-FASTER, SLOWER, SAME, UNSURE = "FASTER", "SLOWER", "SAME", "UNSURE"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """How the times of a candidate stand to those of a baseline."""
-
-    ratio: float
-    """Candidate over baseline: above 1 the candidate is slower."""
-    ci95: tuple[float, float]
-    verdict: str
-    """`FASTER` or `SLOWER`: the whole interval is beyond the margin; `SAME`: all of it is within; else `UNSURE`."""
-    reason: str
-    pairs: int
-    margin: float
 
 
 def compare_pairs(
@@ -60,15 +74,10 @@ def compare_pairs(
         instead of a test; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15 (1987) 657, for an equivalence that
         must be shown like a difference.
     """
-    if not (math.isfinite(margin) and margin >= 0):
-        raise ValueError(f"the margin must be a fraction from 0 up, found {margin:g}")
+    check_margin(margin)
     ratios = _log_ratios(baseline_s, candidate_s)
-    ratio = math.exp(median(ratios))
-    low, high = (math.exp(end) for end in median_ci95(ratios, seed))
-    verdict = _verdict(low, high, margin, len(ratios))
-    return Comparison(
-        ratio, (low, high), verdict, _reason(verdict, low, high, margin, len(ratios)), len(ratios), margin
-    )
+    ends = median_ci95(ratios, seed)
+    return judged(median(ratios), *ends, independent_blocks(len(ratios)), len(ratios), margin, "pair")
 
 
 def smallest_detectable_change(
@@ -104,32 +113,5 @@ def _log_ratios(baseline_s: Sequence[float], candidate_s: Sequence[float]) -> li
         raise ValueError(f"pairs need two series of one length, found {len(baseline_s)} and {len(candidate_s)} samples")
     if not baseline_s:
         raise ValueError("there are no pairs to compare")
-    for time_s in (*baseline_s, *candidate_s):
-        if not (time_s > 0 and math.isfinite(time_s)):
-            raise ValueError(f"a time must be above 0, found {time_s!r}")
+    check_times((*baseline_s, *candidate_s))
     return [math.log(candidate / baseline) for baseline, candidate in zip(baseline_s, candidate_s, strict=True)]
-
-
-def _verdict(low: float, high: float, margin: float, pairs: int) -> str:
-    if pairs < LEAST_PAIRS:
-        return UNSURE
-    if high < 1 / (1 + margin):
-        return FASTER
-    if low > 1 + margin:
-        return SLOWER
-    return SAME if low >= 1 / (1 + margin) and high <= 1 + margin else UNSURE
-
-
-def _reason(verdict: str, low: float, high: float, margin: float, pairs: int) -> str:
-    """Return why the verdict is what it is, in one sentence."""
-    if pairs < LEAST_PAIRS:
-        return f"only {pairs} pair{'s' * (pairs != 1)}: {LEAST_PAIRS} or more can tell"
-    between = f"time {100 * (low - 1):+.2f} % to {100 * (high - 1):+.2f} %"
-    allowed = f"the margin of {100 * margin:g} %"
-    if verdict in (FASTER, SLOWER):
-        return f"{between}: all of it beyond {allowed}"
-    if verdict == SAME:
-        return f"{between}: all of it within {allowed}"
-    if low > 1 or high < 1:
-        return f"{between}: different, but perhaps by less than {allowed}; more samples would tell"
-    return f"{between}: wider than {allowed}, and perhaps not different at all; more samples would tell"
