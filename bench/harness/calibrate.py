@@ -30,7 +30,15 @@ from bench.harness.providers import load, numerics
 from bench.harness.runner import one_line
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, collect, warm_up
 from roofline.ceilings import Ceiling, CeilingError, Ceilings, gpu_ceilings
-from roofline.hardware import Gpu, UnknownGpuError, derive_unknown_gpu, find_gpu, match_driver_name
+from roofline.hardware import (
+    Gpu,
+    UnknownGpuError,
+    clock_limited_peak_flops_per_s,
+    derive_unknown_gpu,
+    find_gpu,
+    load_gpus,
+    match_driver_name,
+)
 
 BANDWIDTH_CACHES = 4
 """Each array of the bandwidth kernels is this many times the last-level cache, within `ARRAY_BYTES`."""
@@ -135,6 +143,25 @@ def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:
     return [line.sentence for line in lines if line.datasheet and line.clock_limited]
 
 
+def clock_limited(ceilings: Ceilings) -> list[Ceiling]:
+    """Return the peak of each dtype whose fastest matmul was measured, at the SM clock of that measurement.
+
+    None for a device that is not in the table, and where the clock could not be read.
+    """
+    gpu = load_gpus().get(ceilings.slug)
+    if gpu is None:
+        return []
+    found = []
+    for entry in ceilings.entries:
+        if (entry.quantity, entry.kind) == ("flops", "measured") and entry.sm_clock_hz:
+            value = clock_limited_peak_flops_per_s(gpu, entry.name, entry.sm_clock_hz)
+            source = f"SMs x rate of roofline/gpus/{gpu.slug}.toml x {entry.sm_clock_hz / 1e6:.0f} MHz"
+            if value:
+                clock = entry.sm_clock_hz
+                found.append(Ceiling("flops", entry.name, value, "clock-limited", source, sm_clock_hz=clock))
+    return found
+
+
 class MeasuredCeilings:
     """The measured ceilings of a device: kept in a file, completed as more dtypes are asked for."""
 
@@ -213,14 +240,16 @@ class MeasuredCeilings:
         wanted = list(dict.fromkeys(dtypes))
         kept = self.load()
         if again:  # only what is measured anew now is dropped
-            anew = ("launch", "bandwidth")
-            kept = tuple(e for e in kept if e.quantity not in anew and (e.quantity, e.name) not in flops_of(wanted))
+            anew = {("launch", "launch")}
+            if not self._device.is_gpu:
+                anew |= {("bandwidth", "copy"), ("bandwidth", "triad"), *flops_of(wanted)}
+            kept = tuple(e for e in kept if (e.quantity, e.name) not in anew)
         found = ceilings.with_entries(kept)
         had = found.entries
         if found.launch_floor() is None:
             found = found.with_entries(self._attempt("launch floor", self._launch_floor))
         if not self._device.is_gpu:
-            if found.bandwidth() is None:
+            if again or found.bandwidth() is None:
                 found = found.with_entries(self._attempt("memory bandwidth", self._bandwidths))
             for dtype in [dtype for dtype in wanted if found.peak(dtype) is None]:
                 found = found.with_entries(self._attempt(f"{dtype} peak", partial(self._peak, dtype, matmul)))
@@ -228,7 +257,8 @@ class MeasuredCeilings:
             self.save(found)
         sentences = peak_sentences(found, wanted)
         note = "; ".join([*([found.note] if found.note else []), *sentences])
-        return Ceilings(found.slug, found.name, found.entries, note or None)
+        shown = found.with_entries(clock_limited(found))
+        return Ceilings(shown.slug, shown.name, shown.entries, note or None)
 
     def _attempt(self, what: str, measure: Callable[[], list[Ceiling]]) -> list[Ceiling]:
         """Return what `measure` finds; without a roof some columns stay blank, and the measurements go on."""

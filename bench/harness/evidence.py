@@ -14,6 +14,7 @@ from bench.harness.telemetry import slowdowns
 from bench.harness.timing import Samples
 from results.stats import Modes, drift, half_width, two_modes
 from roofline.ceilings import Ceiling, Ceilings
+from roofline.hardware import clock_limited_peak_flops_per_s, load_gpus
 from roofline.model import rate
 from roofline.work import Work
 
@@ -97,7 +98,9 @@ class Context:
     memory_roof_bytes_per_s: float | None = None
     """The most that the memory does with any mix of reads and writes: by datasheet, or the fastest mix measured."""
     peak: Ceiling | None = None
-    """The most FLOP/s of the row's dtype, best at the highest clock of the device."""
+    """The most FLOP/s of the row's dtype, as MFU is taken over."""
+    highest_peak: Ceiling | None = None
+    """The most FLOP/s that the device could do at its highest clock; where it is not known, `peak` has to do."""
     bandwidth: Ceiling | None = None
     """The memory bandwidth that the row is judged by: published, or measured with the mix nearest to its own."""
     measured_peak: Ceiling | None = None
@@ -118,10 +121,23 @@ def roofs_of(ceilings: Ceilings | None, dtype: str, work: Work) -> dict[str, Any
     return {
         "memory_roof_bytes_per_s": roof.value if roof else None,
         "peak": ceilings.peak(dtype),
+        "highest_peak": highest_peak(ceilings, dtype),
         "bandwidth": ceilings.bandwidth_for(work.bytes_read, work.bytes_written),
         "measured_peak": ceilings.measured_peak(dtype),
         "mix": ceilings.mix(work.bytes_read, work.bytes_written),
     }
+
+
+def highest_peak(ceilings: Ceilings, dtype: str) -> Ceiling | None:
+    """Return the peak at the highest clock that the driver allows, or None for a device that is not in the table."""
+    gpu = load_gpus().get(ceilings.slug)
+    value = clock_limited_peak_flops_per_s(gpu, dtype, gpu.max_clock_hz) if gpu and gpu.max_clock_hz else None
+    if gpu is None or value is None:
+        return None
+    # Some products are sold with a peak above their own clock times their rate: then that one is the limit.
+    value = max(value, gpu.peaks_flops_per_s.get(dtype, 0.0))
+    source = f"roofline/gpus/{gpu.slug}.toml at its highest clock"
+    return Ceiling("flops", dtype, value, "clock-limited", source, sm_clock_hz=gpu.max_clock_hz)
 
 
 def flags_of(samples: Samples, context: Context) -> tuple[Flag, ...]:
@@ -154,8 +170,9 @@ def physics_gate(samples: Samples, context: Context) -> Flag | None:
     The memory counts only where the data must come from it: in a cold row whose bytes exceed the cache.
     """
     bytes_moved = context.bytes_moved if samples.cache == "cold" and _exceeds_cache(context) else None
+    highest = context.highest_peak or context.peak
     floors = (
-        (_floor_s(context.flops, context.peak), "FLOPs", context.peak),
+        (_floor_s(context.flops, highest), "FLOPs", highest),
         (_floor_s(bytes_moved, context.bandwidth), "bytes", context.bandwidth),
     )
     least_s, counted, ceiling = max(floors, key=lambda floor: floor[0])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from bench.harness import inputs, verify
 from bench.harness.cost import CALLS_PER_CASE, CostEstimator
 from bench.harness.device import Device
-from bench.harness.evidence import Context, Flag, flags_of
+from bench.harness.evidence import Context, Flag, flags_of, roofs_of
 from bench.harness.meter import Measurement, Meter
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers import Provider, ProviderUnavailableError, load, numerics
@@ -263,7 +263,6 @@ class Runner:
     def _evidence(self, op: Op, case: Case, measured: Measurement) -> tuple[Flag, ...]:
         """Return what speaks against a measurement."""
         work, device = op.work(case), self._device
-        bandwidth = self._ceilings.bandwidth() if self._ceilings else None
         context = Context(
             is_gpu=device.is_gpu,
             asked_cache=self._settings.cache,
@@ -274,9 +273,7 @@ class Runner:
             bytes_moved=work.bytes,
             cache_bytes=device.cache_bytes,
             warm_s=measured.warm_s,
-            memory_roof_bytes_per_s=bandwidth.value if bandwidth else None,
-            peak=self._ceilings.peak(case.dtype) if self._ceilings else None,
-            bandwidth=bandwidth,
+            **roofs_of(self._ceilings, case.dtype, work),
             telemetry=measured.telemetry,
             tail_s=measured.tail_s,
         )

@@ -305,6 +305,42 @@ def test_a_gpu_is_asked_for_its_launch_floor_alone(tmp_path, monkeypatch):
     assert found.peak("bf16").kind == "datasheet"
 
 
+def test_a_calibrated_gpu_has_three_compute_levels_apart(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, device=H100)
+    measured = Ceiling("flops", "bf16", 790e12, "measured", "a test", sm_clock_hz=1.755e9)
+    unclocked = Ceiling("flops", "fp16", 780e12, "measured", "a test")
+    monkeypatch.setattr(
+        machine, "load", lambda: (measured, unclocked, Ceiling("launch", "launch", 2e-6, "measured", "a test"))
+    )
+    found = machine.complete(ceilings_of(H100, None), ["bf16"], MATMUL[0])
+    levels = {entry.kind: entry.value for entry in found.entries if (entry.quantity, entry.name) == ("flops", "bf16")}
+    # 132 SMs x 4096 FLOPs a clock x 1.755 GHz
+    assert levels == {"datasheet": 989.4e12, "clock-limited": pytest.approx(948.9e12, rel=1e-4), "measured": 790e12}
+    assert not [e for e in found.entries if (e.name, e.kind) == ("fp16", "clock-limited")]
+    assert found.peak("bf16").kind == "datasheet"
+
+
+def test_recalibrating_a_gpu_keeps_the_mixes_that_only_the_command_measures(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, device=H100)
+    mixes = tuple(Ceiling("bandwidth", mix, 3e12, "measured", "a test") for mix in ("read", "write", "copy", "triad"))
+    floor = Ceiling("launch", "launch", 2e-6, "measured", "a test")
+    monkeypatch.setattr(machine, "load", lambda: (*mixes, floor))
+    monkeypatch.setattr(machine, "_launch_floor", lambda: [replace(floor, value=3e-6)])
+    found = machine.complete(ceilings_of(H100, None), ["bf16"], MATMUL[0], again=True)
+    assert set(mixes) <= set(found.entries)
+    assert found.launch_floor().value == 3e-6
+
+
+def test_recalibrating_a_cpu_keeps_the_mixes_that_only_the_command_measures(tmp_path, monkeypatch):
+    machine = Machine(tmp_path)
+    old = tuple(Ceiling("bandwidth", mix, 1.0, "measured", "a test") for mix in ("read", "write", "copy", "triad"))
+    monkeypatch.setattr(machine, "load", lambda: old)
+    found = machine.complete(BLANK, ["bf16"], MATMUL[0], again=True)
+    values = {entry.name: entry.value for entry in found.entries if entry.quantity == "bandwidth"}
+    assert values["read"] == values["write"] == 1.0
+    assert values["copy"] != 1.0
+
+
 # ---- which matmul --------------------------------------------------------------------------------------------------
 
 

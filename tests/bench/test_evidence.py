@@ -29,7 +29,8 @@ from bench.harness.evidence import (
 from bench.harness.timing import Samples
 from results.record import Record
 from results.stats import Modes
-from roofline.ceilings import Ceiling, Ceilings
+from roofline.ceilings import Ceiling, Ceilings, gpu_ceilings
+from roofline.hardware import find_gpu
 from roofline.model import judge
 from roofline.work import Work
 
@@ -290,6 +291,25 @@ def test_above_the_measured_peak_below_the_published_one_is_flagged():
 def test_without_ceilings_there_are_no_roofs():
     assert roofs_of(None, "bf16", Work(1, 1, 1)) == {}
     assert set(roofs_of(Ceilings("x", "X"), "bf16", Work(1, 1, 1)).values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("slug", "dtype", "highest"),
+    [
+        ("h100-sxm", "bf16", 132 * 4096 * 1.98e9),  # 1,070.5 TFLOP/s, above the datasheet's 989.4
+        ("a100-sxm-80gb", "bf16", 312e12),  # sold with a rounded peak just above its own clock times its rate
+    ],
+)
+def test_the_gate_stands_at_the_highest_clock(slug, dtype, highest):
+    ceilings = gpu_ceilings(find_gpu(slug))
+    roofs = roofs_of(ceilings, dtype, Work(10**12, 1, 1))
+    assert roofs["highest_peak"].value == pytest.approx(highest)
+    assert roofs["peak"].kind == "datasheet"
+    at = {"is_gpu": True, "flops": 10**12, **roofs}
+    assert physics_gate(samples_of(10**12 / (1.01 * highest)), Context(**at)) is None
+    flag = physics_gate(samples_of(10**12 / (1.03 * highest)), Context(**at))
+    assert flag.name == "faster-than-physics"
+    assert "clock-limited flops ceiling" in flag.reason
 
 
 # ---- cold or not --------------------------------------------------------------------------------------------------
