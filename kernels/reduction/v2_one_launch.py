@@ -31,7 +31,7 @@ Scratch, and why several launches cannot meet in it: partial sums come from torc
 gives memory of one stream, or of one CUDA graph, to nobody else while it is in use. The counter has to be 0 to begin
 with, and filling it would be a launch again. So it is kept: one for each stream, whose launches come one after another;
 and a new one for every launch that is recorded in a CUDA graph, because a graph may be replayed on any stream, beside
-any other. That one is never used again, 4 bytes for as long as the process lives. A stream recorded before any launch
+any other. That one is never used again, 16 bytes for as long as the process lives. A stream recorded before any launch
 has run outside of a graph finds no counter ready; then filling one becomes part of the graph.
 
 What it leaves out: the configuration is reasoned, not measured. A launch that is aborted on the way leaves its counter
@@ -156,9 +156,10 @@ class Counters:
 
     def _make(self) -> None:
         # Zeros copied from the host are there when the call returns; those of a fill only on the stream of the fill.
-        block = torch.zeros(COUNTERS, dtype=torch.int32).to(self.device)
+        # 16 bytes each: one aligned otherwise would make Triton compile anew, in the middle of a recording.
+        block = torch.zeros((COUNTERS, ALIGNMENT_BYTES // 4), dtype=torch.int32).to(self.device)
         self._kept.append(block)
-        self._fresh.extend(block.split(1))
+        self._fresh.extend(block)
 
 
 @cache
@@ -222,7 +223,9 @@ def _reduce(op: str, x: torch.Tensor, others: tuple[torch.Tensor, ...], out: tor
     n, variant = x.numel(), VARIANTS[op, x.dtype]
     programs, rounds, piece = plan(n, variant, _max_programs(x.device))
     partial = torch.empty(programs, dtype=torch.float32, device=x.device)
-    variant.launch(programs, x, partial, _counters(x.device).take(), out, n, rounds, piece, *others)
+    with torch.cuda.device_of(x):  # whether a stream is being recorded is asked of the current device
+        arrived = _counters(x.device).take()
+    variant.launch(programs, x, partial, arrived, out, n, rounds, piece, *others)
 
 
 def _sum(x: torch.Tensor, *, out: torch.Tensor) -> None:
