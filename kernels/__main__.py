@@ -15,7 +15,7 @@ EXAMPLES = """examples:
   python -m kernels audit gelu --arch sm_90                 all versions of one operation on a Hopper GPU
   python -m kernels audit norm/v2 --dtype bf16 --format md
   python -m kernels audit matmul --arch sm_90 --sass        the loop that takes the time, as machine code
-  python -m kernels audit --check                           hold all against the recorded figures
+  python -m kernels audit --quick --check                   hold all against the recorded figures
   python -m kernels audit mine.py:scale_kernel --signature 'x_ptr=*bf16:16,out_ptr=*bf16:16,n=i32' \\
       --constexpr BLOCK=1024 --elements 1024 --bytes 4096
 
@@ -84,6 +84,7 @@ def _add_choices(audit: argparse.ArgumentParser) -> None:
     }.items():
         audit.add_argument(option, action="extend", type=_comma_list, default=[], metavar="LIST", help=help_text)
     audit.add_argument("--format", choices=output.FORMATS, default="table")
+    audit.add_argument("--quick", action="store_true", help="leave out fp16 and fp32 where there is bf16")
     audit.add_argument("--odd-sizes", action="store_true", help="compile for sizes of which nothing is known")
     audit.add_argument("--sass", action="store_true", help="print the hot loop, or the hot path where there is no loop")
     audit.add_argument("--check", action="store_true", help="exit 1 where something is worse than recorded")

@@ -104,6 +104,26 @@ def choices(arches: Sequence[int] = ARCHES) -> list[Choice]:
     ]
 
 
+def quick(every: Sequence[Choice]) -> list[Choice]:
+    """Return fewer variants that still tell nearly all: each kernel for each architecture, in fewer dtypes.
+
+    bf16 stands for fp16, which has the same width. fp32 is left out of what has bf16 as well, but for one variant of
+    the newest version of each operation, on sm_90.
+    """
+    latest = newest()
+    kept, in_fp32 = [], set()
+    in_bf16 = {(choice.version, choice.kernel) for choice in every if choice.variant.dtype == "bf16"}
+    for choice in every:
+        plain = choice.variant.dtype in ("fp16", "fp32") and (choice.version, choice.kernel) in in_bf16
+        first = (choice.kernel, choice.variant.part)
+        one_fp32 = choice.variant.dtype == "fp32" and choice.arch == 90 and choice.version in latest
+        if not plain or (one_fp32 and first not in in_fp32):
+            kept.append(choice)
+            if plain:
+                in_fp32.add(first)
+    return kept
+
+
 def select(
     names: Sequence[str], arches: Sequence[int], dtypes: Sequence[str] = (), wanted_versions: Sequence[str] = ()
 ) -> list[Choice]:

@@ -22,8 +22,10 @@ def run(args: argparse.Namespace) -> int:
     if launch.INTERPRETED:
         raise AuditError("TRITON_INTERPRET is set, and the interpreter compiles nothing; unset it for an audit")
     own = [name for name in args.names if ".py" in name]
-    if own and (len(args.names) > 1 or args.check or args.record or args.dtype or args.version):
-        raise AuditError(f"{own[0]} is audited alone, without other names, --dtype, --version, --check and --record")
+    if own and (len(args.names) > 1 or args.check or args.record or args.dtype or args.version or args.quick):
+        raise AuditError(
+            f"{own[0]} is audited alone, without other names, --dtype, --version, --quick, --check and --record"
+        )
     if not own and (args.signature or args.constexpr or args.elements or args.bytes):
         raise AuditError("--signature, --constexpr, --elements and --bytes go with a file, path/to/file.py:kernel")
     found = _own_kernel(own[0], args) if own else _shipped(args)
@@ -57,6 +59,7 @@ def _shipped(args: argparse.Namespace) -> list[rows.Row]:
     gpus = _gpus(args)
     arches = _arches(args.arch, [limits.gpu(slug) for slug in args.gpu], catalog.ARCHES)
     chosen = catalog.select(args.names, arches, args.dtype, args.version)
+    chosen = catalog.quick(chosen) if args.quick else chosen
     jobs = [work.Job(choice, gpus[choice.arch], not args.odd_sizes, args.sass) for choice in chosen]
     return work.audit_all(jobs)
 

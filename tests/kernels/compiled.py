@@ -30,17 +30,17 @@ def assert_lean(binary, allow_double=False):
 
 
 @functools.cache
-def shipped_rows(known_sizes: bool = True) -> tuple[Row, ...]:
+def shipped_rows() -> tuple[Row, ...]:
     """Return the audit of every shipped kernel, compiled once for all tests of a run."""
-    jobs = [
-        work.Job(choice, limits.DEFAULT_GPUS[choice.arch], known_sizes)
-        for choice in (catalog.choices() if known_sizes else newest_choices(90))
-        if known_sizes or choice.variant.dtype == "bf16"
-    ]
-    return tuple(work.audit_all(jobs))
+    chosen = catalog.quick(catalog.choices())
+    return tuple(work.audit_all([work.Job(choice, limits.DEFAULT_GPUS[choice.arch]) for choice in chosen]))
 
 
-def newest_choices(*arches: int) -> list[catalog.Choice]:
-    """Return the variants of the newest version of each family."""
+@functools.cache
+def odd_size_rows() -> tuple[Row, ...]:
+    """Return the audit of the newest versions in bf16 on sm_90, for sizes of which nothing is known."""
     newest = catalog.newest()
-    return [choice for choice in catalog.choices(arches) if choice.version in newest]
+    chosen = [
+        choice for choice in catalog.choices((90,)) if choice.version in newest and choice.variant.dtype == "bf16"
+    ]
+    return tuple(work.audit_all([work.Job(choice, "h100-sxm", known_sizes=False) for choice in chosen]))

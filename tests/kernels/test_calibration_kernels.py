@@ -4,15 +4,15 @@ What a ceiling kernel is said to do in a launch is checked against what the GPU 
 not be here. Their results are checked in `interpreted/check_calibration.py`.
 """
 
-import re
+from dataclasses import replace
 
 import pytest
-import test_compile
 import torch
-from test_compile import ARCHES, WIDE_LOAD, WIDE_STORE, assert_lean, compile_ahead, disassemble
+from compiled import ARCHES, assert_lean, compile_ahead, read_back
 from test_launch import launches  # noqa: F401  the fixture: launches up to the driver, nothing is executed
 from triton.backends.compiler import GPUTarget
 
+from kernels.audit import hot_path, sass
 from kernels.bandwidth import v1_tiles
 from kernels.fma import v1_chains
 from kernels.launch import INTERPRETED
@@ -21,33 +21,20 @@ from kernels.launch_floor import v1_empty
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
 
 SM_COUNT = 132
-NAMES = {torch.int32: "i32", **v1_chains.NAMES}
 FMA_LANES = {"FFMA": 1, "DFMA": 1, "HFMA2": 2, "FFMA2": 2}
 """Fused multiply-adds of one instruction in one thread. Source: PTX ISA, fma.f32x2 and fma.f16x2."""
 TILE_SHAPES = {(config.warps, config.accesses, config.policy): config for config in v1_tiles.configs(SM_COUNT)}
 LARGEST_SHAPE, HINTED_SHAPE = (8, 8, "default"), (8, 4, "streaming")
 FEWEST_CHAINS, MOST_CHAINS = (pick(config.chains for config in v1_chains.CONFIGS) for pick in (min, max))
-INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_]*)\S*([^;]*);", re.MULTILINE)
 
 
-@pytest.fixture(autouse=True)
-def more_dtypes(monkeypatch):
-    monkeypatch.setattr(test_compile, "DTYPES", NAMES)
+def fma_count(instructions):
+    return sum(FMA_LANES.get(item.base, 0) for item in instructions)
 
 
-def loops(listing):
-    """The instructions of every loop, from the target of a backward branch to the branch."""
-    instructions = [(int(address, 16), opcode, operands) for address, opcode, operands in INSTRUCTION.findall(listing)]
-    found = []
-    for address, opcode, operands in instructions:
-        target = re.search(r"0x([0-9a-f]+)", operands)
-        if opcode == "BRA" and target and int(target[1], 16) < address:  # the last BRA of all only jumps to itself
-            found.append([name for at, name, _ in instructions if int(target[1], 16) <= at <= address])
-    return found
-
-
-def fma_count(opcodes):
-    return sum(FMA_LANES.get(opcode, 0) for opcode in opcodes)
+def compiled(variant, dtype, arch):
+    """Machine code of a variant whose dtype is that of the tensors."""
+    return read_back(compile_ahead(replace(variant, dtype=dtype), arch))
 
 
 @pytest.mark.parametrize(
@@ -58,19 +45,20 @@ def fma_count(opcodes):
     ],
     ids=str,
 )
-def test_declared_flops_are_those_of_the_machine_code(chains, dtype, arch, tmp_path):
+def test_declared_flops_are_those_of_the_machine_code(chains, dtype, arch):
     config = v1_chains.Config(8, chains, 1024)
-    listing = disassemble(compile_ahead(v1_chains.variant(config), dtype, arch), tmp_path)
-    assert_lean(re.sub(r"\bDFMA\b", "FMA64", listing))  # fp64 arithmetic is the point here
-    [loop] = loops(listing)
+    binary = compiled(v1_chains.variant(config), v1_chains.NAMES[dtype], arch)
+    assert_lean(binary, allow_double=dtype is torch.float64)  # fp64 arithmetic is the point here
+    loop = hot_path.find(binary.instructions)
+    assert loop.is_loop
     flops_per_thread = v1_chains.flops(config.block, iterations=1) / (32 * config.warps)
-    assert 2 * fma_count(loop) == flops_per_thread
-    assert fma_count(opcode for _, opcode, _ in INSTRUCTION.findall(listing)) == fma_count(loop)
-    others = [opcode for opcode in loop if opcode not in FMA_LANES]
-    assert len(others) <= 0.06 * len(loop), others
-    assert len(loop) - len(others) >= 8 * v1_chains.UNROLL  # eight chains are left where one instruction takes two
+    assert 2 * fma_count(loop.instructions) == flops_per_thread
+    assert fma_count(binary.instructions) == fma_count(loop.instructions)
+    others = [item.opcode for item in loop.instructions if item.base not in FMA_LANES]
+    assert len(others) <= 0.06 * loop.count, others
+    assert loop.count - len(others) >= 8 * v1_chains.UNROLL  # eight chains are left where one instruction takes two
     wide = chains * dtype.itemsize // 16
-    assert (len(re.findall(WIDE_LOAD, listing)), len(re.findall(WIDE_STORE, listing))) == (wide, wide)
+    assert [sass.widths(binary.instructions, kind)[128] for kind in ("load", "store")] == [wide, wide]
 
 
 @pytest.mark.parametrize("dtype", v1_chains.NAMES, ids=str)
@@ -97,44 +85,44 @@ def test_chains_stay_small_and_never_settle(dtype):
     ],
     ids=str,
 )
-def test_every_access_of_a_tile_is_wide(name, shape, arch, tmp_path):
+def test_every_access_of_a_tile_is_wide(name, shape, arch):
     config = TILE_SHAPES[shape]
-    listing = disassemble(compile_ahead(v1_tiles.variant(name, config), torch.int32, arch), tmp_path)
-    assert_lean(listing)
+    binary = compiled(v1_tiles.variant(name, config), "int32", arch)
+    assert_lean(binary)
     loads, stores = {"read": (1, 0), "write": (0, 1), "copy": (1, 1), "triad": (2, 1)}[name]
-    check_accesses(listing, config.accesses * loads, config.accesses * stores, narrow_stores=name == "read")
+    check_accesses(binary, config.accesses * loads, config.accesses * stores, narrow_stores=name == "read")
     if config.policy != "default":
-        assert not re.search(r"(?:LDG|STG)\.E\.128", listing)  # each carries the hint
-        assert re.search(r"(?:LDG|STG)\.E\.\w+\.128", listing)
+        wide = [item for item in binary.instructions if item.access and item.access[1] == 128]
+        assert all(len(item.modifiers) > 2 for item in wide)  # each carries the hint
 
 
-def check_accesses(listing, loads, stores, narrow_stores):
+def check_accesses(binary, loads, stores, narrow_stores):
     """Wide accesses alone; the compiler may have unrolled the loop, but has left out none."""
-    found = {kind: re.findall(rf"\b{kind}\.\S+", listing) for kind in ("LDG", "STG")}
-    wide = {kind: [access for access in found[kind] if ".128" in access] for kind in found}
-    assert len(found["LDG"]) == len(wide["LDG"])
-    assert len(found["STG"]) == len(wide["STG"]) + narrow_stores  # the one sum of a program
-    for kind, count in (("LDG", loads), ("STG", stores)):
-        assert len(wide[kind]) >= count
-        assert not count or len(wide[kind]) % count == 0
-        assert bool(wide[kind]) == bool(count)
+    for kind, count, narrow in (("load", loads, 0), ("store", stores, int(narrow_stores))):
+        found = sass.widths(binary.instructions, kind)
+        assert found.total() == found[128] + narrow  # the one sum of a program
+        assert found[128] >= count
+        assert not count or found[128] % count == 0
+        assert bool(found[128]) == bool(count)
 
 
 @pytest.mark.parametrize(("arch", "accesses"), [(80, 8), (90, 8), (100, 8), (90, 4)], ids=str)
-def test_cache_reads_pass_by_l1(accesses, arch, tmp_path):
+def test_cache_reads_pass_by_l1(accesses, arch):
     config = v1_tiles.Config(8, accesses, SM_COUNT)
-    listing = disassemble(compile_ahead(v1_tiles.variant("cache-read", config), torch.int32, arch), tmp_path)
-    assert_lean(listing)
-    check_accesses(listing, accesses, 0, narrow_stores=True)
-    assert all(".STRONG.GPU" in load for load in re.findall(r"\bLDG\.\S+", listing))  # how `.cg` is encoded
+    binary = compiled(v1_tiles.variant("cache-read", config), "int32", arch)
+    assert_lean(binary)
+    check_accesses(binary, accesses, 0, narrow_stores=True)
+    loads = [item.opcode for item in binary.instructions if item.base == "LDG"]
+    assert loads
+    assert all(".STRONG.GPU" in load for load in loads)  # how `.cg` is encoded
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
-def test_the_empty_kernel_is_empty(arch, tmp_path):
-    listing = disassemble(compile_ahead(v1_empty.VARIANT, torch.float32, arch), tmp_path)
-    assert_lean(listing)
-    opcodes = {opcode for _, opcode, _ in INSTRUCTION.findall(listing)}
-    assert opcodes <= {"EXIT", "BRA", "NOP", "LDC", "IMAD", "MOV"}, opcodes  # one of the last three sets the stack up
+def test_the_empty_kernel_is_empty(arch):
+    binary = read_back(compile_ahead(v1_empty.VARIANT, arch))
+    assert_lean(binary)
+    opcodes = {item.base for item in binary.instructions}
+    assert opcodes <= {"EXIT", "LDC", "IMAD", "MOV"}, opcodes  # one of the last three sets the stack up
 
 
 def test_launches_pass_what_the_kernels_take(launches):  # noqa: F811

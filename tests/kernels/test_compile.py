@@ -1,60 +1,43 @@
-"""Kernels compiled ahead of time for GPUs that need not be here, and read back as machine code.
+"""The newest version of each family for sizes beyond 32 bits; test_audit_shipped.py has what else must hold.
 
-Asserted for sm_80, sm_90 and sm_100, all from the tools in Triton's own wheel: a binary comes out, no register
-is spilled, no stack is used, no fp64 arithmetic slips in, and the path of full blocks reads and writes 16
-bytes at a time, although nothing is known of the number of elements.
+An offset that wraps at 2^31 elements shows in no test that fits into memory; a size of 64 bits changes types all
+through a kernel, and must change neither registers to spills nor wide accesses to narrow ones.
 """
 
-import re
-import subprocess
-from pathlib import Path
-
 import pytest
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from compiled import assert_lean, compile_ahead, read_back
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, INTERPRETED
+from kernels.audit import catalog, hot_path, sass
+from kernels.launch import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
 
-CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-ARCHES = [80, 90, 100]
-WIDE_LOAD = r"\b(?:LDG|LDGSTS)\.E\S*\.128\b"  # straight to registers, or through shared memory in a pipelined loop
-WIDE_STORE = r"\bSTG\.E\S*\.128\b"
+NEWEST = [
+    version
+    for version in catalog.newest()
+    if version.family in ("elementwise", "norm", "softmax", "reduction", "matvec")
+]
 
 
-def compile_ahead(variant, dtype, arch, integers="i32", aligned_sizes=True):
-    """Compile as a launch would: aligned pointers, and sizes known to be multiples of 16 only if specialized."""
-    signature, attrs = {}, {}
-    for index, parameter in enumerate(variant.kernel.params):
-        is_pointer = parameter.name.endswith("_ptr")
-        if parameter.name in variant.constants:
-            signature[parameter.name] = "constexpr"
-            continue
-        default = f"*{DTYPES[dtype]}" if is_pointer else integers
-        signature[parameter.name] = variant.types.get(parameter.name, default)
-        if is_pointer or (aligned_sizes and not parameter.do_not_specialize):
-            attrs[(index,)] = [["tt.divisibility", ALIGNMENT_BYTES]]
-    source = ASTSource(fn=variant.kernel, signature=signature, constexprs=dict(variant.constants), attrs=attrs)
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=dict(variant.options))
+def one_of_each_operation(version):
+    """One variant in bf16 of each operation and part."""
+    found = {}
+    for variant in version.variants(90):
+        if variant.dtype == "bf16" and "shifted" not in variant.shape_class:
+            found.setdefault((variant.op, variant.part), variant)
+    return found
 
 
-def disassemble(compiled, folder):
-    """Return the resource usage and the instructions of a compiled kernel."""
-    cubin = folder / "kernel.cubin"
-    assert compiled.asm["cubin"]
-    cubin.write_bytes(compiled.asm["cubin"])
-    done = subprocess.run([CUOBJDUMP, "-res-usage", "-sass", cubin], capture_output=True, text=True, check=True)
-    return done.stdout
+CASES = [(version, key) for version in NEWEST for key in one_of_each_operation(version)]
 
 
-def assert_lean(listing):
-    """No spill, no stack, no fp64 arithmetic."""
-    usage = re.findall(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", listing)
-    assert len(usage) == 1, listing[:2000]
-    registers, stack, local = map(int, usage[0])
-    assert registers > 0
-    assert (stack, local) == (0, 0)
-    assert "EXIT" in listing
-    assert not re.search(r"\b(?:LDL|STL|DADD|DMUL|DFMA|DSETP)\b", listing)
+@pytest.mark.parametrize(
+    ("version", "key"), CASES, ids=[f"{v.family}-{'-'.join(filter(None, key))}" for v, key in CASES]
+)
+def test_sizes_beyond_32_bits(version, key):
+    variant = one_of_each_operation(version)[key]
+    binary = read_back(compile_ahead(variant, 90, integers="i64"))
+    assert_lean(binary)
+    if variant.part != "finish":
+        loads = sass.widths(hot_path.find(binary.instructions).instructions, "load")
+        assert sass.main_width(loads) in (128, 256, sass.TMA)

@@ -1,0 +1,237 @@
+"""`python -m kernels` as a user meets it: what it prints, and the one line for each mistake."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernels.__main__ import main
+from kernels.launch import INTERPRETED
+
+pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = Path(__file__).with_name("samples_audit.py")
+COPY = f"{SAMPLES}:masked_copy"
+KNOWN = ("--signature", "x_ptr=*bf16:16,out_ptr=*bf16:16,n=i32:16", "--constexpr", "BLOCK=1024")
+KEYS = {
+    *("kernel", "version", "arch", "dtype", "part", "shape_class", "registers", "stack_bytes", "spill_bytes"),
+    *("shared_bytes", "occupancy", "load_bits", "store_bits", "mma", "instructions", "instructions_per_element"),
+    *("issue_budget_instructions_per_element", "bound", "fp_fusion", "double_precision", "triton", "ptxas", "target"),
+}
+
+
+def said(capsys, *arguments):
+    """Exit code, stdout and stderr of a command."""
+    try:
+        code = main(arguments)
+    except SystemExit as leaving:
+        code = leaving.code
+    output = capsys.readouterr()
+    return code, output.out, output.err
+
+
+def test_json_has_the_keys_that_others_read(capsys):
+    code, out, _ = said(capsys, "audit", COPY, *KNOWN, "--format", "json", "--elements", "1024", "--bytes", "4096")
+    assert code == 0
+    document = json.loads(out)
+    assert {row["arch"] for row in document["rows"]} == {"sm_80", "sm_90", "sm_100"}
+    for row in document["rows"]:
+        assert set(row) >= KEYS
+        assert (row["load_bits"], row["store_bits"], row["dtype"], row["mma"]) == (128, 128, "bf16", None)
+        assert row["version"] is None
+        assert row["bound"] == "memory"
+        assert row["instructions_per_element"] == row["hot_instructions"] * 128 / 1024
+        assert document["environment"]["ptxas"][row["arch"]] == row["ptxas"]
+
+
+def test_formats_show_the_same_rows(capsys):
+    arguments = ("audit", COPY, *KNOWN, "--arch", "sm_90")
+    _, as_csv, _ = said(capsys, *arguments, "--format", "csv")
+    [row] = csv.DictReader(as_csv.splitlines())
+    assert (row["registers"], row["load_bits"], row["bound"]) == ("14", "128", "")
+    _, as_md, _ = said(capsys, *arguments, "--format", "md")
+    title, rule, line = as_md.splitlines()
+    assert title.startswith("| kernel | arch")
+    assert set(rule) <= set("|-: ")
+    assert "| 14 |" in line
+    _, table, notes = said(capsys, *arguments)
+    assert "regs" in table.splitlines()[0]
+    assert "nothing here was run or timed" in notes
+
+
+def test_sass_prints_the_hot_path_alone(capsys):
+    code, out, _ = said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90", "--sass")
+    assert code == 0
+    assert out.splitlines()[0].endswith("the hot path, 19 instructions")
+    assert "LDG.E.128" in out
+    assert "NOP" not in out
+    signature = ("--signature", "*fp32:16,*fp32,i32", "--constexpr", "BLOCK=1024")
+    _, loop, _ = said(capsys, "audit", f"{SAMPLES}:summed", *signature, "--arch", "sm_90", "--sass")
+    assert "one pass of the hot loop" in loop
+    assert "SHFL" not in loop  # the sum over threads comes after the loop
+
+
+def test_a_signature_may_be_a_list_in_order(capsys):
+    for signature in ("*bf16:16,*bf16:16,i32:16,1024", "*bf16:16, *bf16:16, i32:16, BLOCK=1024"):
+        named = "BLOCK=" in signature
+        code, out, err = said(capsys, "audit", COPY, "--signature", signature, "--arch", "sm_90", "--format", "csv")
+        assert code == (2 if named else 0), err
+        if not named:
+            assert next(csv.DictReader(out.splitlines()))["registers"] == "14"
+
+
+def test_other_architectures_for_a_kernel_of_ones_own(capsys):
+    code, out, _ = said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_89,sm_120", "--format", "json")
+    assert code == 0
+    assert [(row["arch"], row["gpu"]) for row in json.loads(out)["rows"]] == [("sm_89", "l40s"), ("sm_120", "rtx-5090")]
+    _, out, _ = said(capsys, "audit", COPY, *KNOWN, "--gpu", "h200-sxm", "--format", "json")
+    assert [(row["arch"], row["gpu"]) for row in json.loads(out)["rows"]] == [("sm_90", "h200-sxm")]
+
+
+MISTAKES = {
+    "no file": (["nowhere.py:kernel"], "nowhere.py: no such file"),
+    "no kernel": ([f"{SAMPLES}:nothing", *KNOWN], "no kernel 'nothing'; it has masked_copy, "),
+    "no kernel named": ([str(SAMPLES), *KNOWN], "name the kernel, "),
+    "no jit function": (
+        [f"{SAMPLES}:NO_KERNEL", *KNOWN],
+        "'NO_KERNEL' is no triton.jit function; it has masked_copy, ",
+    ),
+    "missing argument": ([COPY, "--signature", "*bf16,*bf16"], "argument 'n' of masked_copy is missing"),
+    "missing constant": ([COPY, "--signature", "*bf16,*bf16,i32"], "argument 'BLOCK' of masked_copy is missing"),
+    "no signature": ([COPY], "argument 'x_ptr' of masked_copy is missing; add it to --signature"),
+    "unknown type": (
+        [COPY, "--signature", "*bf17,*bf16,i32"],
+        "argument 'x_ptr': unknown type '*bf17'; allowed are i1,",
+    ),
+    "unknown argument": (
+        [COPY, "--signature", "x_ptr=*bf16,y=i32"],
+        "no argument 'y'; it has x_ptr, out_ptr, n, BLOCK",
+    ),
+    "unknown constant": ([COPY, *KNOWN[:2], "--constexpr", "BLOK=8"], "no argument 'BLOK'"),
+    "no constant": ([COPY, *KNOWN[:2], "--constexpr", "BLOCK"], "'BLOCK' is not NAME=VALUE"),
+    "given twice": ([COPY, "--signature", "n=i32,n=i64"], "argument 'n' is given twice"),
+    "half named": ([COPY, "--signature", "x_ptr=*bf16,*bf16"], "'*bf16' has no name and others have"),
+    "too many": ([COPY, "--signature", "*bf16,*bf16,i32,8,9"], "5 types, the kernel takes 4: x_ptr, out_ptr, n, BLOCK"),
+    "divisor": ([COPY, "--signature", "*bf16:8,*bf16,i32,8"], "'*bf16:8' ends in ':8'; allowed are ':16' and ':1'"),
+    "architecture": ([COPY, *KNOWN, "--arch", "sm_91"], "unknown architecture 'sm_91'; allowed are sm_80, sm_86,"),
+    "shipped arch": (["copy", "--arch", "sm_89"], "unknown architecture 'sm_89'; allowed are sm_80, sm_90, sm_100"),
+    "GPU": (["copy", "--gpu", "h100"], "unknown GPU 'h100'; did you mean h100-sxm"),
+    "name": (["gelo"], "unknown kernel 'gelo'; did you mean gelu"),
+    "version of a name": (["gelu/v99"], "gelu has gelu/v1, gelu/v2"),
+    "dtype": (["gelu", "--dtype", "bf17"], "unknown dtype 'bf17'; allowed are"),
+    "version": (["gelu", "--version", "v99"], "unknown version 'v99'; allowed are v1, "),
+    "nothing left": (["launch-floor", "--dtype", "bf16"], "no kernel is all of launch-floor, bf16"),
+    "two kinds": (["gelu", COPY], "is audited alone"),
+    "option of files": (["gelu", "--elements", "8"], "go with a file"),
+    "warps": ([COPY, *KNOWN, "--num-warps", "0"], "'0' is no whole number above 0"),
+    "format": (["gelu", "--format", "xml"], "invalid choice: 'xml'"),
+    "does not compile": (
+        [f"{SAMPLES}:does_not_compile", "--signature", "*i32:16", "--constexpr", "BLOCK=128", "--arch", "sm_90"],
+        "does_not_compile does not compile for sm_90: Cannot make_shape_compatible: incompatible dimensions",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "wanted"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_gets_one_line(capsys, arguments, wanted):
+    code, out, err = said(capsys, "audit", *arguments)
+    assert code == 2
+    assert out == ""
+    [line] = err.splitlines()
+    assert line.startswith("python -m kernels audit: error: ")
+    assert wanted in line
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("x = 1\ny = (", ":2: syntax error: '(' was never closed"),
+        ("import sys\nsys.exit('stop')", "cannot be imported: SystemExit: stop"),
+        ("import module_that_is_not_there", "cannot be imported: ModuleNotFoundError: No module named"),
+        ("raise ValueError('first line\\nsecond line')", "cannot be imported: ValueError: first line"),
+        ("x = 1", "no kernel 'kernel'; it has no triton.jit function"),
+    ],
+)
+def test_a_file_that_cannot_be_used_gets_one_line(capsys, tmp_path, text, wanted):
+    (tmp_path / "mine.py").write_text(text)
+    code, out, err = said(capsys, "audit", f"{tmp_path / 'mine.py'}:kernel", "--signature", "i32")
+    assert (code, out) == (2, "")
+    [line] = err.splitlines()
+    assert wanted in line
+
+
+def test_what_a_file_prints_stays_out_of_the_data(capsys, tmp_path):
+    (tmp_path / "loud.py").write_text("print('hello')\n" + SAMPLES.read_text(encoding="utf-8"))
+    code, out, _ = said(
+        capsys, "audit", f"{tmp_path / 'loud.py'}:masked_copy", *KNOWN, "--arch", "sm_90", "--format", "json"
+    )
+    assert code == 0
+    assert len(json.loads(out)["rows"]) == 1
+
+
+def run(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "kernels", *arguments],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_interpreter_must_be_off():
+    done = run("audit", "gelu", TRITON_INTERPRET="1")
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert "TRITON_INTERPRET is set" in line
+
+
+def test_help_imports_nothing_heavy():
+    code = """
+import sys
+from kernels.__main__ import main
+try:
+    main(["audit", "--help"])
+except SystemExit:
+    print(*sorted({"torch", "triton", "numpy"} & set(sys.modules)), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr == "\n"
+    assert "--signature" in done.stdout
+
+
+def test_list_shows_every_version(capsys):
+    code, out, _ = said(capsys, "list", "--format", "json")
+    assert code == 0
+    rows = json.loads(out)["rows"]
+    assert {"family", "op", "version", "dtypes", "file", "change"} == set(rows[0])
+    for row in rows:
+        assert (ROOT / row["file"]).is_file()
+        assert row["dtypes"]
+        assert len(row["change"]) > 10
+    files = {f"kernels/{path.parent.name}/{path.name}" for path in (ROOT / "kernels").glob("*/v*_*.py")}
+    assert {row["file"] for row in rows} == files
+    _, table, _ = said(capsys, "list")
+    assert len(table.splitlines()) == len(rows) + 2
+
+
+def test_progress_is_told_where_it_takes_long(capsys, monkeypatch):
+    from kernels.audit import work
+
+    monkeypatch.setattr(work, "QUIET_S", 0.0)
+    with work._progress(5) as step:
+        step(1)
+        step(2)  # too soon after the last
+    assert capsys.readouterr().err == "compiled 1 of 5 kernels\n"
+    monkeypatch.setattr(work, "QUIET_S", 3600.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    with work._progress(5) as step:
+        step(1)
+    assert capsys.readouterr().err == ""

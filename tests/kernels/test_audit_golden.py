@@ -1,0 +1,184 @@
+"""Golden figures: that they are those of today's compiler, and that something worse is told."""
+
+import dataclasses
+import json
+
+import pytest
+import triton
+from compiled import shipped_rows
+
+from kernels.__main__ import main
+from kernels.audit import golden
+from kernels.audit.rows import Row
+from kernels.launch import INTERPRETED
+
+pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
+
+ROW = Row(
+    kernel="family/op",
+    version="v2",
+    arch="sm_90",
+    dtype="bf16",
+    part="",
+    shape_class="n <= 8",
+    registers=100,
+    stack_bytes=0,
+    spill_bytes=0,
+    shared_bytes=0,
+    occupancy=0.5,
+    load_bits=128,
+    load_bits_min=128,
+    store_bits=128,
+    store_bits_min=128,
+    mma="HGMMA",
+    instructions=1000,
+    hot_instructions=800,
+    hot_path="straight",
+    instructions_per_element=1.0,
+    issue_budget_instructions_per_element=40.0,
+    bound="memory",
+    fp_fusion=True,
+    double_precision=0,
+    gpu="h100-sxm",
+    triton=triton.__version__,
+    ptxas="1.2.3",
+    target="sm_90a",
+)
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    path = tmp_path / "golden.json"
+    golden.record([ROW], path)
+    return golden.load(path)
+
+
+def worse(recorded, **changes):
+    return golden.compare([dataclasses.replace(ROW, **changes)], recorded).worse
+
+
+def test_the_same_is_no_worse(recorded):
+    assert golden.compare([ROW], recorded) == golden.Comparison((), (), ())
+    assert recorded.same_triton
+    assert recorded.ptxas == {"sm_90": "1.2.3"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"registers": 106}, "registers 100 -> 106 (+6.0 %)"),
+        ({"instructions": 1060}, "instructions 1000 -> 1060 (+6.0 %)"),
+        ({"spill_bytes": 4}, "spill_bytes 0 -> 4"),
+        ({"stack_bytes": 8}, "stack_bytes 0 -> 8"),
+        ({"double_precision": 1}, "double_precision 0 -> 1"),
+        ({"load_bits": 64}, "load_bits 128 -> 64"),
+        ({"store_bits": None}, "store_bits 128 -> None"),
+        ({"mma": None}, "mma HGMMA -> None"),
+        ({"fp_fusion": False}, "fp_fusion True -> False"),
+    ],
+)
+def test_what_is_worse_is_told(recorded, changes, line):
+    assert worse(recorded, **changes) == (f"family/op | v2 | bf16 | n <= 8 | sm_90: {line}",)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"registers": 105}, {"instructions": 1050}, {"registers": 50}, {"load_bits": "tma"}, {"load_bits": 256}]
+)
+def test_five_percent_and_improvements_pass(recorded, changes):
+    assert worse(recorded, **changes) == ()
+
+
+def test_rows_that_come_and_go_are_named(recorded):
+    other = dataclasses.replace(ROW, dtype="fp32")
+    result = golden.compare([other], recorded)
+    assert result.missing == ("family/op | v2 | fp32 | n <= 8 | sm_90",)
+    assert result.gone == ("family/op | v2 | bf16 | n <= 8 | sm_90",)
+    elsewhere = dataclasses.replace(ROW, kernel="family/other")
+    assert golden.compare([elsewhere], recorded).gone == ()
+
+
+def test_recording_some_kernels_keeps_the_others(tmp_path):
+    path = tmp_path / "golden.json"
+    other = dataclasses.replace(ROW, kernel="family/other")
+    golden.record([ROW, other], path)
+    golden.record([dataclasses.replace(ROW, registers=90)], path)
+    assert {key: row["registers"] for key, row in golden.load(path).rows.items()} == {ROW.key: 90, other.key: 100}
+
+
+def test_counts_of_another_triton_are_not_compared(recorded):
+    foreign = dataclasses.replace(recorded, triton="3.1.0")
+    assert not foreign.same_triton
+    assert worse(foreign, registers=200, instructions=9999) == ()
+    assert worse(foreign, spill_bytes=4) != ()
+    assert dataclasses.replace(recorded, triton=f"{golden.minor(triton.__version__)}.99").same_triton
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+ONE = ("audit", "launch-floor", "--arch", "sm_90", "--format", "csv")
+
+
+@pytest.fixture
+def own_file(tmp_path, monkeypatch):
+    path = tmp_path / "golden.json"
+    monkeypatch.setattr(golden, "FILE", path)
+    monkeypatch.setattr(golden.record, "__defaults__", (path,))
+    monkeypatch.setattr(golden.load, "__defaults__", (path,))
+    return path
+
+
+def test_record_then_check_then_a_planted_rise(own_file, capsys):
+    assert main([*ONE, "--check"]) == 2
+    assert "record them with --record" in capsys.readouterr().err
+    assert main([*ONE, "--record"]) == 0
+    assert main([*ONE, "--check"]) == 0
+    assert "1 rows are no worse than recorded" in capsys.readouterr().err
+    figures = json.loads(own_file.read_text())
+    [row] = figures["rows"].values()
+    row["registers"] = round(row["registers"] / 1.34)
+    own_file.write_text(json.dumps(figures))
+    assert main([*ONE, "--check"]) == 1
+    assert "worse: launch_floor/launch-floor | v1 | fp32 | sm_90: registers 3 -> 4" in capsys.readouterr().err
+    figures["rows"] = {}
+    own_file.write_text(json.dumps(figures))
+    assert main([*ONE, "--check"]) == 1
+    assert "not recorded: launch_floor/launch-floor | v1 | fp32 | sm_90" in capsys.readouterr().err
+
+
+def test_check_with_another_triton_says_what_it_leaves_out(own_file, capsys):
+    assert main([*ONE, "--record"]) == 0
+    figures = json.loads(own_file.read_text())
+    figures["triton"] = "3.1.0"
+    next(iter(figures["rows"].values()))["registers"] = 1
+    own_file.write_text(json.dumps(figures))
+    capsys.readouterr()
+    assert main([*ONE, "--check"]) == 0
+    assert "golden figures are of Triton 3.1.0" in capsys.readouterr().err
+
+
+def test_golden_figures_that_cannot_be_read(own_file, capsys):
+    own_file.write_text("{")
+    assert main([*ONE, "--check"]) == 2
+    assert "cannot read the golden figures" in capsys.readouterr().err
+
+
+# ---- the shipped figures -------------------------------------------------------------------------------------------
+
+
+def test_no_shipped_kernel_is_worse_than_recorded():
+    recorded = golden.load()
+    if not recorded.same_triton:
+        pytest.skip(f"golden figures are of Triton {recorded.triton}, this is {triton.__version__}")
+    result = golden.compare(shipped_rows(), recorded)
+    assert not result.worse, "\n".join(result.worse)
+    assert not result.missing, f"record them with `python -m kernels audit --record`: {result.missing[:5]}"
+    assert not result.gone, result.gone[:5]
+
+
+def test_a_planted_rise_of_six_percent_fails():
+    recorded = golden.load()
+    row = next(row for row in shipped_rows() if row.kernel == "elementwise/gelu" and row.key in recorded.rows)
+    grown = dataclasses.replace(row, instructions=round(recorded.rows[row.key]["instructions"] * 1.06) + 1)
+    if recorded.same_triton:
+        [line] = golden.compare([grown], recorded).worse
+        assert f"{row.key}: instructions" in line

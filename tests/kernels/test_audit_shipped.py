@@ -1,0 +1,110 @@
+"""What is promised of the newest version of each kernel family, read from the machine code for three architectures."""
+
+import pytest
+from compiled import odd_size_rows, shipped_rows
+
+from kernels.audit import catalog
+from kernels.launch import INTERPRETED
+
+pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
+
+NEWEST = {version.family: version.name for version in catalog.newest()}
+CALIBRATION = ("bandwidth", "fma", "launch_floor")
+LOADS_ALONE = ("reduction", "matvec", "cross_entropy", "fma")
+"""Families whose hot path stores nothing: a result for a row, or for all."""
+WIDE = (128, 256, "tma")
+
+
+def family(row):
+    return row.kernel.partition("/")[0]
+
+
+def newest(name, rows=None):
+    return [row for row in rows or shipped_rows() if family(row) == name and row.version == NEWEST[name]]
+
+
+def is_wide_path(row):
+    """Whether all operands are aligned alike; where they are not one side must be narrow. The last step is small."""
+    return "shifted" not in row.shape_class and row.part != "finish"
+
+
+def test_every_version_is_there_for_every_architecture():
+    found = {(family(row), row.version, row.arch) for row in shipped_rows()}
+    wanted = {(version.family, version.name, f"sm_{arch}") for version in catalog.shipped() for arch in catalog.ARCHES}
+    assert found == wanted
+
+
+@pytest.mark.parametrize("name", NEWEST)
+def test_no_spill_no_stack_and_room_to_run(name):
+    for row in newest(name):
+        assert (row.stack_bytes, row.spill_bytes) == (0, 0), row.key
+        assert row.occupancy > 0, row.key
+
+
+@pytest.mark.parametrize("name", NEWEST)
+def test_no_double_precision(name):
+    for row in newest(name):
+        if row.dtype != "fp64":
+            assert row.double_precision == 0, row.key
+
+
+@pytest.mark.parametrize("name", [name for name in NEWEST if name != "launch_floor"])
+def test_wide_accesses(name):
+    rows = [row for row in newest(name) if is_wide_path(row)]
+    assert rows
+    for row in rows:
+        assert row.load_bits in WIDE or row.load_bits is None, row.key
+        assert row.store_bits in WIDE or (row.store_bits is None), row.key
+        assert row.load_bits or row.store_bits or name == "fma", row.key
+        if name not in (*LOADS_ALONE, *CALIBRATION, "matmul"):
+            assert row.store_bits, row.key
+
+
+@pytest.mark.parametrize("name", [name for name in NEWEST if name not in (*CALIBRATION, "matmul")])
+def test_accesses_stay_wide_for_odd_sizes(name):
+    rows = [row for row in newest(name, odd_size_rows()) if is_wide_path(row)]
+    assert rows
+    for row in rows:
+        assert row.load_bits in WIDE, row.key
+        assert row.store_bits in (*WIDE, None), row.key
+        assert (row.stack_bytes, row.spill_bytes, row.double_precision) == (0, 0, 0), row.key
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtypes", "instruction"),
+    [
+        ("sm_80", ("bf16", "fp16"), "HMMA"),
+        ("sm_90", ("bf16", "fp16", "tf32"), "HGMMA"),
+        ("sm_100", ("bf16", "fp16", "tf32"), "UTCHMMA"),
+        ("sm_90", ("fp8e4m3", "fp8e5m2"), "QGMMA"),
+        ("sm_100", ("fp8e4m3", "fp8e5m2"), "UTCQMMA"),
+    ],
+)
+def test_matmul_feeds_the_tensor_cores(arch, dtypes, instruction):
+    rows = [row for row in newest("matmul") if row.arch == arch and row.dtype in dtypes]
+    assert {row.dtype for row in rows} >= set(dtypes) & ({"bf16", "tf32"} | set(dtypes) - {"fp16"})
+    for row in rows:
+        assert row.mma == instruction, row.key
+        assert row.bound == "compute"
+
+
+def test_erf_gelu_is_at_the_issue_roof_of_an_h100_until_it_is_made_lean():
+    [row] = [
+        row
+        for row in shipped_rows()
+        if (row.kernel, row.version, row.arch, row.dtype) == ("elementwise/gelu", "v2", "sm_90", "bf16")
+    ]
+    assert row.bound in ("mixed", "issue")
+    assert row.instructions_per_element == pytest.approx(36.9, rel=0.03)
+
+
+def test_fusion_is_set_for_every_kernel():
+    assert {type(row.fp_fusion) for row in shipped_rows()} == {bool}
+
+
+def test_what_memory_moves_is_known_of_every_kernel():
+    for row in shipped_rows():
+        if family(row) not in ("fma", "launch_floor"):
+            assert row.instructions_per_element, row.key
+            assert row.issue_budget_instructions_per_element, row.key
+            assert row.bound, row.key
