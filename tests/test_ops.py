@@ -16,7 +16,7 @@ from bench.harness.inputs import Filler, InputSet, make_sets, torch_dtype
 from bench.harness.op import Case, UnsupportedCaseError
 from bench.harness.providers import load, numerics
 from bench.harness.runner import CPU_DTYPES
-from bench.harness.verify import check, run_poisoned
+from bench.harness.verify import check, run_poisoned, widened
 from roofline.model import intensity
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
@@ -35,7 +35,7 @@ def case_of(name, dtype, *extents, **options):
 
 
 def test_every_family_is_found_and_names_are_unique():
-    assert set(FAMILIES) >= {"matmul", "elementwise", "matvec", "reduction"}
+    assert set(FAMILIES) >= {"matmul", "elementwise", "matvec", "reduction", "norm", "softmax", "cross_entropy"}
     assert len(OPS) == sum(len(ops) for ops in FAMILIES.values())
     assert set(OPS) >= {"matmul", "matvec", "sum", "dot", "copy", "relu", "gelu", "gelu-tanh", "silu", "swiglu"}
 
@@ -143,6 +143,23 @@ BY_HAND = [
     ("bias-gelu", "fp32", (2, 5), {}, 210, 60, 40),
     ("residual-add", "bf16", (10,), {}, 10, 40, 20),
     ("residual-add", "fp16", (10,), {}, 10, 40, 20),
+    ("triad", "bf16", (10,), {}, 20, 40, 20),  # a product and a sum
+    ("triad", "fp32", (10,), {}, 20, 80, 40),
+    ("dropout", "bf16", (10,), {}, 10, 28, 20),  # the seed takes 8 bytes whatever the dtype
+    ("dropout", "fp64", (10,), {}, 10, 88, 80),
+    ("matvec-int8", "bf16", (3, 5), {}, 33, 37, 6),  # 15 weights, 5 of x in 10 bytes, 3 scales in 12
+    ("matvec-int8", "fp64", (3, 5), {}, 33, 67, 24),
+    ("rmsnorm", "bf16", (2, 5), {}, 40, 30, 20),
+    ("rmsnorm", "fp32", (2, 5), {}, 40, 60, 40),
+    ("layernorm", "bf16", (2, 5), {}, 70, 40, 20),  # weight and bias
+    ("layernorm", "fp16", (2, 5), {}, 70, 40, 20),
+    ("residual-rmsnorm", "bf16", (2, 5), {}, 50, 50, 40),  # two matrices and a weight in, two matrices out
+    ("residual-rmsnorm", "fp32", (2, 5), {}, 50, 100, 80),
+    ("softmax", "bf16", (2, 5), {}, 50, 20, 20),
+    ("softmax", "fp32", (2, 5), {}, 50, 40, 40),
+    ("cross-entropy", "bf16", (2, 5), {}, 40, 36, 8),  # two labels of 8 bytes; two losses in fp32
+    ("cross-entropy", "fp32", (2, 5), {}, 40, 56, 8),
+    ("cross-entropy", "fp64", (2, 5), {}, 40, 96, 16),  # losses in fp64
 ]
 
 
@@ -180,7 +197,15 @@ def test_work_takes_the_bits_of_the_dtype_and_no_other(name):
     extents = [48 for _ in OPS[name].axes]
     works = {dtype: OPS[name].work(case_of(name, dtype, *extents)) for dtype in ("fp64", "fp32", "fp16", "bf16")}
     assert len({work.flops for work in works.values()}) == 1
-    assert works["fp64"].bytes == 2 * works["fp32"].bytes == 4 * works["fp16"].bytes == 4 * works["bf16"].bytes
+    # Operands of a dtype of their own: a seed; weights of one byte and scales of four; labels of eight.
+    fixed = {"dropout": 8, "matvec-int8": 48 * 48 + 4 * 48, "cross-entropy": 8 * 48}.get(name, 0)
+    read = {dtype: work.bytes_read - fixed for dtype, work in works.items()}
+    written = {dtype: work.bytes_written for dtype, work in works.items()}
+    assert read["fp64"] == 2 * read["fp32"] == 4 * read["fp16"] == 4 * read["bf16"]
+    if name == "cross-entropy":  # losses are fp32
+        assert written == {"fp64": 8 * 48, "fp32": 4 * 48, "fp16": 4 * 48, "bf16": 4 * 48}
+    else:
+        assert written["fp64"] == 2 * written["fp32"] == 4 * written["fp16"] == 4 * written["bf16"]
 
 
 # ---- shapes --------------------------------------------------------------------------------------------------------
@@ -191,8 +216,7 @@ def test_work_takes_the_bits_of_the_dtype_and_no_other(name):
 def test_the_reference_has_the_shape_that_the_op_declares(name, dtype, extent):
     case = case_of(name, dtype, *(extent + index for index in range(len(OPS[name].axes))))
     inputs, out = meta_inputs(name, case)
-    wide = [x.to(torch.float64) for x in inputs]
-    assert OPS[name].reference(*wide).shape == out.shape
+    assert OPS[name].reference(*widened(inputs)).shape == out.shape
 
 
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.take_rows])
@@ -200,11 +224,11 @@ def test_the_reference_has_the_shape_that_the_op_declares(name, dtype, extent):
 def test_rows_of_the_inputs_make_those_rows_of_the_result(name, rows):
     op, case = OPS[name], case_of(name, "fp64", *[9, 5, 4][: len(OPS[name].axes)])
     data = make_sets(op, case, Filler("normal", "fp64", CPU, 0), CPU, 1)[0]
-    whole = op.reference(*data.inputs)
+    whole = op.reference(*widened(data.inputs))
     assert op.rows(case) == 9
     inputs, part = op.take_rows(data.inputs, whole, rows)
     assert part.numel() > 0
-    assert torch.allclose(op.reference(*inputs), part, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(op.reference(*widened(inputs)), part, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("batch", [2, 3])
@@ -302,6 +326,9 @@ def test_references_by_hand():
     assert found["dot"](x, y).item() == 11
     assert found["matvec"](torch.stack([x, y]), y).tolist() == [11, 83]
     assert found["matmul"](torch.stack([x, y]), torch.stack([x, y, x])).tolist() == [[-1, 0, 2], [5, 25, 55]]
+    assert found["matvec-int8"](torch.stack([x, y]), y, torch.tensor([2.0, 0.5]).double()).tolist() == [22, 41.5]
+    assert found["triad"](x, y).tolist() == [8, 15, 23]
+    assert found["dropout"](x, None)[2].item() == pytest.approx(2 / 0.9, rel=1e-12)  # where it is kept
     normal_below_2 = 0.977249868051820793  # the normal distribution function at 2, Abramowitz and Stegun table 26.1
     assert found["gelu"](x)[2].item() == pytest.approx(2 * normal_below_2, rel=1e-12)
     assert found["gelu"](x)[0].item() == pytest.approx(-0.158655253931457051, rel=1e-12)
@@ -314,11 +341,74 @@ def test_references_by_hand():
     assert found["gelu-tanh"](x)[2].item() == pytest.approx(tanh_form, rel=1e-12)
 
 
+def rows(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_references_of_rows_by_hand():
+    found = {name: OPS[name].reference for name in OPS}
+    x, weight, bias = rows([3.0, 4.0], [-1.0, 1.0]), rows(2.0, 10.0), rows(0.5, -1.0)
+    root = [math.sqrt(12.5 + 1e-6), math.sqrt(1 + 1e-6)]  # means of the squares: 12.5 and 1
+    normed = torch.stack([rows(6.0, 40.0) / root[0], rows(-2.0, 10.0) / root[1]])
+    assert torch.allclose(found["rmsnorm"](x, weight), normed, rtol=1e-12)
+    deviation = [math.sqrt(0.25 + 1e-5), math.sqrt(1 + 1e-5)]  # variances over n: 0.25 and 1
+    centered = torch.stack([rows(-1.0, 5.0) / deviation[0], rows(-2.0, 10.0) / deviation[1]])
+    assert torch.allclose(found["layernorm"](x, weight, bias), centered + bias, rtol=1e-12)
+    total, of_total = found["residual-rmsnorm"](x - 1, torch.ones_like(x), weight)
+    assert torch.equal(total, x)
+    assert torch.allclose(of_total, normed, rtol=1e-12)
+    logits = rows([0.0, math.log(3.0)], [1000.0, 1000.0])  # 1 : 3, and what overflows without the maximum
+    assert torch.allclose(found["softmax"](logits), rows([0.25, 0.75], [0.5, 0.5]), rtol=1e-12)
+    losses = found["cross-entropy"](logits, torch.tensor([1, 0]))
+    assert losses.tolist() == pytest.approx([math.log(4 / 3), math.log(2)], rel=1e-12)
+
+
+# ---- what eager torch puts on the clock ----------------------------------------------------------------------------
+
+WIDENS_ON_A_CPU = ("rmsnorm", "residual-rmsnorm", "dropout")
+"""What torch composes of several kernels on a CPU, a conversion among them; on a GPU it has one kernel."""
+
+WIDENS = ("cross-entropy", "matvec-int8")
+"""What torch has no kernel for in 16-bit logits or with int8 weights: the docstrings say so."""
+
+
+@pytest.mark.parametrize("name", [name for name in OPS if name not in ("copy", *WIDENS_ON_A_CPU, *WIDENS)])
+def test_eager_torch_copies_nothing(name):
+    case = case_of(name, "bf16", *(64 for _ in OPS[name].axes))
+    data = make_sets(OPS[name], case, Filler("uniform", "bf16", CPU, 0), CPU, 1)[0]
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        OPS[name].eager(*data.inputs, out=data.out)
+    names = {event.key for event in profile.key_averages()}
+    assert any(word.startswith("aten::") for word in names)
+    assert not names & {"aten::copy_", "aten::clone", "aten::contiguous"}
+
+
+@pytest.mark.parametrize("name", [*WIDENS_ON_A_CPU, *WIDENS])
+def test_what_eager_torch_widens_is_never_copied_into_the_output_afterwards(name):
+    case = case_of(name, "bf16", *(64 for _ in OPS[name].axes))
+    data = make_sets(OPS[name], case, Filler("uniform", "bf16", CPU, 0), CPU, 1)[0]
+    data.out.fill_(7.0)
+    with numerics("bf16"):
+        returned = OPS[name].eager(*data.inputs, out=data.out)
+    untouched = bool((data.out == 7).all())
+    assert untouched is (returned is not None)
+
+
 # ---- compiled ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
-@pytest.mark.parametrize(("name", "dtype", "extents"), [("swiglu", "bf16", (1000,)), ("matmul", "fp32", (33, 17, 65))])
+@pytest.mark.parametrize(
+    ("name", "dtype", "extents"),
+    [
+        *(("swiglu", "bf16", (1000,)), ("matmul", "fp32", (33, 17, 65)), ("dropout", "bf16", (5000,))),
+        *(
+            ("residual-rmsnorm", "bf16", (5, 333)),
+            ("cross-entropy", "bf16", (7, 500)),
+            ("matvec-int8", "fp16", (9, 40)),
+        ),
+    ],
+)
 def test_a_compiled_expression_is_right_too(name, dtype, extents):
     case = case_of(name, dtype, *extents)
     data = make_sets(OPS[name], case, Filler("normal", dtype, CPU, 0), CPU, 1)[0]
@@ -326,11 +416,13 @@ def test_a_compiled_expression_is_right_too(name, dtype, extents):
     assert found.is_right, found.reason
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.check_result is None])
 def test_what_is_compiled_is_what_the_reference_computes(name):
     op, case = OPS[name], case_of(name, "fp64", *[9, 5, 4][: len(OPS[name].axes)])
     data = make_sets(op, case, Filler("normal", "fp64", CPU, 0), CPU, 1)[0]
-    assert torch.allclose((op.expression or op.reference)(*data.inputs), op.reference(*data.inputs), rtol=1e-12)
+    found = (op.expression or op.reference)(*data.inputs)
+    found = torch.stack(found) if isinstance(found, tuple) else found
+    assert torch.allclose(found, op.reference(*widened(data.inputs)), rtol=1e-12)
 
 
 @pytest.mark.parametrize(("dtype", "layout"), [("int8", "nn"), ("int8", "nt"), ("fp8e4m3", "nt")])

@@ -168,6 +168,13 @@ def _parts(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> Itera
         yield op.take_rows(inputs, out, slice(rows - 1, rows))
 
 
+def widened(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the inputs in fp64; labels and seeds, which are int64, are exact as they are."""
+    import torch
+
+    return tuple(x if x.dtype == torch.int64 else x.double() for x in inputs)
+
+
 def _compare(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tuple[float, list[tuple[float, float]]]:
     """Return the largest error over its bound, and for each output <out - ref, ref> and <ref, ref>.
 
@@ -176,7 +183,7 @@ def _compare(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tup
     """
     import torch
 
-    wide = tuple(x if x.dtype == torch.int64 else x.double() for x in inputs)
+    wide = widened(inputs)
     truth, found = op.reference(*wide), out.double()
     bound = _bound(op, case, wide, truth)
     if out.dtype.is_floating_point:

@@ -4,6 +4,8 @@ import argparse
 
 import pytest
 
+from bench.cross_entropy import EXAMPLES as CROSS_ENTROPY_EXAMPLES
+from bench.cross_entropy import OPS as CROSS_ENTROPY
 from bench.elementwise import EXAMPLES as ELEMENTWISE_EXAMPLES
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.arguments import UsageError, build_parser, make_cases
@@ -12,14 +14,21 @@ from bench.matmul import OPS as MATMUL
 from bench.matmul import OPTIONS
 from bench.matvec import EXAMPLES as MATVEC_EXAMPLES
 from bench.matvec import OPS as MATVEC
+from bench.norm import EXAMPLES as NORM_EXAMPLES
+from bench.norm import OPS as NORM
 from bench.reduction import EXAMPLES as REDUCTION_EXAMPLES
 from bench.reduction import OPS as REDUCTION
+from bench.softmax import EXAMPLES as SOFTMAX_EXAMPLES
+from bench.softmax import OPS as SOFTMAX
 
 FAMILIES = {
     "matmul": (MATMUL_EXAMPLES, MATMUL, OPTIONS),
     "elementwise": (ELEMENTWISE_EXAMPLES, ELEMENTWISE, ()),
     "matvec": (MATVEC_EXAMPLES, MATVEC, ()),
     "reduction": (REDUCTION_EXAMPLES, REDUCTION, ()),
+    "norm": (NORM_EXAMPLES, NORM, ()),
+    "softmax": (SOFTMAX_EXAMPLES, SOFTMAX, ()),
+    "cross_entropy": (CROSS_ENTROPY_EXAMPLES, CROSS_ENTROPY, ()),
 }
 
 # Users script against these: an option that goes, or comes, is a decision, and this list is where it is taken.
@@ -32,8 +41,11 @@ SHORT = {"-h", "-q", "-v"}
 ONLY = {
     "matmul": {"--layout", "--batch"},
     "elementwise": {"--op", "--size"},
-    "matvec": set(),
+    "matvec": {"--op"},
     "reduction": {"--op", "--size"},
+    "norm": {"--op"},
+    "softmax": set(),
+    "cross_entropy": set(),
 }
 
 
@@ -101,6 +113,23 @@ def test_layouts_and_batches_multiply():
     assert [n for _, _, n in names("matmul", "--shape", "8", "--layout", "nn,tn", "--batch", "1,4")] == wanted
 
 
+@pytest.mark.parametrize(("family", "op"), [("norm", "layernorm"), ("softmax", "softmax")])
+def test_a_single_number_is_the_width_of_4096_rows(family, op):
+    words = ("--op", op) if family == "norm" else ()
+    found = names(family, *words, "--shape", "8192,3x7,1024:3072:1024")
+    assert [name for _, _, name in found] == ["4096x8192", "3x7", "4096x1024", "4096x2048", "4096x3072"]
+    assert names("cross_entropy", "--shape", "32000") == [("cross-entropy", "bf16", "4096x32000")]
+
+
+def test_default_rows_on_a_gpu_are_1k_to_256k_wide_and_take_a_quarter_of_a_gibibyte():
+    for family in ("norm", "softmax"):
+        found = cases(family, device="cuda")
+        assert {case.shape["n"] for case in found} >= {1024, 8192, 32768, 65536, 131072, 262144}
+        assert all(2 * case.shape["m"] * case.shape["n"] >= 2**28 for case in found)
+    vocabularies = {case.shape["v"] for device in ("cpu", "cuda") for case in cases("cross_entropy", device=device)}
+    assert vocabularies == {32000, 32768, 128256, 262144}
+
+
 def test_fp8_has_its_own_default_layout():
     found = cases("matmul", "--shape", "64", "--dtype", "bf16,fp8e4m3")
     assert [case.options for case in found] == [{"layout": "nn", "batch": 1}, {"layout": "nt", "batch": 1}]
@@ -134,7 +163,9 @@ def test_sizes_are_bytes_of_one_operand(dtype, elements):
         ("matmul", ["--batch", "1.5"], "batch '1.5' must be a whole number from 1 to 999999999"),
         ("matmul", ["--batch", "٤"], "batch '٤' must be a whole number from 1 to 999999999"),
         ("matmul", ["--batch", "9999999999"], "batch '9999999999' must be a whole number from 1 to 999999999"),
-        ("elementwise", ["--op", "gelu2"], "unknown op 'gelu2'; there are: copy, add, mul, relu, gelu, gelu-tanh"),
+        ("elementwise", ["--op", "gelu2"], "unknown op 'gelu2'; there are: copy, add, mul, triad, relu, gelu"),
+        ("norm", ["--shape", "1x2x3"], "shape '1x2x3' does not fit rmsnorm: write the width of 4096 rows or mxn"),
+        ("cross_entropy", ["--shape", "1x2x3"], "does not fit cross-entropy: write the width of 4096 rows or mxv"),
         ("elementwise", ["--op", ""], "--op is empty; name at least one"),
         ("elementwise", ["--size", ""], "--size is empty; name at least one"),
         (

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from bench.cross_entropy import OPS as CROSS_ENTROPY
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.device import Device
 from bench.harness.inputs import (
@@ -22,11 +23,14 @@ from bench.harness.inputs import (
 )
 from bench.harness.op import Case
 from bench.matmul import OPS as MATMUL
+from bench.matvec import OPS as MATVEC
+from bench.norm import OPS as NORM
 from bench.reduction import OPS as REDUCTION
+from bench.softmax import OPS as SOFTMAX
 from roofline.work import DTYPE_BITS
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
-OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *REDUCTION)}
+OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *REDUCTION, *MATVEC, *NORM, *SOFTMAX, *CROSS_ENTROPY)}
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 STORED = [dtype for dtype in DTYPE_BITS if dtype != "nvfp4"]  # torch has no tensor of it
 
@@ -152,6 +156,54 @@ def test_a_larger_tensor_after_a_smaller_one_is_filled_to_its_end():
     assert large.unique().numel() > 29_000
 
 
+@pytest.mark.parametrize("dtype", ["fp64", "bf16"])
+@pytest.mark.parametrize(("fill", "deviation"), [("uniform", 127 / math.sqrt(3)), ("normal", 32)])
+def test_weights_of_int8_use_their_range_beside_activations_of_another_dtype(dtype, fill, deviation):
+    filler = Filler(fill, dtype, CPU, 0)
+    weights, x, more = filler(300, 300, dtype="int8"), filler(1000), filler(300, 300, dtype="int8")
+    assert (weights.dtype, x.dtype) == (torch.int8, torch_dtype(dtype))
+    assert weights.double().std() == pytest.approx(deviation, rel=0.02)
+    assert x.double().std() < 1.2
+    assert (weights == more).double().mean() < 0.1
+
+
+def test_whole_numbers_are_not_negative_follow_the_seed_and_differ_from_copy_to_copy():
+    drawn = [[Filler("uniform", "bf16", CPU, seed)(1000, dtype="int64") for _ in range(2)] for seed in (7, 7, 8)]
+    assert all(x.dtype == torch.int64 and x.min() >= 0 for pair in drawn for x in pair)
+    assert torch.equal(drawn[0][0], drawn[1][0])
+    assert not (drawn[0][0] == drawn[2][0]).any()
+    assert drawn[0][0].double().mean() == pytest.approx(2**62, rel=0.1)
+    filler = Filler("normal", "fp32", CPU, 0)
+    assert not (filler(1000, dtype="int64") == filler(1000, dtype="int64")).any()
+    assert not Filler("zeros", "bf16", CPU, 0)(5, dtype="int64").any()
+
+
+@pytest.mark.parametrize("vocabulary", [1, 2, 1000])
+def test_labels_are_classes_and_every_class_comes_up(vocabulary):
+    case = Case("cross-entropy", "bf16", {"m": 20_000, "v": vocabulary})
+    sets = make_sets(OPS["cross-entropy"], case, Filler("uniform", "bf16", CPU, 0), CPU, 2)
+    for data in sets:
+        labels = data.inputs[1]
+        assert (labels.dtype, tuple(labels.shape)) == (torch.int64, (20_000,))
+        assert labels.unique().tolist() == list(range(vocabulary))
+    if vocabulary > 2:
+        assert (sets[0].inputs[1] == sets[1].inputs[1]).double().mean() < 0.05
+    zeros = make_sets(OPS["cross-entropy"], case, Filler("zeros", "bf16", CPU, 0), CPU, 1)[0]
+    assert not zeros.inputs[1].any()
+
+
+def test_scales_are_positive_and_bring_weights_to_one_at_most():
+    case = Case("matvec-int8", "bf16", {"m": 1000, "n": 64})
+    data = make_sets(OPS["matvec-int8"], case, Filler("uniform", "bf16", CPU, 0), CPU, 1)[0]
+    a, x, scales = data.inputs
+    assert [tensor.dtype for tensor in (a, x, scales, data.out)] == [
+        torch.int8, torch.bfloat16, torch.float32, torch.bfloat16,
+    ]  # fmt: skip
+    assert (scales >= 0).all()
+    assert (a.double() * scales.double()[:, None]).abs().max() <= 1 + 1e-6
+    assert scales.unique().numel() > 50
+
+
 # ---- sets ----------------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +237,12 @@ def test_sets_share_no_memory():
         ("dot", Case("dot", "fp64", {"n": 1000})),
         ("matmul", matmul_case(20, 30, 40, "bf16", "nt", 2)),
         ("matmul", matmul_case(32, 32, 32, "int8")),
+        ("dropout", Case("dropout", "bf16", {"n": 1000})),
+        ("matvec-int8", Case("matvec-int8", "bf16", {"m": 10, "n": 20})),
+        ("layernorm", Case("layernorm", "fp16", {"m": 10, "n": 20})),
+        ("residual-rmsnorm", Case("residual-rmsnorm", "bf16", {"m": 10, "n": 20})),
+        ("softmax", Case("softmax", "fp32", {"m": 10, "n": 20})),
+        *(("cross-entropy", Case("cross-entropy", dtype, {"m": 10, "v": 20})) for dtype in ("bf16", "fp64")),
     ],
 )
 def test_the_bytes_of_a_set_are_those_of_the_declared_work(op, case):
@@ -225,6 +283,14 @@ def test_required_bytes_cover_the_copies_and_the_pool(op, case):
 def test_an_op_that_is_checked_in_one_piece_counts_its_fp64_copies():
     # sum of 10^6 bf16: its input and the square of it in fp64 are 16 MB, eight times the input.
     assert required_bytes(OPS["sum"], Case("sum", "bf16", {"n": 10**6}), 1) >= 2_000_002 + 16_000_000
+
+
+def test_two_results_that_are_stacked_to_be_checked_take_two_sets_more():
+    case = Case("residual-rmsnorm", "bf16", {"m": 1000, "n": 1000})
+    one, ten = (required_bytes(OPS["residual-rmsnorm"], case, copies) for copies in (1, 10))
+    set_bytes = OPS["residual-rmsnorm"].work(case).bytes
+    assert ten - one == 9 * set_bytes
+    assert one >= 3 * set_bytes
 
 
 def test_astronomical_cases_are_whole_numbers():

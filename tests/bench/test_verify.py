@@ -5,20 +5,23 @@ import math
 import pytest
 import torch
 
+from bench.cross_entropy import OPS as CROSS_ENTROPY
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness import verify
 from bench.harness.device import Device
 from bench.harness.inputs import Filler, InputSet, make_sets
 from bench.harness.op import Case
 from bench.harness.runner import Settings, blank_record
-from bench.harness.verify import check, run_poisoned
+from bench.harness.verify import check, run_poisoned, widened
 from bench.matmul import OPS as MATMUL
 from bench.matvec import OPS as MATVEC
+from bench.norm import OPS as NORM
 from bench.reduction import OPS as REDUCTION
+from bench.softmax import OPS as SOFTMAX
 from results.runfile import encode_line
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
-OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *MATVEC, *REDUCTION)}
+OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *MATVEC, *REDUCTION, *NORM, *SOFTMAX, *CROSS_ENTROPY)}
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
 
 
@@ -33,7 +36,7 @@ def inputs_of(case, fill="uniform", seed=0):
 
 def truth_of(case, data):
     """Return the result in fp64, rounded once to the dtype of the output: the best that any provider can do."""
-    return OPS[case.op].reference(*(x.double() for x in data.inputs)).to(data.out.dtype)
+    return OPS[case.op].reference(*widened(data.inputs)).to(data.out.dtype)
 
 
 def verdict(case, fault=None, fill="uniform", seed=0):
@@ -52,6 +55,8 @@ CASES = [
     *(case_of("relu", dtype, 5000) for dtype in FLOATS),
     *(case_of("swiglu", dtype, 5000) for dtype in FLOATS),
     *(case_of("bias-gelu", dtype, 60, 90) for dtype in FLOATS),
+    *(case_of(name, dtype, 60, 90) for name in ("layernorm", "residual-rmsnorm", "softmax") for dtype in FLOATS),
+    *(case_of(name, dtype, 1500, 64) for name in ("cross-entropy", "matvec-int8") for dtype in FLOATS),
 ]
 IDS = [f"{case.op}-{case.dtype}" for case in CASES]
 
@@ -110,7 +115,9 @@ def test_a_planted_fault_fails(case, fault):
 
 
 @pytest.mark.parametrize("fault", [nan_element, infinite_element])
-@pytest.mark.parametrize("case", [c for c in CASES if c.dtype != "int8"], ids=[i for i in IDS if "int8" not in i])
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.dtype != "int8"], ids=[i for i in IDS if not i.endswith("int8")]
+)
 def test_nan_and_infinity_fail(case, fault):
     assert not verdict(case, fault).is_right
 
@@ -181,8 +188,8 @@ MANY = 2**20
 def test_a_sum_of_a_million_terms_as_torch_computes_it_passes(name, dtype, fill):
     case = case_of(name, dtype, MANY)
     data = inputs_of(case, fill)
-    OPS[name].eager(*data.inputs, out=data.out)
-    found = check(OPS[name], case, data, data.out)
+    result = run_poisoned(lambda: OPS[name].eager(*data.inputs, out=data.out), data.out, CPU.synchronize)
+    found = check(OPS[name], case, data, result)
     assert found.is_right, found.reason
     assert (found.checked_elements, found.elements) == (1, 1)
 

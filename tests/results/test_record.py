@@ -23,6 +23,22 @@ def test_a_record_comes_back_as_it_was(make_record):
     assert Record.from_dict(changed(record)) == record
 
 
+@pytest.mark.parametrize("options", [None, {"enable_fp_fusion": True, "num_warps": 4}])
+def test_compile_options_come_back_and_a_file_without_them_has_none(make_record, options):
+    record = make_record(compiled=options)
+    data = changed(record)
+    assert data["compiled"] == options
+    assert Record.from_dict(data) == record
+    del data["compiled"]
+    assert Record.from_dict(data).compiled is None
+
+
+@pytest.mark.parametrize("value", ["enable_fp_fusion", 1, ["enable_fp_fusion"]])
+def test_compile_options_are_an_object(make_record, value):
+    with pytest.raises(RecordError, match="'compiled' must be an object"):
+        Record.from_dict(changed(make_record(), compiled=value))
+
+
 def test_an_environment_comes_back_as_it_was(make_environment):
     environment = make_environment(extra={"of a later version": None})
     assert Environment.from_dict(changed(environment)) == environment

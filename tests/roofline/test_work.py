@@ -9,7 +9,9 @@ from roofline.work import (
     DTYPES,
     Work,
     bytes_of,
+    cross_entropy_work,
     elementwise_work,
+    int8_matvec_work,
     matmul_work,
     matvec_work,
     reduction_work,
@@ -73,6 +75,35 @@ def test_a_broadcast_operand_is_read_once() -> None:
     work = elementwise_work(64 * 128, 21, 1, "bf16", broadcast_elements=128)
     assert work.bytes_read == 2 * (64 * 128 + 128)
     assert work.bytes_written == 2 * 64 * 128
+
+
+def test_a_second_output_and_operands_of_another_dtype() -> None:
+    work = elementwise_work(64 * 128, 5, 2, "bf16", broadcast_elements=128, outputs=2)
+    assert (work.flops, work.bytes_read, work.bytes_written) == (40_960, 33_024, 32_768)
+    seeded = elementwise_work(1000, 1, 1, "bf16", other_bytes=8)
+    assert (seeded.flops, seeded.bytes_read, seeded.bytes_written) == (1000, 2008, 2000)
+
+
+def test_norms_and_softmax_in_bf16() -> None:
+    """4, 7 and 5 FLOPs an element over 4 bytes; the weights of a wide matrix hardly count."""
+    assert of(elementwise_work(4096 * 8192, 4, 1, "bf16", 8192)) == pytest.approx(1, abs=2e-4)
+    assert of(elementwise_work(4096 * 8192, 7, 1, "bf16", 2 * 8192)) == pytest.approx(1.75, abs=5e-4)
+    assert of(elementwise_work(4096 * 8192, 5, 1, "bf16")) == 1.25
+
+
+def test_int8_weights_double_the_intensity_of_a_matvec() -> None:
+    work = int8_matvec_work(4096, 8192, "bf16")
+    assert work.flops == 2 * 4096 * 8192 + 4096
+    assert (work.bytes_read, work.bytes_written) == (33_554_432 + 16_384 + 16_384, 8192)
+    assert of(work) / of(matvec_work(4096, 8192, "bf16")) == pytest.approx(2, rel=2e-3)
+
+
+def test_cross_entropy_of_llama_3() -> None:
+    """128,256 classes: 4 FLOPs a logit of 2 bytes, a label of 8 bytes and a loss of 4 a row."""
+    work = cross_entropy_work(4096, 128_256, "bf16", "fp32")
+    assert work.flops == 2_101_346_304
+    assert (work.bytes_read, work.bytes_written) == (1_050_673_152 + 32_768, 16_384)
+    assert of(work) == pytest.approx(2, rel=1e-4)
 
 
 def test_reduction_writes_one_number() -> None:

@@ -1,0 +1,221 @@
+"""A random result: held to its rule, element by element and on the whole; masks differ from seed to seed."""
+
+import json
+
+import pytest
+import torch
+
+from bench import elementwise
+from bench.elementwise import OPS as ELEMENTWISE
+from bench.elementwise import check_dropout, is_unlikely
+from bench.harness import runner
+from bench.harness.device import Device
+from bench.harness.inputs import Filler, InputSet, make_sets
+from bench.harness.op import Case
+from bench.harness.providers import Provider
+from bench.harness.runner import Row, Runner, Settings
+from bench.harness.table import describe
+from bench.harness.timing import Limits
+from bench.harness.verify import check
+
+CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**12, memory_bytes=2**30)
+DROPOUT = next(op for op in ELEMENTWISE if op.name == "dropout")
+LIMITS = Limits(min_samples=5, target_half_width=1.0, min_time_s=0, cap_s=0.2, warm_up_s=0, min_sample_s=1e-6)
+FLOATS = ("fp64", "fp32", "fp16", "bf16")
+MANY = 2**17
+
+
+def case_of(n, dtype="bf16"):
+    return Case("dropout", dtype, {"n": n})
+
+
+def kernel(x, seed, out, keep=0.9, scale=1.0):
+    """Write what a right kernel would: the mask is drawn from the seed, the quotient is rounded once."""
+    generator = torch.Generator().manual_seed(int(seed) % 2**63)
+    mask = torch.rand(x.shape, generator=generator, dtype=torch.float64) < keep
+    out.copy_((x.double() / 0.9 * scale).to(x.dtype) * mask)
+
+
+def launch(n=MANY, dtype="bf16", fill="uniform", copies=1, run=kernel):
+    """Return the case and launches on as many sets of inputs."""
+    case = case_of(n, dtype)
+    sets = make_sets(DROPOUT, case, Filler(fill, dtype, CPU, 0), CPU, copies)
+    for data in sets:
+        run(*data.inputs, out=data.out)
+    return case, [(data.inputs, data.out) for data in sets]
+
+
+def reason(change=None, **options):
+    case, ((inputs, out),) = launch(**options)
+    if change is not None:
+        change(inputs[0], out)
+    return check_dropout(case, (inputs, out), None)
+
+
+# ---- right ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
+@pytest.mark.parametrize("n", [1, 7, 1000, MANY + 3])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_right_kernel_passes(dtype, n, fill):
+    assert reason(n=n, dtype=dtype, fill=fill) is None
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_eager_torch_passes_and_two_of_its_results_differ(dtype):
+    case = case_of(MANY, dtype)
+    sets = make_sets(DROPOUT, case, Filler("uniform", dtype, CPU, 0), CPU, 2)
+    torch.manual_seed(0)
+    one, other = (DROPOUT.eager(*data.inputs, out=data.out) for data in sets)
+    earlier = (sets[0].inputs, one)
+    for data, result in zip(sets, (one, other), strict=True):
+        assert check(DROPOUT, case, data, result, earlier).is_right
+
+
+def test_a_seed_is_one_whole_number_that_is_another_in_every_copy():
+    _, launches = launch(n=8, copies=5)
+    seeds = [inputs[1] for inputs, _ in launches]
+    assert {(seed.shape, seed.dtype) for seed in seeds} == {(torch.Size([1]), torch.int64)}
+    assert len({int(seed) for seed in seeds}) == 5
+    assert all(int(seed) >= 0 for seed in seeds)
+
+
+# ---- wrong ---------------------------------------------------------------------------------------------------------
+
+
+def kept_at(out, index):
+    return out.nonzero()[index].item()
+
+
+def wrong_element(x, out):
+    out[kept_at(out, 77)] *= 1.02
+
+
+def not_scaled(x, out):
+    out[kept_at(out, -1)] = x[kept_at(out, -1)]
+
+
+def unwritten(x, out):
+    out[-1] = float("nan")
+
+
+def infinite(x, out):
+    out[0] = float("inf")
+
+
+def of_a_neighbor(x, out):
+    index = kept_at(out, 5)
+    out[index] = x[index + 1].double() / 0.9
+
+
+@pytest.mark.parametrize("fault", [wrong_element, not_scaled, unwritten, infinite, of_a_neighbor])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("chunk", [1000, 2**24])
+def test_one_wrong_element_fails_wherever_the_result_is_cut(monkeypatch, dtype, fault, chunk):
+    monkeypatch.setattr(elementwise, "CHUNK_ELEMENTS", chunk)
+    assert reason(fault, dtype=dtype) == "an element is neither 0 nor x / 0.9"
+    assert reason(dtype=dtype) is None
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("scale", [1.005, 0.995])
+def test_half_a_percent_fails(dtype, scale):
+    found = reason(dtype=dtype, run=lambda *inputs, out: kernel(*inputs, out, scale=scale))
+    assert found is not None
+    if dtype == "bf16":  # no element shows it
+        assert "on the whole, more than rounding explains" in found
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.1, 0.89, 0.91, 1.0])
+def test_too_many_or_too_few_that_are_kept_fail(keep):
+    found = reason(run=lambda *inputs, out: kernel(*inputs, out, keep=keep))
+    assert "of the elements are kept instead of 90%" in found
+
+
+def test_a_tail_that_is_never_dropped_fails():
+    def keeps_the_tail(x, out):
+        out[-8192:] = (x[-8192:].double() / 0.9).to(out.dtype)
+
+    assert "are kept instead of" in reason(keeps_the_tail)
+
+
+def ignores_the_seed(x, seed, out):
+    kernel(x, torch.zeros_like(seed), out)
+
+
+def test_masks_that_do_not_depend_on_the_seed_fail():
+    case, (one, other) = launch(copies=2, run=ignores_the_seed)
+    assert check_dropout(case, other, None) is None
+    assert "the masks of two seeds agree in 100.00%" in check_dropout(case, other, one)
+
+
+def test_masks_that_agree_in_half_of_the_elements_fail():
+    case, (one, other) = launch(copies=2)
+    mask = one[1][: MANY // 2] != 0
+    other[1][: MANY // 2] = (other[0][0][: MANY // 2].double() / 0.9).to(torch.bfloat16) * mask
+    assert "the masks of two seeds agree in 9" in check_dropout(case, other, one)
+
+
+def test_the_same_seed_may_have_the_same_mask():
+    case, (one, other) = launch(copies=2, run=ignores_the_seed)
+    same = ((other[0][0], one[0][1]), other[1])
+    assert check_dropout(case, same, one) is None
+
+
+def test_five_sigma():
+    # 90,000 of 100,000 are kept on average, with a standard deviation of 94.87.
+    assert not is_unlikely(90_474, 100_000, 0.9)
+    assert is_unlikely(90_475, 100_000, 0.9)
+    assert is_unlikely(89_525, 100_000, 0.9)
+    assert not is_unlikely(89_526, 100_000, 0.9)
+
+
+# ---- in a run ------------------------------------------------------------------------------------------------------
+
+
+def measured(monkeypatch, run, fill="uniform"):
+    monkeypatch.setattr(runner, "load", lambda name, op, family, device: Provider(name, run, takes_out=True))
+    made = Runner("elementwise", CPU, Settings(fill=fill), NoEstimate(), LIMITS)
+    return made.measure(Row(DROPOUT, case_of(4096), "ours"))
+
+
+class NoEstimate:
+    def call_s(self, op, case):
+        return None
+
+    def learn(self, op, case, seconds):
+        pass
+
+
+@pytest.mark.parametrize("fill", ["uniform", "zeros"])
+def test_a_right_kernel_is_measured_and_its_record_says_by_what_it_was_judged(monkeypatch, fill):
+    record = measured(monkeypatch, kernel, fill)
+    assert (record.status, record.reason) == ("ok", None)
+    for moment in ("before", "after"):
+        assert record.verified[moment] == {
+            "reference": "rule",
+            "max_error_of_bound": None,
+            "checked_elements": 4096,
+            "elements": 4096,
+        }
+    json.dumps(record.to_dict(), allow_nan=False)
+    assert "4096 elements by the op's own rule" in describe(record)[0]
+
+
+def test_a_kernel_with_one_mask_for_all_seeds_is_found_in_a_run(monkeypatch):
+    record = measured(monkeypatch, ignores_the_seed)
+    assert record.status == "invalid"
+    assert record.reason.startswith("after timing: wrong result: the masks of two seeds agree")
+
+
+def test_a_kernel_that_writes_nothing_is_found_in_a_run(monkeypatch):
+    record = measured(monkeypatch, lambda x, seed, out: None)
+    assert (record.status, record.reason) == ("invalid", "wrong result: an element is neither 0 nor x / 0.9")
+
+
+def test_a_wrong_shape_is_found_before_the_rule():
+    case, ((inputs, out),) = launch(n=100)
+    found = check(DROPOUT, case, InputSet(inputs, out), out[:-1])
+    assert not found.is_right
+    assert "instead of (100,)" in found.reason
