@@ -34,6 +34,8 @@ EVERYWHERE = {
 }
 ONLY = {"eps misplaced": {"norm"}, "missing max-subtraction": {"softmax", "cross_entropy"}}
 """Kinds that need an eps or a maximum to go wrong."""
+NOT_IN = {"swapped rounding": {"matmul"}}
+"""A matmul rounds once, at its end: nothing to swap it with."""
 SHARE = 0.95
 
 
@@ -70,7 +72,8 @@ def test_every_kind_is_planted():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_kind_that_applies_is_planted_in_the_family(family):
-    wanted = EVERYWHERE | {kind for kind, families in ONLY.items() if family in families}
+    wanted = EVERYWHERE - {kind for kind, families in NOT_IN.items() if family in families}
+    wanted |= {kind for kind, families in ONLY.items() if family in families}
     assert {bug.kind for bug in bugs(family)} == wanted
 
 
