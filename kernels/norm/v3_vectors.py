@@ -312,8 +312,8 @@ _KERNELS = {
 def _variants(op: str, dtype: torch.dtype, shifted: bool) -> list[tuple[int, Variant]]:
     """Return the variants of an operation, narrow rows first, each with the longest body it is for."""
     rows, tiles, constants = _KERNELS[op]
-    # Kept in registers, 16,384 columns of fp32 or of layernorm leave no room for a second program.
-    longest = 16384 if dtype.itemsize == 2 and op != "layernorm" else 8192
+    # Anything else of 16,384 columns, kept in registers, leaves no room for a second program, or spills on sm_80.
+    longest = 16384 if op == "rmsnorm" and dtype.itemsize == 2 and not shifted else 8192
     configs = [(rows, block, warps, {"ROWS": count, "BLOCK": block}) for count, block, warps in ROWS_BLOCK_WARPS]
     configs = [config for config in configs if config[1] <= longest]
     # Fewer, larger programs keep fewer rows of 256k in L2. Shifted, they would spill.
@@ -341,8 +341,7 @@ VARIANTS: dict[tuple[str, torch.dtype, bool], list[tuple[int, Variant]]] = {
 def variants(arch: int) -> tuple[Variant, ...]:
     """Return everything this file compiles, the same for every architecture.
 
-    `elements` and `bytes` of a variant for wide rows are those of one step of both of its loops together; elements
-    are those of one matrix, where residual-rmsnorm writes two.
+    For wide rows `elements` and `bytes` are of a step of both loops; of residual-rmsnorm, elements of one matrix.
     """
     return tuple(variant for limits in VARIANTS.values() for _, variant in limits)
 

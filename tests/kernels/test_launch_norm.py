@@ -1,0 +1,121 @@
+"""Launchers of the row norms without a GPU: which variant they take, and what they tell the compiler.
+
+The launcher runs up to the point where the finished binary would go to the device.
+"""
+
+import pytest
+import torch
+import triton
+from norm_cases import OPS, VERSIONS, draw
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+import kernels.launch
+
+pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
+
+
+class NoDevice:
+    """Stands in for the driver of a GPU that is not there; its number is used by no real one."""
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 1_000_001
+
+    def get_current_stream(self, device):
+        return 0
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Grid and compiled kernel of every launch, in order; nothing is executed."""
+    run, seen = JITFunction.run, []
+
+    def compile_only(kernel, *args, grid, warmup, **kwargs):
+        seen.append((grid, run(kernel, *args, grid=grid, warmup=True, **kwargs)))
+
+    monkeypatch.setattr(JITFunction, "run", compile_only)
+    monkeypatch.setattr(kernels.launch, "INTERPRETED", True)  # so that CPU tensors pass
+    monkeypatch.setattr(triton.runtime.driver, "_active", NoDevice())
+    monkeypatch.setattr(triton.knobs.language, "default_fp_fusion", False)  # the default to come in Triton 3.10
+    return seen
+
+
+def divisible(compiled):
+    names = compiled.src.fn.arg_names
+    return {names[path[0]] for path, attributes in compiled.src.attrs.items() if attributes}
+
+
+def run(op, version, dtype, m, n, stride=None):
+    """Launch on rows `stride` apart, n if None."""
+    stride = stride or n
+    inputs = [t if t.dim() == 1 else torch.zeros(m, stride, dtype=dtype)[:, :n] for t in draw(op, dtype, m, n)]
+    shape = (2, m, stride) if op == "residual-rmsnorm" else (m, stride)
+    VERSIONS[version].KERNELS[op](*inputs, out=torch.zeros(shape, dtype=dtype)[..., :n])
+
+
+@pytest.mark.parametrize("dtype", kernels.launch.DTYPES, ids=str)
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("op", OPS)
+def test_launch(launches, op, version, dtype):
+    run(op, version, dtype, 16, 1024)
+    [((programs,), compiled)] = launches
+    assert programs == (16 if version != "v3" else 4)
+    assert compiled.metadata.num_warps == (8 if version == "v1" else 4)
+    assert compiled.metadata.enable_fp_fusion is True
+    pointers = {name for name in compiled.src.fn.arg_names if name.endswith("_ptr")}
+    strides = {name for name in compiled.src.fn.arg_names if name.endswith("_stride")}
+    assert divisible(compiled) >= pointers | strides
+
+
+def shape_of(compiled):
+    """Return what of the configuration hangs on the shape."""
+    constants = {compiled.src.fn.arg_names[path[0]]: value for path, value in compiled.src.constants.items()}
+    size = constants.get("BLOCK") or constants["WIDTH"]
+    return compiled.src.fn.__name__, size, compiled.metadata.num_warps, bool(constants["SHIFTED"])
+
+
+@pytest.mark.parametrize(
+    ("op", "n", "stride", "shape"),
+    [
+        ("rmsnorm", 128, 128, ("rms_rows", 256, 4, False)),
+        ("rmsnorm", 271, 272, ("rms_rows", 256, 4, False)),
+        ("rmsnorm", 4111, 4111, ("rms_rows", 4096, 4, True)),
+        ("rmsnorm", 4112, 4112, ("rms_rows", 8192, 8, False)),
+        ("layernorm", 16384, 16384, ("layer_tiles", 4096, 16, False)),
+        ("rmsnorm", 16384, 16384, ("rms_rows", 16384, 16, False)),
+        ("rmsnorm", 16385, 16385, ("rms_tiles", 4096, 16, True)),
+        ("residual-rmsnorm", 131087, 131088, ("rms_tiles", 4096, 16, False)),
+        ("residual-rmsnorm", 131088, 131088, ("rms_tiles", 8192, 32, False)),
+        ("layernorm", 262147, 262147, ("layer_tiles", 4096, 16, True)),
+    ],
+)
+def test_shape_picks_the_configuration(launches, op, n, stride, shape):
+    run(op, "v3", torch.bfloat16, 16, n, stride)
+    [(_, compiled)] = launches
+    assert shape_of(compiled) == shape
+    assert {"m", "n"}.isdisjoint(divisible(compiled))
+    assert op == "layernorm" or "plane" in divisible(compiled)  # else no store of a shifted row is wide
+
+
+def test_rows_off_by_different_counts_are_read_one_by_one(launches):
+    x, w = torch.zeros(4, 1003)[:, :1000], torch.ones(1000)
+    VERSIONS["v3"].KERNELS["rmsnorm"](x, w, out=torch.zeros(4, 1001)[:, :1000])
+    [(_, compiled)] = launches
+    assert shape_of(compiled)[-1] is False
+    assert {"x_stride", "out_stride"}.isdisjoint(divisible(compiled))
+
+
+def test_odd_and_even_widths_share_one_binary(launches):
+    for n in (900, 1000, 1007):
+        run("rmsnorm", "v3", torch.float32, 16, n, 1008)
+    assert len({compiled.hash for _, compiled in launches}) == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("op", OPS)
+def test_tensors_in_host_memory_are_refused(op, version):
+    with pytest.raises(ValueError, match=rf"^{op} {version}: x is on cpu; Triton needs a GPU, device 'cuda'$"):
+        run(op, version, torch.float32, 2, 8)
