@@ -171,11 +171,21 @@ def _stored(tensor: torch.Tensor) -> str:
 
 
 def _layout(label: str, a: torch.Tensor, b: torch.Tensor, fp8: bool) -> str:
-    for layout in ("nt",) if fp8 else LAYOUTS:
-        if layout[0] in _stored(a) and layout[1] in _stored(b):
-            return layout
+    fitting = [
+        layout
+        for layout in (("nt",) if fp8 else LAYOUTS)
+        if layout[0] in _stored(a) and layout[1] in _stored(b)
+    ]
+    if fitting:
+        # A column of numbers is better taken as one stored row than as many rows of one number.
+        return min(fitting, key=lambda layout: _is_column(a, layout[0]) + _is_column(b, layout[1]))
     allowed = "layout nt alone in fp8" if fp8 else f"layouts {', '.join(LAYOUTS)}"
     raise ValueError(f"{label}: a {_described(a)}, b {_described(b)}; {allowed} can be taken, with rows that do not overlap")
+
+
+def _is_column(tensor: torch.Tensor, order: str) -> bool:
+    rows, columns = tensor.shape[-2:] if order == "n" else tensor.shape[:-3:-1]
+    return columns == 1 and rows > 1
 
 
 def _described(tensor: torch.Tensor) -> str:

@@ -95,7 +95,7 @@ def grouped_matmul(
     row_inside, col_inside = (rows < m)[:, None], (cols < n)[None, :]
     if A_TRANSPOSED:
         a_ptrs = a_ptr + batch * a_batch + rows[:, None] + terms[None, :] * a_stride
-        a_step = a_stride.to(tl.int64) * BLOCK_K
+        a_step = tl.cast(a_stride, tl.int64) * BLOCK_K
     else:
         a_ptrs = a_ptr + batch * a_batch + tl.minimum(rows, m - 1)[:, None] * a_stride + terms[None, :]
         a_step = BLOCK_K
@@ -104,7 +104,7 @@ def grouped_matmul(
         b_step = BLOCK_K
     else:
         b_ptrs = b_ptr + batch * b_batch + cols[None, :] + terms[:, None] * b_stride
-        b_step = b_stride.to(tl.int64) * BLOCK_K
+        b_step = tl.cast(b_stride, tl.int64) * BLOCK_K
 
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for _ in range(0, k // BLOCK_K):

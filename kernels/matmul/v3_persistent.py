@@ -96,10 +96,10 @@ def persistent_matmul(
     """Write every tile of C whose number is that of the program, modulo the number of programs."""
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
-    tiles = tiles_m.to(tl.int64) * tiles_n * batches
+    tiles = tl.cast(tiles_m, tl.int64) * tiles_n * batches
     lanes_m, lanes_n, lanes_k = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     for tile in tl.range(tl.program_id(0).to(tl.int64), tiles, tl.num_programs(0), flatten=FLATTEN):
-        batch, tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
+        batch, tile_m, tile_n = tile_position(tl.cast(tile, tl.int64), tiles_m, tiles_n, GROUP_M)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
         # Offsets are built anew in each step and not moved out: what the flattened loop carries from step to step
         # loses what is known of its alignment, and with it the wide, asynchronous loads.

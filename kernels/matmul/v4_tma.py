@@ -103,9 +103,9 @@ def descriptor_matmul(
     """Write every tile of C whose number is that of the program, modulo the number of programs."""
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
-    tiles = tiles_m.to(tl.int64) * tiles_n * batches
+    tiles = tl.cast(tiles_m, tl.int64) * tiles_n * batches
     for tile in tl.range(tl.program_id(0).to(tl.int64), tiles, tl.num_programs(0), flatten=True):
-        batch_64, tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
+        batch_64, tile_m, tile_n = tile_position(tl.cast(tile, tl.int64), tiles_m, tiles_n, GROUP_M)
         # A coordinate is a number of rows or columns, never of elements, and descriptors take 32 bits.
         batch, row, col = batch_64.to(tl.int32), (tile_m * BLOCK_M).to(tl.int32), (tile_n * BLOCK_N).to(tl.int32)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
@@ -186,35 +186,36 @@ def variants(arch: int) -> tuple[Variant, ...]:
     )
 
 
-def _require_describable(label: str, dtype: str, asked: Operands) -> None:
-    """Refuse what a tensor descriptor cannot say."""
-    if not asked.k:
-        raise ValueError(f"{label}: k is 0; a tensor descriptor needs at least one term (version 3 writes zeros)")
-    wide = {"fp32": 4, "tf32": 4, "int8": 1}.get(dtype, 1 if dtype.startswith("fp8") else 2)
-    wide_out = {"fp32": 4, "i32": 4}.get(output_type(dtype), 2)
-    named = zip(("a", "b", "out"), asked.strides, asked.batch_strides, (wide, wide, wide_out), strict=True)
-    for name, stride, batch_stride, element_bytes in named:
-        for what, elements in (("rows", stride), ("matrices", batch_stride)):
-            if elements * element_bytes % ALIGNMENT_BYTES:
-                raise ValueError(
-                    f"{label}: stored {what} of {name} are {elements * element_bytes} bytes apart; a tensor descriptor "
-                    f"needs a multiple of {ALIGNMENT_BYTES} (version 3 takes any)"
-                )
-
-
 def _descriptors(
-    asked: Operands, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor], boxes: tuple[list[int], ...]
+    label: str,
+    asked: Operands,
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    boxes: tuple[list[int], list[int], list[int]],
 ) -> list[TensorDescriptor]:
-    """Describe A, B and C as they are stored, each as a stack of matrices."""
+    """Describe A, B and C as they are stored, each as a stack of matrices.
+
+    Raises:
+        ValueError: One line that says what a descriptor cannot hold.
+    """
     m, n, k = asked.m, asked.n, asked.k
+    if not k:
+        raise ValueError(f"{label}: k is 0; a tensor descriptor needs at least one term (version 3 writes zeros)")
     stored = ((m, k) if asked.layout[0] == "n" else (k, m)), ((k, n) if asked.layout[1] == "n" else (n, k)), (m, n)
     found = []
-    for tensor, shape, stride, batch_stride, box in zip(
-        tensors, stored, asked.strides, asked.batch_strides, boxes, strict=True
+    for name, tensor, (rows, columns), stride, batch_stride, box in zip(
+        ("a", "b", "out"), tensors, stored, asked.strides, asked.batch_strides, boxes, strict=True
     ):
-        # A stack of one has no distance; the descriptor wants one that rows do not exceed.
-        strides = [batch_stride or shape[0] * stride, stride, 1]
-        found.append(TensorDescriptor(tensor, [asked.batch, *shape], strides, box))
+        unit = ALIGNMENT_BYTES // tensor.itemsize
+        # Single rows and single matrices have no distance, but the descriptor wants one, and a multiple of 16 bytes.
+        row_stride = stride if rows > 1 else triton.cdiv(columns, unit) * unit
+        for what, distance in (("rows", row_stride), ("matrices", batch_stride)):
+            if distance % unit:
+                raise ValueError(
+                    f"{label}: stored {what} of {name} are {distance * tensor.itemsize} bytes apart; a tensor descriptor "
+                    f"needs a multiple of {ALIGNMENT_BYTES} (version 3 takes any)"
+                )
+        strides = [batch_stride or rows * row_stride, row_stride, 1]
+        found.append(TensorDescriptor(tensor, [asked.batch, rows, columns], strides, box))
     return found
 
 
@@ -243,13 +244,16 @@ def _tuner(arch: int, dtype: str) -> triton.runtime.Autotuner:
 
 
 def _launch_tuned(
-    asked: Operands, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor], scales: tuple[torch.Tensor, ...]
+    label: str,
+    asked: Operands,
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    scales: tuple[torch.Tensor, ...],
 ) -> None:
     def grid(meta: dict[str, Any]) -> tuple[int]:
         return (min(asked.processors, asked.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
 
     tile = list(sizes(TILES, asked.arch, asked.dtype).values())[-1]
-    descriptors = _descriptors(asked, tensors, _boxes(asked.layout, tile, slices=1))
+    descriptors = _descriptors(label, asked, tensors, _boxes(asked.layout, tile, slices=1))
     _tuner(asked.arch, asked.dtype)[grid](
         *descriptors,
         *scales,
@@ -271,10 +275,9 @@ def _launcher(label: str, tuned: bool) -> Callable[..., None]:
             raise refuse_dtype(label, asked.dtype, asked.arch, allowed)
         if not out.numel():
             return
-        _require_describable(label, asked.dtype, asked)
         with torch.cuda.device_of(out):
             if tuned:
-                _launch_tuned(asked, (a, b, out), scales)
+                _launch_tuned(label, asked, (a, b, out), scales)
                 return
             size = size_class(found, asked)
             variant = _variant(asked.dtype, asked.layout, size, found[size])
@@ -282,7 +285,7 @@ def _launcher(label: str, tuned: bool) -> Callable[..., None]:
             shape = {"m": asked.m, "n": asked.n, "k": asked.k, "batches": asked.batch}
             programs = min(asked.processors, asked.tiles(found[size].m, found[size].n))
             variant.kernel[(programs,)](
-                *_descriptors(asked, (a, b, out), boxes), *scales, **shape, **variant.constants, **variant.options
+                *_descriptors(label, asked, (a, b, out), boxes), *scales, **shape, **variant.constants, **variant.options
             )
 
     return launch

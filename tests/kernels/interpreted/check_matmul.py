@@ -1,0 +1,261 @@
+"""Matmul kernels under Triton's interpreter, against fp64. See test_interpreted.py for how this is run."""
+
+import math
+
+import pytest
+import torch
+from bugs_matmul import BUGS
+from exact import assert_close
+from matmul_cases import DTYPES, FP8, LAYOUTS, VERSIONS, check, check_case, check_far, draw, expect, row_multiple
+from planted import plant
+
+NARROW = ("v3", "v4")  # versions with int8 and fp8
+ROWS = (1, 17, 70)
+WIDTHS = ((1, 1), (3, 5), (16, 16), (17, 31), (33, 64), (64, 33), (65, 63), (7, 129), (70, 20))  # n, k
+SIZES = [
+    pytest.param((m, n, k), LAYOUTS[(i + j) % 3], id=f"{m}x{n}x{k}-{LAYOUTS[(i + j) % 3]}")
+    for i, m in enumerate(ROWS)
+    for j, (n, k) in enumerate(WIDTHS)
+]
+MANY_ROWS_OF_TILES = (1160, 70, 20)  # 10 of 128, 19 of 64: neither is a multiple of a group of 8
+every_version = pytest.mark.parametrize("version", [pytest.param(name, id=f"matmul-{name}") for name in VERSIONS])
+every_dtype = pytest.mark.parametrize("name", DTYPES)
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+@pytest.mark.parametrize(("shape", "layout"), SIZES)
+@every_dtype
+@every_version
+def test_sizes(version, name, shape, layout):
+    check_case(VERSIONS[version], DTYPES[name], layout, shape)
+
+
+@every_layout
+@every_dtype
+@every_version
+def test_batches_of_padded_rows(version, name, layout):
+    check_case(VERSIONS[version], DTYPES[name], layout, (70, 66, 50), batch=(3,), padded=True)
+
+
+@every_layout
+@every_dtype
+@every_version
+def test_whole_numbers_are_exact(version, name, layout):
+    check_case(VERSIONS[version], DTYPES[name], layout, (129, 72, 65), kind="integers")
+
+
+@every_dtype
+@every_version
+def test_last_group_of_tiles(version, name):
+    check_case(VERSIONS[version], DTYPES[name], "nt", MANY_ROWS_OF_TILES, kind="integers")
+
+
+@every_dtype
+@every_version
+def test_every_size_of_tile(version, name):
+    for shape in ((200, 520, 20), (200, 200, 20), (40, 40, 20)):  # with the 4 processors of the interpreter
+        check_case(VERSIONS[version], DTYPES[name], "nn", shape, kind="integers")
+
+
+@pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("term", [0, 31, 64], ids=["first", "middle", "last"])
+@every_version
+def test_special_values_stay_in_their_row_and_column(version, term, special):
+    a, b = draw((66, 65), torch.float32), draw((65, 34), torch.float32, seed=1)
+    a[65, term] = special
+    b[term, 33] = special
+    for layout in LAYOUTS:
+        check(VERSIONS[version], a, b, layout)
+
+
+@every_version
+def test_opposite_infinities_and_overflow(version):
+    a, b = torch.ones(3, 40), torch.ones(40, 8)
+    a[0, 0], a[0, 39], a[1, 39] = math.inf, -math.inf, 3e38
+    b[39, 2] = 2.0
+    check(VERSIONS[version], a, b, "nn")
+
+
+@every_version
+def test_denormals_and_signed_zeros(version):
+    a = torch.tensor([2.0**-24, -(2.0**-24), -0.0, 1.0]).half().repeat(8, 4)
+    b = torch.tensor([3.0, 0.0, -0.0, 0.0]).half().repeat(8, 4).T.contiguous()
+    check(VERSIONS[version], a, b, "nn", is_exact=True)
+
+
+def check_range_of_sums(module):
+    """fp16 operands whose partial sums leave the range of fp16, and then its precision."""
+    a = torch.full((2, 256), 200.0).half()
+    a[:, 128:] = -200.0
+    check(module, a, torch.full((256, 8), 200.0).half(), "nt")
+    a = torch.ones(2, 4097).half()
+    a[:, 0] = 2048.0
+    b = torch.full((4097, 8), 2.0**-8).half()
+    check(module, a, b, "nt", is_exact=True)
+
+
+@every_version
+def test_sums_are_not_kept_in_fp16(version):
+    check_range_of_sums(VERSIONS[version])
+
+
+@pytest.mark.parametrize("version", NARROW)
+@pytest.mark.parametrize("name", FP8)
+def test_fp8(version, name):
+    for shape in ((33, 17, 144), (130, 65, 19), (7, 128, 256)):  # every sum is a whole number that bf16 has
+        check_case(VERSIONS[version], FP8[name], "nt", shape, kind="ones", scales=(4.0, 0.125))
+
+
+@pytest.mark.parametrize("version", NARROW)
+@every_layout
+def test_int8(version, layout):
+    check_case(VERSIONS[version], torch.int8, layout, (70, 66, 200), kind="bytes")
+    check_case(VERSIONS[version], torch.int8, layout, (129, 17, 33), kind="bytes", batch=(2,), padded=True)
+
+
+@every_version
+def test_offsets_beyond_32_bits(version):
+    check_far(VERSIONS[version])
+
+
+@pytest.mark.parametrize("version", ["v1", "v2", "v3"])
+def test_no_terms_give_zeros(version):
+    out = torch.ones(3, 5)
+    VERSIONS[version].KERNELS["matmul"](torch.empty(3, 0), torch.empty(0, 5), out=out)
+    assert not out.any()
+
+
+@every_version
+def test_no_rows_or_columns_give_nothing(version):
+    for m, n in ((0, 5), (5, 0)):
+        VERSIONS[version].KERNELS["matmul"](torch.empty(m, 4), torch.empty(4, n), out=torch.empty(m, n))
+
+
+# ---- the comparison itself --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["one element", "scale", "tail of k", "swapped rows"])
+@every_dtype
+def test_the_comparison_notices(name, damage):
+    a, b = draw((33, 129), DTYPES[name]), draw((129, 40), DTYPES[name], seed=1)
+    out = (a.double() @ b.double()).to(DTYPES[name])
+    expected = expect(a, b)
+    assert_close(out, expected, "untouched")
+    if damage == "one element":
+        out[32, 39] *= 1.005
+    elif damage == "scale":
+        out *= 1.005
+    elif damage == "tail of k":
+        out = (a[:, :128].double() @ b[:128].double()).to(DTYPES[name])
+    else:
+        out[[0, 1]] = out[[1, 0]]
+    with pytest.raises(pytest.fail.Exception):
+        assert_close(out, expected, damage)
+
+
+# ---- planted bugs -----------------------------------------------------------------------------------------------------
+
+
+def battery(module):
+    """Run what any wrong change of a version must fail."""
+    for layout in LAYOUTS:
+        check_case(module, DTYPES["fp32"], layout, (33, 17, 31))
+        check_case(module, DTYPES["fp16"], layout, (129, 130, 65), batch=(2,), padded=True)
+    check_far(module)
+    check_range_of_sums(module)
+    if hasattr(module, "TILES") and "int8" in module.TILES[90]:
+        check_case(module, torch.int8, "nt", (70, 66, 200), kind="bytes")
+        check_case(module, FP8["fp8e4m3"], "nt", (33, 17, 144), kind="ones", scales=(4.0, 0.125))
+    check_case(module, DTYPES["fp16"], "nn", (200, 520, 40), kind="integers")
+    check_case(module, DTYPES["fp16"], "nt", MANY_ROWS_OF_TILES, kind="integers")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_battery_passes_without_a_bug(version):
+    battery(VERSIONS[version])
+
+
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.only_compiled], ids=lambda bug: bug.label)
+def test_planted_bug_is_caught(bug, tmp_path):
+    module = plant(bug, tmp_path)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        battery(module)
+
+
+# ---- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=VERSIONS)
+def refused(request):
+    """Return the one line with which a version refuses its operands."""
+
+    def refuse(a, b, *scales, out):
+        with pytest.raises(ValueError, match=rf"^matmul {request.param}: ") as error:
+            VERSIONS[request.param].KERNELS["matmul"](a, b, *scales, out=out)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    return refuse
+
+
+def test_unfit_operands_are_refused(refused):
+    a, b, out = torch.ones(4, 8), torch.ones(8, 12), torch.zeros(4, 12)
+    assert "layouts nn, nt, tn can be taken" in refused(torch.ones(8, 4).t(), torch.ones(12, 8).t(), out=out)
+    assert "a of shape (4, 8) has strides (16, 2)" in refused(torch.ones(4, 16)[:, ::2], b, out=out)
+    assert "a of shape (4, 8) has strides (0, 1)" in refused(a[:1].expand(4, 8), b, out=out)
+    assert "out of shape (4, 12) has strides (1, 4); pass one stored row-major" in refused(a, b, out=torch.ones(12, 4).t())
+    assert "a starts 4 bytes past a multiple of 16" in refused(torch.ones(4, 9)[:, 1:], b, out=out)
+    assert "b has shape (12, 12); the other operands need (8, 12)" in refused(a, torch.ones(12, 12), out=out)
+    assert "out has shape (4, 11)" in refused(a, b, out=out[:, :11])
+    assert "a has shape (8,); 2 dimensions are needed, 3 with a batch" in refused(a[0], b, out=out)
+    assert "b has shape (2, 8, 12)" in refused(a, b.expand(2, 8, 12), out=out)
+    assert "a tensor of shape (2, 8, 12) has strides (0, 12, 1)" in refused(
+        torch.ones(2, 4, 8), b.expand(2, 8, 12), out=torch.ones(2, 4, 12)
+    )
+    assert "a has dtype torch.float64; allowed are" in refused(a.double(), b.double(), out=out.double())
+    assert "b has dtype torch.float16, a torch.float32" in refused(a, b.half(), out=out)
+    assert "out has dtype torch.float16; operands of torch.float32 need torch.float32" in refused(a, b, out=out.half())
+    assert "2 scales with operands of torch.float32; 0 are needed" in refused(a, b, a, a, out=out)
+    assert "b is on meta, a on cpu" in refused(a, b.to("meta"), out=out)
+    assert "a is of type list" in refused([1.0], b, out=out)
+    assert not out.any()
+
+
+def test_matrices_beyond_what_offsets_reach_are_refused(refused):
+    long = 2**30 + 1
+    a = torch.empty(long, dtype=torch.float16)[None]  # never touched, so never there
+    assert f"1x1x{long} is too large; at most 1073741824" in refused(a, a.t(), out=torch.empty(1, 1).half())
+
+
+def test_unfit_scales_are_refused(refused):
+    a = torch.ones(16, 16).to(torch.float8_e4m3fn)
+    out, one = torch.zeros(16, 16).bfloat16(), torch.ones(1)
+    assert "0 scales with operands of torch.float8_e4m3fn; 2 are needed" in refused(a, a.t(), out=out)
+    assert "layout nt alone in fp8" in refused(a, a, one, one, out=out)
+    assert "scale_b has 16 elements of torch.float32" in refused(a, a.t(), one, torch.ones(16), out=out)
+    assert "out has dtype torch.float32; operands of torch.float8_e4m3fn need torch.bfloat16" in refused(
+        a, a.t(), one, one, out=torch.zeros(16, 16)
+    )
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_older_versions_refuse_int8(version):
+    a = torch.ones(16, 16, dtype=torch.int8)
+    with pytest.raises(ValueError, match=rf"^matmul {version}: no kernel for int8 on sm_90; it has fp32, "):
+        VERSIONS[version].KERNELS["matmul"](a, a, out=torch.zeros(16, 16, dtype=torch.int32))
+
+
+def test_descriptors_refuse_what_they_cannot_say():
+    v4 = VERSIONS["v4"].KERNELS["matmul"]
+    with pytest.raises(ValueError, match=r"^matmul v4: stored rows of b are 20 bytes apart; a tensor descriptor needs"):
+        v4(torch.ones(4, 8), torch.ones(8, 5), out=torch.ones(4, 5))
+    with pytest.raises(ValueError, match=r"^matmul v4: stored rows of out are 20 bytes apart"):
+        v4(torch.ones(4, 8), torch.ones(5, 8).t(), out=torch.ones(4, 5))
+    with pytest.raises(ValueError, match=r"^matmul v4: stored matrices of a are 136 bytes apart"):
+        v4(torch.ones(2 * 34).as_strided((2, 4, 8), (34, 8, 1)), torch.ones(2, 8, 8), out=torch.ones(2, 4, 8))
+    with pytest.raises(ValueError, match=r"^matmul v4: k is 0; a tensor descriptor needs at least one term"):
+        v4(torch.empty(4, 0), torch.empty(0, 4), out=torch.ones(4, 4))
+
+
+def test_rows_of_the_other_versions_need_no_alignment():
+    assert [row_multiple(module, torch.float16) for module in VERSIONS.values()] == [1, 1, 1, 8]
