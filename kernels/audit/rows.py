@@ -37,8 +37,10 @@ class Row:
     """Width of the loads from global memory that move most on the hot path, `tma` for whole tiles; None without any."""
     load_bits_min: sass.Width | None
     """The narrowest of them. A scalar, as a label or a scale, is one of them."""
+    load_bits_max: sass.Width | None
     store_bits: sass.Width | None
     store_bits_min: sass.Width | None
+    store_bits_max: sass.Width | None
     mma: str | None
     """Tensor-core instruction: HMMA, IMMA, HGMMA (wgmma), QGMMA (fp8), UTCHMMA and UTCQMMA (tcgen05)."""
     instructions: int
@@ -118,8 +120,10 @@ def row(subject: Subject, binary: Binary, arch: int, gpu: limits.Gpu, with_listi
         ),
         load_bits=sass.main_width(loads),
         load_bits_min=sass.narrowest(loads),
+        load_bits_max=sass.widest(loads),
         store_bits=sass.main_width(stores),
         store_bits_min=sass.narrowest(stores),
+        store_bits_max=sass.widest(stores),
         mma=mma,
         instructions=sass.count(binary.instructions),
         hot_instructions=path.count,

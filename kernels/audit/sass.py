@@ -156,9 +156,18 @@ def main_width(found: Counter[Width]) -> Width | None:
     return max(found, key=lambda width: (found[width] * width, width), default=None)
 
 
+def _rank(width: Width) -> float:
+    return float("inf") if width == TMA else width
+
+
 def narrowest(found: Counter[Width]) -> Width | None:
     """Return the narrowest width; TMA counts as the widest."""
-    return min(found, key=lambda width: (width == TMA, 0 if width == TMA else width), default=None)
+    return min(found, key=_rank, default=None)
+
+
+def widest(found: Counter[Width]) -> Width | None:
+    """Return the widest width; TMA counts as the widest."""
+    return max(found, key=_rank, default=None)
 
 
 def mma_kind(instructions: Sequence[Instruction]) -> str | None:
