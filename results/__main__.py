@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
+from results import compare_command
 from results.export import FORMATS, csv_text, json_text, markdown_text, parquet_bytes, render, write_output
 from results.runfile import Run, StoreError, load_run, reason_of
 from results.store import find_run, list_runs, runs_directory
 from results.table import printable, render_runs, render_table, table_console
 
 USAGE = 2
+NEGATIVE = re.compile(r"-\.?\d")
 INTERRUPTED = 130
 
 LIST_COLUMNS = ("run_id", "started_at", "device_slug", "op", "records", "command", "path", "error")
@@ -24,6 +27,7 @@ RUN_HELP = "a path, a run id, the beginning of one that no other run shares, or 
 EXAMPLES = """examples:
   python -m results list
   python -m results show latest
+  python -m results compare 20261120T21 latest --margin 2%
   python -m results export latest --format csv -o run.csv
   python -m results export 20261120T21 --format pytest-benchmark -o run.json
 """
@@ -39,7 +43,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 2 a wrong value or a file with bad lines, 130 interrupted."""
     try:
-        options = _parser().parse_args(arguments)
+        options = _parser().parse_args(_with_joined_margin(sys.argv[1:] if arguments is None else arguments))
         command: Callable[[argparse.Namespace], int] = options.command
         return command(options)
     except StoreError as error:
@@ -54,6 +58,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _with_joined_margin(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with a negative margin joined to its option, so that it is refused as what it is."""
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and joined[-1] == "--margin" and NEGATIVE.match(argument):
+            joined[-1] = f"--margin={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,6 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--format", choices=FORMATS, required=True)
     export.add_argument("-o", "--output", metavar="PATH", help="file to write, replaced if it exists; default: stdout")
     export.set_defaults(command=_export)
+    compare = commands.add_parser("compare", parents=[shared], help="tell whether one version is faster than another")
+    compare_command.add_options(compare, RUN_HELP)
+    compare.set_defaults(command=_compare)
     return parser
 
 
@@ -154,6 +172,21 @@ def _export(options: argparse.Namespace) -> int:
         if left_out:
             _say(f"note: {left_out} of {len(run.records)} records have no samples and are left out")
     return _report(run, problems)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    directory = _directory(options)
+    return _finish(compare_command.run(options, lambda name: find_run(name, directory), _stdout()))
+
+
+def _finish(output: compare_command.Output) -> int:
+    """Print what a command has found; a file with bad lines is a usage error whatever the good ones say."""
+    _print(output.text)
+    for note in output.notes:
+        _say(f"note: {note}")
+    for problem in output.problems:
+        _say(problem)
+    return USAGE if output.problems else output.exit_code
 
 
 def _load(options: argparse.Namespace) -> tuple[Run, list[str]]:

@@ -29,6 +29,11 @@ Source: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), table 
 UNKNOWN = (0.0, math.inf)
 """The interval of a ratio of which nothing is known."""
 
+MAX_LOG = 700.0
+"""Largest logarithm of a ratio whose exponential is a float."""
+
+TIME = "time"
+
 FASTER, SLOWER, SAME, UNSURE = "FASTER", "SLOWER", "SAME", "UNSURE"
 
 
@@ -51,7 +56,14 @@ class Comparison:
 
 
 def judged(
-    center: float, low: float, high: float, degrees: float, count: int, margin: float, unit: str = "sample"
+    center: float,
+    low: float,
+    high: float,
+    degrees: float,
+    count: int,
+    margin: float,
+    unit: str = "sample",
+    quantity: str = TIME,
 ) -> Comparison:
     """Return what an interval in logarithms means.
 
@@ -63,12 +75,13 @@ def judged(
         count: samples of the shorter side, or pairs.
         margin: as a fraction.
         unit: what is counted, a word for one of them.
+        quantity: what the reason speaks of; anything but the time is taken to fall as the ratio rises.
     """
-    ends = (math.exp(low), math.exp(high))
-    verdict = _verdict(*ends, margin, count)
+    ends = (math.exp(low), math.exp(min(high, MAX_LOG)))
+    verdict = verdict_of(*ends, margin, count)
     p_value = _p_value(center, low, high, degrees, math.log1p(margin)) if count >= LEAST_PAIRS else 1.0
     return Comparison(
-        math.exp(center), ends, verdict, _reason(verdict, *ends, margin, count, unit), count, margin, p_value
+        math.exp(center), ends, verdict, _reason(verdict, *ends, margin, count, unit, quantity), count, margin, p_value
     )
 
 
@@ -85,7 +98,8 @@ def _p_value(center: float, low: float, high: float, degrees: float, margin: flo
     return math.erfc(deviate / math.sqrt(2))
 
 
-def _verdict(low: float, high: float, margin: float, pairs: int) -> str:
+def verdict_of(low: float, high: float, margin: float, pairs: int) -> str:
+    """Return the verdict on an interval of the ratio of the times, from so many pairs or samples."""
     if pairs < LEAST_PAIRS:
         return UNSURE
     if high < 1 / (1 + margin):
@@ -95,11 +109,12 @@ def _verdict(low: float, high: float, margin: float, pairs: int) -> str:
     return SAME if low >= 1 / (1 + margin) and high <= 1 + margin else UNSURE
 
 
-def _reason(verdict: str, low: float, high: float, margin: float, count: int, unit: str) -> str:
+def _reason(verdict: str, low: float, high: float, margin: float, count: int, unit: str, quantity: str) -> str:
     """Return why the verdict is what it is, in one sentence."""
     if count < LEAST_PAIRS:
         return f"only {count} {unit}{'s' * (count != 1)}: {LEAST_PAIRS} or more can tell"
-    between = f"time {100 * (low - 1):+.2f} % to {100 * (high - 1):+.2f} %"
+    first, last = (low, high) if quantity == TIME else (1 / high, 1 / max(low, 1 / math.exp(MAX_LOG)))
+    between = f"{quantity} {100 * (first - 1):+.2f} % to {100 * (last - 1):+.2f} %"
     allowed = f"the margin of {100 * margin:g} %"
     if verdict in (FASTER, SLOWER):
         return f"{between}: all of it beyond {allowed}"

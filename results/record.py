@@ -9,9 +9,10 @@ Schema history
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 SCHEMA = 1
@@ -183,54 +184,42 @@ class Record:
             RecordError: a required key is missing, a value has the wrong type, a time or a count cannot be one
                 (negative, not finite, text), or two values contradict each other.
         """
-        record = cls(
-            op=_read(data, "op", _text, required=True),
-            provider=_read(data, "provider", _text, required=True),
-            dtype=_read(data, "dtype", _one_of(DTYPES), required=True),
-            shape=_read(data, "shape", _extents, required=True),
-            case=_read(data, "case", _text, required=True),
-            status=_read(data, "status", _one_of(STATUSES), required=True),
-            reason=_read(data, "reason", _text),
-            options=_read(data, "options", _mapping) or {},
-            flops=_read(data, "flops", _whole),
-            bytes_read=_read(data, "bytes_read", _whole),
-            bytes_written=_read(data, "bytes_written", _whole),
-            samples_s=_read(data, "samples_s", _times) or (),
-            launches_per_sample=_read(data, "launches_per_sample", _whole),
-            method=_read(data, "method", _one_of(METHODS)),
-            cache=_read(data, "cache", _one_of(CACHE_STATES)),
-            copies=_read(data, "copies", _whole),
-            fill=_read(data, "fill", _text),
-            median_s=_read(data, "median_s", _time),
-            ci95_s=_read(data, "ci95_s", _interval),
-            converged=_read(data, "converged", _truth),
-            warm_median_s=_read(data, "warm_median_s", _time),
-            outliers=_read(data, "outliers", _whole),
-            settled=_read(data, "settled", _truth),
-            host_latency_s=_read(data, "host_latency_s", _time),
-            first_call_s=_read(data, "first_call_s", _time),
-            flags=_read(data, "flags", _texts) or (),
-            flag_reasons=_read(data, "flag_reasons", _mapping) or {},
-            telemetry=_read(data, "telemetry", _mapping) or {},
-            verified=_read(data, "verified", _mapping) or {},
-            source_sha256=_read(data, "source_sha256", _text),
-            compiled=_read(data, "compiled", _mapping),
-            extra=_unknown(cls, data),
-        )
-        _refuse_contradictions(record, data)
-        return record
+        return cls(**checked_fields(data), extra=_unknown(cls, data))
 
 
-def _refuse_contradictions(record: Record, data: Mapping[str, Any]) -> None:
+def checked_fields(data: Mapping[str, Any], names: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return the values of a record line by field, without those that are absent or null.
+
+    Args:
+        data: the JSON object of the line.
+        names: fields to look at, `status`, `median_s` and `samples_s` among them; None for all.
+
+    Raises:
+        RecordError: as `Record.from_dict`, of these fields.
+    """
+    values = {}
+    for key in _FIELDS if names is None else names:
+        value = data.get(key)
+        if value is None:
+            if key in _REQUIRED:
+                raise RecordError(f"'{key}' is missing")
+            continue
+        values[key] = _checked(key, value, _FIELDS[key])
+    _refuse_contradictions(values, data)
+    return values
+
+
+def _refuse_contradictions(values: Mapping[str, Any], data: Mapping[str, Any]) -> None:
     """Refuse values each of which can be, but not both."""
-    if record.status == "ok" and record.median_s is None:
+    median_s, samples_s = values.get("median_s"), values.get("samples_s")
+    if values["status"] == "ok" and median_s is None:
         raise RecordError("'median_s' is missing although 'status' is 'ok'")
-    if record.status == "ok" and data.get("samples_s") == []:
+    if values["status"] == "ok" and data.get("samples_s") == []:
         raise RecordError("'samples_s' is empty although 'status' is 'ok'")
-    if record.samples_s and record.median_s is not None:
-        low, high = min(record.samples_s), max(record.samples_s)
-        if not low * (1 - ROUNDING) <= record.median_s <= high * (1 + ROUNDING):
-            raise RecordError(f"'median_s' must lie within 'samples_s', {low:g} to {high:g}, found {record.median_s:g}")
+    if samples_s and median_s is not None:
+        low, high = min(samples_s), max(samples_s)
+        if not low * (1 - ROUNDING) <= median_s <= high * (1 + ROUNDING):
+            raise RecordError(f"'median_s' must lie within 'samples_s', {low:g} to {high:g}, found {median_s:g}")
 
 
 def _known(line: Environment | Record) -> dict[str, Any]:
@@ -240,8 +229,13 @@ def _known(line: Environment | Record) -> dict[str, Any]:
 
 
 def _unknown(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    known = {f.name for f in fields(cls)} - {"extra"} | {"kind"}
-    return {key: value for key, value in data.items() if key not in known}
+    known = _known_keys(cls)
+    return {} if data.keys() <= known else {key: value for key, value in data.items() if key not in known}
+
+
+@cache
+def _known_keys(cls: type) -> frozenset[str]:
+    return frozenset({f.name for f in fields(cls)} - {"extra"} | {"kind"})
 
 
 def _read(data: Mapping[str, Any], key: str, check: Any, required: bool = False) -> Any:
@@ -251,6 +245,10 @@ def _read(data: Mapping[str, Any], key: str, check: Any, required: bool = False)
         if required:
             raise RecordError(f"'{key}' is missing")
         return None
+    return _checked(key, value, check)
+
+
+def _checked(key: str, value: Any, check: Any) -> Any:
     try:
         return check(value)
     except (TypeError, ValueError) as error:
@@ -327,6 +325,9 @@ def _time(value: Any) -> float:
 def _times(value: Any) -> tuple[float, ...]:
     if not isinstance(value, list):
         raise TypeError("a list of times")
+    # Almost every line has floats alone, which need no look at each of them; a NaN shows in their sum.
+    if set(map(type, value)) == {float} and min(value) >= MIN_TIME_S and max(value) <= MAX_TIME_S and sum(value) > 0:
+        return tuple(value)
     try:
         return tuple(_time(item) for item in value)
     except TypeError:
@@ -349,3 +350,41 @@ def _one_of(words: tuple[str, ...]) -> Any:
         return str(value)
 
     return check
+
+
+_FIELDS: dict[str, Any] = {
+    "op": _text,
+    "provider": _text,
+    "dtype": _one_of(DTYPES),
+    "shape": _extents,
+    "case": _text,
+    "status": _one_of(STATUSES),
+    "reason": _text,
+    "options": _mapping,
+    "flops": _whole,
+    "bytes_read": _whole,
+    "bytes_written": _whole,
+    "samples_s": _times,
+    "launches_per_sample": _whole,
+    "method": _one_of(METHODS),
+    "cache": _one_of(CACHE_STATES),
+    "copies": _whole,
+    "fill": _text,
+    "median_s": _time,
+    "ci95_s": _interval,
+    "converged": _truth,
+    "warm_median_s": _time,
+    "outliers": _whole,
+    "settled": _truth,
+    "host_latency_s": _time,
+    "first_call_s": _time,
+    "flags": _texts,
+    "flag_reasons": _mapping,
+    "telemetry": _mapping,
+    "verified": _mapping,
+    "source_sha256": _text,
+    "compiled": _mapping,
+}
+"""What each field of a record must be, in the order in which they are looked at."""
+
+_REQUIRED = frozenset({"op", "provider", "dtype", "shape", "case", "status"})

@@ -7,18 +7,21 @@ none is dropped in silence.
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from results.record import Environment, Record, RecordError
+
+T = TypeVar("T")
 
 MAX_FILE_BYTES = 2 * 1024**3
 """A run of a million records with a hundred samples each is about this long; more is no run file."""
@@ -79,15 +82,37 @@ def load_run(path: Path | str) -> Run:
         RunFileError: the file is missing, empty, no regular file, binary, of a newer schema, or does not start with
             the environment of a run.
     """
+    environment, records, notes, problems = scan_run(path, Record.from_dict)
+    return Run(Path(path), environment, tuple(records), notes, problems)
+
+
+def scan_run(
+    path: Path | str, take: Callable[[dict[str, Any]], T | None]
+) -> tuple[Environment, list[T], tuple[str, ...], tuple[str, ...]]:
+    """Read a run file, keeping of each record only what is taken from it.
+
+    Args:
+        path: the run file.
+        take: is given the JSON object of a record line and returns what to keep, None for nothing; where it raises
+            RecordError, the line becomes a problem.
+
+    Returns:
+        The environment, what was kept of each record, and notes and problems as of `Run`.
+
+    Raises:
+        RunFileError: as `load_run`.
+    """
     path = Path(path)
-    records: list[Record] = []
+    kept: list[T] = []
     notes: list[str] = []
     problems: list[str] = []
-    with _opened(path) as file:
+    with _opened(path) as file, _without_collector():
         environment = _environment(path, file)
         for number, raw in _lines(file):
             try:
-                records.append(Record.from_dict(_object(raw, kind="record")))
+                taken = take(_object(raw, kind="record"))
+                if taken is not None:
+                    kept.append(taken)
             except _NotJsonError as error:
                 is_last = not file.peek(1)
                 if is_last and _looks_torn(raw):
@@ -96,7 +121,19 @@ def load_run(path: Path | str) -> Run:
                     problems.append(f"{path}:{number}: {error}")
             except RecordError as error:
                 problems.append(f"{path}:{number}: {error}")
-    return Run(path, environment, tuple(records), tuple(notes), tuple(problems))
+    return environment, kept, tuple(notes), tuple(problems)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Pause the search for cycles: JSON has none, and a look at all that is kept, again and again, doubles the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def read_head(path: Path) -> tuple[Environment, int]:

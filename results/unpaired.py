@@ -6,7 +6,6 @@ each side was measured in several windows, such as processes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from results.comparison import (
     DEFAULT_MARGIN,
     LEAST_PAIRS,
     SMALL_T_975,
+    TIME,
     UNKNOWN,
     Comparison,
     check_margin,
@@ -24,7 +24,7 @@ from results.comparison import (
 from results.stats import LogMedians, log_medians, student_t_975
 
 if TYPE_CHECKING:
-    from numpy import float64
+    from numpy import float64, int64
     from numpy.typing import NDArray
 
 
@@ -73,7 +73,10 @@ Windows = Sequence["NDArray[float64]"]
 
 
 def compare_many(
-    rows: Sequence[tuple[Windows, Windows]], margin: float = DEFAULT_MARGIN, factors: Sequence[float] | None = None
+    rows: Sequence[tuple[Windows, Windows]],
+    margin: float = DEFAULT_MARGIN,
+    factors: Sequence[float] | None = None,
+    quantity: str = TIME,
 ) -> list[Comparison]:
     """Return `compare_windows` of many rows at once: a hundred thousand in a few seconds.
 
@@ -81,6 +84,7 @@ def compare_many(
         rows: windows of the baseline and of the candidate, at least one each.
         margin: change of the time, as a fraction, that does not matter.
         factors: for each row, by what its ratio is to be multiplied: 2 where the candidate did half the work.
+        quantity: what the reasons speak of, see `judged`.
 
     Raises:
         ValueError: the margin is no fraction from 0 up, a side has no windows, or a window has no times.
@@ -90,75 +94,87 @@ def compare_many(
         samples within, Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013.
     """
     check_margin(margin)
-    medians = log_medians([times_s for row in rows for side in row for times_s in side])
-    compared, start = [], 0
-    for place, (baseline, candidate) in enumerate(rows):
-        middle, end = start + len(baseline), start + len(baseline) + len(candidate)
-        shift = math.log(factors[place]) if factors else 0.0
-        samples = min(sum(map(len, baseline)), sum(map(len, candidate)))
-        compared.append(_difference(_side(medians, start, middle), _side(medians, middle, end), shift, samples, margin))
-        start = end
-    return compared
+    import numpy as np
+
+    counts = np.array([(len(baseline), len(candidate)) for baseline, candidate in rows], dtype=np.int64).reshape(-1, 2)
+    if not counts.all():
+        raise ValueError("there are no windows to compare")
+    if not rows:
+        return []
+    windows = [times_s for row in rows for side in row for times_s in side]
+    starts = np.concatenate(([0], np.cumsum(counts.ravel())[:-1]))
+    samples = np.add.reduceat([len(times_s) for times_s in windows], starts).reshape(-1, 2).min(axis=1)
+    ends, degrees = _differences(_sides(log_medians(windows), starts, counts.ravel()))
+    shift = np.log(factors) if factors is not None else np.zeros(len(rows))
+    lines = np.vstack([ends + shift, degrees]).T.tolist()
+    compared = [
+        judged(center, low, high, degrees_of_row, count, margin, quantity=quantity)
+        for (center, low, high, degrees_of_row), count in zip(lines, samples.tolist(), strict=True)
+    ]
+    # The range of a few samples is no interval of 95 %.
+    return [replace(row, ci95=UNKNOWN) if row.pairs < LEAST_PAIRS else row for row in compared]
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One side of a comparison, in logarithms."""
+@dataclass(frozen=True)
+class _Sides:
+    """Both sides of every row, in logarithms: a column of baselines, a column of candidates."""
 
-    center: float
-    below: float
+    center: NDArray[float64]
+    below: NDArray[float64]
     """How far the 95 % interval reaches below the center, by the scatter within the windows."""
-    above: float
-    degrees: float
-    windows: int
-    squares: float
+    above: NDArray[float64]
+    degrees: NDArray[float64]
+    windows: NDArray[float64]
+    squares: NDArray[float64]
     """Sum of the squared deviations of the windows from their center."""
 
-    def variance_of_mean(self) -> float:
-        """Return the squared standard error behind the interval."""
-        return ((self.below + self.above) / 2 / student_t_975(self.degrees)) ** 2
+
+def _sides(medians: LogMedians, starts: NDArray[int64], counts: NDArray[int64]) -> _Sides:
+    """Return the mean of the windows of each side; those of one side lie together, from its start on."""
+    import numpy as np
+
+    def total(values: NDArray[float64]) -> NDArray[float64]:
+        summed: NDArray[float64] = np.add.reduceat(values, starts)
+        return summed
+
+    center = total(medians.center) / counts
+    below = np.sqrt(total((medians.center - medians.low) ** 2)) / counts
+    above = np.sqrt(total((medians.high - medians.center) ** 2)) / counts
+    squares = total((medians.center - np.repeat(center, counts)) ** 2)
+    columns = (center, below, above, total(medians.degrees), counts.astype(np.float64), squares)
+    return _Sides(*(column.reshape(-1, 2) for column in columns))
 
 
-def _side(medians: LogMedians, start: int, end: int) -> _Side:
-    count = end - start
-    if not count:
-        raise ValueError("there are no windows to compare")
-    centers = medians.center[start:end].tolist()
-    center = math.fsum(centers) / count
-    below = math.hypot(*(medians.center[start:end] - medians.low[start:end]).tolist()) / count
-    above = math.hypot(*(medians.high[start:end] - medians.center[start:end]).tolist()) / count
-    squares = math.fsum((value - center) ** 2 for value in centers)
-    return _Side(center, below, above, math.fsum(medians.degrees[start:end].tolist()), count, squares)
+def _differences(sides: _Sides) -> tuple[NDArray[float64], NDArray[float64]]:
+    """Return candidate less baseline of each row, as three lines (center, low, high), and its degrees of freedom."""
+    import numpy as np
+
+    center = sides.center[:, 1] - sides.center[:, 0]
+    below, above, degrees = _within(sides)
+    repeated = sides.windows.sum(axis=1) - 2
+    known = np.maximum(repeated, 1)
+    deviate = np.select([known == count for count in SMALL_T_975], list(SMALL_T_975.values()), student_t_975(known))
+    spread = np.sqrt(sides.squares.sum(axis=1) / known)
+    between = deviate * spread * np.sqrt((1 / sides.windows).sum(axis=1))
+    degrees = np.where(between > np.minimum(below, above), known, degrees)
+    ends = (center, center - np.maximum(below, between), center + np.maximum(above, between))
+    return np.stack(ends), degrees
 
 
-def _difference(baseline: _Side, candidate: _Side, shift: float, samples: int, margin: float) -> Comparison:
-    """Return what the difference of two sides means, with `shift` added to it."""
-    center = candidate.center - baseline.center + shift
-    if samples < LEAST_PAIRS:  # their range is no interval of 95 %
-        return replace(judged(center, center, center, 1.0, samples, margin), ci95=UNKNOWN)
-    below, above, degrees = _within(baseline, candidate)
-    repeated = baseline.windows + candidate.windows - 2
-    if repeated:
-        spread = math.sqrt((baseline.squares + candidate.squares) / repeated)
-        deviate = SMALL_T_975.get(repeated) or student_t_975(repeated)
-        between = deviate * spread * math.sqrt(1 / baseline.windows + 1 / candidate.windows)
-        if between > min(below, above):
-            below, above, degrees = max(below, between), max(above, between), repeated
-    return judged(center, center - below, center + above, degrees, samples, margin)
-
-
-def _within(baseline: _Side, candidate: _Side) -> tuple[float, float, float]:
-    """Return how far the interval reaches below and above by the scatter within the windows, and degrees of freedom.
+def _within(sides: _Sides) -> tuple[NDArray[float64], NDArray[float64], NDArray[float64]]:
+    """Return how far each interval reaches below and above by the scatter within the windows, and degrees of freedom.
 
     Source: the degrees of freedom of a difference, Welch, The generalization of Student's problem when several
         different population variances are involved, Biometrika 34 (1947) 28.
     """
-    first, second = baseline.variance_of_mean(), candidate.variance_of_mean()
-    if not first + second:
-        return 0.0, 0.0, baseline.degrees + candidate.degrees
-    degrees = (first + second) ** 2 / (first**2 / baseline.degrees + second**2 / candidate.degrees)
-    together = student_t_975(degrees)
-    base, other = (together / student_t_975(side.degrees) for side in (baseline, candidate))
-    below = math.hypot(other * candidate.below, base * baseline.above)
-    above = math.hypot(other * candidate.above, base * baseline.below)
-    return below, above, degrees
+    import numpy as np
+
+    deviate = student_t_975(sides.degrees)
+    variance = ((sides.below + sides.above) / 2 / deviate) ** 2
+    total = variance.sum(axis=1)
+    # Where nothing scatters, any degrees of freedom do.
+    welch = total**2 / np.maximum((variance**2 / sides.degrees).sum(axis=1), np.finfo(np.float64).tiny)
+    degrees = np.where(total > 0, np.maximum(welch, 1), sides.degrees.sum(axis=1))
+    scale = student_t_975(degrees)[:, None] / deviate
+    below, above = scale * sides.below, scale * sides.above
+    return np.hypot(below[:, 1], above[:, 0]), np.hypot(above[:, 1], below[:, 0]), degrees

@@ -1,0 +1,240 @@
+"""Runs as a comparison needs them: of each record little, so that two of a hundred thousand fit in little memory.
+
+What is kept is checked as it is for a `Record`; what is not, such as how the result was verified, is only known to be
+JSON.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from results.judge import judged
+from results.record import Environment, Record, checked_fields
+from results.runfile import RunFileError, scan_run
+
+NEEDED = (
+    *("op", "provider", "dtype", "shape", "case", "status", "reason", "options", "flops", "bytes_read"),
+    *("bytes_written", "samples_s", "method", "cache", "fill", "median_s", "ci95_s", "telemetry"),
+)
+"""Fields of a record that are looked at."""
+
+PARALLEL_BYTES = 20_000_000
+"""Length of two files together from which on a second process, which takes a fifth of a second to start, pays."""
+
+MAX_CLOCK_HZ = 1e12
+"""No clock of a GPU is faster; more is a reading that is none."""
+
+PROCESS = "process"
+"""Key, among the options or the telemetry of a record, of the process that measured it."""
+
+
+class Measured(NamedTuple):
+    """One record, as far as a comparison needs it."""
+
+    op: str
+    dtype: str
+    case: str
+    shape: str
+    options: str
+    fill: str | None
+    cache: str | None
+    provider: str
+    process: str | None
+    """Which of several processes measured it; None where it was one."""
+    status: str
+    reason: str | None
+    method: str | None
+    flops: int | None
+    bytes_read: int | None
+    bytes_written: int | None
+    median_s: float | None
+    ci95_s: tuple[float, float] | None
+    sm_clock_hz: float | None
+    samples: bytes
+    """The samples as 64-bit floats, seconds; empty where none were kept."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which records to read; an empty set wants all."""
+
+    ops: frozenset[str] = frozenset()
+    dtypes: frozenset[str] = frozenset()
+    cases: frozenset[str] = frozenset()
+    providers: frozenset[str] = frozenset()
+
+    def has(self, record: Mapping[str, Any]) -> bool:
+        """Return whether the fields of a record are among those wanted."""
+        return (
+            (not self.ops or record["op"] in self.ops)
+            and (not self.dtypes or record["dtype"] in self.dtypes)
+            and (not self.cases or record["case"] in self.cases)
+            and (not self.providers or record["provider"] in self.providers)
+        )
+
+
+EVERYTHING = Wanted()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One run, as far as a comparison needs it."""
+
+    path: Path
+    environment: Environment
+    measured: tuple[Measured, ...]
+    notes: tuple[str, ...]
+    problems: tuple[str, ...]
+    peaks: Mapping[str, float]
+    """FLOP/s that are an MFU of 1, by dtype; without those that no peak is known of."""
+    bandwidths: Mapping[tuple[str, float], float]
+    """Bytes/s that are an MBU of 1, by dtype and share of reads."""
+
+    def mfu(self, measured: Measured) -> float | None:
+        """Return the MFU of a record of this run, None where a count or the peak is not known."""
+        peak = self.peaks.get(measured.dtype)
+        return measured.flops / measured.median_s / peak if peak and measured.flops and measured.median_s else None
+
+    def mbu(self, measured: Measured) -> float | None:
+        """Return the MBU of a record of this run, None where a count or the bandwidth is not known."""
+        share = read_share(measured.bytes_read, measured.bytes_written)
+        bandwidth = None if share is None else self.bandwidths.get((measured.dtype, share))
+        moved = (measured.bytes_read or 0) + (measured.bytes_written or 0)
+        return moved / measured.median_s / bandwidth if bandwidth and measured.median_s else None
+
+
+def read_share(bytes_read: int | None, bytes_written: int | None) -> float | None:
+    """Return the share of reads in all bytes; None where they are not known or none."""
+    if bytes_read is None or bytes_written is None or not bytes_read + bytes_written:
+        return None
+    return bytes_read / (bytes_read + bytes_written)
+
+
+def load(path: Path, wanted: Wanted = EVERYTHING, with_bandwidths: bool = False) -> Loaded:
+    """Read one run.
+
+    Args:
+        path: the run file.
+        wanted: the records to keep.
+        with_bandwidths: whether `bandwidths` are to be known; they are looked up for each mix of reads and writes.
+
+    Raises:
+        RunFileError: as `load_run`.
+    """
+    by_dtype: dict[str, Record] = {}
+    by_mix: dict[tuple[str, float], Record] = {}
+
+    def take(data: dict[str, Any]) -> Measured | None:
+        values = checked_fields(data, NEEDED)
+        if not wanted.has(values):
+            return None
+        if values["status"] == "ok":
+            if values["dtype"] not in by_dtype and values.get("flops"):
+                by_dtype[values["dtype"]] = Record.from_dict(data)
+            share = read_share(values.get("bytes_read"), values.get("bytes_written")) if with_bandwidths else None
+            if share is not None and (values["dtype"], share) not in by_mix:
+                by_mix[values["dtype"], share] = Record.from_dict(data)
+        return _measured(values, data)
+
+    environment, measured, notes, problems = scan_run(path, take)
+    ceiling_of = partial(_ceilings, environment)
+    peaks = ceiling_of(by_dtype, "flops_per_s", "mfu")
+    return Loaded(path, environment, tuple(measured), notes, problems, peaks, ceiling_of(by_mix, "bytes_per_s", "mbu"))
+
+
+def load_both(
+    first: Path, second: Path, wanted: Wanted = EVERYTHING, with_bandwidths: bool = False
+) -> tuple[Loaded, Loaded]:
+    """Read two runs, long ones side by side in two processes. Arguments and errors as of `load`."""
+    read = partial(load, wanted=wanted, with_bandwidths=with_bandwidths)
+    if _size(first) + _size(second) < PARALLEL_BYTES or len(os.sched_getaffinity(0)) < 2:
+        return read(first), read(second)
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
+    try:
+        # A new interpreter: a copy of this one could hold a lock of one of its threads.
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            other = pool.submit(_load_or_error, read, second)
+            loaded, found = read(first), other.result()
+    except (OSError, BrokenProcessPool):  # where no second process may be started, one reads both
+        return read(first), read(second)
+    if isinstance(found, str):
+        raise RunFileError(found)
+    return loaded, replace(found, measured=tuple(map(Measured._make, found.measured)))
+
+
+def _load_or_error(read: Callable[[Path], Loaded], path: Path) -> Loaded | str:
+    """Return a run with its records as plain tuples, which travel between processes three times as fast."""
+    try:
+        loaded = read(path)
+    except RunFileError as error:
+        return str(error)
+    return replace(loaded, measured=tuple(map(tuple, loaded.measured)))  # type: ignore[arg-type]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except (OSError, ValueError):
+        return 0
+
+
+def _ceilings(environment: Environment, records: Mapping[Any, Record], rate: str, share: str) -> dict[Any, float]:
+    """Return the rate at which a share of the machine would be 1, from one judged record of each kind.
+
+    A share is in proportion to its rate, so that one judgment tells that of all records of the kind.
+    """
+    scores = judged(environment, records.values())
+    return {
+        kind: score[rate] / score[share]
+        for kind, score in zip(records, scores, strict=True)
+        if score[rate] and score[share]
+    }
+
+
+def _measured(values: Mapping[str, Any], data: Mapping[str, Any]) -> Measured:
+    from array import array
+
+    options, telemetry = values.get("options") or {}, values.get("telemetry") or {}
+    process = next((part[PROCESS] for part in (options, telemetry, data) if part.get(PROCESS) is not None), None)
+    clock = telemetry.get("sm_clock_hz")
+    return Measured(
+        op=values["op"],
+        dtype=values["dtype"],
+        case=values["case"],
+        shape=_text(values["shape"]),
+        options=_text(options),
+        fill=values.get("fill"),
+        cache=values.get("cache"),
+        provider=values["provider"],
+        process=None if process is None else str(process),
+        status=values["status"],
+        reason=values.get("reason"),
+        method=values.get("method"),
+        flops=values.get("flops"),
+        bytes_read=values.get("bytes_read"),
+        bytes_written=values.get("bytes_written"),
+        median_s=values.get("median_s"),
+        ci95_s=values.get("ci95_s"),
+        sm_clock_hz=float(clock) if isinstance(clock, int | float) and 0 < clock < MAX_CLOCK_HZ else None,
+        samples=array("d", values.get("samples_s", ())).tobytes(),
+    )
+
+
+def _text(values: Mapping[str, Any]) -> str:
+    """Return names and values as one text that does not depend on their order, without the process."""
+    return " ".join([f"{name}={values[name]}" for name in sorted(values) if name != PROCESS])
+
+
+def windows(measured: Sequence[Measured]) -> list[Any]:
+    """Return the samples of each record, seconds; of one that kept none, its median alone."""
+    import numpy as np
+
+    return [np.frombuffer(one.samples) if one.samples else np.array([one.median_s]) for one in measured]
