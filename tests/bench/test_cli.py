@@ -299,7 +299,7 @@ def test_output_names_a_folder_or_an_empty_file(capsys, tmp_path):
 
 
 def test_a_run_that_is_shown_again_was_kept_under_its_device(capsys, runs):
-    assert commands.here("matvec", "--shape", "16") == 0
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16") == 0
     (saved,) = commands.run_files(runs)
     environment = load_run(saved).environment
     assert saved.parent == runs / environment.device["slug"]

@@ -180,7 +180,7 @@ def test_what_comes_after_the_budget_is_skipped(capsys, runs, monkeypatch):
         return measured(self, *arguments)
 
     monkeypatch.setattr(runner.Runner, "_measure", slowly)
-    assert commands.here("matvec", "--shape", "16,32,48", "--budget", "0.4") == 0
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48", "--budget", "0.4") == 0
     assert [row[3:] for row in statuses(runs)] == [
         ("ok", None),
         ("skipped", "the budget of 0.4 s is spent"),

@@ -76,7 +76,7 @@ def test_each_record_is_on_the_disk_before_the_next_row_starts(runs, monkeypatch
         return measure(self, row)
 
     monkeypatch.setattr(runner.Runner, "measure", counting)
-    assert commands.here("matvec", "--shape", "16,32,48,64") == 0
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48,64") == 0
     assert on_disk == [0, 1, 2, 3]
 
 
@@ -116,7 +116,7 @@ def interrupt_in_row(monkeypatch, number):
 
 def test_json_of_an_interrupted_run_is_whole(capsys, runs, monkeypatch):
     interrupt_in_row(monkeypatch, 2)
-    assert commands.here("matvec", "--shape", "16,32,48,64", "--format", "json") == 130
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48,64", "--format", "json") == 130
     document = json.loads(capsys.readouterr().out)
     assert [record["case"] for record in document["records"]] == ["16x16", "32x32"]
     (saved,) = commands.run_files(runs)
@@ -125,13 +125,13 @@ def test_json_of_an_interrupted_run_is_whole(capsys, runs, monkeypatch):
 
 def test_an_interrupted_run_is_still_drawn(capsys, runs, tmp_path, monkeypatch):
     interrupt_in_row(monkeypatch, 1)
-    assert commands.here("matvec", "--shape", "16,32", "--plot", tmp_path / "a.svg") == 130
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--plot", tmp_path / "a.svg") == 130
     assert (tmp_path / "a.svg").stat().st_size > 0
 
 
 def test_an_interruption_in_the_first_row_is_no_error(capsys, runs, tmp_path, monkeypatch):
     interrupt_in_row(monkeypatch, 0)
-    assert commands.here("matvec", "--shape", "16,32", "--plot", tmp_path / "a.svg") == 130
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--plot", tmp_path / "a.svg") == 130
     out, err = capsys.readouterr()
     assert "no measurement was finished" in out
     assert err.splitlines()[-1] == "interrupted: what was finished is kept"
@@ -145,7 +145,7 @@ def test_a_wrong_result_before_the_interruption_does_not_hide_it(capsys, monkeyp
         return runner.blank_record(row.op, row.case, row.provider, self._settings)
 
     monkeypatch.setattr(runner.Runner, "measure", measure)
-    assert commands.here("matvec", "--shape", "16,32", "--no-save") == 130
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--no-save") == 130
 
 
 def test_ctrl_c_while_calibrating_is_one_line_and_leaves_no_run(capsys, runs, monkeypatch):
@@ -153,7 +153,7 @@ def test_ctrl_c_while_calibrating_is_one_line_and_leaves_no_run(capsys, runs, mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(calibrate.MeasuredCeilings, "complete", interrupted)
-    assert commands.here("matvec", "--shape", "16") == 130
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16") == 130
     assert capsys.readouterr() == ("", "python -m bench.matvec: error: interrupted\n")
     assert commands.run_files(runs) == []
 
@@ -201,7 +201,7 @@ def test_ctrl_c_that_is_ignored_stays_so(runs):
 
 
 def start_many_rows_ignoring_interrupts():
-    command = f"trap '' INT; exec {sys.executable} -m bench.matvec --shape 16,32,48,64 --device cpu"
+    command = f"trap '' INT; exec {sys.executable} -m bench.matvec --op matvec --shape 16,32,48,64 --device cpu"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(["sh", "-c", command], cwd=commands.ROOT, start_new_session=True, **pipes)
 
@@ -237,7 +237,7 @@ def test_handlers_follow_one_another_and_respect_those_of_others():
 
 @pytest.mark.usefixtures("handler")
 def test_a_command_called_by_a_program_leaves_its_handlers_alone(capsys):
-    assert commands.here("matvec", "--shape", "16", "--no-save") == 0
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16", "--no-save") == 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -245,7 +245,7 @@ def test_a_command_called_by_a_program_leaves_its_handlers_alone(capsys):
 
 
 def test_two_runs_at_once_write_two_whole_files(runs):
-    words = ("--shape", "16:64:16", "--dtype", "fp32", "-q", "--device", "cpu")
+    words = ("--op", "matvec", "--shape", "16:64:16", "--dtype", "fp32", "-q", "--device", "cpu")
     processes = [commands.start(f"bench.{family}", *words) for family in ("matvec", "matvec")]
     outputs = [commands.finish(process) for process in processes]
     assert [code for code, *_ in outputs] == [0, 0]
@@ -260,7 +260,7 @@ def test_two_runs_at_once_write_two_whole_files(runs):
 
 def test_two_runs_at_once_into_one_file_are_one_run_and_one_refusal(runs, tmp_path):
     path = tmp_path / "both.jsonl"
-    words = ("--shape", "16:64:16", "--dtype", "fp32", "-q", "--device", "cpu", "--output", str(path))
+    words = ("--op", "matvec", "--shape", "16:64:16", "--dtype", "fp32", "-q", "--device", "cpu", "--output", str(path))
     processes = [commands.start("bench.matvec", *words) for _ in range(2)]
     outputs = [commands.finish(process) for process in processes]
     (refused,) = [err for code, _, err in outputs if code == 2]
@@ -286,6 +286,6 @@ def test_two_first_runs_at_once_both_keep_ceilings_that_can_be_read(capsys, runs
     monkeypatch.setattr(calibrate, "MATMUL_SIZES", (32,))
     monkeypatch.setattr(calibrate, "ARRAY_BYTES", (2**20, 2**20))
     kept.unlink()
-    assert commands.here("matvec", "--shape", "16", "--no-save") == 0
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16", "--no-save") == 0
     assert saves == [json.loads(whole)["identity"]]
     assert [path.name for path in kept.parent.iterdir()] == [kept.name]
