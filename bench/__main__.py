@@ -8,10 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.harness import calibrate_command, doctor, suite
+from bench.harness import calibrate_command, compare, doctor, suite
 from bench.harness.arguments import Parser, UsageError
 from bench.harness.cli import guarded
-from bench.harness.op import Op
+from bench.harness.op import Op, Option
 from bench.harness.table import OutputError, console_of, print_out
 
 EPILOG = """\
@@ -28,6 +28,13 @@ def families() -> dict[str, tuple[Op, ...]]:
         if ops:
             found[path.stem] = ops
     return found
+
+
+def options_of(families: Mapping[str, tuple[Op, ...]]) -> list[Option]:
+    """Return the options that only one family has, of all of them."""
+    return [
+        option for family in families for option in getattr(importlib.import_module(f"bench.{family}"), "OPTIONS", ())
+    ]
 
 
 def print_list(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
@@ -68,13 +75,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    found = families()
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     listing = commands.add_parser("list", help="the operations that can be measured, with their commands")
     listing.set_defaults(run=print_list)
     suite.add_parser(commands)
+    compare.add_parser(commands, options_of(found))
     calibrate_command.add_parser(commands)
     doctor.add_parser(commands)
-    return guarded(parser, lambda args: int(args.run(args, families(), argv)), argv)
+    return guarded(parser, lambda args: int(args.run(args, found, argv)), argv)
 
 
 if __name__ == "__main__":

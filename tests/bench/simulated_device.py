@@ -62,13 +62,21 @@ class SimulatedDevice:
     def now(self):
         return self.seconds
 
-    def sample(self):
-        """Work for one sample and return its time as the device's clock tells it, seconds."""
+    def sample(self, times=1.0):
+        """Work for one sample, `times` as long, and return its time as the device's clock tells it, seconds."""
         before = self.seconds
-        self.seconds += self.launches_per_sample * self._launch_now_s() * math.exp(self.noise * self._next_normal())
+        launch_s = times * self._launch_now_s() * math.exp(self.noise * self._next_normal())
+        self.seconds += self.launches_per_sample * launch_s
         if not self.tick_s:
             return self.seconds - before
         return (math.floor(self.seconds / self.tick_s) - math.floor(before / self.tick_s)) * self.tick_s
+
+    def load(self, times=1.0):
+        """Return one of several works that take turns on this device, slower by so many times; `sample` is the first.
+
+        All share the clock, the drift and the noise, whose correlation goes on from one turn to the next.
+        """
+        return SimulatedLoad(self, times)
 
     def _launch_now_s(self):
         is_warm = self.cache == "warm" or self.is_falsely_cold
@@ -113,3 +121,15 @@ class SimulatedDevice:
             self._uniform = iter(self._random.random(DRAWS).tolist())
             draw = next(self._uniform)
         return draw
+
+
+@dataclass
+class SimulatedLoad:
+    """One of several works on a simulated device; takes turns as a provider does."""
+
+    device: SimulatedDevice
+    times: float = 1.0
+
+    def slot(self):
+        """Return the samples of one turn, seconds per launch: one, as on a CPU."""
+        return (self.device.sample(self.times) / self.device.launches_per_sample,)

@@ -1,0 +1,387 @@
+"""`python -m bench compare`: which of several providers is faster, measured side by side, with a verdict."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.arguments import FORMATS, UsageError, add_list, make_cases, number, path
+from bench.harness.compare_rounds import MOST_ROUNDS
+from bench.harness.interrupt import INTERRUPTED, raise_when_interrupted
+from bench.harness.op import Case, Op, Option
+from results.compare_command import margin
+from results.comparison import DEFAULT_MARGIN, LEAST_PAIRS
+
+if TYPE_CHECKING:
+    from bench.harness.device import Device
+    from bench.harness.runner import Settings
+    from bench.harness.session import Session
+    from bench.harness.table import Progress
+    from results.compare import Compared
+    from results.record import Environment
+    from roofline.ceilings import Ceilings
+
+CASE_S = 10.0
+"""Time of the rounds of one case where no budget is given: some thousand rounds of two short kernels."""
+
+MOST_PROCESSES = 100
+
+DESCRIPTION = """\
+Is one provider faster than another? All providers of a case take turns, in random order, in hundreds of rounds, so that
+whatever the machine does meanwhile meets all of them. The ratio is taken within each round.
+
+verdicts, of the candidate's time over the baseline's:
+  FASTER, SLOWER   the whole 95 % interval is beyond the margin, also among all rows of the table (Holm)
+  SAME             the whole interval is within the margin
+  UNSURE           neither; the reason says what would tell
+
+A comparison ends as soon as its verdicts are clear, else after 10 s a case, or with --budget. It looks again and again,
+so its interval is wider than that of a fixed count of rounds (--rounds). Each provider is verified before and after.
+
+A provider that is named twice is compared with itself, as NAME and NAME#2: that must come out as SAME."""
+
+EPILOG = """\
+exit codes: 0 ok; 1 a confirmed regression, or a wrong result; 2 usage; 3 no such device; 130 interrupted
+
+examples:
+  python -m bench compare --op gelu --provider torch,torch-compile --size 64MiB
+  python -m bench compare --op matmul --dtype bf16 --shape 512,1024 --provider torch,torch   against itself
+  python -m bench compare --op gelu --provider triton-v1,triton-v2 --baseline torch --format md
+  python -m bench compare --op softmax --provider torch,torch-compile --processes 3 --fail-on unsure"""
+
+
+def add_parser(commands: Any, options: Sequence[Option]) -> None:
+    """Add the command to `python -m bench`; `options` are those that only one family has."""
+    parser = commands.add_parser(
+        "compare",
+        help="which provider is faster, measured side by side, with a verdict",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_what(parser.add_argument_group("what to compare"), options)
+    add_how(parser.add_argument_group("how to measure"))
+    add_output(parser.add_argument_group("what to do with it"))
+    parser.set_defaults(run=run, recalibrate=False, fill_sensitivity=False)
+
+
+def add_what(group: Any, options: Sequence[Option]) -> None:
+    """Add the options that name ops, cases and providers."""
+    add_list(group, "--op", "operations, of any family: python -m bench list")
+    add_list(group, "--dtype", "dtypes (default: bf16)")
+    add_list(group, "--shape", "shapes, as in the family's own command (default: the op's)")
+    add_list(group, "--size", "instead of a shape: bytes of one operand, such as 64MiB")
+    for option in options:
+        add_list(group, f"--{option.name}", option.help)
+    add_list(group, "--provider", "who is compared, two or more with the baseline: torch, torch-compile, triton-vN")
+    group.add_argument("--baseline", metavar="NAME", help="what the others are set against (default: the first)")
+
+
+def add_how(group: Any) -> None:
+    """Add the options that say how to measure."""
+    from bench.harness.arguments import add_how as add_usual
+
+    add_usual(_Without(group, ("--fill-sensitivity", "--budget", "--recalibrate")))
+    seconds = number(1e-3, 1e9, "a number of seconds from 0.001 to 1e9")
+    whole = number(LEAST_PAIRS, MOST_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MOST_ROUNDS}", int)
+    processes = number(1, MOST_PROCESSES, f"a whole number from 1 to {MOST_PROCESSES}", int)
+    group.add_argument("--budget", metavar="SECONDS", type=seconds, help="for the whole run (default: 10 s a case)")
+    group.add_argument(
+        "--margin", metavar="SHARE", type=margin, default=DEFAULT_MARGIN, help="change that is none (default: 1%%)"
+    )
+    group.add_argument("--rounds", metavar="N", type=whole, help="exactly so many rounds, and one look at the end")
+    group.add_argument("--processes", metavar="N", type=processes, default=1, help="repeat in N new processes")
+
+
+def add_output(group: Any) -> None:
+    """Add the options that say what becomes of the comparison."""
+    group.add_argument(
+        "--fail-on", choices=("slower", "unsure"), default="slower", help="verdicts that exit with 1 (default: slower)"
+    )
+    group.add_argument("--format", choices=FORMATS, default="table", help="of what goes to stdout (default: table)")
+    group.add_argument("--output", metavar="PATH", type=path, help="file or folder for the run file")
+    group.add_argument("--no-save", action="store_true", help="keep no run file")
+    group.add_argument("-o", "--plot", metavar="PATH", type=path, help="draw ratios and MFU: .png, .svg or .pdf")
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
+    group.add_argument("-v", "--verbose", action="store_true", help="say how each provider was verified and timed")
+
+
+class _Without:
+    """A group of options that leaves out some of them."""
+
+    def __init__(self, group: Any, names: Sequence[str]) -> None:
+        self._group, self._names = group, names
+
+    def add_argument(self, name: str, *names: str, **options: Any) -> None:
+        """Add an option unless it is left out."""
+        if name not in self._names:
+            self._group.add_argument(name, *names, **options)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One case and who computes it."""
+
+    family: str
+    op: Op
+    case: Case
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be compared, found to be possible before anything is measured."""
+
+    args: argparse.Namespace
+    cases: Sequence[Planned]
+    providers: Sequence[str]
+    """As they are loaded, the baseline first."""
+    device: Device
+    settings: Settings
+    deadline: float | None
+    """Reading of `time.perf_counter`."""
+
+    @property
+    def names(self) -> list[str]:
+        """What each provider is called: one that is there again has a number."""
+        return [
+            name if name not in self.providers[:place] else f"{name}#{self.providers[: place + 1].count(name)}"
+            for place, name in enumerate(self.providers)
+        ]
+
+    @property
+    def rows(self) -> int:
+        """Comparisons in the whole table."""
+        return len(self.cases) * (len(self.providers) - 1)
+
+
+def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
+    """Compare and return the exit code.
+
+    Raises:
+        UsageError: something asked for cannot be, or nothing could be compared.
+        NoDeviceError: the device is not there.
+        OutputError: stdout cannot be written.
+    """
+    from bench.harness import cli, runner
+    from bench.harness import device as machine
+
+    started = time.perf_counter()
+    ops = chosen_ops(args.op, families)
+    providers = chosen_providers(args, [family for family, _ in ops])
+    make_all_cases(args, ops, "cpu")
+    cli.check_places(args)
+    device = machine.detect(args.device)
+    raise_when_interrupted()
+    settings = runner.Settings(args.fill, args.cache, args.budget, args.seed)
+    deadline = None if args.budget is None else started + args.budget
+    plan = Plan(args, make_all_cases(args, ops, device.type), providers, device, settings, deadline)
+    refuse_if_none_can_run(plan)
+    environment, kept, interrupted = measure(plan, argv)
+    return show(plan, environment, kept, interrupted)
+
+
+def show(plan: Plan, environment: Environment, kept: Session, interrupted: bool) -> int:
+    """Print the comparison, draw it where that was asked for, say where it is kept, and return the exit code.
+
+    Raises:
+        UsageError: nothing could be compared.
+        OutputError: stdout cannot be written.
+        StoreError: the picture cannot be written.
+    """
+    from bench.harness.compare_rows import compared
+    from bench.harness.table import OutputError, print_out, print_path, say
+    from results.compare_plot import draw, save
+    from results.compare_table import describe, exit_code
+
+    args = plan.args
+    found = compared(environment, kept.records, plan.names[0], args.margin)
+    code = INTERRUPTED if interrupted else exit_code(found, args.fail_on)
+    if not found.rows and not code:
+        raise UsageError(f"nothing could be compared: {describe(found.unmatched[-1])}")
+    try:
+        print_out(text_of(found, args, code))
+    except OSError as error:
+        raise OutputError(f"cannot write the output: {error.strerror}") from None
+    if kept.writer is not None:
+        print_path("saved", kept.writer.path, args.format)
+    if args.plot is not None and found.rows:
+        save(draw(found), args.plot)
+        print_path("plot", args.plot, args.format)
+    if not found.rows:
+        say("nothing was compared" if interrupted else f"nothing was compared: {describe(found.unmatched[-1])}")
+    return code
+
+
+def text_of(found: Compared, args: argparse.Namespace, code: int) -> str:
+    """Return the comparison in the format asked for; where there is no row, only JSON can say so."""
+    import json
+    import sys
+
+    from results.compare_table import as_csv, as_json, as_markdown, print_table
+
+    if args.format == "json":
+        document = json.loads(as_json(found, args.fail_on))
+        document["summary"]["exit_code"] = code
+        return json.dumps(document, indent=2, allow_nan=False) + "\n"
+    if not found.rows:
+        return ""
+    if args.format == "csv":
+        return as_csv(found)
+    return as_markdown(found) if args.format == "md" else print_table(found, sys.stdout)
+
+
+def chosen_ops(names: Sequence[str] | None, families: Mapping[str, tuple[Op, ...]]) -> list[tuple[str, Op]]:
+    """Return the ops asked for, each with its family.
+
+    Raises:
+        UsageError: none is named, or one of them does not exist.
+    """
+    known = {op.name: (family, op) for family, ops in families.items() for op in ops}
+    if not names:
+        raise UsageError(f"name an operation: --op, one or more of {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown op '{name}'; there are: {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[str]:
+    """Return the providers, the baseline first; one that is named twice is there twice.
+
+    Raises:
+        UsageError: there are fewer than two, or one of them does not exist.
+    """
+    from bench.harness.providers import UnknownProviderError, check_names
+
+    names = list(args.provider or [])
+    if args.baseline is not None:
+        if args.baseline in names:
+            names.remove(args.baseline)
+        names.insert(0, args.baseline)
+    try:
+        for family in dict.fromkeys(families):
+            check_names(list(dict.fromkeys(names)), family)
+    except UnknownProviderError as error:
+        raise UsageError(str(error)) from None
+    if len(names) < 2:
+        given = f"only {names[0]} is named" if names else "no provider is named"
+        raise UsageError(f"{given}; a comparison needs two: --provider torch,torch-compile (or one of them twice)")
+    return names
+
+
+def make_all_cases(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], device_type: str) -> list[Planned]:
+    """Return all cases asked for; a shape or a dtype must be one of every op.
+
+    Raises:
+        UsageError: a dtype, a shape or an option that an op does not have.
+    """
+    import importlib
+
+    planned = []
+    for family, op in ops:
+        options: Sequence[Option] = getattr(importlib.import_module(f"bench.{family}"), "OPTIONS", ())
+        for name in ("layout", "batch"):
+            if getattr(args, name, None) is not None and name not in [option.name for option in options]:
+                raise UsageError(f"--{name} is no option of {op.name}; leave it out")
+        if args.size is not None and not op.is_sized:
+            raise UsageError(f"{op.name} is not asked for by --size; use --shape")
+        only = argparse.Namespace(**vars(args) | {"op": [op.name]})
+        planned += [Planned(family, op, case) for _, case in make_cases(only, [op], options, device_type)]
+    return planned
+
+
+def refuse_if_none_can_run(plan: Plan) -> None:
+    """Refuse a comparison of which no case can run here.
+
+    Raises:
+        UsageError: with the reason of the first case.
+    """
+    from bench.harness.cli import refuse_if_none_can_run as refuse
+    from bench.harness.runner import plan as planned_rows
+
+    cases = [(one.op, one.case) for one in plan.cases]
+    refuse(planned_rows(cases, list(plan.providers[:1]), plan.device, plan.settings))
+
+
+def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Session, bool]:
+    """Measure all cases; return the environment, what was kept, and whether Ctrl-C ended it early.
+
+    Raises:
+        UsageError: the GPU named does not fit the device.
+    """
+    from bench.harness import session
+    from bench.harness.calibrate import ceilings_of
+    from bench.harness.runner import plan as planned_rows
+    from bench.harness.table import Progress
+    from results.store import RunWriter
+
+    args, kept, interrupted = plan.args, session.Session(), False
+    try:
+        ceilings = ceilings_of(plan.device, args.gpu)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    with Progress(args.quiet) as progress:
+        session.use_threads(plan.device)
+        rows = [
+            (one.family, row)
+            for one in plan.cases
+            for row in planned_rows([(one.op, one.case)], list(plan.providers[:1]), plan.device, plan.settings)
+        ]
+        ceilings = session.calibrated(args, rows, plan.device, ceilings, progress)
+        environment = session.stamp("bench", plan.device, ceilings, plan.settings, argv)
+        if not args.no_save:
+            kept.writer = RunWriter.create(environment, "compare", args.output)
+        if args.baseline is None:
+            progress.note(f"baseline: {plan.names[0]}, the first provider; --baseline names another")
+        try:
+            measure_here(plan, kept, progress, ceilings) if args.processes == 1 else _measure_elsewhere(
+                plan, kept, progress
+            )
+        except KeyboardInterrupt:
+            interrupted = True
+            progress.note("interrupted: what was finished is kept")
+    return environment, kept, interrupted
+
+
+def _measure_elsewhere(plan: Plan, kept: Session, progress: Progress) -> None:
+    """Measure in new processes, one after the other."""
+    from bench.harness.compare_processes import records_of_process
+
+    count = plan.args.processes
+    progress.expect(count)
+    for process in range(count):
+        progress.say(f"process {process + 1} of {count}")
+        left_s = None if plan.deadline is None else (plan.deadline - time.perf_counter()) / (count - process)
+        for record in records_of_process(plan.args, process, left_s):
+            kept.keep(record)
+        progress.advance()
+
+
+def measure_here(plan: Plan, kept: Session, progress: Progress, ceilings: Ceilings) -> None:
+    """Measure case by case; the records of one are kept as soon as all its providers are verified again."""
+    from bench.harness.compare_case import InterleavingRunner
+    from bench.harness.compare_rounds import Rule
+    from bench.harness.cost import CostEstimator
+    from bench.harness.runner import plan as planned_rows
+    from bench.harness.table import describe
+
+    args, settings = plan.args, plan.settings
+    estimator = CostEstimator(plan.device, settings.fill, settings.seed)
+    progress.expect(len(plan.cases))
+    for place, one in enumerate(plan.cases):
+        progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}")
+        runner = InterleavingRunner(one.family, plan.device, settings, estimator, plan.deadline, ceilings)
+        rule = Rule(args.margin, plan.rows * args.processes, CASE_S, args.seed + place, args.rounds)
+        if plan.deadline is not None:
+            left_s = max(0.0, plan.deadline - time.perf_counter())
+            rule = replace(rule, budget_s=left_s / (len(plan.cases) - place))
+        rows = planned_rows([(one.op, one.case)], list(plan.providers), plan.device, settings)
+        for record in runner.measure_case(rows, plan.names, rule):
+            kept.keep(record)
+            for line in describe(record) if args.verbose else ():
+                progress.note(line)
+        progress.advance()
