@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from results import compare_command
+from results import compare_command, history_command
 from results.export import FORMATS, csv_text, json_text, markdown_text, parquet_bytes, render, write_output
 from results.runfile import Run, StoreError, load_run, reason_of
 from results.store import find_run, list_runs, runs_directory
@@ -28,6 +28,7 @@ EXAMPLES = """examples:
   python -m results list
   python -m results show latest
   python -m results compare 20261120T21 latest --margin 2%
+  python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu
   python -m results export latest --format csv -o run.csv
   python -m results export 20261120T21 --format pytest-benchmark -o run.json
 """
@@ -101,6 +102,10 @@ def _parser() -> argparse.ArgumentParser:
     compare = commands.add_parser("compare", parents=[shared], help="tell whether one version is faster than another")
     compare_command.add_options(compare, RUN_HELP)
     compare.set_defaults(command=_compare)
+
+    history = commands.add_parser("history", parents=[shared], help="show one case over all runs")
+    history_command.add_options(history)
+    history.set_defaults(command=_history)
     return parser
 
 
@@ -177,6 +182,10 @@ def _export(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> int:
     directory = _directory(options)
     return _finish(compare_command.run(options, lambda name: find_run(name, directory), _stdout()))
+
+
+def _history(options: argparse.Namespace) -> int:
+    return _finish(history_command.run(options, _directory(options), _stdout()))
 
 
 def _finish(output: compare_command.Output) -> int:

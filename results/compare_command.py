@@ -7,11 +7,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from results.compare_sides import METRICS, MODES, Request
 from results.comparison import DEFAULT_MARGIN
 from results.runfile import StoreError
+
+if TYPE_CHECKING:
+    from results.compare_load import Loaded
 
 EPILOG = """examples:
   python -m results compare 20261120T21 latest
@@ -56,8 +59,14 @@ def names(text: str) -> frozenset[str]:
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose records; each takes a list and may repeat."""
-    for option, what in (("--op", "ops"), ("--dtype", "dtypes"), ("--case", "cases"), ("--provider", "providers")):
-        parser.add_argument(option, type=names, action="append", default=[], metavar="NAMES", help=f"only these {what}")
+    for options, what in (
+        (("--op",), "ops"),
+        (("--dtype",), "dtypes"),
+        (("--case", "--shape"), "cases, as a table names them"),
+        (("--provider",), "providers"),
+    ):
+        text = f"only these {what}"
+        parser.add_argument(*options, type=names, action="append", default=[], metavar="NAMES", help=text)
 
 
 def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
@@ -108,9 +117,11 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
     chosen = [frozenset().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider")]
     wanted, with_bandwidths = Wanted(*chosen), options.metric == "mbu"
     paths = [find(name) for name in (options.baseline_run, options.candidate_run) if name is not None]
-    loaded = (
-        load_both(*paths, wanted, with_bandwidths) if len(paths) == 2 else (load(paths[0], wanted, with_bandwidths),)
-    )
+    loaded: tuple[Loaded, ...]
+    if len(paths) == 2:
+        loaded = load_both(paths[0], paths[1], wanted, with_bandwidths)
+    else:
+        loaded = (load(paths[0], wanted, with_bandwidths),)
     for one in loaded:
         if not one.measured:
             raise StoreError(_empty(one.path, wanted))

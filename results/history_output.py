@@ -1,0 +1,198 @@
+"""A history as text and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from results.compare_plot import one_line
+from results.compare_sides import METRICS
+from results.comparison import UNKNOWN
+from results.export import csv_text, json_text, markdown_text
+from results.history import LEAST_RUNS, PERMUTATIONS, Point, Series, short_date
+from results.stats import half_width
+from results.table import ABSENT, format_number, format_percent, format_rate, format_time, printable, table_console
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+METHOD = (
+    f"change points by binary segmentation of the medians, permutation test at 5 % ({PERMUTATIONS} orders, "
+    f"{LEAST_RUNS} runs or more)"
+)
+
+LINE_COLORS = ("#2e86c1", "#ca6f1e", "#1e8449", "#7d3c98", "#c0392b", "#5d6d7e")
+
+TICKS = 24
+"""Labels under the picture that have room beside each other."""
+
+
+def as_json(series: Sequence[Series]) -> str:
+    """Return all series as one JSON document."""
+    return json_text({"method": METHOD, "series": [_json_series(one) for one in series]})
+
+
+def _json_series(one: Series) -> dict[str, Any]:
+    known: dict[str, Any] = {"op": one.key.op, "dtype": one.key.dtype, "case": one.key.case, "options": one.key.options}
+    known |= {"fill": one.key.fill, "cache": one.key.cache, "provider": one.provider}
+    return known | {"device": one.device, "metric": one.metric, "points": [_json_point(point) for point in one.points]}
+
+
+def _json_point(point: Point) -> dict[str, Any]:
+    change = point.since_last
+    return {
+        "run_id": point.run_id,
+        "started_at": point.started_at,
+        "revision": point.revision,
+        "path": point.path,
+        "median_s": point.median_s,
+        "ci95_s": list(point.ci95_s) if point.ci95_s else None,
+        "value": point.value,
+        "ci95": list(point.ci95) if point.ci95 else None,
+        "ratio_to_last": change.ratio if change else None,
+        "ratio_ci95": list(change.ci95) if change and change.ci95 != UNKNOWN else None,
+        "verdict": change.verdict if change else None,
+        "reason": change.reason if change else None,
+        "is_change": point.is_change,
+    }
+
+
+def as_csv(series: Sequence[Series]) -> str:
+    """Return a row for each run and provider."""
+    rows = []
+    for one in series:
+        for point in one.points:
+            row: dict[str, Any] = {
+                "op": one.key.op,
+                "dtype": one.key.dtype,
+                "case": one.key.case,
+                "provider": one.provider,
+            }
+            for name, value in (row | {"metric": one.metric} | _json_point(point)).items():
+                if name in ("ci95_s", "ci95", "ratio_ci95"):
+                    row |= {f"{name}_low": value[0] if value else None, f"{name}_high": value[1] if value else None}
+                else:
+                    row[name] = value
+            rows.append(row)
+    return csv_text(rows, ())
+
+
+def as_markdown(series: Sequence[Series]) -> str:
+    """Return a heading and one table."""
+    rows = [_cells(one, point) for one in series for point in one.points]
+    return f"**{heading(series)}**\n\n{markdown_text(rows, list(rows[0]))}\n{METHOD}\n"
+
+
+def heading(series: Sequence[Series]) -> str:
+    """Return what the history is of, in one line."""
+    key = series[0].key
+    words = (key.op, key.case, key.dtype, key.fill, key.cache, f"on {series[0].device}")
+    return printable(" ".join(word for word in words if word))
+
+
+def _shown(value: float, metric: str) -> str:
+    if metric == "time":
+        return format_time(value)
+    return format_rate(value, "FLOP/s") if metric == "flops" else format_percent(100 * value)
+
+
+def _cells(one: Series, point: Point) -> dict[str, str]:
+    change = point.since_last
+    return {
+        "date": short_date(point.started_at),
+        "revision": point.revision or ABSENT,
+        "provider": one.provider,
+        METRICS[one.metric]: _shown(point.value, one.metric),
+        "95% CI": f"±{format_number(100 * half_width(point.ci95, point.value), 2)}%" if point.ci95 else ABSENT,
+        "time ratio to last": f"{change.ratio:.4f}" if change else ABSENT,
+        "verdict": change.verdict if change else ABSENT,
+        "change": "<- from here on" if point.is_change else "",
+        "run": point.run_id,
+    }
+
+
+def print_table(series: Sequence[Series], file: TextIO) -> str:
+    """Return the table for people."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    console = table_console(file)
+    rows = [_cells(one, point) for one in series for point in one.points]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    for title in rows[0]:
+        table.add_column(
+            title, no_wrap=True, justify="right" if title in ("95% CI", METRICS[series[0].metric]) else "left"
+        )
+    for row in rows:
+        table.add_row(*(Text(printable(text), "bold" if row["change"] else "") for text in row.values()))
+    with console.capture() as text:
+        console.print(f"{heading(series)}\n", markup=False, highlight=False, soft_wrap=True)
+        console.print(table, crop=False)
+        console.print(f"\n{METHOD}", markup=False, highlight=False, soft_wrap=True, style="dim")
+    return text.get()
+
+
+def draw(series: Sequence[Series]) -> Figure:
+    """Return the picture of a history: a line for each provider, runs by date, change points marked."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 5), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    runs = {point.run_id: point for one in series for point in one.points}
+    order = sorted(runs, key=lambda run_id: (runs[run_id].started_at, run_id))
+    places = {run_id: place for place, run_id in enumerate(order)}
+    for color, one in zip(LINE_COLORS * len(series), series, strict=False):
+        _draw_series(axes, one, places, color)
+    step = -(-len(order) // TICKS)
+    labels = [f"{short_date(runs[run_id].started_at)[:10]}\n{runs[run_id].revision or ''}" for run_id in order[::step]]
+    axes.set_xticks(range(0, len(order), step), [one_line(label.replace("\n", "  ")) for label in labels])
+    axes.tick_params(axis="x", labelrotation=60 if len(order) > 4 else 0, labelsize=7)
+    axes.tick_params(axis="y", labelsize=8)
+    metric, scale = series[0].metric, _scale(series)
+    axes.set_ylabel(f"{METRICS[metric]}, {scale[1]}, 95 % CI" if scale[1] else METRICS[metric], fontsize=9)
+    axes.set_title(f"{one_line(heading(series), 120)}\n{METHOD}", fontsize=9, loc="left")
+    axes.grid(axis="y", color="#ebedef", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _scale(series: Sequence[Series]) -> tuple[float, str]:
+    """Return the unit of the picture: by how much to divide, and its name."""
+    metric, largest = series[0].metric, max(point.value for one in series for point in one.points)
+    if metric in ("mfu", "mbu"):
+        return 0.01, "%"
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+    if metric == "flops":
+        units = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
+    return next((unit for unit in units if largest >= unit[0]), units[-1])
+
+
+def _draw_series(axes: Axes, one: Series, places: dict[str, int], color: str) -> None:
+    scale = _scale([one])[0]
+    at = [places[point.run_id] for point in one.points]
+    values = [point.value / scale for point in one.points]
+    ends = [point.ci95 or (point.value, point.value) for point in one.points]
+    below = [max(0.0, point.value - low) / scale for point, (low, _) in zip(one.points, ends, strict=True)]
+    above = [max(0.0, high - point.value) / scale for point, (_, high) in zip(one.points, ends, strict=True)]
+    axes.errorbar(
+        at, values, yerr=[below, above], marker="o", markersize=4, capsize=3, color=color, label=one_line(one.provider)
+    )
+    for place, point in zip(at, one.points, strict=True):
+        if point.is_change:
+            axes.axvline(place - 0.5, color=color, linestyle="--", linewidth=1)
+            name = one_line(f"change: {point.revision or short_date(point.started_at)}")
+            axes.annotate(
+                name,
+                (place - 0.5, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, -3),
+                textcoords="offset points",
+                fontsize=7,
+                color=color,
+                va="top",
+            )
