@@ -88,7 +88,9 @@ def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tenso
     launch.require_shape(label, "b", b, (*batch_shape, k, n))
     launch.require_shape(label, "out", out, (*batch_shape, m, n))
     if max(m, n, k) > MAX_EXTENT:
-        raise ValueError(f"{label}: {m}x{n}x{k} is too large; at most {MAX_EXTENT} rows, columns and terms are supported")
+        raise ValueError(
+            f"{label}: {m}x{n}x{k} is too large; at most {MAX_EXTENT} rows, columns and terms are supported"
+        )
     dtype = DTYPES[a.dtype]
     layout = _layout(label, a, b, fp8=dtype.startswith("fp8"))
     if "n" not in _stored(out):
@@ -134,7 +136,9 @@ def _require_places(label: str, tensors: dict[str, torch.Tensor]) -> None:
         if tensor.device.type != "cuda" and not launch.INTERPRETED:
             raise ValueError(f"{label}: {name} is on {tensor.device}; Triton needs a GPU, device 'cuda'")
         if tensor.dim() not in (2, 3):
-            raise ValueError(f"{label}: {name} has shape {tuple(tensor.shape)}; 2 dimensions are needed, 3 with a batch")
+            raise ValueError(
+                f"{label}: {name} has shape {tuple(tensor.shape)}; 2 dimensions are needed, 3 with a batch"
+            )
         past = tensor.data_ptr() % launch.ALIGNMENT_BYTES
         if past:
             raise ValueError(
@@ -172,15 +176,15 @@ def _stored(tensor: torch.Tensor) -> str:
 
 def _layout(label: str, a: torch.Tensor, b: torch.Tensor, fp8: bool) -> str:
     fitting = [
-        layout
-        for layout in (("nt",) if fp8 else LAYOUTS)
-        if layout[0] in _stored(a) and layout[1] in _stored(b)
+        layout for layout in (("nt",) if fp8 else LAYOUTS) if layout[0] in _stored(a) and layout[1] in _stored(b)
     ]
     if fitting:
         # A column of numbers is better taken as one stored row than as many rows of one number.
         return min(fitting, key=lambda layout: _is_column(a, layout[0]) + _is_column(b, layout[1]))
     allowed = "layout nt alone in fp8" if fp8 else f"layouts {', '.join(LAYOUTS)}"
-    raise ValueError(f"{label}: a {_described(a)}, b {_described(b)}; {allowed} can be taken, with rows that do not overlap")
+    raise ValueError(
+        f"{label}: a {_described(a)}, b {_described(b)}; {allowed} can be taken, with rows that do not overlap"
+    )
 
 
 def _is_column(tensor: torch.Tensor, order: str) -> bool:

@@ -13,8 +13,8 @@ Changed against the last version: nothing, this is the starting point: the plain
 - one size of tile, 64 x 64, on every GPU, for every shape and dtype. A step computes 64 x 64 x 32 products from
   4096 loaded numbers, 32 a number, half of what 128 x 128 reaches, so the cache becomes the limit first.
 
-What it leaves out: tf32, int8 and fp8; layout tt. Where stored rows are no multiple of 16 elements apart they are loaded
-element by element: they do not start on 16 bytes, so nothing wider exists.
+What it leaves out: tf32, int8 and fp8; layout tt. Where stored rows are no multiple of 16 elements apart they are
+loaded element by element: most do not start on 16 bytes, so nothing wider exists.
 """
 
 from collections.abc import Callable

@@ -51,10 +51,7 @@ def load(
     MASKED: tl.constexpr,  # whether `inside` counts
 ):
     """Load a block, zeros where it is not inside."""
-    if MASKED:
-        return tl.load(ptrs, mask=inside, other=0.0)
-    else:
-        return tl.load(ptrs)
+    return tl.load(ptrs, mask=inside, other=0.0) if MASKED else tl.load(ptrs)
 
 
 @triton.jit

@@ -152,7 +152,6 @@ def _constants(dtype: str, layout: str) -> dict[str, object]:
         "PRECISION": "tf32" if dtype == "tf32" else "ieee",
         "ACCUMULATOR": tl.int32 if dtype == "int8" else tl.float32,
         "GROUP_M": GROUP_M,
-        "FLATTEN": False,
         **({} if scaled else {"scale_a_ptr": None, "scale_b_ptr": None}),
     }
 
@@ -162,7 +161,7 @@ def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
     operand, scale = f"*{triton_type(dtype)}", {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
     return Variant(
         kernel=persistent_matmul,
-        constants={**_constants(dtype, layout), **tile.constants},
+        constants={**_constants(dtype, layout), **tile.constants, "FLATTEN": False},
         options=tile.options,
         op="matmul",
         dtype=dtype,

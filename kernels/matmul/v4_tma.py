@@ -1,4 +1,4 @@
-"""Version 4 of the matrix product: tiles of A and B are fetched, and those of C stored, by the tensor memory accelerator.
+"""Version 4 of the matrix product: the tensor memory accelerator fetches tiles of A and B and stores those of C.
 
 Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of such products in one launch; in fp8
 C = s_A s_B A B with one factor for each matrix, read from memory. FLOPs 2 m n k, compulsory bytes e (m k + k n) +
@@ -14,9 +14,11 @@ Changed against the last version:
 - epilogue in parts: C is stored by the accelerator too (UTMASTG), in slices of EPILOGUE columns each, so that a slice
   fits beside the pipeline in shared memory and its store runs while the next slice is converted.
 
-What it leaves out: GPUs before `MINIMUM_ARCH`, which have no tensor memory accelerator: version 3 is for them. Matrices
-whose stored rows or batches are no multiple of 16 bytes apart, which a descriptor cannot say. Warp specialization, which the compiler documents for Blackwell alone; clusters and
-multicast; splitting k. Layout tt; fp8 in other layouts than nt.
+What it leaves out: GPUs before `MINIMUM_ARCH`, which have no such accelerator: version 3 is for them. Matrices
+whose stored rows or batches are no multiple of 16 bytes apart, which no descriptor can say, and k = 0: version 3 takes
+them. Warp specialization, which the compiler documents for Blackwell alone; clusters and multicast; splitting k.
+Layout tt; fp8 in other layouts than nt. Where tensor cores want the terms side by side (tf32 and int8 in nn and tn on
+sm_90) the compiler turns each tile round in shared memory.
 """
 
 from collections.abc import Callable
@@ -158,7 +160,7 @@ def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
     slices = _slices(dtype, tile)
     element_types = (triton_type(dtype), triton_type(dtype), output_type(dtype))
     types = {
-        name: f"tensordesc<{element}[{','.join(map(str, box))}]>"
+        name: f"tensordesc<{element}{box}>"
         for name, element, box in zip(
             ("a_desc", "b_desc", "out_desc"), element_types, _boxes(layout, tile, slices), strict=True
         )
@@ -211,8 +213,8 @@ def _descriptors(
         for what, distance in (("rows", row_stride), ("matrices", batch_stride)):
             if distance % unit:
                 raise ValueError(
-                    f"{label}: stored {what} of {name} are {distance * tensor.itemsize} bytes apart; a tensor descriptor "
-                    f"needs a multiple of {ALIGNMENT_BYTES} (version 3 takes any)"
+                    f"{label}: stored {what} of {name} are {distance * tensor.itemsize} bytes apart; a tensor "
+                    f"descriptor needs a multiple of {ALIGNMENT_BYTES} (version 3 takes any)"
                 )
         strides = [batch_stride or rows * row_stride, row_stride, 1]
         found.append(TensorDescriptor(tensor, [asked.batch, rows, columns], strides, box))
@@ -285,7 +287,11 @@ def _launcher(label: str, tuned: bool) -> Callable[..., None]:
             shape = {"m": asked.m, "n": asked.n, "k": asked.k, "batches": asked.batch}
             programs = min(asked.processors, asked.tiles(found[size].m, found[size].n))
             variant.kernel[(programs,)](
-                *_descriptors(label, asked, (a, b, out), boxes), *scales, **shape, **variant.constants, **variant.options
+                *_descriptors(label, asked, (a, b, out), boxes),
+                *scales,
+                **shape,
+                **variant.constants,
+                **variant.options,
             )
 
     return launch

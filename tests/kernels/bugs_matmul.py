@@ -58,7 +58,12 @@ BUGS = [
     Bug("lost tail", V4, "range(0, k, BLOCK_K)", "range(0, k - 1, BLOCK_K)"),
     Bug("lost tail", V4, "height = tl.minimum(tiles_m - first, GROUP_M)", "height = GROUP_M"),
     Bug("lost tail", V4, "to(tl.int64), tiles, tl.num_programs(0)", "to(tl.int64), tiles - 1, tl.num_programs(0)"),
-    Bug("lost tail", V4, "out_desc.store([batch, row, col + BLOCK_N // 2], right", "out_desc.store([batch, row, col], right"),
+    Bug(
+        "lost tail",
+        V4,
+        "out_desc.store([batch, row, col + BLOCK_N // 2], right",
+        "out_desc.store([batch, row, col], right",
+    ),
     Bug("wrong accumulate dtype", V4, '"int8" else tl.float32', '"int8" else tl.float16'),
     Bug("int32 offset wrap", V4, "tl.cast(tile, tl.int64)", "tl.cast(tile, tl.int32)", only_compiled=True),
     Bug("int32 offset wrap", V4, "tl.cast(tiles_m, tl.int64) * tiles_n", "tiles_m * tiles_n", only_compiled=True),

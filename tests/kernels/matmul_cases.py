@@ -22,7 +22,7 @@ MAP_NORESERVE = 0x4000  # Linux; named in `mmap` from Python 3.13
 
 
 class Stored:
-    """A matrix or a stack of them, stored row-major (`n`) or transposed (`t`) in a buffer filled with something else."""
+    """A matrix or a stack of them, stored row-major (`n`) or transposed (`t`) amid other values."""
 
     def __init__(self, values, order, multiple=1, fill=math.nan, device="cpu", padded=False):
         rows_first = values if order == "n" else values.mT

@@ -34,38 +34,35 @@ def test_sizes(version, name, shape, layout):
 @every_dtype
 @every_version
 def test_batches_of_padded_rows(version, name, layout):
-    check_case(VERSIONS[version], DTYPES[name], layout, (70, 66, 50), batch=(3,), padded=True)
+    check_case(VERSIONS[version], DTYPES[name], layout, (33, 66, 50), batch=(3,), padded=True)
 
 
 @every_layout
 @every_dtype
 @every_version
 def test_whole_numbers_are_exact(version, name, layout):
-    check_case(VERSIONS[version], DTYPES[name], layout, (129, 72, 65), kind="integers")
+    check_case(VERSIONS[version], DTYPES[name], layout, (66, 72, 65), kind="integers")
 
 
-@every_dtype
 @every_version
-def test_last_group_of_tiles(version, name):
-    check_case(VERSIONS[version], DTYPES[name], "nt", MANY_ROWS_OF_TILES, kind="integers")
+def test_last_group_of_tiles(version):
+    check_case(VERSIONS[version], DTYPES["fp32"], "nt", MANY_ROWS_OF_TILES, kind="integers")
 
 
-@every_dtype
-@every_version
-def test_every_size_of_tile(version, name):
+@pytest.mark.parametrize("version", ["v3", "v4"])
+def test_every_size_of_tile(version):
     for shape in ((200, 520, 20), (200, 200, 20), (40, 40, 20)):  # with the 4 processors of the interpreter
-        check_case(VERSIONS[version], DTYPES[name], "nn", shape, kind="integers")
+        check_case(VERSIONS[version], DTYPES["fp16"], "nn", shape, kind="integers")
 
 
 @pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("term", [0, 31, 64], ids=["first", "middle", "last"])
+@pytest.mark.parametrize(("term", "layout"), [(0, "nn"), (31, "nt"), (64, "tn"), (64, "nt")])
 @every_version
-def test_special_values_stay_in_their_row_and_column(version, term, special):
+def test_special_values_stay_in_their_row_and_column(version, term, layout, special):
     a, b = draw((66, 65), torch.float32), draw((65, 34), torch.float32, seed=1)
     a[65, term] = special
     b[term, 33] = special
-    for layout in LAYOUTS:
-        check(VERSIONS[version], a, b, layout)
+    check(VERSIONS[version], a, b, layout)
 
 
 @every_version
@@ -88,9 +85,9 @@ def check_range_of_sums(module):
     a = torch.full((2, 256), 200.0).half()
     a[:, 128:] = -200.0
     check(module, a, torch.full((256, 8), 200.0).half(), "nt")
-    a = torch.ones(2, 4097).half()
+    a = torch.ones(2, 513).half()
     a[:, 0] = 2048.0
-    b = torch.full((4097, 8), 2.0**-8).half()
+    b = torch.full((513, 8), 2.0**-8).half()
     check(module, a, b, "nt", is_exact=True)
 
 
@@ -131,7 +128,7 @@ def test_no_rows_or_columns_give_nothing(version):
         VERSIONS[version].KERNELS["matmul"](torch.empty(m, 4), torch.empty(4, n), out=torch.empty(m, n))
 
 
-# ---- the comparison itself --------------------------------------------------------------------------------------------
+# ---- the comparison itself -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage", ["one element", "scale", "tail of k", "swapped rows"])
@@ -153,21 +150,21 @@ def test_the_comparison_notices(name, damage):
         assert_close(out, expected, damage)
 
 
-# ---- planted bugs -----------------------------------------------------------------------------------------------------
+# ---- planted bugs --------------------------------------------------------------------------------
 
 
 def battery(module):
     """Run what any wrong change of a version must fail."""
     for layout in LAYOUTS:
-        check_case(module, DTYPES["fp32"], layout, (33, 17, 31))
-        check_case(module, DTYPES["fp16"], layout, (129, 130, 65), batch=(2,), padded=True)
+        check_case(module, DTYPES["fp16"], layout, (33, 17, 31))
+        check_case(module, DTYPES["fp32"], layout, (129, 66, 65), batch=(2,), padded=True)
     check_far(module)
     check_range_of_sums(module)
     if hasattr(module, "TILES") and "int8" in module.TILES[90]:
         check_case(module, torch.int8, "nt", (70, 66, 200), kind="bytes")
         check_case(module, FP8["fp8e4m3"], "nt", (33, 17, 144), kind="ones", scales=(4.0, 0.125))
     check_case(module, DTYPES["fp16"], "nn", (200, 520, 40), kind="integers")
-    check_case(module, DTYPES["fp16"], "nt", MANY_ROWS_OF_TILES, kind="integers")
+    check_case(module, DTYPES["fp32"], "nt", MANY_ROWS_OF_TILES, kind="integers")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -182,7 +179,7 @@ def test_planted_bug_is_caught(bug, tmp_path):
         battery(module)
 
 
-# ---- what is refused --------------------------------------------------------------------------------------------------
+# ---- what is refused -----------------------------------------------------------------------------
 
 
 @pytest.fixture(params=VERSIONS)
@@ -203,7 +200,9 @@ def test_unfit_operands_are_refused(refused):
     assert "layouts nn, nt, tn can be taken" in refused(torch.ones(8, 4).t(), torch.ones(12, 8).t(), out=out)
     assert "a of shape (4, 8) has strides (16, 2)" in refused(torch.ones(4, 16)[:, ::2], b, out=out)
     assert "a of shape (4, 8) has strides (0, 1)" in refused(a[:1].expand(4, 8), b, out=out)
-    assert "out of shape (4, 12) has strides (1, 4); pass one stored row-major" in refused(a, b, out=torch.ones(12, 4).t())
+    assert "out of shape (4, 12) has strides (1, 4); pass one stored row-major" in refused(
+        a, b, out=torch.ones(12, 4).t()
+    )
     assert "a starts 4 bytes past a multiple of 16" in refused(torch.ones(4, 9)[:, 1:], b, out=out)
     assert "b has shape (12, 12); the other operands need (8, 12)" in refused(a, torch.ones(12, 12), out=out)
     assert "out has shape (4, 11)" in refused(a, b, out=out[:, :11])

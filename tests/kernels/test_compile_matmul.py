@@ -1,0 +1,135 @@
+"""The matmul kernels as machine code: tensor-core instructions, no spills, wide accesses. See compiled.py."""
+
+import re
+
+import pytest
+from bugs_matmul import BUGS
+from compiled import assert_lean, compile_ahead, read_back
+from matmul_cases import VERSIONS
+from planted import plant
+
+import kernels.launch
+from kernels.audit import sass
+from kernels.matmul import tiles, v3_persistent, v4_tma
+
+pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
+
+NEWEST = [
+    pytest.param(80, v3_persistent, id="sm_80-v3"),
+    *(pytest.param(a, v4_tma, id=f"sm_{a}-v4") for a in (90, 100)),
+]
+MMA = {
+    80: {"fp32": None, "tf32": "HMMA", "fp16": "HMMA", "bf16": "HMMA", "int8": "IMMA"},
+    90: {"fp32": None, "tf32": "HGMMA", "fp16": "HGMMA", "bf16": "HGMMA", "int8": "IGMMA", "fp8e4m3": "QGMMA"},
+    100: {
+        "fp32": None,
+        "tf32": "UTCHMMA",
+        "fp16": "UTCHMMA",
+        "bf16": "UTCHMMA",
+        "int8": "UTCIMMA",
+        "fp8e4m3": "UTCQMMA",
+    },
+}
+SHARED_LIMIT_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # CUDA C++ Programming Guide, table of limits
+SMALL_SHARED_BYTES = 99 * 1024  # of sm_86, sm_89 and sm_120, from the same table
+ONE_OF_EACH = ("nn, large", "nn, any", "nt, large")  # a dtype's main shape class; the audit compiles all
+
+
+def main_variants(module, arch):
+    """Return one variant of each dtype: the largest tile, in layout nn where there is it."""
+    found = {}
+    for variant in module.variants(arch):
+        if variant.shape_class in ONE_OF_EACH and variant.dtype in MMA[arch]:
+            found.setdefault(variant.dtype, variant)
+    return found
+
+
+@pytest.mark.parametrize(("arch", "module"), NEWEST)
+def test_newest_is_lean_and_feeds_tensor_cores(arch, module):
+    found = main_variants(module, arch)
+    assert set(found) == set(MMA[arch])
+    for dtype, variant in found.items():
+        compiled = compile_ahead(variant, arch)
+        binary = read_back(compiled)
+        assert_lean(binary)
+        assert sass.mma_kind(binary.instructions) == MMA[arch][dtype], dtype
+        assert compiled.metadata.shared <= SHARED_LIMIT_BYTES[arch], dtype
+        loads, stores = (sass.widths(binary.instructions, kind) for kind in ("load", "store"))
+        wanted = sass.TMA if module is v4_tma else 128
+        assert sass.main_width(stores) == wanted, (dtype, stores)
+        assert sass.main_width(loads) == wanted, (dtype, loads)
+
+
+def test_int8_with_terms_side_by_side_is_loaded_wide():
+    [variant] = [v for v in v3_persistent.variants(80) if (v.dtype, v.shape_class) == ("int8", "nt, any")]
+    assert sass.main_width(sass.widths(read_back(compile_ahead(variant, 80)).instructions, "load")) == 128
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("arch", [80, 90, 100])
+def test_older_versions_feed_tensor_cores(version, arch):
+    binary = read_back(compile_ahead(main_variants(VERSIONS[version], arch)["bf16"], arch))
+    assert sass.mma_kind(binary.instructions) == MMA[arch]["bf16"]
+    assert not [item for item in binary.instructions if item.is_double]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8e4m3"])
+def test_sizes_known_to_nobody_cost_descriptors_nothing(dtype):
+    binary = read_back(compile_ahead(main_variants(v4_tma, 90)[dtype], 90, known_sizes=False))
+    assert_lean(binary)
+    assert sass.main_width(sass.widths(binary.instructions, "load")) == sass.TMA
+    assert sass.main_width(sass.widths(binary.instructions, "store")) == sass.TMA
+
+
+def test_fp8_sums_are_kept_in_fp32_on_sm_90():
+    binary = read_back(compile_ahead(main_variants(v4_tma, 90)["fp8e4m3"], 90))
+    tile = v4_tma.TILES[90]["fp8e4m3"]["large"]
+    sums_of_a_thread = tile.m * tile.n // (32 * tile.warps)
+    assert sum(item.base == "FADD" for item in binary.instructions) >= sums_of_a_thread
+
+
+@pytest.mark.parametrize(("arch", "version"), [(86, "v2"), (89, "v3"), (120, "v4")])
+def test_smallest_tiles_fit_gpus_with_less_shared_memory(arch, version):
+    module = VERSIONS[version]
+    variants = [variant for variant in module.variants(arch) if variant.shape_class.startswith("nt")]
+    assert {variant.dtype for variant in variants} >= {"fp32", "tf32", "bf16"}
+    for variant in variants:
+        if variant.dtype in ("tf32", "bf16", "int8"):
+            assert compile_ahead(variant, arch).metadata.shared <= SMALL_SHARED_BYTES, variant.dtype
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_variants_are_told_apart_and_are_those_launched(version):
+    module = VERSIONS[version]
+    for arch in (80, 90, 100):
+        found = module.variants(arch)
+        assert len({(variant.dtype, variant.shape_class) for variant in found}) == len(found)
+        assert all(one is other for one, other in zip(found, module.variants(arch), strict=True))
+        assert all(set(variant.options) == {"num_warps", "num_stages", "enable_fp_fusion"} for variant in found)
+    assert bool(module.variants(80)) == (not hasattr(module, "MINIMUM_ARCH"))
+
+
+def test_unknown_architectures_take_the_nearest_older_ones():
+    table = v3_persistent.TILES
+    assert tiles.sizes(table, 103, "bf16") == table[100]["bf16"]
+    assert list(tiles.sizes(table, 86, "bf16")) == ["small"]
+    assert tiles.sizes(table, 70, "bf16") == {}
+    assert tiles.sizes(table, 80, "fp8e4m3") == {}
+
+
+def tile_numbers_are_wide(module):
+    """Whether tiles are numbered in 64 bits, as the sizes of a launch allow more than 2^31 of them."""
+    ir = compile_ahead(main_variants(module, 90)["bf16"], 90).asm["ttir"]
+    divided = re.findall(r"arith\.(?:divsi|remsi) .* : (i\d+)", ir)
+    products = re.findall(r"%tiles\w* = arith\.muli .* : (i\d+)", ir)
+    return divided.count("i64") >= 4 and bool(products) and set(products) == {"i64"}
+
+
+@pytest.mark.parametrize("version", ["v3", "v4"])
+def test_tiles_are_numbered_in_64_bits(version):
+    assert tile_numbers_are_wide(VERSIONS[version])
+
+
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.only_compiled], ids=lambda bug: bug.label)
+def test_planted_wrap_shows_when_compiled(bug, tmp_path):
+    assert not tile_numbers_are_wide(plant(bug, tmp_path))

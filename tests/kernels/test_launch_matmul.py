@@ -1,0 +1,159 @@
+"""Launchers of the matmul kernels without a GPU: what they ask the compiler for. See test_launch.py."""
+
+import pytest
+import torch
+import triton
+from matmul_cases import VERSIONS, output_dtype
+from test_launch import divisible, launches  # noqa: F401  the fixture: launches up to the driver
+
+import kernels.launch
+from kernels.matmul import operands, tiles
+from kernels.matmul.operands import DTYPES, Operands
+
+pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
+
+POINTERS = {"a_ptr", "b_ptr", "out_ptr"}
+
+
+def product(dtype, m=48, n=64, k=80, layout="nt", batch=()):
+    """Return operands of a product as keyword arguments, never filled."""
+    a = torch.empty(*batch, m, k, dtype=dtype) if layout[0] == "n" else torch.empty(*batch, k, m, dtype=dtype).mT
+    b = torch.empty(*batch, k, n, dtype=dtype) if layout[1] == "n" else torch.empty(*batch, n, k, dtype=dtype).mT
+    scales = (torch.ones(1), torch.ones(1)) if DTYPES[dtype].startswith("fp8") else ()
+    return (a, b, *scales), torch.empty(*batch, m, n, dtype=output_dtype(dtype))
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("version", ["v1", "v2", "v3"])
+def test_pointer_launches(launches, version, layout):  # noqa: F811
+    inputs, out = product(torch.bfloat16, layout=layout)
+    VERSIONS[version].KERNELS["matmul"](*inputs, out=out)
+    [((programs,), compiled)] = launches
+    assert programs == 1
+    assert compiled.metadata.enable_fp_fusion is True
+    assert divisible(compiled) >= POINTERS | {"m", "n", "k", "a_stride", "b_stride", "out_stride"}
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES], ids=DTYPES.get)
+@pytest.mark.parametrize("version", ["v3", "v4"])
+def test_every_dtype_is_what_variants_compile(launches, version, dtype):  # noqa: F811
+    inputs, out = product(dtype)
+    module = VERSIONS[version]
+    module.KERNELS["matmul"](*inputs, out=out)
+    [(_, compiled)] = launches
+    [same] = [
+        variant
+        for variant in module.variants(90)
+        if variant.dtype == DTYPES[dtype] and variant.shape_class in ("nt, small", "nt, any")
+    ]
+    for name, wanted in same.types.items():
+        assert compiled.src.signature[name] == wanted, name
+    constants = {compiled.src.fn.arg_names[path[0]]: value for path, value in compiled.src.constants.items()}
+    assert {name: constants[name] for name in same.constants} == dict(same.constants)
+    for name, wanted in same.options.items():
+        assert getattr(compiled.metadata, name) == wanted, name
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 80), (48, 1, 80), (48, 64, 1), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("version", ["v1", "v2", "v3"])
+def test_extents_of_one_compile(launches, version, layout, shape):  # noqa: F811
+    inputs, out = product(torch.float16, *shape, layout=layout)
+    VERSIONS[version].KERNELS["matmul"](*inputs, out=out)
+    assert len(launches) == 1
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 80), (48, 8, 8), (1, 8, 8)], ids=str)
+def test_extents_of_one_in_descriptors_compile(launches, shape):  # noqa: F811
+    inputs, out = product(torch.float16, *shape)
+    VERSIONS["v4"].KERNELS["matmul"](*inputs, out=out)
+    assert len(launches) == 1
+
+
+@pytest.fixture
+def precision():
+    """torch's setting for fp32 products, put back afterwards."""
+    setting = torch.backends.cuda.matmul
+    before = setting.fp32_precision
+    yield setting
+    setting.fp32_precision = before
+
+
+@pytest.mark.parametrize("version", ["v2", "v3", "v4"])
+def test_tf32_is_what_torch_is_set_to(launches, version, precision):  # noqa: F811
+    inputs, out = product(torch.float32)
+    found = []
+    for word in ("ieee", "tf32"):
+        precision.fp32_precision = word
+        VERSIONS[version].KERNELS["matmul"](*inputs, out=out)
+        ir = launches[-1][1].asm["ttir"]
+        found.append("inputPrecision = tf32" in ir)
+    assert found == [False, True]
+
+
+def test_version_1_refuses_tf32(launches, precision):  # noqa: F811
+    precision.fp32_precision = "tf32"
+    inputs, out = product(torch.float32)
+    with pytest.raises(ValueError, match=r"^matmul v1: no kernel for tf32 on sm_90; it has fp32, fp16, bf16$"):
+        VERSIONS["v1"].KERNELS["matmul"](*inputs, out=out)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_tensors_in_host_memory_are_refused(version):
+    inputs, out = product(torch.float16)
+    with pytest.raises(ValueError, match=rf"^matmul {version}: a is on cpu; Triton needs a GPU, device 'cuda'$"):
+        VERSIONS[version].KERNELS["matmul"](*inputs, out=out)
+
+
+@pytest.mark.parametrize(("arch", "dtype", "line"), [
+    (80, torch.bfloat16, r"matmul v4: no kernel for bf16 on sm_80; tensor descriptors need sm_90 or newer"),
+    (75, torch.bfloat16, r"matmul v3: no kernel for bf16 on sm_75; "),
+    (89, torch.float8_e4m3fn, r"matmul v3: no kernel for fp8e4m3 on sm_89; fp8 needs sm_90 or sm_100"),
+])  # fmt: skip
+def test_gpus_that_lack_something_are_refused(launches, monkeypatch, arch, dtype, line):  # noqa: F811
+    monkeypatch.setattr(operands, "INTERPRETED_ARCH", arch)
+    inputs, out = product(dtype)
+    with pytest.raises(ValueError, match=f"^{line}"):
+        VERSIONS[line.split()[1].rstrip(":")].KERNELS["matmul"](*inputs, out=out)
+    assert not launches
+
+
+def asked(m, n, batch=1, processors=132):
+    return Operands("bf16", "nn", batch, m, n, 64, (1, 1, 1), (0, 0, 0), 90, processors)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "batch", "wanted"),
+    [
+        (4096, 4096, 1, "large"),  # 512 tiles of 128 x 256
+        (2048, 1536, 1, "medium"),  # 96 of 128 x 256 are under three quarters of 132, 192 of 128 x 128 are not
+        (2048, 1584, 1, "large"),  # 112 of 128 x 256
+        (1024, 1024, 1, "small"),  # 64 of 128 x 128
+        (1024, 1024, 4, "large"),  # 128 of 128 x 256
+        (1, 1, 1, "small"),
+    ],
+)
+def test_size_class_follows_the_number_of_tiles(m, n, batch, wanted):
+    assert tiles.size_class(VERSIONS["v4"].TILES[90]["bf16"], asked(m, n, batch)) == wanted
+
+
+@pytest.mark.parametrize("version", ["v2", "v3", "v4"])
+def test_autotune_tries_a_list_and_launches_what_it_finds(launches, version, monkeypatch):  # noqa: F811
+    tried = []
+
+    def instead_of_timing(self, *args, config, **meta):
+        tried.append(config)
+        return float(config.num_stages != 2) + float(config.num_warps != 8)
+
+    monkeypatch.setattr(triton.runtime.Autotuner, "_bench", instead_of_timing)
+    for shape in ((48, 64, 80), (48, 64, 80), (48, 64, 96)):
+        inputs, out = product(torch.float16, *shape)
+        VERSIONS[version].AUTOTUNED["matmul"](*inputs, out=out)
+    fixed = VERSIONS[version].TILES[90]["fp16"].values()
+    found = {(c.kwargs["BLOCK_M"], c.kwargs["BLOCK_N"], c.kwargs["BLOCK_K"], c.num_warps, c.num_stages) for c in tried}
+    assert found >= {tuple(tile) for tile in fixed}
+    assert len(tried) == 2 * len(set(map(str, tried))), "one search for each shape, none for a shape seen before"
+    assert len(launches) == 3
+    for _, compiled in launches:
+        assert (compiled.metadata.num_warps, compiled.metadata.num_stages) == (8, 2)
+        assert compiled.metadata.enable_fp_fusion is True
