@@ -110,7 +110,7 @@ def grouped_matmul(
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
         a_ptrs += a_step
         b_ptrs += b_step
-    rest = k % BLOCK_K
+    rest = k - k // BLOCK_K * BLOCK_K  # Triton 3.6 forgets that a remainder of two multiples of 16 is one
     if rest > 0:
         a = load(a_ptrs, row_inside & (terms < rest)[None, :], True)
         b = load(b_ptrs, col_inside & (terms < rest)[:, None], True)

@@ -18,7 +18,7 @@ BUGS = [
     Bug("int32 offset wrap", V1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
     Bug("int32 offset wrap", V1, "tl.arange(0, BLOCK_K).to(tl.int64)", "tl.arange(0, BLOCK_K)"),
     Bug("wrong accumulate dtype", V1, "acc = tl.dot(a, b, acc,", "acc = tl.dot(a, b, acc.to(tl.float16),"),
-    Bug("mask off by one", V2, "rest = k % BLOCK_K\n", "rest = k % BLOCK_K - 1\n"),
+    Bug("mask off by one", V2, "rest = k - k // BLOCK_K * BLOCK_K", "rest = k - 1 - k // BLOCK_K * BLOCK_K"),
     Bug("mask off by one", V2, "(terms < rest)[:, None]", "(terms <= rest)[:, None]"),
     Bug("mask off by one", V2, "(rows < m)[:, None], (cols < n)[None, :]", "(rows <= m)[:, None], (cols < n)[None, :]"),
     Bug("mask off by one", V2, "(rows < m)[:, None], (cols < n)[None, :]", "(rows < n)[:, None], (cols < m)[None, :]"),
