@@ -147,7 +147,7 @@ def _per_second(run: Loaded, one: Measured, metric: str) -> float | None:
         return 1.0
     if metric == "flops":
         return one.flops
-    share = run.mfu(one) if metric == "mfu" else run.mbu(one)
+    share = (run.mfu if metric == "mfu" else run.mbu)(one, one.median_s)
     return share * one.median_s if share and one.median_s else None
 
 
@@ -158,30 +158,29 @@ def _row(
     factor: float,
     labels: tuple[str, str],
 ) -> Row:
-    key, *sides = pair
-    names = [sides[0][0].provider, sides[1][0].provider] if key.provider is None else labels
-    medians = [_middle(side) for side in sides]
-    shown = [side[0]._replace(median_s=median_s) for side, median_s in zip(sides, medians, strict=True)]
-    clocks = [_clock(side) for side in sides]
+    key, before, after = pair
+    names = (before[0].provider, after[0].provider) if key.provider is None else labels
+    medians = _middle(before), _middle(after)
+    clocks = _clock(before), _clock(after)
     in_cycles = compared.ratio / factor * clocks[1] / clocks[0] if clocks[0] and clocks[1] else None
     row = Row(
         key=key,
         baseline=names[0],
         candidate=names[1],
-        provider_baseline=sides[0][0].provider,
-        provider_candidate=sides[1][0].provider,
+        provider_baseline=before[0].provider,
+        provider_candidate=after[0].provider,
         compared=compared,
         factor=factor,
         baseline_s=medians[0],
         candidate_s=medians[1],
-        mfu_baseline=runs[0].mfu(shown[0]),
-        mfu_candidate=runs[1].mfu(shown[1]),
-        bytes_per_s_baseline=_bytes_per_s(shown[0]),
-        bytes_per_s_candidate=_bytes_per_s(shown[1]),
+        mfu_baseline=runs[0].mfu(before[0], medians[0]),
+        mfu_candidate=runs[1].mfu(after[0], medians[1]),
+        bytes_per_s_baseline=_bytes_per_s(before[0], medians[0]),
+        bytes_per_s_candidate=_bytes_per_s(after[0], medians[1]),
         cycles_ratio=in_cycles,
-        windows=(len(sides[0]), len(sides[1])),
+        windows=(len(before), len(after)),
     )
-    reason = _reason(row, sides)
+    reason = _reason(row, (before, after))
     return row if reason == compared.reason else replace(row, compared=replace(compared, reason=reason))
 
 
@@ -201,19 +200,23 @@ def _reason(row: Row, sides: Sequence[Sequence[Measured]]) -> str:
 
 
 def _middle(side: Sequence[Measured]) -> float:
+    if len(side) == 1 and side[0].median_s:
+        return side[0].median_s
     return geometric_mean_of([one.median_s for one in side if one.median_s])
 
 
 def _clock(side: Sequence[Measured]) -> float | None:
+    if len(side) == 1:
+        return side[0].sm_clock_hz
     clocks = [one.sm_clock_hz for one in side]
     known = [clock for clock in clocks if clock]
     return sum(known) / len(known) if len(known) == len(clocks) else None
 
 
-def _bytes_per_s(one: Measured) -> float | None:
-    if one.bytes_read is None or one.bytes_written is None or not one.median_s:
+def _bytes_per_s(one: Measured, median_s: float) -> float | None:
+    if one.bytes_read is None or one.bytes_written is None:
         return None
-    return (one.bytes_read + one.bytes_written) / one.median_s or None
+    return (one.bytes_read + one.bytes_written) / median_s or None
 
 
 def _repeats(pairs: Sequence[Pair]) -> list[str]:

@@ -95,17 +95,17 @@ class Loaded:
     bandwidths: Mapping[tuple[str, float], float]
     """Bytes/s that are an MBU of 1, by dtype and share of reads."""
 
-    def mfu(self, measured: Measured) -> float | None:
-        """Return the MFU of a record of this run, None where a count or the peak is not known."""
+    def mfu(self, measured: Measured, median_s: float | None) -> float | None:
+        """Return the MFU of a record of this run at a median time, None where a count or the peak is not known."""
         peak = self.peaks.get(measured.dtype)
-        return measured.flops / measured.median_s / peak if peak and measured.flops and measured.median_s else None
+        return measured.flops / median_s / peak if peak and measured.flops and median_s else None
 
-    def mbu(self, measured: Measured) -> float | None:
-        """Return the MBU of a record of this run, None where a count or the bandwidth is not known."""
+    def mbu(self, measured: Measured, median_s: float | None) -> float | None:
+        """Return the MBU of a record of this run at a median time, None where a count or the bandwidth is not known."""
         share = read_share(measured.bytes_read, measured.bytes_written)
         bandwidth = None if share is None else self.bandwidths.get((measured.dtype, share))
         moved = (measured.bytes_read or 0) + (measured.bytes_written or 0)
-        return moved / measured.median_s / bandwidth if bandwidth and measured.median_s else None
+        return moved / median_s / bandwidth if bandwidth and median_s else None
 
 
 def read_share(bytes_read: int | None, bytes_written: int | None) -> float | None:

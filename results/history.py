@@ -186,7 +186,11 @@ def _factor(run: Loaded, one: Measured, metric: str) -> float | None:
     """Return the metric times the median; for the time, by which it is multiplied."""
     if metric == "time" or not one.median_s:
         return 1.0
-    value = {"flops": (one.flops or 0) / one.median_s, "mfu": run.mfu(one), "mbu": run.mbu(one)}[metric]
+    value = {
+        "flops": (one.flops or 0) / one.median_s,
+        "mfu": run.mfu(one, one.median_s),
+        "mbu": run.mbu(one, one.median_s),
+    }[metric]
     return value * one.median_s if value else None
 
 

@@ -145,14 +145,16 @@ def draw(series: Sequence[Series]) -> Figure:
     runs = {point.run_id: point for one in series for point in one.points}
     order = sorted(runs, key=lambda run_id: (runs[run_id].started_at, run_id))
     places = {run_id: place for place, run_id in enumerate(order)}
-    for color, one in zip(LINE_COLORS * len(series), series, strict=False):
-        _draw_series(axes, one, places, color)
-    step = -(-len(order) // TICKS)
-    labels = [f"{short_date(runs[run_id].started_at)[:10]}\n{runs[run_id].revision or ''}" for run_id in order[::step]]
-    axes.set_xticks(range(0, len(order), step), [one_line(label.replace("\n", "  ")) for label in labels])
-    axes.tick_params(axis="x", labelrotation=60 if len(order) > 4 else 0, labelsize=7)
-    axes.tick_params(axis="y", labelsize=8)
     metric, scale = series[0].metric, _scale(series)
+    for color, one in zip(LINE_COLORS * len(series), series, strict=False):
+        _draw_series(axes, one, places, color, scale[0])
+    step = -(-len(order) // TICKS)
+    texts = [f"{short_date(runs[run_id].started_at)[:10]}  {runs[run_id].revision or ''}" for run_id in order[::step]]
+    axes.set_xticks(range(0, len(order), step), [one_line(text) for text in texts])
+    slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if len(order) > 4 else {}
+    for label in axes.get_xticklabels():
+        label.set(fontsize=7, **slanted)
+    axes.tick_params(axis="y", labelsize=8)
     axes.set_ylabel(f"{METRICS[metric]}, {scale[1]}, 95 % CI" if scale[1] else METRICS[metric], fontsize=9)
     axes.set_title(f"{one_line(heading(series), 120)}\n{METHOD}", fontsize=9, loc="left")
     axes.grid(axis="y", color="#ebedef", linewidth=0.8)
@@ -172,8 +174,7 @@ def _scale(series: Sequence[Series]) -> tuple[float, str]:
     return next((unit for unit in units if largest >= unit[0]), units[-1])
 
 
-def _draw_series(axes: Axes, one: Series, places: dict[str, int], color: str) -> None:
-    scale = _scale([one])[0]
+def _draw_series(axes: Axes, one: Series, places: dict[str, int], color: str, scale: float) -> None:
     at = [places[point.run_id] for point in one.points]
     values = [point.value / scale for point in one.points]
     ends = [point.ci95 or (point.value, point.value) for point in one.points]

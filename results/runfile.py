@@ -106,7 +106,7 @@ def scan_run(
     kept: list[T] = []
     notes: list[str] = []
     problems: list[str] = []
-    with _opened(path) as file, _without_collector():
+    with _opened(path) as file, without_collector():
         environment = _environment(path, file)
         for number, raw in _lines(file):
             try:
@@ -125,7 +125,7 @@ def scan_run(
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """Pause the search for cycles: JSON has none, and a look at all that is kept, again and again, doubles the time."""
     was_enabled = gc.isenabled()
     gc.disable()
