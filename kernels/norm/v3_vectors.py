@@ -316,17 +316,17 @@ def _variants(op: str, dtype: torch.dtype, shifted: bool) -> list[tuple[int, Var
     longest = 16384 if op == "rmsnorm" and dtype.itemsize == 2 and not shifted else 8192
     configs = [(rows, block, warps, {"ROWS": count, "BLOCK": block}) for count, block, warps in ROWS_BLOCK_WARPS]
     configs = [config for config in configs if config[1] <= longest]
-    # Fewer, larger programs keep fewer rows of 256k in L2. Shifted, they would spill.
-    for limit, warps in ((MAX_COLUMNS, 16),) if shifted else ((2**17, 16), (MAX_COLUMNS, 32)):
+    # Fewer, larger programs keep fewer rows of 256k in L2; shifted ones need more registers than those leave.
+    for limit, warps in ((MAX_COLUMNS, 8),) if shifted else ((2**17, 16), (MAX_COLUMNS, 32)):
         width = warps * 32 * ALIGNMENT_BYTES // dtype.itemsize
         configs.append((tiles, limit, warps, {"WIDTH": width, "ACCESSES": ACCESSES}))
-    found = []
+    found, constants = [], constants | {"SHIFTED": shifted}
     for kernel, limit, warps, sizes in configs:
-        constants = {**constants, "SHIFTED": shifted}
         options = {"num_warps": warps, "enable_fp_fusion": True}
+        if shifted or sizes.get("ROWS", 1) > 1:  # left to itself, ptxas aims at too few registers and spills some
+            options["maxnreg"] = 184 if shifted and sizes.get("ROWS") == 16 else 128
         shapes = f"n <= {limit + 15}" + ", shifted rows" * shifted
-        elements = math.prod(sizes.values())
-        moved = elements * dtype.itemsize * (4 if op == "residual-rmsnorm" else 2)
+        moved = (elements := math.prod(sizes.values())) * dtype.itemsize * (4 if op == "residual-rmsnorm" else 2)
         names = {"op": op, "dtype": DTYPES[dtype], "shape_class": shapes}
         found.append((limit, Variant(kernel, constants | sizes, options, **names, elements=elements, bytes=moved)))
     return found

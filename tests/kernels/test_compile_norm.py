@@ -78,7 +78,7 @@ def newest():
     """Return what is read for which architecture: all in bf16 for sm_90, and some of the rest."""
     found = []
     for variant in v3_vectors.variants(90):
-        some = variant.shape_class in ("n <= 4111", f"n <= {2**30 + 15}", f"n <= {2**30 + 15}, shifted rows")
+        some = variant.shape_class in ("n <= 1039", "n <= 1039, shifted rows", f"n <= {2**30 + 15}")
         for arch in (80, 90, 100):
             if (variant.dtype == "bf16" and (some or arch == 90)) or (variant.dtype == "fp32" and some and arch == 90):
                 found.append(pytest.param(variant, arch, id=f"{label(variant)}-sm_{arch}"))
@@ -153,7 +153,7 @@ def test_every_variant_says_what_it_is():
         assert {(v.op, v.dtype) for v in found} == {(op, d) for op in module.KERNELS for d in BYTES}
         assert len({label(v) for v in found}) == len(found)
         for v in found:
-            assert set(v.options) == {"num_warps", "enable_fp_fusion"}
+            assert {"num_warps", "enable_fp_fusion"} <= set(v.options)
             assert v.bytes == v.elements * BYTES[v.dtype] * (4 if v.op == "residual-rmsnorm" else 2)
             if module is v3_vectors:
                 assert v.elements <= 32 * 32 * v.options["num_warps"]

@@ -86,10 +86,10 @@ def shape_of(compiled):
         ("rmsnorm", 4112, 4112, ("rms_rows", 8192, 8, False)),
         ("layernorm", 16384, 16384, ("layer_tiles", 4096, 16, False)),
         ("rmsnorm", 16384, 16384, ("rms_rows", 16384, 16, False)),
-        ("rmsnorm", 16385, 16385, ("rms_tiles", 4096, 16, True)),
+        ("rmsnorm", 16385, 16385, ("rms_tiles", 2048, 8, True)),
         ("residual-rmsnorm", 131087, 131088, ("rms_tiles", 4096, 16, False)),
         ("residual-rmsnorm", 131088, 131088, ("rms_tiles", 8192, 32, False)),
-        ("layernorm", 262147, 262147, ("layer_tiles", 4096, 16, True)),
+        ("layernorm", 262147, 262147, ("layer_tiles", 2048, 8, True)),
     ],
 )
 def test_shape_picks_the_configuration(launches, op, n, stride, shape):
