@@ -17,6 +17,7 @@ import platform
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,9 @@ is left out, and so are larger ones."""
 
 SLOWEST_CALL_S = 0.15
 LIMITS = Limits(min_samples=10, target_half_width=0.01, min_time_s=0.0, cap_s=0.6, warm_up_s=0.05, min_sample_s=1e-3)
+
+WIDENED = ("fp16",)
+"""Dtypes that fp32 arithmetic may serve better than their own."""
 
 SEED = 0
 Note = Callable[[str], None]
@@ -252,7 +256,7 @@ class MeasuredCeilings:
             if again or found.bandwidth() is None:
                 found = found.with_entries(self._attempt("memory bandwidth", self._bandwidths))
             for dtype in [dtype for dtype in wanted if found.peak(dtype) is None]:
-                found = found.with_entries(self._attempt(f"{dtype} peak", partial(self._peak, dtype, matmul)))
+                found = found.with_entries(self._attempt(f"{dtype} peak", partial(self._best_peak, dtype, matmul)))
         if found.entries != had:
             self.save(found)
         sentences = peak_sentences(found, wanted)
@@ -300,6 +304,20 @@ class MeasuredCeilings:
             source = self._source(f"{name}, fp32, {arrays} x {elements} elements")
             found.append(Ceiling("bandwidth", name, value, "measured", source))
         return found
+
+    def _best_peak(self, dtype: str, matmul: Op) -> list[Ceiling]:
+        """Return the most FLOP/s for numbers of a dtype: of its matmul, or of fp32's where that is faster.
+
+        Without fp16 arithmetic a processor multiplies fp16 matrices a thousand times slower than it could by widening
+        them, and torch does widen them in every elementwise operation.
+        """
+        own = self._peak(dtype, matmul)
+        if dtype not in WIDENED:
+            return own
+        wide = self._peak("fp32", matmul)
+        if not own or not wide or own[0].value >= wide[0].value:
+            return own
+        return [replace(wide[0], name=dtype, source=f"{wide[0].source}, widened to fp32")]
 
     def _peak(self, dtype: str, matmul: Op) -> list[Ceiling]:
         """Return the FLOP/s of the fastest square matmul of a dtype; none where matmul has no such dtype."""

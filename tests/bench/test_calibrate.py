@@ -411,3 +411,17 @@ def test_recalibrating_one_dtype_does_not_lose_the_peak_of_another(tmp_path):
     Machine(tmp_path).complete(BLANK, ["bf16", "fp32"], MATMUL[0])
     Machine(tmp_path).complete(BLANK, ["bf16"], MATMUL[0], again=True)
     assert {entry.name for entry in Machine(tmp_path).load() if entry.quantity == "flops"} == {"bf16", "fp32"}
+
+
+@pytest.mark.parametrize(
+    ("fp16", "fp32", "peak", "is_widened"), [(1e9, 200e9, 200e9, True), (400e9, 200e9, 400e9, False)]
+)
+def test_the_peak_of_fp16_is_that_of_fp32_where_widening_is_faster(tmp_path, monkeypatch, fp16, fp32, peak, is_widened):
+    machine = Machine(tmp_path)
+    rates = {"fp16": fp16, "fp32": fp32}
+    monkeypatch.setattr(
+        machine, "_peak", lambda dtype, op: [Ceiling("flops", dtype, rates[dtype], "measured", "a run")]
+    )
+    found = machine.complete(BLANK, ["fp16"], MATMUL[0]).peak("fp16")
+    assert (found.name, found.value) == ("fp16", peak)
+    assert ("widened to fp32" in found.source) == is_widened
