@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 from bench.harness.inputs import FILLS
 from bench.harness.op import Case, Op, Option
-from bench.harness.providers import provider_names
+from bench.harness.providers import USER_KERNEL, provider_names
 from bench.harness.shapes import MAX_CASES, MAX_EXTENT, parse_shapes, parse_size
+from bench.harness.worker import DEFAULT_TIMEOUT_S
 from results.record import CACHE_STATES
 from roofline.work import DTYPE_BITS
 
@@ -116,8 +117,10 @@ def build_parser(
     for option in options:
         default = option.default(DEFAULT_DTYPE)
         add_list(what, f"--{option.name}", f"{option.help} (default: {default})")
-    add_list(what, "--provider", f"who computes: {', '.join(provider_names(family))} (default: torch, newest triton)")
+    names = ", ".join((*provider_names(family), USER_KERNEL, "package.module:function"))
+    add_list(what, "--provider", f"who computes: {names} (default: torch, newest triton)")
     what.add_argument("--baseline", metavar="NAME", help="provider that the others are set against")
+    what.add_argument("--signature", action="store_true", help="show what a function of your own must take, and exit")
     add_how(parser.add_argument_group("how to measure"))
     add_output(parser.add_argument_group("what to do with it"))
     return parser
@@ -137,6 +140,13 @@ def add_how(group: Any) -> None:
     group.add_argument("--fill", choices=FILLS, default="uniform", help="inputs (default: uniform in [-1, 1])")
     group.add_argument("--cache", choices=CACHE_STATES[:2], default="cold", help="state of the caches (default: cold)")
     group.add_argument("--budget", metavar="SECONDS", type=seconds, help="time for the whole run (default: no limit)")
+    group.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=number(0.1, MAX_BUDGET_S, "a number of seconds from 0.1 to 1e9"),
+        default=DEFAULT_TIMEOUT_S,
+        help=f"longest that a function of your own may take for a row (default: {DEFAULT_TIMEOUT_S:g})",
+    )
     group.add_argument("--seed", type=whole, default=0, help="of the inputs (default: 0)")
     group.add_argument(
         "--fill-sensitivity", action="store_true", help="measure with zeros too, and say what data costs"

@@ -14,6 +14,7 @@ from bench.harness.arguments import UsageError, build_parser, make_cases
 from bench.harness.interrupt import INTERRUPTED, exit_undisturbed, leave_when_interrupted, raise_when_interrupted
 from bench.harness.op import Op, Option
 from bench.harness.session import NO_DEVICE, USAGE, Run, execute
+from bench.harness.signature import print_signatures
 from bench.harness.table import OutputError, prepare_streams, say
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def run(
     """
     from bench.harness import device, providers, runner
 
+    if args.signature:
+        return print_signatures(family, args, ops, options)
     names = check_arguments(family, args, ops, options)
     start = time.perf_counter()
     under_test = device.detect(args.device)

@@ -1,4 +1,5 @@
-"""Who computes an op: `torch` eager, `torch-compile`, and every `kernels/<family>/vN_*.py` as `triton-vN`.
+"""Who computes an op: `torch` eager, `torch-compile`, every `kernels/<family>/vN_*.py` as `triton-vN`, and what a user
+names: `path/to/file.py:function` or `package.module:function`.
 
 Of a version's file two module-level names are read from its text, so that no list and no `--help` imports Triton:
 
@@ -23,9 +24,15 @@ from typing import Any
 from bench.harness.device import Device
 from bench.harness.inputs import InputSet
 from bench.harness.op import Op
+from bench.harness.trusted import Snapshot
+from bench.harness.user_kernel import UserKernelError, find, is_user_kernel
+from bench.harness.user_kernel import load as load_user_kernel
 from kernels import versions
 
 AUTOTUNE = "-autotune"
+USER_KERNEL = "path/to/file.py:function"
+"""How a user's own function is written, for messages and help."""
+
 AUTOTUNED_LINE = re.compile(r"^AUTOTUNED\b", re.MULTILINE)
 MINIMUM_ARCH_LINE = re.compile(r"^MINIMUM_ARCH\b.*?=\s*(\d+)", re.MULTILINE)
 AUDITED_ARCHITECTURES = (100, 90, 80)
@@ -54,6 +61,10 @@ class Provider:
     """Errors of the first call that say "not this case", as our kernels do for a dtype or layout they lack."""
     compile_options: Callable[[str], dict[str, Any] | None] = lambda dtype: None
     """By dtype, the compile options that all kernels of the op share; None where they are not known."""
+    trusted: Snapshot | None = None
+    """Of a user's function, how the process was before its file was imported: such a function is watched."""
+    restored: tuple[str, ...] = ()
+    """Settings that importing the user's file changed, and that were set back."""
 
     def call(self, data: InputSet) -> Callable[[], Any]:
         """Return the launch on one set of inputs, as a call without arguments."""
@@ -108,15 +119,23 @@ def default_providers(family: str, device: Device) -> list[str]:
 
 
 def check_names(names: list[str], family: str) -> None:
-    """Refuse a name that no provider of the family has.
+    """Refuse a name that no provider of the family has, and a user's function that is not there.
 
     Raises:
         UnknownProviderError: with the names that there are.
     """
     known = provider_names(family)
     for name in names:
+        try:
+            if is_user_kernel(name):
+                find(name)
+                continue
+        except UserKernelError as error:
+            raise UnknownProviderError(str(error)) from None
         if name not in known:
-            raise UnknownProviderError(f"unknown provider '{name}' for {family}; there are: {', '.join(known)}")
+            raise UnknownProviderError(
+                f"unknown provider '{name}' for {family}; there are: {', '.join(known)}, {USER_KERNEL}"
+            )
 
 
 def load(name: str, op: Op, family: str, device: Device) -> Provider:
@@ -124,7 +143,10 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
 
     Raises:
         ProviderUnavailableError: it cannot run here, or has no such op.
+        UserKernelError: a user's file cannot be imported, or its function does not take the op's inputs.
     """
+    if is_user_kernel(name):
+        return _users(name, op)
     if name == "torch":
         return Provider(name, op.eager, takes_out=True)
     if name == "torch-compile":
@@ -132,6 +154,25 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
     if not device.is_gpu:
         raise ProviderUnavailableError(f"{name} needs a GPU; this is a CPU")
     return _triton(name, op, kernel_versions(family)[name], architecture(device))
+
+
+def _users(name: str, op: Op) -> Provider:
+    """Return a user's function, imported here: in a worker, where nothing else can come to harm.
+
+    What the import changed of the process's settings is set back.
+    """
+    trusted = Snapshot.take()
+    loaded = load_user_kernel(name, op)
+    restored = tuple(trusted.changed_settings())
+    trusted.set_back()
+    return Provider(
+        name,
+        loaded.function,
+        loaded.takes_out,
+        source_sha256=loaded.source.sha256(),
+        trusted=trusted,
+        restored=restored,
+    )
 
 
 def _triton(name: str, op: Op, path: str, arch: int) -> Provider:

@@ -14,10 +14,13 @@ from bench.harness import inputs, verify
 from bench.harness.cost import CALLS_PER_CASE, CostEstimator
 from bench.harness.device import Device
 from bench.harness.evidence import Context, Flag, flags_of, roofs_of
+from bench.harness.guards import ForeignWatch, Watch
 from bench.harness.meter import Measurement, Meter
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers import Provider, ProviderUnavailableError, load, numerics
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits
+from bench.harness.user_kernel import find, is_user_kernel, line_in
+from bench.harness.worker import Job, Workers
 from results.record import MAX_COUNT, Record
 from results.stats import outlier_count
 from roofline.ceilings import Ceilings
@@ -168,6 +171,7 @@ class Runner:
         limits: Limits | None = None,
         deadline: float | None = None,
         ceilings: Ceilings | None = None,
+        workers: Workers | None = None,
     ) -> None:
         """Prepare; nothing is allocated yet.
 
@@ -179,13 +183,14 @@ class Runner:
             limits: when to stop sampling; by default what suits the device.
             deadline: reading of `time.perf_counter` after which no further case is started.
             ceilings: what the machine can do at most, so that what it cannot do is found.
+            workers: processes in which users' functions run; None: they run here, as in a worker.
         """
         self._family, self._device, self._settings = family, device, settings
         self._estimator = estimator or CostEstimator(device, settings.fill, settings.seed)
         self._limits = limits or (GPU_LIMITS if device.is_gpu else CPU_LIMITS)
         self._deadline = deadline
         self._meter = Meter(device, self._limits)
-        self._ceilings = ceilings
+        self._ceilings, self._workers = ceilings, workers
 
     def measure(self, row: Row) -> Record:
         """Return the record of one row, whatever becomes of it."""
@@ -196,6 +201,8 @@ class Runner:
             too_long = self._too_long(row.op, row.case)
             if too_long:
                 return replace(blank, reason=too_long)
+            if self._workers is not None and is_user_kernel(row.provider):
+                return self._workers.measure(self._job(row), blank)
             provider = load(row.provider, row.op, self._family, self._device)
             with numerics(row.case.dtype):
                 return self._measure(row, blank, provider)
@@ -204,7 +211,7 @@ class Runner:
         except Exception as error:
             if is_out_of_memory(error):
                 return replace(blank, reason="out of memory")
-            return replace(blank, status="failed", reason=one_line(error))
+            return self._failed(row, blank, error)
         finally:
             self._release()
 
@@ -213,17 +220,17 @@ class Runner:
         op, case, device, begin = row.op, row.case, self._device, time.perf_counter()
         rotation = self._rotation(op, case)
         filler = inputs.Filler(self._settings.fill, case.dtype, device, self._settings.seed)
-        sets = inputs.make_sets(op, case, filler, device, rotation.copies)
+        watch = self._watch(op, case, provider)
+        sets = watch.enclose(inputs.make_sets(op, case, filler, device, rotation.copies))
         calls = [provider.call(data) for data in sets]
 
-        start = time.perf_counter()
         try:
-            result = verify.run_poisoned(calls[0], sets[0].out, device.synchronize)
+            result = watch.run(calls[0], sets[0])
         except provider.refuses_with as error:
             raise ProviderUnavailableError(str(error)) from None
-        first_call_s = time.perf_counter() - start
+        first_call_s = watch.call_s
         checking = time.perf_counter()
-        before = verify.check(op, case, sets[0], result)
+        before = watch.before(verify.check(op, case, sets[0], result))
         earlier = (sets[0].inputs, result) if op.check_result else None
         if not before.is_right:
             return replace(blank, status="invalid", reason=before.reason, verified={"before": before.to_dict()})
@@ -233,12 +240,12 @@ class Runner:
         left_s = None if self._deadline is None else self._deadline - time.perf_counter()
         measured = self._meter.measure(calls, rotation.cache, blank.flops, left_s, prepared_s)
         last = len(sets) - 1 - self._settings.seed % max(1, len(sets) - 1)  # another copy than the first, if there is
-        result = verify.run_poisoned(calls[last], sets[last].out, device.synchronize)
-        after = verify.check(op, case, sets[last], result, earlier)
+        result = watch.run(calls[last], sets[last])
+        after = watch.after(verify.check(op, case, sets[last], result, earlier), calls, last)
         verified = {"before": before.to_dict(), "after": after.to_dict()}
         if not after.is_right:
             return replace(blank, status="invalid", reason=f"after timing: {after.reason}", verified=verified)
-        flags = self._evidence(op, case, measured)
+        flags = self._evidence(op, case, measured) + restored_settings(provider.restored)
         damning = next((flag for flag in flags if flag.name in INVALID_FLAGS), None)
         if provider.name == "torch" and damning is None:
             self._estimator.learn(op, case, measured.samples.median_s)
@@ -252,6 +259,30 @@ class Runner:
             source_sha256=provider.source_sha256,
             compiled=provider.compile_options(case.dtype),
         )
+
+    def _failed(self, row: Row, blank: Record, error: Exception) -> Record:
+        """Return the record of a row that raised."""
+        return replace(blank, status="failed", reason=one_line(error) + user_line(row.provider, error))
+
+    def _job(self, row: Row) -> Job:
+        """Return a row as a worker is asked for it."""
+        return Job(
+            family=self._family,
+            ops=(row.op.name,),
+            provider=row.provider,
+            device=self._device,
+            case=row.case,
+            settings=self._settings,
+            limits=self._limits,
+            deadline=self._deadline,
+            ceilings=self._ceilings,
+        )
+
+    def _watch(self, op: Op, case: Case, provider: Provider) -> Watch:
+        """Return how the calls of a provider are checked."""
+        if provider.trusted is None:
+            return Watch(op, case, self._device, self._settings.fill)
+        return ForeignWatch(op, case, self._device, self._settings.fill, provider.takes_out, provider.trusted)
 
     def _rotation(self, op: Op, case: Case) -> inputs.Rotation:
         """Return how many copies of the inputs the launches of a case go round."""
@@ -304,6 +335,19 @@ class Runner:
             import torch
 
             torch.cuda.empty_cache()
+
+
+def restored_settings(restored: tuple[str, ...]) -> tuple[Flag, ...]:
+    """Return the flag of a user's file that changed settings while it was imported; they were set back."""
+    if not restored:
+        return ()
+    advice = "it was measured with the settings of all other rows; a setting that it needs belongs to the call"
+    return (Flag("settings-restored", f"importing the file changed {', '.join(restored)}, which was set back", advice),)
+
+
+def user_line(provider: str, error: BaseException) -> str:
+    """Return the line of a user's file that an error came through, ` (line N)`, or nothing."""
+    return line_in(error, find(provider).file) if is_user_kernel(provider) else ""
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from bench.harness.arguments import UsageError
 from bench.harness.interrupt import INTERRUPTED
 from bench.harness.table import Progress, describe, print_path, print_run
+from bench.harness.user_kernel import is_user_kernel
+from bench.harness.worker import Job, Workers
 from results.record import Environment, Record
 
 if TYPE_CHECKING:
@@ -77,7 +79,8 @@ def execute(run: Run) -> int:
         ceilings = ceilings_of(run.device, args.gpu)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    with Progress(args.quiet) as progress:
+    with Progress(args.quiet) as progress, Workers(args.timeout) as workers:
+        check_user_kernels(run, workers, progress)
         use_threads(run.device)
         ceilings = calibrated(args, run.rows, run.device, ceilings, progress)
         environment = stamp(run.command, run.device, ceilings, run.settings, run.argv)
@@ -85,7 +88,7 @@ def execute(run: Run) -> int:
             session.writer = RunWriter.create(environment, run.name, args.output)
         began = time.perf_counter()
         try:
-            measure_all(run, session, progress, ceilings)
+            measure_all(run, session, progress, ceilings, workers)
         except KeyboardInterrupt:
             interrupted = True
         if session.records:
@@ -155,7 +158,24 @@ def preflight(device: Device, ceilings: Ceilings) -> dict[str, float | None]:
     }
 
 
-def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilings) -> None:
+def check_user_kernels(run: Run, workers: Workers, progress: Progress) -> None:
+    """Import every user's function in a worker and ask it what it takes, before anything is measured.
+
+    Raises:
+        UsageError: one cannot be imported, or does not take the inputs of an op.
+    """
+    asked: dict[tuple[str, str], dict[str, None]] = {}
+    for family, row in run.rows:
+        if is_user_kernel(row.provider):
+            asked.setdefault((family, row.provider), {})[row.op.name] = None
+    for (family, provider), ops in asked.items():
+        progress.say(f"importing {provider}")
+        problem = workers.problem(Job(family=family, ops=tuple(ops), provider=provider, device=run.device))
+        if problem is not None:
+            raise UsageError(problem)
+
+
+def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilings, workers: Workers) -> None:
     """Measure row by row, each kept as soon as it is finished."""
     from bench.harness.cost import CostEstimator
     from bench.harness.runner import Runner
@@ -170,15 +190,20 @@ def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilin
         key = family, fill
         if key not in runners:
             filled = replace(settings, fill=fill)
-            runners[key] = Runner(family, run.device, filled, estimator, None, deadline, ceilings)
+            runners[key] = Runner(family, run.device, filled, estimator, None, deadline, ceilings, workers)
         also = f" {fill}" if len(fills) > 1 else ""
         progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}{also}")
         record = runners[key].measure(row)
         session.keep(record)
         progress.advance()
         if args.verbose:
-            for line in describe(record):
+            for line in [*describe(record), *printed(record)]:
                 progress.note(line)
+
+
+def printed(record: Record) -> list[str]:
+    """Return what a user's function has printed, a line each, marked as such."""
+    return [f"  | {line}" for line in str(record.extra.get("output", "")).splitlines()]
 
 
 def timed_s(records: Sequence[Record]) -> float:

@@ -35,7 +35,7 @@ FAMILIES = {
 EVERYWHERE = {
     "--help", "--dtype", "--shape", "--provider", "--baseline", "--device", "--gpu", "--fill", "--cache", "--budget",
     "--seed", "--fill-sensitivity", "--recalibrate", "--format", "--output", "--no-save", "--plot", "--quiet",
-    "--verbose",
+    "--verbose", "--timeout", "--signature",
 }  # fmt: skip
 SHORT = {"-h", "-q", "-v"}
 ONLY = {

@@ -1,0 +1,400 @@
+"""Worker processes for code that is not ours: what it does to its process, it does to its own row only.
+
+A template process is started once: a fresh interpreter with torch and the measuring modules loaded, and nothing run.
+For each row it forks a worker, which is so as clean as a new interpreter and there in milliseconds. The worker imports
+the user's file, measures with the very runner of this process, and sends the record back through a socket of its own as
+a length and JSON; what it prints goes to a pipe and is never mixed up with it.
+
+Nothing outlives this process: a worker is killed with all that it has started when its row is done, when it is late,
+and, by the kernel and by the template, when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from results.record import Record, RecordError
+
+if TYPE_CHECKING:
+    from bench.harness.device import Device
+    from bench.harness.op import Case
+    from bench.harness.runner import Settings
+    from bench.harness.timing import Limits
+    from roofline.ceilings import Ceilings
+
+DEFAULT_TIMEOUT_S = 120.0
+"""Importing, compiling and tuning a kernel may take a minute; measuring takes ten seconds."""
+
+START_TIMEOUT_S = 300.0
+"""Loading torch takes two seconds, on a busy machine with a cold disk a hundred times as long."""
+
+BUDGET_GRACE_S = 10.0
+"""Beside what is left of the budget, for importing, compiling and checking."""
+
+KILL_TIMEOUT_S = 10.0
+LENGTH = struct.Struct("!Q")
+PROCESS = struct.Struct("!q")
+LONGEST_ANSWER = 2**30
+KEPT_OUTPUT = 4096
+"""Characters of what a worker printed that are kept, the last ones."""
+
+BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from bench.harness.worker_main import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+FORK, WAIT = b"f", b"w"
+
+
+class WorkerError(RuntimeError):
+    """A worker gave no answer; the message says in one line what became of it."""
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a worker is asked to do: measure a row, or without a case only load the provider for each op."""
+
+    family: str
+    ops: tuple[str, ...]
+    provider: str
+    device: Device
+    case: Case | None = None
+    settings: Settings | None = None
+    limits: Limits | None = None
+    deadline: float | None = None
+    """Reading of `time.perf_counter`, which all processes of a machine share."""
+    ceilings: Ceilings | None = None
+
+
+class Workers:
+    """Forks a worker for each job; the template is started when the first is asked for."""
+
+    def __init__(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Start nothing yet.
+
+        Args:
+            timeout_s: time that a worker has for a job, seconds.
+        """
+        self.timeout_s = timeout_s
+        self._template: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End all processes."""
+        self.close()
+
+    def close(self) -> None:
+        """End the template, and with it what it has forked."""
+        if self._control is not None:
+            self._control.close()
+        if self._template is not None:
+            try:
+                self._template.wait(KILL_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._template.kill()
+                self._template.wait()
+        self._template = self._control = None
+
+    def measure(self, job: Job, blank: Record) -> Record:
+        """Return the record of a row, `failed` where the worker brings none.
+
+        Args:
+            job: the row.
+            blank: its record with nothing measured.
+        """
+        from bench.harness.user_kernel import find
+
+        try:
+            answer, output = self.ask(job)
+            record = _record(answer, blank)
+        except WorkerError as error:
+            record, output = replace(blank, status="failed", reason=str(error)), error.output
+        if record.source_sha256 is None:
+            record = replace(record, source_sha256=find(job.provider).sha256())
+        return replace(record, extra=record.extra | {"output": output}) if output else record
+
+    def problem(self, job: Job) -> str | None:
+        """Return why a provider cannot compute the ops of a job, or None: it is imported, and asked what it takes."""
+        try:
+            answer, _ = self.ask(job)
+        except WorkerError as error:
+            last = next((line.strip() for line in reversed(error.output.splitlines()) if line.strip()), "")
+            said = f"; the last that it printed: {last[:100]}" if last else ""
+            return f"provider '{job.provider}': importing it: {error}{said}"
+        problem = answer.get("problem")
+        return None if problem is None else str(problem)
+
+    def ask(self, job: Job) -> tuple[dict[str, Any], str]:
+        """Return the answer of a new worker, and what it printed.
+
+        Raises:
+            WorkerError: there is none.
+        """
+        timeout_s, word = self.timeout_s, "--timeout"
+        if job.deadline is not None and job.deadline - time.perf_counter() + BUDGET_GRACE_S < timeout_s:
+            timeout_s, word = max(0.0, job.deadline - time.perf_counter()) + BUDGET_GRACE_S, "--budget"
+        with self.fork(job) as worker:
+            return worker.answer(timeout_s, word), worker.output
+
+    def fork(self, job: Job) -> Worker:
+        """Return a new worker that has begun with a job.
+
+        Raises:
+            WorkerError: no process can be started.
+        """
+        ours, theirs = socket.socketpair()
+        read_end, write_end = os.pipe()
+        try:
+            control = self._ready()
+            socket.send_fds(control, [FORK], [theirs.fileno(), write_end])
+            pid = PROCESS.unpack(_exactly(control, PROCESS.size))[0]
+        except (OSError, EOFError) as error:
+            ours.close()
+            os.close(read_end)
+            raise WorkerError(f"no worker process can be started: {error or type(error).__name__}") from None
+        finally:
+            theirs.close()
+            os.close(write_end)
+        if pid < 0:
+            ours.close()
+            os.close(read_end)
+            raise WorkerError(f"no worker process can be started: {os.strerror(-pid)}")
+        return Worker(pid, ours, read_end, self, job)
+
+    def exit_status(self, pid: int) -> int:
+        """Return the wait status of a worker that has ended."""
+        control = self._ready()
+        control.sendall(WAIT + PROCESS.pack(pid))
+        return int(PROCESS.unpack(_exactly(control, PROCESS.size))[0])
+
+    def _ready(self) -> socket.socket:
+        """Return the socket of the template, started and loaded."""
+        if self._control is not None:
+            return self._control
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-c", BOOT, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
+        with theirs:
+            # A session of its own: Ctrl-C on the terminal reaches this process only, which then ends the workers.
+            self._template = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )  # fmt: skip
+        self._control = ours
+        ours.settimeout(START_TIMEOUT_S)
+        _exactly(ours, 1)
+        ours.settimeout(KILL_TIMEOUT_S)
+        return ours
+
+
+class Worker:
+    """One forked process, its socket and what it prints."""
+
+    def __init__(self, pid: int, channel: socket.socket, output_fd: int, workers: Workers, job: Job) -> None:
+        """Send the job."""
+        self.pid, self._channel, self._output_fd, self._workers = pid, channel, output_fd, workers
+        self._pidfd = os.pidfd_open(pid)
+        self._printed = bytearray()
+        self._received = bytearray()
+        self._is_cut = False
+        """Whether the first line that is kept is only the end of one."""
+        self.tell(pickle.dumps(job))
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the process and all that it has started."""
+        self.close()
+
+    @property
+    def output(self) -> str:
+        """The last lines that the process printed; a line that comes again and again is there once, with its count."""
+        lines = bytes(self._printed).decode("utf-8", "replace").splitlines()
+        counted = [(line, len(list(same))) for line, same in itertools.groupby(lines[self._is_cut :])]
+        text = "\n".join(line if times == 1 else f"{line}  ({times} times)" for line, times in counted)
+        return text[-KEPT_OUTPUT:].strip()
+
+    def tell(self, message: bytes) -> None:
+        """Send a message; where nobody takes it any more, the next answer will tell why."""
+        with suppress(OSError):
+            self._channel.sendall(LENGTH.pack(len(message)) + message)
+
+    def answer(self, timeout_s: float, option: str = "--timeout") -> dict[str, Any]:
+        """Wait for the next message and return it.
+
+        Args:
+            timeout_s: seconds to wait at most.
+            option: the option that would allow more.
+
+        Raises:
+            WorkerError: the process has ended or been too late, or what it sent is no answer.
+        """
+        end, poll = time.monotonic() + timeout_s, select.poll()
+        for fd in (self._channel.fileno(), self._output_fd, self._pidfd):
+            poll.register(fd, select.POLLIN)
+        while (message := self._next_message()) is None:
+            left_s = end - time.monotonic()
+            events = dict(poll.poll(max(0, left_s * 1e3))) if left_s > 0 else {}
+            if not events:
+                raise WorkerError(f"no result after {timeout_s:.3g} s; {option} allows more", self._stopped())
+            if self._output_fd in events and not self._read_output():
+                poll.unregister(self._output_fd)
+            if self._channel.fileno() in events and not self._read_channel():
+                poll.unregister(self._channel.fileno())
+            if self._pidfd in events:
+                self._drain()
+                if (message := self._next_message()) is None:
+                    raise WorkerError(self._how_it_ended(), self._stopped())
+                break
+        try:
+            answer = json.loads(message)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise WorkerError("its worker sent no answer that can be read", self._stopped())
+        return answer
+
+    def close(self) -> None:
+        """Kill the process and its children, and let go of it."""
+        if self._pidfd < 0:
+            return
+        self._kill()
+        self._drain()
+        for fd in (self._pidfd, self._output_fd):
+            os.close(fd)
+        self._pidfd = -1
+        self._channel.close()
+        with suppress(OSError, EOFError):
+            self._workers.exit_status(self.pid)
+
+    def _stopped(self) -> str:
+        """Kill the process and return what it has printed."""
+        self._kill()
+        self._drain()
+        return self.output
+
+    def _kill(self) -> None:
+        """Kill the process group and wait for its end; its number is still its own, because it is not reaped."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(self.pid, signal.SIGKILL)
+        ended = select.poll()
+        ended.register(self._pidfd, select.POLLIN)
+        ended.poll(KILL_TIMEOUT_S * 1e3)
+
+    def _how_it_ended(self) -> str:
+        """Return in words how a process ended that gave no answer."""
+        with suppress(OSError, EOFError):
+            status = self._workers.exit_status(self.pid)
+            if os.WIFSIGNALED(status):
+                return _signal_in_words(os.WTERMSIG(status))
+            code = os.WEXITSTATUS(status)
+            return f"ended its process with exit code {code} before there was a result, as os._exit does"
+        return "its process ended before there was a result"
+
+    def _drain(self) -> None:
+        """Read what is still in the pipe and the socket."""
+        for fd, read in ((self._output_fd, self._read_output), (self._channel.fileno(), self._read_channel)):
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            while poll.poll(0) and read():
+                pass
+
+    def _read_output(self) -> bool:
+        """Take what the process has printed; return False where the pipe is closed."""
+        part = os.read(self._output_fd, 65536)
+        self._printed += part
+        if len(self._printed) > 4 * KEPT_OUTPUT:
+            del self._printed[: -4 * KEPT_OUTPUT]
+            self._is_cut = True
+        return bool(part)
+
+    def _read_channel(self) -> bool:
+        """Take what the process has sent; return False where the socket is closed."""
+        try:
+            part = self._channel.recv(1 << 20)
+        except OSError:
+            return False
+        self._received += part
+        return bool(part)
+
+    def _next_message(self) -> bytes | None:
+        """Return the first message that is complete, None where there is none yet."""
+        if len(self._received) < LENGTH.size:
+            return None
+        size = LENGTH.unpack_from(self._received)[0]
+        if size > LONGEST_ANSWER:
+            return b"null"
+        if len(self._received) < LENGTH.size + size:
+            return None
+        message = bytes(self._received[LENGTH.size : LENGTH.size + size])
+        del self._received[: LENGTH.size + size]
+        return message
+
+
+def _signal_in_words(number: int) -> str:
+    """Return how a process ended that a signal killed."""
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    if number == signal.SIGKILL:
+        return f"killed by {name}, which the system does when memory runs out"
+    return f"crashed: {name} ({(signal.strsignal(number) or 'no name').lower()})"
+
+
+def _record(answer: dict[str, Any], blank: Record) -> Record:
+    """Return the record that a worker has sent, which must be of the row asked for.
+
+    Raises:
+        WorkerError: it is none, or the worker says that it has none.
+    """
+    if "failed" in answer:
+        raise WorkerError(str(answer["failed"])[:300])
+    try:
+        record = Record.from_dict(answer)
+    except RecordError as error:
+        raise WorkerError(f"its worker sent no record: {error}") from None
+    keys = ("op", "provider", "dtype", "case", "flops", "bytes_read", "bytes_written", "fill")
+    if any(getattr(record, key) != getattr(blank, key) for key in keys):
+        raise WorkerError("its worker sent the record of another row")
+    return record
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes:
+    """Return the next `size` bytes.
+
+    Raises:
+        EOFError: the other end is gone.
+    """
+    data = b""
+    while len(data) < size:
+        part = channel.recv(size - len(data))
+        if not part:
+            raise EOFError("the template process is gone")
+        data += part
+    return data

@@ -1,0 +1,199 @@
+"""The other side of `worker`: the template that forks, and what a fork does with its job."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib
+import json
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bench.harness.cost import CostEstimator
+from bench.harness.op import Case, Op
+from bench.harness.runner import Row, Runner, user_line
+from bench.harness.session import use_threads
+from bench.harness.trusted import hold_clocks
+from bench.harness.user_kernel import find
+from bench.harness.worker import FORK, LENGTH, PROCESS, WAIT, Job
+from results.record import Record
+from results.runfile import encode_line
+
+PR_SET_PDEATHSIG = 1
+"""`prctl` option: the signal that a process gets when its parent ends. Source: prctl(2)."""
+
+FIRST_TO_DIE = "1000"
+"""The highest score by which the kernel chooses whom to kill for want of memory. Source: proc_pid_oom_score_adj(5)."""
+
+
+def main(control_fd: int, parent: int) -> None:
+    """Fork workers as they are asked for, until the other end of the socket is closed."""
+    die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    preload()
+    control, living = socket.socket(fileno=control_fd), set[int]()
+    try:
+        control.sendall(b".")
+        while True:
+            message, fds, _, _ = socket.recv_fds(control, 1, 2)
+            if message == FORK:
+                pid = forked(control, *fds)
+                living.add(pid)
+                control.sendall(PROCESS.pack(pid))
+            elif message == WAIT:
+                pid = PROCESS.unpack(control.recv(PROCESS.size, socket.MSG_WAITALL))[0]
+                control.sendall(PROCESS.pack(os.waitpid(pid, 0)[1] if pid in living else 0))
+                living.discard(pid)
+            else:
+                break
+    finally:
+        for pid in living - {-1}:
+            with suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
+        os._exit(0)
+
+
+def preload() -> None:
+    """Load what every worker needs, without running any of it: a process that has used a GPU must not fork."""
+    import torch  # noqa: F401
+
+    for name in ("cost", "session", "samplers", "settle", "telemetry", "nvml", "verify", "inputs"):
+        importlib.import_module(f"bench.harness.{name}")
+    importlib.import_module("results.stats")
+
+
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends; where it has ended already, end now."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def forked(control: socket.socket, channel_fd: int, output_fd: int) -> int:
+    """Return the process of a new worker, or the negative error number where there can be none."""
+    template = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy's idle threads are no harm: it starts its own anew after a fork
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid = -(error.errno or 1)
+    if pid == 0:
+        try:
+            control.close()
+            work(template, channel_fd, output_fd)
+        finally:
+            os._exit(70)
+    os.close(channel_fd)
+    os.close(output_fd)
+    return pid
+
+
+def work(template: int, channel_fd: int, output_fd: int) -> None:
+    """Do one job in this process, which ends here."""
+    os.setsid()
+    die_with(template)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_DIE)
+    for standard in (1, 2):
+        os.dup2(output_fd, standard)
+    os.close(output_fd)
+    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    faulthandler.enable()
+    send, leave, dumps = os.write, os._exit, json.dumps
+    with socket.socket(fileno=channel_fd) as channel:
+        size = LENGTH.unpack(channel.recv(LENGTH.size, socket.MSG_WAITALL))[0]
+        job: Job = pickle.loads(channel.recv(size, socket.MSG_WAITALL))
+        hold_clocks()
+        answer = perform(job)
+        message = answer if isinstance(answer, bytes) else dumps(answer).encode()
+        message = LENGTH.pack(len(message)) + message
+        with suppress(Exception):
+            sys.stdout.flush()
+        while message:
+            message = message[send(channel_fd, message) :]
+        leave(0)  # nothing that the user's code left behind, a thread or a handler, may hold the process
+
+
+def perform(job: Job) -> bytes | dict[str, Any]:
+    """Return the record line of a job, or what went wrong; nothing that the user's code raises gets further."""
+    try:
+        ops = find_ops(job)
+        if job.device.is_gpu:
+            import torch
+
+            torch.cuda.set_device(job.device.torch_name)
+        use_threads(job.device)
+        if job.case is None or job.settings is None:
+            return {"problem": load_problem(job, ops)}
+        arguments = job.family, job.device, job.settings, NoEstimate(), job.limits, job.deadline, job.ceilings
+        return encode_line(WorkerRunner(*arguments).measure(Row(ops[0], job.case, job.provider)))
+    except SystemExit as error:
+        return {"failed": f"called sys.exit({'' if error.code is None else repr(error.code)[:100]})"}
+    except BaseException as error:
+        print_users_part(job.provider, error)
+        line = next((part.strip() for part in str(error).splitlines() if part.strip()), "")
+        return {"failed": f"{type(error).__name__}: {line[:200]}{user_line(job.provider, error)}"}
+
+
+def find_ops(job: Job) -> list[Op]:
+    """Return the ops of a job, from the family's file."""
+    ops: dict[str, Op] = {op.name: op for op in importlib.import_module(f"bench.{job.family}").OPS}
+    return [ops[name] for name in job.ops]
+
+
+def load_problem(job: Job, ops: list[Op]) -> str | None:
+    """Return why the provider cannot compute the ops, or None."""
+    from bench.harness.providers import load
+    from bench.harness.user_kernel import UserKernelError
+
+    try:
+        for op in ops:
+            load(job.provider, op, job.family, job.device)
+    except UserKernelError as error:
+        return str(error)
+    except SystemExit as error:
+        return f"provider '{job.provider}': importing it called sys.exit({error.code!r})"
+    return None
+
+
+def print_users_part(provider: str, error: BaseException) -> None:
+    """Print the traceback of an error, from the user's file on where it came through it."""
+    file, trace = find(provider).file, error.__traceback__
+    while trace is not None and Path(trace.tb_frame.f_code.co_filename) != file:
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace or error.__traceback__)
+
+
+class NoEstimate(CostEstimator):
+    """Finds every case short: whether it fits the time was decided before the worker was asked."""
+
+    def __init__(self) -> None:
+        """Estimate nothing."""
+
+    def call_s(self, op: Op, case: Case) -> float:
+        """Return no time."""
+        return 0.0
+
+    def learn(self, op: Op, case: Case, seconds: float) -> None:
+        """Learn nothing."""
+
+
+class WorkerRunner(Runner):
+    """The runner in a worker, where a traceback is printed: it is kept with what the user's code prints."""
+
+    def _failed(self, row: Row, blank: Record, error: Exception) -> Record:
+        """Print the traceback, and return the record of a row that raised."""
+        print_users_part(row.provider, error)
+        return super()._failed(row, blank, error)
