@@ -12,7 +12,7 @@ from results.compare_sides import METRICS
 from results.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE, geometric_mean
 from results.export import csv_text, json_text, markdown_text
 from results.record import Environment
-from results.table import ABSENT, format_number, format_percent, format_rate, format_time, printable, table_console
+from results.table import ABSENT, format_percent, format_rate, format_time, printable, table_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -287,5 +287,5 @@ def _print_rows(rows: Sequence[Row], compared: Compared, console: Console) -> No
 
 def _print_rest(count: int, what: str, console: Console) -> None:
     if count > 0:
-        text = f"... and {format_number(count, 9)} more {what}: --format csv and --format json have all"
+        text = f"... and {count:,} more {what}: --format csv and --format json have all"
         console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)

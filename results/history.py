@@ -20,15 +20,23 @@ from results.unpaired import compare_many
 
 if TYPE_CHECKING:
     from numpy import float64, int64
+    from numpy.random import Generator
     from numpy.typing import NDArray
 
 PERMUTATIONS = 1999
 """With so many, a probability of 0.05 is known to 0.005."""
 
-SIGNIFICANCE = 0.05
+ALLOWED = 0.05 / 2 * (1 + PERMUTATIONS)
+"""Orders, the one that was seen among them, that may look as clear; 5 % shared by two tests."""
 
-LEAST_RUNS = 8
-"""Fewer runs in two equal parts cannot be told from chance: of eight, one order in thirty-five is as clear as 4 + 4."""
+LEAST_RUNS = 9
+"""Fewer runs cannot be told from chance: of 4 + 5, one order in 63 is as clear as the one seen, of 4 + 4 one in 35."""
+
+LEAST_STRETCH = 2
+"""Runs of a level between two others; one alone is an outlier."""
+
+MAX_TWO_CUTS = 200
+"""Runs up to which two cuts at once are tried: their number grows with the square."""
 
 LISTED = 6
 """Names in a message before it is cut."""
@@ -231,51 +239,75 @@ def _spread(records: Sequence[Measured]) -> tuple[float, float] | None:
 def change_points(levels_s: Sequence[float], margin: float = DEFAULT_MARGIN, seed: int = 0) -> list[int]:
     """Return where the level of a series of medians changes for longer than one run: the first place of each new level.
 
-    Binary segmentation: the series is parted where the two means of the logarithms differ most clearly, and each part
-    again, as long as a permutation test says that no order of the same values would part them so clearly by chance.
+    Binary segmentation: the series is parted where the means of the logarithms before and after differ most clearly,
+    and each part again, as long as a permutation test says that no order of the same values would part them so clearly
+    by chance. A level that comes back would hide from one cut, so that two cuts at once are tried as well.
 
     Args:
         levels_s: one median for each run, in order, above 0.
         margin: change, as a fraction, that does not matter.
         seed: of the permutations.
 
-    Source: the segmentation, Scott and Knott, A cluster analysis method for grouping means in the analysis of variance,
-        Biometrics 30 (1974) 507; with a permutation test on benchmark medians, Daly, Brown, Ingo, O'Leary and Bradford,
-        The use of change point detection to identify software performance regressions in a continuous integration
-        system, ICPE 2020.
+    Source: one cut, Scott and Knott, A cluster analysis method for grouping means in the analysis of variance,
+        Biometrics 30 (1974) 507; two cuts, Olshen, Venkatraman, Lucito and Wigler, Circular binary segmentation,
+        Biostatistics 5 (2004) 557; on the medians of benchmarks, Daly, Brown, Ingo, O'Leary and Bradford, The use of
+        change point detection to identify software performance regressions, ICPE 2020.
     """
     import numpy as np
 
     logs = np.log(np.asarray(levels_s, dtype=np.float64))
     generator = np.random.default_rng(seed)
-    found: list[int] = []
+    found: set[int] = set()
     waiting = [(0, len(logs))]
     while waiting:
         start, end = waiting.pop()
-        part = logs[start:end]
-        if len(part) < LEAST_RUNS:
-            continue
-        place, clearness = _best_split(part[None, :])
-        shuffled = generator.permuted(np.tile(part, (PERMUTATIONS, 1)), axis=1)
-        by_chance = _best_split(shuffled)[1] >= clearness[0] * (1 - 1e-9)
-        at = int(place[0])
-        change = abs(float(part[at:].mean() - part[:at].mean()))
-        if (1 + by_chance.sum()) / (1 + PERMUTATIONS) <= SIGNIFICANCE and change > math.log1p(margin):
-            found.append(start + at)
-            waiting += [(start, start + at), (start + at, end)]
+        cuts = [start + cut for cut in _cuts(logs[start:end], margin, generator)]
+        found.update(cuts)
+        ends = [start, *cuts, end]
+        waiting += [] if not cuts else list(pairwise(ends))
     return sorted(found)
 
 
-def _best_split(rows: NDArray[float64]) -> tuple[NDArray[int64], NDArray[float64]]:
-    """Return for each row where to part it, and the sum of squares between the parts there."""
+def _cuts(part: NDArray[float64], margin: float, generator: Generator) -> list[int]:
+    """Return where to part a series: at one place, else at two, else nowhere."""
+    import numpy as np
+
+    count = len(part)
+    if count < LEAST_RUNS:
+        return []
+    orders = generator.permuted(np.tile(part, (PERMUTATIONS, 1)), axis=1)
+    inner = range(1, count - LEAST_STRETCH) if count <= MAX_TWO_CUTS else ()
+    for starts in filter(None, ([0], inner)):
+        clearness, first, last = _clearest(part[None, :], starts)
+        if 1 + (_clearest(orders, starts)[0] >= clearness * (1 - 1e-9)).sum() > ALLOWED:
+            continue
+        at, end = int(first[0]), int(last[0])
+        inside = np.zeros(count, dtype=bool)
+        inside[at:end] = True
+        if abs(float(part[inside].mean() - part[~inside].mean())) > math.log1p(margin):
+            return [cut for cut in (at, end) if 0 < cut < count]
+    return []
+
+
+def _clearest(rows: NDArray[float64], starts: Sequence[int]) -> tuple[NDArray[float64], NDArray[int64], NDArray[int64]]:
+    """Return for each row the stretch that differs most from the rest: the sum of squares between, first, end."""
     import numpy as np
 
     count = rows.shape[1]
-    left = np.arange(1, count)
-    sums = np.cumsum(rows - rows.mean(axis=1, keepdims=True), axis=1)[:, :-1]
-    between = sums**2 * count / (left * (count - left))
-    places = between.argmax(axis=1)
-    return places + 1, np.take_along_axis(between, places[:, None], axis=1)[:, 0]
+    sums = np.cumsum(np.pad(rows - rows.mean(axis=1, keepdims=True), ((0, 0), (1, 0))), axis=1)
+    best, first, last = np.full(len(rows), -1.0), np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    for start in starts:
+        least = 1 if start == 0 else LEAST_STRETCH
+        ends = np.arange(start + least, count if start == 0 else count + 1)
+        length = ends - start
+        between = (sums[:, ends] - sums[:, [start]]) ** 2 * count / (length * (count - length))
+        place = between.argmax(axis=1)
+        value = np.take_along_axis(between, place[:, None], axis=1)[:, 0]
+        is_better = value > best
+        best, first, last = (
+            np.where(is_better, new, old) for new, old in ((value, best), (start, first), (ends[place], last))
+        )
+    return best, first, last
 
 
 def short_date(text: str) -> str:

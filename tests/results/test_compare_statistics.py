@@ -1,0 +1,291 @@
+"""Verdicts on series that were not interleaved: as right as they claim on simulated machines, many rows at once."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from results.comparison import UNKNOWN, combine, geometric_mean, holm, judged, with_holm
+from results.stats import independent_blocks, log_medians, median, median_ci95, normal_deviate, student_t_975
+from results.unpaired import compare_many, compare_unpaired, compare_windows
+from results.verdict import FASTER, SAME, SLOWER, UNSURE, compare_pairs
+
+TRIALS = 1000
+
+
+def correlated(random, rows, count, correlation):
+    values = random.normal(size=(rows, count))
+    for at in range(1, count):
+        values[:, at] = correlation * values[:, at - 1] + math.sqrt(1 - correlation**2) * values[:, at]
+    return values
+
+
+NOISE = {
+    "normal": lambda random, rows, count: random.normal(size=(rows, count)),
+    "one-sided": lambda random, rows, count: random.exponential(size=(rows, count)),
+    "heavy-tailed": lambda random, rows, count: random.standard_t(3, size=(rows, count)),
+    "correlated": lambda random, rows, count: correlated(random, rows, count, 0.3),
+    "bimodal": lambda random, rows, count: random.normal(size=(rows, count)) + 8 * (random.random((rows, count)) < 0.4),
+}
+
+
+def series(seed, sigma, count, slowdown=1.0, noise="normal", trials=TRIALS):
+    """Return rows of a baseline and a candidate, each measured in one window."""
+    random = np.random.default_rng(seed)
+    sides = [factor * np.exp(sigma * NOISE[noise](random, trials, count)) for factor in (1e-3, 1e-3 * slowdown)]
+    return [([before], [after]) for before, after in zip(*sides, strict=True)]
+
+
+def verdicts(rows, margin=0.01):
+    return Counter(row.verdict for row in compare_many(rows, margin))
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("count", [100, 200])
+def test_95_percent_of_the_intervals_hold_the_true_ratio(noise, count):
+    compared = compare_many(series(1, 0.02, count, 1.05, noise))
+    held = sum(low <= 1.05 <= high for low, high in (row.ci95 for row in compared))
+    assert 930 <= held <= 980
+
+
+@pytest.mark.parametrize("noise", ["normal", "one-sided", "heavy-tailed"])
+def test_intervals_of_few_samples_err_on_the_side_of_caution(noise):
+    compared = compare_many(series(2, 0.02, 20, 1.05, noise))
+    assert sum(low <= 1.05 <= high for low, high in (row.ci95 for row in compared)) >= 940
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize(("sigma", "count"), [(0.005, 30), (0.01, 30), (0.03, 30), (0.05, 200)])
+def test_the_same_code_twice_is_hardly_ever_called_different(noise, sigma, count):
+    found = verdicts(series(3, sigma, count, noise=noise))
+    assert found[FASTER] + found[SLOWER] <= 0.05 * TRIALS
+
+
+def test_a_margin_of_twice_the_noise_leaves_no_false_verdicts():
+    found = verdicts(series(4, 0.02, 30), margin=0.04)
+    assert found[FASTER] + found[SLOWER] <= 0.01 * TRIALS
+
+
+@pytest.mark.parametrize(("slowdown", "sigma"), [(1.02, 0.01), (1.1, 0.05)])
+def test_a_true_change_is_found_both_ways(slowdown, sigma):
+    assert verdicts(series(5, sigma, 120, slowdown))[SLOWER] >= 0.95 * TRIALS
+    assert verdicts(series(6, sigma, 120, 1 / slowdown))[FASTER] >= 0.95 * TRIALS
+
+
+def test_the_same_code_twice_is_called_the_same_when_there_are_samples_enough():
+    assert verdicts(series(7, 0.01, 200))[SAME] >= 0.95 * TRIALS
+
+
+def drifting(seed, windows, shift=0.01, sigma=0.005, trials=TRIALS):
+    """Return rows whose every window has a level of its own."""
+    random = np.random.default_rng(seed)
+
+    def side():
+        return [math.exp(random.normal(0, shift)) * np.exp(sigma * random.normal(size=30)) for _ in range(windows)]
+
+    return [(side(), side()) for _ in range(trials)]
+
+
+@pytest.mark.parametrize("windows", [2, 3, 5])
+def test_windows_that_differ_widen_the_interval_to_95_percent_again(windows):
+    held = sum(low <= 1 <= high for low, high in (row.ci95 for row in compare_many(drifting(8, windows))))
+    assert 920 <= held <= 975
+
+
+def test_one_window_each_knows_nothing_of_the_drift_between_them():
+    held = sum(low <= 1 <= high for low, high in (row.ci95 for row in compare_many(drifting(9, 1))))
+    assert held < 500
+
+
+def test_a_single_window_borrows_the_spread_of_the_repeated_other_side():
+    random = np.random.default_rng(10)
+    one = np.exp(0.001 * random.normal(size=30))
+    many = [level * np.exp(0.001 * random.normal(size=30)) for level in (0.98, 1.0, 1.02)]
+    low, high = compare_windows([one], many).ci95
+    spread = np.std(np.log([np.median(window) for window in many]), ddof=1)
+    assert math.log(high / low) / 2 == pytest.approx(4.303 * spread * math.sqrt(1 + 1 / 3), rel=0.01)
+
+
+def test_exchanging_the_sides_exchanges_everything():
+    ((before,), (after,)) = series(11, 0.01, 60, 1.05)[0]
+    there, back = compare_unpaired(before, after), compare_unpaired(after, before)
+    assert (there.verdict, back.verdict) == (SLOWER, FASTER)
+    assert back.ratio == pytest.approx(1 / there.ratio)
+    assert back.ci95 == pytest.approx((1 / there.ci95[1], 1 / there.ci95[0]))
+    assert back.p_value == pytest.approx(there.p_value)
+
+
+def test_the_ratio_is_that_of_the_medians():
+    found = compare_unpaired([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], [6.0] * 9)
+    assert found.ratio == pytest.approx(1.5)
+    assert found.pairs == 7
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.0, SAME), (1.0099, SAME), (1.0101, SLOWER), (0.99, FASTER)])
+def test_series_without_noise_are_parted_by_the_margin_alone(ratio, verdict):
+    found = compare_unpaired([2.0] * 10, [2.0 * ratio] * 12)
+    assert found.verdict == verdict
+    assert found.ci95 == pytest.approx((ratio, ratio))
+    assert found.p_value == (0.0 if verdict in (SLOWER, FASTER) else 1.0)
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_too_few_samples_are_never_sure(count):
+    found = compare_unpaired([1.0] * 100, [2.0] * count)
+    assert (found.verdict, found.ci95, found.p_value) == (UNSURE, UNKNOWN, 1.0)
+    assert found.reason == f"only {count} sample{'s' * (count > 1)}: 6 or more can tell"
+    assert found.ratio == pytest.approx(2.0)
+
+
+def test_many_rows_at_once_are_what_each_alone_is():
+    random = np.random.default_rng(12)
+    rows = [
+        tuple([random.lognormal(size=random.integers(1, 60)) for _ in range(random.integers(1, 4))] for _ in range(2))
+        for _ in range(40)
+    ]
+    for row, found in zip(rows, compare_many(rows), strict=True):
+        alone = compare_windows(*row)
+        assert found.ratio == pytest.approx(alone.ratio)
+        assert found.ci95 == pytest.approx(alone.ci95)
+        assert found.verdict == alone.verdict
+
+
+def test_a_factor_moves_the_ratio_and_its_interval():
+    row = series(13, 0.01, 50)[0]
+    plain, halved = compare_many([row])[0], compare_many([row], factors=[0.5], quantity="MFU")[0]
+    assert halved.ratio == pytest.approx(plain.ratio / 2)
+    assert halved.ci95 == pytest.approx((plain.ci95[0] / 2, plain.ci95[1] / 2))
+    assert halved.verdict == FASTER
+    first, last = (100 * (1 / end - 1) for end in reversed(halved.ci95))
+    assert halved.reason == f"MFU {first:+.2f} % to {last:+.2f} %: all of it beyond the margin of 1 %"
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 30, 100, 301])
+def test_the_medians_of_many_series_are_those_of_one_at_a_time(count):
+    rows = list(np.random.default_rng(14).lognormal(0, 0.05, size=(20, count)))
+    found = log_medians([*rows, np.ones(count + 1)])
+    for place, row in enumerate(rows):
+        low, high = median_ci95(row.tolist())
+        width = high - low
+        assert found.center[place] == pytest.approx(median(np.log(row).tolist()))
+        # The resamples of the other function leave a few percent of its width to chance.
+        assert math.exp(found.low[place]) == pytest.approx(low, abs=0.2 * width + 1e-4)
+        assert math.exp(found.high[place]) == pytest.approx(high, abs=0.2 * width + 1e-4)
+        assert found.degrees[place] == independent_blocks(count)
+    assert found.center[-1] == found.low[-1] == found.high[-1] == 0
+
+
+def test_a_median_without_samples_is_refused():
+    with pytest.raises(ValueError, match="no samples"):
+        log_medians([np.array([])])
+
+
+@pytest.mark.parametrize(("degrees", "t"), [(2, 4.303), (4, 2.776), (10, 2.228), (30, 2.042), (120, 1.980)])
+def test_student_s_deviates_become_normal_ones(degrees, t):
+    """Against Abramowitz and Stegun, table 26.10, at 0.975."""
+    assert normal_deviate(t, degrees) == pytest.approx(1.96, rel=0.02)
+
+
+@pytest.mark.parametrize("degrees", [3.5, 8, 60])
+def test_the_probability_is_5_percent_where_the_interval_touches_the_margin(degrees):
+    margin = math.log(1.01)
+    above = judged(margin + 0.02, margin, margin + 0.05, degrees, 50, 0.01)
+    below = judged(-margin - 0.02, -margin - 0.05, -margin, degrees, 50, 0.01)
+    assert above.p_value == pytest.approx(0.05, rel=1e-6)
+    assert below.p_value == pytest.approx(0.05, rel=1e-6)
+
+
+def test_the_probability_is_that_of_student_s_distribution():
+    # Twice as far from the margin as the interval reaches: t = 2 x 2.228 at 10 degrees, two-sided 0.00122 by the table.
+    margin, half = math.log(1.01), 0.01
+    center = margin + 2 * half
+    found = judged(center, center - half, center + half, 10, 50, 0.01)
+    assert found.p_value == pytest.approx(0.00122, rel=0.1)
+    assert student_t_975(10.0) == pytest.approx(2.228, rel=1e-3)
+
+
+def test_holm_steps_down():
+    """The example of four hypotheses: 0.01 <= 0.05/4, 0.015 <= 0.05/3, 0.03 > 0.05/2, so the rest stand."""
+    assert holm([0.03, 0.01, 0.04, 0.015]) == [False, True, False, True]
+    assert holm([0.05]) == [True]
+    assert holm([]) == []
+    assert holm([0.02, 0.02]) == [True, True]
+
+
+def test_among_many_rows_a_weak_finding_is_chance():
+    margin = math.log(1.01)
+    weak = judged(margin + 0.0105, margin + 0.0005, margin + 0.02, 100, 50, 0.01)
+    same = judged(0.0, -0.001, 0.001, 100, 50, 0.01)
+    assert [row.verdict for row in with_holm([weak])] == [SLOWER]
+    found = with_holm([weak] + [same] * 9)
+    assert found[0].verdict == UNSURE
+    assert found[0].reason.endswith("but that may be chance among 10 rows (Holm)")
+    assert found[1:] == [same] * 9
+
+
+def test_a_whole_table_of_equal_code_at_the_margin_has_hardly_ever_a_false_row():
+    """200 tables of 20 rows, each at the margin itself, where every single row would be wrong in 2.5 % of cases."""
+    compared = compare_many(series(15, 0.01, 60, 1.01, trials=4000))
+    tables = [compared[start : start + 20] for start in range(0, 4000, 20)]
+    alone = sum(any(row.verdict == SLOWER for row in table) for table in tables)
+    together = sum(any(row.verdict == SLOWER for row in with_holm(table)) for table in tables)
+    assert alone > 0.15 * len(tables)
+    assert together <= 0.05 * len(tables)
+
+
+def test_the_geometric_mean_and_its_interval():
+    rows = [
+        judged(math.log(ratio), math.log(ratio) - 0.03, math.log(ratio) + 0.04, 20, 50, 0.01) for ratio in (1, 2, 4)
+    ]
+    ratio, (low, high) = geometric_mean(rows)
+    assert ratio == pytest.approx(2.0)
+    assert math.log(ratio / low) == pytest.approx(0.03 / math.sqrt(3))
+    assert math.log(high / ratio) == pytest.approx(0.04 / math.sqrt(3))
+    few = compare_unpaired([1.0], [9.0])
+    assert geometric_mean([*rows, few]) == (ratio, (low, high))
+    assert geometric_mean([few]) is None
+
+
+def test_the_interval_of_the_geometric_mean_holds_it_95_times_in_100():
+    compared = compare_many(series(16, 0.02, 100, 1.03, trials=10_000))
+    means = [geometric_mean(compared[start : start + 10])[1] for start in range(0, 10_000, 10)]
+    assert 930 <= sum(low <= 1.03 <= high for low, high in means) <= 980
+
+
+def test_processes_that_differ_widen_a_paired_comparison():
+    random = np.random.default_rng(17)
+    held = 0
+    for _ in range(200):
+        processes = []
+        for _ in range(3):
+            before = np.exp(0.01 * random.normal(size=40))
+            level = 1.05 * math.exp(random.normal(0, 0.01))
+            processes.append(compare_pairs(before.tolist(), (level * before).tolist()))
+        low, high = combine(processes).ci95
+        held += low <= 1.05 <= high
+    assert 180 <= held <= 198
+    assert combine(processes[:1]) == processes[0]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "message"),
+    [
+        ([], [[1.0]], "no windows"),
+        ([[1.0]], [], "no windows"),
+        ([[]], [[1.0]], "no samples"),
+        ([[1.0, 0.0]], [[1.0]], "above 0, found 0.0"),
+        ([[1.0]], [[math.nan]], "above 0, found nan"),
+    ],
+)
+def test_what_is_no_series_is_refused(baseline, candidate, message):
+    with pytest.raises(ValueError, match=message):
+        compare_windows(baseline, candidate)
+
+
+def test_what_is_no_margin_is_refused():
+    with pytest.raises(ValueError, match="margin must be a fraction"):
+        compare_unpaired([1.0], [1.0], margin=-0.03)
+    assert compare_many([]) == []
+    with pytest.raises(ValueError, match="no comparisons"):
+        combine([])
