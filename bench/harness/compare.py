@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.arguments import FORMATS, UsageError, add_list, make_cases, number, path
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from bench.harness.runner import Settings
     from bench.harness.session import Session
     from bench.harness.table import Progress
-    from results.compare import Compared
     from results.record import Environment
     from roofline.ceilings import Ceilings
 
@@ -28,6 +29,12 @@ CASE_S = 10.0
 """Time of the rounds of one case where no budget is given: some thousand rounds of two short kernels."""
 
 MOST_PROCESSES = 100
+
+TIMEOUT_S = 120.0
+"""Longest time of one call in another process: compiling and tuning take minutes, an endless loop takes more."""
+
+NEGATIVE = re.compile(r"-\d*\.?\d+%?$")
+"""What argparse is to take for a value and not for an option: `--margin -3%` is then told what is wrong with it."""
 
 DESCRIPTION = """\
 Is one provider faster than another? All providers of a case take turns, in random order, in hundreds of rounds, so that
@@ -41,6 +48,7 @@ verdicts, of the candidate's time over the baseline's:
 A comparison ends as soon as its verdicts are clear, else after 10 s a case, or with --budget. It looks again and again,
 so its interval is wider than that of a fixed count of rounds (--rounds). Each provider is verified before and after.
 
+A function of your own, path/to/file.py:function, is compared in a process of its own: what it breaks is its own row.
 A provider that is named twice is compared with itself, as NAME and NAME#2: that must come out as SAME."""
 
 EPILOG = """\
@@ -63,6 +71,7 @@ def add_parser(commands: Any, options: Sequence[Option]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser._negative_number_matcher = NEGATIVE
     add_what(parser.add_argument_group("what to compare"), options)
     add_how(parser.add_argument_group("how to measure"))
     add_output(parser.add_argument_group("what to do with it"))
@@ -77,7 +86,11 @@ def add_what(group: Any, options: Sequence[Option]) -> None:
     add_list(group, "--size", "instead of a shape: bytes of one operand, such as 64MiB")
     for option in options:
         add_list(group, f"--{option.name}", option.help)
-    add_list(group, "--provider", "who is compared, two or more with the baseline: torch, torch-compile, triton-vN")
+    add_list(
+        group,
+        "--provider",
+        "who is compared, two or more with the baseline: torch, torch-compile, triton-vN, file.py:function",
+    )
     group.add_argument("--baseline", metavar="NAME", help="what the others are set against (default: the first)")
 
 
@@ -85,7 +98,7 @@ def add_how(group: Any) -> None:
     """Add the options that say how to measure."""
     from bench.harness.arguments import add_how as add_usual
 
-    add_usual(_Without(group, ("--fill-sensitivity", "--budget", "--recalibrate")))
+    add_usual(_Without(group, ("--fill-sensitivity", "--budget", "--recalibrate", "--timeout")))
     seconds = number(1e-3, 1e9, "a number of seconds from 0.001 to 1e9")
     whole = number(LEAST_PAIRS, MOST_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MOST_ROUNDS}", int)
     processes = number(1, MOST_PROCESSES, f"a whole number from 1 to {MOST_PROCESSES}", int)
@@ -94,6 +107,15 @@ def add_how(group: Any) -> None:
         "--margin", metavar="SHARE", type=margin, default=DEFAULT_MARGIN, help="change that is none (default: 1%%)"
     )
     group.add_argument("--rounds", metavar="N", type=whole, help="exactly so many rounds, and one look at the end")
+    timeout = number(1.0, 86400.0, "a number of seconds from 1 to 86400")
+    group.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=timeout,
+        default=TIMEOUT_S,
+        help="longest time of one turn of a function of your own (default: 120)",
+    )
+    group.add_argument("--turn-file", metavar="PATH", help=argparse.SUPPRESS)
     group.add_argument("--processes", metavar="N", type=processes, default=1, help="repeat in N new processes")
 
 
@@ -153,6 +175,14 @@ class Plan:
         ]
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether new processes measure: many of them, or one that a user's function may bring down."""
+        from bench.harness.user_kernel import is_user_kernel
+
+        is_child = self.args.turn_file is not None
+        return not is_child and (self.args.processes > 1 or any(map(is_user_kernel, self.providers)))
+
+    @property
     def rows(self) -> int:
         """Comparisons in the whole table."""
         return len(self.cases) * (len(self.providers) - 1)
@@ -168,6 +198,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     """
     from bench.harness import cli, runner
     from bench.harness import device as machine
+    from bench.harness.compare_show import show
 
     started = time.perf_counter()
     ops = chosen_ops(args.op, families)
@@ -181,57 +212,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     plan = Plan(args, make_all_cases(args, ops, device.type), providers, device, settings, deadline)
     refuse_if_none_can_run(plan)
     environment, kept, interrupted = measure(plan, argv)
-    return show(plan, environment, kept, interrupted)
-
-
-def show(plan: Plan, environment: Environment, kept: Session, interrupted: bool) -> int:
-    """Print the comparison, draw it where that was asked for, say where it is kept, and return the exit code.
-
-    Raises:
-        UsageError: nothing could be compared.
-        OutputError: stdout cannot be written.
-        StoreError: the picture cannot be written.
-    """
-    from bench.harness.compare_rows import compared
-    from bench.harness.table import OutputError, print_out, print_path, say
-    from results.compare_plot import draw, save
-    from results.compare_table import describe, exit_code
-
-    args = plan.args
-    found = compared(environment, kept.records, plan.names[0], args.margin)
-    code = INTERRUPTED if interrupted else exit_code(found, args.fail_on)
-    if not found.rows and not code:
-        raise UsageError(f"nothing could be compared: {describe(found.unmatched[-1])}")
-    try:
-        print_out(text_of(found, args, code))
-    except OSError as error:
-        raise OutputError(f"cannot write the output: {error.strerror}") from None
-    if kept.writer is not None:
-        print_path("saved", kept.writer.path, args.format)
-    if args.plot is not None and found.rows:
-        save(draw(found), args.plot)
-        print_path("plot", args.plot, args.format)
-    if not found.rows:
-        say("nothing was compared" if interrupted else f"nothing was compared: {describe(found.unmatched[-1])}")
-    return code
-
-
-def text_of(found: Compared, args: argparse.Namespace, code: int) -> str:
-    """Return the comparison in the format asked for; where there is no row, only JSON can say so."""
-    import json
-    import sys
-
-    from results.compare_table import as_csv, as_json, as_markdown, print_table
-
-    if args.format == "json":
-        document = json.loads(as_json(found, args.fail_on))
-        document["summary"]["exit_code"] = code
-        return json.dumps(document, indent=2, allow_nan=False) + "\n"
-    if not found.rows:
-        return ""
-    if args.format == "csv":
-        return as_csv(found)
-    return as_markdown(found) if args.format == "md" else print_table(found, sys.stdout)
+    return show(args, plan.names[0], environment, kept, interrupted)
 
 
 def chosen_ops(names: Sequence[str] | None, families: Mapping[str, tuple[Op, ...]]) -> list[tuple[str, Op]]:
@@ -338,9 +319,10 @@ def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Sessio
         if args.baseline is None:
             progress.note(f"baseline: {plan.names[0]}, the first provider; --baseline names another")
         try:
-            measure_here(plan, kept, progress, ceilings) if args.processes == 1 else _measure_elsewhere(
-                plan, kept, progress
-            )
+            if plan.is_elsewhere:
+                _measure_elsewhere(plan, kept, progress)
+            else:
+                measure_here(plan, kept, progress, ceilings)
         except KeyboardInterrupt:
             interrupted = True
             progress.note("interrupted: what was finished is kept")
@@ -348,22 +330,28 @@ def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Sessio
 
 
 def _measure_elsewhere(plan: Plan, kept: Session, progress: Progress) -> None:
-    """Measure in new processes, one after the other."""
-    from bench.harness.compare_processes import records_of_process
+    """Measure each case in a new process, as often as asked for, one after the other."""
+    from bench.harness.compare_processes import SEED_STEP, records_of_case
+    from bench.harness.runner import blank_record
 
     count = plan.args.processes
-    progress.expect(count)
-    for process in range(count):
-        progress.say(f"process {process + 1} of {count}")
-        left_s = None if plan.deadline is None else (plan.deadline - time.perf_counter()) / (count - process)
-        for record in records_of_process(plan.args, process, left_s):
-            kept.keep(record)
+    units = [(process, place, one) for process in range(count) for place, one in enumerate(plan.cases)]
+    progress.expect(len(units))
+    for done, (process, place, one) in enumerate(units):
+        also = f" (process {process + 1} of {count})" if count > 1 else ""
+        progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}{also}")
+        left_s = None if plan.deadline is None else (plan.deadline - time.perf_counter()) / (len(units) - done)
+        blanks = [blank_record(one.op, one.case, name, plan.settings) for name in plan.names]
+        seed = (plan.args.seed + process * SEED_STEP + place) % 2**63
+        for record in records_of_case(plan.args, one.case, plan.providers, blanks, seed, left_s):
+            kept.keep(replace(record, extra=record.extra | {"process": process}))
         progress.advance()
 
 
 def measure_here(plan: Plan, kept: Session, progress: Progress, ceilings: Ceilings) -> None:
     """Measure case by case; the records of one are kept as soon as all its providers are verified again."""
     from bench.harness.compare_case import InterleavingRunner
+    from bench.harness.compare_processes import TurnFile
     from bench.harness.compare_rounds import Rule
     from bench.harness.cost import CostEstimator
     from bench.harness.runner import plan as planned_rows
@@ -371,10 +359,11 @@ def measure_here(plan: Plan, kept: Session, progress: Progress, ceilings: Ceilin
 
     args, settings = plan.args, plan.settings
     estimator = CostEstimator(plan.device, settings.fill, settings.seed)
+    announce = (lambda place: None) if args.turn_file is None else TurnFile(Path(args.turn_file)).announce
     progress.expect(len(plan.cases))
     for place, one in enumerate(plan.cases):
         progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}")
-        runner = InterleavingRunner(one.family, plan.device, settings, estimator, plan.deadline, ceilings)
+        runner = InterleavingRunner(one.family, plan.device, settings, estimator, plan.deadline, ceilings, announce)
         rule = Rule(args.margin, plan.rows * args.processes, CASE_S, args.seed + place, args.rounds)
         if plan.deadline is not None:
             left_s = max(0.0, plan.deadline - time.perf_counter())

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from bench.harness import samplers
@@ -35,6 +36,14 @@ CALIBRATION_TURNS = 3
 """Turns of the warm-up, the last ones, from which the count of samples in a turn is taken."""
 
 
+Announce = Callable[[], None]
+"""Says that one provider has its turn from now on."""
+
+
+def _nothing() -> None:
+    """Say nothing."""
+
+
 @dataclass
 class Turns:
     """A provider on the clock: turns of a fixed count of samples."""
@@ -42,10 +51,14 @@ class Turns:
     sampler: Sampler
     lead_in: Callable[[], object]
     """Runs before each turn, not timed: brings warm data back into the cache that others have used."""
+    announce: Announce = _nothing
+    """Says that this one has its turn now."""
     samples: int = 1
+    """Samples in a turn."""
 
     def slot(self) -> tuple[float, ...]:
         """Return the samples of one turn, seconds per launch."""
+        self.announce()
         self.lead_in()
         return tuple(self.sampler.sample() / self.sampler.launches_per_sample for _ in range(self.samples))
 
@@ -67,6 +80,7 @@ class Ready:
 
     calls: Sequence[samplers.Call]
     cache: str
+    announce: Announce
 
 
 @dataclass(frozen=True)
@@ -88,16 +102,19 @@ class InterleavingMeter(Meter):
         self._ready: list[Ready] = []
         self._found: Interleaved | None = None
         self._rule = Rule(0.0)
-        self._open_next: Callable[[], None] = lambda: None
+        self._open_next = _nothing
+        self._announcer: Callable[[], Announce] = lambda: _nothing
 
-    def expect(self, rule: Rule, open_next: Callable[[], None]) -> None:
+    def expect(self, rule: Rule, open_next: Callable[[], None], announcer: Callable[[], Announce]) -> None:
         """Begin a case.
 
         Args:
             rule: when its rounds end.
             open_next: opens the row of the next provider; returns when that is closed.
+            announcer: returns what announces the turns of the provider that was opened last.
         """
-        self._ready, self._found, self._rule, self._open_next = [], None, rule, open_next
+        self._ready, self._found, self._rule = [], None, rule
+        self._open_next, self._announcer = open_next, announcer
 
     def measure(
         self,
@@ -112,18 +129,20 @@ class InterleavingMeter(Meter):
         A provider that is left alone is measured as in any other run. Arguments as of `Meter.measure`.
         """
         place = len(self._ready)
-        self._ready.append(Ready(calls, cache))
+        ready = Ready(calls, cache, self._announcer())
+        self._ready.append(ready)
         self._open_next()
         if len(self._ready) == 1:
             return super().measure(calls, cache, flops, left_s, prepared_s)
         if self._found is None:
             self._found = self._interleave()
+        ready.announce()
         errors, turns = self._found.rounds.errors, self._found.turns[place]
         if place in errors:
             raise errors[place]
         if 0 in errors or isinstance(turns, Broken):
             raise ProviderUnavailableError("nothing to compare with: the baseline failed while it was timed")
-        return self._measurement(self._ready[place], turns, place, self._found)
+        return self._measurement(ready, turns, place, self._found)
 
     @property
     def rounds(self) -> Rounds | None:
@@ -155,15 +174,18 @@ class InterleavingMeter(Meter):
         return Interleaved(rounds, turns, settling, row_telemetry(before, self._monitor.snapshot()))
 
     def _turns(self, ready: Ready) -> Turns | Broken:
+        ready.announce()
         try:
-            return Turns(samplers.make_sampler(ready.calls, self._device, self._limits), self._lead_in(ready))
+            return Turns(
+                samplers.make_sampler(ready.calls, self._device, self._limits), self._lead_in(ready), ready.announce
+            )
         except Exception as error:
             return Broken(error)
 
     def _lead_in(self, ready: Ready) -> Callable[[], object]:
         """Return what runs before a turn: one launch where the data is to be warm, nothing where it is cold anyway."""
         if ready.cache == "cold":
-            return lambda: None
+            return _nothing
         calls = itertools.cycle(ready.calls)
 
         def launch() -> None:
@@ -231,8 +253,10 @@ class InterleavingRunner(Runner):
         estimator: CostEstimator,
         deadline: float | None,
         ceilings: Ceilings,
+        announce: Callable[[int], None] = lambda place: None,
     ) -> None:
-        """Prepare; arguments as of `Runner`."""
+        """Prepare; arguments as of `Runner`, and `announce` is told the place of each provider that has its turn."""
+        self._announce = announce
         limits = GPU_LIMITS if device.is_gpu else CPU_LIMITS
         super().__init__(family, device, settings, estimator, limits, deadline, ceilings)
         self._meter: InterleavingMeter = InterleavingMeter(device, limits)
@@ -261,9 +285,10 @@ class InterleavingRunner(Runner):
                 if place and not ready:
                     records[place] = self._without_baseline(rows[place], records[0])
                     continue
+                self._announce(place)
                 records[place] = self.measure(rows[place])
 
-        self._meter.expect(rule, open_next)
+        self._meter.expect(rule, open_next, lambda: partial(self._announce, opened[-1]))
         open_next()
         kept = [replace(records[place], provider=name) for place, name in enumerate(names)]
         rounds = self._meter.rounds

@@ -28,11 +28,13 @@ MOST_LOOKS = 10
 MOST_ROUNDS = FIRST_LOOK * LOOK_EVERY ** (MOST_LOOKS - 1)
 """10,240: there the interval is a twentieth as wide as at the first look, and more rounds hardly make it narrower."""
 
-LOOKING_FOR_A_VERDICT = 1.39
+LOOKING_FOR_A_VERDICT = 1.45
 """Factor by which an interval is widened because a comparison ends when its verdict happens to be clear.
 
 Of ten looks at 20, 40, ... 10,240 rounds, all intervals so widened hold the true ratio in 95 % of comparisons, so that
-any of them may end the comparison: 2.71 standard errors instead of 1.96, by simulation of 40,000 sums of normal noise.
+any of them may end the comparison: 2.71 standard errors instead of 1.96, a factor of 1.39, by simulation of 40,000 sums
+of normal noise. The rest makes up for few rounds: with the true change just at the margin and 2 % noise, 2.4 % of 2,000
+comparisons called it SLOWER, and 3.2 % with 1.39.
 
 Source: one constant for all looks, Pocock, Group sequential methods in the design and analysis of clinical trials,
 Biometrika 64 (1977) 191; as an interval, Jennison and Turnbull, Interim analyses: the repeated confidence interval

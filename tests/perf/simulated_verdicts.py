@@ -24,6 +24,10 @@ BUDGET_S = 10.0
 SLOW_DRIFT = {"drift": 0.03, "drift_s": 2.0}
 """3 % slower in the end, most of it within some seconds, as a GPU that becomes warm."""
 
+LEAST_IN_A_ROW = 2000
+"""Samples of each version where one is measured after the other: 2 s, the most that an ordinary row takes on a CPU, and
+mostly more than the rounds took."""
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -98,6 +102,7 @@ def paired(scenario, seed, budget_s=BUDGET_S):
 
 def one_after_the_other(scenario, seed, samples):
     """Return the verdicts with an interval and by the margin alone, from `samples` of each version in a row."""
+    samples = max(samples, LEAST_IN_A_ROW)
     device = device_of(scenario, seed + 10**6)
     series = [[load.slot()[0] for _ in range(samples)] for load in (device.load(), device.load(1 + scenario.change))]
     change = math.log(median(series[1]) / median(series[0]))
