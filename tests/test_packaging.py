@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("bench", "kernels", "roofline", "results")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DIST_INFO = f"{PROJECT['name']}-{PROJECT['version']}.dist-info"
+PLUGIN = "ridgepoint_pytest.py"
+"""The one module of a wheel: pytest loads it at every start, so it must be there wherever its entry point is."""
 
 
 def python(*arguments, cwd, path=()):
@@ -126,11 +128,20 @@ def editable(tmp_path_factory):
     return build("editable", tmp_path_factory.mktemp("editable"))
 
 
-def test_a_plain_wheel_holds_nothing_but_its_metadata(wheel):
+def test_a_plain_wheel_holds_nothing_but_the_pytest_plug_in_and_its_metadata(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert f"{DIST_INFO}/METADATA" in names
-    assert all(name.startswith(f"{DIST_INFO}/") for name in names)
+    assert [name for name in names if not name.startswith(f"{DIST_INFO}/")] == [PLUGIN]
+
+
+@pytest.mark.parametrize("kind", ["wheel", "editable"])
+def test_the_entry_point_of_pytest_names_the_module_that_is_installed(request, kind):
+    with zipfile.ZipFile(request.getfixturevalue(kind)) as archive:
+        entry_points = archive.read(f"{DIST_INFO}/entry_points.txt").decode()
+        module = archive.read(PLUGIN)
+    assert entry_points.split() == ["[pytest11]", "ridgepoint", "=", PLUGIN.removesuffix(".py")]
+    assert module == (ROOT / "bench" / "harness" / PLUGIN).read_bytes()
 
 
 def test_a_plain_wheel_overwrites_no_foreign_kernels(wheel, foreign):
@@ -138,7 +149,7 @@ def test_a_plain_wheel_overwrites_no_foreign_kernels(wheel, foreign):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(foreign)
     assert (foreign / "kernels" / "__init__.py").read_bytes() == before
-    assert sorted(path.name for path in foreign.iterdir()) == ["kernels", DIST_INFO]
+    assert sorted(path.name for path in foreign.iterdir()) == ["kernels", DIST_INFO, PLUGIN]
 
 
 def test_the_metadata_carries_what_the_project_declares(wheel):
@@ -158,7 +169,7 @@ def test_an_editable_build_puts_the_repository_on_the_path(editable):
         (pth,) = [name for name in names if name.endswith(".pth")]
         lines = archive.read(pth).decode().split("\n")
     assert [line for line in lines if line] == [str(ROOT)]
-    assert all(name == pth or name.startswith(f"{DIST_INFO}/") for name in names)
+    assert {name for name in names if not name.startswith(f"{DIST_INFO}/")} == {pth, PLUGIN}
 
 
 def test_installed_in_editable_mode_the_packages_are_found_from_anywhere(editable, tmp_path, elsewhere):
@@ -201,4 +212,4 @@ def test_a_wheel_of_the_source_distribution_is_as_empty(tmp_path):
     assert done.returncode == 0, done.stderr
     (made,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(made) as archive:
-        assert all(name.startswith(f"{DIST_INFO}/") for name in archive.namelist())
+        assert [name for name in archive.namelist() if not name.startswith(f"{DIST_INFO}/")] == [PLUGIN]

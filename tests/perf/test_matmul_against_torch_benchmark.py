@@ -165,6 +165,32 @@ def test_our_median_beside_torch_utils_benchmark(capsys):
             assert all(math.isfinite(value) and value > 0 for value in values)
 
 
+def test_one_product_cold_by_the_fixture(gpu_benchmark):
+    """The same product once more, as a test of another project would measure it."""
+    case = Case("matmul", "fp32", {"m": 256, "n": 256, "k": 256}, {"layout": "nn", "batch": 1})
+    work, made = MATMUL.work(case), []
+
+    def operands():
+        made.append(tuple(torch.rand(256, 256) for _ in range(2)))
+        return made[-1]
+
+    product = gpu_benchmark(
+        torch.matmul,
+        inputs=operands,
+        flops=work.flops,
+        bytes_read=work.bytes_read,
+        bytes_written=work.bytes_written,
+        dtype="fp32",
+        budget_s=0.3,
+    )
+    torch.testing.assert_close(product, made[0][0] @ made[0][1])
+    if gpu_benchmark.enabled:
+        info = gpu_benchmark.extra_info
+        assert info["flops_per_s"] == pytest.approx(2 * 256**3 / gpu_benchmark.stats["median"])
+        assert (info["device_type"], info["method"], info["cache"]) == ("cpu", "host", "cold")
+        assert info["copies"] == len(made) > 1
+
+
 @pytest.mark.parametrize(
     ("ours", "blocked", "adaptive", "ratio"), [(3.0, 2.0, 4.0, 1.5), (3.0, 6.0, 4.0, 0.75), (2.0, 2.0, 2.0, 1.0)]
 )
