@@ -1,0 +1,113 @@
+"""The shape of a decoder-only transformer: what counts of parameters, FLOPs and bytes are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MOST = 10**12
+"""No extent, batch or length is larger; more is a slip of the keyboard or a hostile file."""
+
+
+class ConfigError(ValueError):
+    """A model cannot be counted; the message is one line for the user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention: queries and keys/values go through low-rank projections.
+
+    Source: DeepSeek-AI, DeepSeek-V2 (2024), section 2.1.
+    """
+
+    query_rank: int
+    """Width of the compressed query; 0 where queries are projected directly."""
+    kv_rank: int
+    """Width of the compressed keys and values, which is what the cache holds."""
+    nope_dim: int
+    """Width of a head's query and key without rotation."""
+    rope_dim: int
+    """Width of the rotated part; the key's is shared by all heads and cached beside the latent."""
+    value_dim: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """The mixture of experts that takes the place of the MLP in some layers."""
+
+    count: int
+    per_token: int
+    """Routed experts that each token passes through (top-k)."""
+    mlp_width: int
+    layers: int
+    """Layers that have experts; the others have a dense MLP."""
+    shared_mlp_width: int = 0
+    """Width of all shared experts together; 0 where there are none."""
+    has_shared_gate: bool = False
+    """Whether the shared expert is scaled by a gate of its own (Qwen2-MoE)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A decoder-only transformer. Symbols of the formulas: L, h, a, k, d, f, V."""
+
+    name: str
+    family: str
+    """The `model_type` of its configuration file."""
+    layers: int
+    """L."""
+    width: int
+    """h, the hidden size."""
+    heads: int
+    """a, query heads."""
+    kv_heads: int
+    """k, key and value heads: fewer than `heads` with grouped queries."""
+    head_dim: int
+    """d, never taken as h / a where the file says otherwise."""
+    mlp_width: int
+    """f, of a dense MLP."""
+    vocabulary: int
+    """V."""
+    context: int | None = None
+    """The longest sequence that the configuration names."""
+    is_tied: bool = False
+    """Whether the head uses the input embedding's weights."""
+    is_gated: bool = True
+    """Whether the MLP has a gate: three matrices (SwiGLU, GEGLU) in place of two."""
+    has_qkv_bias: bool = False
+    has_output_bias: bool = False
+    has_mlp_bias: bool = False
+    has_qk_norm: bool = False
+    """RMSNorm of each head's query and key, with one weight of `head_dim` for all heads (Qwen3, Gemma 3)."""
+    norm: str = "rms"
+    """`rms` or `layer`."""
+    has_norm_bias: bool = False
+    norms_per_layer: int = 2
+    position_embeddings: int = 0
+    """Learned positions; 0 with rotary ones."""
+    window: int | None = None
+    """Keys that a windowed layer sees, itself included."""
+    windowed_layers: int = 0
+    latent: LatentAttention | None = None
+    experts: Experts | None = None
+    source: str = ""
+    assumptions: tuple[str, ...] = field(default_factory=tuple)
+    """What the file left out, and what its family takes then."""
+
+    @property
+    def query_key_dim(self) -> int:
+        """Width of one head's query and key."""
+        return self.latent.nope_dim + self.latent.rope_dim if self.latent else self.head_dim
+
+    @property
+    def value_dim(self) -> int:
+        """Width of one head's value."""
+        return self.latent.value_dim if self.latent else self.head_dim
+
+    @property
+    def dense_layers(self) -> int:
+        """Layers with a dense MLP."""
+        return self.layers - (self.experts.layers if self.experts else 0)
+
+    def length_seen(self, sequence: int, is_windowed: bool) -> int:
+        """Return how many positions of a sequence a layer keeps keys and values of."""
+        return min(self.window, sequence) if is_windowed and self.window else sequence

@@ -1,0 +1,208 @@
+"""The weights of a model, tensor by tensor, and their exact numbers by component: total, active, in matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from roofline.accounting.config import Experts, LatentAttention, ModelConfig
+
+COMPONENTS = ("embedding", "positions", "attention", "mlp", "router", "experts", "shared_experts", "norms", "lm_head")
+
+FORMULA = (
+    "per layer: attention h d (2a + 2k), MLP 2hf or gated 3hf, norms h each, biases; embedding and untied head V h"
+)
+SOURCE = (
+    "the modules of Hugging Face transformers; Narayanan et al. (2021) eq. 2 in closed form; "
+    "experts: Jiang et al., Mixtral of Experts (2024); latent attention: DeepSeek-AI, DeepSeek-V2 (2024)"
+)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Tensors of one shape and use, in all layers together."""
+
+    name: str
+    component: str
+    """One of `COMPONENTS`."""
+    shape: tuple[int, ...]
+    """(inputs, outputs) of a matrix product; else the extent of what is added or looked up."""
+    copies: int = 1
+    is_gemm: bool = False
+    """Whether each token is multiplied by it."""
+    active_copies: int | None = None
+    """Of experts: those that one token goes through, in all layers; None: all copies."""
+    split: str = ""
+    """How tensor parallelism divides it: `heads`, `kv_heads`, `width`, or not at all."""
+
+    @property
+    def elements(self) -> int:
+        """Parameters of all copies."""
+        return self.copies * prod(self.shape)
+
+    @property
+    def active_elements(self) -> int:
+        """Parameters that one token meets."""
+        return (self.copies if self.active_copies is None else self.active_copies) * prod(self.shape)
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Parameters of a model, exact."""
+
+    total: int
+    active: int
+    """Those that one token meets: with experts, only the routed top-k of each layer."""
+    matmul: int
+    """Those that one token is multiplied by: the head also where it is tied, no lookup, norm or bias."""
+    components: dict[str, int]
+
+    @property
+    def lookups(self) -> int:
+        """Embedding rows and learned positions, which are looked up and never multiplied."""
+        return self.components.get("embedding", 0) + self.components.get("positions", 0)
+
+
+def weights(config: ModelConfig) -> list[Weight]:
+    """Return the weights of a model; a tied head is not among them, because its tensor is the embedding's.
+
+    Source: the modules that Hugging Face transformers builds for each supported family.
+    """
+    found = [Weight("embedding", "embedding", (config.vocabulary, config.width), split="width")]
+    if config.position_embeddings:
+        found.append(Weight("positions", "positions", (config.position_embeddings, config.width)))
+    found += _latent_weights(config, config.latent) if config.latent else _attention_weights(config)
+    found += _mlp_weights(config, "mlp", config.mlp_width, config.dense_layers)
+    if config.experts:
+        found += _expert_weights(config, config.experts)
+    found += _norm_weights(config)
+    if not config.is_tied:
+        found.append(Weight("lm_head", "lm_head", (config.width, config.vocabulary), is_gemm=True, split="width"))
+    return [weight for weight in found if weight.copies and prod(weight.shape)]
+
+
+def count_parameters(config: ModelConfig) -> ParameterCount:
+    """Return the parameters of a model: total, active per token, in matrix products, and by component.
+
+    The head is a matrix product also where its weights are the embedding's; its component is then absent.
+
+    Source: see `weights`; GPT-2 small has 124,439,808 parameters, Llama 3 8B 8,030,261,248.
+    """
+    found = weights(config)
+    head = config.vocabulary * config.width if config.is_tied else 0
+    return ParameterCount(
+        total=sum(weight.elements for weight in found),
+        active=sum(weight.active_elements for weight in found),
+        matmul=head + sum(weight.active_elements for weight in found if weight.is_gemm),
+        components=by_component(found),
+    )
+
+
+def by_component(found: Iterable[Weight]) -> dict[str, int]:
+    """Return the parameters of each component that has any, in the order of `COMPONENTS`."""
+    sums = dict.fromkeys(COMPONENTS, 0)
+    for weight in found:
+        sums[weight.component] += weight.elements
+    return {component: elements for component, elements in sums.items() if elements}
+
+
+def _attention_weights(config: ModelConfig) -> list[Weight]:
+    """Return query, key, value and output: h d (2a + 2k), with biases d (a + 2k) and h."""
+    layers, width, dim = config.layers, config.width, config.head_dim
+    queries, keys = config.heads * dim, config.kv_heads * dim
+    found = [
+        Weight("query", "attention", (width, queries), layers, is_gemm=True, split="heads"),
+        Weight("key", "attention", (width, keys), layers, is_gemm=True, split="kv_heads"),
+        Weight("value", "attention", (width, keys), layers, is_gemm=True, split="kv_heads"),
+        Weight("output", "attention", (queries, width), layers, is_gemm=True, split="heads"),
+    ]
+    if config.has_qkv_bias:
+        found.append(Weight("query bias", "attention", (queries,), layers, split="heads"))
+        found.append(Weight("key and value bias", "attention", (keys,), 2 * layers, split="kv_heads"))
+    if config.has_output_bias:
+        found.append(Weight("output bias", "attention", (width,), layers))
+    return found
+
+
+def _latent_weights(config: ModelConfig, latent: LatentAttention) -> list[Weight]:
+    """Return the low-rank projections: h qr + qr a (dn + dr) + h (kvr + dr) + kvr a (dn + dv) + a dv h."""
+    layers, width, heads = config.layers, config.width, config.heads
+    queries = heads * config.query_key_dim
+    keys_values = heads * (latent.nope_dim + latent.value_dim)
+    rank = latent.query_rank or width
+    found = [
+        Weight("query up", "attention", (rank, queries), layers, is_gemm=True, split="heads"),
+        Weight("key and value down", "attention", (width, latent.kv_rank + latent.rope_dim), layers, is_gemm=True),
+        Weight("key and value up", "attention", (latent.kv_rank, keys_values), layers, is_gemm=True, split="heads"),
+        Weight("output", "attention", (heads * latent.value_dim, width), layers, is_gemm=True, split="heads"),
+        Weight("key and value norm", "norms", (latent.kv_rank,), layers),
+    ]
+    if latent.query_rank:
+        found.append(Weight("query down", "attention", (width, rank), layers, is_gemm=True))
+        found.append(Weight("query norm", "norms", (rank,), layers))
+    return found
+
+
+def _mlp_weights(
+    config: ModelConfig, component: str, width: int, copies: int, active: int | None = None
+) -> list[Weight]:
+    """Return the matrices of MLPs of one width: 2hf, gated 3hf, with biases f (2f) and h."""
+    into = 2 if config.is_gated else 1
+    ups = None if active is None else into * active
+    found = [
+        Weight("up", component, (config.width, width), into * copies, True, ups, "width"),
+        Weight("down", component, (width, config.width), copies, True, active, "width"),
+    ]
+    if config.has_mlp_bias:
+        found.append(Weight("up bias", component, (width,), into * copies, False, ups, "width"))
+        found.append(Weight("down bias", component, (config.width,), copies, False, active))
+    return found
+
+
+def _expert_weights(config: ModelConfig, experts: Experts) -> list[Weight]:
+    copies, active = experts.count * experts.layers, experts.per_token * experts.layers
+    found = [Weight("router", "router", (config.width, experts.count), experts.layers, is_gemm=True)]
+    if experts.shared_mlp_width:
+        found += _mlp_weights(config, "shared_experts", experts.shared_mlp_width, experts.layers)
+    if experts.has_shared_gate:
+        found.append(Weight("shared gate", "shared_experts", (config.width, 1), experts.layers, is_gemm=True))
+    return found + _mlp_weights(config, "experts", experts.mlp_width, copies, active)
+
+
+def _norm_weights(config: ModelConfig) -> list[Weight]:
+    """Return the norms of the layers and the final one, and those of queries and keys."""
+    copies = config.norms_per_layer * config.layers + 1
+    found = [Weight("norm", "norms", (config.width,), copies)]
+    if config.has_norm_bias:
+        found.append(Weight("norm bias", "norms", (config.width,), copies))
+    if config.has_qk_norm:
+        found.append(Weight("query and key norm", "norms", (config.head_dim,), 2 * config.layers))
+    return found
+
+
+def gpt_parameters(layers: int, width: int, vocabulary: int, positions: int) -> int:
+    """Return the parameters of GPT-2 in closed form: 12Lh^2 + 13Lh + Vh + n_ctx h + 2h.
+
+    Source: Radford et al., GPT-2 (2019), its released configuration.
+    """
+    return 12 * layers * width**2 + 13 * layers * width + (vocabulary + positions + 2) * width
+
+
+def narayanan_parameters(layers: int, width: int, vocabulary: int, sequence: int) -> int:
+    """Return P = 12 L h^2 (1 + 13 / (12h) + (V + s) / (12 L h)), which lacks only the final norm of GPT-2.
+
+    Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (2021), equation 2.
+    """
+    return gpt_parameters(layers, width, vocabulary, sequence) - 2 * width
+
+
+def to_dict(count: ParameterCount) -> dict[str, Any]:
+    """Return the JSON keys of a count."""
+    return {
+        "total": count.total,
+        "active": count.active,
+        "matmul": count.matmul,
+        "components": dict(count.components),
+    }

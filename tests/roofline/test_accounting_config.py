@@ -1,0 +1,161 @@
+"""Configurations of models: presets, what a file may leave out, and files that are wrong, foreign or hostile."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from roofline.accounting.config import ConfigError
+from roofline.accounting.config_file import load_config, load_preset, preset_names, read_config
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
+}
+
+
+def config_of(**changes):
+    return read_config({**LLAMA, **changes}, "config.json")
+
+
+def refused(**changes):
+    with pytest.raises(ConfigError) as caught:
+        config_of(**changes)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 400
+    return message
+
+
+def test_a_file_gives_the_shape_of_its_preset(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    config, preset = load_config(path), load_preset("llama-3-8b")
+    for field in ("layers", "width", "heads", "kv_heads", "head_dim", "mlp_width", "vocabulary", "is_tied", "context"):
+        assert getattr(config, field) == getattr(preset, field)
+    assert str(path) in config.source
+
+
+def test_all_families_that_were_asked_for_have_presets():
+    families = {load_preset(name).family for name in preset_names()}
+    assert families >= {"gpt2", "nanogpt", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "deepseek_v3"}
+    assert all(load_preset(name).source for name in preset_names())
+
+
+def test_an_explicit_head_dim_wins_over_the_shared_width():
+    assert config_of(head_dim=64).head_dim == 64
+    assert config_of().head_dim == 128
+
+
+def test_what_a_file_leaves_out_is_named():
+    config = read_config({key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}, "config.json")
+    assert config.kv_heads == 32
+    assert any("'num_key_value_heads' is not in the configuration: 32" in line for line in config.assumptions)
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"])
+def test_a_missing_key_is_named(key):
+    assert f"'{key}' is missing" in refused(**{key: None})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hidden_size", "4096"),
+        ("hidden_size", 4096.0),
+        ("hidden_size", True),
+        ("hidden_size", -1),
+        ("hidden_size", 0),
+        ("hidden_size", 10**400),
+        ("num_hidden_layers", 10**6),
+        ("hidden_size", [4096]),
+        ("hidden_size", {"a": 1}),
+        ("tie_word_embeddings", "yes"),
+        ("head_dim", "x\n\x1b[31m" * 1000),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_allowed(key, value):
+    message = refused(**{key: value})
+    assert f"'{key}' must be" in message
+    assert "\x1b" not in message
+
+
+def test_heads_that_cannot_share_are_refused():
+    assert "cannot share" in refused(num_key_value_heads=7)
+    assert "cannot be shared" in refused(num_attention_heads=40)
+
+
+@pytest.mark.parametrize("family", ["mamba", "t5", "gemma3", "llama4", 7, ["llama"], "llama\n"])
+def test_an_unsupported_architecture_is_named(family):
+    message = refused(model_type=family)
+    assert "unsupported architecture" in message
+    assert "supported: gpt2" in message
+
+
+def test_a_multimodal_file_is_pointed_at_its_text_model():
+    assert "text_config" in refused(model_type="gemma3", text_config={})
+
+
+def test_a_model_with_another_head_is_refused():
+    message = refused(architectures=["LlamaForSequenceClassification"])
+    assert "unsupported architecture 'LlamaForSequenceClassification'" in message
+    assert "class names" in refused(architectures="LlamaForCausalLM")
+
+
+def test_windows():
+    gemma = load_preset("gemma-2-9b")
+    assert (gemma.window, gemma.windowed_layers) == (4096, 21)
+    assert load_preset("gemma-3-1b").windowed_layers == 22
+    assert load_preset("mistral-7b").windowed_layers == 32
+    assert load_preset("llama-3-8b").window is None
+    qwen = {**LLAMA, "model_type": "qwen2", "sliding_window": 4096, "max_window_layers": 28}
+    assert read_config(qwen, "config.json").window is None  # named, but not used
+    assert read_config({**qwen, "use_sliding_window": True}, "config.json").windowed_layers == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not JSON"),
+        (b"[1, 2]", "one JSON object"),
+        (b"{" * 10, "not JSON"),
+        (b"[" * 900_000, "nested too deeply"),
+        (b'{"model_type": NaN}', "not JSON"),
+        (b'{"model_type": "llama", "hidden_size": Infinity}', "not JSON"),
+        (b'{"hidden_size": ' + b"9" * 10_000 + b"}", "not JSON"),
+        (b'{"a": "' + b"x" * 1_000_001 + b'"}', "larger than"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (b"{}", "'model_type' is missing"),
+    ],
+)
+def test_hostile_files_get_one_line(tmp_path, content, words):
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_file_gets_one_line(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "none.json", tmp_path / "pipe", tmp_path / "nul\0"):
+        with pytest.raises(ConfigError, match="cannot read"):
+            load_config(path)
+
+
+def test_an_unknown_preset_names_the_closest():
+    with pytest.raises(ConfigError, match=r"unknown model 'llama3-8b': did you mean llama-3-8b"):
+        load_preset("llama3-8b")
+    with pytest.raises(ConfigError, match="known: deepseek-v3"):
+        load_preset("../../etc/passwd")

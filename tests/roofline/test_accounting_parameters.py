@@ -1,0 +1,214 @@
+"""Parameter counts: published totals to the last parameter, and the modules of transformers on the meta device."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from roofline.accounting.config_file import MODEL_FOLDER, load_preset, preset_names, read_config
+from roofline.accounting.parameters import (
+    COMPONENTS,
+    count_parameters,
+    gpt_parameters,
+    narayanan_parameters,
+    weights,
+)
+
+PUBLISHED_TOTALS = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "nanogpt-124m": 124_337_664,  # nanoGPT, transformer_sizing.ipynb
+    "gpt-3": 174_604_259_328,  # Brown et al. 2020: 174.6B
+    "llama-2-7b": 6_738_415_616,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,  # NVIDIA-NeMo/Automodel issue 786
+    "llama-3-405b": 405_853_388_800,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen3-8b": 8_190_735_360,
+    "gemma-2b": 2_506_172_416,
+    "gemma-2-9b": 9_241_705_984,
+}
+"""Of the released weights, where no other source is named."""
+
+
+@pytest.mark.parametrize(("name", "total"), PUBLISHED_TOTALS.items())
+def test_published_totals(name, total):
+    assert count_parameters(load_preset(name)).total == total
+
+
+def test_active_and_matmul_parameters():
+    mixtral = count_parameters(load_preset("mixtral-8x7b"))
+    assert mixtral.active == 12_879_925_248  # Jiang et al. 2024: 13B active
+    assert count_parameters(load_preset("llama-2-7b")).matmul == 6_607_077_376  # google/maxtext issue 1988
+    gpt2 = count_parameters(load_preset("gpt2"))  # tied: the head is multiplied by, but stored once
+    assert "lm_head" not in gpt2.components
+    assert gpt2.matmul == 12 * 12 * 768**2 + 50257 * 768
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt-3"])
+def test_closed_form_of_gpt2(name):
+    config = load_preset(name)
+    shape = (config.layers, config.width, config.vocabulary, config.position_embeddings)
+    assert gpt_parameters(*shape) == count_parameters(config).total
+
+
+@pytest.mark.parametrize(
+    ("width", "layers", "billions"),
+    [
+        (2304, 24, 1.652),
+        (3072, 30, 3.562),
+        (4096, 36, 7.468),
+        (6144, 40, 18.450),
+        (8192, 48, 39.096),
+        (10240, 60, 76.051),
+        (12288, 80, 145.622),
+        (16384, 96, 310.131),
+        (20480, 105, 529.601),
+        (25600, 128, 1008.039),
+    ],
+)
+def test_table_1_of_narayanan(width, layers, billions):
+    """Narayanan et al. 2021, table 1, by equation 2 with V = 51,200 and s = 2048."""
+    assert round(narayanan_parameters(layers, width, 51200, 2048) / 1e9, 3) == billions
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_components_add_up(name):
+    config = load_preset(name)
+    count = count_parameters(config)
+    assert sum(count.components.values()) == count.total
+    assert all(type(value) is int for value in (count.total, count.active, count.matmul))
+    assert count.matmul <= count.active <= count.total
+    assert {weight.component for weight in weights(config)} <= set(COMPONENTS)
+
+
+def meta_model(values):
+    """Return the real architecture, without memory."""
+    import torch
+    import transformers
+
+    values = dict(values)
+    family = values.pop("model_type")
+    is_biased, has_positions = values.pop("bias", True), values.pop("has_positions", True)
+    config = transformers.AutoConfig.for_model("gpt2" if family == "nanogpt" else family, **values)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    left_out = lambda name: (not is_biased and name.endswith("bias")) or (not has_positions and "wpe" in name)  # noqa: E731
+    return {name: parameter for name, parameter in model.named_parameters() if not left_out(name)}
+
+
+def total_of(parameters):
+    return sum(parameter.numel() for parameter in parameters.values())
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_count_as_the_real_architecture(name):
+    values = tomllib.loads((MODEL_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))["config"]
+    assert count_parameters(load_preset(name)).total == total_of(meta_model(values))
+
+
+def shape(family, **others):
+    """Return a small configuration with extents of which no two are alike."""
+    return {
+        "model_type": family,
+        "hidden_size": 96,
+        "intermediate_size": 208,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "vocab_size": 1009,
+        "max_position_embeddings": 512,
+        "pad_token_id": 0,
+        **others,
+    }
+
+
+def gpt(family="gpt2", **others):
+    sizes = {"n_embd": 96, "n_layer": 5, "n_head": 6, "n_positions": 300, "vocab_size": 1009}
+    return {"model_type": family, **sizes, **others}
+
+
+QWEN_EXPERTS = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 56, "decoder_sparse_step": 2}
+LATENT = {
+    "num_key_value_heads": 6,
+    "moe_intermediate_size": 56,
+    "n_shared_experts": 2,
+    "n_routed_experts": 16,
+    "n_group": 2,
+    "topk_group": 1,
+    "num_experts_per_tok": 4,
+    "first_k_dense_replace": 2,
+    "q_lora_rank": 40,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+}
+
+VARIED = {
+    "gpt2": gpt(),
+    "gpt2 narrow MLP": gpt(n_inner=111),
+    "gpt2 untied": gpt(tie_word_embeddings=False),
+    "nanogpt": gpt("nanogpt", bias=False),
+    "nanogpt with biases": gpt("nanogpt", bias=True),
+    "nanogpt without positions": gpt("nanogpt", bias=False, has_positions=False),
+    "gpt_neox": shape("gpt_neox"),
+    "gpt_neox tied": shape("gpt_neox", tie_word_embeddings=True, attention_bias=False),
+    "llama": shape("llama"),
+    "llama tied, wide heads": shape("llama", tie_word_embeddings=True, head_dim=40),
+    "llama with biases": shape("llama", attention_bias=True, mlp_bias=True),
+    "llama multi-query": shape("llama", num_key_value_heads=1),
+    "llama without num_key_value_heads": {k: v for k, v in shape("llama").items() if k != "num_key_value_heads"},
+    "mistral": shape("mistral", head_dim=24, sliding_window=64),
+    "mixtral": shape("mixtral", num_local_experts=7, num_experts_per_tok=3),
+    "mixtral tied": shape("mixtral", num_local_experts=4, num_experts_per_tok=1, tie_word_embeddings=True),
+    "phi3": shape("phi3"),
+    "qwen2": shape("qwen2"),
+    "qwen2 tied": shape("qwen2", tie_word_embeddings=True, num_key_value_heads=6),
+    "qwen2_moe": shape("qwen2_moe", **QWEN_EXPERTS, shared_expert_intermediate_size=72),
+    "qwen2_moe some dense": shape(
+        "qwen2_moe",
+        **{**QWEN_EXPERTS, "decoder_sparse_step": 1},
+        shared_expert_intermediate_size=72,
+        mlp_only_layers=[0, 3],
+    ),
+    "qwen3": shape("qwen3", head_dim=40),
+    "qwen3 with biases": shape("qwen3", head_dim=32, attention_bias=True, tie_word_embeddings=True),
+    "qwen3_moe": shape("qwen3_moe", head_dim=24, **QWEN_EXPERTS),
+    "gemma": shape("gemma", head_dim=40),
+    "gemma with biases": shape("gemma", head_dim=40, attention_bias=True),
+    "gemma2": shape("gemma2", head_dim=40, sliding_window=64),
+    "gemma3_text": shape("gemma3_text", head_dim=40, sliding_window=64),
+    "deepseek_v3": shape("deepseek_v3", **LATENT),
+    "deepseek_v3 queries not compressed": shape("deepseek_v3", **{**LATENT, "q_lora_rank": None}),
+    "deepseek_v3 no shared expert": shape("deepseek_v3", **{**LATENT, "first_k_dense_replace": 0}),
+}
+
+
+@pytest.mark.parametrize("values", VARIED.values(), ids=VARIED)
+def test_varied_configurations_count_as_the_real_architecture(values):
+    count = count_parameters(read_config(values, "config.json"))
+    real = meta_model(values)
+    assert count.total == total_of(real)
+    norms = sum(tensor.numel() for name, tensor in real.items() if "norm" in name or "ln_" in name)
+    assert count.components["norms"] == norms
+
+
+@pytest.mark.parametrize("values", [VARIED["qwen2_moe some dense"], VARIED["deepseek_v3"], VARIED["mixtral"]])
+def test_active_parameters_leave_out_the_experts_not_chosen(values):
+    config = read_config(values, "config.json")
+    count = count_parameters(config)
+    real = meta_model(values)
+    experts = [tensor for name, tensor in real.items() if ".experts." in name and "shared" not in name]
+    idle = sum(tensor.numel() // config.experts.count for tensor in experts)
+    idle *= config.experts.count - config.experts.per_token
+    assert count.active == count.total - idle
+    matrices = [tensor for name, tensor in real.items() if tensor.ndim > 1 and "embed_tokens" not in name]
+    assert count.matmul == sum(tensor.numel() for tensor in matrices) - idle
