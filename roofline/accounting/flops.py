@@ -1,0 +1,279 @@
+"""FLOPs of a training step under named conventions: what the model needs, and what the hardware executes.
+
+A fused multiply-add counts as 2. Norms, activations, softmax and the optimizer are left out but where a convention
+names them: they are no matrix products, and MFU never counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from roofline.accounting.attention_work import attention_core_flops
+from roofline.accounting.config import ConfigError, ModelConfig
+from roofline.accounting.parameters import ParameterCount, count_parameters, weights
+from roofline.model import mfu, rate
+
+RECOMPUTE = ("none", "selective", "full")
+"""`selective` runs the attention core forward once more in the backward pass, `full` every layer."""
+
+
+@dataclass(frozen=True)
+class Convention:
+    """One way to count the FLOPs of training."""
+
+    name: str
+    formula: str
+    """Of one token, forward and backward."""
+    source: str
+
+
+CONVENTIONS = {
+    convention.name: convention
+    for convention in (
+        Convention("6nd", "6 N, with all parameters that a token meets", "Kaplan et al. (2020); CS336 lecture 2"),
+        Convention(
+            "6nd-no-embedding",
+            "6 N, without embedding, positions and head",
+            "Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1",
+        ),
+        Convention(
+            "kaplan",
+            "6 N + 6 L a d s, N without embedding, positions and head",
+            "Kaplan et al., Scaling Laws for Neural Language Models (2020), equation 2.2, times 3",
+        ),
+        Convention(
+            "palm",
+            "6 N + 12 L a d s, N without what is only looked up",
+            "Chowdhery et al., PaLM (2022), appendix B; torchtitan and nanoGPT count alike",
+        ),
+        Convention("gemm-full", "6 N_mm + 12 L a d s", "matrix products as executed, every pair of attention"),
+        Convention(
+            "gemm-causal-half", "6 N_mm + 6 L a d s", "matrix products as executed, half of attention as Megatron-LM"
+        ),
+        Convention(
+            "gemm-causal-exact",
+            "6 N_mm + 6 L a d (s + 1), less where a window is shorter",
+            "matrix products as executed, with exactly the pairs that a causal or windowed mask lets through",
+        ),
+        Convention(
+            "chinchilla",
+            "6 (N_mm + V h) + L (12 a d s + 9 a s)",
+            "Hoffmann et al., Training Compute-Optimal Large Language Models (2022), appendix F",
+        ),
+    )
+}
+
+DEFAULT_CONVENTION = "gemm-causal-half"
+
+
+@dataclass(frozen=True)
+class FlopCount:
+    """FLOPs of one step, by component."""
+
+    convention: Convention
+    tokens: int
+    forward: dict[str, int]
+    input_gradients: dict[str, int] = field(default_factory=dict)
+    """Backward, towards the inputs (dgrad); both products of attention have two inputs and count here."""
+    weight_gradients: dict[str, int] = field(default_factory=dict)
+    """Backward, towards the weights (wgrad)."""
+    recomputed: dict[str, int] = field(default_factory=dict)
+    """Executed once more in the backward pass; part of the hardware's FLOPs alone."""
+
+    @property
+    def components(self) -> dict[str, int]:
+        """Model FLOPs by component, forward and backward."""
+        parts = (self.forward, self.input_gradients, self.weight_gradients)
+        return {name: sum(part.get(name, 0) for part in parts) for name in self.forward}
+
+    @property
+    def model_flops(self) -> int:
+        """FLOPs that the model needs: the numerator of MFU."""
+        return sum(self.components.values())
+
+    @property
+    def hardware_flops(self) -> int:
+        """FLOPs that are executed, recomputation included: the numerator of HFU."""
+        return self.model_flops + sum(self.recomputed.values())
+
+    @property
+    def per_token(self) -> int | float:
+        """Model FLOPs of one token; a whole number where the step shares evenly."""
+        whole, rest = divmod(self.model_flops, self.tokens)
+        return self.model_flops / self.tokens if rest else whole
+
+
+def linear_flops(m: int, n: int, k: int, has_input_gradient: bool = True, has_weight_gradient: bool = True) -> int:
+    """Return the FLOPs of training a product (m, k) x (k, n): 2mkn forward, and 2mkn for each gradient needed.
+
+    The first trained layer needs no gradient of its input, a frozen weight none of its own: 6, 4 or 2 times mkn.
+
+    Source: CS336 (2025) lecture 2, gradients of a two-layer network.
+    """
+    return 2 * m * n * k * (1 + has_input_gradient + has_weight_gradient)
+
+
+def train_flops(
+    config: ModelConfig,
+    sequence: int,
+    batch: int = 1,
+    convention: str = DEFAULT_CONVENTION,
+    recompute: str = "none",
+    is_flash: bool = True,
+    is_frozen: bool = False,
+) -> FlopCount:
+    """Return the FLOPs of one training step on `batch` sequences.
+
+    Args:
+        config: the model.
+        sequence: tokens of a sequence.
+        batch: sequences of a step, micro-batches together.
+        convention: a key of `CONVENTIONS`.
+        recompute: one of `RECOMPUTE`; counted for the hardware alone.
+        is_flash: whether attention recomputes its scores in the backward pass, as flash attention does: a fifth
+            matrix product, executed and not needed.
+        is_frozen: whether the weights are not trained (adapters): no weight gradients.
+
+    Raises:
+        ConfigError: an unknown convention or way of recomputing.
+
+    Source: the convention's own.
+    """
+    for word, known in ((convention, CONVENTIONS), (recompute, RECOMPUTE)):
+        if word not in known:
+            raise ConfigError(f"unknown convention {word!r}; known: {', '.join(known)}")
+    forward = _forward(config, sequence, convention)
+    recomputed: dict[str, int] = {}
+    if recompute == "full":
+        recomputed = {name: flops for name, flops in forward.items() if name not in ("lm_head", "embedding")}
+    elif recompute == "selective":
+        recomputed = {"attention_core": forward.get("attention_core", 0)}
+    if is_flash and "attention_core" in forward:
+        scores = forward["attention_core"] * config.query_key_dim // (config.query_key_dim + config.value_dim)
+        recomputed["attention_scores"] = scores
+    count = FlopCount(
+        convention=CONVENTIONS[convention],
+        tokens=sequence,
+        forward=forward,
+        input_gradients={name: flops * (2 if name in CORES else 1) for name, flops in forward.items()},
+        weight_gradients={} if is_frozen else {n: f for n, f in forward.items() if n not in CORES},
+        recomputed={name: flops for name, flops in recomputed.items() if flops},
+    )
+    return _times(count, batch)
+
+
+CORES = ("attention_core", "attention_softmax")
+"""What has no weights: both gradients go to inputs."""
+
+
+def _times(count: FlopCount, batch: int) -> FlopCount:
+    def scaled(part: dict[str, int]) -> dict[str, int]:
+        return {name: flops * batch for name, flops in part.items()}
+
+    return FlopCount(
+        count.convention,
+        count.tokens * batch,
+        scaled(count.forward),
+        scaled(count.input_gradients),
+        scaled(count.weight_gradients),
+        scaled(count.recomputed),
+    )
+
+
+def _forward(config: ModelConfig, sequence: int, convention: str) -> dict[str, int]:
+    """Return the forward FLOPs of one sequence by component."""
+    count = count_parameters(config)
+    if convention in _PARAMETERS:
+        flops = {"parameters": 2 * sequence * _PARAMETERS[convention](config, count)}
+        if convention in _CORE_MASKS:
+            flops["attention_core"] = _all_layers_core(config, sequence, _CORE_MASKS[convention], is_windowed=False)
+        return flops
+    products = gemm_flops(config, sequence)
+    if convention == "chinchilla":
+        products["embedding"] = 2 * sequence * config.vocabulary * config.width
+        products["attention_softmax"] = 3 * config.layers * config.heads * sequence**2
+    is_windowed = convention == "gemm-causal-exact"
+    products["attention_core"] = _all_layers_core(config, sequence, _CORE_MASKS[convention], is_windowed)
+    return products
+
+
+_PARAMETERS: dict[str, Callable[[ModelConfig, ParameterCount], int]] = {
+    "6nd": lambda config, count: count.active,
+    "6nd-no-embedding": lambda config, count: _without_vocabulary(count),
+    "kaplan": lambda config, count: _without_vocabulary(count),
+    "palm": lambda config, count: count.active - _only_looked_up(config, count),
+}
+"""N of the conventions that multiply it by 6."""
+
+_CORE_MASKS = {
+    "kaplan": "causal-half",
+    "palm": "full",
+    "gemm-full": "full",
+    "gemm-causal-half": "causal-half",
+    "gemm-causal-exact": "causal-exact",
+    "chinchilla": "full",
+}
+
+
+def _without_vocabulary(count: ParameterCount) -> int:
+    return count.active - count.lookups - count.components.get("lm_head", 0)
+
+
+def _only_looked_up(config: ModelConfig, count: ParameterCount) -> int:
+    """Return the parameters that no token is multiplied by; a tied embedding is the head's matrix."""
+    return count.components.get("positions", 0) + (0 if config.is_tied else count.components["embedding"])
+
+
+def gemm_flops(config: ModelConfig, tokens: int) -> dict[str, int]:
+    """Return the forward FLOPs of all products with weights, by component: 2 x tokens x N_mm.
+
+    Source: 2 m n k of each product; N_mm of `count_parameters`.
+    """
+    flops: dict[str, int] = {}
+    for weight in weights(config):
+        if weight.is_gemm:
+            name = "attention_projections" if weight.component == "attention" else weight.component
+            flops[name] = flops.get(name, 0) + 2 * tokens * weight.active_elements
+    if config.is_tied:
+        flops["lm_head"] = 2 * tokens * config.vocabulary * config.width
+    return flops
+
+
+def _all_layers_core(config: ModelConfig, sequence: int, mask: str, is_windowed: bool) -> int:
+    """Return the forward FLOPs of attention's own products in all layers, one sequence on itself."""
+    shape = (sequence, sequence, config.heads, config.query_key_dim, config.value_dim, mask)
+    windowed = config.windowed_layers if is_windowed else 0
+    full = (config.layers - windowed) * attention_core_flops(*shape)
+    return full + (windowed * attention_core_flops(*shape, window=config.window) if windowed else 0)
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """Shares of the dense peak of the compute dtype, 1 = all of it."""
+
+    mfu: float
+    """By the FLOPs that the model needs."""
+    hfu: float
+    """By the FLOPs that were executed; never below MFU."""
+
+
+def utilization(
+    model_flops: int, hardware_flops: int, seconds: float, devices: int, peak_flops_per_s: float
+) -> Utilization:
+    """Return MFU and HFU of a step.
+
+    Source: Chowdhery et al., PaLM (2022), appendix B; peak dense and of the compute dtype, all devices together.
+    """
+    peak = devices * peak_flops_per_s
+    return Utilization(mfu(rate(model_flops, seconds), peak), mfu(rate(hardware_flops, seconds), peak))
+
+
+def attention_share(sequence: int, width: int, is_causal: bool = False) -> float:
+    """Return attention's own FLOPs as a fraction of those of the block's products: s / (6h), causal s / (12h).
+
+    So 6 N D is close only where s is far below 6h, not where it is below h.
+
+    Source: 4 s h of attention over 24 h^2 of a block with f = 4h; Narayanan et al. (2021), equation 3.
+    """
+    return sequence / ((12 if is_causal else 6) * width)

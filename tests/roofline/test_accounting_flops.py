@@ -1,0 +1,232 @@
+"""FLOPs: published counts to the digit, every convention, and the identities that hold between them."""
+
+from __future__ import annotations
+
+import pytest
+
+from roofline.accounting.attention_work import attention_core_flops, doubled_pairs, packed_pairs
+from roofline.accounting.config import ConfigError
+from roofline.accounting.config_file import load_preset, preset_names
+from roofline.accounting.flops import (
+    CONVENTIONS,
+    attention_share,
+    gemm_flops,
+    linear_flops,
+    train_flops,
+    utilization,
+)
+from roofline.accounting.parameters import count_parameters
+from roofline.accounting.published_flops import (
+    korthikanti_flops,
+    narayanan_flops,
+    saved_by_selective,
+    selective_overhead,
+)
+from roofline.model import mfu
+
+
+def per_token(name, sequence, convention):
+    return train_flops(load_preset(name), sequence, convention=convention).per_token
+
+
+def test_nanogpt_notebook():
+    """nanoGPT, transformer_sizing.ipynb: forward and training FLOPs of 1024 tokens, the PaLM formula, MFU."""
+    config = load_preset("nanogpt-124m")
+    count = train_flops(config, 1024, convention="gemm-full")
+    assert sum(count.forward.values()) == 291_648_307_200
+    assert count.model_flops == 874_944_921_600
+    assert train_flops(config, 1024, convention="palm").model_flops == 875_062_886_400
+    step = train_flops(config, 1024, batch=100, convention="gemm-full")
+    share = utilization(step.model_flops, step.hardware_flops, 0.755, 1, 312e12)
+    assert round(100 * share.mfu, 2) == 37.14
+
+
+def test_maxtext_llama_2_7b():
+    """google/maxtext issue 1988: 4 sequences of 8192, in TFLOP."""
+    count = train_flops(load_preset("llama-2-7b"), 8192, batch=4, convention="gemm-full")
+    core = count.components["attention_core"]
+    assert round((count.model_flops - core) / 1e12, 2) == 1299.00
+    assert round(core / 1e12, 2) == 422.21
+    assert round(count.model_flops / 1e12, 2) == 1721.22  # they print the sum before rounding
+    half = train_flops(load_preset("llama-2-7b"), 8192, batch=4, convention="gemm-causal-half")
+    assert round(half.components["attention_core"] / 1e12, 2) == 211.11
+    assert round(half.model_flops / 1e12, 2) == 1510.11
+
+
+def test_llama_3_8b_per_token_under_three_conventions():
+    """By hand: 6 x 7,504,658,432 + 12 or 6 x 32 x 4096 x 8192; torchtitan: 6 (N - embedding) + 12 L a d s."""
+    assert per_token("llama-3-8b", 8192, "gemm-full") == 57_912_852_480
+    assert per_token("llama-3-8b", 8192, "gemm-causal-half") == 51_470_401_536
+    assert per_token("llama-3-8b", 8192, "palm") == 57_914_449_920
+
+
+def test_gpt_3_compute():
+    """Brown et al. 2020, table D.1, 6 N D with their N: 3.14e23 = 3640 PF-days; Small 2.25e20; 13B 2.31e22."""
+    flops = 6 * 174_600_000_000 * 300_000_000_000
+    assert f"{flops:.3g}" == "3.14e+23"
+    own = 300_000_000_000 * per_token("gpt-3", 2048, "6nd")
+    assert f"{own:.4e}" == "3.1429e+23"
+    assert round(own / (1e15 * 86400), 1) == 3637.6
+    assert f"{linear_flops(300_000_000_000, 1, 125_000_000):.3g}" == "2.25e+20"
+    assert f"{linear_flops(300_000_000_000, 1, 12_850_000_000):.3g}" == "2.31e+22"
+
+
+def test_llama_3_405b_compute():
+    """Grattafiori et al. 2024: 3.8e25 FLOPs for 15.6T tokens."""
+    assert f"{15.6e12 * 6 * 405e9:.2e}" == "3.79e+25"
+    own = 15_600_000_000_000 * per_token("llama-3-405b", 8192, "6nd")
+    assert f"{own:.1e}" == "3.8e+25"
+
+
+def test_palm_mfu():
+    """Chowdhery et al. 2022, appendix B: 46.2 % with attention, 45.7 % without; 540.35B parameters."""
+    weights, attention = 6 * 540_350_000_000, 3 * attention_core_flops(2048, 2048, 48, 256, 256) * 118 // 2048
+    assert attention == 12 * 118 * 48 * 256 * 2048
+    seconds_per_token = 1 / 238_300
+    with_attention = utilization(weights + attention, weights + attention, seconds_per_token, 6144, 275e12)
+    without = utilization(weights, weights, seconds_per_token, 6144, 275e12)
+    assert round(100 * with_attention.mfu, 2) == 46.23
+    assert round(100 * without.mfu, 2) == 45.73
+
+
+def test_narayanan_percent_of_peak():
+    """Narayanan et al. 2021, table 1: achieved teraFLOP/s per A100 and per cent of 312."""
+    achieved = (137, 138, 142, 135, 138, 140, 148, 155, 163, 163)
+    assert [round(100 * mfu(value, 312)) for value in achieved] == [44, 44, 46, 43, 44, 45, 47, 50, 52, 52]
+
+
+def test_llama_3_405b_mfu():
+    """Grattafiori et al. 2024, table 4, prints 43, 41 and 38 % for 430, 400 and 380 TFLOP/s; within a point."""
+    shares = [100 * mfu(value, 989) for value in (430, 400, 380)]
+    assert [round(share, 1) for share in shares] == [43.5, 40.4, 38.4]
+    assert all(abs(share - printed) < 1 for share, printed in zip(shares, (43, 41, 38), strict=True))
+
+
+def test_chinchilla_appendix_f():
+    """Hoffmann et al. 2022, appendix F, by hand for GPT-2 small: the embedding is a product, softmax has 3 a s^2."""
+    s, d, layers, vocabulary = 1024, 768, 12, 50257
+    attention = 2 * 3 * s * d * d + 2 * s * s * d + 3 * 12 * s * s + 2 * s * s * d + 2 * s * d * d
+    forward = 2 * 2 * s * vocabulary * d + layers * (attention + 2 * s * 2 * d * 4 * d)
+    assert train_flops(load_preset("nanogpt-124m"), s, convention="chinchilla").model_flops == 3 * forward
+
+
+def test_attention_of_published_shapes():
+    # pytorch/pytorch issue 195460: SDPA (1, 12, 64, 64) in full
+    assert attention_core_flops(64, 64, 12, 64, 64) == 12_582_912
+    # facebookresearch/xformers issue 1402: q [1, 1, 4, 8], v [1, 1, 10, 16], bottom right
+    assert attention_core_flops(4, 10, 1, 8, 16, "causal-half") == 1536
+    assert attention_core_flops(4, 10, 1, 8, 16, "causal-exact") == 1632
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 7, 12, 50])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 9), (4, 10), (12, 12), (7, 8)])
+def test_pairs_are_those_of_a_mask(queries, keys, window):
+    offset = keys - queries
+    seen = sum(
+        key <= row + offset and (window is None or key > row + offset - window)
+        for row in range(queries)
+        for key in range(keys)
+    )
+    assert doubled_pairs(queries, keys, "causal-exact", window) == 2 * seen
+
+
+def test_packed_documents_see_only_themselves():
+    assert packed_pairs([8]) == 36
+    assert packed_pairs([3, 5]) == 6 + 15
+    assert packed_pairs([1] * 8) == 8
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_conventions_agree_where_they_must(name):
+    config, count = load_preset(name), count_parameters(load_preset(name))
+    full, half, exact = (
+        train_flops(config, 512, convention=word) for word in ("gemm-full", "gemm-causal-half", "gemm-causal-exact")
+    )
+    core = full.components["attention_core"]
+    assert core == 6 * 512**2 * config.layers * config.heads * (config.query_key_dim + config.value_dim)
+    assert full.model_flops - core == 6 * count.matmul * 512
+    assert 2 * half.components["attention_core"] == core
+    if config.window is None or config.window >= 512:
+        assert exact.components["attention_core"] * 512 == half.components["attention_core"] * 513
+    assert sum(gemm_flops(config, 1).values()) == 2 * count.matmul
+    assert train_flops(config, 512, convention="6nd").per_token == 6 * count.active
+    assert all(type(flops) is int for flops in full.components.values())
+
+
+def test_a_window_counts_fewer_pairs():
+    config = load_preset("gemma-3-1b")
+    exact = train_flops(config, 4096, convention="gemm-causal-exact").components["attention_core"]
+    pairs = 22 * (512 * 513 // 2 + (4096 - 512) * 512) + 4 * (4096 * 4097 // 2)
+    assert exact == 3 * 2 * pairs * 4 * 512
+
+
+def test_a_step_is_its_sequences():
+    config = load_preset("gpt2")
+    one, many = train_flops(config, 256), train_flops(config, 256, batch=12)
+    assert many.model_flops == 12 * one.model_flops
+    assert many.tokens == 3072
+    assert many.per_token == one.per_token
+
+
+def test_backward_is_twice_the_forward_unless_weights_are_frozen():
+    config = load_preset("llama-3-8b")
+    count = train_flops(config, 128)
+    assert count.model_flops == 3 * sum(count.forward.values())
+    frozen = train_flops(config, 128, is_frozen=True)
+    core = frozen.components["attention_core"]
+    assert core == 3 * frozen.forward["attention_core"]
+    assert frozen.model_flops - core == 4 * count_parameters(config).matmul * 128
+    assert linear_flops(3, 5, 7, has_input_gradient=False) == 4 * 105
+    assert linear_flops(3, 5, 7, has_input_gradient=False, has_weight_gradient=False) == 2 * 105
+
+
+def test_recomputation_is_the_hardwares_alone():
+    config = load_preset("gpt-3")
+    plain = train_flops(config, 2048, convention="gemm-full", is_flash=False)
+    assert plain.hardware_flops == plain.model_flops
+    full = train_flops(config, 2048, convention="gemm-full", recompute="full", is_flash=False)
+    assert full.model_flops == plain.model_flops
+    assert full.hardware_flops == narayanan_flops(1, 2048, 96, 12288, 50257)
+    assert full.model_flops == korthikanti_flops(1, 2048, 96, 12288, 50257)
+    selective = train_flops(config, 2048, convention="gemm-full", recompute="selective", is_flash=False)
+    overhead = selective.hardware_flops / selective.model_flops - 1
+    assert 3 * overhead == pytest.approx(selective_overhead(1, 2048, 96, 12288, 50257), rel=1e-12)
+
+
+def test_flash_attention_executes_seven_products_for_six():
+    """Dao, flash-attention benchmark: the backward pass is 2.5 times the forward, 3.5 in all."""
+    count = train_flops(load_preset("gpt2"), 1024, convention="gemm-full")
+    core = count.forward["attention_core"]
+    assert count.components["attention_core"] + count.recomputed["attention_scores"] == 3.5 * core
+
+
+def test_korthikanti_selective_recomputation():
+    """Korthikanti et al. 2022: 5as/h of 80 and 64, saved 70 and 65 %, overhead 2.7 and 1.6 %."""
+    assert round(100 * saved_by_selective(2048, 12288, 96), 1) == 70.2
+    assert round(100 * saved_by_selective(2048, 20480, 128), 1) == 65.3
+    assert round(100 * selective_overhead(1, 2048, 96, 12288, 51200), 1) == 2.7
+    assert round(100 * selective_overhead(1, 2048, 105, 20480, 51200), 1) == 1.6
+
+
+def test_share_of_attention():
+    """6 N D leaves out s / (6h): 17 % at s = h in full, 8 % causal."""
+    assert round(100 * attention_share(4096, 4096)) == 17
+    assert round(100 * attention_share(4096, 4096, is_causal=True)) == 8
+    full = train_flops(load_preset("gpt2"), 768, convention="gemm-full").forward
+    block = full["attention_projections"] + full["mlp"]
+    assert full["attention_core"] / block == attention_share(768, 768)
+
+
+def test_mfu_never_exceeds_hfu():
+    for recompute in ("none", "selective", "full"):
+        count = train_flops(load_preset("gpt2"), 1024, recompute=recompute)
+        share = utilization(count.model_flops, count.hardware_flops, 0.01, 8, 989.4e12)
+        assert 0 < share.mfu <= share.hfu
+
+
+def test_unknown_words_are_named():
+    with pytest.raises(ConfigError, match="unknown convention '7nd'; known: 6nd, "):
+        train_flops(load_preset("gpt2"), 128, convention="7nd")
+    with pytest.raises(ConfigError, match="known: none, selective, full"):
+        train_flops(load_preset("gpt2"), 128, recompute="some")
+    assert all(entry.formula and entry.source for entry in CONVENTIONS.values())
