@@ -141,7 +141,7 @@ def load(path: Path, wanted: Wanted = EVERYTHING, with_bandwidths: bool = False)
                 by_mix[values["dtype"], share] = Record.from_dict(data)
         return _measured(values, data)
 
-    environment, measured, notes, problems = scan_run(path, take)
+    environment, measured, notes, problems = scan_run(path, take, checks_numbers=False)
     ceiling_of = partial(_ceilings, environment)
     peaks = ceiling_of(by_dtype, "flops_per_s", "mfu")
     return Loaded(path, environment, tuple(measured), notes, problems, peaks, ceiling_of(by_mix, "bytes_per_s", "mbu"))
