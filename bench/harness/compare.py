@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.arguments import FORMATS, UsageError, add_list, make_cases, number, path
 from bench.harness.compare_rounds import MOST_ROUNDS
-from bench.harness.interrupt import INTERRUPTED, raise_when_interrupted
+from bench.harness.interrupt import raise_when_interrupted
 from bench.harness.op import Case, Op, Option
 from results.compare_command import margin
 from results.comparison import DEFAULT_MARGIN, LEAST_PAIRS

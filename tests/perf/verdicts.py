@@ -32,7 +32,7 @@ MORE_WORK = 0.05
 
 
 class WithMoreWork:
-    """Computes the product of matrices that are 5 % longer along k, with zeros there, so that the result is the same."""
+    """Computes the product of matrices that are 5 % longer along k by zeros, so that the result is the same."""
 
     def __init__(self):
         self._longer = {}

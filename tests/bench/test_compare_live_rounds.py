@@ -1,0 +1,214 @@
+"""Rounds on simulated devices whose truth is known: are verdicts right, and do rounds end when they should?"""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+from simulated_device import SimulatedDevice
+
+from bench.harness.compare_rounds import (
+    FIRST_LOOK,
+    LOOKING_FOR_A_VERDICT,
+    MOST_ROUNDS,
+    Rule,
+    judge_rounds,
+    run_rounds,
+    times_longer,
+)
+from results.comparison import FASTER, SAME, SLOWER, UNSURE
+from results.verdict import compare_pairs
+from tests.perf import simulated_verdicts
+
+TRIALS = 200
+
+NAMED = {scenario.name: scenario for scenario in simulated_verdicts.scenarios()}
+IN_SHORT = [
+    "A/A, noise 0.5 %",
+    "A/A, noise 1 %, drift 3 %",
+    "A/A, noise 2 %, neighbors correlate by 0.7",
+    "A/A, all of these",
+    "A/A, noise 1 %, margin of twice the noise",
+    "A/A, noise 5 %, margin of twice the noise",
+    "+2%, noise 1 %",
+    "+2%, all of these",
+    "-2%, noise 1 %, drift 3 %",
+    "+10%, noise 5 %",
+    "+10%, noise 5 %, neighbors correlate by 0.7",
+]
+"""All of them, with more trials, are counted by `python -m tests.perf.simulated_verdicts`."""
+
+
+@pytest.mark.parametrize("name", IN_SHORT)
+def test_verdicts_are_false_and_changes_missed_as_rarely_as_promised(name):
+    scenario = NAMED[name]
+    verdicts = [simulated_verdicts.paired(scenario, seed)[1].verdict for seed in range(TRIALS)]
+    counts = {verdict: verdicts.count(verdict) for verdict in (FASTER, SLOWER, SAME, UNSURE)}
+    assert simulated_verdicts.false_verdicts(scenario, counts) <= scenario.most_false * TRIALS, counts
+    if scenario.least_share is not None:
+        assert counts[simulated_verdicts.right(scenario)] >= scenario.least_share * TRIALS, counts
+
+
+def test_a_change_just_at_the_margin_is_not_called_one_however_often_it_is_looked_at():
+    scenario = NAMED["+1 %: just at the margin, noise 2 %"]
+    verdicts = [simulated_verdicts.paired(scenario, seed, budget_s=1.5)[1].verdict for seed in range(TRIALS)]
+    assert verdicts.count(SLOWER) + verdicts.count(FASTER) <= 0.05 * TRIALS
+
+
+def test_one_after_the_other_takes_drift_for_a_change_and_rounds_do_not():
+    scenario = NAMED["A/A, noise 1 %, drift 3 %"]
+    in_a_row = [simulated_verdicts.one_after_the_other(scenario, seed, 2000) for seed in range(20)]
+    assert sum(verdict == SLOWER for _, verdict in in_a_row) >= 15
+    in_rounds = [simulated_verdicts.paired(scenario, seed)[1].verdict for seed in range(20)]
+    assert in_rounds == [SAME] * 20
+
+
+# ---- when they end ------------------------------------------------------------------------------------------------
+
+
+def rounds_of(device, *times, rule):
+    return run_rounds([device.load(factor) for factor in times], rule, device.now)
+
+
+def test_a_clear_verdict_ends_the_rounds_at_the_first_look():
+    found = rounds_of(SimulatedDevice(noise=0.01), 1.0, 1.5, rule=Rule(0.01))
+    assert (found.count, found.looks, found.is_clear) == (FIRST_LOOK, 1, True)
+    assert found.comparison(1, Rule(0.01)).verdict == SLOWER
+
+
+def test_all_verdicts_must_be_clear():
+    rule = Rule(0.01)
+    alone = rounds_of(SimulatedDevice(noise=0.02), 1.0, 1.5, rule=rule)
+    with_another = rounds_of(SimulatedDevice(noise=0.02), 1.0, 1.5, 1.0, rule=rule)
+    assert with_another.count > alone.count
+    assert [with_another.comparison(place, rule).verdict for place in (1, 2)] == [SLOWER, SAME]
+
+
+def test_what_stays_unclear_goes_on_until_the_time_is_over():
+    device, rule = SimulatedDevice(noise=0.05), Rule(0.001, budget_s=1.0)
+    found = rounds_of(device, 1.0, 1.0, rule=rule)
+    assert not found.is_clear
+    assert found.comparison(1, rule).verdict == UNSURE
+    assert 1.0 <= found.seconds <= 1.01
+
+
+def test_a_budget_that_is_too_short_still_makes_an_interval():
+    rule = Rule(0.01, budget_s=0.0)
+    found = rounds_of(SimulatedDevice(), 1.0, 1.0, rule=rule)
+    assert found.count == 6
+    assert not math.isinf(found.comparison(1, rule).ci95[1])
+
+
+def test_rounds_never_exceed_what_the_looks_are_planned_for():
+    found = rounds_of(SimulatedDevice(noise=0.05, launch_s=1e-9), 1.0, 1.0, rule=Rule(1e-6, budget_s=1e9))
+    assert found.count == MOST_ROUNDS
+    assert not found.is_clear
+
+
+def test_a_fixed_count_of_rounds_is_kept_and_its_interval_not_widened():
+    rule = Rule(0.01, rounds=37)
+    found = rounds_of(SimulatedDevice(noise=0.01), 1.0, 1.5, rule=rule)
+    assert (found.count, found.looks) == (37, 0)
+    series = [[slot[0] for slot in slots] for slots in found.slots]
+    assert found.comparison(1, rule).ci95 == pytest.approx(compare_pairs(*series).ci95)
+
+
+def test_among_many_rows_a_verdict_must_be_surer():
+    """1.3 % under 1 % noise is little beyond the margin: the more rows, the longer it takes to be sure."""
+
+    def rounds(rows):
+        return sum(
+            rounds_of(SimulatedDevice(seed=seed, noise=0.01), 1.0, 1.025, rule=Rule(0.01, rows=rows)).count
+            for seed in range(30)
+        )
+
+    assert rounds(1000) > 1.3 * rounds(1)
+
+
+# ---- turns --------------------------------------------------------------------------------------------------------
+
+
+class Spy:
+    """A contender that takes one second a turn, writes its name down, and may raise."""
+
+    def __init__(self, name, log, raises_at=None):
+        self.name, self.log, self.raises_at, self.turns = name, log, raises_at, 0
+
+    def slot(self):
+        self.turns += 1
+        if self.turns == self.raises_at:
+            raise RuntimeError(f"{self.name} is broken")
+        self.log.append(self.name)
+        return (1.0 + 1e-6 * self.turns,)
+
+
+def spies(**raises_at):
+    log = []
+    return [Spy(name, log, raises_at.get(name)) for name in "abc"], log
+
+
+def test_each_round_has_all_in_an_order_that_the_seed_tells():
+    contenders, log = spies()
+    run_rounds(contenders, Rule(0.01, rounds=60, seed=7))
+    turns = ["".join(log[start : start + 3]) for start in range(0, 180, 3)]
+    assert {"".join(sorted(turn)) for turn in turns} == {"abc"}
+    assert len(set(turns)) == 6  # every order comes
+    again, second = spies()
+    run_rounds(again, Rule(0.01, rounds=60, seed=7))
+    assert second == log
+    other, third = spies()
+    run_rounds(other, Rule(0.01, rounds=60, seed=8))
+    assert third != log
+
+
+def test_one_that_raises_leaves_and_the_others_go_on():
+    contenders, log = spies(b=11)
+    found = run_rounds(contenders, Rule(0.01, rounds=30))
+    assert str(found.errors[1]) == "b is broken"
+    assert [len(slots) for slots in found.slots] == [30, 10, 30]
+    assert found.running() == [0, 2]
+    assert log.count("c") == 30
+
+
+def test_without_the_baseline_nothing_goes_on():
+    contenders, log = spies(a=5)
+    found = run_rounds(contenders, Rule(0.01, rounds=30))
+    assert set(found.errors) == {0}
+    assert not found.is_clear
+    assert len(log) <= 4 + 2 * 5
+
+
+def test_the_clock_is_read_after_each_turn():
+    contenders, _ = spies()
+    readings = iter(range(1000))
+    found = run_rounds(contenders, Rule(0.01, rounds=10), clock_hz=lambda: float(next(readings)))
+    assert sorted(clock for clocks in found.clocks_hz for clock in clocks) == list(range(30))
+
+
+# ---- the interval -------------------------------------------------------------------------------------------------
+
+
+def test_the_interval_is_wider_by_one_factor_because_there_are_several_looks():
+    device = SimulatedDevice(noise=0.02)
+    series = [[load.slot()[0] for _ in range(200)] for load in (device.load(), device.load(1.01))]
+    once, often = compare_pairs(*series), judge_rounds(*series, 0.01)
+    assert often.ratio == pytest.approx(once.ratio)
+    for before, after in zip(once.ci95, often.ci95, strict=True):
+        wanted = LOOKING_FOR_A_VERDICT * math.log(before / once.ratio)
+        assert math.log(after / often.ratio) == pytest.approx(wanted)
+    assert judge_rounds(*series, 0.01, is_fixed=True).ci95 == pytest.approx(once.ci95)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "half", "wanted"),
+    [(1.0, 0.02, 4.0), (1.0, 0.04, 16.0), (1.03, 0.04, 4.1), (1.0101, 0.04, None)],
+)
+def test_how_much_longer_it_would_take(ratio, half, wanted):
+    """The half width goes with one over the root of the rounds: a half of it takes four times as many."""
+    ends = (ratio * math.exp(-half), ratio * math.exp(half))
+    compared = SimpleNamespace(verdict=UNSURE, pairs=100, ratio=ratio, ci95=ends, margin=0.01)
+    found = times_longer(compared)
+    assert found is None if wanted is None else found == pytest.approx(wanted, rel=0.03)
+
+
+def test_a_clear_verdict_needs_no_more_time():
+    assert times_longer(SimpleNamespace(verdict=SAME, pairs=100)) is None
