@@ -118,10 +118,11 @@ def _module_file(name: str, place: str) -> Path | None:
             return None
         spec = PathFinder.find_spec(".".join(place.split(".")[:depth]), search)
         if spec is None:
-            hint = f"; for a file write ./{place}.py:..." if Path(f"{place}.py").exists() else ""
-            raise UserKernelError(f"provider '{name}': there is no module '{place}': '{part}' is not found{hint}")
+            raise UserKernelError(f"provider '{name}': there is no module '{place}': '{part}' is not found")
         search = list(spec.submodule_search_locations or [])
     assert spec is not None
+    if spec.loader is None or spec.origin is None:
+        raise UserKernelError(f"provider '{name}': {place} is a folder; name a module in it, or ./path/to/file.py:...")
     return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
 
 

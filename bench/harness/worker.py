@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -81,6 +81,8 @@ class Job:
     deadline: float | None = None
     """Reading of `time.perf_counter`, which all processes of a machine share."""
     ceilings: Ceilings | None = None
+    folder: str = field(default_factory=os.getcwd)
+    """Where the provider's path starts."""
 
 
 class Workers:

@@ -129,6 +129,7 @@ def work(template: int, channel_fd: int, output_fd: int) -> None:
 def perform(job: Job) -> bytes | dict[str, Any]:
     """Return the record line of a job, or what went wrong; nothing that the user's code raises gets further."""
     try:
+        os.chdir(job.folder)
         ops = find_ops(job)
         if job.device.is_gpu:
             import torch

@@ -1,0 +1,339 @@
+"""Files of users' functions for the tests: honest ones, ones that cheat, and ones that end their process."""
+
+from bench.elementwise import OPS
+from bench.harness.device import Device
+from bench.harness.op import Case
+from bench.harness.runner import Settings, blank_record
+from bench.harness.timing import Limits
+from bench.harness.worker import Job
+
+ELEMENTWISE = {op.name: op for op in OPS}
+CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**15, memory_bytes=2**30, threads=1)
+LIMITS = Limits(min_samples=5, target_half_width=1.0, min_time_s=0, cap_s=0.05, warm_up_s=0, min_sample_s=1e-5)
+ELEMENTS = 8192
+
+
+def measure(workers, provider, op="gelu", dtype="fp32", settings=None):
+    """Return the record of one function on a small case, measured in a worker."""
+    settings, case = settings or Settings(), Case(op, dtype, {"n": ELEMENTS})
+    blank = blank_record(ELEMENTWISE[op], case, provider, settings)
+    asked = {"device": CPU, "case": case, "settings": settings, "limits": LIMITS}
+    return workers.measure(Job(family="elementwise", ops=(op,), provider=provider, **asked), blank)
+
+
+HONEST = """
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch.nn.functional import gelu as torch_gelu
+
+CALLS = []
+
+
+def into_out(x, out):
+    torch.ops.aten.gelu.out(x, out=out)
+
+
+def returned(x):
+    return torch_gelu(x)
+
+
+def by_name(x, *, out=None):
+    out.copy_(torch_gelu(x))
+    return "whatever a launcher returns"
+
+
+def with_a_pool(x, out):
+    parts = [(a, b) for a, b in zip(x.chunk(4), out.chunk(4))]
+    list(pool.map(lambda part: torch.ops.aten.gelu.out(part[0], out=part[1]), parts))
+
+
+def settings_of_its_own(x):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    torch.manual_seed(7)
+    result = torch_gelu(x)
+    torch.set_num_threads(threads)
+    return result
+
+
+def dropout(x, seed):
+    return torch.nn.functional.dropout(x, 0.1)
+
+
+pool = ThreadPoolExecutor(4)
+"""
+
+CHEATS = """
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch.nn.functional import gelu
+
+CACHE = {}
+pool = ThreadPoolExecutor(1)
+
+
+def remembered(key, x):
+    if key not in CACHE:
+        CACHE[key] = gelu(x)
+    return CACHE[key]
+
+
+def cached_by_shape(x):
+    return remembered(x.shape, x)
+
+
+def cached_by_address(x):
+    return remembered(x.data_ptr(), x)
+
+
+def cached_by_a_few_elements(x):
+    return remembered((x.data_ptr(), float(x[0]), float(x[len(x) // 2]), float(x[-1])), x)
+
+
+def only_into_an_empty_output(x, out):
+    if out[0] != out[0] or out[0] == 0:
+        torch.ops.aten.gelu.out(x, out=out)
+
+
+def on_another_thread(x, out):
+    pool.submit(lambda: (time.sleep(0.004), torch.ops.aten.gelu.out(x, out=out)))
+
+
+def returned_from_another_thread(x):
+    out = torch.zeros_like(x)
+    pool.submit(lambda: (time.sleep(0.004), torch.ops.aten.gelu.out(x, out=out)))
+    return out
+
+
+def changes_its_input(x):
+    result = gelu(x)
+    x[len(x) // 3] += 1
+    return result
+
+
+def sorts_its_input(x):
+    x.copy_(x.sort().values)
+    return gelu(x)
+
+
+def half(x, out):
+    torch.ops.aten.gelu.out(x[: len(x) // 2], out=out[: len(x) // 2])
+
+
+def half_returned(x):
+    out = torch.empty_like(x)
+    half(x, out)
+    return out
+
+
+def beyond(x, out):
+    torch.ops.aten.gelu.out(x, out=out)
+    torch.as_strided(out, (8,), (1,), out.storage_offset() + len(x)).zero_()
+
+
+def in_front(x, out):
+    torch.ops.aten.gelu.out(x, out=out)
+    torch.as_strided(out, (1,), (1,), out.storage_offset() - 1).zero_()
+
+
+def other_memory(x, out):
+    out.data = gelu(x)
+
+
+def its_input(x):
+    return x
+
+
+def one_number(x):
+    return gelu(x[:1]).expand(len(x))
+
+
+def wide(x):
+    return gelu(x.double())
+
+
+def short(x):
+    return gelu(x)[1:]
+
+
+def nothing(x):
+    gelu(x)
+
+
+def number(x):
+    return 1.0
+
+
+class Lazy(torch.Tensor):
+    pass
+
+
+def lazy(x):
+    return gelu(x).as_subclass(Lazy)
+
+
+def in_bf16(x):
+    return gelu(x.bfloat16()).float()
+
+
+def zeros(x):
+    return torch.zeros_like(x)
+
+
+def same_mask(x, seed):
+    torch.manual_seed(1)
+    return torch.nn.functional.dropout(x, 0.1)
+
+
+def then(x, change):
+    change()
+    return gelu(x)
+
+
+def threads(x):
+    return then(x, lambda: torch.set_num_threads(3))
+
+
+def default_dtype(x):
+    return then(x, lambda: torch.set_default_dtype(torch.float64))
+
+
+def precision(x):
+    return then(x, lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"))
+
+
+def deterministic(x):
+    return then(x, lambda: torch.use_deterministic_algorithms(True))
+
+
+def subnormals(x):
+    return then(x, lambda: torch.set_flush_denormal(True))
+
+
+def garbage(x):
+    return then(x, gc.disable)
+
+
+def gradients(x):
+    return then(x, lambda: torch.set_grad_enabled(True))
+
+
+def clock(x):
+    return then(x, lambda: setattr(time, "perf_counter", lambda: 0.0))
+
+
+def event(x):
+    return then(x, lambda: setattr(torch.cuda.Event, "elapsed_time", lambda self, end: 0.0))
+
+
+def judge(x):
+    from bench.harness import verify
+
+    return then(x, lambda: setattr(verify, "check", lambda *arguments: None))
+
+
+def comparison(x):
+    return then(x, lambda: setattr(torch, "equal", lambda a, b: True))
+"""
+
+CRASHES = """
+import ctypes
+import os
+import sys
+import threading
+import time
+
+import torch
+from torch.nn.functional import gelu
+
+HELD = []
+
+
+def segmentation_fault(x):
+    ctypes.string_at(0)
+
+
+def aborts(x):
+    os.abort()
+
+
+def leaves(x):
+    os._exit(0)
+
+
+def exits(x):
+    sys.exit("enough")
+
+
+def raises(x):
+    raise ValueError("three is\\nno number")
+
+
+class Fatal(BaseException):
+    pass
+
+
+def raises_what_is_no_exception(x):
+    raise Fatal("the end")
+
+
+def raises_later(x, count=iter(range(10**9))):
+    if next(count) > 50:
+        raise RuntimeError("out of luck")
+    return gelu(x)
+
+
+def endless(x):
+    while True:
+        pass
+
+
+def waits_for_ever(x):
+    threading.Event().wait()
+
+
+def leaks(x, count=iter(range(10**9))):
+    if next(count) < 8:
+        HELD.append(torch.ones(2**24))
+    return gelu(x)
+
+
+def prints(x):
+    print("on stdout", x.shape)
+    print("on stderr", file=sys.stderr)
+    os.write(1, b'{"kind": "record"}\\n\\xff\\x00')
+    return gelu(x)
+
+
+def leaves_a_thread_and_a_process(x, started=[]):
+    if not started:
+        started.append(os.fork())
+        if started == [0]:
+            time.sleep(1000)
+        print("child", started[0])
+        threading.Thread(target=time.sleep, args=(1000,)).start()
+    return gelu(x)
+
+
+def writes_to_every_descriptor(x):
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, b"x" * 100)
+        except OSError:
+            pass
+    return gelu(x)
+
+
+def says_where(x):
+    import pathlib
+
+    pathlib.Path(os.environ["PROCESS_FILE"]).write_text(str(os.getpid()))
+    while True:
+        pass
+"""
