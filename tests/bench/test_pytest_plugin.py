@@ -6,15 +6,17 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
-from commands import BANDWIDTH_BYTES_PER_S, PEAKS_FLOPS_PER_S, keep_ceilings
+from commands import BANDWIDTH_BYTES_PER_S, PEAKS_FLOPS_PER_S, QUICK, keep_ceilings
 
-from bench.harness import ridgepoint_pytest
+from bench.harness import function_meter, ridgepoint_pytest
 from bench.harness.device import cpu_device
 from bench.harness.pytest_plugin import NEEDED, GpuBenchmark, achievements, annotate
+from roofline.ceilings import Ceiling, Ceilings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -309,15 +311,9 @@ def test_disabled_it_calls_the_function_once_and_still_checks_what_it_is_told(st
 def test_skip_and_only_count_it_as_a_benchmark(start):
     skipped = start(COUNTED, "--benchmark-skip")
     assert outcomes(skipped) == {"passed": 1, "skipped": 2}, skipped.stdout
-    only = start(USED + "def test_other():\n    pass\n", "--benchmark-only")
+    only = start(USED + "def test_other():\n    pass\n", "--benchmark-only", "--benchmark-quiet")
     assert outcomes(only) == {"passed": 1, "skipped": 1}, only.stdout
-    assert "gpu_benchmark: " in only.stdout
-
-
-def test_quiet_leaves_table_and_remarks_out(start):
-    done = start(USED, "--benchmark-quiet")
-    assert outcomes(done) == {"passed": 1}, done.stdout
-    assert "gpu_benchmark: " not in done.stdout
+    assert "gpu_benchmark: " not in only.stdout  # quiet leaves table and remarks out
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------------------------
@@ -400,6 +396,77 @@ def test_what_is_used_of_pytest_benchmark_is_still_there(benchmark, monkeypatch)
     assert kept == [benchmark.stats] == [stats]
     assert (stats.iterations, stats.stats.data, stats["median"]) == (4, [1.5], 1.5)
     assert isinstance(stats.options, dict)
+
+
+class StandIn:
+    """What is used of pytest-benchmark's fixture, outside of any table."""
+
+    name, group, enabled, stats, has_error, _mode = "test_x", None, True, None, False, None
+
+    def __init__(self):
+        self.extra_info = {}
+
+    def _make_stats(self, iterations):
+        raise AttributeError("'Metadata' has no 'update'")
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    monkeypatch.setattr(function_meter, "_limits", lambda device: QUICK)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    return StandIn()
+
+
+def test_a_time_that_cannot_be_fails_the_test_and_is_not_handed_over(stand_in, monkeypatch):
+    peak = Ceiling("flops", "bf16", 1e12, "datasheet", "made up")
+    monkeypatch.setattr(function_meter, "_known_ceilings", lambda device: Ceilings("x", "X", (peak,)))
+    with pytest.raises(pytest.fail.Exception, match=r"^gpu_benchmark: invalid: faster than physics: "):
+        GpuBenchmark(stand_in)(time.sleep, 0.001, device="cpu", flops=10**15, dtype="bf16")
+    assert stand_in.has_error
+    assert stand_in.extra_info == {}
+
+
+def test_a_release_that_takes_no_times_is_named_in_one_line(stand_in):
+    with pytest.raises(
+        pytest.fail.Exception, match=r"^gpu_benchmark: pytest-benchmark [\d.]+ is not one .* 'update'\)"
+    ):
+        GpuBenchmark(stand_in)(int, device="cpu")
+    assert stand_in.has_error
+
+
+def test_no_tracer_runs_inside_the_launches(stand_in):
+    def tracer(*_):
+        return None
+
+    seen, before = [], (sys.gettrace(), sys.getprofile())
+    stand_in._make_stats = Metadata
+    fixture = GpuBenchmark(stand_in)
+    sys.settrace(tracer)
+    sys.setprofile(tracer)
+    try:
+        fixture(lambda: seen.append((sys.gettrace(), sys.getprofile())), device="cpu")
+        after = sys.gettrace(), sys.getprofile()
+    finally:
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+    assert after == (tracer, tracer)
+    assert set(seen) == {(None, None)}
+
+
+def test_the_group_of_the_table_is_pytest_benchmarks(stand_in):
+    fixture = GpuBenchmark(stand_in)
+    fixture.group = "ours"
+    assert (stand_in.group, fixture.group, fixture.name, fixture.enabled) == ("ours", "ours", "test_x", True)
+
+
+class Metadata:
+    """Takes times and keeps none."""
+
+    def __init__(self, iterations):
+        self.iterations, self.options = iterations, {}
+
+    def update(self, seconds):
+        assert seconds > 0
 
 
 def test_a_fixture_of_another_kind_is_refused_in_one_line():
