@@ -139,12 +139,16 @@ def test_mbu_is_that_of_the_judge(save, measured, make_environment, capsys):
 
 
 def test_a_metric_counts_the_work_and_time_does_not(save, measured, capsys):
-    before, after = save("a", measured(seed=1)), save("b", measured(seed=2, flops=2**32))
+    clock = {"telemetry": {"sm_clock_hz": 1e9}}
+    before, after = save("a", measured(seed=1, **clock)), save("b", measured(seed=2, flops=2**32, **clock))
     assert compared(capsys, before, after)[1]["rows"][0]["verdict"] == "SAME"
     code, document = compared(capsys, before, after, "--metric", "flops")
     assert (code, document["rows"][0]["verdict"]) == (0, "FASTER")
     assert document["rows"][0]["metric_ratio"] == pytest.approx(2, rel=0.003)
     assert document["rows"][0]["ratio"] == pytest.approx(1, rel=0.003)
+    assert document["rows"][0]["cycles_ratio"] == document["rows"][0]["ratio"]
+    assert document["summary"]["geomean"] == pytest.approx(document["rows"][0]["ratio"])
+    assert document["summary"]["geomean_ci95"] == pytest.approx(document["rows"][0]["ci95"])
 
 
 def test_where_the_metric_is_not_known_rows_are_unmatched(save, measured, capsys):
@@ -241,6 +245,11 @@ def test_another_machine_is_refused_and_forced(save, measured, capsys, what):
     assert f"not the same machine: {reasons[what]}; --force" in message
     document = compared(capsys, before, after, "--force")[1]
     assert f"compared by force: {reasons[what]}" in document["summary"]["notes"]
+
+
+def test_what_one_run_does_not_tell_is_no_difference(save, measured, capsys):
+    before = save("a", measured(seed=1), settings={"clock_mode": "locked"})
+    assert compared(capsys, before, save("b", measured(seed=2)))[0] == 0
 
 
 def test_other_versions_are_a_note(save, measured, capsys):

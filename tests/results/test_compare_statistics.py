@@ -49,6 +49,13 @@ def test_95_percent_of_the_intervals_hold_the_true_ratio(noise, count):
     assert 930 <= held <= 980
 
 
+def test_neighbors_that_correlate_strongly_widen_the_interval():
+    random = np.random.default_rng(18)
+    sides = [np.exp(0.02 * correlated(random, TRIALS, 100, 0.6)) for _ in range(2)]
+    compared = compare_many([([before], [after]) for before, after in zip(*sides, strict=True)])
+    assert 930 <= sum(low <= 1 <= high for low, high in (row.ci95 for row in compared)) <= 980
+
+
 @pytest.mark.parametrize("noise", ["normal", "one-sided", "heavy-tailed"])
 def test_intervals_of_few_samples_err_on_the_side_of_caution(noise):
     compared = compare_many(series(2, 0.02, 20, 1.05, noise))

@@ -200,7 +200,7 @@ def test_noise_alone_is_hardly_ever_a_change():
 
 
 def test_one_run_off_is_no_change_of_level():
-    assert change_points([*levels(5, (1.0, 10)), 1.2, *levels(6, (1.0, 10))]) == []
+    assert change_points([*levels(5, (1.0, 30)), 1.5, *levels(6, (1.0, 30))]) == []
 
 
 def test_fewer_runs_than_can_tell_have_no_change_points():
