@@ -137,12 +137,21 @@ def test_one_provider_twice_is_compared_with_itself(capsys, provide):
     assert found["rows"][0]["ratio"] == pytest.approx(1, abs=0.3)
 
 
-def test_unsure_fails_where_that_is_asked_for(capsys, provide):
+def test_unsure_fails_where_that_is_asked_for(capsys, provide, monkeypatch):
+    """The second provider is made ten times slower in one round and ten times faster in the next."""
+    run_rounds = compare_case.run_rounds
+
+    def jittering(*arguments, **options):
+        found = run_rounds(*arguments, **options)
+        found.slots[1] = [(slot[0] * 10 ** (1 - 2 * (place % 2)),) for place, slot in enumerate(found.slots[0])]
+        return found
+
+    monkeypatch.setattr(compare_case, "run_rounds", jittering)
     provide(torch=same)
-    words = (*CASE, "--rounds", "6", "--provider", "torch,torch", "--margin", "0%", "-q", "--no-save")
+    words = (*CASE, *ROUNDS, "--provider", "torch,torch", "-q", "--no-save")
     assert compare(*words) == 0
     assert compare(*words, "--fail-on", "unsure") == 1
-    assert "UNSURE" in capsys.readouterr().out
+    assert "1 UNSURE of 1 row" in capsys.readouterr().out
 
 
 def test_each_candidate_has_a_mean_over_all_cases(capsys, provide):
@@ -198,6 +207,18 @@ def test_without_a_baseline_nothing_is_compared_and_that_is_no_success(capsys, p
     assert out == ""
     assert err.count("\n") == 1
     assert "torch" in err
+
+
+def test_where_the_baseline_cannot_run_no_time_is_spent_on_the_others(capsys, provide):
+    calls = []
+
+    def counting(x, out):
+        calls.append(None)
+        same(x, out)
+
+    provide(torch=unavailable, torch_compile=counting)
+    assert compare(*CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile") == 2
+    assert calls == []
 
 
 # ---- what is kept -------------------------------------------------------------------------------------------------
