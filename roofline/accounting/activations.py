@@ -1,0 +1,229 @@
+"""Bytes that one forward pass keeps for the backward pass, by component.
+
+Counted are the tensors that autograd saves in a decoder block: inputs of norms and products, query, key, value and
+output of attention, its scores where it is not fused, both sides of the activation. Weights, workspaces, rounding by
+the allocator and temporaries of the backward pass are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, isqrt
+
+from roofline.accounting.config import ConfigError, Experts, ModelConfig
+
+FP32_BYTES = 4
+ID_BYTES = 8
+"""Of a token id: int64."""
+
+CHECKPOINTS = ("none", "selective", "full", "every-K", "sqrt")
+"""What is recomputed: nothing, the attention scores, every layer, groups of K layers, groups of sqrt(L) layers."""
+
+FORMULA = "per layer and token: w (4h + d (2a + 2k) + 2f, gated 4f), flash 4a of log-sum-exp, else w a s of scores"
+SOURCE = (
+    "Korthikanti et al., Reducing Activation Recomputation (2022), table 2, taken apart tensor by tensor: "
+    "s b h (34 + 5as/h) with dropout and without flash attention"
+)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What the implementation of a block saves. The defaults are fused kernels, without dropout."""
+
+    element_bytes: int = 2
+    """w, of one activation."""
+    residual_bytes: int | None = None
+    """Of one element of the residual stream, which norms take in; 4 under autocast; None: as `element_bytes`."""
+    is_flash: bool = True
+    """Whether attention keeps a log-sum-exp per query in place of its scores."""
+    has_dropout: bool = False
+    mask_bytes: int = 1
+    """Of one entry of a dropout mask; 2 on a CPU in bf16, which keeps it in the dtype."""
+    is_norm_fused: bool = True
+    """Whether RMSNorm keeps its input alone; taken apart it keeps two fp32 copies in place of it."""
+    statistic_bytes: int = 4
+    """Of a mean or a reciprocal deviation; 2 for LayerNorm on a CPU in bf16."""
+    is_swiglu_fused: bool = False
+    """Whether the gate's activation is computed again in place of kept."""
+
+
+def layer_activations(
+    config: ModelConfig,
+    sequence: int,
+    batch: int = 1,
+    kernels: Kernels | None = None,
+    tensor_parallel: int = 1,
+    is_sequence_parallel: bool = False,
+    has_experts: bool = False,
+) -> dict[str, int]:
+    """Return the bytes that one layer keeps on one device, by component.
+
+    Exact for blocks of GPT-2 and Llama kind. Layers with experts count the tokens of an even load, and their
+    permuted inputs and outputs; latent attention its expanded keys and values.
+
+    Args:
+        config: the model.
+        sequence: s, tokens of a sequence.
+        batch: b, sequences of a micro-batch.
+        kernels: what the implementation saves.
+        tensor_parallel: t, devices that divide heads and MLP width.
+        is_sequence_parallel: whether they divide the rest, along the sequence.
+        has_experts: whether the layer has experts in place of a dense MLP.
+
+    Source: Korthikanti et al. (2022), table 2: s b h (10 + 24/t + 5as/(ht)), with sequence parallelism all over t.
+    """
+    kernels, tokens = kernels or Kernels(), sequence * batch
+    whole = _norm_bytes(config, kernels)
+    if kernels.has_dropout:
+        whole["dropout_masks"] = 2 * kernels.mask_bytes * config.width
+    split = _attention_bytes(config, kernels)
+    scores = _score_bytes(config, kernels, sequence)
+    if has_experts and config.experts:
+        split["experts"] = _expert_bytes(config, config.experts, kernels)
+    else:
+        split["mlp"] = _mlp_bytes(config, config.mlp_width, kernels)
+    split |= scores
+    ways = tensor_parallel if is_sequence_parallel else 1
+    kept = {name: ceil(tokens * size / ways) for name, size in whole.items()}
+    kept |= {name: ceil(tokens * size / tensor_parallel) for name, size in split.items()}
+    return {name: size for name, size in kept.items() if size}
+
+
+def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
+    """Return bytes per token of the inputs of norms, of what they hand to products, and of their statistics."""
+    count, width = config.norms_per_layer, config.width
+    statistics = 2 if config.norm == "layer" else 1
+    saved = (kernels.residual_bytes or kernels.element_bytes) * count * width
+    if config.norm == "rms" and not kernels.is_norm_fused:
+        saved = 2 * FP32_BYTES * count * width
+    return {
+        "norm_inputs": saved,
+        "product_inputs": kernels.element_bytes * 2 * width,
+        "norm_statistics": kernels.statistic_bytes * statistics * count,
+    }
+
+
+def _attention_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
+    """Return bytes per token of query, key, value and output, and of what is kept to normalize or expand them."""
+    key_heads = config.heads if config.latent else config.kv_heads
+    query_key, value = (config.heads + key_heads) * config.query_key_dim, (config.heads + key_heads) * config.value_dim
+    elements = query_key + value
+    if config.has_qk_norm:
+        elements += query_key
+    if config.latent:
+        elements += 2 * (config.latent.query_rank + config.latent.kv_rank)
+    return {"attention": kernels.element_bytes * elements}
+
+
+def _score_bytes(config: ModelConfig, kernels: Kernels, sequence: int) -> dict[str, int]:
+    """Return bytes per token of softmax and its dropout, or of the log-sum-exp of flash attention."""
+    if kernels.is_flash:
+        return {"log_sum_exp": FP32_BYTES * config.heads}
+    width = config.heads * sequence
+    dropped = width * (kernels.element_bytes + kernels.mask_bytes) if kernels.has_dropout else 0
+    return {"attention_scores": kernels.element_bytes * width + dropped}
+
+
+def _mlp_bytes(config: ModelConfig, width: int, kernels: Kernels) -> int:
+    """Return bytes per token of both sides of the activation: 2f, gated 4f (gate, up, activated gate, product)."""
+    tensors = (3 if kernels.is_swiglu_fused else 4) if config.is_gated else 2
+    return kernels.element_bytes * tensors * width
+
+
+def _expert_bytes(config: ModelConfig, experts: Experts, kernels: Kernels) -> int:
+    """Return bytes per token of the chosen experts, of their permuted inputs and outputs, and of the router."""
+    routed = experts.per_token * (
+        _mlp_bytes(config, experts.mlp_width, kernels) + 2 * kernels.element_bytes * config.width
+    )
+    return routed + _mlp_bytes(config, experts.shared_mlp_width, kernels) + FP32_BYTES * experts.count
+
+
+def model_activations(
+    config: ModelConfig,
+    sequence: int,
+    batch: int = 1,
+    kernels: Kernels | None = None,
+    checkpoint: str = "none",
+    tensor_parallel: int = 1,
+    is_sequence_parallel: bool = False,
+) -> dict[str, int]:
+    """Return the bytes that the layers of a model keep on one device at their peak, by component.
+
+    `full` keeps the input of each layer, and the layer that the backward pass is in; groups of K layers keep one input
+    each, and one group alive; `selective` keeps all but the attention scores, of which one layer's are alive.
+
+    Raises:
+        ConfigError: an unknown way of checkpointing.
+
+    Source: Korthikanti et al. (2022): full 2 s b h L; Chen et al., Training Deep Nets with Sublinear Memory Cost
+        (2016): groups of sqrt(L).
+    """
+    kernels = kernels or Kernels()
+    options = (kernels, tensor_parallel, is_sequence_parallel)
+    kinds = {False: config.dense_layers, True: config.layers - config.dense_layers}
+    layers = {kind: layer_activations(config, sequence, batch, *options, has_experts=kind) for kind in kinds}
+    largest = max((layers[kind] for kind in kinds if kinds[kind]), key=lambda parts: sum(parts.values()))
+    group = checkpoint_group(checkpoint, config.layers)
+    if group:
+        ways = tensor_parallel if is_sequence_parallel else 1
+        boundary = ceil((kernels.residual_bytes or kernels.element_bytes) * sequence * batch * config.width / ways)
+        alive = {name: group * size for name, size in largest.items()}
+        return {"checkpoints": boundary * ceil(config.layers / group), **alive}
+    total: dict[str, int] = {}
+    for kind, count in kinds.items():
+        for name, size in layers[kind].items():
+            if count:
+                total[name] = total.get(name, 0) + count * size
+    if checkpoint == "selective" and "attention_scores" in total:
+        total["attention_scores"] = largest["attention_scores"]
+    return total
+
+
+def checkpoint_group(checkpoint: str, layers: int) -> int:
+    """Return how many layers are recomputed at once: 1 for `full`, K for `every-K`, ceil(sqrt(L)) for `sqrt`, else 0.
+
+    Raises:
+        ConfigError: it is none of `CHECKPOINTS`.
+    """
+    if checkpoint in ("none", "selective"):
+        return 0
+    if checkpoint == "full":
+        return 1
+    if checkpoint == "sqrt":
+        return isqrt(layers - 1) + 1
+    word, _, digits = checkpoint.partition("-")
+    if word == "every" and digits.isdecimal() and len(digits) < 10 and 1 <= int(digits) <= layers:
+        return int(digits)
+    allowed = ", ".join(CHECKPOINTS)
+    raise ConfigError(f"unknown checkpointing {checkpoint!r}; allowed: {allowed}, K a whole number from 1 to {layers}")
+
+
+def head_activations(
+    config: ModelConfig,
+    sequence: int,
+    batch: int = 1,
+    element_bytes: int = 2,
+    chunks: int = 1,
+    tensor_parallel: int = 1,
+) -> dict[str, int]:
+    """Return the bytes of token ids, the final norm's input and output, logits, their fp32 copy and their gradients.
+
+    Args:
+        config: the model.
+        sequence: tokens of a sequence.
+        batch: sequences of a micro-batch.
+        element_bytes: of one logit as the head computes it.
+        chunks: parts that the loss is computed in, one after the other.
+        tensor_parallel: devices that divide the vocabulary.
+
+    Source: torch.nn.functional.cross_entropy on logits cast to fp32: 2 s b V, 4 s b V, and the gradients of both.
+    """
+    tokens = sequence * batch
+    logits = ceil(tokens * config.vocabulary / (chunks * tensor_parallel))
+    return {
+        "token_ids": ID_BYTES * tokens,
+        "final_norm": 2 * element_bytes * tokens * config.width,
+        "logits": element_bytes * logits,
+        "logits_fp32": FP32_BYTES * logits,
+        "logits_gradients": (element_bytes + FP32_BYTES) * logits,
+    }

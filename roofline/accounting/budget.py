@@ -1,0 +1,78 @@
+"""What a budget of devices, time and memory allows: training time, largest model, compute-optimal size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+SECONDS_PER_DAY = 86_400
+
+TOKENS_PER_PARAM = 20
+"""Hoffmann et al., Training Compute-Optimal Large Language Models (2022): about 20 tokens per parameter."""
+
+
+def six_nd(params: float, tokens: float) -> float:
+    """Return the FLOPs of training N parameters on D tokens: 6 N D.
+
+    Source: Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1.
+    """
+    return 6 * params * tokens
+
+
+def training_seconds(flops: float, peak_flops_per_s: float, devices: int, mfu: float) -> float:
+    """Return the seconds that FLOPs take on devices at a share `mfu` of their peak.
+
+    Source: the definition of MFU, Chowdhery et al., PaLM (2022), appendix B.
+    """
+    return flops / (devices * peak_flops_per_s * mfu)
+
+
+def affordable_flops(peak_flops_per_s: float, devices: int, mfu: float, seconds: float) -> float:
+    """Return the FLOPs that devices do in a time at a share `mfu` of their peak.
+
+    Source: as of `training_seconds`.
+    """
+    return devices * peak_flops_per_s * mfu * seconds
+
+
+def largest_params(memory_bytes: float, devices: int, bytes_per_param: float) -> float:
+    """Return the parameters whose state fills the memory of all devices, sharded evenly, with no activations.
+
+    Source: CS336 (2025) lecture 2: 80e9 x 8 / 16 = 40e9.
+    """
+    return memory_bytes * devices / bytes_per_param
+
+
+def compute_optimal_params(flops: float, tokens_per_param: float = TOKENS_PER_PARAM) -> float:
+    """Return N of 6 N D = C with D = r N: sqrt(C / (6 r)), so sqrt(C / 120) at 20 tokens per parameter.
+
+    Source: Hoffmann et al. (2022).
+    """
+    return sqrt(flops / (6 * tokens_per_param))
+
+
+@dataclass(frozen=True)
+class LossFit:
+    """L = E + A / N^alpha + B / D^beta."""
+
+    irreducible: float
+    params_factor: float
+    params_exponent: float
+    tokens_factor: float
+    tokens_exponent: float
+    source: str
+
+
+HOFFMANN_FIT = LossFit(
+    1.69, 406.4, 0.34, 410.7, 0.28, "Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants"
+)
+
+
+def fitted_loss(params: float, tokens: float, fit: LossFit = HOFFMANN_FIT) -> float:
+    """Return the loss per token that a fit gives, in nats.
+
+    Source: the fit's own.
+    """
+    by_params: float = fit.params_factor / params**fit.params_exponent
+    by_tokens: float = fit.tokens_factor / tokens**fit.tokens_exponent
+    return fit.irreducible + by_params + by_tokens

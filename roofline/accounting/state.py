@@ -1,0 +1,231 @@
+"""Bytes of weights, gradients and optimizer states, by recipe and optimizer, whole or sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from roofline.accounting.config import ConfigError, ModelConfig
+from roofline.accounting.parameters import Weight, weights
+
+FP32_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """In what precision the state of training is kept: bytes per parameter."""
+
+    name: str
+    weight_bytes: int
+    gradient_bytes: int
+    master_bytes: int
+    """Of a second, fp32 copy of the weights that the optimizer updates; 0 where there is none."""
+    moment_bytes: int
+    """Of one moment of the optimizer."""
+    cast_bytes: int
+    """Of copies in the compute dtype of what is multiplied by, alive during forward and backward."""
+    activation_bytes: int
+    """Of one activation."""
+    compute_dtype: str
+    source: str
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("fp32", 4, 4, 0, 4, 0, 4, "fp32", "CS336 (2025) lecture 2: 4 + 4 + 8 = 16 with AdamW"),
+        Recipe("amp", 4, 4, 0, 4, 2, 2, "bf16", "torch.autocast: fp32 parameters, a cached bf16 copy while it lasts"),
+        Recipe("bf16-master", 2, 2, 4, 4, 0, 2, "bf16", "Rajbhandari et al., ZeRO (2020): 2 + 2 + 12 = 16 with Adam"),
+        Recipe("bf16-master-fp32-grad", 2, 4, 4, 4, 0, 2, "bf16", "Megatron-LM theoretical memory: 18 bytes with Adam"),
+        Recipe("bf16-fp32-moments", 2, 2, 0, 4, 0, 2, "bf16", "CS336 (2026) lecture 2: 2 + 2 + 8 = 12 with AdamW"),
+        Recipe("bf16", 2, 2, 0, 2, 0, 2, "bf16", "torch.optim.AdamW on bf16 parameters: its moments are bf16 too"),
+        Recipe(
+            "fp8",
+            2,
+            2,
+            4,
+            4,
+            2,
+            2,
+            "fp8e4m3",
+            "Transformer Engine on Hopper: bf16 weights, an fp8 copy and its transpose; activations counted as bf16",
+        ),
+    )
+}
+
+OPTIMIZERS = {
+    "sgd": "no state",
+    "momentum": "one moment",
+    "adagrad": "one sum of squares",
+    "rmsprop": "one mean of squares",
+    "adam": "two moments",
+    "adamw": "two moments",
+    "lion": "one moment; Chen et al. (2023)",
+    "adafactor": "row and column means of squares, fp32; Shazeer and Stern (2018), without a first moment",
+    "adam-8bit": "two moments of 1 byte and an fp32 scale for each 256; Dettmers et al. (2022), bitsandbytes",
+    "muon": "one moment for the matrices of the layers, AdamW for everything else; Jordan et al. (2024)",
+}
+"""What each keeps for a parameter, and its source."""
+
+MOMENTS = {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2, "lion": 1}
+
+BLOCK = 256
+"""Values that share one scale in 8-bit Adam. Source: bitsandbytes, blockwise quantization."""
+LEAST_8BIT = 4096
+"""Smaller tensors keep fp32 moments. Source: bitsandbytes, `min_8bit_size`."""
+
+ROWS_DIVIDED = ("embedding", "output", "down")
+"""Weights of which tensor parallelism divides the inputs; of the others it divides the outputs."""
+
+OUTSIDE_LAYERS = ("embedding", "positions", "lm_head")
+
+ADAMW_READ_BYTES, ADAMW_WRITTEN_BYTES = 16, 12
+"""Of one parameter in one fp32 AdamW step: weight, gradient and two moments read; all but the gradient written."""
+
+
+def recipe_of(name: str) -> Recipe:
+    """Return a recipe by name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in RECIPES:
+        raise ConfigError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
+    return RECIPES[name]
+
+
+def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
+    """Return the bytes of an optimizer's state for all copies of a weight.
+
+    Raises:
+        ConfigError: the optimizer is unknown.
+
+    Source: as `OPTIMIZERS` names them.
+    """
+    size = prod(weight.shape)
+    if optimizer in MOMENTS:
+        return MOMENTS[optimizer] * moment_bytes * weight.elements
+    if optimizer == "adafactor":
+        return FP32_BYTES * weight.copies * (sum(weight.shape) if len(weight.shape) == 2 else size)
+    if optimizer == "adam-8bit":
+        small = 2 * FP32_BYTES * size
+        return weight.copies * (small if size < LEAST_8BIT else 2 * (size + FP32_BYTES * ceil(size / BLOCK)))
+    if optimizer == "muon":
+        is_hidden_matrix = len(weight.shape) == 2 and weight.component not in OUTSIDE_LAYERS
+        return (1 if is_hidden_matrix else 2) * moment_bytes * weight.elements
+    raise ConfigError(f"unknown optimizer {optimizer!r}; known: {', '.join(OPTIMIZERS)}")
+
+
+def bytes_per_param(recipe: Recipe, optimizer: str) -> int:
+    """Return the bytes that stay for each parameter: weight, gradient, master copy, moments.
+
+    Raises:
+        ConfigError: the optimizer's state depends on the shapes of the weights.
+
+    Source: the recipe's and the optimizer's; 16 for AdamW in fp32.
+    """
+    if optimizer not in MOMENTS:
+        allowed = ", ".join(MOMENTS)
+        raise ConfigError(f"the state of {optimizer!r} depends on the shapes of a model; without one: {allowed}")
+    moments = MOMENTS[optimizer] * recipe.moment_bytes
+    return recipe.weight_bytes + recipe.gradient_bytes + recipe.master_bytes + moments
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How many devices share the state, and how."""
+
+    zero: int = 0
+    """Stage of ZeRO: 0 nothing, 1 optimizer states and master copy, 2 gradients too, 3 weights too."""
+    data_parallel: int = 1
+    tensor_parallel: int = 1
+
+
+def state_bytes(
+    config: ModelConfig, recipe: Recipe, optimizer: str, sharding: Sharding | None = None
+) -> dict[str, int]:
+    """Return the bytes of the state on one device, by component.
+
+    ZeRO 3 gathers one layer at a time: its weights are a component of their own.
+
+    Raises:
+        ConfigError: an unknown optimizer, or a sharding that cannot be.
+
+    Source: Rajbhandari et al., ZeRO (2020), figure 1; shards of tensor parallelism as Megatron-LM cuts them.
+    """
+    sharding = sharding or Sharding()
+    found = [shard(weight, config, sharding.tensor_parallel) for weight in weights(config)]
+    total = sum(weight.elements for weight in found)
+    multiplied = sum(weight.elements for weight in found if weight.is_gemm)
+    if config.is_tied:
+        multiplied += next(weight.elements for weight in found if weight.component == "embedding")
+    parts = {
+        "weights": recipe.weight_bytes * total,
+        "gradients": recipe.gradient_bytes * total,
+        "master_weights": recipe.master_bytes * total,
+        "optimizer_states": sum(optimizer_bytes(weight, optimizer, recipe.moment_bytes) for weight in found),
+    }
+    parts = zero_bytes(parts, sharding.zero, sharding.data_parallel)
+    parts["cast_copies"] = recipe.cast_bytes * multiplied
+    if sharding.zero == 3:
+        parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(found, config.layers)
+    return {name: size for name, size in parts.items() if size}
+
+
+def zero_bytes(parts: dict[str, int], stage: int, devices: int) -> dict[str, int]:
+    """Return what each device keeps of a state: at stage 1 its share of the optimizer's, 2 gradients, 3 weights.
+
+    Args:
+        parts: bytes by component: `weights`, `gradients`, `master_weights`, `optimizer_states`.
+        stage: 0 to 3.
+        devices: that share it.
+
+    Raises:
+        ConfigError: another stage, or no device.
+
+    Source: Rajbhandari et al., ZeRO (2020): 7.5B parameters on 64 devices keep 120, 31.4, 16.6 and 1.9 GB.
+    """
+    if stage not in range(4) or devices < 1:
+        raise ConfigError(f"ZeRO has stages 0 to 3 on 1 device or more, found stage {stage} on {devices}")
+    sharded = ("optimizer_states", "master_weights", "gradients", "weights")[: {0: 0, 1: 2, 2: 3, 3: 4}[stage]]
+    return {name: -(-size // devices) if name in sharded else size for name, size in parts.items()}
+
+
+def _largest_layer(found: Iterable[Weight], layers: int) -> int:
+    """Return the weights of the largest unit that is gathered at once: an average layer, or an embedding."""
+    found = list(found)
+    inside = sum(weight.elements for weight in found if weight.component not in OUTSIDE_LAYERS)
+    outside = [weight.elements for weight in found if weight.component in OUTSIDE_LAYERS]
+    return max(-(-inside // layers), *outside)
+
+
+def shard(weight: Weight, config: ModelConfig, ways: int) -> Weight:
+    """Return the part of a weight that one of `ways` tensor-parallel devices keeps.
+
+    Heads, MLP widths and the vocabulary are divided. Norms, routers, learned positions and the narrow projections of
+    latent attention are whole on each device; key and value heads are repeated where there are fewer than devices.
+
+    Raises:
+        ConfigError: the heads cannot be shared evenly.
+
+    Source: Shoeybi et al., Megatron-LM (2019), section 3; Megatron-LM for grouped heads and experts.
+    """
+    if ways == 1 or not weight.split:
+        return weight
+    if config.heads % ways:
+        raise ConfigError(f"tensor parallelism of {ways} cannot share {config.heads} heads evenly")
+    if weight.split == "kv_heads":
+        ways = min(ways, config.kv_heads)
+    shape = list(weight.shape)
+    index = 0 if weight.name in ROWS_DIVIDED else len(shape) - 1
+    shape[index] = -(-shape[index] // ways)
+    return replace(weight, shape=tuple(shape))
+
+
+def adamw_step_bytes(params: int) -> int:
+    """Return the least bytes that one fp32 AdamW step moves: 16 read and 12 written for each parameter.
+
+    Source: the update of Loshchilov and Hutter, Decoupled Weight Decay Regularization (2019).
+    """
+    return (ADAMW_READ_BYTES + ADAMW_WRITTEN_BYTES) * params

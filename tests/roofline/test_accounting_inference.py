@@ -1,0 +1,131 @@
+"""Caches, prefill, decode, budgets and collectives, against published cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from roofline.accounting.budget import (
+    SECONDS_PER_DAY,
+    affordable_flops,
+    compute_optimal_params,
+    fitted_loss,
+    largest_params,
+    six_nd,
+    training_seconds,
+)
+from roofline.accounting.communication import (
+    all_gather_bytes,
+    all_reduce_bytes,
+    data_parallel_bytes,
+    expert_parallel_bytes,
+    fully_sharded_bytes,
+    tensor_parallel_bytes,
+)
+from roofline.accounting.config_file import load_preset
+from roofline.accounting.inference import (
+    critical_batch,
+    decode_flops,
+    kv_bytes_per_token,
+    kv_cache_bytes,
+    prefill_flops,
+    weight_bytes_read,
+)
+from roofline.accounting.parameters import count_parameters
+from roofline.model import intensity, ridge_intensity
+from roofline.work import matmul_work
+
+
+def test_training_days_of_the_lecture():
+    """CS336 2025, trace of lecture 2: 70B on 15T tokens, 1024 H100 at 1979 / 2, MFU 0.5."""
+    seconds = training_seconds(six_nd(70e9, 15e12), 1979e12 / 2, 1024, 0.5)
+    assert round(seconds / SECONDS_PER_DAY, 5) == 143.92659
+
+
+def test_largest_model_of_the_lecture():
+    """CS336 2025 and 2026: eight H100 with 16, 12 and 18 bytes, one with 12."""
+    assert [round(largest_params(80e9, 8, size) / 1e9, 1) for size in (16, 12, 18)] == [40.0, 53.3, 35.6]
+    assert round(largest_params(80e9, 1, 12) / 1e9, 2) == 6.67
+
+
+def test_compute_optimal_size():
+    """32 H100 at 989.5, two weeks, MFU 0.5: C = 1.915e22, N = 12.63e9, D = 252.7e9."""
+    flops = affordable_flops(989.5e12, 32, 0.5, 14 * SECONDS_PER_DAY)
+    params = compute_optimal_params(flops)
+    assert f"{flops:.3e}" == "1.915e+22"
+    assert (round(params / 1e9, 2), round(20 * params / 1e9, 1)) == (12.63, 252.7)
+    assert six_nd(params, 20 * params) == pytest.approx(flops, rel=1e-12)
+
+
+def test_fitted_loss():
+    """Hoffmann et al. 2022: the fit falls with both, towards 1.69."""
+    assert fitted_loss(70e9, 1.4e12) == pytest.approx(1.69 + 406.4 / 70e9**0.34 + 410.7 / 1.4e12**0.28)
+    assert 1.69 < fitted_loss(70e9, 1.4e12) < fitted_loss(7e9, 1.4e12)
+
+
+def test_kv_cache():
+    # Llama 3 8B: 2 x 32 layers x 8 heads x 128 x 2 bytes = 128 KiB; Llama 1 without grouping four times that
+    assert kv_bytes_per_token(load_preset("llama-3-8b")) == 131_072
+    assert kv_bytes_per_token(load_preset("llama-7b")) == 4 * 131_072
+    # DeepSeek-V2 table 1 gives 9/2 d_h L for latent attention; V3: 61 x (512 + 64) x 2 bytes
+    assert kv_bytes_per_token(load_preset("deepseek-v3")) == 61 * 576 * 2
+    gemma = load_preset("gemma-3-1b")  # 4 of 26 layers see everything
+    assert kv_cache_bytes(gemma, 8192, batch=3) == 3 * (4 * 8192 + 22 * 512) * 2 * 256 * 2
+    assert kv_cache_bytes(gemma, 100) == 100 * kv_bytes_per_token(gemma)
+
+
+def test_prefill_is_the_sum_of_its_decode_steps():
+    for name in ("gpt2", "llama-3.2-1b", "gemma-3-1b", "deepseek-v3"):
+        config = load_preset(name)
+        steps = sum(decode_flops(config, position) for position in range(1, 41))
+        assert prefill_flops(config, 40, is_head_last=False) == steps
+    config = load_preset("llama-3-8b")
+    saved = prefill_flops(config, 64, is_head_last=False) - prefill_flops(config, 64)
+    assert saved == 63 * 2 * 128256 * 4096
+
+
+def test_weights_that_a_decode_step_reads():
+    llama, count = load_preset("llama-3-8b"), count_parameters(load_preset("llama-3-8b"))
+    assert weight_bytes_read(llama, 1, 2) == 2 * (count.total - 128256 * 4096 + 4096)
+    mixtral, all_of_it = load_preset("mixtral-8x7b"), count_parameters(load_preset("mixtral-8x7b"))
+    one = weight_bytes_read(mixtral, 1, 2)
+    assert one == pytest.approx(2 * all_of_it.active, rel=0.03)  # of two experts; the embedding is but a row
+    assert weight_bytes_read(mixtral, 512, 2) == pytest.approx(2 * all_of_it.total, rel=0.01)
+    touched = 8 * (1 - (3 / 4) ** 4)
+    experts = all_of_it.components["experts"]
+    difference = weight_bytes_read(mixtral, 4, 2) - one - 2 * 3 * 4096
+    assert difference == pytest.approx(2 * experts * (touched - 2) / 8, rel=1e-9)
+
+
+def test_critical_batch():
+    """Austin et al. 2025: 240 for TPU v5e in bf16, 120 with int8 weights; H100 SXM 295 and 148."""
+    assert round(critical_batch(1.97e14, 8.2e11)) == 240
+    assert round(critical_batch(1.97e14, 8.2e11, weight_bytes=1)) == 120
+    assert round(critical_batch(989.5e12, 3.35e12)) == 295
+    assert round(critical_batch(989.5e12, 3.35e12, weight_bytes=1)) == 148
+
+
+def test_ridge_points():
+    """Datasheets: H100 SXM, A100 80 and 40 GB, H200, TPU v5e in bf16, H100 in fp8."""
+    peaks = [(989.5, 3.35), (312, 2.039), (312, 1.555), (989.5, 4.8), (197, 0.82), (1979, 3.35)]
+    points = [ridge_intensity(peak * 1e12, bandwidth * 1e12) for peak, bandwidth in peaks]
+    assert [round(point, 2) for point in points[:4]] == [295.37, 153.02, 200.64, 206.15]
+    assert [round(point, 1) for point in points[4:]] == [240.2, 590.7]
+    side = next(n for n in range(1, 2000) if intensity(2 * n**3, 3 * 2 * n * n) > points[0])
+    assert side == 887
+
+
+def test_matmul_of_many_dimensions():
+    """[4, 8, 16, 32] @ [32, 2], as torch's FlopCounterMode counts it: 65,536."""
+    assert matmul_work(4 * 8 * 16, 2, 32, "fp32", "fp32").flops == 65_536
+
+
+def test_collectives():
+    """nccl-tests, PERFORMANCE.md: 2 (n - 1) / n and (n - 1) / n."""
+    assert all_reduce_bytes(1000, 1) == 0
+    assert all_reduce_bytes(1000, 2) == 1000
+    assert all_reduce_bytes(1000, 8) == 1750
+    assert all_gather_bytes(1000, 8) == 875
+    assert data_parallel_bytes(1000, 2, 8) == 3500
+    assert fully_sharded_bytes(1000, 2, 2, 8) == 1.5 * 3500
+    assert tensor_parallel_bytes(32, 2048, 1, 4096, 2, 8) == 4 * 32 * 1.75 * 2 * 2048 * 4096
+    assert expert_parallel_bytes(58, 4096, 8, 7168, 1, 64) == 58 * 2 * 4096 * 8 * 7168 * 63 / 64

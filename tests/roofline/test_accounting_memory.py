@@ -1,0 +1,262 @@
+"""Bytes of state, activations and caches, against published cases and against what torch itself keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from roofline.accounting.activations import (
+    Kernels,
+    checkpoint_group,
+    head_activations,
+    layer_activations,
+    model_activations,
+)
+from roofline.accounting.config import ConfigError
+from roofline.accounting.config_file import load_preset, read_config
+from roofline.accounting.parameters import count_parameters, weights
+from roofline.accounting.state import (
+    RECIPES,
+    Sharding,
+    adamw_step_bytes,
+    bytes_per_param,
+    shard,
+    state_bytes,
+    zero_bytes,
+)
+
+BYTES_OF_ADAMW = {
+    "fp32": 16,
+    "amp": 16,
+    "bf16-master": 16,
+    "bf16-master-fp32-grad": 18,
+    "bf16-fp32-moments": 12,
+    "bf16": 8,
+    "fp8": 16,
+}
+
+
+def small(family="nanogpt", **changes):
+    sizes = {"n_embd": 256, "n_layer": 4, "n_head": 8, "n_positions": 128, "vocab_size": 1000}
+    return read_config({"model_type": family, **sizes, **changes}, "small")
+
+
+def small_llama(**changes):
+    return read_config(
+        {
+            "model_type": "llama",
+            "hidden_size": 256,
+            "intermediate_size": 896,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+            "vocab_size": 1000,
+            **changes,
+        },
+        "small",
+    )
+
+
+def total(parts):
+    assert all(type(size) is int for size in parts.values())
+    return sum(parts.values())
+
+
+@pytest.mark.parametrize(("recipe", "expected"), BYTES_OF_ADAMW.items())
+def test_bytes_per_parameter_of_adamw(recipe, expected):
+    """CS336 2025 and 2026, ZeRO, Megatron-LM; each recipe names its own."""
+    assert bytes_per_param(RECIPES[recipe], "adamw") == expected
+    parts = state_bytes(load_preset("gpt2"), RECIPES[recipe], "adamw")
+    cast = parts.pop("cast_copies", 0)
+    assert total(parts) == expected * 124_439_808
+    assert cast == (2 * 123_532_032 if recipe in ("amp", "fp8") else 0)
+
+
+def test_bytes_per_parameter_of_other_optimizers():
+    fp32 = RECIPES["fp32"]
+    assert [bytes_per_param(fp32, name) for name in ("sgd", "momentum", "adagrad", "rmsprop", "lion")] == [8] + [12] * 4
+    with pytest.raises(ConfigError, match="depends on the shapes"):
+        bytes_per_param(fp32, "adafactor")
+
+
+def test_optimizers_that_look_at_shapes():
+    config = load_preset("notes-1.28b")
+    plain = total(state_bytes(config, RECIPES["fp32"], "sgd"))
+    h, f, layers, vocabulary = 2048, 8192, 24, 32000
+    rows_and_columns = layers * (4 * (h + h) + 2 * (h + f)) + h + vocabulary
+    norms = 49 * h
+    assert total(state_bytes(config, RECIPES["fp32"], "adafactor")) - plain == 4 * (rows_and_columns + norms)
+    matrices = count_parameters(config).matmul - vocabulary * h
+    muon = total(state_bytes(config, RECIPES["fp32"], "muon")) - plain
+    assert muon == 4 * matrices + 8 * (vocabulary * h + norms)
+    eight_bit = total(state_bytes(config, RECIPES["bf16"], "adam-8bit")) - 4 * count_parameters(config).total
+    # 2 + 8/256 bytes each, but the norms of 2048 stay in fp32
+    assert eight_bit == (2 + 8 / 256) * (matrices + vocabulary * h) + 8 * norms
+
+
+def test_zero_of_its_paper():
+    """Rajbhandari et al. 2020, figure 1: 7.5B on 64 devices keep 120, 31.4, 16.6 and 1.9 GB."""
+    params = 7_500_000_000
+    parts = {"weights": 2 * params, "gradients": 2 * params, "master_weights": 4 * params}
+    parts["optimizer_states"] = 8 * params
+    kept = [sum(zero_bytes(parts, stage, 64).values()) / 1e9 for stage in range(4)]
+    assert [round(size, 3) for size in kept] == [120, 31.406, 16.641, 1.875]
+    with pytest.raises(ConfigError, match="stages 0 to 3"):
+        zero_bytes(parts, 4, 8)
+
+
+def test_megatron_distributed_optimizer():
+    """Megatron-LM: 6 + 12 / n bytes with fp32 gradients."""
+    params = 1_000_000
+    recipe = RECIPES["bf16-master-fp32-grad"]
+    parts = {"weights": 2 * params, "gradients": 4 * params, "master_weights": 4 * params}
+    parts["optimizer_states"] = 8 * params
+    assert bytes_per_param(recipe, "adamw") == 18
+    assert sum(zero_bytes(parts, 1, 8).values()) == (6 + 12 / 8) * params
+
+
+def test_zero_3_gathers_a_layer():
+    parts = state_bytes(load_preset("llama-3-70b"), RECIPES["bf16-master"], "adamw", Sharding(zero=3, data_parallel=64))
+    assert parts["gathered_layer"] == 2 * 128256 * 8192  # the embedding is larger than a layer
+    assert parts["weights"] == -(-2 * 70_553_706_496 // 64)
+
+
+def test_tensor_parallelism_divides_matrices_and_keeps_norms():
+    config = load_preset("llama-3-8b")
+    whole = {weight.name: weight for weight in weights(config)}
+    half = {weight.name: shard(weight, config, 2) for weight in weights(config)}
+    for name, weight in whole.items():
+        assert half[name].elements * (1 if weight.component == "norms" else 2) == weight.elements
+    assert shard(whole["output"], config, 4).shape == (1024, 4096)
+    assert shard(whole["key"], config, 16).shape == (4096, 128)  # 8 heads: two devices have the same one
+    with pytest.raises(ConfigError, match="cannot share 32 heads"):
+        shard(whole["query"], config, 5)
+
+
+def test_gpt_block_of_korthikanti():
+    """Korthikanti et al. 2022, table 2: s b h (34 + 5as/h), tensor parallel 10 + 24/t + 5as/(ht)."""
+    config, s, b = load_preset("gpt-3"), 2048, 2
+    sbh = s * b * 12288
+    unfused = Kernels(is_flash=False, has_dropout=True)
+
+    def coefficient(**options):
+        parts = layer_activations(config, s, b, **options)
+        parts.pop("norm_statistics")
+        return total(parts) / sbh
+
+    assert coefficient(kernels=unfused) == 34 + 80
+    assert coefficient(kernels=unfused, tensor_parallel=8) == 10 + 24 / 8 + 80 / 8
+    assert coefficient(kernels=unfused, tensor_parallel=8, is_sequence_parallel=True) == (34 + 80) / 8
+
+
+def test_blocks_that_were_measured_with_torch():
+    """torch 2.13 on a CPU in bf16, saved tensors: h 256, 8 heads, s 128, b 2."""
+    gpt = small(bias=True)
+    assert total(layer_activations(gpt, 128, 2, Kernels(statistic_bytes=2))) == 2_107_392
+    unfused = layer_activations(gpt, 128, 2, Kernels(statistic_bytes=2, is_flash=False))
+    assert total(unfused) == 40.03125 * 128 * 2 * 256
+    llama = small_llama()
+    assert total(layer_activations(llama, 128, 2, Kernels(is_norm_fused=False))) == 3_483_648
+    fused = layer_activations(llama, 128, 2)
+    fused.pop("norm_statistics")
+    assert total(fused) == 2_695_168
+
+
+def saved_bytes(block, *inputs):
+    """Return the bytes that autograd saves in a block, each storage once, without parameters."""
+    import torch
+
+    own = {parameter.untyped_storage().data_ptr() for parameter in block.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # held, so that no address comes twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = block(*inputs)
+    assert output.requires_grad
+    return sum(size for size, _ in kept.values())
+
+
+def gpt_block(width, heads, mlp_width):
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, mlp_width), nn.Linear(mlp_width, width)
+
+        def forward(self, x):
+            batch, sequence, _ = x.shape
+            q, k, v = (
+                part.view(batch, sequence, heads, -1).transpose(1, 2)
+                for part in self.qkv(self.first(x)).split(width, dim=-1)
+            )
+            attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(attended.transpose(1, 2).reshape(batch, sequence, width))
+            return x + self.down(nn.functional.gelu(self.up(self.second(x))))
+
+    return Block().to(torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("width", "heads", "mlp_width", "sequence", "batch"),
+    [(64, 4, 256, 32, 2), (96, 3, 200, 48, 1), (128, 8, 512, 64, 3), (256, 8, 1024, 128, 2)],
+)
+def test_a_gpt_block_keeps_exactly_what_is_predicted(width, heads, mlp_width, sequence, batch):
+    import torch
+
+    config = small(bias=True, n_embd=width, n_head=heads, n_inner=mlp_width)
+    x = torch.randn(batch, sequence, width, dtype=torch.bfloat16, requires_grad=True)
+    predicted = layer_activations(config, sequence, batch, Kernels(statistic_bytes=2))
+    assert saved_bytes(gpt_block(width, heads, mlp_width), x) == total(predicted)
+
+
+def test_checkpointing():
+    config, s, b = load_preset("gpt-3"), 2048, 1
+    kernels = Kernels(is_flash=False, has_dropout=True)
+    none, full, selective, groups = (
+        model_activations(config, s, b, kernels, word) for word in ("none", "full", "selective", "sqrt")
+    )
+    assert full["checkpoints"] == 2 * s * b * 12288 * 96
+    layer = total(layer_activations(config, s, b, kernels))
+    assert total(none) == 96 * layer
+    assert total(full) == full["checkpoints"] + layer
+    saved = 1 - (total(selective) - selective["attention_scores"]) / total(none)
+    assert saved == pytest.approx(0.702, abs=0.001)  # Korthikanti et al. 2022
+    assert checkpoint_group("sqrt", 96) == 10
+    assert total(groups) == 2 * s * b * 12288 * 10 + 10 * layer
+    assert total(model_activations(config, s, b, kernels, "every-1")) == total(full)
+    assert total(full) < total(groups) < total(selective) < total(none)
+    for word in ("some", "every-0", "every-97", "every-x", "every-"):
+        with pytest.raises(ConfigError, match="unknown checkpointing"):
+            model_activations(config, s, b, kernels, word)
+
+
+def test_logits():
+    """Llama 3, s 8192: 4.2 GB for one fp32 copy."""
+    parts = head_activations(load_preset("llama-3-8b"), 8192)
+    assert round(parts["logits_fp32"] / 1e9, 1) == 4.2
+    assert parts["logits_gradients"] == parts["logits"] + parts["logits_fp32"]
+    assert head_activations(load_preset("llama-3-8b"), 8192, chunks=16)["logits_fp32"] * 16 == parts["logits_fp32"]
+
+
+def test_experts_and_latent_attention_have_components():
+    deepseek = load_preset("deepseek-v3")
+    parts = layer_activations(deepseek, 4096, has_experts=True)
+    per_token = 8 * (4 * 2048 * 2 + 2 * 7168 * 2) + 4 * 2048 * 2 + 256 * 4
+    assert parts["experts"] == 4096 * per_token
+    assert "mlp" in layer_activations(deepseek, 4096)
+    whole = model_activations(deepseek, 4096)
+    assert whole["experts"] == 58 * parts["experts"]
+    assert whole["mlp"] == 3 * 4096 * 4 * 18432 * 2
+
+
+def test_an_adamw_step_moves_28_bytes_a_parameter():
+    """8.03B parameters at 3.35 TB/s: 67 ms."""
+    assert round(adamw_step_bytes(8_030_261_248) / 3.35e12, 3) == 0.067
