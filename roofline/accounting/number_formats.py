@@ -1,0 +1,119 @@
+"""Number formats: their ranges, their steps, and what a value becomes in them, by exact arithmetic."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+
+@dataclass(frozen=True)
+class FloatFormat:
+    """A binary floating-point format with subnormals."""
+
+    name: str
+    bits: int
+    """Of one element in memory; tf32 lies there as fp32."""
+    exponent_bits: int
+    mantissa_bits: int
+    """Stored ones, without the leading 1."""
+    largest: Fraction
+    overflow: str
+    """What a value too large becomes: `inf`, `largest` where it saturates, or `open` where conversions differ."""
+    source: str
+
+    @property
+    def bias(self) -> int:
+        """Offset of the stored exponent."""
+        return int(2 ** (self.exponent_bits - 1)) - 1
+
+    @property
+    def smallest_normal(self) -> Fraction:
+        """Smallest value with all digits."""
+        return Fraction(1, 2 ** (self.bias - 1))
+
+    @property
+    def smallest_subnormal(self) -> Fraction:
+        """Smallest value above zero."""
+        return self.smallest_normal / 2**self.mantissa_bits
+
+    @property
+    def epsilon(self) -> Fraction:
+        """Step from 1 to the next value."""
+        return Fraction(1, 2**self.mantissa_bits)
+
+    @property
+    def decimal_digits(self) -> float:
+        """Significant decimal digits: log10 of 2 to the mantissa bits, the leading 1 included."""
+        return (self.mantissa_bits + 1) * math.log10(2)
+
+    def nearest(self, value: Fraction) -> Fraction | None:
+        """Return the nearest value of the format, ties to even; None where it is too large.
+
+        Source: IEEE 754-2019, section 4.3.1, roundTiesToEven.
+        """
+        size = abs(value)
+        if size == 0:
+            return Fraction(0)
+        exponent = max(_floor_log2(size), 1 - self.bias)
+        step = Fraction(2) ** (exponent - self.mantissa_bits)
+        rounded = round(size / step) * step  # Python rounds fractions to even
+        if rounded > self.largest:
+            return None
+        return rounded if value > 0 else -rounded
+
+
+def _floor_log2(value: Fraction) -> int:
+    """Return the exponent e of 2^e <= value < 2^(e + 1)."""
+    guess = value.numerator.bit_length() - value.denominator.bit_length()
+    return guess if Fraction(2) ** guess <= value else guess - 1
+
+
+def _ieee(name: str, bits: int, exponent_bits: int, mantissa_bits: int, source: str) -> FloatFormat:
+    """Return a format whose highest exponent is kept for infinities, as IEEE 754 has it."""
+    largest = (2 - Fraction(1, 2**mantissa_bits)) * Fraction(2) ** (2 ** (exponent_bits - 1) - 1)
+    return FloatFormat(name, bits, exponent_bits, mantissa_bits, largest, "inf", source)
+
+
+FP8 = "Micikevicius et al., FP8 Formats for Deep Learning (2022), table 1"
+FORMATS = {
+    entry.name: entry
+    for entry in (
+        _ieee("fp64", 64, 11, 52, "IEEE 754-2019, binary64"),
+        _ieee("fp32", 32, 8, 23, "IEEE 754-2019, binary32"),
+        _ieee("tf32", 32, 8, 10, "NVIDIA A100 whitepaper (2020): fp32 in memory, 10 bits in the multiplier"),
+        _ieee("fp16", 16, 5, 10, "IEEE 754-2019, binary16"),
+        _ieee("bf16", 16, 8, 7, "Google Brain, bfloat16 (2018)"),
+        FloatFormat("fp8e4m3", 8, 4, 3, Fraction(448), "open", FP8),
+        _ieee("fp8e5m2", 8, 5, 2, FP8),
+        FloatFormat(
+            "nvfp4", 4, 2, 1, Fraction(6), "largest", "OCP Microscaling Formats (2023), E2M1; scales of NVFP4 beside it"
+        ),
+    )
+}
+
+SCALE_BLOCK = {"nvfp4": 16}
+"""Elements that share one fp8 scale. Source: NVIDIA, NVFP4 (2025): 4 + 8 / 16 = 4.5 bits an element."""
+
+
+def scale_bytes(elements: int, dtype: str) -> int:
+    """Return the bytes of the block scales of so many elements, one byte a block; 0 for formats without.
+
+    Source: as of `SCALE_BLOCK`.
+    """
+    block = SCALE_BLOCK.get(dtype)
+    return -(-elements // block) if block else 0
+
+
+def shown_in(value: Fraction, dtype: str) -> float | str:
+    """Return what a value becomes in a format: a number, `inf`, `-inf`, or `448 or nan` where conversions differ.
+
+    Source: rounding as of `FloatFormat.nearest`; too large a value as the format's own source has it.
+    """
+    found = FORMATS[dtype].nearest(value)
+    if found is not None:
+        return float(found)
+    sign, largest = "-" if value < 0 else "", float(FORMATS[dtype].largest)
+    if FORMATS[dtype].overflow == "largest":
+        return -largest if sign else largest
+    return f"{sign}inf" if FORMATS[dtype].overflow == "inf" else f"{sign}{largest:g} or nan"

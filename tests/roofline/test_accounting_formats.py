@@ -1,0 +1,76 @@
+"""Number formats against torch, value by value, and against published ranges."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+
+import pytest
+import torch
+
+from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
+from roofline.work import DTYPE_BITS
+
+TORCH = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8e4m3": torch.float8_e4m3fn,
+    "fp8e5m2": torch.float8_e5m2,
+}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_ranges_are_those_of_torch(name):
+    info, own = torch.finfo(TORCH[name]), FORMATS[name]
+    assert float(own.largest) == info.max
+    assert float(own.smallest_normal) == info.smallest_normal
+    assert float(own.epsilon) == info.eps
+    assert own.bits == info.bits == DTYPE_BITS[name]
+
+
+@pytest.mark.parametrize("name", [name for name in TORCH if name != "fp64"])
+def test_rounding_is_that_of_torch(name):
+    draw = random.Random(0)
+    values = [draw.choice((-1, 1)) * 2.0 ** draw.uniform(-60, 20) for _ in range(400)]
+    values += [float(FORMATS[name].smallest_subnormal) * factor for factor in (0.5, 0.50001, 1, 1.5, 2.5, 3.5)]
+    values += [float(FORMATS[name].largest) * factor for factor in (0.99, 1.0, 1.01, 1.03, 1.2, -5)]
+    # Both steps of a double rounding are torch's: a value is first made an fp32.
+    given = torch.tensor(values, dtype=torch.float64).to(torch.float32)
+    for value, expected in zip(given.tolist(), given.to(TORCH[name]).to(torch.float64).tolist(), strict=True):
+        own = shown_in(Fraction(value), name) if math.isfinite(value) else expected
+        if own in ("448 or nan", "-448 or nan"):  # torch has changed from the one to the other
+            assert math.isnan(expected) or abs(expected) == 448
+        else:
+            assert float(own) == expected, value
+
+
+def test_underflow_that_the_notes_speak_of():
+    """torch 2.13: fp16(1e-8) is 0, fp16(6e-5) is not; the last value above 0 is 2^-24; bf16(1e-8) is 1.0012e-8."""
+    assert shown_in(Fraction("1e-8"), "fp16") == 0
+    assert f"{shown_in(Fraction('6e-5'), 'fp16'):.4e}" == "6.0022e-05"
+    assert f"{float(FORMATS['fp16'].smallest_subnormal):.2e}" == "5.96e-08"
+    assert shown_in(Fraction(2) ** -25, "fp16") == 0
+    assert shown_in(Fraction(2) ** -25 * Fraction("1.001"), "fp16") == 2.0**-24
+    assert f"{shown_in(Fraction('1e-8'), 'bf16'):.4e}" == "1.0012e-08"
+
+
+def test_published_ranges():
+    """Micikevicius et al. 2022: 448 and 57,344; E2M1 has 6 and 0.5."""
+    assert FORMATS["fp8e4m3"].largest == 448
+    assert FORMATS["fp8e5m2"].largest == 57_344
+    assert (FORMATS["nvfp4"].largest, FORMATS["nvfp4"].smallest_subnormal) == (6, Fraction(1, 2))
+    assert [shown_in(Fraction(value), "nvfp4") for value in ("0.2", "2.4", "5", "7", "-100")] == [0, 2, 4, 6, -6]
+    assert FORMATS["fp8e5m2"].decimal_digits == pytest.approx(0.90, abs=0.005)
+    assert shown_in(Fraction(70_000), "fp16") == "inf"
+    assert shown_in(Fraction(-70_000), "fp16") == "-inf"
+    assert shown_in(Fraction(463), "fp8e4m3") == 448
+    assert shown_in(Fraction(500), "fp8e4m3") == "448 or nan"
+
+
+def test_scales_of_nvfp4_make_4_and_a_half_bits():
+    assert 8 * scale_bytes(1600, "nvfp4") + 4 * 1600 == 4.5 * 1600
+    assert scale_bytes(17, "nvfp4") == 2
+    assert scale_bytes(17, "bf16") == 0
