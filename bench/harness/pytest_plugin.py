@@ -146,6 +146,7 @@ class GpuBenchmark:
 
     @group.setter
     def group(self, name: str | None) -> None:
+        """Name the table."""
         self._benchmark.group = name
 
     @property
