@@ -2,7 +2,7 @@
 
 Our own providers go through `Watch`, which only poisons the output. A user's function goes through `ForeignWatch`:
 
-    output       poisoned, with random bytes on both sides of it; freed memory of its size is poisoned too
+    output       poisoned, with random bytes on both sides of it
     late work    bytes of the result are noted at the moment the call returns, and again when all is quiet
     inputs       fingerprints of every byte before the first call and after the last; on the copies that fit a limit
     old results  new values in the same tensors, the output left as the timed launches left it; then new values in
@@ -56,6 +56,9 @@ GLIMPSES, GLIMPSE_BYTES = 64, 64
 QUIET_S = 0.02
 """Pause after a call, in which work that was left to another thread shows."""
 
+LATEST_S = 0.5
+"""Time in which late work shows at the latest, where the result is wrong anyway."""
+
 CHANGED_SHARE = 32
 """In the sparse check one of so many elements changes, one at least."""
 
@@ -105,6 +108,8 @@ class ForeignWatch(Watch):
         self._weights: Tensor | None = None
         self._result: Tensor | None = None
         self._first_result: int | None = None
+        self._early: object = None
+        self._returned: object = None
         self._guard = os.urandom(2 * GUARD_BYTES)
         self._random = random.Random(secrets.randbits(64))
 
@@ -128,11 +133,11 @@ class ForeignWatch(Watch):
     def before(self, verdict: Verdict) -> Verdict:
         """Return the verdict on the first call, made worse by what it has done beside."""
         self._first_result = self._result_print()
-        return self._worse(verdict, self._found or self._side_effects())
+        return self._worse(verdict, self._found or self._side_effects() or self._came_late(verdict))
 
     def after(self, verdict: Verdict, calls: Sequence[Call], index: int) -> Verdict:
         """Return the verdict on a call after timing, made worse by side effects or a result of older inputs."""
-        found = self._found or self._side_effects()
+        found = self._found or self._side_effects() or self._came_late(verdict)
         if found is None and not verdict.is_right and self._result_print() == self._first_result:
             found = STALE
         if found or not verdict.is_right:
@@ -156,6 +161,8 @@ class ForeignWatch(Watch):
         checked = verify.check(self._op, self._case, data, result, earlier)
         if checked.is_right:
             return verdict
+        if self._came_late(checked):
+            return self._worse(checked, LATE)
         what = "new inputs" if share == 1 else f"inputs of which one in {share} elements is new"
         is_stale = self._result_print() == stale
         reason = STALE if is_stale else f"on {what} in the same tensors (seed {seed}): {checked.reason}"
@@ -178,13 +185,8 @@ class ForeignWatch(Watch):
     # ---- one call ------------------------------------------------------------------------------------------------
 
     def _poison(self, out: Tensor) -> None:
-        """Fill the output, and memory of its size that is free, with NaN or a rare integer: neither is a result."""
-        import torch
-
-        poison = float("nan") if out.dtype.is_floating_point else -(2**30) - 7
-        out.fill_(poison)
-        freed = torch.empty_like(out).fill_(poison)
-        del freed
+        """Fill the output with NaN or a rare integer: neither is a result."""
+        out.fill_(float("nan") if out.dtype.is_floating_point else -(2**30) - 7)
 
     def _run(self, call: Call, data: InputSet) -> Tensor:
         """Run a call, and note whether its result is one, and was there when it returned."""
@@ -206,8 +208,17 @@ class ForeignWatch(Watch):
             time.sleep(QUIET_S)
         if early is not None and early != self._glimpse(returned):
             self._found = self._found or LATE
-        self._result = result
+        self._result, self._early, self._returned = result, early, returned
         return result
+
+    def _came_late(self, verdict: Verdict) -> str | None:
+        """Return `LATE` where a wrong result still changes within a while: a busy machine lets other threads wait."""
+        end = time.perf_counter() + LATEST_S
+        while not verdict.is_right and self._early is not None and time.perf_counter() < end:
+            if self._early != self._glimpse(self._returned):
+                return LATE
+            time.sleep(QUIET_S)
+        return None
 
     def _glimpse(self, returned: Any) -> object:
         """Return what some places of a result hold now, None where it is no plain tensor.

@@ -149,8 +149,8 @@ def _resolve(name: str) -> Any:
 
 def hold_clocks() -> None:
     """Give the measuring modules that are loaded clocks of their own, so that who replaces `time`'s fools nobody."""
-    own = ModuleType("time")
-    vars(own).update(vars(time))
+    shared, own = time, ModuleType("time")
+    vars(own).update(vars(shared))
     for name, module in list(sys.modules.items()):
-        if name.startswith(("bench.", "results.")) and vars(module).get("time") is time:
+        if name.startswith(("bench.", "results.")) and vars(module).get("time") is shared:
             vars(module)["time"] = own

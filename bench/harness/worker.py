@@ -173,6 +173,8 @@ class Workers:
             control = self._ready()
             socket.send_fds(control, [FORK], [theirs.fileno(), write_end])
             pid = PROCESS.unpack(_exactly(control, PROCESS.size))[0]
+            if pid < 0:
+                raise OSError(-pid, os.strerror(-pid))
         except (OSError, EOFError) as error:
             ours.close()
             os.close(read_end)
@@ -180,10 +182,6 @@ class Workers:
         finally:
             theirs.close()
             os.close(write_end)
-        if pid < 0:
-            ours.close()
-            os.close(read_end)
-            raise WorkerError(f"no worker process can be started: {os.strerror(-pid)}")
         return Worker(pid, ours, read_end, self, job)
 
     def exit_status(self, pid: int) -> int:

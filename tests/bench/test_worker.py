@@ -127,10 +127,10 @@ def test_a_function_that_writes_into_the_workers_own_socket_fails_and_the_next_r
 
 def test_clocks_of_the_measuring_code_are_its_own():
     script = (
-        "from bench.harness import meter, samplers, settle, timing, trusted; trusted.hold_clocks()\n"
+        "from bench.harness import trusted, guards, meter, runner, samplers, settle, timing; trusted.hold_clocks()\n"
         "import time; time.perf_counter = time.perf_counter_ns = lambda: 0\n"
         "print(samplers.HostSampler([lambda: sum(range(10000))], 5).sample() > 0, timing.clock_tick_s() > 0)\n"
-        "print({module.time.perf_counter() > 0 for module in (meter, samplers, settle, timing)})\n"
+        "print({module.time.perf_counter() > 0 for module in (guards, meter, runner, samplers, settle, timing)})\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=commands.ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["True True", "{True}"]
