@@ -13,10 +13,8 @@ from typing import Any
 from bench.harness.telemetry import slowdowns
 from bench.harness.timing import Samples
 from results.stats import Modes, drift, half_width, two_modes
-from roofline.ceilings import Ceiling, Ceilings
-from roofline.hardware import clock_limited_peak_flops_per_s, load_gpus
+from roofline.ceilings import Ceiling
 from roofline.model import rate
-from roofline.work import Work
 
 LEAST_TICKS = 50
 """Ticks of the clock that one sample must last: half a tick is then 1 % of it."""
@@ -111,33 +109,6 @@ class Context:
     """What `telemetry.row_telemetry` returned."""
     tail_s: float | None = None
     """Seconds from the end event to the end of all work of the device."""
-
-
-def roofs_of(ceilings: Ceilings | None, dtype: str, work: Work) -> dict[str, Any]:
-    """Return the fields of a `Context` that hold the roofs of a row: those by which the model judges its record."""
-    if ceilings is None:
-        return {}
-    roof = ceilings.bandwidth()
-    return {
-        "memory_roof_bytes_per_s": roof.value if roof else None,
-        "peak": ceilings.peak(dtype),
-        "highest_peak": highest_peak(ceilings, dtype),
-        "bandwidth": ceilings.bandwidth_for(work.bytes_read, work.bytes_written),
-        "measured_peak": ceilings.measured_peak(dtype),
-        "mix": ceilings.mix(work.bytes_read, work.bytes_written),
-    }
-
-
-def highest_peak(ceilings: Ceilings, dtype: str) -> Ceiling | None:
-    """Return the peak at the highest clock that the driver allows, or None for a device that is not in the table."""
-    gpu = load_gpus().get(ceilings.slug)
-    value = clock_limited_peak_flops_per_s(gpu, dtype, gpu.max_clock_hz) if gpu and gpu.max_clock_hz else None
-    if gpu is None or value is None:
-        return None
-    # Some products are sold with a peak above their own clock times their rate: then that one is the limit.
-    value = max(value, gpu.peaks_flops_per_s.get(dtype, 0.0))
-    source = f"roofline/gpus/{gpu.slug}.toml at its highest clock"
-    return Ceiling("flops", dtype, value, "clock-limited", source, sm_clock_hz=gpu.max_clock_hz)
 
 
 def flags_of(samples: Samples, context: Context) -> tuple[Flag, ...]:

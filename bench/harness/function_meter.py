@@ -18,8 +18,9 @@ from bench.harness import inputs as copies
 from bench.harness.arguments import UsageError
 from bench.harness.calibrate import MeasuredCeilings, ceilings_of
 from bench.harness.device import Device, NoDeviceError, detect, slugify
-from bench.harness.evidence import Context, Flag, flags_of, roofs_of
+from bench.harness.evidence import Context, Flag, flags_of
 from bench.harness.meter import Measurement, Meter
+from bench.harness.roofs import roofs_of
 from bench.harness.runner import INVALID_FLAGS, filled
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits
 from results.record import MAX_COUNT, Record

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from bench.harness import inputs, verify
 from bench.harness.cost import CALLS_PER_CASE, CostEstimator
 from bench.harness.device import Device
-from bench.harness.evidence import Context, Flag, flags_of, roofs_of
+from bench.harness.evidence import Context, Flag, flags_of
 from bench.harness.guards import ForeignWatch, Watch
 from bench.harness.meter import Measurement, Meter
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers import Provider, ProviderUnavailableError, load, numerics
+from bench.harness.roofs import roofs_of
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits
 from bench.harness.user_kernel import find, is_user_kernel, line_in
 from bench.harness.worker import Job, Workers

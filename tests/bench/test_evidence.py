@@ -22,10 +22,10 @@ from bench.harness.evidence import (
     physics_gate,
     power_limited,
     preempted,
-    roofs_of,
     throttled,
     tick_limited,
 )
+from bench.harness.roofs import roofs_of
 from bench.harness.timing import Samples
 from results.record import Record
 from results.stats import Modes
