@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from roofline import gpus_command, plot_command
+from roofline import estimate_command, gpus_command, plot_command
 from roofline.output import OutputError, fail, print_out, say
 from roofline.plot_style import one_line
 
@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     gpus_command.add_parser(commands)
     plot_command.add_parser(commands)
+    estimate_command.add_parser(commands)
     return parser
 
 

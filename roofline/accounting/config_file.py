@@ -37,8 +37,8 @@ def load_preset(name: str) -> ModelConfig:
     names = preset_names()
     if name not in names:
         close = get_close_matches(name.lower()[:80], names, n=4, cutoff=0.4)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
-        raise ConfigError(f"unknown model {shown_value(name)}: {hint} Or give --config path/to/config.json")
+        hint = f"did you mean {' or '.join(close)}?" if close else "estimate params --help lists those it knows;"
+        raise ConfigError(f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json")
     data = tomllib.loads((MODEL_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     keys = ConfigKeys(data["config"], name)
     return build_config(data["config"]["model_type"], keys, name, data["source"])

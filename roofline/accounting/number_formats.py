@@ -30,17 +30,17 @@ class FloatFormat:
     @property
     def smallest_normal(self) -> Fraction:
         """Smallest value with all digits."""
-        return Fraction(1, 2 ** (self.bias - 1))
+        return Fraction(1, 1 << (self.bias - 1))
 
     @property
     def smallest_subnormal(self) -> Fraction:
         """Smallest value above zero."""
-        return self.smallest_normal / 2**self.mantissa_bits
+        return self.smallest_normal * self.epsilon
 
     @property
     def epsilon(self) -> Fraction:
         """Step from 1 to the next value."""
-        return Fraction(1, 2**self.mantissa_bits)
+        return Fraction(1, 1 << self.mantissa_bits)
 
     @property
     def decimal_digits(self) -> float:

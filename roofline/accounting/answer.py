@@ -1,0 +1,98 @@
+"""A worked answer: the values for programs, the steps of the arithmetic for people, and what it stands on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Step(NamedTuple):
+    """One line of a worked solution."""
+
+    label: str
+    arithmetic: str
+    result: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What was asked, what comes out, and how."""
+
+    title: str
+    values: dict[str, Any]
+    """The keys for programs, in SI units."""
+    steps: Sequence[Step]
+    formula: str
+    source: str
+    assumptions: Sequence[str]
+    """What was taken for granted, and what is left out."""
+    rows: Sequence[dict[str, Any]] = field(default_factory=tuple)
+    """One for each machine and dtype, where there is more to say than `values`."""
+    columns: Sequence[tuple[str, str]] = field(default_factory=tuple)
+    """Key and title of what a table of `rows` shows."""
+    worked: str = ""
+    """Which row the steps are of."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object: the values, the rows, and what they stand on."""
+        rows = {"rows": [dict(row) for row in self.rows]} if self.rows else {}
+        return {
+            **self.values,
+            **rows,
+            "formula": self.formula,
+            "source": self.source,
+            "assumptions": list(self.assumptions),
+            "steps": [step._asdict() for step in self.steps],
+        }
+
+
+def by_machine(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the values of the only row; nothing where there are several, each with its own."""
+    return dict(rows[0]) if len(rows) == 1 else {}
+
+
+def count(value: float) -> str:
+    """Return a count for people: exact with commas below 10^15 where it is whole, else with five digits."""
+    if abs(value) < 1e15 and value == int(value):
+        return f"{int(value):,}"
+    return number(value)
+
+
+def number(value: float, digits: int = 4) -> str:
+    """Return a number with so many significant digits: 143.9, 6.3e24, 0.00123."""
+    if value == 0 or 1e-4 <= abs(value) < 1e6:
+        text = f"{value:.{digits}g}" if abs(value) < 10 ** (digits - 1) else f"{value:,.1f}".removesuffix(".0")
+        return text if abs(value) < 10**digits else f"{value:,.0f}"
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def billions(value: float) -> str:
+    """Return a count as so many times 10^9, with four digits or more: 12.63e9, 40.00e9."""
+    scaled = value / 1e9
+    if not 1e-3 <= scaled < 1e6:
+        return number(value)
+    return f"{scaled:.{max(0, 3 - math.floor(math.log10(scaled)))}f}e9"
+
+
+def devices(gpus: int) -> str:
+    """Return how many devices: 1 device, 1,024 devices."""
+    return f"{gpus:,} device{'' if gpus == 1 else 's'}"
+
+
+def size(byte_count: float) -> str:
+    """Return bytes in the decimal unit that fits, with four digits: 2.416 GB."""
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if byte_count >= factor:
+            return f"{number(byte_count / factor)} {unit}"
+    return f"{number(byte_count)} B"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in the unit that fits, with four digits: 2.315 ms."""
+    for factor, unit in ((86400.0, "days"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= factor:
+            return f"{number(seconds / factor)} {unit}"
+    return f"{number(seconds * 1e9)} ns"

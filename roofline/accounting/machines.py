@@ -1,0 +1,134 @@
+"""What a calculation needs of a machine: from the table of GPUs by its datasheet, or from a saved run as measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from results.record import Record
+from results.store import Run
+from roofline.accounting.config import ConfigError
+from roofline.ceilings import Ceilings
+from roofline.hardware import Gpu
+from roofline.model import mfu, rate
+
+ASSUMED_MFU = 0.5
+"""CS336 lecture 2 calls it good; published runs reach 0.38 to 0.57."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One device and where its figures come from."""
+
+    slug: str
+    peaks_flops_per_s: dict[str, float]
+    bandwidth_bytes_per_s: float | None
+    memory_bytes: int | None
+    """As marketed, a GB as 10^9 bytes, so that a share is left for the driver and the allocator."""
+    source: str
+    mfu: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """By dtype: what was reached in a run, and by what."""
+    lacking: dict[str, str] = field(default_factory=dict)
+    """By dtype without a peak: why."""
+
+    def peak(self, dtype: str) -> float:
+        """Return the dense peak of a dtype.
+
+        Raises:
+            ConfigError: none is known; the message names those that are.
+        """
+        if dtype not in self.peaks_flops_per_s:
+            known = ", ".join(self.peaks_flops_per_s) or "none"
+            raise ConfigError(f"{self.slug} has {self.why_not(dtype)} {dtype}; its dtypes are {known}")
+        return self.peaks_flops_per_s[dtype]
+
+    def why_not(self, dtype: str) -> str:
+        """Return why there is no peak of a dtype."""
+        return self.lacking.get(dtype, "no known peak of")
+
+    def bandwidth(self) -> float:
+        """Return the memory bandwidth in bytes/s.
+
+        Raises:
+            ConfigError: it is not known.
+        """
+        if self.bandwidth_bytes_per_s is None:
+            raise ConfigError(f"the memory bandwidth of {self.slug} is not known")
+        return self.bandwidth_bytes_per_s
+
+    def memory(self) -> int:
+        """Return the memory in bytes.
+
+        Raises:
+            ConfigError: it is not known.
+        """
+        if self.memory_bytes is None:
+            raise ConfigError(f"the memory of {self.slug} is not known")
+        return self.memory_bytes
+
+    def mfu_of(self, dtype: str, given: float | None) -> tuple[float, str]:
+        """Return the MFU to reckon with, and in words where it comes from: given, measured, or assumed."""
+        if given is not None:
+            return given, f"MFU {given:g}, as given"
+        if dtype in self.mfu:
+            return self.mfu[dtype]
+        return ASSUMED_MFU, f"MFU {ASSUMED_MFU:g} is assumed: published runs reach 0.38 to 0.57"
+
+
+def gpu_machine(gpu: Gpu) -> Machine:
+    """Return a GPU of the table with its datasheet figures."""
+    from roofline.work import DTYPES
+
+    marketed = None if gpu.memory_bytes is None else round(gpu.memory_bytes / 2**30 * 1e9)
+    return Machine(
+        slug=gpu.slug,
+        peaks_flops_per_s=dict(gpu.peaks_flops_per_s),
+        bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
+        memory_bytes=marketed,
+        source=f"dense peak and bandwidth of roofline/gpus/{gpu.slug}.toml",
+        lacking={dtype: "no hardware path for" for dtype in DTYPES if gpu.lacks(dtype)},
+    )
+
+
+def run_machine(run: Run, where: str) -> Machine:
+    """Return the machine of a saved run: its measured peaks and bandwidth, and the MFU that the run reached.
+
+    Where something was not measured, its published figure stands in. The MFU is that of a training step, or where the
+    run has none, of its fastest matmul, which no training step exceeds for long.
+
+    Raises:
+        CeilingError: the ceilings of the run are not what they should be.
+    """
+    ceilings = Ceilings.from_dict(run.environment.hardware)
+    dtypes = [entry.name for entry in ceilings.entries if entry.quantity == "flops"]
+    peaks = {dtype: peak.value for dtype in dtypes if (peak := ceilings.measured_peak(dtype) or ceilings.peak(dtype))}
+    mixes = ceilings.mixes()
+    bandwidth = mixes[0] if mixes else ceilings.bandwidth()
+    memory = run.environment.device.get("memory_bytes")
+    reached = {dtype: found for dtype in peaks if (found := _reached(run.records, dtype, peaks[dtype]))}
+    return Machine(
+        slug=run.environment.device["slug"],
+        peaks_flops_per_s=peaks,
+        bandwidth_bytes_per_s=bandwidth.value if bandwidth else None,
+        memory_bytes=memory if isinstance(memory, int) and memory > 0 else None,
+        source=f"measured, {where}",
+        mfu=reached,
+    )
+
+
+def _reached(records: Iterable[Record], dtype: str, peak: float) -> tuple[float, str] | None:
+    """Return the best MFU of a dtype in a run, and of what."""
+    best: dict[str, tuple[float, str]] = {}
+    for record in records:
+        if record.status != "ok" or record.dtype != dtype or not record.flops or record.median_s is None:
+            continue
+        share = mfu(rate(record.flops, record.median_s), peak)
+        if record.op not in best or share > best[record.op][0]:
+            best[record.op] = (share, record.case)
+    if "train_step" in best:
+        share, case = best["train_step"]
+        return share, f"MFU {share:.3f}, measured: train_step {case}"
+    if "matmul" in best:
+        share, case = best["matmul"]
+        return share, f"MFU {share:.3f}, measured: the fastest matmul of the run, {case}; an upper bound for training"
+    return None
