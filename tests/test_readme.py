@@ -36,14 +36,15 @@ def test_all_commands_run_in_order(tmp_path):
     assert len(COMMANDS) > 10
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     for command in COMMANDS:
-        writes_a_file = " --output " in command
+        writes_a_file = " --output " in command or " > " in command
+        allowed = (0, 1) if " compare " in command else (0,)  # 1: this machine confirms that one is slower
         line = command.replace("python", f"'{sys.executable}'", 1)
         done = subprocess.run(
             line, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
         )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode in allowed, f"{command}\n{done.stdout}\n{done.stderr}"
         assert done.stdout.strip() or writes_a_file, command
-    written = {name for command in COMMANDS for name in re.findall(r"(?:-o|--output|--plot) (\S+)", command)}
+    written = {name for command in COMMANDS for name in re.findall(r"(?:-o|--output|--plot|>) (\S+)", command)}
     assert written == {path.name for path in tmp_path.iterdir()}
 
 
