@@ -1,4 +1,4 @@
-"""python -m roofline: the GPUs of the table, and roofline plots."""
+"""python -m roofline: the GPUs of the table, roofline plots, and what models and training cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from roofline import estimate_command, gpus_command, plot_command
+from roofline import estimate_command, gpus_command, notes_command, plot_command
 from roofline.output import OutputError, fail, print_out, say
 from roofline.plot_style import one_line
 
@@ -19,6 +19,8 @@ EXAMPLES = """examples:
   python -m roofline gpus h100-sxm                        all facts of one, each with its source
   python -m roofline plot --gpu h100-sxm -o h100.png      its roofline, on any machine
   python -m roofline plot latest -o roofline.png          the newest measured run on its own roofline
+  python -m roofline estimate --help                      what a tensor, a model or a training run costs
+  python -m roofline notes                                numbers of study notes, checked
 
 exit codes: 0 done, 2 a wrong value or an unreadable or unwritable file, 130 interrupted
 """
@@ -55,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = _Parser(
         prog="python -m roofline",
-        description="Hardware facts and roofline plots. Works on any machine, with or without a GPU.",
+        description="Hardware facts, roofline plots and resource accounting. Works with or without a GPU.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -63,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     gpus_command.add_parser(commands)
     plot_command.add_parser(commands)
     estimate_command.add_parser(commands)
+    notes_command.add_parser(commands)
     return parser
 
 

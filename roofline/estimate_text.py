@@ -19,11 +19,11 @@ def answer_text(answer: Answer) -> str:
     if is_table:
         header = [title for _, title in answer.columns]
         cells = [[_cell(key, row.get(key)) for key, _ in answer.columns] for row in answer.rows]
-        lines += [*_columns([header, *cells], left=1), ""]
+        lines += [*columns_text([header, *cells], left=1), ""]
     if answer.steps:
         if answer.worked:
             lines.append(f"Worked for {answer.worked}:")
-        lines += [*_columns([[step.label, step.arithmetic, "=", step.result] for step in answer.steps], left=2), ""]
+        lines += [*columns_text([[step.label, step.arithmetic, "=", step.result] for step in answer.steps], left=2), ""]
     lines += _paragraph("formula: ", answer.formula)
     lines += _paragraph("source: ", answer.source)
     for note in answer.assumptions:
@@ -31,7 +31,7 @@ def answer_text(answer: Answer) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _columns(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+def columns_text(rows: Sequence[Sequence[str]], left: int) -> list[str]:
     """Return rows in columns two spaces apart, the first `left` to the left and the others to the right."""
     shown = [[one_line(cell, 200) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]

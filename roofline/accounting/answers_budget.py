@@ -57,7 +57,7 @@ def train_answer(
         seconds = training_seconds(flops, machine.peak(dtype), gpus, share)
         row: dict[str, Any] = {"gpu": machine.slug, "dtype": dtype, "gpus": gpus, "mfu": share}
         row |= {"flops": flops, "seconds": seconds}
-        rows.append(row | {"days": seconds / SECONDS_PER_DAY, "gpu_hours": gpus * seconds / 3600})
+        rows.append(row | {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600})
     machine, dtype = uses[0]
     row, share = rows[0], rows[0]["mfu"]
     speed = affordable_flops(machine.peak(dtype), gpus, share, 1)
@@ -70,13 +70,13 @@ def train_answer(
             Step("speed", f"{gpus:,} x {number(machine.peak(dtype))} FLOP/s x {share:.4g}", f"{number(speed)} FLOP/s"),
             Step("seconds", f"{number(flops)} / {number(speed)}", f"{number(row['seconds'])} s"),
             Step("days", f"{number(row['seconds'])} / 86,400", number(row["days"])),
-            Step("GPU hours", f"{gpus:,} x {number(row['seconds'])} / 3600", number(row["gpu_hours"])),
+            Step("device hours", f"{gpus:,} x {number(row['seconds'])} / 3600", number(row["device_hours"])),
         ],
         formula="days = FLOPs / (devices x peak x MFU x 86,400)",
         source="; ".join(dict.fromkeys(machine.source for machine, _ in uses)),
         assumptions=[*_mfu_notes(uses, mfu), *notes, TRAINING_LEFT_OUT],
         rows=rows,
-        columns=[*columns, ("days", "days"), ("gpu_hours", "GPU hours")],
+        columns=[*columns, ("days", "days"), ("device_hours", "device hours")],
         worked=f"{machine.slug}, {dtype}",
     )
 

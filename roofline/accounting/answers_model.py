@@ -156,7 +156,7 @@ def memory_answer(
         assumptions=[
             f"ZeRO {sharding.zero} over {sharding.data_parallel}, tensor parallelism of {ways}",
             f"{'flash' if is_flash else 'unfused'} attention, checkpointing: {checkpoint}",
-            f"{global_batch} sequences a step in {accumulate} micro-batch(es) a device, of which one is in memory at a time",
+            f"{global_batch} sequences a step; of {accumulate} micro-batch(es) on a device one is in memory",
             "left out: CUDA context, workspaces, buffers of collectives, rounding and fragmentation of the allocator",
             *config.assumptions,
         ],

@@ -1,0 +1,320 @@
+"""`python -m roofline estimate`: the examples to the digits, the keys for programs, measured runs, bad input."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from results.record import Environment, Record
+from results.store import RunWriter
+from roofline import estimate_command
+from roofline.accounting.answer import billions, duration, number, size
+
+ROOT = Path(__file__).parents[2]
+
+
+def call(*arguments):
+    parser = argparse.ArgumentParser(prog="python -m roofline")
+    estimate_command.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["estimate", *arguments])
+    return args.run(args)
+
+
+def text_of(capsys, line):
+    assert call(*line.split()) == 0
+    return capsys.readouterr().out
+
+
+def data_of(capsys, line):
+    data = json.loads(text_of(capsys, f"{line} --format json"))
+    assert data["formula"]
+    assert data["source"]
+    assert data["assumptions"]
+    return data
+
+
+def result_of(text, label):
+    """Return what stands behind the equals sign of a step."""
+    line = next(line for line in text.splitlines() if line.startswith(f"{label}  "))
+    return line.rpartition("=")[2].strip()
+
+
+def test_training_days(capsys):
+    """CS336 2025, lecture 2: 143.9 days."""
+    line = "train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5"
+    assert result_of(text_of(capsys, line), "days") == "143.9"
+    data = data_of(capsys, line)
+    assert data["flops"] == 63 * 10**23
+    assert data["days"] == data["seconds"] / 86400
+    # the lecture halves the sparse 1979 of the datasheet, where the table has 989.4
+    assert round(data_of(capsys, f"{line} --peak 989.5e12")["days"], 5) == 143.92659
+
+
+@pytest.mark.parametrize(
+    ("gpus", "size_of_one", "shown"), [(8, 16, "40.00e9"), (8, 12, "53.33e9"), (1, 12, "6.667e9"), (8, 18, "35.56e9")]
+)
+def test_largest_model(capsys, gpus, size_of_one, shown):
+    """CS336 2025 and 2026, lecture 2."""
+    line = f"fit --gpu h100-sxm --gpus {gpus} --bytes-per-param {size_of_one}"
+    assert result_of(text_of(capsys, line), "parameters") == shown
+    assert data_of(capsys, line)["params"] == 80 * 10**9 * gpus // size_of_one
+
+
+def test_largest_model_by_recipe(capsys):
+    data = data_of(capsys, "fit --gpu h100-sxm,h200-sxm --gpus 8 --recipe bf16-master-fp32-grad")
+    assert [row["params"] for row in data["rows"]] == [640 * 10**9 // 18, 8 * 141 * 10**9 // 18]
+    assert "params" not in data  # two machines, two answers
+
+
+def test_compute_optimal_model(capsys):
+    """32 H100, 14 days, MFU 0.5: 12.63e9 parameters and, at a peak of 989.5, 252.7e9 tokens."""
+    line = "chinchilla --gpu h100-sxm --gpus 32 --days 14 --mfu 0.5"
+    assert result_of(text_of(capsys, line), "parameters") == "12.63e9"
+    data = data_of(capsys, line)
+    assert data["tokens"] == 20 * data["params"]
+    assert 6 * data["params"] * data["tokens"] == pytest.approx(data["flops"])
+    assert result_of(text_of(capsys, f"{line} --peak 989.5e12"), "tokens") == "252.7e9"
+    assert data_of(capsys, "chinchilla --flops 1.915e22")["params"] == pytest.approx(12.63e9, rel=1e-3)
+
+
+def test_parameters(capsys):
+    data = data_of(capsys, "params --model mixtral-8x7b")
+    assert (data["total"], data["active"]) == (46_702_792_704, 12_879_925_248)
+    assert sum(data["components"].values()) == data["total"]
+    assert "8,030,261,248" in text_of(capsys, "params --model llama-3-8b")
+
+
+def test_a_configuration_file(capsys, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12}))
+    assert call("params", "--config", str(path)) == 2
+    assert capsys.readouterr().err.strip().endswith("'n_positions' is missing")
+    path.write_text(
+        json.dumps(
+            {
+                "model_type": "gpt2",
+                "n_embd": 768,
+                "n_layer": 12,
+                "n_head": 12,
+                "n_positions": 1024,
+                "vocab_size": 50257,
+            }
+        )
+    )
+    data = data_of(capsys, f"params --config {path}")
+    assert data["total"] == 124_439_808
+    assert any("tie_word_embeddings" in line for line in data["assumptions"])
+
+
+def test_flops(capsys):
+    data = data_of(capsys, "flops --model llama-3-8b --sequence 8192 --convention gemm-full --batch 2")
+    assert data["per_token"] == 57_912_852_480
+    assert data["per_step"] == 2 * 8192 * 57_912_852_480
+    assert data["convention"] == "gemm-full"
+    assert sum(data["components"].values()) == data["per_step"]
+    assert data["hardware_per_step"] > data["per_step"]
+
+
+def test_memory(capsys):
+    line = "memory --model llama-3-8b --sequence 2048 --batch 2 --recipe bf16-master"
+    data = data_of(capsys, line)
+    assert data["total_bytes"] == sum(data["components"].values())
+    assert data["state_bytes"] == 16 * 8_030_261_248
+    full = data_of(capsys, f"{line} --checkpoint full --accumulate 4")
+    assert full["components"]["activations_checkpoints"] == 32 * 2 * 2 * 2048 * 4096
+    assert full["activation_bytes"] < data["activation_bytes"]
+    assert full["sequences_per_step"] == 8
+    sharded = data_of(capsys, f"{line} --zero 3 --data-parallel 64 --gpu h100-sxm")
+    assert sharded["rows"][0]["fits"] is True
+    assert data_of(capsys, f"{line} --gpu h100-sxm")["rows"][0]["fits"] is False
+
+
+def test_matmul_side_by_side(capsys):
+    data = data_of(capsys, "matmul --shape 4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16,fp8e4m3")
+    rows = {(row["gpu"], row["dtype"]): row for row in data["rows"]}
+    assert set(data["rows"][0]) >= {"gpu", "dtype", "flops", "bytes", "intensity", "seconds", "bound"}
+    assert rows["a100-sxm-80gb", "bf16"]["seconds"] == 2 * 4096**3 / 312e12
+    assert rows["h100-sxm", "bf16"]["bytes"] == 3 * 2 * 4096**2
+    assert rows["a100-sxm-80gb", "fp8e4m3"]["seconds"] is None
+    assert "no hardware path" in rows["a100-sxm-80gb", "fp8e4m3"]["reason"]
+    assert rows["h100-sxm", "bf16"]["bound"] == "compute"
+    narrow = data_of(capsys, "matmul --shape 4096x1x4096 --gpu h100-sxm")["rows"][0]
+    assert narrow["bound"] == "memory"
+    assert narrow["seconds"] == narrow["bytes"] / 3.352e12
+
+
+def test_inference(capsys):
+    data = data_of(capsys, "infer --model llama-3-8b --gpu h100-sxm --prompt 4096 --batch 16")
+    assert data["kv_bytes_per_token"] == 131_072
+    assert round(data["critical_batch"]) == 295
+    assert data["decode_seconds"] == (data["weight_bytes_read"] + 16 * 4096 * 131_072) / 3.352e12
+    assert data["prefill_seconds"] == data["prefill_flops"] / 989.4e12
+    eight_bit = data_of(capsys, "infer --model llama-3-8b --gpu h100-sxm --weight-dtype int8 --kv-dtype fp8e4m3")
+    assert round(eight_bit["critical_batch"]) == 148
+    assert eight_bit["kv_bytes_per_token"] == 65_536
+
+
+def test_tensor(capsys):
+    """CS336 2025, lecture 2: GPT-3's MLP matrix; it is 2.416 GB or 2.25 GiB."""
+    line = "tensor --shape 49152x12288 --dtype fp32"
+    data, text = data_of(capsys, line), text_of(capsys, line)
+    assert (data["elements"], data["bytes"], data["strides"]) == (603_979_776, 2_415_919_104, [12288, 1])
+    assert (result_of(text, "in GB"), result_of(text, "in GiB")) == ("2.416 GB", "2.25 GiB")
+    assert data_of(capsys, "tensor --shape 1600 --dtype nvfp4")["bytes"] == 900
+
+
+def test_dtype(capsys):
+    data = data_of(capsys, "dtype --value 1e-8")
+    rows = {row["dtype"]: row for row in data["rows"]}
+    assert rows["fp16"]["value"] == 0
+    assert f"{rows['bf16']['value']:.4e}" == "1.0012e-08"
+    assert rows["fp8e4m3"]["largest"] == 448
+    assert "1.0012e-8" in text_of(capsys, "dtype --value 1e-8 --dtype bf16,fp16")
+    assert "inf" in text_of(capsys, "dtype --value=-1e6 --dtype fp16")
+
+
+def measured_run(folder, records):
+    entry = {"kind": "measured", "source": "here"}
+    hardware = {
+        "slug": "cpu-test",
+        "name": "test",
+        "entries": [
+            {"quantity": "flops", "name": "bf16", "value": 1e12, **entry},
+            {"quantity": "bandwidth", "name": "copy", "value": 4e10, **entry},
+        ],
+    }
+    device = {"slug": "cpu-test", "name": "test", "type": "cpu", "memory_bytes": 16 * 10**9}
+    environment = Environment(
+        run_id="20260101T000000Z-abc",
+        started_at="2026-01-01T00:00:00+00:00",
+        argv=("x",),
+        device=device,
+        hardware=hardware,
+    )
+    path = folder / "run.jsonl"
+    with RunWriter.create(environment, "matmul", path) as writer:
+        for op, flops in records:
+            writer.append(
+                Record(
+                    op=op,
+                    provider="torch",
+                    dtype="bf16",
+                    shape={"m": 1},
+                    case="1x1x1",
+                    status="ok",
+                    flops=flops,
+                    bytes_read=1,
+                    bytes_written=1,
+                    samples_s=(1.0,),
+                    launches_per_sample=1,
+                    method="host",
+                    cache="warm",
+                    median_s=1.0,
+                )
+            )
+    return path
+
+
+def test_a_measured_run_gives_peak_bandwidth_and_mfu(capsys, tmp_path):
+    path = measured_run(tmp_path, [("matmul", 6 * 10**11), ("matmul", 8 * 10**11)])
+    data = data_of(capsys, f"train --params 1e6 --tokens 1e6 --measured {path}")
+    assert (data["gpu"], data["mfu"]) == ("cpu-test", 0.8)
+    assert data["seconds"] == pytest.approx(6e12 / 0.8e12)
+    assert any("an upper bound for training" in line for line in data["assumptions"])
+    assert data_of(capsys, f"train --params 1e6 --tokens 1e6 --measured {path} --mfu 0.25")["mfu"] == 0.25
+    row = data_of(capsys, f"matmul --shape 64x1x64 --measured {path}")["rows"][0]
+    assert row["seconds"] == row["bytes"] / 4e10
+    assert data_of(capsys, f"fit --measured {path} --bytes-per-param 16")["params"] == 10**9
+
+
+def test_a_training_step_counts_before_a_matmul(capsys, tmp_path):
+    path = measured_run(tmp_path, [("matmul", 8 * 10**11), ("train_step", 4 * 10**11)])
+    data = data_of(capsys, f"train --params 1e6 --tokens 1e6 --measured {path}")
+    assert data["mfu"] == 0.4
+    assert any("measured: train_step" in line for line in data["assumptions"])
+
+
+def test_an_assumed_mfu_says_so(capsys):
+    assert "0.5 is assumed" in text_of(capsys, "train --params 1e9 --tokens 1e9 --gpu h100-sxm")
+
+
+BAD = {
+    "train --params -3 --tokens 1 --gpu h100-sxm": "must be a number above 0",
+    "train --params 1e99 --tokens 1 --gpu h100-sxm": "at most 10^30",
+    "train --params nan --tokens 1 --gpu h100-sxm": "must be a number",
+    "train --params 1e9 --tokens 1e9 --gpu h100-sxm --mfu 50": "40 % is 0.4",
+    "train --params 1e9 --tokens 1e9 --gpu h100-sxm --mfu 0": "above 0 and at most 1",
+    "train --params 1e9 --tokens 1e9": "give a machine",
+    "train --tokens 1e9 --gpu h100-sxm": "give one model",
+    "train --params 1e9 --model gpt2 --tokens 1e9 --gpu h100-sxm": "leave --model",
+    "train --params 1e9 --tokens 1e9 --gpu h300": "unknown GPU 'h300'",
+    "train --params 1e9 --tokens 1e9 --measured nothing": "no run 'nothing'",
+    "params --model llama3-8b": "did you mean llama-3-8b",
+    "params --model gpt2 --config x.json": "give one model",
+    "params --config /no/such/config.json": "cannot read",
+    "matmul --shape 4096 --gpu t4 --dtype bf16": "t4 has no hardware path for bf16; its dtypes are",
+    "matmul --shape 4x4 --gpu t4": "must be MxNxK",
+    "matmul --shape 4096 --gpu t4 --dtype bf17": "'bf17' is not known; known: fp64",
+    "fit --gpu h100-sxm --gpus 0": "must be a whole number from 1",
+    "fit --gpu h100-sxm --bytes-per-param 16 --recipe amp": "not both",
+    "fit --gpu h100-sxm --optimizer adafactor": "depends on the shapes",
+    "memory --model gpt2 --checkpoint every-99": "K a whole number from 1 to 12",
+    "memory --model gpt2 --tensor-parallel 5": "cannot share 12 heads",
+    "memory --model gpt2 --batch 1.5": "must be a whole number",
+    "chinchilla --gpu h100-sxm": "give a budget",
+    "chinchilla --flops 1e-3": "too few",
+    "infer --model gpt2 --gpu h100-sxm --kv-dtype nvfp4": "no cache in nvfp4",
+    "tensor --shape 0x4": "must be a shape",
+    "dtype --dtype int8": "'int8' is not known",
+    "dtype --value abc": "must be a number, such as 1e-8",
+}
+
+
+@pytest.mark.parametrize(("line", "words"), BAD.items())
+def test_bad_input_gets_one_line_and_exit_code_2(capsys, line, words):
+    from roofline.__main__ import main
+
+    try:
+        code = main(["estimate", *line.split()])
+    except SystemExit as leaving:
+        code = leaving.code
+    printed = capsys.readouterr()
+    assert (code, printed.out) == (2, "")
+    assert printed.err.count("\n") == 1
+    assert words in printed.err
+
+
+def test_numbers_for_people():
+    assert [number(value) for value in (0, 143.926, 6.3e24, 1234.56, 1e-8, 295.2)] == [
+        "0",
+        "143.9",
+        "6.3e24",
+        "1,234.6",
+        "1e-8",
+        "295.2",
+    ]
+    assert [billions(value) for value in (40e9, 12.632e9, 252.65e9, 6.667e9)] == [
+        "40.00e9",
+        "12.63e9",
+        "252.7e9",
+        "6.667e9",
+    ]
+    assert [size(value) for value in (2_415_919_104, 1e12, 12)] == ["2.416 GB", "1 TB", "12 B"]
+    assert [duration(value) for value in (86400, 2.5, 1e-3, 2e-6, 5e-9)] == ["1 days", "2.5 s", "1 ms", "2 us", "5 ns"]
+
+
+def test_it_starts_without_torch_and_the_heavy_libraries():
+    code = (
+        "import sys; from roofline.__main__ import main; "
+        "main(['estimate', 'memory', '--model', 'gpt2']); "
+        "print(sorted({'torch', 'numpy', 'pandas', 'matplotlib', 'rich'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr == "[]\n"
