@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import prod
 from pathlib import Path
 
 from results.store import find_run, load_run
@@ -90,9 +91,12 @@ def extents(text: str) -> list[int]:
     if len(words) > 32:
         raise argparse.ArgumentTypeError(f"{_shown(text)} has {len(words)} dimensions; at most 32")
     try:
-        return [whole(word) for word in words]
+        found = [whole(word) for word in words]
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"{_shown(text)} must be a shape such as 4096x4096") from None
+    if prod(found) > LARGEST:
+        raise argparse.ArgumentTypeError(f"{_shown(text)} has more than 10^30 elements")
+    return found
 
 
 def product_shape(text: str) -> tuple[int, int, int]:

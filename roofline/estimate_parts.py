@@ -137,19 +137,18 @@ def _memory_options(parser: argparse.ArgumentParser) -> None:
 
 def _memory(args: argparse.Namespace) -> Answer:
     machines = arguments.machines_of(args) if args.gpu or args.measured is not None else []
-    return answers_model.memory_answer(
-        arguments.model_of(args),
-        recipe_of(args.recipe),
-        args.optimizer,
-        args.sequence,
-        args.batch,
-        args.checkpoint,
-        Sharding(args.zero, args.data_parallel, args.tensor_parallel),
+    plan = answers_model.TrainingPlan(
+        recipe=recipe_of(args.recipe),
+        optimizer=args.optimizer,
+        sequence=args.sequence,
+        batch=args.batch,
+        accumulate=args.accumulate,
+        checkpoint=args.checkpoint,
+        sharding=Sharding(args.zero, args.data_parallel, args.tensor_parallel),
         is_flash=args.attention == "flash",
         has_dropout=args.dropout,
-        accumulate=args.accumulate,
-        machines=machines,
     )
+    return answers_model.memory_answer(arguments.model_of(args), plan, machines)
 
 
 def _train_options(parser: argparse.ArgumentParser) -> None:
@@ -175,7 +174,7 @@ def _train(args: argparse.Namespace) -> Answer:
         flops = found.per_token * args.tokens
         reckoned = f"{number(found.per_token)} per token x {number(args.tokens)}"
         notes = [f"convention '{args.convention}': {found.convention.formula}; sequences of {args.sequence} tokens"]
-        notes += config.assumptions
+        notes += config.notes_on(args.sequence)
     return answers_budget.train_answer(flops, reckoned, uses, args.gpus, args.mfu, [*notes, *missing])
 
 

@@ -24,6 +24,24 @@ SCALE_BITS = {"nvfp4": 0.5}
 """Of one element's share of its block's scale."""
 
 
+FORMULA = (
+    "prefill >= max((2 N_mm s + pairs) / peak, bytes / bandwidth); decode >= max((2 N_mm + pairs) B / peak, "
+    "(weights + B s kv) / bandwidth); critical batch = peak x w / (2 bandwidth)"
+)
+
+COLUMNS = (
+    ("gpu", "GPU"),
+    ("dtype", "dtype"),
+    ("prefill_seconds", "prefill"),
+    ("prefill_bound", "bound"),
+    ("decode_seconds", "decode step"),
+    ("decode_bound", "bound"),
+    ("tokens_per_s", "tokens/s"),
+    ("critical_batch", "critical batch"),
+    ("used", "memory"),
+)
+
+
 def infer_answer(
     config: ModelConfig,
     uses: Sequence[Use],
@@ -51,34 +69,31 @@ def infer_answer(
         raise ConfigError(f"no cache in {kv_dtype}: whole bytes only, as bf16 or fp8e4m3")
     rows = [_row(config, use, prompt, batch, weight_dtype or use[1], kv_dtype, gpus) for use in uses]
     machine, dtype = uses[0]
-    columns = [("gpu", "GPU"), ("dtype", "dtype"), ("prefill_seconds", "prefill"), ("prefill_bound", "bound")]
-    columns += [("decode_seconds", "decode step"), ("decode_bound", "bound"), ("tokens_per_s", "tokens/s")]
+    lying = f"weights in {weight_dtype or 'the computing dtype'}, cache in {kv_dtype}"
     return Answer(
         title=f"Generation with {config.name}: {batch} x {prompt} tokens, {devices(gpus)}",
         values={"kv_bytes_per_token": rows[0]["kv_bytes_per_token"]} | by_machine(rows),
         steps=_steps(config, rows[0], prompt, batch),
-        formula=(
-            "prefill >= max((2 N_mm s + pairs) / peak, bytes / bandwidth); decode >= max((2 N_mm + pairs) B / peak, "
-            "(weights + B s kv) / bandwidth); critical batch = peak x w / (2 bandwidth)"
-        ),
+        formula=FORMULA,
         source="Pope et al. (2022); Austin et al. (2025); " + "; ".join(dict.fromkeys(use[0].source for use in uses)),
-        assumptions=[
-            "lower bounds: peak and bandwidth are reached, activations do not count, devices share without talking",
-            f"weights in {weight_dtype or 'the computing dtype'}, cache in {kv_dtype}",
-            "in prefill the head is needed for the last token alone",
-            "the critical batch leaves the cache out; with a long context decoding may never be bound by compute",
-            *(
-                ["latent attention with expanded keys and values; the absorbed form has more FLOPs"]
-                if config.latent
-                else []
-            ),
-            *(["experts: an even and independent choice"] if config.experts else []),
-            *config.assumptions,
-        ],
+        assumptions=[lying, *_notes(config), *config.notes_on(prompt)],
         rows=rows,
-        columns=[*columns, ("critical_batch", "critical batch"), ("used", "memory")],
+        columns=COLUMNS,
         worked=f"{machine.slug}, {dtype}",
     )
+
+
+def _notes(config: ModelConfig) -> list[str]:
+    lines = [
+        "lower bounds: peak and bandwidth are reached, activations do not count, devices share without talking",
+        "in prefill the head is needed for the last token alone",
+        "the critical batch leaves the cache out; with a long context decoding may never be bound by compute",
+    ]
+    if config.latent:
+        lines.append("latent attention with expanded keys and values; the absorbed form has more FLOPs")
+    if config.experts:
+        lines.append("experts: an even and independent choice")
+    return lines
 
 
 def _row(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import Kernels, head_activations, model_activations
 from roofline.accounting.answer import Answer, Step, count, number, size
-from roofline.accounting.config import ConfigError, ModelConfig
+from roofline.accounting.config import ModelConfig
 from roofline.accounting.flops import train_flops
 from roofline.accounting.machines import Machine
 from roofline.accounting.parameters import count_parameters, weights
@@ -76,7 +77,7 @@ def flops_answer(
             f"convention '{convention}'; a fused multiply-add counts as 2; backward is twice the forward pass",
             "norms, activations, softmax and the optimizer are left out, but where the convention names them",
             _attention_note(is_flash, recompute),
-            *config.assumptions,
+            *config.notes_on(sequence),
         ],
     )
 
@@ -96,73 +97,87 @@ def _attention_note(is_flash: bool, recompute: str) -> str:
     return f"{kernel}; recomputation: {recompute}"
 
 
-def memory_answer(
-    config: ModelConfig,
-    recipe: Recipe,
-    optimizer: str,
-    sequence: int,
-    batch: int,
-    checkpoint: str = "none",
-    sharding: Sharding | None = None,
-    is_flash: bool = True,
-    has_dropout: bool = False,
-    accumulate: int = 1,
-    machines: Sequence[Machine] = (),
-) -> Answer:
-    """Return the memory of training on one device, by component.
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How a model is trained on one device."""
+
+    recipe: Recipe
+    optimizer: str = "adamw"
+    sequence: int = 2048
+    batch: int = 1
+    """Sequences of a micro-batch."""
+    accumulate: int = 1
+    """Micro-batches of a step."""
+    checkpoint: str = "none"
+    sharding: Sharding = field(default_factory=Sharding)
+    is_flash: bool = True
+    has_dropout: bool = False
+
+    @property
+    def kernels(self) -> Kernels:
+        """What the kernels save; under autocast the residual stream stays in fp32."""
+        residual = 4 if self.recipe.name == "amp" else None
+        return Kernels(self.recipe.activation_bytes, residual, self.is_flash, self.has_dropout)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of a step on all devices."""
+        return self.batch * self.accumulate * self.sharding.data_parallel
+
+
+def memory_answer(config: ModelConfig, plan: TrainingPlan, machines: Sequence[Machine] = ()) -> Answer:
+    """Return the memory of training on one device, by component, and whether it fits on each machine.
 
     Raises:
         ConfigError: an unknown optimizer or way of checkpointing, or a sharding that cannot be.
     """
-    sharding = sharding or Sharding()
-    if optimizer not in OPTIMIZERS:
-        raise ConfigError(f"unknown optimizer {optimizer!r}; known: {', '.join(OPTIMIZERS)}")
-    kernels = Kernels(
-        element_bytes=recipe.activation_bytes,
-        residual_bytes=4 if recipe.name == "amp" else None,
-        is_flash=is_flash,
-        has_dropout=has_dropout,
-    )
-    ways = sharding.tensor_parallel
-    state = state_bytes(config, recipe, optimizer, sharding)
-    kept = model_activations(config, sequence, batch, kernels, checkpoint, ways)
-    head = head_activations(config, sequence, batch, recipe.activation_bytes, tensor_parallel=ways)
-    components = {
-        **state,
-        **{f"activations_{name}": part for name, part in kept.items()},
-        **{name if name == "token_ids" else f"head_{name}": part for name, part in head.items()},
-    }
-    total = sum(components.values())
+    state, activation = training_memory(config, plan)
+    components = state | activation
+    total, of_state = sum(components.values()), sum(state.values())
+    rest = total - of_state
     steps = [Step(name.replace("_", " "), _share(part, total), size(part)) for name, part in components.items()]
-    steps.append(Step("all state", "weights, gradients, optimizer", size(sum(state.values()))))
-    steps.append(
-        Step("all activations", f"micro-batch {batch} x {sequence}", size(sum(kept.values()) + sum(head.values())))
-    )
+    steps.append(Step("all state", "weights, gradients, optimizer", size(of_state)))
+    steps.append(Step("all activations", f"micro-batch {plan.batch} x {plan.sequence}", size(rest)))
     steps.append(Step("total", f"{total:,} bytes", size(total)))
     fits = [_fit_row(machine, total) for machine in machines]
-    global_batch = batch * accumulate * sharding.data_parallel
+    values = {"total_bytes": total, "components": components, "state_bytes": of_state, "activation_bytes": rest}
     return Answer(
-        title=f"Memory of training {config.name} on one device: {recipe.name}, {optimizer}",
-        values={
-            "total_bytes": total,
-            "components": components,
-            "state_bytes": sum(state.values()),
-            "activation_bytes": sum(kept.values()) + sum(head.values()),
-            "sequences_per_step": global_batch,
-        },
+        title=f"Memory of training {config.name} on one device: {plan.recipe.name}, {plan.optimizer}",
+        values=values | {"sequences_per_step": plan.sequences},
         steps=steps,
         formula=f"state: bytes per parameter of the recipe; {activations.FORMULA}; logits 2 + 4 + their gradients",
-        source=f"{recipe.source}; {OPTIMIZERS[optimizer]}; {activations.SOURCE}; {config.source}",
-        assumptions=[
-            f"ZeRO {sharding.zero} over {sharding.data_parallel}, tensor parallelism of {ways}",
-            f"{'flash' if is_flash else 'unfused'} attention, checkpointing: {checkpoint}",
-            f"{global_batch} sequences a step; of {accumulate} micro-batch(es) on a device one is in memory",
-            "left out: CUDA context, workspaces, buffers of collectives, rounding and fragmentation of the allocator",
-            *config.assumptions,
-        ],
+        source=f"{plan.recipe.source}; {OPTIMIZERS[plan.optimizer]}; {activations.SOURCE}; {config.source}",
+        assumptions=[*_memory_notes(plan), *config.notes_on(plan.sequence)],
         rows=fits,
         columns=[("gpu", "GPU"), ("memory_bytes", "memory"), ("used", "used"), ("fits", "fits")] if fits else (),
     )
+
+
+def training_memory(config: ModelConfig, plan: TrainingPlan) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the bytes of the state and those of the activations on one device, each by component.
+
+    Raises:
+        ConfigError: as of `memory_answer`.
+
+    Source: as of `state.state_bytes`, `activations.model_activations` and `activations.head_activations`.
+    """
+    ways, width = plan.sharding.tensor_parallel, plan.recipe.activation_bytes
+    state = state_bytes(config, plan.recipe, plan.optimizer, plan.sharding)
+    kept = model_activations(config, plan.sequence, plan.batch, plan.kernels, plan.checkpoint, ways)
+    head = head_activations(config, plan.sequence, plan.batch, width, tensor_parallel=ways)
+    activation = {f"activations_{name}": part for name, part in kept.items()}
+    activation |= {name if name == "token_ids" else f"head_{name}": part for name, part in head.items()}
+    return state, activation
+
+
+def _memory_notes(plan: TrainingPlan) -> list[str]:
+    sharding, kernel = plan.sharding, "flash" if plan.is_flash else "unfused"
+    return [
+        f"ZeRO {sharding.zero} over {sharding.data_parallel}, tensor parallelism of {sharding.tensor_parallel}",
+        f"{kernel} attention, {'with' if plan.has_dropout else 'no'} dropout, checkpointing: {plan.checkpoint}",
+        f"{plan.sequences} sequences a step; of {plan.accumulate} micro-batch(es) on a device one is in memory",
+        "left out: CUDA context, workspaces, buffers of collectives, rounding and fragmentation of the allocator",
+    ]
 
 
 def _share(part: int, total: int) -> str:

@@ -18,6 +18,19 @@ OUT_DTYPES = {"fp8e4m3": "bf16", "fp8e5m2": "bf16", "nvfp4": "bf16", "int8": "in
 """In what a product of the dtype is written; the others are written as they are read."""
 
 
+FORMAT_COLUMNS = (
+    ("dtype", "dtype"),
+    ("bits", "bits"),
+    ("exponent_bits", "exponent"),
+    ("mantissa_bits", "mantissa"),
+    ("largest", "largest"),
+    ("smallest_normal", "normal from"),
+    ("smallest_subnormal", "smallest"),
+    ("epsilon", "epsilon"),
+    ("decimal_digits", "digits"),
+)
+
+
 def tensor_answer(shape: Sequence[int], dtype: str) -> Answer:
     """Return elements, strides and bytes of a dense tensor.
 
@@ -75,9 +88,6 @@ def dtype_answer(names: Sequence[str], value: Fraction | None = None) -> Answer:
             "decimal_digits": entry.decimal_digits,
         }
         rows.append(row if value is None else row | {"value": shown_in(value, name)})
-    columns = [("dtype", "dtype"), ("bits", "bits"), ("exponent_bits", "exponent"), ("mantissa_bits", "mantissa")]
-    columns += [("largest", "largest"), ("smallest_normal", "normal from"), ("smallest_subnormal", "smallest")]
-    columns += [("epsilon", "epsilon"), ("decimal_digits", "digits")]
     return Answer(
         title="Floating-point formats" if value is None else f"Floating-point formats, and {float(value):g} in each",
         values={} if value is None else {"asked": float(value)},
@@ -90,7 +100,7 @@ def dtype_answer(names: Sequence[str], value: Fraction | None = None) -> Answer:
             "fp8e4m3 has no infinity: a value too large becomes 448 or nan, as the conversion is told",
         ],
         rows=rows,
-        columns=columns if value is None else [*columns, ("value", "value")],
+        columns=FORMAT_COLUMNS if value is None else [*FORMAT_COLUMNS, ("value", "value")],
     )
 
 
@@ -116,21 +126,12 @@ def matmul_answer(
             machine.peak(dtypes[0])
     row = timed[0]
     title = f"Matrix product {m}x{n}x{k}" + (f", {batch} times" if batch > 1 else "")
-    times = f"{batch} x " if batch > 1 else ""
-    steps = [
-        Step("FLOPs", f"2 x {times}{m} x {n} x {k}", count(row["flops"])),
-        Step("bytes", f"{times}({m} x {k} + {k} x {n} read, {m} x {n} written)", count(row["bytes"])),
-        Step("intensity", f"{number(row['flops'])} / {number(row['bytes'])}", f"{number(row['intensity'])} FLOP/B"),
-        Step("compute", f"{number(row['flops'])} / {number(row['peak_flops_per_s'])}", duration(row["compute_s"])),
-        Step("memory", f"{number(row['bytes'])} / {number(row['bandwidth_bytes_per_s'])}", duration(row["memory_s"])),
-        Step("time", "the longer of the two", f"{duration(row['seconds'])}, {row['bound']}-bound"),
-    ]
     missing = [f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in rows if row["seconds"] is None]
     columns = [("gpu", "GPU"), ("dtype", "dtype"), ("flops", "FLOPs"), ("bytes", "bytes"), ("intensity", "FLOP/B")]
     return Answer(
         title=f"{title} (MxNxK)",
         values={},
-        steps=steps,
+        steps=_matmul_steps(row, shape, batch),
         formula="seconds = max(2 m n k / peak, w (m k + k n + m n) / bandwidth)",
         source="Williams, Waterman and Patterson (2009); "
         + "; ".join(dict.fromkeys(machine.source for machine in machines)),
@@ -143,6 +144,19 @@ def matmul_answer(
         columns=[*columns, ("seconds", "time"), ("bound", "bound")],
         worked=f"{row['gpu']}, {row['dtype']}",
     )
+
+
+def _matmul_steps(row: dict[str, Any], shape: tuple[int, int, int], batch: int) -> list[Step]:
+    m, n, k = shape
+    times = f"{batch} x " if batch > 1 else ""
+    return [
+        Step("FLOPs", f"2 x {times}{m} x {n} x {k}", count(row["flops"])),
+        Step("bytes", f"{times}({m} x {k} + {k} x {n} read, {m} x {n} written)", count(row["bytes"])),
+        Step("intensity", f"{number(row['flops'])} / {number(row['bytes'])}", f"{number(row['intensity'])} FLOP/B"),
+        Step("compute", f"{number(row['flops'])} / {number(row['peak_flops_per_s'])}", duration(row["compute_s"])),
+        Step("memory", f"{number(row['bytes'])} / {number(row['bandwidth_bytes_per_s'])}", duration(row["memory_s"])),
+        Step("time", "the longer of the two", f"{duration(row['seconds'])}, {row['bound']}-bound"),
+    ]
 
 
 def _matmul_row(m: int, n: int, k: int, batch: int, machine: Machine, dtype: str) -> dict[str, Any]:

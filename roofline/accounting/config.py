@@ -111,3 +111,9 @@ class ModelConfig:
     def length_seen(self, sequence: int, is_windowed: bool) -> int:
         """Return how many positions of a sequence a layer keeps keys and values of."""
         return min(self.window, sequence) if is_windowed and self.window else sequence
+
+    def notes_on(self, sequence: int) -> list[str]:
+        """Return the assumptions of the configuration, and what speaks against sequences of this length."""
+        if self.context is None or sequence <= self.context:
+            return list(self.assumptions)
+        return [f"{sequence} tokens are more than the {self.context} that the model is made for", *self.assumptions]

@@ -239,6 +239,14 @@ def test_a_training_step_counts_before_a_matmul(capsys, tmp_path):
     assert any("measured: train_step" in line for line in data["assumptions"])
 
 
+@pytest.mark.parametrize("question", ["flops", "memory", "train --tokens 1e9 --gpu h100-sxm", "infer --gpu h100-sxm"])
+def test_a_sequence_too_long_for_the_model_is_named(capsys, question):
+    option = "--prompt" if question.startswith("infer") else "--sequence"
+    words = "4096 tokens are more than the 1024"
+    assert words in text_of(capsys, f"{question} --model gpt2 {option} 4096")
+    assert words not in text_of(capsys, f"{question} --model gpt2 {option} 1024")
+
+
 def test_an_assumed_mfu_says_so(capsys):
     assert "0.5 is assumed" in text_of(capsys, "train --params 1e9 --tokens 1e9 --gpu h100-sxm")
 
@@ -269,6 +277,7 @@ BAD = {
     "chinchilla --gpu h100-sxm": "give a budget",
     "chinchilla --flops 1e-3": "too few",
     "infer --model gpt2 --gpu h100-sxm --kv-dtype nvfp4": "no cache in nvfp4",
+    "tensor --shape 1e12x1e12x1e12": "more than 10^30 elements",
     "tensor --shape 0x4": "must be a shape",
     "dtype --dtype int8": "'int8' is not known",
     "dtype --value abc": "must be a number, such as 1e-8",
@@ -306,6 +315,23 @@ def test_numbers_for_people():
     ]
     assert [size(value) for value in (2_415_919_104, 1e12, 12)] == ["2.416 GB", "1 TB", "12 B"]
     assert [duration(value) for value in (86400, 2.5, 1e-3, 2e-6, 5e-9)] == ["1 days", "2.5 s", "1 ms", "2 us", "5 ns"]
+
+
+ABSURD = [
+    "infer --model llama-3-8b --gpu h100-sxm --prompt 1e12 --batch 1e12 --gpus 1e12",
+    "memory --model llama-3-405b --sequence 1e12 --batch 1e12 --attention unfused",
+    "train --params 1e30 --tokens 1e30 --gpu h100-sxm --peak 1e-30",
+    "fit --gpu h100-sxm --bytes-per-param 1e-30 --gpus 1e12",
+    "matmul --shape 1e10x1e10x1e10 --batch 1e12 --gpu h100-sxm",
+    "chinchilla --gpu h100-sxm --days 1e30 --gpus 1e12",
+    "dtype --value 1e-320",
+]
+
+
+@pytest.mark.parametrize("line", ABSURD)
+def test_absurd_sizes_are_still_answered(capsys, line):
+    assert text_of(capsys, line)
+    assert data_of(capsys, line)
 
 
 def test_it_starts_without_torch_and_the_heavy_libraries():
