@@ -23,6 +23,7 @@ from roofline.accounting.published_flops import (
     selective_overhead,
 )
 from roofline.model import mfu
+from roofline.work import elementwise_work, matmul_work
 
 
 def per_token(name, sequence, convention):
@@ -62,11 +63,11 @@ def test_llama_3_8b_per_token_under_three_conventions():
 
 def test_gpt_3_compute():
     """Brown et al. 2020, table D.1, 6 N D with their N: 3.14e23 = 3640 PF-days; Small 2.25e20; 13B 2.31e22."""
-    flops = 6 * 174_600_000_000 * 300_000_000_000
-    assert f"{flops:.3g}" == "3.14e+23"
+    flops = linear_flops(300_000_000_000, 1, 174_600_000_000)
+    assert f"{flops:.4e}" == "3.1428e+23"
+    assert round(flops / (1e15 * 86400), 1) == 3637.5
     own = 300_000_000_000 * per_token("gpt-3", 2048, "6nd")
-    assert f"{own:.4e}" == "3.1429e+23"
-    assert round(own / (1e15 * 86400), 1) == 3637.6
+    assert own == pytest.approx(flops, rel=1e-4)
     assert f"{linear_flops(300_000_000_000, 1, 125_000_000):.3g}" == "2.25e+20"
     assert f"{linear_flops(300_000_000_000, 1, 12_850_000_000):.3g}" == "2.31e+22"
 
@@ -215,6 +216,26 @@ def test_share_of_attention():
     full = train_flops(load_preset("gpt2"), 768, convention="gemm-full").forward
     block = full["attention_projections"] + full["mlp"]
     assert full["attention_core"] / block == attention_share(768, 768)
+
+
+def test_attention_costs_as_much_as_its_projections_at_twice_the_width():
+    """Austin et al. 2025: at D = 4096 and a sequence of 8192, all pairs."""
+    forward = train_flops(load_preset("llama-7b"), 8192, convention="gemm-full").forward
+    assert load_preset("llama-7b").width == 4096
+    assert forward["attention_core"] == forward["attention_projections"]
+
+
+def test_intensities_of_the_lecture():
+    """CS336 2026, lecture 2, bf16: it counts 2 n - 1 operations for a sum of n products, one less than we do."""
+    dot, vector = matmul_work(1, 1, 2**20, "bf16", "bf16"), matmul_work(1024, 1, 1024, "bf16", "bf16")
+    square = matmul_work(1024, 1024, 1024, "bf16", "bf16")
+    outputs = (1, 1024, 1024**2)
+    found = [(work.flops - count) / work.bytes for work, count in zip((dot, vector, square), outputs, strict=True)]
+    assert round(found[0], 7) == 0.4999995
+    assert round(found[1], 6) == 0.997563
+    assert round(found[2], 3) == 341.167
+    relu, gelu = (elementwise_work(1024, flops, 1, "bf16") for flops in (1, 20))
+    assert (relu.flops / relu.bytes, gelu.flops / gelu.bytes) == (0.25, 5)
 
 
 def test_mfu_never_exceeds_hfu():

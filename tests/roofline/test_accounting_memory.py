@@ -217,6 +217,48 @@ def test_a_gpt_block_keeps_exactly_what_is_predicted(width, heads, mlp_width, se
     assert saved_bytes(gpt_block(width, heads, mlp_width), x) == total(predicted)
 
 
+def llama_block(width, heads, kv_heads, mlp_width):
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            dim = width // heads
+            self.first, self.second = nn.RMSNorm(width), nn.RMSNorm(width)
+            self.q, self.out = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+            self.k, self.v = (nn.Linear(width, kv_heads * dim, bias=False) for _ in range(2))
+            self.gate, self.up = (nn.Linear(width, mlp_width, bias=False) for _ in range(2))
+            self.down = nn.Linear(mlp_width, width, bias=False)
+
+        def forward(self, x):
+            batch, sequence, _ = x.shape
+            y = self.first(x)
+            q, k, v = (layer(y).view(batch, sequence, -1, width // heads).transpose(1, 2) for layer in self.qkv())
+            attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            x = x + self.out(attended.transpose(1, 2).reshape(batch, sequence, width))
+            y = self.second(x)
+            return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+
+        def qkv(self):
+            return self.q, self.k, self.v
+
+    return Block().to(torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "mlp_width", "sequence", "batch"),
+    [(8, 2, 896, 128, 2), (4, 4, 300, 48, 1), (8, 1, 640, 64, 3)],
+)
+def test_a_llama_block_keeps_exactly_what_is_predicted(heads, kv_heads, mlp_width, sequence, batch):
+    import torch
+
+    shape = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "intermediate_size": mlp_width}
+    x = torch.randn(batch, sequence, 256, dtype=torch.bfloat16, requires_grad=True)
+    predicted = layer_activations(small_llama(**shape), sequence, batch, Kernels(is_norm_fused=False))
+    assert saved_bytes(llama_block(256, heads, kv_heads, mlp_width), x) == total(predicted)
+
+
 def test_checkpointing():
     config, s, b = load_preset("gpt-3"), 2048, 1
     kernels = Kernels(is_flash=False, has_dropout=True)
