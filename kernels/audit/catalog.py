@@ -105,14 +105,15 @@ def choices(arches: Sequence[int] = ARCHES) -> list[Choice]:
 
 
 def quick(every: Sequence[Choice]) -> list[Choice]:
-    """Return fewer variants that still tell nearly all: each kernel for each architecture, in fewer dtypes.
+    """Return fewer variants that still tell nearly all: each kernel for each architecture, in fewer dtypes and shapes.
 
     bf16 stands for fp16, which has the same width. fp32 is left out of what has bf16 as well, but for one variant of
-    the newest version of each operation, on sm_90.
+    the newest version of each operation, on sm_90. Of an older version, the first and the last shape class stand for
+    those between.
     """
     latest = newest()
-    kept, in_fp32 = [], set()
     in_bf16 = {(choice.version, choice.kernel) for choice in every if choice.variant.dtype == "bf16"}
+    kept, in_fp32 = [], set()
     for choice in every:
         plain = choice.variant.dtype in ("fp16", "fp32") and (choice.version, choice.kernel) in in_bf16
         first = (choice.kernel, choice.variant.part)
@@ -121,7 +122,24 @@ def quick(every: Sequence[Choice]) -> list[Choice]:
             kept.append(choice)
             if plain:
                 in_fp32.add(first)
-    return kept
+    ends = _ends(kept)
+    return [choice for choice in kept if choice in ends or is_newest(choice)]
+
+
+def is_newest(choice: Choice) -> bool:
+    """Return whether no later version of its family has anything for the same architecture."""
+    family = [version for version in shipped() if version.family == choice.version.family]
+    return choice.version == [version for version in family if version.variants(choice.arch)][-1]
+
+
+def _ends(kept: Sequence[Choice]) -> set[Choice]:
+    """Return the first and the last choice of each kernel, part, dtype and architecture of a version."""
+    groups: dict[tuple[object, ...], list[Choice]] = {}
+    for choice in kept:
+        variant = choice.variant
+        key = (choice.version, choice.arch, choice.kernel, variant.part, variant.dtype)
+        groups.setdefault(key, []).append(choice)
+    return {choice for group in groups.values() for choice in (group[0], group[-1])}
 
 
 def select(
