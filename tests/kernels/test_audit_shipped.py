@@ -80,7 +80,7 @@ def test_accesses_stay_wide_for_odd_sizes(name):
     assert rows
     for row in rows:
         # Rows of odd length are not aligned with the weights they share, which come from cache. What a launch knows of
-        # the stores of a norm, that its one result starts at its start, is not known here: test_compile_norm reads them.
+        # the stores of a norm, that its one result starts at its start, is not known here: test_compile_norm has them.
         assert (row.load_bits_max if name == "norm" else row.load_bits) in WIDE, row.key
         assert name == "norm" or row.store_bits in (*WIDE, None), row.key
         assert (row.stack_bytes, row.spill_bytes, row.double_precision) == (0, 0, 0), row.key
