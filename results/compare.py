@@ -186,8 +186,8 @@ def _row(
 
 def _reason(row: Row, sides: Sequence[Sequence[Measured]]) -> str:
     """Return the reason of the verdict, with what the samples and the clocks add to it."""
-    without = [name for name, side in zip(("baseline", "candidate"), sides, strict=True) if not side[0].samples]
-    if without:
+    if not (sides[0][0].samples and sides[1][0].samples):
+        without = [name for name, side in zip(("baseline", "candidate"), sides, strict=True) if not side[0].samples]
         return f"no samples were kept of the {' and the '.join(without)}, only a median"
     verdict, in_cycles = row.compared.verdict, row.cycles_verdict
     if verdict not in (FASTER, SLOWER) or in_cycles is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from sys import intern
 from typing import Any, NamedTuple
 
 from results.judge import judged
@@ -199,33 +200,26 @@ def _ceilings(environment: Environment, records: Mapping[Any, Record], rate: str
     }
 
 
-def _measured(values: Mapping[str, Any], data: Mapping[str, Any]) -> Measured:
+def _measured(values: dict[str, Any], data: Mapping[str, Any]) -> Measured:
     from array import array
 
     options, telemetry = values.get("options") or {}, values.get("telemetry") or {}
-    process = next((part[PROCESS] for part in (options, telemetry, data) if part.get(PROCESS) is not None), None)
     clock = telemetry.get("sm_clock_hz")
-    return Measured(
-        op=values["op"],
-        dtype=values["dtype"],
-        case=values["case"],
-        shape=_text(values["shape"]),
-        options=_text(options),
-        fill=values.get("fill"),
-        cache=values.get("cache"),
-        provider=values["provider"],
-        process=None if process is None else str(process),
-        status=values["status"],
-        reason=values.get("reason"),
-        method=values.get("method"),
-        flops=values.get("flops"),
-        bytes_read=values.get("bytes_read"),
-        bytes_written=values.get("bytes_written"),
-        median_s=values.get("median_s"),
-        ci95_s=values.get("ci95_s"),
-        sm_clock_hz=float(clock) if isinstance(clock, int | float) and 0 < clock < MAX_CLOCK_HZ else None,
-        samples=array("d", values.get("samples_s", ())).tobytes(),
-    )
+    found = values | {
+        "shape": _text(values["shape"]),
+        "options": intern(_text(options)),
+        "process": _process(options, telemetry, data),
+        "sm_clock_hz": float(clock) if isinstance(clock, (int, float)) and 0 < clock < MAX_CLOCK_HZ else None,
+        "samples": array("d", values.get("samples_s", ())).tobytes(),
+    }
+    return Measured._make(map(found.get, Measured._fields))
+
+
+def _process(*places: Mapping[str, Any]) -> str | None:
+    for place in places:
+        if PROCESS in place and place[PROCESS] is not None:
+            return str(place[PROCESS])
+    return None
 
 
 def _text(values: Mapping[str, Any]) -> str:

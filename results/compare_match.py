@@ -84,15 +84,20 @@ def match(
     first, rest = _grouped("baseline", baseline, with_provider)
     second, more = _grouped("candidate", candidate, with_provider)
     by_key = {key: records for (key, _), records in first.items()}
-    pairs = [Pair(key, by_key[key], records) for (key, _), records in second.items() if key in by_key]
-    left = {group: records for group, records in second.items() if group[0] not in by_key}
+    pairs: list[Pair] = []
+    left: Groups = {}
+    for (key, provider), records in second.items():
+        if (found := by_key.get(key)) is None:
+            left[key, provider] = records
+        else:
+            pairs.append(Pair(key, found, records))
     loose, notes = _loosely_paired(by_key, left, {pair.key for pair in pairs}, force)
     pairs += loose
     used = {id(records) for pair in pairs for records in (pair.baseline, pair.candidate)}
-    for side, groups, found in (("baseline", first, rest), ("candidate", left, more)):
+    for side, groups, lost in (("baseline", first, rest), ("candidate", left, more)):
         other = "candidate" if side == "baseline" else "baseline"
         lonely = [one for records in groups.values() if id(records) not in used for one in records]
-        found += [Unmatched(side, one, f"not in the {other}") for one in lonely]
+        lost += [Unmatched(side, one, f"not in the {other}") for one in lonely]
     return Matching(pairs, rest + [_with_blame(one, by_key, with_provider) for one in more], notes)
 
 
@@ -112,6 +117,8 @@ def _loosely_paired(
     by_key: dict[Key, list[Measured]], left: Groups, used: set[Key], force: bool
 ) -> tuple[list[Pair], list[str]]:
     """Pair what differs in fill or cache alone, where that is forced; refuse it else."""
+    if not left:
+        return [], []
     waiting = {key[:-2]: key for key in by_key if key not in used}
     pairs, notes = [], dict[str, None]()
     for (key, _), records in left.items():

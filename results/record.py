@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cache
+from sys import intern
 from typing import Any
 
 SCHEMA = 1
@@ -204,7 +205,10 @@ def checked_fields(data: Mapping[str, Any], names: Iterable[str] | None = None) 
             if key in _REQUIRED:
                 raise RecordError(f"'{key}' is missing")
             continue
-        values[key] = _checked(key, value, _FIELDS[key])
+        try:
+            values[key] = _FIELDS[key](value)
+        except (TypeError, ValueError) as error:
+            raise _refused(key, value, error) from None
     _refuse_contradictions(values, data)
     return values
 
@@ -245,17 +249,15 @@ def _read(data: Mapping[str, Any], key: str, check: Any, required: bool = False)
         if required:
             raise RecordError(f"'{key}' is missing")
         return None
-    return _checked(key, value, check)
-
-
-def _checked(key: str, value: Any, check: Any) -> Any:
     try:
         return check(value)
     except (TypeError, ValueError) as error:
-        shown = repr(value)
-        raise RecordError(
-            f"'{key}' must be {error}, found {shown if len(shown) <= 60 else shown[:57] + '...'}"
-        ) from None
+        raise _refused(key, value, error) from None
+
+
+def _refused(key: str, value: Any, error: Exception) -> RecordError:
+    shown = repr(value)
+    return RecordError(f"'{key}' must be {error}, found {shown if len(shown) <= 60 else shown[:57] + '...'}")
 
 
 def _listed(words: tuple[str, ...]) -> str:
@@ -266,6 +268,11 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("text")
     return value
+
+
+def _name(value: Any) -> str:
+    # Records share few names: one text for all of them is less to keep, to hash and to send to another process.
+    return intern(_text(value))
 
 
 def _file_word(value: Any) -> str:
@@ -317,7 +324,7 @@ def _extents(value: Any) -> dict[str, int]:
 
 def _time(value: Any) -> float:
     # A whole number may be too large for a float, so it is compared before it becomes one.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_TIME_S <= value <= MAX_TIME_S:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not MIN_TIME_S <= value <= MAX_TIME_S:
         raise TypeError(f"a time in seconds, {MIN_TIME_S:g} to {MAX_TIME_S:g}")
     return float(value)
 
@@ -344,17 +351,20 @@ def _interval(value: Any) -> tuple[float, float]:
 
 
 def _one_of(words: tuple[str, ...]) -> Any:
+    known = {word: word for word in words}
+
     def check(value: Any) -> str:
-        if value not in words:
+        word = known.get(value) if isinstance(value, str) else None
+        if word is None:
             raise ValueError(f"one of {_listed(words)}")
-        return str(value)
+        return word
 
     return check
 
 
 _FIELDS: dict[str, Any] = {
-    "op": _text,
-    "provider": _text,
+    "op": _name,
+    "provider": _name,
     "dtype": _one_of(DTYPES),
     "shape": _extents,
     "case": _text,
@@ -369,7 +379,7 @@ _FIELDS: dict[str, Any] = {
     "method": _one_of(METHODS),
     "cache": _one_of(CACHE_STATES),
     "copies": _whole,
-    "fill": _text,
+    "fill": _name,
     "median_s": _time,
     "ci95_s": _interval,
     "converged": _truth,

@@ -185,11 +185,15 @@ def log_medians(series: Sequence[NDArray[float64]]) -> LogMedians:
     if not counts.all():
         raise ValueError("the median of no samples does not exist")
     found = np.empty((4, len(series)))
+    if not series:
+        return LogMedians(*found)
+    logs = np.log(np.concatenate(series))
+    starts = np.cumsum(counts) - counts
     for count in np.unique(counts):
         places = np.flatnonzero(counts == count)
         for start in range(0, len(places), BATCH):
             part = places[start : start + BATCH]
-            found[:, part] = _log_medians_of_equal_length(np.log(np.stack([series[place] for place in part])))
+            found[:, part] = _log_medians_of_equal_length(logs[starts[part][:, None] + np.arange(count)])
     return LogMedians(*found)
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compare_runs import samples
 
 from results.record import Environment, Record
+from results.store import RunWriter
 
 HARDWARE = {
     "slug": "h100-sxm",
@@ -106,3 +108,31 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "runs"
     monkeypatch.setenv("RIDGEPOINT_RUNS", str(directory))
     return directory
+
+
+@pytest.fixture
+def measured(make_record):
+    """Returns a function that makes a record with noise of 0.2 % around `scale` times 4 us."""
+
+    def make(scale=1.0, seed=0, count=80, noise=0.002, **changes):
+        taken = samples(scale, f"{seed} {changes}", count, noise)
+        ordered = sorted(taken)
+        median = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+        ends = {"samples_s": taken, "median_s": median, "ci95_s": (ordered[0], ordered[-1])}
+        return make_record(**(ends | changes))
+
+    return make
+
+
+@pytest.fixture
+def save(tmp_path, make_environment):
+    """Returns a function that writes a run and returns its path."""
+
+    def write(name, *records, **changes):
+        environment = make_environment(**({"run_id": f"20261120T210312Z-{name}", "git": {"sha": name * 8}} | changes))
+        with RunWriter.create(environment, "matmul", tmp_path / f"{name}.jsonl") as writer:
+            for record in records:
+                writer.append(record)
+        return str(writer.path)
+
+    return write

@@ -1,0 +1,33 @@
+"""Runs to compare: samples with known noise, and what the command says of them."""
+
+import json
+import random
+
+from results.__main__ import main
+
+
+def samples(scale, seed, count=80, noise=0.002):
+    generator = random.Random(seed)
+    return tuple(scale * 4e-6 * generator.lognormvariate(0, noise) for _ in range(count))
+
+
+def case(size):
+    return {"case": f"{size}x{size}", "shape": {"m": size, "n": size}}
+
+
+def compared(capsys, *arguments):
+    """Return exit code and JSON document of a comparison."""
+    code = main(["compare", *arguments, "--format", "json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def refused(capsys, *arguments):
+    """Return the one line that a refused comparison says."""
+    try:
+        code = main(["compare", *arguments])
+    except SystemExit as leaving:
+        code = leaving.code
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    return err

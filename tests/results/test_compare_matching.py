@@ -1,0 +1,193 @@
+"""python -m results compare: what belongs together, what is listed without a counterpart, what is refused."""
+
+import csv
+import io
+
+import pytest
+from compare_runs import case, compared, refused
+
+from results.__main__ import main
+
+
+def test_what_has_no_counterpart_is_listed(save, measured, make_skipped, capsys):
+    shared = measured(seed=1)
+    before = save("a", shared, measured(**case(64)))
+    after = save("b", shared, measured(**case(128)), measured(provider="triton-v1"), make_skipped(**case(32)))
+    code, document = compared(capsys, before, after)
+    assert code == 0
+    assert len(document["rows"]) == 1
+    found = {(one["side"], one["case"], one["provider"], one["reason"]) for one in document["unmatched"]}
+    assert found == {
+        ("baseline", "64x64", "torch", "not in the candidate"),
+        ("candidate", "128x128", "torch", "not in the baseline"),
+        ("candidate", "1024x1024x1024", "triton-v1", "not in the baseline"),
+        ("candidate", "32x32", "torch", "skipped: out of memory"),
+    }
+    assert main(["compare", before, after]) == 0
+    out = capsys.readouterr().out
+    assert "candidate: matmul 128x128 bf16 torch uniform cold: not in the baseline" in out
+    main(["compare", before, after, "--format", "csv"])
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["verdict"] for row in rows] == ["SAME", *["UNMATCHED"] * 4]
+
+
+def test_a_candidate_that_became_wrong_fails(save, measured, make_skipped, capsys):
+    good, small = measured(seed=1), measured(seed=1, **case(64))
+    before = save("a", good, small)
+    wrong = make_skipped(status="invalid", reason="wrong result", **case(64))
+    code, document = compared(capsys, before, save("b", good, wrong))
+    assert code == 1
+    assert [one["broken"] for one in document["unmatched"] if one["side"] == "candidate"] == [True]
+    assert document["summary"]["broken"] == 1
+    # Where the baseline was wrong as well, or the candidate alone has the case, nothing has become wrong.
+    assert compared(capsys, save("c", good, wrong), save("d", good, wrong))[0] == 0
+    assert compared(capsys, save("e", good, wrong), save("f", good, small))[0] == 0
+
+
+@pytest.mark.parametrize("changes", [{"fill": "zeros"}, {"cache": "warm"}], ids=str)
+def test_another_fill_or_cache_is_refused_and_forced(save, measured, capsys, changes):
+    before, after = save("a", measured(seed=1)), save("b", measured(seed=1, **changes))
+    (name, value) = next(iter(changes.items()))
+    usual = {"fill": "uniform", "cache": "cold"}[name]
+    message = refused(capsys, before, after)
+    assert f"matmul 1024x1024x1024 bf16 was not measured alike: {name} {usual} against {value}" in message
+    assert "--force" in message
+    code, document = compared(capsys, before, after, "--force")
+    assert len(document["rows"]) == 1
+    assert document["unmatched"] == []
+    assert f"compared by force: {name} {usual} against {value}" in document["summary"]["notes"]
+    assert code == document["summary"]["exit_code"]
+
+
+def test_both_fills_in_both_runs_find_each_other(save, measured, capsys):
+    both = [measured(seed=1), measured(2.0, seed=1, fill="zeros")]
+    document = compared(capsys, save("a", *both), save("b", *reversed(both)))[1]
+    assert [(row["fill"], row["verdict"]) for row in document["rows"]] == [("zeros", "SAME"), ("uniform", "SAME")]
+
+
+OTHER_MACHINES = {
+    "GPU": {"device": {"slug": "a100", "name": "NVIDIA A100", "type": "cuda"}},
+    "clock mode": {"settings": {"clock_mode": "locked"}},
+    "power limit": {"preflight": {"power_limit_w": 500.0}},
+}
+
+
+@pytest.mark.parametrize("what", OTHER_MACHINES)
+def test_another_machine_is_refused_and_forced(save, measured, capsys, what):
+    usual = {"settings": {"clock_mode": "default"}, "preflight": {"power_limit_w": 700.0}}
+    before = save("a", measured(seed=1), **usual)
+    after = save("b", measured(seed=1), **(usual | OTHER_MACHINES[what]))
+    message = refused(capsys, before, after)
+    reasons = {
+        "GPU": "GPU NVIDIA H100 80GB HBM3 against NVIDIA A100",
+        "clock mode": "clock_mode default against locked",
+        "power limit": "power_limit_w 700.0 against 500.0",
+    }
+    assert f"not the same machine: {reasons[what]}; --force" in message
+    document = compared(capsys, before, after, "--force")[1]
+    assert f"compared by force: {reasons[what]}" in document["summary"]["notes"]
+
+
+def test_what_one_run_does_not_tell_is_no_difference(save, measured, capsys):
+    before = save("a", measured(seed=1), settings={"clock_mode": "locked"})
+    assert compared(capsys, before, save("b", measured(seed=2)))[0] == 0
+
+
+def test_other_versions_are_a_note(save, measured, capsys):
+    one = measured(seed=1)
+    before, after = save("a", one), save("b", one, versions={"python": "3.11.9", "torch": "2.14.0", "triton": None})
+    assert "other versions: torch 2.13.0 to 2.14.0" in compared(capsys, before, after)[1]["summary"]["notes"]
+
+
+def test_options_and_shapes_tell_cases_apart(save, measured, capsys):
+    before = save("a", measured(options={"layout": "nn"}), measured(seed=1, options={"layout": "nt"}))
+    after = save("b", measured(options={"layout": "nn"}), measured(shape={"m": 7}, options={"layout": "nt"}))
+    document = compared(capsys, before, after)[1]
+    assert [row["options"] for row in document["rows"]] == ["layout=nn"]
+    assert len(document["unmatched"]) == 2
+
+
+@pytest.fixture
+def providers(save, measured):
+    """A run of three providers at two shapes, with a slower version 1 and a faster version 2."""
+    scales = {"torch": 1.0, "triton-v1": 1.1, "triton-v2": 0.9}
+    records = [measured(scale, provider=name, **case(size)) for size in (64, 128) for name, scale in scales.items()]
+    return save("p", *records)
+
+
+def test_the_providers_of_one_run(providers, capsys):
+    code, document = compared(capsys, providers, "--by", "provider")
+    found = [(row["case"], row["baseline"], row["candidate"], row["verdict"]) for row in document["rows"]]
+    expected = [("triton-v1", "SLOWER"), ("triton-v2", "FASTER")]
+    assert found == [(size, "torch", *pair) for size in ("64x64", "128x128") for pair in expected]
+    assert code == 1
+    document = compared(capsys, providers, "--by", "provider", "--baseline", "triton-v1")[1]
+    assert {(row["candidate"], row["verdict"]) for row in document["rows"]} == {
+        ("torch", "FASTER"),
+        ("triton-v2", "FASTER"),
+    }
+
+
+def test_the_versions_of_one_run(providers, capsys):
+    code, document = compared(capsys, providers, "--by", "version")
+    assert {(row["baseline"], row["candidate"]) for row in document["rows"]} == {("triton-v1", "triton-v2")}
+    assert code == 0
+    assert {(one["provider"], one["reason"]) for one in document["unmatched"]} == {
+        ("torch", "its provider is no version of a kernel")
+    }
+    assert compared(capsys, providers, "--by", "version", "--baseline", "triton-v2")[0] == 1
+
+
+def test_versions_count_upwards(save, measured, capsys):
+    run = save("a", *[measured(provider=f"triton-v{number}") for number in (10, 2, 9)])
+    document = compared(capsys, run, "--by", "version")[1]
+    assert {row["baseline"] for row in document["rows"]} == {"triton-v2"}
+
+
+def test_functions_of_a_file_are_versions(save, measured, capsys):
+    run = save("a", measured(provider="my/gelu.py:first"), measured(0.9, seed=2, provider="my/gelu.py:second"))
+    (row,) = compared(capsys, run, "--by", "version")[1]["rows"]
+    assert (row["baseline"], row["candidate"], row["verdict"]) == ("my/gelu.py:first", "my/gelu.py:second", "FASTER")
+
+
+def test_a_provider_of_one_run_against_those_of_another(save, measured, capsys):
+    before = save("a", measured(seed=1))
+    after = save("b", measured(0.9, seed=2, provider="triton-v1"))
+    (row,) = compared(capsys, before, after, "--by", "provider")[1]["rows"]
+    assert (row["provider_baseline"], row["provider_candidate"], row["verdict"]) == ("torch", "triton-v1", "FASTER")
+
+
+def test_selections(providers, capsys):
+    arguments = ("--by", "provider", "--provider", "torch,triton-v2", "--case", "64x64")
+    (row,) = compared(capsys, providers, *arguments)[1]["rows"]
+    assert (row["candidate"], row["case"]) == ("triton-v2", "64x64")
+    message = refused(capsys, providers, "--by", "provider", "--dtype", "fp16")
+    assert "has no record of what --op, --dtype, --case, --provider name" in message
+
+
+def test_names_that_do_not_fit_are_refused(providers, save, measured, capsys):
+    other = save("q", measured(seed=1, **case(3)))
+    assert "--baseline cublas is not among the providers: torch, triton-v1, triton-v2" in refused(
+        capsys, providers, "--by", "provider", "--baseline", "cublas"
+    )
+    assert "--baseline torch names a provider: add --by provider" in refused(
+        capsys, providers, other, "--baseline", "torch"
+    )
+    assert "no other provider than torch" in refused(capsys, other, "--by", "provider")
+    assert "no provider is a version" in refused(capsys, other, "--by", "version")
+    assert "name a second one" in refused(capsys, providers)
+    assert "--by git needs two runs" in refused(capsys, providers, "--by", "git")
+    message = refused(capsys, providers, other)
+    assert message.startswith("there is nothing to compare: the baseline has matmul 64x64 bf16 torch (not in the")
+    assert "the candidate has matmul 3x3 bf16 torch (not in the baseline)" in message
+
+
+def test_by_git_needs_two_revisions(save, measured, capsys):
+    one, other = measured(seed=1), measured(seed=2)
+    same = {"git": {"sha": "c" * 40, "dirty": False}}
+    assert "both runs are of revision cccccccccc" in refused(
+        capsys, save("a", one, **same), save("b", other, **same), "--by", "git"
+    )
+    assert "does not tell its revision" in refused(capsys, save("c", one, git={}), save("d", other), "--by", "git")
+    document = compared(capsys, save("e", one, git={"sha": "e" * 40, "dirty": True}), save("f", other))[1]
+    assert document["summary"]["baseline"]["label"] == "eeeeeeeeee-dirty"

@@ -1,0 +1,131 @@
+"""python -m results compare: from the files that are read to Markdown, table and picture."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from compare_runs import case, compared, refused
+
+from results.__main__ import main
+from results.store import RunWriter
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_a_torn_file_is_compared_with_a_note_and_a_bad_line_with_exit_code_2(save, measured, tmp_path, capsys):
+    before, after = save("a", measured(seed=1)), save("b", measured(seed=2))
+    with (tmp_path / "b.jsonl").open("ab") as file:
+        file.write(b'{"kind": "record", "op"')
+    assert main(["compare", before, after]) == 0
+    out, err = capsys.readouterr()
+    assert "1 SAME" in out
+    assert f"note: {after}:3: the last line was cut off and is left out\n" in err
+    with (tmp_path / "b.jsonl").open("ab") as file:
+        file.write(b'\n{"kind": "record", "op": "a"}\n')
+    assert main(["compare", before, after]) == 2
+    out, err = capsys.readouterr()
+    assert "1 SAME" in out
+    assert f"{after}:4: 'provider' is missing\n" in err
+
+
+def test_files_that_are_no_runs_are_refused(save, measured, tmp_path, capsys):
+    good = save("a", measured(seed=1))
+    (tmp_path / "bad.jsonl").write_bytes(b"\0\0\0")
+    assert "is not a run file that can be read" in refused(capsys, good, str(tmp_path / "bad.jsonl"))
+    assert "there is no run file" in refused(capsys, good, str(tmp_path / "none.jsonl"))
+    assert "has no record" in refused(capsys, good, save("empty"))
+
+
+def test_the_markdown_starts_with_a_summary_in_one_line(save, measured, capsys):
+    before = save("a", measured(seed=1), measured(seed=1, **case(64)))
+    after = save("b", measured(1.1, seed=2), measured(seed=1, **case(32)))
+    assert main(["compare", before, after, "--format", "md"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(
+        r"\*\*aaaaaaaa -> bbbbbbbb: 1 SLOWER of 1 row; geometric mean 1\.\d{4}x the time "
+        r"\(95 % CI 1\.\d{4} to 1\.\d{4}\)\*\*",
+        lines[0],
+    )
+    assert lines[2].startswith("| op | case | dtype | provider | baseline | candidate | time ratio | 95% CI |")
+    assert lines[3] == "| " + " | ".join(["---"] * (lines[2].count("|") - 1)) + " |"
+    assert "| matmul | 1024x1024x1024 | bf16 | torch |" in lines[4]
+    assert "<details><summary>2 not compared</summary>" in lines
+    assert "- baseline: matmul 64x64 bf16 torch uniform cold: not in the candidate" in lines
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("png", PNG), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_a_picture_is_drawn(save, measured, tmp_path, capsys, suffix, start):
+    records = [measured(seed=size, **case(size)) for size in range(1, 60)]
+    slower = [measured(1 + size / 500, seed=-size, **case(size)) for size in range(1, 60)]
+    picture = tmp_path / "made" / f"compare.{suffix}"
+    assert main(["compare", save("a", *records), save("b", *slower), "-o", str(picture)]) == 1
+    assert picture.read_bytes().startswith(start)
+    if suffix == "svg":
+        text = picture.read_text(encoding="utf-8")
+        assert "40 of 59 rows drawn, those that matter most" in text
+        assert "MFU, % of the dense peak" in text
+
+
+def test_a_picture_without_mfu_shows_bytes_per_second(save, measured, tmp_path, capsys):
+    one = measured(seed=1, dtype="fp8e4m3", provider="a$b")
+    picture = tmp_path / "compare.svg"
+    assert main(["compare", save("a", one), save("b", one), "-o", str(picture)]) == 0
+    assert "GB/s of compulsory bytes" in picture.read_text(encoding="utf-8")
+
+
+def test_a_picture_of_an_unknown_format_is_refused_before_any_work(capsys):
+    assert "the suffix names no format; allowed: .png, .svg, .pdf" in refused(capsys, "a", "b", "-o", "compare.gif")
+
+
+def test_long_files_are_read_side_by_side_with_the_same_result(save, measured, capsys, monkeypatch):
+    records = [measured(seed=size, **case(size)) for size in range(1, 6)]
+    before, after = save("a", *records), save("b", *records[1:], measured(1.1, seed=9, **case(1)))
+    alone = compared(capsys, before, after)
+    monkeypatch.setattr("results.compare_load.PARALLEL_BYTES", 0)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    assert compared(capsys, before, after) == alone
+    Path(after).write_bytes(b"\0")
+    assert after in refused(capsys, before, after)
+
+
+def test_a_table_of_many_rows_shows_those_that_matter(save, measured, capsys):
+    records = [measured(seed=size, count=8, **case(size)) for size in range(1, 230)]
+    slower = [*records[:-1], measured(1.5, seed=-1, count=8, **case(229))]
+    assert main(["compare", save("a", *records), save("b", *slower)]) == 1
+    out = capsys.readouterr().out
+    assert "229x229" in out.splitlines()[5]
+    assert "... and 29 more rows" in out
+
+
+def test_what_is_kept_of_a_record_is_what_the_record_says(measured, tmp_path, make_environment):
+    from results.compare_load import load, windows
+
+    record = measured(seed=1, telemetry={"sm_clock_hz": 1.5e9}, options={"batch": 1, "layout": "nn", "process": 3})
+    with RunWriter.create(make_environment(), "matmul", tmp_path / "run.jsonl") as writer:
+        writer.append(record)
+    (kept,) = load(writer.path).measured
+    for name in ("op", "dtype", "case", "fill", "cache", "provider", "status", "method", "flops", "median_s", "ci95_s"):
+        assert getattr(kept, name) == getattr(record, name)
+    assert (kept.shape, kept.options, kept.process) == ("k=1024 m=1024 n=1024", "batch=1 layout=nn", "3")
+    assert kept.sm_clock_hz == 1.5e9
+    assert tuple(windows([kept])[0]) == record.samples_s
+
+
+def test_numbers_that_are_none_are_named_where_they_are_used(save, measured, tmp_path, capsys):
+    before, after = save("a", measured(seed=1)), save("b", measured(seed=2))
+    line = Path(after).read_text(encoding="utf-8").splitlines()[1]
+    with Path(after).open("a", encoding="utf-8") as file:
+        for bad in ('"flops":1e999', '"flops":1,"flops":2', '"flops":NaN'):
+            file.write(line.replace('"flops":2147483648', bad) + "\n")
+        file.write(line.replace('"power_w":512.5', '"sm_clock_hz":1e999') + "\n")
+    assert main(["compare", before, after, "--format", "json"]) == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out)["rows"][0]["windows_candidate"] == 2
+    found = [text.removeprefix(f"{after}:") for text in err.splitlines() if text.startswith(after)]
+    assert found == [
+        "3: 'flops' must be a whole number from 0 to 1e30, found inf",
+        "4: the key 'flops' is there twice",
+        "5: NaN is not a number",
+    ]
+    assert '"cycles_ratio": null' in out
