@@ -78,7 +78,7 @@ OPS = (
         extents=rows_by_width,
         default_shapes={
             "cpu": ("256x32000", "256x32768", "64x128256", "32x262144"),
-            "cuda": ("8192x32000", "8192x32768", "4096x128256", "2048x262144"),
+            "cuda": ("8192x32000", "8192x32768", "4096x128256", "2048x262144", "64x128256"),
         },
         make_inputs=make_inputs,
         output_shape=lambda case: (case.shape["m"],),

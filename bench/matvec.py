@@ -32,7 +32,7 @@ EXAMPLES = (
     ("--op matvec,matvec-int8 --shape 8192 --provider torch-compile", "what quantized weights win"),
 )
 
-SHAPES = {"cpu": ("1024", "4096", "8192"), "cuda": ("1024", "4096", "8192", "16384")}
+SHAPES = {"cpu": ("1024", "4096", "8192"), "cuda": ("1024", "4096", "8192", "16384", "256x65536")}
 
 
 def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:

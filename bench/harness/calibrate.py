@@ -56,6 +56,9 @@ LIMITS = Limits(min_samples=10, target_half_width=0.01, min_time_s=0.0, cap_s=0.
 WIDENED = ("fp16",)
 """Dtypes that fp32 arithmetic may serve better than their own."""
 
+DISTURBED = "disturbed, so it may be low"
+"""What the source of a ceiling says that was measured while something else held the device back."""
+
 SEED = 0
 Note = Callable[[str], None]
 
@@ -260,6 +263,8 @@ class MeasuredCeilings:
         if found.entries != had:
             self.save(found)
         sentences = peak_sentences(found, wanted)
+        if any(DISTURBED in entry.source for entry in found.entries):
+            sentences.append("measured roofs may be low, the device was disturbed: `python -m bench calibrate` again")
         note = "; ".join([*([found.note] if found.note else []), *sentences])
         shown = found.with_entries(clock_limited(found))
         return Ceilings(shown.slug, shown.name, shown.entries, note or None)

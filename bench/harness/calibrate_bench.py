@@ -15,8 +15,9 @@ from functools import cached_property
 from typing import Any
 
 from bench.harness import bandwidth, samplers
+from bench.harness.calibrate import DISTURBED
 from bench.harness.device import Device
-from bench.harness.evidence import preempted, throttled
+from bench.harness.evidence import disturbance, preempted, throttled
 from bench.harness.op import Op
 from bench.harness.search import Note, NotMeasuredError, Rate, Summary
 from bench.harness.telemetry import Monitor, row_telemetry
@@ -186,6 +187,9 @@ class Bench:
         """Return a measured ceiling with clocks and date; `details` are further fields of `Ceiling`."""
         now = datetime.now(UTC)
         source = f"measured here {now:%Y-%m-%d}: {how}, {self.device.threads or 'GPU'} threads"
+        disturbed = disturbance(telemetry, self.device.is_gpu)
+        if disturbed:
+            source += f"; {DISTURBED}: {disturbed}"
         clocks = {key: telemetry.get(key) for key in ("sm_clock_hz", "memory_clock_hz")}
         measured_at = now.isoformat(timespec="seconds")
         return Ceiling(quantity, name, value, "measured", source, measured_at=measured_at, **clocks, **details)

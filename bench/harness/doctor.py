@@ -69,6 +69,8 @@ class SelfComparison:
     smallest_change_pct: float
     settling: Settling
     case: str
+    disturbed: str | None = None
+    """What took the cores or the clock away meanwhile; None where nothing did."""
 
 
 def add_parser(commands: Any) -> None:
@@ -111,6 +113,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         if device.is_gpu:
             findings += gpu_findings(machine_facts.gpu_facts(device))
         findings.append(tick_finding(samplers.tick_s(device), device.type))
+        findings.append(Finding("launch floor", OK, f"{1e6 * samplers.empty_launch_s(device):.3g} us for the host"))
         progress.say("timing one kernel as two providers")
         compared = compare_with_itself(device, families["matmul"][0], args.budget, args.seed)
     findings += noise_findings(compared)
@@ -125,12 +128,13 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int, d
     import time
 
     from bench.harness import inputs, samplers
+    from bench.harness.evidence import disturbance
     from bench.harness.providers import load, numerics
     from bench.harness.settle import CPU_SETTLE, GPU_SETTLE, settle
-    from bench.harness.telemetry import Monitor
+    from bench.harness.telemetry import Monitor, row_telemetry
     from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, no_garbage_collection
 
-    size = SIZES[device.type]
+    monitor, size = Monitor(device), SIZES[device.type]
     case = Case(matmul.name, dtype, {"m": size, "n": size, "k": size}, {"layout": "nn", "batch": 1})
     data = inputs.make_sets(matmul, case, inputs.Filler("uniform", case.dtype, device, seed), device, 1)[0]
     order, series = random.Random(seed), ([], [])  # type: tuple[random.Random, tuple[list[float], list[float]]]
@@ -141,12 +145,14 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int, d
         pair = [samplers.make_sampler([call], device, limits) for _ in range(2)]
         launches = [sampler.launches_per_sample for sampler in pair]
         settle_limits = GPU_SETTLE if device.is_gpu else CPU_SETTLE
-        settling = settle(pair[0].sample, Monitor(device).clock_and_power, settle_limits)
-        start = time.perf_counter()
+        settling = settle(pair[0].sample, monitor.clock_and_power, settle_limits)
+        start, before = time.perf_counter(), monitor.snapshot()
         while len(series[0]) < LEAST_PAIRS or (len(series[0]) < MOST_PAIRS and time.perf_counter() - start < seconds):
             for index in order.sample((0, 1), 2):
                 series[index].append(pair[index].sample() / launches[index])
-    return SelfComparison(compare_pairs(*series), smallest_detectable_change(*series), settling, case.name)
+    disturbed = disturbance(row_telemetry(before, monitor.snapshot()), device.is_gpu)
+    change = smallest_detectable_change(*series)
+    return SelfComparison(compare_pairs(*series), change, settling, case.name, disturbed)
 
 
 # ---- findings -----------------------------------------------------------------------------------------------------
@@ -251,6 +257,8 @@ def noise_findings(compared: SelfComparison) -> list[Finding]:
     state = f"{'after' if settling.settled else 'not within'} {settling.seconds:.2g} s, judged by {settling.judged_by}"
     advice = "" if settling.settled else "something else changes the clock or takes the cores; look for it, and wait"
     found = [Finding("settled", OK if settling.settled else NOTE, state, advice)]
+    if compared.disturbed:
+        found.append(Finding("other work", BAD, compared.disturbed, "wait until nothing else runs, or stop it"))
     text = f"{comparison.verdict}: {comparison.reason} ({comparison.pairs} pairs of matmul {compared.case})"
     is_same = comparison.verdict == SAME
     advice = "" if is_same else "too noisy for comparisons of 1 %: let nothing else run, or give a larger --budget"

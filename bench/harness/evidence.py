@@ -29,7 +29,7 @@ arithmetic hides less than that."""
 ROOF_MARGIN = 1.02
 """A rate above the roof by more than this is not possible: 2 % is what clocks and counters are off by."""
 
-PREEMPTIONS_PER_S = 100.0
+PREEMPTIONS_PER_S = 80.0
 """Involuntary context switches per second above which other processes took a CPU measurement's cores away. Measured on
 a guest with two cores: 25 to 60 when nothing else ran, 170 to 700 beside one busy process. All samples may then be
 equally slow, so that the interval of the median tells nothing."""
@@ -324,6 +324,12 @@ def _shares(telemetry: Mapping[str, Any], causes: list[str]) -> str:
         f"{cause} seen, for how long is not known" if shares[cause] is None else f"{cause} {100 * shares[cause]:.2g} %"
         for cause in causes
     )
+
+
+def disturbance(telemetry: Mapping[str, Any], is_gpu: bool) -> str | None:
+    """Return what took time from a measurement that was not the code's, or None: heat, a quota, other processes."""
+    flag = throttled(telemetry, is_gpu) or (None if is_gpu else preempted(telemetry))
+    return flag.reason if flag else None
 
 
 def preempted(telemetry: Mapping[str, Any]) -> Flag | None:

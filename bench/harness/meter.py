@@ -10,10 +10,11 @@ from typing import Any
 
 from bench.harness import samplers
 from bench.harness.device import Device
-from bench.harness.evidence import preempted, throttled
+from bench.harness.evidence import disturbance
 from bench.harness.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
 from bench.harness.telemetry import Monitor, row_telemetry
 from bench.harness.timing import FEWEST_SAMPLES, Limits, Sampler, Samples, collect
+from results.stats import two_modes
 
 WARM_LIMITS = Limits(10, 0.02, 0.0, 0.15, 0.0, 1e-3)
 """The warm time is beside the point of a cold row: a short look is enough to tell whether cold made a difference."""
@@ -120,8 +121,9 @@ class Meter:
     ) -> tuple[Samples, dict[str, Any]]:
         """Return samples and telemetry of a time in which nothing else held the device back, if there is one.
 
-        Where heat, a quota or other processes took time, all of it is measured again; the last one counts, whatever
-        it shows. `repeats` in the telemetry says how often.
+        Where heat, a quota or other processes took time, all of it is measured again; on a CPU also where the samples
+        have two speeds, which is how it looks when a neighbor begins or ends. The last one counts, whatever it shows.
+        `repeats` in the telemetry says how often.
         """
         is_gpu, end = self._device.is_gpu, time.perf_counter() + limits.cap_s
         for repeats in range(MOST_REPEATS + 1):
@@ -130,7 +132,8 @@ class Meter:
             launches = len(samples.samples_s) * samples.launches_per_sample
             telemetry = row_telemetry(before, self._monitor.snapshot(), launches=launches, flops=flops)
             telemetry["repeats"] = repeats
-            is_disturbed = throttled(telemetry, is_gpu) or (not is_gpu and preempted(telemetry))
+            has_two_speeds = not is_gpu and two_modes(samples.samples_s) is not None
+            is_disturbed = has_two_speeds or disturbance(telemetry, is_gpu) is not None
             if not is_disturbed or time.perf_counter() >= end:
                 break
         return samples, telemetry

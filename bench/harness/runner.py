@@ -192,6 +192,8 @@ class Runner:
         self._deadline = deadline
         self._meter = Meter(device, self._limits)
         self._ceilings, self._workers = ceilings, workers
+        self.rows_left = 1
+        """Rows that the time until the deadline is for; each may sample for its share."""
 
     def measure(self, row: Row) -> Record:
         """Return the record of one row, whatever becomes of it."""
@@ -238,7 +240,7 @@ class Runner:
 
         ready = time.perf_counter()
         prepared_s = ready - begin + (ready - checking)  # it is checked once more at the end
-        left_s = None if self._deadline is None else self._deadline - time.perf_counter()
+        left_s = None if self._deadline is None else (self._deadline - ready) / self.rows_left
         measured = self._meter.measure(calls, rotation.cache, blank.flops, left_s, prepared_s)
         last = len(sets) - 1 - self._settings.seed % max(1, len(sets) - 1)  # another copy than the first, if there is
         result = watch.run(calls[last], sets[last])

@@ -185,14 +185,16 @@ def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilin
     estimator = CostEstimator(run.device, settings.fill, settings.seed)
     runners: dict[tuple[str, str], Runner] = {}
     fills = fills_of(settings.fill, args.fill_sensitivity)
-    progress.expect(len(run.rows) * len(fills))
-    for (family, row), fill in itertools.product(run.rows, fills):
+    rows = list(itertools.product(run.rows, fills))
+    progress.expect(len(rows))
+    for done, ((family, row), fill) in enumerate(rows):
         key = family, fill
         if key not in runners:
             filled = replace(settings, fill=fill)
             runners[key] = Runner(family, run.device, filled, estimator, None, deadline, ceilings, workers)
         also = f" {fill}" if len(fills) > 1 else ""
         progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}{also}")
+        runners[key].rows_left = len(rows) - done
         record = runners[key].measure(row)
         session.keep(record)
         progress.advance()

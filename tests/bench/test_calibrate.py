@@ -341,6 +341,16 @@ def test_recalibrating_a_cpu_keeps_the_mixes_that_only_the_command_measures(tmp_
     assert values["copy"] != 1.0
 
 
+def test_a_roof_that_was_measured_on_a_busy_machine_is_said_to_be(tmp_path, monkeypatch):
+    source = f"measured here 2026-01-01: torch copy_; {calibrate.DISTURBED}: 300 times a second a thread lost its core"
+    low = Ceiling("bandwidth", "copy", 1e9, "measured", source)
+    for kept, is_said in ((low,), True), ((replace(low, source="measured here"),), False):
+        machine = Machine(tmp_path)
+        monkeypatch.setattr(machine, "load", lambda kept=kept: kept)
+        note = machine.complete(BLANK, ["bf16"], MATMUL[0]).note or ""
+        assert ("measured roofs may be low" in note) == is_said
+
+
 # ---- which matmul --------------------------------------------------------------------------------------------------
 
 

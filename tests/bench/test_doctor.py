@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -121,6 +122,12 @@ def test_one_kernel_against_itself_must_come_out_the_same():
     assert statuses(noise_findings(biased))["one kernel against itself"] == BAD
 
 
+def test_a_machine_that_other_work_disturbs_is_not_fit():
+    assert "other work" not in statuses(noise_findings(compared()))
+    busy = replace(compared(), disturbed="300 times a second a thread lost its core")
+    assert statuses(noise_findings(busy))["other work"] == BAD
+
+
 def test_noise_and_an_unsettled_device_are_noted():
     found = statuses(noise_findings(compared(noise=0.2, settled=False)))
     assert found["settled"] == NOTE
@@ -136,7 +143,12 @@ def test_the_exit_code_says_whether_the_machine_is_fit(monkeypatch, capsys, chan
     assert page["fit"] is (code == 0)
     assert page["self_comparison"]["pairs"] == 100
     assert page["smallest_detectable_change_pct"] > 1
-    assert {finding["name"] for finding in page["findings"]} >= {"cores", "settled", "one kernel against itself"}
+    assert {finding["name"] for finding in page["findings"]} >= {
+        "cores",
+        "settled",
+        "launch floor",
+        "one kernel against itself",
+    }
 
 
 def test_hostile_names_reach_no_terminal(monkeypatch, capsys):

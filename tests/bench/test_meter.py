@@ -91,6 +91,14 @@ def test_what_was_disturbed_is_measured_again_three_times_at_most(monkeypatch, d
     assert next(turn) == repeats + 1  # the telemetry kept is that of the last time
 
 
+def test_samples_of_two_speeds_are_taken_again_on_a_cpu(monkeypatch):
+    monkeypatch.setattr(meter, "row_telemetry", lambda before, after, **counted: {"window_s": 1.0})
+    modes = iter([object(), object(), None])
+    monkeypatch.setattr(meter, "two_modes", lambda samples_s: next(modes))
+    found = Meter(cpu_device(), Limits(5, 0.5, 0.0, 60.0, 0.0, 1e-5)).measure([lambda: None], "warm")
+    assert found.telemetry["repeats"] == 2
+
+
 def test_nothing_is_repeated_beyond_the_cap(monkeypatch):
     monkeypatch.setattr(meter, "row_telemetry", lambda before, after, **counted: {"involuntary_switches_per_s": 1e4})
     found = Meter(cpu_device(), LIMITS).measure([lambda: time.sleep(0.03)], "warm")

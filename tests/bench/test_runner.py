@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -528,3 +529,18 @@ def test_every_flag_has_its_reason_and_the_warm_time_is_kept(providers):
     assert record.outliers >= 0
     assert record.settled in (True, False)
     assert measure("right", Settings(cache="warm")).warm_median_s is None
+
+
+@pytest.mark.parametrize("rows_left", [1, 50])
+def test_each_row_samples_for_its_share_of_the_time_that_is_left(providers, monkeypatch, rows_left):
+    left = []
+
+    def take_notice(calls, cache, flops, left_s, prepared_s):
+        left.append(left_s)
+        raise ValueError
+
+    made = Runner("elementwise", CPU, Settings(), NoEstimate(), LIMITS, time.perf_counter() + 1000.0)
+    monkeypatch.setattr(made._meter, "measure", take_notice)
+    made.rows_left = rows_left
+    made.measure(Row(ADD, CASE, "right"))
+    assert left == [pytest.approx(1000 / rows_left, rel=0.05)]
