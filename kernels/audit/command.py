@@ -36,45 +36,46 @@ def run(args: argparse.Namespace) -> int:
     return _check(found) if args.check else 0
 
 
-def _arches(text: Sequence[str], gpus: Sequence[limits.Gpu], allowed: Sequence[int]) -> list[int]:
-    """Return the architectures asked for; those of the GPUs asked for, or the shipped ones, where none are."""
+def _targets(args: argparse.Namespace, allowed: Sequence[int]) -> dict[int, str]:
+    """Return the architectures asked for, each with the GPU that stands for it.
+
+    Without `--arch` they are those of the GPUs asked for, and without these the shipped ones.
+    """
     by_name = {f"sm_{arch}": arch for arch in allowed}
-    for name in text:
+    for name in args.arch:
         if name not in by_name:
             raise AuditError(f"unknown architecture '{name}'; allowed are {', '.join(by_name)}")
-    if text:
-        return list(dict.fromkeys(by_name[name] for name in text))
-    for gpu in gpus:
-        if gpu.arch not in allowed:
-            raise AuditError(f"GPU '{gpu.slug}' is sm_{gpu.arch}; allowed are {', '.join(by_name)}")
-    return [gpu.arch for gpu in gpus] or list(catalog.ARCHES)
-
-
-def _gpus(args: argparse.Namespace) -> dict[int, str]:
-    """Return the GPU that stands for each architecture."""
-    return limits.DEFAULT_GPUS | {limits.gpu(slug).arch: slug for slug in args.gpu}
+    gpus: dict[int, str] = {}
+    for slug in args.gpu:
+        arch = limits.gpu(slug).arch
+        if arch not in allowed:
+            raise AuditError(f"GPU '{slug}' is sm_{arch}; allowed are {', '.join(by_name)}")
+        if args.arch and f"sm_{arch}" not in args.arch:
+            raise AuditError(f"GPU '{slug}' is sm_{arch}, --arch is {', '.join(args.arch)}; add sm_{arch} to --arch")
+        if gpus.setdefault(arch, slug) != slug:
+            raise AuditError(f"GPUs '{gpus[arch]}' and '{slug}' are both sm_{arch}; give one for each architecture")
+    asked = [by_name[name] for name in args.arch] or list(gpus) or list(catalog.ARCHES)
+    return {arch: gpus.get(arch, limits.DEFAULT_GPUS[arch]) for arch in asked}
 
 
 def _shipped(args: argparse.Namespace) -> list[rows.Row]:
-    gpus = _gpus(args)
-    arches = _arches(args.arch, [limits.gpu(slug) for slug in args.gpu], catalog.ARCHES)
-    chosen = catalog.select(args.names, arches, args.dtype, args.version)
+    gpus = _targets(args, catalog.ARCHES)
+    chosen = catalog.select(args.names, list(gpus), args.dtype, args.version)
     chosen = catalog.quick(chosen) if args.quick else chosen
     jobs = [work.Job(choice, gpus[choice.arch], not args.odd_sizes, args.sass) for choice in chosen]
     return work.audit_all(jobs)
 
 
 def _own_kernel(name: str, args: argparse.Namespace) -> list[rows.Row]:
-    gpus = _gpus(args)
-    arches = _arches(args.arch, [limits.gpu(slug) for slug in args.gpu], tuple(limits.MULTIPROCESSORS))
+    gpus = _targets(args, tuple(limits.MULTIPROCESSORS))
     kernel, module = user_kernel.load(name)
     source = user_kernel.source(kernel, module, args.signature or "", args.constexpr or "")
     options = {"num_warps": args.num_warps, "num_stages": args.num_stages, "enable_fp_fusion": args.fp_fusion}
     subject = rows.Subject(name, None, user_kernel.dtype(source), options, elements=args.elements, bytes=args.bytes)
     found = []
-    for arch in arches:
+    for arch, slug in gpus.items():
         [binary] = reading.read_back([compiling.compile_ahead(kernel, source, arch, options)])
-        found.append(rows.row(subject, binary, arch, limits.gpu(gpus[arch]), args.sass))
+        found.append(rows.row(subject, binary, arch, limits.gpu(slug), args.sass))
     return found
 
 

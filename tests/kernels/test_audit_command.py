@@ -122,6 +122,14 @@ MISTAKES = {
     "architecture": ([COPY, *KNOWN, "--arch", "sm_91"], "unknown architecture 'sm_91'; allowed are sm_80, sm_86,"),
     "shipped arch": (["copy", "--arch", "sm_89"], "unknown architecture 'sm_89'; allowed are sm_80, sm_90, sm_100"),
     "GPU": (["copy", "--gpu", "h100"], "unknown GPU 'h100'; did you mean h100-sxm"),
+    "GPU of another architecture": (
+        [COPY, *KNOWN, "--gpu", "a10", "--arch", "sm_90"],
+        "GPU 'a10' is sm_86, --arch is sm_90; add sm_86 to --arch",
+    ),
+    "GPUs of one architecture": (
+        ["copy", "--gpu", "h200-sxm,h100-sxm"],
+        "GPUs 'h200-sxm' and 'h100-sxm' are both sm_90; give one for each architecture",
+    ),
     "name": (["gelo"], "unknown kernel 'gelo'; did you mean gelu"),
     "version of a name": (["gelu/v99"], "gelu has gelu/v1, gelu/v2"),
     "dtype": (["gelu", "--dtype", "bf17"], "unknown dtype 'bf17'; allowed are"),
