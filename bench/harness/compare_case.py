@@ -18,12 +18,15 @@ from bench.harness import samplers
 from bench.harness.compare_rounds import Rounds, Rule, run_rounds
 from bench.harness.cost import CostEstimator
 from bench.harness.device import Device
+from bench.harness.inputs import InputSet
 from bench.harness.meter import Measurement, Meter
+from bench.harness.op import Case, Op
 from bench.harness.providers import ProviderUnavailableError
 from bench.harness.runner import Row, Runner, Settings, blank_record
 from bench.harness.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
 from bench.harness.telemetry import row_telemetry
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, Sampler, Samples
+from bench.harness.user_kernel import is_user_kernel
 from results.record import Record
 from results.stats import half_width, median, median_ci95
 from roofline.ceilings import Ceilings
@@ -151,7 +154,7 @@ class InterleavingMeter(Meter):
 
     def _interleave(self) -> Interleaved:
         """Settle, run the rounds, and see what the machine did meanwhile."""
-        turns = [self._turns(ready) for ready in self._ready]
+        turns = [self._turns(ready, place) for place, ready in enumerate(self._ready)]
         warm_up: list[list[float]] = [[] for _ in turns]
 
         def work() -> float:
@@ -173,12 +176,14 @@ class InterleavingMeter(Meter):
         # Without the count of launches: energy cannot be told apart between providers that take turns.
         return Interleaved(rounds, turns, settling, row_telemetry(before, self._monitor.snapshot()))
 
-    def _turns(self, ready: Ready) -> Turns | Broken:
+    def _turns(self, ready: Ready, place: int) -> Turns | Broken:
         ready.announce()
+        # All go round the same copies, as far apart as can be, so that nobody finds what another has just touched.
+        first = place * len(ready.calls) // len(self._ready)
+        calls = [*ready.calls[first:], *ready.calls[:first]]
         try:
-            return Turns(
-                samplers.make_sampler(ready.calls, self._device, self._limits), self._lead_in(ready), ready.announce
-            )
+            sampler = samplers.make_sampler(calls, self._device, self._limits)
+            return Turns(sampler, self._lead_in(ready), ready.announce)
         except Exception as error:
             return Broken(error)
 
@@ -260,6 +265,8 @@ class InterleavingRunner(Runner):
         limits = GPU_LIMITS if device.is_gpu else CPU_LIMITS
         super().__init__(family, device, settings, estimator, limits, deadline, ceilings)
         self._meter: InterleavingMeter = InterleavingMeter(device, limits)
+        self._shared: list[InputSet] = []
+        self._is_sharing = True
 
     def measure_case(self, rows: Sequence[Row], names: Sequence[str], rule: Rule) -> list[Record]:
         """Return a record for each row, whatever becomes of it.
@@ -288,6 +295,7 @@ class InterleavingRunner(Runner):
                 self._announce(place)
                 records[place] = self.measure(rows[place])
 
+        self._shared, self._is_sharing = [], not any(is_user_kernel(row.provider) for row in rows)
         self._meter.expect(rule, open_next, lambda: partial(self._announce, opened[-1]))
         open_next()
         kept = [replace(records[place], provider=name) for place, name in enumerate(names)]
@@ -301,6 +309,19 @@ class InterleavingRunner(Runner):
             else record
             for place, record in enumerate(kept)
         ]
+
+    def _input_sets(self, op: Op, case: Case, copies: int) -> list[InputSet]:
+        """Return the same copies for every provider of the case.
+
+        Where in memory the copies lie makes up to 5 % of the time of a short launch, so providers with copies of their
+        own would differ though their code does not. A user's function is watched by what becomes of its inputs: where
+        one takes part, each provider has inputs of its own.
+        """
+        if not self._is_sharing:
+            return super()._input_sets(op, case, copies)
+        if not self._shared:
+            self._shared = super()._input_sets(op, case, copies)
+        return list(self._shared)
 
     def _without_baseline(self, row: Row, baseline: Record) -> Record:
         blank = blank_record(row.op, row.case, row.provider, self._settings)

@@ -220,11 +220,10 @@ class Runner:
 
     def _measure(self, row: Row, blank: Record, provider: Provider) -> Record:
         """Return the record of a row that can run: verify, time, verify again."""
-        op, case, device, begin = row.op, row.case, self._device, time.perf_counter()
+        op, case, begin = row.op, row.case, time.perf_counter()
         rotation = self._rotation(op, case)
-        filler = inputs.Filler(self._settings.fill, case.dtype, device, self._settings.seed)
         watch = self._watch(op, case, provider)
-        sets = watch.enclose(inputs.make_sets(op, case, filler, device, rotation.copies))
+        sets = watch.enclose(self._input_sets(op, case, rotation.copies))
         calls = [provider.call(data) for data in sets]
 
         try:
@@ -286,6 +285,11 @@ class Runner:
         if provider.trusted is None:
             return Watch(op, case, self._device, self._settings.fill)
         return ForeignWatch(op, case, self._device, self._settings.fill, provider.takes_out, provider.trusted)
+
+    def _input_sets(self, op: Op, case: Case, copies: int) -> list[inputs.InputSet]:
+        """Return the copies of the inputs that the launches of a case go round."""
+        filler = inputs.Filler(self._settings.fill, case.dtype, self._device, self._settings.seed)
+        return inputs.make_sets(op, case, filler, self._device, copies)
 
     def _rotation(self, op: Op, case: Case) -> inputs.Rotation:
         """Return how many copies of the inputs the launches of a case go round."""

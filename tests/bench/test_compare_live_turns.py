@@ -1,0 +1,47 @@
+"""All providers of a case go round the same copies of the inputs, and never right behind each other."""
+
+import pytest
+
+from bench.elementwise import OPS
+from bench.harness import compare_case, samplers
+from bench.harness.compare_case import InterleavingMeter, InterleavingRunner, Ready
+from bench.harness.cost import CostEstimator
+from bench.harness.device import cpu_device
+from bench.harness.op import Case
+from bench.harness.runner import Settings
+from bench.harness.timing import Limits
+from roofline.ceilings import Ceilings
+
+RELU = next(op for op in OPS if op.name == "relu")
+LIMITS = Limits(5, 0.5, 0.0, 0.05, 0.0, 1e-6)
+
+
+def test_every_provider_is_given_the_same_memory():
+    device = cpu_device()
+    runner = InterleavingRunner(
+        "elementwise", device, Settings(), CostEstimator(device, "uniform", 0), None, Ceilings("x", "X")
+    )
+    case = Case("relu", "fp32", {"n": 64})
+    first, second = (runner._input_sets(RELU, case, 3) for _ in range(2))
+    assert first is not second  # each may put guards around its own outputs
+    places = [[data.inputs[0].data_ptr() for data in sets] for sets in (first, second)]
+    assert places[0] == places[1]
+    assert len(set(places[0])) == 3
+
+
+@pytest.mark.parametrize(("copies", "providers", "starts"), [(8, 2, [0, 4]), (9, 3, [0, 3, 6]), (1, 2, [0, 0])])
+def test_turns_begin_as_far_apart_as_the_copies_allow(monkeypatch, copies, providers, starts):
+    meter = InterleavingMeter(cpu_device(), LIMITS)
+    began = []
+    make_sampler = samplers.make_sampler
+
+    def watched(calls, device, limits):
+        began.append(calls[0]())
+        return make_sampler(calls, device, limits)
+
+    monkeypatch.setattr(compare_case.samplers, "make_sampler", watched)
+    calls = [lambda copy=copy: copy for copy in range(copies)]
+    meter._ready = [Ready(calls, "cold", lambda: None) for _ in range(providers)]
+    for place, ready in enumerate(meter._ready):
+        assert not isinstance(meter._turns(ready, place), compare_case.Broken)
+    assert began == starts
