@@ -95,7 +95,7 @@ def _add_own_kernel(audit: argparse.ArgumentParser) -> None:
     own = audit.add_argument_group("for a kernel of your own")
     own.add_argument("--signature", metavar="TYPES", help=SIGNATURE)
     own.add_argument("--constexpr", metavar="NAME=VALUE,...", help="constants of the kernel, BLOCK=1024")
-    own.add_argument("--num-warps", type=_positive, default=4, metavar="N", help="default: 4")
+    own.add_argument("--num-warps", type=_warps, default=4, metavar="N", help="default: 4")
     own.add_argument("--num-stages", type=_positive, default=3, metavar="N", help="default: 3")
     own.add_argument(
         "--fp-fusion",
@@ -108,13 +108,23 @@ def _add_own_kernel(audit: argparse.ArgumentParser) -> None:
 
 
 def _comma_list(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise argparse.ArgumentTypeError(f"'{text}' names nothing")
+    return parts
 
 
 def _positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"'{text}' is no whole number above 0")
     return int(text)
+
+
+def _warps(text: str) -> int:
+    warps = _positive(text)
+    if warps not in (1, 2, 4, 8, 16, 32):  # CUDA C++ Programming Guide: at most 1024 threads; Triton: a power of two
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of warps; allowed are 1, 2, 4, 8, 16 and 32")
+    return warps
 
 
 def _list(args: argparse.Namespace) -> int:

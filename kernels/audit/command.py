@@ -30,6 +30,13 @@ def run(args: argparse.Namespace) -> int:
         raise AuditError("--signature, --constexpr, --elements and --bytes go with a file, path/to/file.py:kernel")
     found = _own_kernel(own[0], args) if own else _shipped(args)
     _print(found, args)
+    for row in found:
+        if row.occupancy == 0:
+            most = limits.MULTIPROCESSORS[int(row.arch[3:])].shared_bytes - limits.SHARED_RESERVED_BYTES
+            output.say(
+                f"{row.key}: does not launch: no program fits on a multiprocessor with {row.registers} registers a "
+                f"thread and {row.shared_bytes} bytes of shared memory; {row.arch} has {most} bytes for one program"
+            )
     if args.record:
         golden.record(found)
         output.say(f"recorded {len(found)} rows in {golden.FILE}")
@@ -89,7 +96,10 @@ def _print(found: Sequence[rows.Row], args: argparse.Namespace) -> None:
     output.print_out(output.render(public, args.format, output.AUDIT_COLUMNS, environment))
     if args.format == "table":
         versions = ", ".join(f"ptxas {version} for {arch}" for arch, version in environment["ptxas"].items())
-        output.say(f"{len(found)} rows; Triton {triton.__version__}, {versions}; nothing here was run or timed")
+        output.say(
+            f"{len(found)} row{'s' * (len(found) != 1)}; Triton {triton.__version__}, {versions}; "
+            "nothing here was run or timed"
+        )
 
 
 def _described(row: rows.Row) -> str:

@@ -4,8 +4,10 @@ Everything is compiled as a launch would: pointers are known to be aligned, a wh
 specialize is known to be a multiple of 16, and one that it does not is not known at all.
 """
 
+import contextlib
 import functools
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +76,8 @@ def compile_ahead(kernel: Any, source: Source, arch: int, options: Mapping[str, 
     attrs = {(index,): DIVISIBLE for index, name in enumerate(names) if name in source.divisible}
     ast_source = ASTSource(fn=kernel, signature=dict(source.signature), constexprs=dict(source.constants), attrs=attrs)
     try:
-        return triton.compile(ast_source, target=GPUTarget("cuda", arch, WARP_SIZE), options=dict(options))
+        with contextlib.redirect_stdout(sys.stderr):  # `tl.static_print` would stand in front of the data
+            return triton.compile(ast_source, target=GPUTarget("cuda", arch, WARP_SIZE), options=dict(options))
     except Exception as error:  # Triton has no common class for what goes wrong in a compiler
         raise AuditError(f"{kernel.fn.__name__} does not compile for sm_{arch}: {_complaint(error)}") from error
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from kernels.audit.errors import AuditError
+
 FORMATS = ("table", "json", "csv", "md")
 TITLES = {
     "shape_class": "shapes",
@@ -50,7 +52,9 @@ def render(rows: Sequence[Mapping[str, Any]], how: str, columns: Sequence[str], 
         writer.writeheader()
         writer.writerows({key: _plain(value) for key, value in row.items()} for row in rows)
         return text.getvalue()
-    used = [name for name in columns if any(row[name] not in (None, "", 0) for row in rows)] or list(columns)
+    used = [
+        name for name in columns if name == "occupancy" or any(row[name] not in (None, "", 0) for row in rows)
+    ] or list(columns)
     cells = [[TITLES.get(name, name) for name in used], *([_shown(name, row[name]) for name in used] for row in rows)]
     numeric = [all(isinstance(row[name], int | float | None) for row in rows) for name in used]
     return _markdown(cells, numeric) if how == "md" else _table(cells, numeric)
@@ -90,16 +94,22 @@ def _markdown(cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
 
 
 def print_out(text: str) -> None:
-    """Write to stdout; a reader that has seen enough, as `head` has, is no error."""
+    """Write to stdout; a reader that has seen enough, as `head` has, is no error.
+
+    Raises:
+        AuditError: stdout cannot be written, as on a full disk.
+    """
     try:
         try:
             sys.stdout.write(text)
         except UnicodeEncodeError:  # a terminal that knows only ASCII gets question marks
             sys.stdout.write(text.encode(sys.stdout.encoding, "replace").decode(sys.stdout.encoding))
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         with suppress(OSError):  # or leaving would fail once more on what is still in the buffer
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise AuditError(f"cannot write the output: {error.strerror}") from None
 
 
 def say(text: str) -> None:

@@ -103,6 +103,9 @@ def row(subject: Subject, binary: Binary, arch: int, gpu: limits.Gpu, with_listi
     issued = path.count * binary.threads / (passes * subject.elements) if subject.elements else None
     known = subject.elements and subject.bytes is not None
     budget = gpu.issue_budget(subject.bytes / subject.elements) if known else None
+    resident = limits.occupancy(
+        arch, binary.registers, binary.shared_bytes, binary.threads, binary.tensor_memory_columns
+    )
     return Row(
         kernel=subject.kernel,
         version=subject.version,
@@ -114,10 +117,7 @@ def row(subject: Subject, binary: Binary, arch: int, gpu: limits.Gpu, with_listi
         stack_bytes=binary.stack_bytes,
         spill_bytes=sum(item.spill_bytes for item in binary.instructions),
         shared_bytes=binary.shared_bytes,
-        occupancy=round(
-            limits.occupancy(arch, binary.registers, binary.shared_bytes, binary.threads, binary.tensor_memory_columns),
-            4,
-        ),
+        occupancy=round(resident, 4),
         load_bits=sass.main_width(loads),
         load_bits_min=sass.narrowest(loads),
         load_bits_max=sass.widest(loads),
@@ -130,7 +130,7 @@ def row(subject: Subject, binary: Binary, arch: int, gpu: limits.Gpu, with_listi
         hot_path="loop" if path.is_loop else "straight",
         instructions_per_element=None if issued is None else round(issued, 4),
         issue_budget_instructions_per_element=None if budget is None else round(budget, 4),
-        bound=bound(issued, budget, mma),
+        bound=bound(issued, budget, mma) if resident else None,
         fp_fusion=subject.options.get("enable_fp_fusion"),
         double_precision=sum(item.is_double for item in binary.instructions),
         gpu=gpu.slug,

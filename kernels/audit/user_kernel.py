@@ -65,7 +65,7 @@ def _imported(path: Path) -> ModuleType:
     try:
         ast.parse(path.read_bytes(), filename=str(path))
     except SyntaxError as error:
-        raise AuditError(f"{path}:{error.lineno}: syntax error: {error.msg}") from None
+        raise AuditError(f"{path}{f':{error.lineno}' if error.lineno else ''}: syntax error: {error.msg}") from None
     except (OSError, ValueError) as error:
         raise AuditError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or one_line(error)}") from None
     spec = importlib.util.spec_from_file_location(f"audited_{path.stem}", path.resolve())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernels.__main__ import main
+from kernels.audit import limits
 from kernels.launch import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
@@ -138,6 +139,8 @@ MISTAKES = {
     "two kinds": (["gelu", COPY], "is audited alone"),
     "option of files": (["gelu", "--elements", "8"], "go with a file"),
     "warps": ([COPY, *KNOWN, "--num-warps", "0"], "'0' is no whole number above 0"),
+    "too many warps": ([COPY, *KNOWN, "--num-warps", "64"], "'64' is no number of warps; allowed are 1, 2, 4,"),
+    "empty list": (["copy", "--arch", ""], "argument --arch: '' names nothing"),
     "format": (["gelu", "--format", "xml"], "invalid choice: 'xml'"),
     "does not compile": (
         [f"{SAMPLES}:does_not_compile", "--signature", "*i32:16", "--constexpr", "BLOCK=128", "--arch", "sm_90"],
@@ -160,6 +163,7 @@ def test_a_mistake_gets_one_line(capsys, arguments, wanted):
     ("text", "wanted"),
     [
         ("x = 1\ny = (", ":2: syntax error: '(' was never closed"),
+        ("x = 1\0", "mine.py: syntax error: "),
         ("import sys\nsys.exit('stop')", "cannot be imported: SystemExit: stop"),
         ("import module_that_is_not_there", "cannot be imported: ModuleNotFoundError: No module named"),
         ("raise ValueError('first line\\nsecond line')", "cannot be imported: ValueError: first line"),
@@ -181,6 +185,41 @@ def test_what_a_file_prints_stays_out_of_the_data(capsys, tmp_path):
     )
     assert code == 0
     assert len(json.loads(out)["rows"]) == 1
+
+
+def test_what_a_kernel_prints_stays_out_of_the_data(capsys, tmp_path):
+    text = SAMPLES.read_text(encoding="utf-8").replace("    inside =", "    tl.static_print('hello')\n    inside =")
+    (tmp_path / "loud_kernel.py").write_text(text)
+    name = f"{tmp_path / 'loud_kernel.py'}:masked_copy"
+    code, out, err = said(capsys, "audit", name, *KNOWN, "--arch", "sm_90", "--format", "json")
+    assert code == 0
+    assert "hello" in err
+    assert len(json.loads(out)["rows"]) == 1
+
+
+def test_a_kernel_that_does_not_launch_is_told(capsys, monkeypatch):
+    small = limits.Multiprocessor(64, 32, 1024)  # all of it reserved, and one more byte is asked for
+    monkeypatch.setitem(limits.MULTIPROCESSORS, 90, small)
+    monkeypatch.setattr(limits, "SHARED_RESERVED_BYTES", 1025)
+    sizes = ("--elements", "1024", "--bytes", "4096")
+    code, out, err = said(capsys, "audit", COPY, *KNOWN, *sizes, "--arch", "sm_90", "--format", "json")
+    [row] = json.loads(out)["rows"]
+    assert (code, row["occupancy"], row["bound"]) == (0, 0, None)
+    assert "sm_90: does not launch: no program fits on a multiprocessor" in err
+    _, table, notes = said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90")
+    assert "occupancy" in table
+    assert " 0%" in table
+    assert "1 row; Triton" in notes
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_gets_one_line():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kernels", "list"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr == "python -m kernels list: error: cannot write the output: No space left on device\n"
 
 
 def run(*arguments, **environment):
