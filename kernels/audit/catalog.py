@@ -156,7 +156,7 @@ def select(
     Raises:
         AuditError: A name, dtype or version that nothing has; or nothing has all that is asked for together.
     """
-    every = choices(arches)
+    every = choices()
     known = sorted({word for choice in every for word in _words(choice)})
     for name in names:
         if name not in known:
@@ -166,12 +166,13 @@ def select(
     found = [
         choice
         for choice in every
-        if (not names or _words(choice) & set(names))
+        if choice.arch in arches
+        and (not names or _words(choice) & set(names))
         and (not dtypes or choice.variant.dtype in dtypes)
         and (not wanted_versions or choice.version.name in wanted_versions)
     ]
     if not found:
-        asked = ", ".join([*names, *dtypes, *wanted_versions])
+        asked = ", ".join([*names, *dtypes, *wanted_versions, *(f"sm_{arch}" for arch in arches)])
         raise AuditError(f"no kernel is all of {asked}; `python -m kernels list` shows what there is")
     return found
 

@@ -44,6 +44,9 @@ def load(path_and_name: str) -> tuple[JITFunction, ModuleType]:
     has = f"it has {', '.join(found)}" if found else "it has no triton.jit function"
     if not name:
         raise AuditError(f"{text}: name the kernel, {text}:KERNEL; {has}")
+    if name in found and hasattr(vars(module)[name], "configs"):
+        instead = "give constants by --constexpr and warps by --num-warps"
+        print(f"note: {name} is autotuned; its configurations are not taken, {instead}", file=sys.stderr)
     if name not in found:
         what = f"'{name}' is no triton.jit function" if hasattr(module, name) else f"no kernel '{name}'"
         raise AuditError(f"{text}: {what}; {has}")

@@ -136,6 +136,7 @@ MISTAKES = {
     "dtype": (["gelu", "--dtype", "bf17"], "unknown dtype 'bf17'; allowed are"),
     "version": (["gelu", "--version", "v99"], "unknown version 'v99'; allowed are v1, "),
     "nothing left": (["launch-floor", "--dtype", "bf16"], "no kernel is all of launch-floor, bf16"),
+    "too new": (["matmul/v4", "--arch", "sm_80"], "no kernel is all of matmul/v4, sm_80"),
     "two kinds": (["gelu", COPY], "is audited alone"),
     "option of files": (["gelu", "--elements", "8"], "go with a file"),
     "warps": ([COPY, *KNOWN, "--num-warps", "0"], "'0' is no whole number above 0"),
@@ -282,3 +283,17 @@ def test_progress_is_told_where_it_takes_long(capsys, monkeypatch):
     with work._progress(5) as step:
         step(1)
     assert capsys.readouterr().err == ""
+
+
+def test_configurations_of_an_autotuned_kernel_are_said_to_be_left_out(capsys, tmp_path):
+    text = SAMPLES.read_text(encoding="utf-8").replace(
+        "@triton.jit\ndef masked_copy",
+        "@triton.autotune([triton.Config({}, num_warps=8)], key=[])\n@triton.jit\ndef masked_copy",
+    )
+    path = tmp_path / "tuned.py"
+    path.write_text(text, encoding="utf-8")
+    assert "autotune" in text
+    code, _, err = said(capsys, "audit", f"{path}:masked_copy", *KNOWN, "--arch", "sm_90")
+    assert code == 0, err
+    assert "masked_copy is autotuned; its configurations are not taken" in err
+    assert "autotuned" not in said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90")[2]
