@@ -45,7 +45,7 @@ NAMES = [
     ("matmul --dtype bf17", "unknown dtype 'bf17'; matmul has: fp64, fp32, tf32, fp16, bf16, fp8e4m3, int8"),
     ("matmul --dtype bf16,BF16", "unknown dtype 'BF16'; matmul has:"),
     ("matvec --dtype int8", "matvec has no dtype 'int8'; matvec has: fp64, fp32, fp16, bf16"),
-    ("elementwise --op nosuch", "unknown op 'nosuch'; there are: copy, add, mul, relu,"),
+    ("elementwise --op nosuch", "unknown op 'nosuch'; there are: copy, add, mul, triad, relu,"),
     ("matmul --provider nosuch", "unknown provider 'nosuch' for matmul; there are: torch, torch-compile"),
     ("matmul --provider ,", "--provider is empty; name at least one"),
     ("matmul --provider torch,triton-v99", "unknown provider 'triton-v99' for matmul; there are: torch,"),
@@ -133,7 +133,7 @@ def test_an_empty_path_is_a_variable_that_was_not_set(capsys, runs, option):
         "elementwise --op relu --shape 999999999999999999",
         "elementwise --op relu --size 900000000GB",
         "reduction --op dot --shape 999999999999999999",
-        "matvec --shape 99999999x99999999",
+        "matvec --op matvec --shape 99999999x99999999",
     ],
 )
 @pytest.mark.usefixtures("measures_nothing")
