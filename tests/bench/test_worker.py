@@ -106,9 +106,9 @@ def test_a_traceback_is_kept_from_the_users_file_on(workers, crashes):
 def test_leaked_memory_goes_with_its_process(workers, crashes):
     measure(workers, f"{crashes}:prints")
     before = available_memory_bytes()
-    record = measure(workers, f"{crashes}:leaks")  # 8 x 64 MiB
-    assert record.status == "ok"
-    assert soon(lambda: before - available_memory_bytes() < 2**28)
+    for _ in range(4):  # so that what they would leave together stands out among what else runs on the machine
+        assert measure(workers, f"{crashes}:leaks").status == "ok"  # 8 x 64 MiB
+    assert soon(lambda: before - available_memory_bytes() < 2**30)
 
 
 def test_threads_and_children_that_a_function_leaves_end_with_its_row(workers, crashes):
