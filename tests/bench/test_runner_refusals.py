@@ -1,0 +1,140 @@
+"""What a run refuses before anything is allocated: a dtype that a device lacks, a shape, too much memory."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.elementwise import OPS as ELEMENTWISE
+from bench.harness.device import Device
+from bench.harness.op import Case
+from bench.harness.runner import CPU_DTYPES, Settings, has_dtype, in_gb, plan
+from bench.matmul import OPS as MATMUL
+from results.record import Record
+from results.runfile import encode_line
+
+MATMUL_OP = MATMUL[0]
+ADD = next(op for op in ELEMENTWISE if op.name == "add")
+CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**12, memory_bytes=2**30)
+GPU = Device(
+    type="cuda",
+    torch_name="cuda:0",
+    slug="gpu",
+    name="NVIDIA Test",
+    cache_bytes=2**20,
+    memory_bytes=2**30,
+    compute_capability="9.0",
+)
+CASE = Case("add", "fp32", {"n": 4096})
+
+
+def matmul_case(m, n, k, dtype="bf16", layout="nn", batch=1):
+    return Case("matmul", dtype, {"m": m, "n": n, "k": k}, {"layout": layout, "batch": batch})
+
+
+# From which compute capability on NVIDIA GPUs multiply in a dtype: Volta 7.0, Ampere 8.0, Ada 8.9, Hopper 9.0,
+# Blackwell 10.0.
+ALWAYS = {"fp64", "fp32", "fp16"}
+AMPERE = ALWAYS | {"tf32", "bf16", "int8"}
+ADA = AMPERE | {"fp8e4m3", "fp8e5m2"}
+DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8e4m3", "fp8e5m2", "int8")
+
+
+@pytest.mark.parametrize(
+    ("capability", "has"),
+    [
+        ("5.2", {"fp64", "fp32"}),
+        ("7.0", ALWAYS),
+        ("7.5", ALWAYS | {"int8"}),
+        ("8.0", AMPERE),
+        ("8.6", AMPERE),
+        ("8.9", ADA),
+        ("9.0", ADA),
+        ("10.0", ADA),
+        ("12.1", ADA),
+    ],
+)
+def test_the_dtypes_of_a_gpu_follow_its_compute_capability(capability, has):
+    device = replace(GPU, compute_capability=capability)
+    assert {dtype for dtype in DTYPES if has_dtype(device, dtype)} == has
+
+
+def test_a_cpu_has_no_tf32_and_no_fp8():
+    assert {dtype for dtype in DTYPES if has_dtype(CPU, dtype)} == set(CPU_DTYPES) == AMPERE - {"tf32"}
+
+
+@pytest.mark.parametrize("device", [replace(GPU, type="rocm", compute_capability="9.4")])
+def test_an_amd_gpu_is_asked_itself(device):
+    assert all(has_dtype(device, dtype) for dtype in DTYPES)
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Let every device have 141 GB free."""
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 141_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("case", "device", "reason"),
+    [
+        (matmul_case(64, 64, 64, "fp8e4m3", "nt"), CPU, "a CPU has no fp8e4m3 arithmetic"),
+        (matmul_case(64, 64, 64, "tf32"), CPU, "a CPU has no tf32 arithmetic"),
+        (matmul_case(64, 64, 64), replace(GPU, compute_capability="7.0"), "NVIDIA Test has no bf16 arithmetic"),
+        (matmul_case(64, 64, 64, "fp8e4m3"), GPU, "fp8e4m3 tensor cores take layout nt only; use --layout nt"),
+        (matmul_case(64, 40, 64, "fp8e4m3", "nt"), GPU, "fp8e4m3 needs n and k that are multiples of 16"),
+        (matmul_case(64, 64, 36, "int8"), GPU, "int8 needs n and k that are multiples of 8"),
+        (matmul_case(16, 64, 64, "int8"), GPU, "int8 needs m above 16 in torch"),
+        (matmul_case(64, 64, 64, "int8", batch=2), CPU, "int8 has no batched product in torch; use --batch 1"),
+    ],
+)
+def test_what_a_device_cannot_do_is_refused_with_the_reason(free, case, device, reason):
+    rows = plan([(MATMUL_OP, case)], ["torch", "torch-compile"], device, Settings())
+    assert [(row.provider, row.refused.status, row.refused.reason) for row in rows] == [
+        ("torch", "skipped", reason),
+        ("torch-compile", "skipped", reason),
+    ]
+
+
+def test_memory_is_estimated_before_anything_is_allocated(free):
+    # 150 000 x 150 000 in bf16 is 45 GB a matrix; three of them, twice, and the random pool.
+    rows = plan([(MATMUL_OP, matmul_case(150_000, 150_000, 150_000))], ["torch"], CPU, Settings())
+    assert rows[0].refused.reason == "needs 270 GB, the device has 141 GB free"
+
+
+def test_what_fits_is_not_refused(free):
+    cases = [(MATMUL_OP, matmul_case(64, 64, 64, dtype)) for dtype in CPU_DTYPES]
+    assert [row.refused for row in plan(cases, ["torch"], CPU, Settings())] == [None] * len(CPU_DTYPES)
+
+
+@pytest.mark.parametrize("extent", [10**5, 10**12, 10**18 - 1])
+def test_a_refusal_of_any_size_can_be_kept_and_read_back(free, extent):
+    row = plan([(MATMUL_OP, matmul_case(extent, extent, extent, batch=10**9 - 1))], ["torch"], CPU, Settings())[0]
+    assert "the device has 141 GB free" in row.refused.reason
+    assert len(row.refused.reason) < 80
+    assert Record.from_dict(row.refused.to_dict()) == row.refused
+    assert encode_line(row.refused)
+
+
+def test_rows_come_case_by_case_with_all_providers(free):
+    cases = [(ADD, CASE), (ADD, replace(CASE, dtype="bf16"))]
+    rows = plan(cases, ["a", "b"], CPU, Settings())
+    assert [(row.case.dtype, row.provider) for row in rows] == [
+        ("fp32", "a"),
+        ("fp32", "b"),
+        ("bf16", "a"),
+        ("bf16", "b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 GB"),
+        (24_500_000, "0.0245 GB"),
+        (1_500_000_000, "1.5 GB"),
+        (412_300_000_000, "412 GB"),
+        (1_234_000_000_000, "1,234 GB"),
+        (10**27, "1.00e+18 GB"),
+    ],
+)
+def test_sizes_in_messages(size_bytes, text):
+    assert in_gb(size_bytes) == text
