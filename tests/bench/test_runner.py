@@ -365,12 +365,12 @@ def test_once_the_budget_is_spent_nothing_is_started(providers, never_timed):
     assert called == []
 
 
-# ---- flags ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_refused_row_is_not_run(providers, never_timed):
     row = plan([(MATMUL_OP, matmul_case(64, 64, 64, "tf32"))], ["right"], CPU, Settings())[0]
     assert Runner("matmul", CPU, Settings()).measure(row) is row.refused
+
+
+# ---- flags ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_row_carries_what_was_seen_meanwhile(providers):
