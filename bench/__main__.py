@@ -12,6 +12,7 @@ from bench.harness import calibrate_command, compare, doctor, suite
 from bench.harness.arguments import Parser, UsageError
 from bench.harness.cli import guarded
 from bench.harness.op import Op, Option
+from bench.harness.scenario import Scenario
 from bench.harness.table import OutputError, console_of, print_out
 
 EPILOG = """\
@@ -23,11 +24,21 @@ Each family is a command of its own, with its own --help:
 def families() -> dict[str, tuple[Op, ...]]:
     """Return the ops of every family: each public file of this package that has `OPS`."""
     found = {}
-    for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
+    for path in _public_files():
         ops = getattr(importlib.import_module(f"bench.{path.stem}"), "OPS", ())
         if ops:
             found[path.stem] = ops
     return found
+
+
+def scenarios() -> dict[str, Scenario]:
+    """Return the commands whose rows are no ops: each public file of this package that has `SCENARIO`."""
+    modules = {path.stem: importlib.import_module(f"bench.{path.stem}") for path in _public_files()}
+    return {name: module.SCENARIO for name, module in modules.items() if hasattr(module, "SCENARIO")}
+
+
+def _public_files() -> list[Path]:
+    return sorted(Path(__file__).parent.glob("[a-z]*.py"))
 
 
 def options_of(families: Mapping[str, tuple[Op, ...]]) -> list[Option]:
@@ -38,7 +49,7 @@ def options_of(families: Mapping[str, tuple[Op, ...]]) -> list[Option]:
 
 
 def print_list(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    """Print every op with its command, formula and dtypes.
+    """Print every op and every scenario with its command, formula and dtypes.
 
     Raises:
         OutputError: stdout cannot be written.
@@ -55,6 +66,9 @@ def print_list(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]],
         names = ", ".join(provider_names(family))
         for op in ops:
             table.add_row(f"bench.{family}", op.name, op.formula, "x".join(op.axes), ", ".join(op.dtypes), names)
+    for name, scenario in scenarios().items():
+        words = ", ".join(scenario.dtypes), ", ".join(scenario.providers)
+        table.add_row(f"bench.{name}", scenario.name, scenario.formula, scenario.axes, *words)
     if sys.stdout is None:
         raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
     console = console_of(sys.stdout)

@@ -132,14 +132,10 @@ def add_list(group: Any, name: str, text: str) -> None:
 
 
 def add_how(group: Any) -> None:
-    """Add the options that say how to measure, the same for all commands."""
-    seconds = number(1e-3, MAX_BUDGET_S, "a number of seconds from 0.001 to 1e9")
-    whole = number(0, MAX_SEED, "a whole number from 0 to 2^63 - 1", int)
-    group.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
-    group.add_argument("--gpu", metavar="SLUG", help="entry of `python -m roofline gpus` to judge by, not to run on")
+    """Add the options that say how to measure, the same for all ops."""
+    add_machine(group)
     group.add_argument("--fill", choices=FILLS, default="uniform", help="inputs (default: uniform in [-1, 1])")
     group.add_argument("--cache", choices=CACHE_STATES[:2], default="cold", help="state of the caches (default: cold)")
-    group.add_argument("--budget", metavar="SECONDS", type=seconds, help="time for the whole run (default: no limit)")
     group.add_argument(
         "--timeout",
         metavar="SECONDS",
@@ -147,10 +143,19 @@ def add_how(group: Any) -> None:
         default=DEFAULT_TIMEOUT_S,
         help=f"longest that a function of your own may take for a row (default: {DEFAULT_TIMEOUT_S:g})",
     )
-    group.add_argument("--seed", type=whole, default=0, help="of the inputs (default: 0)")
     group.add_argument(
         "--fill-sensitivity", action="store_true", help="measure with zeros too, and say what data costs"
     )
+
+
+def add_machine(group: Any) -> None:
+    """Add the options that name the device, its roofs and the time to take, the same for all commands."""
+    seconds = number(1e-3, MAX_BUDGET_S, "a number of seconds from 0.001 to 1e9")
+    whole = number(0, MAX_SEED, "a whole number from 0 to 2^63 - 1", int)
+    group.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
+    group.add_argument("--gpu", metavar="SLUG", help="entry of `python -m roofline gpus` to judge by, not to run on")
+    group.add_argument("--budget", metavar="SECONDS", type=seconds, help="time for the whole run (default: no limit)")
+    group.add_argument("--seed", type=whole, default=0, help="of the inputs (default: 0)")
     group.add_argument("--recalibrate", action="store_true", help="measure the roofs of this machine anew")
 
 

@@ -188,7 +188,16 @@ def refuse_if_none_can_run(rows: Sequence[Row]) -> None:
         UsageError: with the reason of the first row.
     """
     reasons = [f"{row.op.name} {row.case.dtype} {row.case.name}: {row.refused.reason}" for row in rows if row.refused]
-    if len(reasons) == len(rows):
+    refuse_all(reasons, len(rows))
+
+
+def refuse_all(reasons: Sequence[str], rows: int) -> None:
+    """Refuse a run whose rows all have a reason not to be measured.
+
+    Raises:
+        UsageError: with the first reason, and how many others there are.
+    """
+    if len(reasons) == rows:
         others = len(dict.fromkeys(reasons)) - 1
         raise UsageError(reasons[0] + (f" (and {others} more)" if others else ""))
 

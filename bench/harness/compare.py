@@ -307,12 +307,10 @@ def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Sessio
         raise UsageError(str(error)) from None
     with Progress(args.quiet) as progress:
         session.use_threads(plan.device)
-        rows = [
-            (one.family, row)
-            for one in plan.cases
-            for row in planned_rows([(one.op, one.case)], list(plan.providers[:1]), plan.device, plan.settings)
-        ]
-        ceilings = session.calibrated(args, rows, plan.device, ceilings, progress)
+        rows = planned_rows(
+            [(one.op, one.case) for one in plan.cases], list(plan.providers[:1]), plan.device, plan.settings
+        )
+        ceilings = session.calibrated(args, session.dtypes_of(rows), plan.device, ceilings, progress)
         environment = session.stamp("bench", plan.device, ceilings, plan.settings, argv)
         if not args.no_save:
             kept.writer = RunWriter.create(environment, "compare", args.output)

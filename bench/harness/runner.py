@@ -216,7 +216,7 @@ class Runner:
                 return replace(blank, reason="out of memory")
             return self._failed(row, blank, error)
         finally:
-            self._release()
+            release(self._device)
 
     def _measure(self, row: Row, blank: Record, provider: Provider) -> Record:
         """Return the record of a row that can run: verify, time, verify again."""
@@ -336,12 +336,13 @@ class Runner:
             f"--budget {max(1, round(spent_s + case_s * 1.5))} would allow it"
         )
 
-    def _release(self) -> None:
-        """Give back what the row's tensors held, so that the next row finds what is really free."""
-        if self._device.is_gpu:
-            import torch
 
-            torch.cuda.empty_cache()
+def release(device: Device) -> None:
+    """Give back what a row's tensors held, so that the next row finds what is really free."""
+    if device.is_gpu:
+        import torch
+
+        torch.cuda.empty_cache()
 
 
 def restored_settings(restored: tuple[str, ...]) -> tuple[Flag, ...]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from bench.harness.arguments import UsageError
 from bench.harness.interrupt import INTERRUPTED
-from bench.harness.table import Progress, describe, print_path, print_run
+from bench.harness.table import Progress, Render, describe, print_path, print_run
 from bench.harness.user_kernel import is_user_kernel
 from bench.harness.worker import Job, Workers
 from results.record import Environment, Record
@@ -41,7 +41,7 @@ class Run:
     device: Device
     settings: Settings
     rows: Sequence[FamilyRow]
-    """Each row with the family whose kernel versions it may use."""
+    """Each row with the family whose kernel versions it may use; none where the rows are no ops."""
     started: float
     """Reading of `time.perf_counter` that the budget counts from."""
     argv: Sequence[str] | None = None
@@ -65,7 +65,41 @@ class Session:
 
 
 def execute(run: Run) -> int:
-    """Measure what is planned and return the exit code.
+    """Measure the ops that are planned and return the exit code.
+
+    Raises:
+        UsageError: the GPU named does not fit the device, or a user's function cannot be used.
+        OutputError: stdout cannot be written.
+    """
+    with Workers(run.args.timeout) as workers:
+        return conduct(
+            run,
+            dtypes_of([row for _, row in run.rows]),
+            lambda session, progress, ceilings: measure_all(run, session, progress, ceilings, workers),
+            prepare=lambda progress: check_user_kernels(run, workers, progress),
+        )
+
+
+def dtypes_of(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return the dtypes of the rows that can run, each once."""
+    return tuple(dict.fromkeys(row.case.dtype for row in rows if not row.refused))
+
+
+def conduct(
+    run: Run,
+    dtypes: Sequence[str],
+    measure: Callable[[Session, Progress, Ceilings], None],
+    prepare: Callable[[Progress], None] = lambda progress: None,
+    render: Render | None = None,
+) -> int:
+    """Go through a run from the ceilings to the last line, whatever its rows are, and return the exit code.
+
+    Args:
+        run: what was asked for.
+        dtypes: whose peaks are needed, measured first where they are not known.
+        measure: takes row after row and keeps each record in the session; may be interrupted.
+        prepare: finds what cannot be, before anything is measured.
+        render: prints the table; by default that of ops.
 
     Raises:
         UsageError: the GPU named does not fit the device.
@@ -79,16 +113,16 @@ def execute(run: Run) -> int:
         ceilings = ceilings_of(run.device, args.gpu)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    with Progress(args.quiet) as progress, Workers(args.timeout) as workers:
-        check_user_kernels(run, workers, progress)
+    with Progress(args.quiet) as progress:
+        prepare(progress)
         use_threads(run.device)
-        ceilings = calibrated(args, run.rows, run.device, ceilings, progress)
+        ceilings = calibrated(args, dtypes, run.device, ceilings, progress)
         environment = stamp(run.command, run.device, ceilings, run.settings, run.argv)
         if not args.no_save:
             session.writer = RunWriter.create(environment, run.name, args.output)
         began = time.perf_counter()
         try:
-            measure_all(run, session, progress, ceilings, workers)
+            measure(session, progress, ceilings)
         except KeyboardInterrupt:
             interrupted = True
         if session.records:
@@ -97,7 +131,7 @@ def execute(run: Run) -> int:
             progress.note("interrupted: what was finished is kept")
     if run.always_draw and args.plot is None and session.writer is not None:
         args.plot = session.writer.path.with_suffix(".png")
-    show(args, environment, session)
+    show(args, environment, session, render)
     if interrupted:
         return INTERRUPTED
     return WRONG_RESULT if any(record.status in ("invalid", "failed") for record in session.records) else OK
@@ -112,14 +146,13 @@ def use_threads(device: Device) -> None:
 
 
 def calibrated(
-    args: argparse.Namespace, rows: Sequence[FamilyRow], device: Device, ceilings: Ceilings, progress: Progress
+    args: argparse.Namespace, dtypes: Sequence[str], device: Device, ceilings: Ceilings, progress: Progress
 ) -> Ceilings:
-    """Return the ceilings with what has to be measured on this machine."""
+    """Return the ceilings with what has to be measured on this machine, the peaks of `dtypes` among them."""
     from bench.harness.calibrate import MeasuredCeilings
     from bench.matmul import OPS as MATMUL
     from results.store import runs_directory
 
-    dtypes = dict.fromkeys(row.case.dtype for _, row in rows if not row.refused)
     measured = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
     return measured.complete(ceilings, dtypes, MATMUL[0], again=args.recalibrate)
 
@@ -227,7 +260,7 @@ def fills_of(fill: str, is_sensitivity_asked: bool) -> tuple[str, ...]:
     return fill, "uniform" if fill == "zeros" else "zeros"
 
 
-def show(args: argparse.Namespace, environment: Environment, session: Session) -> None:
+def show(args: argparse.Namespace, environment: Environment, session: Session, render: Render | None = None) -> None:
     """Print what was measured, draw it where that was asked for, and say where it is kept.
 
     Raises:
@@ -237,7 +270,7 @@ def show(args: argparse.Namespace, environment: Environment, session: Session) -
     from roofline.plot import plot_run
 
     saved = session.writer.path if session.writer else None
-    print_run(environment, session.records, args.format, args.baseline, saved)
+    print_run(environment, session.records, args.format, getattr(args, "baseline", None), saved, render)
     if args.plot is not None:
         plot_run(environment, session.records, args.plot)
         print_path("plot", args.plot, args.format)

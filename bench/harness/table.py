@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,9 @@ from results.table import WIDE, format_time, printable, render_table
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+Render = Callable[[Environment, Sequence[Record], "Console"], None]
+"""Prints a run as a table for people."""
 
 
 class OutputError(RuntimeError):
@@ -160,14 +163,23 @@ def print_run(
     output_format: str,
     baseline: str | None = None,
     saved: Path | None = None,
+    render: Render | None = None,
 ) -> None:
     """Print a finished or interrupted run to stdout in the format asked for, and where it was saved.
+
+    Args:
+        environment: of the run.
+        records: what was measured.
+        output_format: `table`, or a format of `results.export.render`.
+        baseline: provider that a table sets the others against.
+        saved: where the run is kept.
+        render: prints the table in place of that of ops.
 
     Raises:
         OutputError: stdout cannot be written.
     """
     try:
-        print_out(run_text(environment, records, output_format, baseline))
+        print_out(run_text(environment, records, output_format, baseline, render))
         if saved is not None:
             print_path("saved", saved, output_format)
     except OSError as error:
@@ -176,16 +188,20 @@ def print_run(
 
 
 def run_text(
-    environment: Environment, records: Sequence[Record], output_format: str, baseline: str | None = None
+    environment: Environment,
+    records: Sequence[Record],
+    output_format: str,
+    baseline: str | None = None,
+    render: Render | None = None,
 ) -> str:
     """Return a run in the format asked for; a table is as wide as stdout is, and colored where that is a terminal."""
     if output_format != "table":
-        from results.export import render
+        from results import export
 
-        return render(environment, records, output_format)
+        return export.render(environment, records, output_format)
     console = console_of(sys.stdout)
     with console.capture() as captured:  # printing at once, rich would end the process when the reader is gone
-        render_table(environment, records, console)
+        (render or render_table)(environment, records, console)
         for line in baseline_lines(records, baseline) + fill_lines(records):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     return captured.get()
