@@ -1,0 +1,95 @@
+"""Training FLOPs against torch's own counter on forward and backward passes of the real architectures.
+
+`FlopCounterMode` counts products of matrices (mm, addmm, bmm), whatever asked for them. It knows nothing of the grouped
+products of experts and counts nothing for CPU flash attention, so attention and experts run in their plain forms here;
+what it leaves out otherwise is one of the tests.
+"""
+
+import pytest
+import torch
+import transformers
+from test_accounting_parameters import VARIED
+from torch.utils.checkpoint import set_checkpoint_early_stop
+from torch.utils.flop_counter import FlopCounterMode
+
+from roofline.accounting.config_file import read_config
+from roofline.accounting.flops import train_flops
+
+SEQUENCE, BATCH = 24, 2
+REAL = {name: values for name, values in VARIED.items() if values["model_type"] != "nanogpt"}
+"""transformers has no model of nanoGPT's kind."""
+
+
+def real_model(values, attention="eager", experts="eager"):
+    values = dict(values)
+    config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    if hasattr(config, "num_experts_per_tok"):
+        config._experts_implementation = experts
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention).train()
+
+
+def counted(model):
+    """Return the FLOPs that torch counts forward, and forward and backward together."""
+    ids = torch.randint(1, 1000, (BATCH, SEQUENCE))
+    with FlopCounterMode(display=False) as counter:
+        loss = model(input_ids=ids, use_cache=False).logits.float().square().mean()
+        forward = counter.get_total_flops()
+        loss.backward()
+    return forward, counter.get_total_flops()
+
+
+def predicted(values, recompute="none"):
+    config = read_config(values, "config.json")
+    return train_flops(config, SEQUENCE, BATCH, "gemm-full", recompute=recompute, is_flash=False)
+
+
+@pytest.mark.parametrize("values", REAL.values(), ids=REAL)
+def test_every_product_is_counted_and_no_other(values):
+    count = predicted(values)
+    assert counted(real_model(values)) == (sum(count.forward.values()), count.model_flops)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "gemma2"])
+def test_full_recomputation_runs_every_layer_once_more(name):
+    model = real_model(VARIED[name])
+    model.activation_checkpointing_enable({"use_reentrant": False})
+    count = predicted(VARIED[name], "full")
+    with set_checkpoint_early_stop(False):
+        assert counted(model)[1] == count.hardware_flops > count.model_flops
+
+
+def test_torch_stops_recomputing_at_the_last_tensor_that_it_needs():
+    """Nothing behind the down projection of a Llama layer is kept, so torch does not compute it again."""
+    model = real_model(VARIED["llama"])
+    model.activation_checkpointing_enable({"use_reentrant": False})
+    count, config = predicted(VARIED["llama"], "full"), model.config
+    down = 2 * BATCH * SEQUENCE * config.num_hidden_layers * config.hidden_size * config.intermediate_size
+    assert counted(model)[1] == count.hardware_flops - down
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_frozen_weights_need_no_gradients_of_their_own(name):
+    """Only the embedding is trained: every product still hands its gradient down to it."""
+    model = real_model(VARIED[name] | {"tie_word_embeddings": False})
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter is model.get_input_embeddings().weight)
+    config = read_config(VARIED[name] | {"tie_word_embeddings": False}, "config.json")
+    count = train_flops(config, SEQUENCE, BATCH, "gemm-full", is_flash=False, is_frozen=True)
+    assert counted(model)[1] == count.model_flops
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "part"),
+    [
+        ("llama", {"attention": "sdpa"}, "attention_core"),
+        ("mixtral", {"experts": "grouped_mm"}, "experts"),
+        ("deepseek_v3", {"experts": "grouped_mm"}, "experts"),
+    ],
+)
+def test_what_the_counter_leaves_out_has_a_name(name, how, part):
+    """On a CPU it counts nothing for scaled_dot_product_attention, and nothing for grouped products anywhere."""
+    count = predicted(VARIED[name])
+    forward, both = counted(real_model(VARIED[name], **how))
+    assert sum(count.forward.values()) - forward == count.forward[part]
+    assert count.model_flops - both == count.components[part]
