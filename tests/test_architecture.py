@@ -206,6 +206,9 @@ def test_importing_kernels_imports_nothing_else():
         ("roofline", ["gpus", "h100-sxm", "--format", "json"], '"slug": "h100-sxm"'),
         ("roofline", ["plot", "--gpu", "h100-sxm", "-o", "roof.png"], ""),
         ("roofline", ["--help"], "usage"),
+        ("roofline", ["notes"], "verdict"),
+        ("roofline", ["estimate", "params", "--model", "llama-3-8b"], "8,030,261,248"),
+        ("roofline", ["estimate", "chinchilla", "--gpu", "h100-sxm", "--gpus", "32", "--days", "14"], "tokens"),
     ],
 )
 def test_commands_of_the_ground_floors_import_no_torch(tmp_path, module, arguments, wanted):
