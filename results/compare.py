@@ -17,6 +17,7 @@ from results.compare_sides import (
     check_request,
     differences,
     labels_of,
+    source_words,
 )
 from results.comparison import FASTER, SLOWER, UNKNOWN, Comparison, verdict_of, with_holm
 from results.record import Environment
@@ -180,7 +181,7 @@ def _row(
         cycles_ratio=in_cycles,
         windows=(len(before), len(after)),
     )
-    reason = _reason(row, (before, after))
+    reason = _reason(row, (before, after)) + source_words(before[0], after[0], compared.verdict)
     return row if reason == compared.reason else replace(row, compared=replace(compared, reason=reason))
 
 

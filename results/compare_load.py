@@ -21,6 +21,7 @@ from results.runfile import RunFileError, scan_run
 NEEDED = (
     *("op", "provider", "dtype", "shape", "case", "status", "reason", "options", "flops", "bytes_read"),
     *("bytes_written", "samples_s", "method", "cache", "fill", "median_s", "ci95_s", "telemetry"),
+    *("source_sha256", "source_git"),
 )
 """Fields of a record that are looked at."""
 
@@ -58,6 +59,14 @@ class Measured(NamedTuple):
     sm_clock_hz: float | None
     samples: bytes
     """The samples as 64-bit floats, seconds; empty where none were kept."""
+    source_sha256: str | None = None
+    source_revision: str | None = None
+    """Revision of the repository of a user's kernel, see `revision_text`; None for kernels of ours, or not known."""
+
+    @property
+    def is_users(self) -> bool:
+        """Whether the provider is a user's own function: no name of ours has a colon."""
+        return ":" in self.provider
 
 
 @dataclass(frozen=True)
@@ -204,12 +213,14 @@ def _measured(values: dict[str, Any], data: Mapping[str, Any]) -> Measured:
     from array import array
 
     options, telemetry = values.get("options") or {}, values.get("telemetry") or {}
-    clock = telemetry.get("sm_clock_hz")
+    clock, git = telemetry.get("sm_clock_hz"), values.get("source_git")
     found = values | {
         "shape": _text(values["shape"]),
         "options": intern(_text(options)),
         "process": _process(options, telemetry, data),
         "sm_clock_hz": float(clock) if isinstance(clock, (int, float)) and 0 < clock < MAX_CLOCK_HZ else None,
+        "source_sha256": intern(values["source_sha256"]) if "source_sha256" in values else None,
+        "source_revision": revision_text(git) if git else None,
         "samples": array("d", values.get("samples_s", ())).tobytes(),
     }
     return Measured._make(map(found.get, Measured._fields))
@@ -225,6 +236,12 @@ def _process(*places: Mapping[str, Any]) -> str | None:
 def _text(values: Mapping[str, Any]) -> str:
     """Return names and values as one text that does not depend on their order, without the process."""
     return " ".join([f"{name}={values[name]}" for name in sorted(values) if name != PROCESS])
+
+
+def revision_text(git: Mapping[str, Any]) -> str | None:
+    """Return a git revision, ten digits, with `-dirty` where files were changed; None where it is not known."""
+    sha = git.get("sha")
+    return intern(f"{str(sha)[:10]}{'-dirty' if git.get('dirty') else ''}") if sha else None
 
 
 def windows(measured: Sequence[Measured]) -> list[Any]:

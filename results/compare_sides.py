@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from results.compare_load import Loaded, Measured
-from results.comparison import DEFAULT_MARGIN
+from results.compare_load import Loaded, Measured, revision_text
+from results.comparison import DEFAULT_MARGIN, FASTER, SLOWER
 from results.record import Environment
 from results.runfile import StoreError
 
@@ -22,7 +22,7 @@ VERSION = re.compile(r".*-v\d+(-.*)?|.+:.+")
 
 USUAL_BASELINE = "torch"
 
-SAME_MACHINE = ("clock_mode", "power_limit_w")
+SAME_MACHINE = ("clock_mode", "power_limit_w", "governor", "turbo")
 """Keys of the settings, the preflight or the device of a run that must agree where both runs tell them."""
 
 
@@ -57,17 +57,65 @@ def check_request(first: Loaded, second: Loaded, request: Request, is_one_run: b
     if request.baseline is not None and not request.by_provider:
         raise CompareError(f"--baseline {request.baseline} names a provider: add --by provider")
     if request.by == "git":
-        first_git, second_git = revision(first.environment), revision(second.environment)
+        first_git, second_git = revisions(first, second)
         if None in (first_git, second_git):
-            raise CompareError("--by git: a run does not tell its revision; leave --by away to compare run with run")
+            raise CompareError(
+                "--by git: a run does not tell its revision (a function whose file git does not hold has none); "
+                "leave --by away to compare run with run"
+            )
         if first_git == second_git and not request.force:
-            raise CompareError(f"--by git: both runs are of revision {first_git}; leave --by away to compare them")
+            changed = _changed_sources(first, second)
+            but = f", but {', '.join(changed)} changed: commit before measuring, or" if changed else ";"
+            raise CompareError(f"--by git: both runs are of revision {first_git}{but} leave --by away to compare them")
 
 
 def revision(environment: Environment) -> str | None:
-    """Return the git revision of a run, ten digits, with `-dirty` where files were changed; None where not known."""
-    sha = environment.git.get("sha")
-    return f"{str(sha)[:10]}{'-dirty' if environment.git.get('dirty') else ''}" if sha else None
+    """Return the git revision of the code that measured, see `revision_text`."""
+    return revision_text(environment.git)
+
+
+def revision_of(one: Measured, environment: Environment) -> str | None:
+    """Return the git revision of the kernel that a record measured: a user's own is not that of the measuring code."""
+    return one.source_revision if one.is_users else revision(environment)
+
+
+def revisions(first: Loaded, second: Loaded) -> tuple[str | None, str | None]:
+    """Return the revisions that tell two runs apart, None where they are not known.
+
+    Those of the users' kernels where there are any; those of the measuring code, which holds all other kernels, where
+    those of the users are alike or not known.
+    """
+    users = [dict.fromkeys(one.source_revision for one in run.measured if one.is_users) for run in (first, second)]
+    pairs = [tuple(None if None in names else " + ".join(map(str, names)) for names in users)] if all(users) else []
+    if all(any(not one.is_users for one in run.measured) for run in (first, second)):
+        pairs.append((revision(first.environment), revision(second.environment)))
+    told = [pair for pair in pairs if None not in pair]
+    different = [pair for pair in told if pair[0] != pair[1]]
+    before, after = (*different, *told, *pairs, (None, None))[0]
+    return before, after
+
+
+def _changed_sources(first: Loaded, second: Loaded) -> list[str]:
+    """Return the providers whose source is another one in the second run."""
+    before, after = ({one.provider: one.source_sha256 for one in run.measured} for run in (first, second))
+    return [name for name in before if None not in (known := (before[name], after.get(name))) and known[0] != known[1]]
+
+
+def source_words(before: Measured, after: Measured, verdict: str) -> str:
+    """Return what the hashes of a kernel's file add to the reason of a verdict, nothing where that is not worth a word.
+
+    Args:
+        before: a record of the baseline.
+        after: a record of the candidate.
+        verdict: of the two, by their times.
+    """
+    if before.provider != after.provider or None in (before.source_sha256, after.source_sha256):
+        return ""
+    revision = before.source_revision
+    is_one_revision = revision == after.source_revision
+    if before.source_sha256 != after.source_sha256:
+        return f"; its source file changed{f' at revision {revision}' if revision and is_one_revision else ''}"
+    return "; its source file is the same" if verdict in (FASTER, SLOWER) or not is_one_revision else ""
 
 
 def baseline_side(run: Loaded, request: Request) -> tuple[str | None, list[Measured]]:
@@ -110,9 +158,9 @@ def labels_of(first: Loaded, second: Loaded, request: Request, baseline: str | N
         if request.by == "version":
             others = [name for name in others if VERSION.fullmatch(name)]
         return baseline, others[0] if len(others) == 1 else f"{len(others)} providers"
-    revisions = revision(first.environment), revision(second.environment)
-    if request.by == "git" or (None not in revisions and revisions[0] != revisions[1]):
-        return str(revisions[0]), str(revisions[1])
+    before, after = revisions(first, second)
+    if request.by == "git" or (None not in (before, after) and before != after):
+        return str(before), str(after)
     return first.environment.run_id, second.environment.run_id
 
 

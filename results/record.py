@@ -82,9 +82,7 @@ class Environment:
         if schema is None or schema < 1:
             raise RecordError("'schema' is missing or below 1")
         if schema > SCHEMA:
-            raise RecordError(
-                f"schema {schema} is newer than {SCHEMA}, the newest this version reads: update Ridgepoint"
-            )
+            raise RecordError(f"schema {schema} is newer than {SCHEMA}, the newest that is read: update Ridgepoint")
         device = _read(data, "device", _mapping, required=True)
         for key in ("slug", "name", "type"):
             if not isinstance(device.get(key), str):
@@ -164,7 +162,9 @@ class Record:
     telemetry: dict[str, Any] = field(default_factory=dict)
     verified: dict[str, Any] = field(default_factory=dict)
     source_sha256: str | None = None
-    """Hash of the file of a kernel of this project, so that two versions of one name are told apart."""
+    """Hash of the kernel's file, ours or a user's, so that two versions of one name are told apart."""
+    source_git: dict[str, Any] | None = None
+    """`sha` and `dirty` of the repository that holds a user's kernel; None where none does, and for kernels of ours."""
     compiled: dict[str, Any] | None = None
     """Compiler options of a Triton kernel of this project, among them `enable_fp_fusion`; None where not known."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -172,10 +172,8 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of this record."""
-        values = _known(self)
-        if self.status == "ok" and not self.samples_s:
-            values["samples_s"] = None
-        return {"kind": "record"} | values | self.extra
+        without_samples = {"samples_s": None} if self.status == "ok" and not self.samples_s else {}
+        return {"kind": "record"} | _known(self) | without_samples | self.extra
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Record:
@@ -393,6 +391,7 @@ _FIELDS: dict[str, Any] = {
     "telemetry": _mapping,
     "verified": _mapping,
     "source_sha256": _text,
+    "source_git": _mapping,
     "compiled": _mapping,
 }
 """What each field of a record must be, in the order in which they are looked at."""

@@ -22,6 +22,10 @@ DEFAULT_CPU_CACHE_BYTES = 32 * MIB
 """Assumed last-level cache where sysfs does not tell: that of a common server core complex."""
 
 
+GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+"""Variables by which a process is bound to one repository. Source: git-rev-parse(1), `--local-env-vars`."""
+
+
 class NoDeviceError(RuntimeError):
     """The device that was asked for is not there; the message says what is."""
 
@@ -195,18 +199,39 @@ def host() -> dict[str, Any]:
 def git_state() -> dict[str, Any]:
     """Return revision and cleanness of the code that measures, None where this is no git checkout."""
     root = Path(__file__).resolve().parents[2]
+    status = _git(root, "status", "--porcelain")
+    return {"sha": _git(root, "rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
 
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=5, check=True
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip()
 
-    status = git("status", "--porcelain")
-    return {"sha": git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
+def file_git_state(file: Path) -> dict[str, Any] | None:
+    """Return `sha` and `dirty` of the repository that holds a file; None where none does, or where it ignores the file.
+
+    Dirty is what git itself calls so (`git describe --dirty`): files that it tracks were changed, or the file is not
+    among those. What else lies in the folder, such as the output of a measurement, changes no revision.
+    """
+    folder = file.parent
+    sha = _git(folder, "rev-parse", "HEAD")
+    if sha is None or _git(folder, "check-ignore", "--quiet", "--", file.name) is not None:
+        return None
+    status = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    is_tracked = _git(folder, "ls-files", "--error-unmatch", "--", file.name) is not None
+    return {"sha": sha, "dirty": None if status is None else bool(status) or not is_tracked}
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """Return what git answers in a folder, None where it fails; it reads and changes nothing, not even its index.
+
+    Variables that name a repository, as hooks set them, would make it answer for another one.
+    """
+    known = {name: value for name, value in os.environ.items() if name not in GIT_VARIABLES}
+    command = ["git", "--no-optional-locks", "--literal-pathspecs", "-c", "core.fsmonitor=false", *words]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=known, capture_output=True, text=True, errors="replace", timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def command_line(prog: str, arguments: Sequence[str] | None = None) -> list[str]:

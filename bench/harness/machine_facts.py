@@ -1,12 +1,14 @@
 """What kind of machine this is and who else is on it: the facts that a preflight page needs. Nothing is changed.
 
 Two JSON objects, `gpu_facts` and `host_facts`: SI base units, None for what could not be read, and `errors` with the
-reason by the same key (`nvml` where no GPU could be asked at all). The keys of `gpu_facts`:
+reason by the same key (`nvml` where no GPU could be asked at all). `modes` are the few of them that every run keeps.
+The keys of `gpu_facts`:
 
 - `driver`, text; `is_mig_slice`.
 - `power_limit_w` (enforced now, whoever set it), `power_limit_default_w`, `power_limit_min_w`, `power_limit_max_w`,
   `power_w`, `temperature_c`.
-- `sm_clock_hz`, `memory_clock_hz` now; `max_sm_clock_hz`, `max_memory_clock_hz`; `clock_events`.
+- `sm_clock_hz`, `memory_clock_hz` now; `max_sm_clock_hz`, `max_memory_clock_hz`; `clock_events`; `clock_mode`, see
+  `nvml.Gpu.clock_mode`.
 - `persistence`, `mig`, `ecc`, `confidential_compute`: on or off; `virtualization`: a word of `VIRTUALIZATION`.
 - `remapped_rows`: `correctable` and `uncorrectable` counts, `pending` (a reset is needed), `failed` (the memory is
   beyond repair); `recovery_action`: a word of `RECOVERY_ACTIONS`.
@@ -65,7 +67,7 @@ def gpu_facts(device: Device, own_pid: int | None = None, own_memory_bytes: int 
     Returns:
         The keys that this file's opening lists.
     """
-    gpu = nvml.open_gpu(device.uuid) if device.type == "cuda" else nvml.no_gpu("NotNvidia")
+    gpu = _opened(device)
     readings = _settings(gpu) | _health(gpu) | _users(gpu, own_pid or os.getpid(), own_memory_bytes)
     readings["is_mig_slice"] = gpu.handle.map(lambda _: gpu.is_slice)
     unreachable = gpu.handle.error or gpu.board.error
@@ -76,15 +78,15 @@ def gpu_facts(device: Device, own_pid: int | None = None, own_memory_bytes: int 
 def _settings(gpu: nvml.Gpu) -> dict[str, Reading]:
     """Return driver, limits, clocks and modes.
 
-    Source: nvml.h, `nvmlDeviceGetEnforcedPowerLimit`, `...PowerManagementDefaultLimit`,
-    `...PowerManagementLimitConstraints` (mW), `nvmlDeviceGetPersistenceMode`, `nvmlDeviceGetMigMode`,
+    Source: nvml.h, `nvmlDeviceGetPowerManagementLimitConstraints` (mW), `nvmlDeviceGetPersistenceMode`,
+    `nvmlDeviceGetMigMode`,
     `nvmlDeviceGetEccMode` (current, pending), `nvmlDeviceGetVirtualizationMode`, `nvmlSystemGetConfComputeState`.
     """
     limits = gpu.ask_board("nvmlDeviceGetPowerManagementLimitConstraints")
     return {
         "driver": gpu.driver,
-        "power_limit_w": gpu.power("nvmlDeviceGetEnforcedPowerLimit"),
-        "power_limit_default_w": gpu.power("nvmlDeviceGetPowerManagementDefaultLimit"),
+        "power_limit_w": gpu.power_limit_w(),
+        "power_limit_default_w": gpu.power_limit_default_w(),
         "power_limit_min_w": limits.map(lambda pair: pair[0]).number(1, nvml.MAX_POWER_MW, 1e-3),
         "power_limit_max_w": limits.map(lambda pair: pair[1]).number(1, nvml.MAX_POWER_MW, 1e-3),
         "power_w": gpu.power_w(),
@@ -93,6 +95,7 @@ def _settings(gpu: nvml.Gpu) -> dict[str, Reading]:
         "memory_clock_hz": gpu.memory_clock_hz(),
         "max_sm_clock_hz": gpu.max_sm_clock_hz(),
         "max_memory_clock_hz": gpu.max_memory_clock_hz(),
+        "clock_mode": gpu.clock_mode(),
         "clock_events": gpu.clock_events().map(list),
         "persistence": _switch(gpu.ask_board("nvmlDeviceGetPersistenceMode")),
         "mig": _switch(gpu.ask_board("nvmlDeviceGetMigMode").map(lambda pair: pair[0])),
@@ -176,6 +179,32 @@ def _switch(state: Reading) -> Reading:
 def _word(number: Reading, words: dict[int, str]) -> Reading:
     """Return the word for a number; one that is too new to have a word stays a number in text."""
     return number.number(0, 2**31).map(lambda found: words.get(int(found), f"unknown-{found}"))
+
+
+def modes(device: Device, root: Path = ROOT) -> dict[str, Any]:
+    """Return the settings that make two runs on one machine incomparable where they differ; None where not known.
+
+    Args:
+        device: the device under test; a GPU is best asked when it has just worked, see `nvml.Gpu.clock_mode`.
+        root: folder below which Linux shows its state.
+
+    Returns:
+        `clock_mode`, `power_limit_w` and `power_limit_default_w` of a GPU; `governor` and `turbo` of a CPU.
+    """
+    if not device.is_gpu:
+        return reading.values({"governor": host_load.governor(root), "turbo": host_load.turbo(root)})
+    gpu = _opened(device)
+    return reading.values(
+        {
+            "clock_mode": gpu.clock_mode(),
+            "power_limit_w": gpu.power_limit_w(),
+            "power_limit_default_w": gpu.power_limit_default_w(),
+        }
+    )
+
+
+def _opened(device: Device) -> nvml.Gpu:
+    return nvml.open_gpu(device.uuid) if device.type == "cuda" else nvml.no_gpu("NotNvidia")
 
 
 def host_facts(root: Path = ROOT) -> dict[str, Any]:

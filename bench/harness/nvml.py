@@ -249,6 +249,37 @@ class Gpu:
         functions = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
         return self.ask_board(*functions).number(0, MAX_COUNTER).map(clock_event_words)
 
+    def clock_mode(self) -> Reading:
+        """Return how the clock of the SMs is set: `default`, `applications 1410 MHz`, or `locked 1410 MHz`.
+
+        NVML tells applications clocks, but no locked ones: these show by the event `applications_clocks` while the GPU
+        works, at the clock of that moment. An idle GPU has no such event, and its mode is not known.
+
+        Source: `nvmlDeviceGetApplicationsClock` and `nvmlDeviceGetDefaultApplicationsClock`, `NVML_CLOCK_SM` (1), in
+        MHz, deprecated in CUDA 13: where they are gone, the event alone tells. With the default as the target, GPUs
+        from Pascal on boost as far as power and heat allow (nvml.h, on putting applications clocks back to it).
+        """
+        target = self._clock("nvmlDeviceGetApplicationsClock", 1)
+        usual = self._clock("nvmlDeviceGetDefaultApplicationsClock", 1)
+        if target.error is None and usual.error is None and target != usual:
+            return Reading(f"applications {target.value / 1e6:.0f} MHz")
+        events, clock = self.clock_events(), self.sm_clock_hz()
+        if events.error is not None:
+            return events
+        if "gpu_idle" in events.value:
+            return failed("GpuIdle")
+        if "applications_clocks" not in events.value:
+            return Reading("default")
+        return clock.map(lambda clock_hz: f"locked {clock_hz / 1e6:.0f} MHz")
+
+    def power_limit_w(self) -> Reading:
+        """Return the power limit that holds now, W, whoever set it. Source: `nvmlDeviceGetEnforcedPowerLimit`."""
+        return self.power("nvmlDeviceGetEnforcedPowerLimit")
+
+    def power_limit_default_w(self) -> Reading:
+        """Return the power limit that the GPU starts with, W. Source: `nvmlDeviceGetPowerManagementDefaultLimit`."""
+        return self.power("nvmlDeviceGetPowerManagementDefaultLimit")
+
     def throttle_s(self) -> dict[str, Reading]:
         """Return for each cause how long it has held the clocks down since the driver was loaded, s, from one call.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from bench.harness.arguments import UsageError
 from bench.harness.interrupt import INTERRUPTED
 from bench.harness.table import Progress, Render, describe, print_path, print_run
-from bench.harness.user_kernel import is_user_kernel
+from bench.harness.user_kernel import is_user_kernel, with_revision
 from bench.harness.worker import Job, Workers
 from results.record import Environment, Record
 
@@ -59,6 +59,7 @@ class Session:
 
     def keep(self, record: Record) -> None:
         """Take a finished record, on disk first."""
+        record = with_revision(record)
         if self.writer is not None:
             self.writer.append(record)
         self.records.append(record)
@@ -162,19 +163,21 @@ def stamp(
 ) -> Environment:
     """Return the environment of this run; `argv` None stands for the arguments of the process."""
     from bench.harness import device as machine
+    from bench.harness.machine_facts import modes
     from results.store import new_run_id
 
+    costs = preflight(device, ceilings)  # before the modes: an idle GPU does not tell how its clocks are set
     return Environment(
         run_id=new_run_id(),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=tuple(machine.command_line(command, argv)),
-        device=device.to_dict(),
+        device=device.to_dict() | modes(device),
         host=machine.host(),
         versions=machine.versions(),
         git=machine.git_state(),
         hardware=ceilings.to_dict(),
         settings=asdict(settings),
-        preflight=preflight(device, ceilings),
+        preflight=costs,
     )
 
 

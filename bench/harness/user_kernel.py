@@ -8,13 +8,14 @@ A path with a comma or a second colon cannot be written: the comma parts provide
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bench.harness.op import Op
+    from results.record import Record
 
 MOST_LISTED = 12
 """Names that a message lists at most."""
@@ -72,6 +74,29 @@ class Loaded:
 def is_user_kernel(name: str) -> bool:
     """Return whether a provider's name is that of a user's function: no name of ours has a colon."""
     return ":" in name
+
+
+def with_revision(record: Record) -> Record:
+    """Return a record with the git revision of the user's file that it measured; one of another provider as it is.
+
+    A text that has changed since it was measured is no longer the one that git sees: the revision is dirty.
+    """
+    if not is_user_kernel(record.provider):
+        return record
+    try:
+        source = find(record.provider)
+    except UserKernelError:  # the file is gone, or no Python any more
+        return record
+    return replace(record, source_git=_git_of_text(source, record.source_sha256))
+
+
+@functools.cache
+def _git_of_text(source: Source, sha256: str | None) -> dict[str, Any] | None:
+    """Return the state of the repository as it was when a text was first seen: the same for all rows of a run."""
+    from bench.harness.device import file_git_state
+
+    git = None if source.file is None else file_git_state(source.file)
+    return git | {"dirty": True} if git and source.sha256() != sha256 else git
 
 
 def is_module_name(place: str) -> bool:

@@ -7,7 +7,11 @@ import nvml_replay
 import pytest
 from test_telemetry import CPU, H100
 
-from bench.harness.machine_facts import gpu_facts, host_facts
+from bench.harness import session
+from bench.harness.machine_facts import gpu_facts, host_facts, modes
+from bench.harness.runner import Settings
+from results.compare_sides import CompareError, differences
+from roofline.ceilings import Ceilings
 
 
 @pytest.fixture
@@ -35,6 +39,7 @@ def test_bare_metal_tells_everything(replay):
         "memory_clock_hz": 2619e6,
         "max_sm_clock_hz": 1980e6,
         "max_memory_clock_hz": 2619e6,
+        "clock_mode": "default",
         "clock_events": [],
         "persistence": True,
         "mig": False,
@@ -141,6 +146,7 @@ def test_answers_that_are_none_are_missing(replay):
         "max_sm_clock_hz": 1980e6,
         "max_memory_clock_hz": 2619e6,
         "virtualization": "unknown-99",
+        "clock_mode": "default",
         "clock_events": ["0x800"],
         "confidential_compute": False,
     }
@@ -158,6 +164,109 @@ def test_every_machine_gives_the_same_keys_in_json(replay, name):
         assert set(facts) == set(gpu_facts(CPU))
         for key, value in facts.items():
             assert value is not None or key in facts["errors"] or "nvml" in facts["errors"], key
+
+
+# ---- the modes that a run keeps --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "clock_mode", "power_limit_w"),
+    [
+        ("bare-metal", 0, "default", 700.0),
+        ("bare-metal", 1, "default", 700.0),  # held by its power limit, which is no setting of the clocks
+        ("locked-clocks", 0, "locked 1410 MHz", 500.0),
+        ("application-clocks", 0, "applications 1200 MHz", 700.0),
+        ("no-application-clocks", 0, "locked 1410 MHz", 700.0),
+        ("no-application-clocks", 1, None, 700.0),  # idle: a lock would not show
+        ("mig-slice", 0, "default", 400.0),  # those of the whole GPU
+        ("no-permission", 0, "default", None),
+        ("vgpu", 0, None, None),
+        ("lost-gpu", 1, None, None),
+        ("no-driver", 0, None, None),
+        ("no-bindings", 0, None, None),
+    ],
+)
+def test_modes_of_a_gpu_are_what_nvml_tells(replay, name, step, clock_mode, power_limit_w):
+    machine = replay(name)
+    machine.step = step
+    found = modes(replace(H100, uuid=machine.torch_uuid))
+    assert (found["clock_mode"], found["power_limit_w"]) == (clock_mode, power_limit_w)
+    assert set(found) == {"clock_mode", "power_limit_w", "power_limit_default_w"}
+
+
+def test_an_amd_gpu_tells_no_modes(replay):
+    machine = replay("bare-metal")
+    assert set(modes(replace(H100, type="rocm")).values()) == {None}
+    assert machine.asked == []
+
+
+def write_modes(root, governor=None, no_turbo=None, boost=None):
+    cpu = root / "sys/devices/system/cpu"
+    texts = {"cpu0/cpufreq/scaling_governor": governor, "intel_pstate/no_turbo": no_turbo, "cpufreq/boost": boost}
+    for name, text in texts.items():
+        if text is not None:
+            (cpu / name).parent.mkdir(parents=True, exist_ok=True)
+            (cpu / name).write_text(f"{text}\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "governor", "turbo"),
+    [
+        ({"governor": "performance", "no_turbo": "1"}, "performance", False),
+        ({"governor": "schedutil", "boost": "1"}, "schedutil", True),
+        ({"boost": "0"}, None, False),
+        ({}, None, None),
+    ],
+)
+def test_modes_of_a_cpu_are_governor_and_turbo(tmp_path, files, governor, turbo):
+    assert modes(CPU, write_modes(tmp_path, **files)) == {"governor": governor, "turbo": turbo}
+
+
+def stamped(replay, monkeypatch, name):
+    """Return the environment line of a run on a replayed machine."""
+    machine = replay(name)
+    monkeypatch.setattr(session, "preflight", lambda device, ceilings: {})
+    device = replace(H100, uuid=machine.torch_uuid)
+    return session.stamp("bench.matmul", device, Ceilings(H100.slug, H100.name, []), Settings(), [])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("locked-clocks", "clock_mode default against locked 1410 MHz; power_limit_w 700.0 against 500.0"),
+        ("application-clocks", "clock_mode default against applications 1200 MHz"),
+    ],
+)
+def test_runs_in_different_modes_are_not_compared(replay, monkeypatch, name, message):
+    usual, other = (stamped(replay, monkeypatch, machine) for machine in ("bare-metal", name))
+    with pytest.raises(CompareError) as refused:
+        differences(usual, other, force=False)
+    assert str(refused.value) == f"not the same machine: {message}; --force compares them all the same"
+    assert differences(usual, other, force=True)[0].startswith("compared by force: clock_mode")
+
+
+@pytest.mark.parametrize("name", ["vgpu", "no-driver"])
+def test_a_mode_that_one_run_does_not_tell_keeps_nothing_from_being_compared(replay, monkeypatch, name):
+    told, silent = (stamped(replay, monkeypatch, machine) for machine in ("locked-clocks", name))
+    assert not [note for note in differences(told, silent, force=False) if "mode" in note or "limit" in note]
+
+
+def test_a_run_on_this_cpu_keeps_its_modes(replay):
+    found = session.stamp("bench.matmul", CPU, Ceilings(CPU.slug, CPU.name, []), Settings(), []).device
+    assert {key: found[key] for key in ("governor", "turbo")} == modes(CPU)
+
+
+def test_a_cpu_whose_turbo_was_switched_is_another_machine(replay, tmp_path):
+    fast, slow = (
+        replace(
+            session.stamp("bench.matmul", CPU, Ceilings(CPU.slug, CPU.name, []), Settings(), []),
+            device=CPU.to_dict() | modes(CPU, write_modes(tmp_path / no_turbo, "performance", no_turbo)),
+        )
+        for no_turbo in ("0", "1")
+    )
+    with pytest.raises(CompareError, match="turbo True against False"):
+        differences(fast, slow, force=False)
 
 
 # ---- the host ------------------------------------------------------------------------------------------------------
