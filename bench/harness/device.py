@@ -214,7 +214,7 @@ def file_git_state(file: Path) -> dict[str, Any] | None:
     if sha is None or _git(folder, "check-ignore", "--quiet", "--", file.name) is not None:
         return None
     status = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    is_tracked = _git(folder, "ls-files", "--error-unmatch", "--", file.name) is not None
+    is_tracked = _git(folder, "ls-files", "--error-unmatch", "--", f":(literal){file.name}") is not None
     return {"sha": sha, "dirty": None if status is None else bool(status) or not is_tracked}
 
 
@@ -224,7 +224,7 @@ def _git(folder: Path, *words: str) -> str | None:
     Variables that name a repository, as hooks set them, would make it answer for another one.
     """
     known = {name: value for name, value in os.environ.items() if name not in GIT_VARIABLES}
-    command = ["git", "--no-optional-locks", "--literal-pathspecs", "-c", "core.fsmonitor=false", *words]
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *words]
     try:
         done = subprocess.run(
             command, cwd=folder, env=known, capture_output=True, text=True, errors="replace", timeout=5, check=True
