@@ -1,0 +1,103 @@
+"""python -m results compare --by git: whose revision counts, and what the hash of a kernel's file tells beside it."""
+
+import pytest
+from compare_runs import compared, refused
+
+MINE = "mine.py:gelu"
+ONE, OTHER = "1" * 40, "2" * 40
+
+
+@pytest.fixture
+def users(measured):
+    """Returns a function that makes a record of a user's function: a repository's sha, and the hash of its file."""
+
+    def make(sha=ONE, dirty=False, text="a", **changes):
+        git = {"sha": sha, "dirty": dirty} if sha else None
+        return measured(**({"provider": MINE, "source_git": git, "source_sha256": text * 64} | changes))
+
+    return make
+
+
+@pytest.fixture
+def here():
+    """The measuring code's own revision, the same for both runs."""
+    return {"git": {"sha": "c" * 40, "dirty": False}}
+
+
+def names(document):
+    return {(row["baseline"], row["candidate"]) for row in document["rows"]}
+
+
+def test_the_revisions_are_those_of_the_users_repository(capsys, users, save, here):
+    paths = save("a", users(), **here), save("b", users(OTHER, dirty=True, text="b", seed=1), **here)
+    _, document = compared(capsys, *paths, "--by", "git")
+    assert names(document) == {("1111111111", "2222222222-dirty")}
+    # They name the sides without the option too.
+    assert names(compared(capsys, *paths)[1]) == {("1111111111", "2222222222-dirty")}
+
+
+def test_the_measuring_code_does_not_stand_for_a_file_in_no_repository(capsys, users, save):
+    before, after = save("a", users(None)), save("b", users(None, text="b"))
+    assert "does not tell its revision" in refused(capsys, before, after, "--by", "git")
+    old = save("c", users(None, provider="triton-v1", text="b"))
+    assert "does not tell its revision" not in refused(capsys, old, old, "--by", "git")
+
+
+def test_beside_other_providers_the_users_revisions_still_name_the_sides(capsys, users, measured, save, here):
+    before = save("a", users(), measured(provider="torch"), **here)
+    after = save("b", users(OTHER, seed=1), measured(provider="torch", seed=2), **here)
+    assert names(compared(capsys, before, after, "--by", "git")[1]) == {("1111111111", "2222222222")}
+
+
+def test_where_the_users_file_stayed_the_measuring_code_tells_the_runs_apart(capsys, users, measured, save):
+    records = users(), measured(provider="triton-v2", source_sha256="e" * 64)
+    before, after = (save(name, *records, git={"sha": name * 40, "dirty": False}) for name in ("a", "b"))
+    assert names(compared(capsys, before, after, "--by", "git")[1]) == {("a" * 10, "b" * 10)}
+    # Of the user's file alone both runs are of one revision.
+    found = refused(capsys, before, after, "--by", "git", "--provider", MINE)
+    assert "both runs are of revision 1111111111; leave --by away" in found
+
+
+def test_two_repositories_are_both_named(capsys, users, save, here):
+    before = save("a", users(), users(OTHER, provider="theirs.py:gelu"), **here)
+    after = save("b", users(OTHER), users(OTHER, provider="theirs.py:gelu"), **here)
+    _, document = compared(capsys, before, after, "--by", "git")
+    assert names(document) == {("1111111111 + 2222222222", "2222222222")}
+
+
+def test_a_text_that_changed_under_one_dirty_revision_is_said(capsys, users, save, here):
+    before, after = save("a", users(dirty=True), **here), save("b", users(dirty=True, text="b", scale=2), **here)
+    found = refused(capsys, before, after, "--by", "git")
+    assert "both runs are of revision 1111111111-dirty, but mine.py:gelu changed: commit before measuring" in found
+    (row,) = compared(capsys, before, after)[1]["rows"]
+    assert row["reason"].endswith("; its source file changed at revision 1111111111-dirty")
+
+
+def reason(capsys, *arguments):
+    (row,) = compared(capsys, *arguments)[1]["rows"]
+    return row["reason"]
+
+
+def test_the_reason_tells_whether_the_file_of_a_kernel_changed(capsys, measured, users, save, here):
+    def version(name, scale=1.0, text="a", seed=0):
+        return save(name, measured(scale, seed, provider="triton-v2", source_sha256=text * 64), **here)
+
+    first = version("a")
+    assert reason(capsys, first, version("b", text="b")).endswith("; its source file changed")
+    assert reason(capsys, first, version("c", 1.2, "b")).endswith("; its source file changed")
+    assert reason(capsys, first, version("d", 1.2)).endswith("; its source file is the same")
+    assert "source file" not in reason(capsys, first, version("e", seed=1))  # the same, and as fast
+    unknown = save("f", measured(1.2, provider="triton-v2"), **here)
+    assert "source file" not in reason(capsys, first, unknown)
+
+
+def test_two_revisions_of_one_text_are_said_to_be_the_same(capsys, users, save, here):
+    before, after = save("a", users(), **here), save("b", users(OTHER, seed=1), **here)
+    assert reason(capsys, before, after, "--by", "git").endswith("; its source file is the same")
+
+
+def test_two_providers_have_two_files_and_nothing_is_said(capsys, measured, save):
+    one, other = (measured(scale, provider=f"triton-v{n}", source_sha256=str(n) * 64) for n, scale in ((1, 1), (2, 2)))
+    (row,) = compared(capsys, save("a", one, other), "--by", "version")[1]["rows"]
+    assert row["verdict"] == "SLOWER"
+    assert "source file" not in row["reason"]
