@@ -1,0 +1,455 @@
+"""Copies between host and device, what of them hides behind work, and how long a step waits for its data.
+
+    h2d, d2h   a copy of n bytes from host to device, or back
+    overlap    such a copy to the device while the device multiplies matrices that take as long
+    load       steps on random batches of a memory-mapped file of token ids
+
+memory     `pageable` is what tensors live in; `pinned` cannot be swapped out, so the GPU's copy engine reads it itself.
+transfer   `blocking` keeps the host until the copy is done; `non-blocking` returns at once, where memory is pinned.
+Bytes      those of the device's memory: n written by h2d, n read by d2h. GB/s is n over the median: one way, as links
+           are rated. On a CPU host and device are one: memory is read and written, which is 2 n, and GB/s says so too.
+Overlap    (copy + compute - both) / min(copy, compute): 100 % where all of the shorter one hides, 0 % where nothing.
+Waiting    seconds until a step has its batch, over the seconds of the step. With `--prefetch 1` a thread makes the
+           next batch meanwhile. `--page-cache cold` takes the file out of the page cache before each batch, as a
+           corpus larger than memory would be.
+
+On a machine with no GPU there is no link: copies are within the host's memory, as the last line says; pinned memory and
+non-blocking copies do not exist, and `overlap` copies in a thread. Token ids of 16 bits hold vocabularies up to
+65,536.
+
+Source  NVIDIA, CUDA C++ Best Practices Guide, section 10.1 on pinned memory and overlap; PCI-SIG for the link.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.arguments import UsageError, add_list, number, path
+from bench.harness.scenario import Bench, Column, Row, Scenario, main
+from bench.harness.shapes import ShapeError, parse_size
+from results.record import Record
+from results.table import format_number, format_percent, format_time
+from roofline.links import hidden_share, wait_share
+from roofline.work import Work
+
+if TYPE_CHECKING:
+    from bench.harness.device import Device
+    from bench.harness.runner import Settings
+    from bench.harness.token_loader import TokenFile
+
+OPS = ("h2d", "d2h", "overlap", "load")
+MEMORY = ("pageable", "pinned")
+TRANSFER = ("blocking", "non-blocking")
+PAGE_CACHE = ("warm", "cold")
+PREFETCH = ("0", "1")
+SIZES = {"cpu": ("64KiB", "1MiB", "16MiB", "64MiB"), "cuda": ("64KiB", "1MiB", "16MiB", "256MiB")}
+OVERLAP_BYTES = 2**20
+"""Smaller copies are not overlapped by default: to hand one over costs more than it."""
+
+SHAPES = ("8x512",)
+FILE_BYTES = 64 * 2**20
+STEP_S = 20e-3
+UNLIKE = "the destination does not hold what the source does"
+
+EXAMPLES = (
+    ("--op h2d,d2h", "both directions by size"),
+    ("--op h2d --size 64MiB --memory pinned --transfer non-blocking", "what a loader should do, on a GPU"),
+    ("--op load --shape 16x1024 --prefetch 0,1", "what reading ahead wins"),
+    ("--op load --tokens corpus.bin --page-cache cold", "your own corpus, from the disk"),
+)
+
+NOTES = """\
+columns:
+  median      seconds of a copy; of copy and compute together; of a step
+  GB/s        bytes moved per second, in 10^9
+  % link      of what the PCI Express link of this GPU carries one way
+  host kept   seconds that the call keeps the host
+  hidden      share of the shorter of copy and compute that hides behind the other
+  waits       share of the steps' time that they wait for their batch
+  tokens/s    tokens of a batch over the median of a step"""
+
+
+def add_options(group: Any) -> None:
+    """Add what only this command has."""
+    add_list(group, "--op", f"operations: {', '.join(OPS)} (default: all)")
+    add_list(group, "--size", f"bytes of a copy (default: {', '.join(SIZES['cpu'])})")
+    add_list(group, "--memory", f"of the host's side: {', '.join(MEMORY)} (default: both, on a CPU pageable)")
+    add_list(group, "--transfer", f"{', '.join(TRANSFER)} (default: both, on a CPU blocking)")
+    add_list(group, "--shape", f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})")
+    add_list(group, "--prefetch", "batches made ahead by a thread: 0, 1 (default: both)")
+    add_list(group, "--page-cache", "state of the file before each batch: warm, cold (default: warm)")
+    group.add_argument("--tokens", metavar="PATH", type=path, help="file of token ids (default: a random one)")
+    group.add_argument("--token-dtype", choices=("uint16", "uint32"), default="uint16", help="of an id in the file")
+    whole = number(2, 2**32, "a whole number from 2 to 2^32", int)
+    group.add_argument("--vocabulary", type=whole, default=50257, help="token ids lie below it (default: 50257)")
+    seconds = number(1e-4, 10, "a number of seconds from 0.0001 to 10")
+    group.add_argument(
+        "--step-time", metavar="SECONDS", type=seconds, default=STEP_S, help="of a step's own work (default: 0.02)"
+    )
+
+
+def chosen(given: Sequence[str] | None, name: str, known: Sequence[str], default: Sequence[str]) -> list[str]:
+    """Return the words of a list option.
+
+    Raises:
+        UsageError: there is none, or one that does not exist.
+    """
+    if given == []:
+        raise UsageError(f"--{name} is empty; name at least one")
+    for word in given or ():
+        if word not in known:
+            raise UsageError(f"unknown {name} '{word}'; there are: {', '.join(known)}")
+    return list(dict.fromkeys(given or default))
+
+
+def sizes_of(args: argparse.Namespace, device_type: str) -> list[int]:
+    """Return the bytes of the copies.
+
+    Raises:
+        UsageError: one is no size, or no whole number of 4-byte elements.
+    """
+    if args.size == []:
+        raise UsageError("--size is empty; name at least one")
+    default = SIZES["cpu" if device_type == "cpu" else "cuda"]
+    try:
+        sizes = [parse_size(text) for text in args.size or default]
+    except ShapeError as error:
+        raise UsageError(str(error)) from None
+    for text, size in zip(args.size or default, sizes, strict=True):
+        if size % 4 or size > 2**50:
+            raise UsageError(f"size '{text}' must be a multiple of 4 bytes, and 1 PiB at most")
+    return list(dict.fromkeys(sizes))
+
+
+def batches_of(args: argparse.Namespace) -> list[tuple[int, int]]:
+    """Return sequences and tokens of each batch.
+
+    Raises:
+        UsageError: one is no batch.
+    """
+    found = []
+    for word in args.shape or SHAPES:
+        extents = word.split("x")
+        is_whole = all(extent.isascii() and extent.isdecimal() and 1 <= len(extent) < 10 for extent in extents)
+        if len(extents) != 2 or not is_whole or "0" in extents:
+            raise UsageError(f"shape '{word}' is no batch; write sequences x tokens, such as 8x512")
+        found.append((int(extents[0]), int(extents[1])))
+    if args.shape == []:
+        raise UsageError("--shape is empty; name at least one")
+    return list(dict.fromkeys(found))
+
+
+def check(args: argparse.Namespace) -> None:
+    """Find what is wrong before torch is loaded.
+
+    Raises:
+        UsageError: with the value and what is allowed.
+    """
+    chosen(args.op, "op", OPS, OPS)
+    chosen(args.memory, "memory", MEMORY, MEMORY)
+    chosen(args.transfer, "transfer", TRANSFER, TRANSFER)
+    chosen(args.prefetch, "prefetch", PREFETCH, PREFETCH)
+    chosen(args.page_cache, "page-cache", PAGE_CACHE, PAGE_CACHE)
+    sizes_of(args, "cpu")
+    batches_of(args)
+    if "load" in (args.op or OPS):
+        from bench.harness.token_loader import TokenFile, TokenFileError, largest_vocabulary
+
+        most = largest_vocabulary(args.token_dtype)
+        if args.vocabulary > most:
+            wider = "; use --token-dtype uint32" if args.token_dtype == "uint16" else ""
+            raise UsageError(f"{args.token_dtype} holds ids below {most:,}, not {args.vocabulary:,}{wider}")
+        if args.tokens is not None:
+            try:
+                TokenFile(Path(args.tokens), args.token_dtype).close()
+            except TokenFileError as error:
+                raise UsageError(str(error)) from None
+
+
+def plan(args: argparse.Namespace, device: Device, settings: Settings) -> list[Row]:
+    """Return the rows: copies by size, overlap by size, then the loops."""
+    on_gpu = device.is_gpu
+    memories = chosen(args.memory, "memory", MEMORY, MEMORY if on_gpu else MEMORY[:1])
+    transfers = chosen(args.transfer, "transfer", TRANSFER, TRANSFER if on_gpu else TRANSFER[:1])
+    rows: list[Row] = []
+    for op in chosen(args.op, "op", OPS, OPS):
+        if op == "load":
+            prefetches = chosen(args.prefetch, "prefetch", PREFETCH, PREFETCH)
+            page_caches = chosen(args.page_cache, "page-cache", PAGE_CACHE, PAGE_CACHE[:1])
+            rows += [load_row(args, *way) for way in itertools.product(batches_of(args), page_caches, prefetches)]
+        else:
+            sizes = [
+                size for size in sizes_of(args, device.type) if args.size or op != "overlap" or size >= OVERLAP_BYTES
+            ]
+            rows += [copy_row(op, device, *how) for how in itertools.product(sizes, memories, transfers)]
+    return rows
+
+
+def copy_work(op: str, size_bytes: int, device: Device) -> Work:
+    """Return the bytes that a copy moves in the device's memory; on a CPU both sides are its memory."""
+    into, out_of = (op != "d2h", op == "d2h") if device.is_gpu else (True, True)
+    return Work(flops=0, bytes_read=size_bytes * out_of, bytes_written=size_bytes * into)
+
+
+def copy_row(op: str, device: Device, size_bytes: int, memory: str, transfer: str) -> Row:
+    """Return the row of a copy, alone or beside products."""
+    work, reason = copy_work(op, size_bytes, device), None
+    if not device.is_gpu and memory == "pinned":
+        reason = "pinned memory needs a GPU that reads it"
+    elif not device.is_gpu and transfer == "non-blocking":
+        reason = "a copy within the host's memory always blocks"
+    elif 3 * size_bytes > device.free_bytes():
+        reason = f"three buffers of {size_bytes / 1e9:.3g} GB do not fit the device"
+    blank = Record(
+        op=op,
+        provider="torch",
+        dtype="fp32",
+        shape={"bytes": size_bytes},
+        case=str(size_bytes),
+        options={"memory": memory, "transfer": transfer},
+        status="skipped",
+        reason=reason,
+        flops=work.flops,
+        bytes_read=work.bytes_read,
+        bytes_written=work.bytes_written,
+        fill="uniform",
+    )
+    measure = measure_overlapped if op == "overlap" else measure_copy
+    return Row(blank, partial(measure, blank), f"{op} {size_bytes} bytes {memory} {transfer}")
+
+
+def load_row(args: argparse.Namespace, batch: tuple[int, int], page_cache: str, prefetch: str) -> Row:
+    """Return the row of a loop that loads batches."""
+    blank = Record(
+        op="load",
+        provider="torch",
+        dtype="fp32",
+        shape={"b": batch[0], "s": batch[1]},
+        case="x".join(map(str, batch)),
+        options={"prefetch": int(prefetch), "page_cache": page_cache, "token_dtype": args.token_dtype},
+        status="skipped",
+        fill="uniform",
+    )
+    return Row(blank, partial(measure_load, blank, args), f"load {blank.case} prefetch {prefetch} {page_cache}")
+
+
+def measure_copy(blank: Record, bench: Bench) -> Record:
+    """Return the record of a copy: checked, timed, checked again."""
+    from bench.harness.copies import copy_calls, make_pairs
+    from bench.harness.host_clock import limits_of, record_of
+    from bench.harness.meter import Meter
+
+    device = bench.device
+    pairs, cache = make_pairs(blank.op, blank.options["memory"], blank.shape["bytes"], device, bench.settings.seed)
+    calls = copy_calls(pairs, blank.options["transfer"] == "blocking")
+    calls[0]()
+    device.synchronize()
+    if not pairs[0].is_right():
+        return replace(blank, status="invalid", reason=UNLIKE)
+    measured = Meter(device, limits_of(device)).measure(calls, cache, left_s=bench.left_s())
+    for call in calls:
+        call()
+    device.synchronize()
+    if not all(pair.is_right() for pair in (pairs[0], pairs[-1])):
+        return replace(blank, status="invalid", reason=f"after timing: {UNLIKE}")
+    facts = {"host_launch_s": measured.host_launch_s, "link_bytes_per_s": link_of(device)}
+    return replace(record_of(blank, measured, bench), copies=len(pairs), verified=checked(blank), extra=facts)
+
+
+def checked(blank: Record) -> dict[str, Any]:
+    """Return what was looked at: every element of a copy, held against its source."""
+    elements = blank.shape["bytes"] // 4
+    seen = {"reference": "rule", "elements": elements, "checked_elements": elements}
+    return {"before": seen, "after": seen}
+
+
+def link_of(device: Device) -> float | None:
+    """Return what the PCI Express link of a GPU of the table carries one way, bytes per second; None if not known."""
+    from roofline.hardware import match_driver_name
+    from roofline.links import pcie_bytes_per_s
+
+    gpu = match_driver_name(device.name, device.memory_bytes).gpu if device.is_gpu else None
+    if gpu is None or gpu.pcie_gen is None or gpu.pcie_lanes is None:
+        return None
+    return pcie_bytes_per_s(gpu.pcie_gen, gpu.pcie_lanes)
+
+
+def measure_overlapped(blank: Record, bench: Bench) -> Record:
+    """Return the record of a copy beside products; its samples are those of both at once."""
+    from bench.harness.copies import copy_calls, make_pairs, measure_overlap
+    from results.stats import median
+
+    device = bench.device
+    pairs, cache = make_pairs("h2d", blank.options["memory"], blank.shape["bytes"], device, bench.settings.seed)
+    calls = copy_calls(pairs, blank.options["transfer"] == "blocking")
+    found = measure_overlap(calls, device, bench.settings.seed, bench.left_s())
+    for call in calls:
+        call()
+    device.synchronize()
+    if not all(pair.is_right() for pair in (pairs[0], pairs[-1])):
+        return replace(blank, status="invalid", reason=UNLIKE)
+    return replace(
+        blank,
+        status="ok",
+        reason=None,
+        flops=found.flops,
+        samples_s=found.both_s,
+        launches_per_sample=1,
+        method="host",
+        cache=cache,
+        copies=len(pairs),
+        median_s=median(found.both_s),
+        ci95_s=found.interval(),
+        verified={"after": checked(blank)["after"]},
+        extra={"copy_s": list(found.copy_s), "compute_s": list(found.compute_s)},
+    )
+
+
+def measure_load(blank: Record, args: argparse.Namespace, bench: Bench) -> Record:
+    """Return the record of a loop on batches of the token file."""
+    from bench.harness.token_loader import TokenFile, write_random_tokens
+
+    if args.tokens is not None:
+        return measure_loop(blank, args, bench, TokenFile(Path(args.tokens), args.token_dtype))
+    with tempfile.TemporaryDirectory() as folder:
+        written = write_random_tokens(Path(folder), FILE_BYTES, args.token_dtype, args.vocabulary, bench.settings.seed)
+        return measure_loop(blank, args, bench, TokenFile(written, args.token_dtype))
+
+
+def measure_loop(blank: Record, args: argparse.Namespace, bench: Bench, file: TokenFile) -> Record:
+    """Return the record of a loop: a batch checked against the file, then steps on the clock."""
+    from bench.harness.copies import Products
+    from bench.harness.host_clock import measure_steps, record_of
+    from bench.harness.token_loader import Batches, Loop
+
+    device, seed = bench.device, bench.settings.seed
+    is_cold = blank.options["page_cache"] == "cold"
+    batches = Batches(file, blank.shape["b"], blank.shape["s"], device, seed, is_cold)
+    problem = batches.problem(args.vocabulary)
+    if problem:
+        return replace(blank, status="invalid", reason=problem)
+    products = Products(device, args.step_time, seed)
+    with Loop(batches, products, device, blank.options["prefetch"] > 0) as loop:
+        measured = measure_steps(loop.step, device, "cold" if is_cold else "warm", bench.left_s())
+    file.close()
+    count = len(measured.samples.samples_s)
+    facts = {"waits_s": loop.waits_s[-count:], "major_faults": loop.major_faults, "file_bytes": file.ids.nbytes}
+    return replace(record_of(replace(blank, flops=products.flops), measured, bench), extra=facts)
+
+
+def moved(record: Record, _: Mapping[str, Any]) -> str | None:
+    """Return the GB/s of a copy."""
+    if record.op == "load" or not record.median_s:
+        return None
+    return format_number(((record.bytes_read or 0) + (record.bytes_written or 0)) / record.median_s / 1e9)
+
+
+def of_link(record: Record, _: Mapping[str, Any]) -> str | None:
+    """Return the share of the link that a copy reaches."""
+    link = record.extra.get("link_bytes_per_s")
+    return format_percent(100 * record.shape["bytes"] / record.median_s / link) if link and record.median_s else None
+
+
+def hidden(record: Record) -> float | None:
+    """Return how much of the shorter of copy and compute hides, of a record of `overlap`."""
+    from results.stats import median
+
+    if record.op != "overlap" or record.median_s is None:
+        return None
+    return hidden_share(median(record.extra["copy_s"]), median(record.extra["compute_s"]), record.median_s)
+
+
+def waiting(record: Record) -> float | None:
+    """Return the share of the time of all steps that they waited, of a record of `load`."""
+    return wait_share(record.extra["waits_s"], record.samples_s) if record.op == "load" and record.samples_s else None
+
+
+def percent_of(share: float | None) -> str | None:
+    """Return a share as text."""
+    return None if share is None else format_percent(100 * share)
+
+
+def tokens(record: Record, _: Mapping[str, Any]) -> str | None:
+    """Return the tokens per second of a loop."""
+    if record.op != "load" or not record.median_s:
+        return None
+    return format_number(record.shape["b"] * record.shape["s"] / record.median_s)
+
+
+def half_width(record: Record, _: Mapping[str, Any]) -> str | None:
+    """Return half the width of the interval of the median."""
+    if record.ci95_s is None or not record.median_s:
+        return None
+    low, high = record.ci95_s
+    return f"±{format_number(100 * (high - low) / 2 / record.median_s, 2)}%"
+
+
+COLUMNS = (
+    Column("op", lambda record, _: record.op, is_text=True),
+    Column("bytes", lambda record, _: f"{record.shape['bytes']:,}" if "bytes" in record.shape else None),
+    Column("batch", lambda record, _: record.case if record.op == "load" else None),
+    Column("memory", lambda record, _: record.options.get("memory"), is_text=True),
+    Column("transfer", lambda record, _: record.options.get("transfer"), is_text=True),
+    Column("prefetch", lambda record, _: str(record.options["prefetch"]) if record.op == "load" else None),
+    Column("pages", lambda record, _: record.options.get("page_cache"), is_text=True),
+    Column("median", lambda record, _: format_time(record.median_s)),
+    Column("95% CI", half_width),
+    Column("GB/s", moved),
+    Column("% link", of_link),
+    Column("host kept", lambda record, _: format_time(record.extra["host_launch_s"]) if moved_alone(record) else None),
+    Column("hidden", lambda record, _: percent_of(hidden(record))),
+    Column("waits", lambda record, _: percent_of(waiting(record))),
+    Column("tokens/s", tokens),
+    Column("n", lambda record, _: str(len(record.samples_s))),
+    Column("flags", lambda record, _: ", ".join(record.flags) or None, is_text=True),
+)
+
+
+def moved_alone(record: Record) -> bool:
+    """Return whether a record is one of a copy and nothing beside it."""
+    return "host_launch_s" in record.extra
+
+
+def footer(records: Sequence[Record]) -> list[str]:
+    """Return what the rows say beside each other."""
+    lines = []
+    if any(record.bytes_read and record.bytes_written for record in records):
+        lines.append("no GPU here: copies are within the host's memory, which is read and written")
+    loops = {record.options["prefetch"]: waiting(record) for record in records if record.op == "load"}
+    if loops.get(0) is not None and loops.get(1) is not None:
+        lines.append(
+            f"a step waits {percent_of(loops[0])} of its time for a batch made on the spot, "
+            f"{percent_of(loops[1])} for one made ahead"
+        )
+    cold = [r for r in records if r.op == "load" and r.status == "ok" and r.options["page_cache"] == "cold"]
+    if any(not record.extra["major_faults"] for record in cold):
+        lines.append("no page had to be read from the disk: the system kept the file in memory all the same")
+    return lines
+
+
+SCENARIO = Scenario(
+    name="transfer",
+    command="bench.transfer",
+    formula="copies between host and device, alone and beside work; batches of a memory-mapped token file",
+    axes="bytes or BxS",
+    dtypes=("fp32",),
+    providers=("torch",),
+    doc=__doc__ or "",
+    notes=NOTES,
+    examples=EXAMPLES,
+    add_options=add_options,
+    check=check,
+    plan=plan,
+    columns=COLUMNS,
+    footer=footer,
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main(SCENARIO))
