@@ -25,10 +25,10 @@ from kernels.cross_entropy import v1_naive, v2_online, v3_split_rows
 torch.set_num_threads(1)  # the interpreter has one, and waits for the others of a busy machine
 
 VERSIONS = {"v1": v1_naive, "v2": v2_online, "v3": v3_split_rows}
-WIDTHS = [1, 7, 16, 192, 256, 257, 760, 1000, 1024, 1128, 4096, 4099]
-SHAPES = [(m, v) for v in WIDTHS for m in (1, 3, 5)]
+WIDTHS = [1, 7, 16, 192, 257, 1000, 1128, 4096, 4099]
+SHAPES = [(m, v) for v in WIDTHS for m in (1, 2, 3)]
 SHAPES += [(2, 8192), (1, 8193), (1, 16400), (3, 32000), (1, 32769), (2, 50257), (1, 128256), (1, 262144)]
-PADS = [8, 16, 5, 3]
+PADS = [8, 5, 3]
 NAMES = [f"cross-entropy-{version}-{dtype}" for version in VERSIONS for dtype in DTYPES]
 SEVERAL_STEPS = 262200  # columns, so many that each piece of version 3 is two steps and a rest in fp32
 
@@ -46,11 +46,11 @@ def test_sizes(name, m, v):
 
 
 @pytest.mark.parametrize("pad", PADS)
-@pytest.mark.parametrize("v", [1, 5, 48, 1000, 9001])
+@pytest.mark.parametrize("v", [1, 1000, 9001])
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_apart(name, v, pad):
     launcher, dtype = split_name(name)
-    check_padded_logits(launcher, normal(3, v, dtype), labels_for(3, v), pad)
+    check_padded_logits(launcher, normal(2, v, dtype), labels_for(2, v), pad)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -78,7 +78,7 @@ def test_the_battery_has_pieces_of_several_steps():
     assert v3_split_rows.split(1, SEVERAL_STEPS, step)[1] > 2 * step
 
 
-@pytest.mark.parametrize("v", [19, 1029, 9001])
+@pytest.mark.parametrize("v", [19, 9001])
 @pytest.mark.parametrize("name", NAMES)
 def test_special_values(name, v):
     launcher, dtype = split_name(name)
@@ -94,7 +94,7 @@ def test_special_values(name, v):
     assert out[12] == out[15] == 0
 
 
-@pytest.mark.parametrize("v", [1, 19, 9001])
+@pytest.mark.parametrize("v", [1, 9001])
 @pytest.mark.parametrize("name", NAMES)
 def test_labels_that_are_no_column(name, v):
     launcher, dtype = split_name(name)
@@ -119,7 +119,7 @@ def test_reference_agrees_with_torch(dtype):
 @pytest.mark.parametrize("name", NAMES)
 def test_large_offsets_and_wide_ranges(name, v, scale, offset):
     launcher, dtype = split_name(name)
-    check_cross_entropy(launcher, normal(2, v, dtype, scale, offset), labels_for(2, v), f"{name} {scale} {offset}")
+    check_cross_entropy(launcher, normal(1, v, dtype, scale, offset), labels_for(1, v), f"{name} {scale} {offset}")
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["rising", "falling"])
@@ -182,18 +182,27 @@ def battery(module):
     """Raise unless the module's cross-entropy passes a short form of the checks above."""
     launcher = module.KERNELS["cross-entropy"]
     check_far_logits(launcher)
-    check_far_pieces(launcher)
     for dtype in DTYPES.values():
-        for m, v in ((3, 1), (3, 7), (2, 256), (2, 1030), (2, 20011)):
+        for m, v in ((2, 1), (2, 7), (2, 256), (2, 1030)):
             check_cross_entropy(launcher, normal(m, v, dtype), labels_for(m, v), f"{m}x{v}")
-        for v, pad in ((24, 16), (24, 5), (20003, 3)):
-            check_padded_logits(launcher, normal(2, v, dtype), labels_for(2, v), pad)
-        for v in (1029, 20005) if dtype == torch.float16 else (1029,):
-            check_cross_entropy(launcher, torch.full((1, v), 3e4).to(dtype), labels_for(1, v), "uniform, far")
-            check_cross_entropy(launcher, normal(1, v, dtype, 60.0, 3e4), labels_for(1, v), "far from zero")
-            check_cross_entropy(launcher, *special_labels(v, dtype), "labels")
-            check_cross_entropy(launcher, *special_logits(v, dtype), "special")
+        for pad in (16, 5):
+            check_padded_logits(launcher, normal(2, 24, dtype), labels_for(2, 24), pad)
+        _far_from_zero(launcher, 1029, dtype)
+        check_cross_entropy(launcher, *special_labels(24, dtype), "labels")
+        check_cross_entropy(launcher, normal(2, 20011, dtype), labels_for(2, 20011), "2x20011")
+        check_padded_logits(launcher, normal(2, 20003, dtype), labels_for(2, 20003), 3)
+    check_far_pieces(launcher)
     check_cross_entropy(launcher, normal(1, SEVERAL_STEPS, torch.float32), labels_for(1, 9), "several steps a piece")
+    for dtype in DTYPES.values():
+        check_cross_entropy(launcher, *special_logits(1029, dtype), "special")
+    _far_from_zero(launcher, 20005, torch.float16)
+    check_cross_entropy(launcher, *special_labels(20005, torch.float16), "labels, rows shared")
+    check_cross_entropy(launcher, *special_logits(20005, torch.float16), "special, rows shared")
+
+
+def _far_from_zero(launcher, v, dtype):
+    check_cross_entropy(launcher, torch.full((1, v), 3e4).to(dtype), labels_for(1, v), "uniform, far")
+    check_cross_entropy(launcher, normal(1, v, dtype, 60.0, 3e4), labels_for(1, v), "far from zero")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
