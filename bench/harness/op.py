@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,6 +10,8 @@ from roofline.work import Work
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from results.record import Environment, Record
 
     Launch = tuple[tuple[Tensor, ...], Tensor]
     """The inputs of one launch and its result."""
@@ -91,6 +93,8 @@ class Case:
         extents = "x".join(str(extent) for extent in self.shape.values())
         suffix = [f"b{self.options['batch']}"] if self.options.get("batch", 1) > 1 else []
         suffix += [self.options["layout"]] if self.options.get("layout", "nn") != "nn" else []
+        suffix += [self.options["model"]] if "model" in self.options else []
+        suffix += [f"layers={self.options['layers']}"] if self.options.get("layers", "all") != "all" else []
         return ":".join([extents, *suffix])
 
 
@@ -148,3 +152,5 @@ class Op:
     """How many rows `take_rows` can choose from."""
     check: Callable[[Case, str], None] = lambda case, device_type: None
     """Raises `UnsupportedCaseError` where this op has no such case."""
+    notes: Callable[[Environment, Sequence[Record]], Sequence[str]] | None = None
+    """`notes(environment, records)` returns lines for below the table, about all records of this op in a run."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bench.harness.arguments import UsageError
 from bench.harness.interrupt import INTERRUPTED
-from bench.harness.table import Progress, Render, describe, print_path, print_run
+from bench.harness.table import Progress, Render, describe, print_path, print_run, table_of
 from bench.harness.user_kernel import is_user_kernel, with_revision
 from bench.harness.worker import Job, Workers
 from results.record import Environment, Record
@@ -78,6 +78,7 @@ def execute(run: Run) -> int:
             dtypes_of([row for _, row in run.rows]),
             lambda session, progress, ceilings: measure_all(run, session, progress, ceilings, workers),
             prepare=lambda progress: check_user_kernels(run, workers, progress),
+            render=table_of(row.op for _, row in run.rows),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,8 @@ from results.table import WIDE, format_time, printable, render_table
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from bench.harness.op import Op
 
 Render = Callable[[Environment, Sequence[Record], "Console"], None]
 """Prints a run as a table for people."""
@@ -205,6 +207,19 @@ def run_text(
         for line in baseline_lines(records, baseline) + fill_lines(records):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     return captured.get()
+
+
+def table_of(ops: Iterable[Op]) -> Render:
+    """Return what prints the table of ops, and below it what each op has to say of all its records."""
+    noting = {op.name: op.notes for op in ops if op.notes}
+
+    def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
+        render_table(environment, records, console)
+        for name, notes in noting.items():
+            for line in notes(environment, [record for record in records if record.op == name]):
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    return render
 
 
 def print_path(title: str, path: Path, output_format: str) -> None:

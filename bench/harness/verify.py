@@ -7,6 +7,7 @@ The bound on an element is what correct arithmetic may lose and no more:
     8 sqrt(K) u_acc norm(terms)      accumulating K terms in fp32 (fp64 for fp64)
     4 u_p |ref| + 8 u_p norm(terms)  rounding the factors of each product to tf32
     8 u_acc magnitude                in place of what concerns terms, where the op gives its own `magnitude`
+    2 R u norm(terms)                R roundings to the dtype on the way; of a `magnitude`, its share by sqrt(K)
     s                                rounding of a result below the normal numbers of its dtype
 
 with u the unit roundoff of the output dtype, norm the root of the sum of squares and s the distance of subnormal
@@ -205,7 +206,8 @@ def _bound(op: Op, case: Case, wide: tuple[Tensor, ...], truth: Tensor) -> Tenso
     size = truth.abs()
     if op.magnitude is not None:
         size = op.magnitude(truth, *wide)
-        return 4 * unit * truth.abs() + 8 * accumulator * size
+        rounded = 2 * op.intermediate_roundings * unit / math.sqrt(terms)
+        return 4 * unit * truth.abs() + (8 * accumulator + rounded) * size
     if terms > 1:
         size = op.reference(*(x.square() for x in wide)).sqrt()
     else:

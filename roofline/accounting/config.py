@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 MOST = 10**12
 """No extent, batch or length is larger; more is a slip of the keyboard or a hostile file."""
@@ -107,6 +108,12 @@ class ModelConfig:
     def dense_layers(self) -> int:
         """Layers with a dense MLP."""
         return self.layers - (self.experts.layers if self.experts else 0)
+
+    def with_layers(self, layers: int) -> Self:
+        """Return the same model with another number of layers; of a mixture or of windows, as many as are left."""
+        experts = self.experts and replace(self.experts, layers=min(self.experts.layers, layers))
+        windowed = min(self.windowed_layers, layers)
+        return replace(self, layers=layers, windowed_layers=windowed, experts=experts)
 
     def length_seen(self, sequence: int, is_windowed: bool) -> int:
         """Return how many positions of a sequence a layer keeps keys and values of."""

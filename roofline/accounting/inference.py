@@ -7,6 +7,7 @@ from roofline.accounting.config import ModelConfig
 from roofline.accounting.flops import gemm_flops
 from roofline.accounting.parameters import count_parameters
 from roofline.model import ridge_intensity
+from roofline.work import DTYPE_BITS, Work
 
 
 def kv_bytes_per_token(config: ModelConfig, element_bytes: int = 2) -> int:
@@ -83,6 +84,78 @@ def weight_bytes_read(config: ModelConfig, tokens: int, weight_bytes: float) -> 
         idle = (1 - experts.per_token / experts.count) ** tokens
         read -= int(count.components["experts"] * idle)
     return round(read * weight_bytes)
+
+
+def decode_step_work(config: ModelConfig, sequence: int, batch: int, dtype: str) -> Work:
+    """Return the work of one step: one token for each of `batch` sequences, weights and cache in `dtype`.
+
+    FLOPs = `decode_flops`. Bytes read = `weight_bytes_read` and the keys and values of the sequence - 1 earlier
+    tokens; written = the new token's keys and values, and the logits. So cache read and written together are
+    `kv_cache_bytes` of the whole sequence. The tables of rotary positions follow from the position and are no traffic.
+
+    Args:
+        config: the model.
+        sequence: positions that the token sees, itself included.
+        batch: sequences.
+        dtype: of weights, cache and activations, in whole bytes.
+
+    Source: as of `decode_flops`, `weight_bytes_read` and `kv_cache_bytes`; that what is new is written is ours.
+    """
+    size = DTYPE_BITS[dtype] // 8
+    cache = kv_cache_bytes(config, sequence, batch, size)
+    added = kv_cache_bytes(config, 1, batch, size)
+    return Work(
+        flops=decode_flops(config, sequence, batch),
+        bytes_read=weight_bytes_read(config, batch, size) + cache - added,
+        bytes_written=added + batch * config.vocabulary * size,
+    )
+
+
+def decode_layer_work(config: ModelConfig, sequence: int, batch: int, dtype: str) -> Work:
+    """Return the work of one layer in a step, whose input and output are the hidden states of `batch` tokens.
+
+    What two layers cost more than one, and the hidden state read and written once: between layers it need not leave
+    the chip, so that a step counts none.
+
+    Args:
+        config: the model, all layers alike.
+        sequence: positions that the token sees, itself included.
+        batch: sequences.
+        dtype: of weights, cache and activations, in whole bytes.
+
+    Source: as of `decode_step_work`.
+    """
+    one, two = (decode_step_work(config.with_layers(layers), sequence, batch, dtype) for layers in (1, 2))
+    hidden = batch * config.width * DTYPE_BITS[dtype] // 8
+    return Work(
+        flops=two.flops - one.flops,
+        bytes_read=two.bytes_read - one.bytes_read + hidden,
+        bytes_written=two.bytes_written - one.bytes_written + hidden,
+    )
+
+
+def decode_attention_work(config: ModelConfig, sequence: int, batch: int, dtype: str) -> Work:
+    """Return the work of attention's own products in one layer of a step: softmax(q K^T) V, the cache read once.
+
+    FLOPs = 4 s a d and bytes = w (2 s k d + 2 a d) of each sequence: in 16 bit the intensity nears a / k from below,
+    whatever the batch, because each sequence has a cache of its own.
+
+    Args:
+        config: the model, without latent attention.
+        sequence: positions that the token sees, all of them in the cache.
+        batch: sequences.
+        dtype: of queries, cache and result, in whole bytes.
+
+    Source: Austin et al., How to Scale Your Model (2025), inference: the intensity of attention in decoding.
+    """
+    size = DTYPE_BITS[dtype] // 8
+    vectors = batch * config.heads * config.head_dim * size
+    one = config.with_layers(1)
+    return Work(
+        flops=batch * _core_flops(one, 1, sequence),
+        bytes_read=kv_cache_bytes(one, sequence, batch, size) + vectors,
+        bytes_written=vectors,
+    )
 
 
 def critical_batch(peak_flops_per_s: float, bandwidth_bytes_per_s: float, weight_bytes: float = 2) -> float:

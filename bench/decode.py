@@ -1,0 +1,400 @@
+"""Decoding: one new token for each of b sequences, which sees s positions, itself included. A shape is bxs.
+
+    decode-attention   out = softmax(q K^T / sqrt(d)) V of one layer, K and V of all s positions in the cache
+    decode-block       one layer: norm, QKV, rotation, attention, projection, norm, (gated) MLP, two residuals
+    decode-step        the first layers of a model (--layers, by default all), its last norm, and the head
+
+FLOPs   2 N_mm + 4 L s a d for each sequence, with N_mm the weights that are multiplied by: products only.
+Bytes   Weights once for the whole batch; keys and values of the s - 1 earlier tokens of each sequence; the new token's
+        written; hidden states of a block, embedding rows and logits of a step. decode-attention: q, s keys and values.
+Ridge   Weights are shared by the batch, so the intensity of a block grows with it: memory-bound below the critical
+        batch, peak x w / (2 bandwidth), 295 on an H100 in bf16 (below the table: that of this machine). Caches are not
+        shared: attention has a / k FLOP/byte in 16 bit at any batch, and long contexts never leave the memory roof.
+Model   --model is a preset (`python -m roofline estimate params --help`) or the path of a config.json: of the families
+        llama, mistral, phi3, qwen2, qwen3 (RMSNorm, rotary positions, SwiGLU) and gpt2 (LayerNorm with biases, learned
+        positions, GELU). Weights are random, so that a model costs what its shape costs.
+Output  A cache is read, never written: the new keys and values stand in the output behind the result, layer by layer.
+        Left out: gathering the embedding rows, which are an input, and choosing a token. All sequences are equally
+        long. An input that a model has no use for, such as a bias, is an empty tensor.
+Torch   decode-attention calls scaled_dot_product_attention with the heads of a group as its queries, so that no key
+        is read twice. In a block that call would need the cache copied to append the new token, so the products over
+        the cache and with the new token are taken apart.
+
+Source  Formula 2 N + B s kv: Pope et al., Efficiently Scaling Transformer Inference (2022); critical batch and
+        intensity of attention: Austin et al., How to Scale Your Model (2025), inference. Rotation: Su et al., RoFormer
+        (2021), with its base of 10000 and the halves of a head paired as in Hugging Face transformers.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.harness.cli import main
+from bench.harness.critical_batch import critical_batch_lines
+from bench.harness.decoder import (
+    LAYER,
+    library_attention,
+    library_norm,
+    plain_attend,
+    plain_attention,
+    plain_norm,
+    plain_scores,
+    split_attend,
+    through_block,
+    through_step,
+    weighted,
+)
+from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError
+from roofline.accounting.config import ModelConfig
+from roofline.accounting.config_file import load_config, load_preset
+from roofline.accounting.inference import decode_attention_work, decode_layer_work, decode_step_work
+from roofline.work import Work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EXAMPLES = (
+    ("--plot decode.png", "the default model against batch and KV length, on the roofline"),
+    ("--op decode-block --model llama-3-8b --shape 1,8,32,128,512x1024", "one layer of a larger model"),
+    ("--op decode-step --model llama-3.2-1b --layers 2 --shape 1x1024", "a slice of a model, with its head"),
+)
+
+DEFAULT_MODEL = "qwen2.5-0.5b"
+FAMILIES = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gpt2", "nanogpt")
+ROTATION_BASE = 10_000.0
+QUERY_GAIN = 2.0
+"""Queries are made so much longer than keys: scores spread by as much, so that attention prefers some positions, and a
+wrong scale, rotation or head shows in the result."""
+LAYER_ROUNDINGS = 8
+"""A layer rounds about fifteen times on the way to its output; of random sign, they add up to four, and twice that."""
+MOST_LAYERS = 9999
+
+
+@functools.lru_cache(maxsize=64)
+def model_of(word: str) -> ModelConfig:
+    """Return the model of a preset or of the path of a config.json.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read.
+    """
+    return load_config(Path(word)) if word.endswith(".json") or "/" in word else load_preset(word)
+
+
+def parse_model(word: str) -> str:
+    """Return the word of a model that can be read.
+
+    Raises:
+        ConfigError: it cannot; one line, a `ValueError`.
+    """
+    model_of(word)
+    return word
+
+
+def parse_layers(word: str) -> str:
+    """Return how many layers a step goes through, `all` or a number.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if word != "all" and not (word.isascii() and word.isdigit() and 0 < int(word[:9]) <= MOST_LAYERS):
+        raise ValueError(f"layers '{word}' must be 'all' or a whole number from 1 to {MOST_LAYERS}")
+    return word if word == "all" else str(int(word))
+
+
+OPTIONS = (
+    Option("model", "preset, or path/to/config.json", parse_model, lambda dtype: DEFAULT_MODEL),
+    Option("layers", "layers of decode-step, a number or all", parse_layers, lambda dtype: "all"),
+)
+
+
+def config_of(case: Case) -> ModelConfig:
+    """Return the model of a case, with the layers of a step that are asked for."""
+    config, layers = model_of(case.options["model"]), case.options["layers"]
+    return config if layers == "all" else config.with_layers(int(layers))
+
+
+def batch_by_length(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
+    """Return batch and KV length; a single number is the length that one sequence sees.
+
+    Raises:
+        ValueError: there are more than two extents.
+    """
+    if len(extents) > 2:
+        raise ValueError("write bxs, the batch and the KV length, or the length alone for one sequence")
+    return (1, *extents) if len(extents) == 1 else extents
+
+
+def check(case: Case, device_type: str) -> None:
+    """Refuse models that are built otherwise than the layer here.
+
+    Raises:
+        UnsupportedCaseError: with what is different.
+    """
+    config, sequence = model_of(case.options["model"]), case.shape["s"]
+    layers = case.options["layers"]
+    problem = None
+    if config.latent:
+        problem = "latent attention (MLA) is not measured"
+    elif config.experts:
+        problem = "a mixture of experts is not measured"
+    elif config.family not in FAMILIES:
+        problem = f"a {config.family} is not measured; supported: {', '.join(FAMILIES)}"
+    elif not config.position_embeddings and config.head_dim % 2:
+        problem = f"heads of {config.head_dim} cannot be rotated in pairs"
+    elif config.norm == "layer" and not config.has_norm_bias:
+        problem = "LayerNorm without biases is not measured"
+    elif config.windowed_layers and config.window and sequence > config.window:
+        problem = f"its sliding window is not measured; use a KV length up to {config.window}"
+    elif config.position_embeddings and sequence > config.position_embeddings:
+        problem = f"it has {config.position_embeddings} positions; use a KV length up to that"
+    elif case.op == "decode-step" and layers != "all" and int(layers) > config.layers:
+        problem = f"it has {config.layers} layers; use --layers {config.layers} or fewer"
+    if problem:
+        raise UnsupportedCaseError(f"{config.name}: {problem}")
+
+
+# ---- inputs --------------------------------------------------------------------------------------------------------
+
+
+def layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each weight of a layer; what the model lacks is missing."""
+    h, f, d = config.width, config.mlp_width, config.head_dim
+    queries, projected = config.heads * d, (config.heads + 2 * config.kv_heads) * d
+    inner = (2 if config.is_gated else 1) * f
+    shapes: dict[str, tuple[int, ...]] = {"attention_norm": (h,), "mlp_norm": (h,)}
+    shapes |= {"qkv": (projected, h), "output": (h, queries), "up": (inner, h), "down": (h, f)}
+    if config.has_norm_bias:
+        shapes |= {"attention_norm_bias": (h,), "mlp_norm_bias": (h,)}
+    if config.has_qkv_bias:
+        shapes["qkv_bias"] = (projected,)
+    if config.has_output_bias:
+        shapes["output_bias"] = (h,)
+    if config.has_mlp_bias:
+        shapes |= {"up_bias": (inner,), "down_bias": (h,)}
+    if config.has_qk_norm:
+        shapes |= {"query_norm": (d,), "key_norm": (d,)}
+    return shapes
+
+
+def sized(x: Tensor, size: float) -> Tensor:
+    """Return x brought to a root mean square of about `size`, judged by its first elements; zeros stay what they are.
+
+    So a result is as sensitive to its inputs with one fill as with another.
+    """
+    found = x.flatten()[:4096].double().square().mean().sqrt()
+    return x.mul_(size / found.clamp(min=1e-3).to(x.dtype))
+
+
+def weight(tensor: TensorMaker, *shape: int) -> Tensor:
+    """Return a vector of size 1, or a random matrix that keeps the size of what it is multiplied by."""
+    return sized(tensor(*shape), shape[1] ** -0.5 if len(shape) == 2 else 1.0)
+
+
+def layer_inputs(config: ModelConfig, case: Case, tensor: TensorMaker, like: Tensor) -> list[Tensor]:
+    """Return the weights of one layer and the keys and values of the earlier tokens, in the order of `LAYER`."""
+    made = {name: weight(tensor, *shape) for name, shape in layer_shapes(config).items()}
+    gained = made["query_norm" if config.has_qk_norm else "qkv"]
+    gained[: config.heads * config.head_dim].mul_(QUERY_GAIN)
+    earlier = (case.shape["b"], config.kv_heads, case.shape["s"] - 1, config.head_dim)
+    for name in ("keys", "values"):
+        made[name] = sized(tensor(*earlier), 1.0) if earlier[2] else like.new_empty(earlier)
+    return [made.get(name, like.new_empty(0)) for name in LAYER]
+
+
+def rotation(config: ModelConfig, case: Case, tensor: TensorMaker, like: Tensor) -> Tensor:
+    """Return cosines and sines (2, d) of the new token's position, s - 1; empty where positions are learned."""
+    import torch
+
+    if config.position_embeddings:
+        return like.new_empty(0)
+    d = config.head_dim
+    angles = (case.shape["s"] - 1) * ROTATION_BASE ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+    angles = torch.cat((angles, angles))
+    return tensor(2, d).copy_(torch.stack((angles.cos(), angles.sin())))
+
+
+def attention_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
+    """Return q (b, a, d), and K and V (b, k, s, d)."""
+    config, b, s = model_of(case.options["model"]), case.shape["b"], case.shape["s"]
+    cache = (b, config.kv_heads, s, config.head_dim)
+    q = sized(tensor(b, config.heads, config.head_dim), QUERY_GAIN)
+    return q, sized(tensor(*cache), 1.0), sized(tensor(*cache), 1.0)
+
+
+def block_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
+    """Return hidden states (b, h), the rotation, and the layer's inputs."""
+    config = model_of(case.options["model"])
+    x = tensor(case.shape["b"], config.width)
+    return x, rotation(config, case, tensor, x), *layer_inputs(config, case, tensor, x)
+
+
+def step_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
+    """Return embedding rows (b, h), rows of learned positions, the rotation, the last norm, the head, the layers."""
+    config, b = config_of(case), case.shape["b"]
+    x = tensor(b, config.width)
+    positions = tensor(b, config.width) if config.position_embeddings else x.new_empty(0)
+    bias = weight(tensor, config.width) if config.has_norm_bias else x.new_empty(0)
+    head = weight(tensor, config.vocabulary, config.width)
+    fixed = (x, positions, rotation(config, case, tensor, x), weight(tensor, config.width), bias, head)
+    layers = [layer_inputs(config, case, tensor, x) for _ in range(config.layers)]
+    return (*fixed, *(part for layer in layers for part in layer))
+
+
+# ---- ops -----------------------------------------------------------------------------------------------------------
+
+
+def joined(parts: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+    """Return the parts of an output side by side, in `out` where it is given."""
+    import torch
+
+    return torch.cat(tuple(parts), -1) if out is None else torch.cat(tuple(parts), -1, out=out)
+
+
+def attention_eager(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the attention; torch's function has no form that writes into a given tensor."""
+    return library_attention(q, keys, values)
+
+
+def block_reference(*inputs: Tensor) -> Tensor:
+    """Return hidden states and the new key and value (b, h + 2 k d)."""
+    return joined(through_block(plain_norm, plain_attend, inputs))
+
+
+block_reference.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what a function of a user's takes
+    [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("x", "rotation", *LAYER)]
+)
+
+
+def block_eager(*inputs: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the same by torch's functions, in `out` where it is given."""
+    return joined(through_block(library_norm, split_attend, inputs), out)
+
+
+def step_reference(
+    x: Tensor, positions: Tensor, rotation: Tensor, norm: Tensor, norm_bias: Tensor, head: Tensor, *layers: Tensor
+) -> Tensor:
+    """Return logits, and the new key and value of each layer (b, V + 2 L k d)."""
+    inputs = (x, positions, rotation, norm, norm_bias, head, *layers)
+    return joined(through_step(plain_norm, plain_attend, inputs))
+
+
+def step_eager(*inputs: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the same by torch's functions, in `out` where it is given."""
+    return joined(through_step(library_norm, split_attend, inputs), out)
+
+
+def attention_magnitude(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Return what errors are proportional to: the sum of |terms|, each as often again as its score is long."""
+    scores = plain_scores(q, keys)
+    return weighted(scores.softmax(-1) * (1 + scores.abs()), values.abs())
+
+
+def terms(case: Case) -> int:
+    """Return how many products the longest sum of a layer of a case has."""
+    config = config_of(case)
+    return max(config.width, config.mlp_width, config.heads * config.head_dim)
+
+
+def layers_magnitude(truth: Tensor, *inputs: Tensor) -> Tensor:
+    """Return what errors are proportional to: the size of each row, whose elements are made of the same numbers.
+
+    Sums of K products are off by sqrt(K) of it. Errors of L layers are of random sign, and grow as sqrt(L).
+    """
+    longest = max(x.shape[-1] for x in inputs if x.dim() == 2)
+    return truth.square().mean(-1, keepdim=True).sqrt() * math.sqrt(longest * (len(inputs) // len(LAYER)))
+
+
+def work_by(count: Callable[[ModelConfig, int, int, str], Work]) -> Callable[[Case], Work]:
+    """Return what counts the FLOPs and compulsory bytes of a case, by a function of the accounting."""
+    return lambda case: count(config_of(case), case.shape["s"], case.shape["b"], case.dtype)
+
+
+def added_width(config: ModelConfig) -> int:
+    """Return how many elements the new key and value of one layer have."""
+    return 2 * config.kv_heads * config.head_dim
+
+
+def block_shape(case: Case) -> tuple[int, ...]:
+    """Return the shape of the output of decode-block."""
+    config = config_of(case)
+    return case.shape["b"], config.width + added_width(config)
+
+
+def step_shape(case: Case) -> tuple[int, ...]:
+    """Return the shape of the output of decode-step."""
+    config = config_of(case)
+    return case.shape["b"], config.vocabulary + config.layers * added_width(config)
+
+
+BATCHES = {"cpu": [2**n for n in range(9)], "cuda": [2**n for n in range(11)]}
+OPS = (
+    Op(
+        name="decode-attention",
+        formula="out (b, a, d) = softmax(q (b, a, d) K^T / sqrt(d)) V, K and V (b, k, s, d)",
+        axes=("b", "s"),
+        extents=batch_by_length,
+        default_shapes={
+            "cpu": ("1x1024", "1x8192", "32x1024"),
+            "cuda": ("1x8192", "1x131072", "64x1024", "64x8192"),
+        },
+        make_inputs=attention_inputs,
+        output_shape=lambda case: (case.shape["b"], config_of(case).heads, config_of(case).head_dim),
+        reference=plain_attention,
+        eager=attention_eager,
+        expression=library_attention,
+        writes_out_when_compiled=False,
+        work=work_by(decode_attention_work),
+        magnitude=attention_magnitude,
+        intermediate_roundings=1,
+        check=check,
+    ),
+    Op(
+        name="decode-block",
+        formula="out (b, h + 2 k d) = one layer of x (b, h) over a cache of s - 1 tokens; its key and value",
+        axes=("b", "s"),
+        extents=batch_by_length,
+        default_shapes={
+            "cpu": (*(f"{batch}x128" for batch in BATCHES["cpu"]), "1x1024", "1x8192"),
+            "cuda": (*(f"{batch}x128" for batch in BATCHES["cuda"]), "1x8192", "1x131072"),
+        },
+        make_inputs=block_inputs,
+        output_shape=block_shape,
+        reference=block_reference,
+        eager=block_eager,
+        expression=block_eager,
+        writes_out_when_compiled=False,
+        work=work_by(decode_layer_work),
+        magnitude=layers_magnitude,
+        terms=terms,
+        intermediate_roundings=LAYER_ROUNDINGS,
+        check=check,
+        notes=critical_batch_lines,
+    ),
+    Op(
+        name="decode-step",
+        formula="out (b, V + 2 L k d) = logits of x (b, h) over caches of s - 1 tokens; keys and values of L layers",
+        axes=("b", "s"),
+        extents=batch_by_length,
+        default_shapes={"cpu": ("1x128",), "cuda": ("1x1024", "64x1024", "512x1024")},
+        make_inputs=step_inputs,
+        output_shape=step_shape,
+        reference=step_reference,
+        eager=step_eager,
+        expression=step_eager,
+        writes_out_when_compiled=False,
+        work=work_by(decode_step_work),
+        magnitude=layers_magnitude,
+        terms=terms,
+        intermediate_roundings=LAYER_ROUNDINGS,
+        check=check,
+        notes=critical_batch_lines,
+    ),
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS, OPTIONS))
