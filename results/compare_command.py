@@ -89,6 +89,13 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
         help="change that does not matter (default: 1%%)",
     )
     parser.add_argument(
+        "--drift",
+        type=margin,
+        metavar="SHARE",
+        help="what to allow for between two windows of time, 0%% for nothing (default: what repeated rows tell, else "
+        "3%%); rows that took turns in `bench compare` need none",
+    )
+    parser.add_argument(
         "--fail-on", choices=("slower", "unsure"), default="slower", help="verdicts that exit with 1 (default: slower)"
     )
     parser.add_argument("--force", action="store_true", help="compare although machine, fill or cache differ")
@@ -110,7 +117,7 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
     from results.compare import compare
     from results.compare_load import Wanted, load, load_both
     from results.compare_plot import check_picture, draw, save
-    from results.compare_table import as_csv, as_json, as_markdown, exit_code, print_table
+    from results.compare_table import as_csv, as_json, as_markdown, exit_code, geomean_lines, print_table
 
     if options.output is not None:
         check_picture(options.output)
@@ -121,22 +128,36 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
     if len(paths) == 2:
         loaded = load_both(paths[0], paths[1], wanted, with_bandwidths)
     else:
-        loaded = (load(paths[0], wanted, with_bandwidths),)
+        loaded = (load(paths[0], wanted, with_bandwidths, keeps_samples=False),)
     for one in loaded:
         if not one.measured:
-            raise StoreError(_empty(one.path, wanted))
+            raise StoreError(_empty(one, wanted))
     request = Request(options.by, options.baseline, options.metric, options.margin, options.force)
-    compared = compare(loaded[0], loaded[1] if len(loaded) == 2 else None, request)
+    compared = compare(loaded[0], loaded[1] if len(loaded) == 2 else None, request, options.drift)
     if options.output is not None:
         save(draw(compared), options.output)
     writers = {"json": lambda: as_json(compared, options.fail_on), "csv": lambda: as_csv(compared)}
     writers |= {"md": lambda: as_markdown(compared), "table": lambda: print_table(compared, stdout)}
+    text = writers[options.format]()
+    if options.format in ("md", "table"):
+        text += "".join(f"{line}\n" for line in _spaced(geomean_lines(compared), options.format))
     notes = [note for one in loaded for note in one.notes] + list(compared.notes)
     problems = tuple(problem for one in loaded for problem in one.problems)
-    return Output(writers[options.format](), tuple(notes), exit_code(compared, options.fail_on), problems)
+    return Output(text, tuple(notes), exit_code(compared, options.fail_on), problems)
 
 
-def _empty(path: Path, wanted: object) -> str:
+def _spaced(lines: list[str], form: str) -> list[str]:
+    """Return lines that Markdown does not join into one."""
+    return [part for line in lines for part in ("", f"- {line}")] if form == "md" else lines
+
+
+def _empty(run: Loaded, wanted: object) -> str:
+    """Return why there is nothing of a run to compare."""
     from results.compare_load import EVERYTHING
 
-    return f"{path} has no record" + ("" if wanted == EVERYTHING else " of what --op, --dtype, --case, --provider name")
+    selected = "" if wanted == EVERYTHING else " of what --op, --dtype, --case, --provider name"
+    text = f"{run.path} has no record{selected}"
+    if not run.problems:
+        return text
+    count = len(run.problems)
+    return f"{text}: {count:,} line{'s' * (count != 1)} cannot be used, the first is {run.problems[0]}"

@@ -6,24 +6,34 @@ JSON.
 
 from __future__ import annotations
 
+import gc
 import os
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from sys import intern
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from results.compare_turns import Turns, turns_of
 from results.judge import judged
 from results.record import Environment, Record, checked_fields
 from results.runfile import RunFileError, scan_run
+from results.stats import LogMedians, log_medians
 
-NEEDED = (
-    *("op", "provider", "dtype", "shape", "case", "status", "reason", "options", "flops", "bytes_read"),
-    *("bytes_written", "samples_s", "method", "cache", "fill", "median_s", "ci95_s", "telemetry"),
-    *("source_sha256", "source_git"),
+if TYPE_CHECKING:
+    from numpy import int64
+    from numpy.typing import NDArray
+
+WORDS = ("op", "provider", "dtype", "status", "reason", "method", "cache", "fill", "source_sha256")
+"""Fields of a record that are looked at and have few values in a run: what was right once is right again."""
+
+VALUES = (
+    *("shape", "case", "options", "flops", "bytes_read", "bytes_written", "samples_s", "median_s", "ci95_s"),
+    *("flags", "telemetry", "source_git"),
 )
-"""Fields of a record that are looked at."""
+"""Fields that are looked at in each record."""
 
 PARALLEL_BYTES = 20_000_000
 """Length of two files together from which on a second process, which takes a fifth of a second to start, pays."""
@@ -58,10 +68,18 @@ class Measured(NamedTuple):
     ci95_s: tuple[float, float] | None
     sm_clock_hz: float | None
     samples: bytes
-    """The samples as 64-bit floats, seconds; empty where none were kept."""
+    """The samples as 64-bit floats, seconds; empty where none were kept, or where their median is enough."""
     source_sha256: str | None = None
     source_revision: str | None = None
     """Revision of the repository of a user's kernel, see `revision_text`; None for kernels of ours, or not known."""
+    flags: tuple[str, ...] = ()
+    """What speaks against the measurement."""
+    taken: int = 0
+    """Samples that were taken."""
+    place: int = -1
+    """Where its median is among those of its run; -1 where it has none."""
+    turns: Turns | None = None
+    """How it took turns with others; None where it was measured alone."""
 
     @property
     def is_users(self) -> bool:
@@ -104,6 +122,10 @@ class Loaded:
     """FLOP/s that are an MFU of 1, by dtype; without those that no peak is known of."""
     bandwidths: Mapping[tuple[str, float], float]
     """Bytes/s that are an MBU of 1, by dtype and share of reads."""
+    medians: LogMedians
+    """The median of the samples of each finished record, by `Measured.place`; of one that kept none, its median."""
+    counts: NDArray[int64]
+    """Samples behind each of them, 1 where none were kept."""
 
     def mfu(self, measured: Measured, median_s: float | None) -> float | None:
         """Return the MFU of a record of this run at a median time, None where a count or the peak is not known."""
@@ -125,43 +147,130 @@ def read_share(bytes_read: int | None, bytes_written: int | None) -> float | Non
     return bytes_read / (bytes_read + bytes_written)
 
 
-def load(path: Path, wanted: Wanted = EVERYTHING, with_bandwidths: bool = False) -> Loaded:
+def load(path: Path, wanted: Wanted = EVERYTHING, with_bandwidths: bool = False, keeps_samples: bool = True) -> Loaded:
     """Read one run.
 
     Args:
         path: the run file.
         wanted: the records to keep.
         with_bandwidths: whether `bandwidths` are to be known; they are looked up for each mix of reads and writes.
+        keeps_samples: whether all records keep their samples; else only those do that took turns with others.
 
     Raises:
         RunFileError: as `load_run`.
     """
-    by_dtype: dict[str, Record] = {}
-    by_mix: dict[tuple[str, float], Record] = {}
+    reader = _Reader(wanted, with_bandwidths, keeps_samples)
+    environment, measured, notes, problems = scan_run(path, reader.take, checks_numbers=False)
+    ceiling_of = partial(_ceilings, environment)
+    return Loaded(
+        path,
+        environment,
+        tuple(measured),
+        notes,
+        problems,
+        ceiling_of(reader.by_dtype, "flops_per_s", "mfu"),
+        ceiling_of(reader.by_mix, "bytes_per_s", "mbu"),
+        *reader.medians(),
+    )
 
-    def take(data: dict[str, Any]) -> Measured | None:
-        values = checked_fields(data, NEEDED)
-        if not wanted.has(values):
+
+class _Reader:
+    """Takes from each record what is needed."""
+
+    def __init__(self, wanted: Wanted, with_bandwidths: bool, keeps_samples: bool) -> None:
+        self._wanted, self._with_bandwidths, self._keeps_samples = wanted, with_bandwidths, keeps_samples
+        self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._series: list[array[float]] = []
+        self._texts: dict[Any, Any] = {}
+        self.by_dtype: dict[str, Record] = {}
+        """One finished record of each dtype."""
+        self.by_mix: dict[tuple[str, float], Record] = {}
+        """One of each dtype and mix of reads and writes, where bandwidths are to be known."""
+
+    def take(self, data: dict[str, Any]) -> Measured | None:
+        """Return what is needed of a record, None where it is not wanted.
+
+        Raises:
+            RecordError: as `Record.from_dict`, of the fields that are looked at.
+        """
+        values = self._checked(data)
+        if not self._wanted.has(values):
             return None
         if values["status"] == "ok":
-            if values["dtype"] not in by_dtype and values.get("flops"):
-                by_dtype[values["dtype"]] = Record.from_dict(data)
-            share = read_share(values.get("bytes_read"), values.get("bytes_written")) if with_bandwidths else None
-            if share is not None and (values["dtype"], share) not in by_mix:
-                by_mix[values["dtype"], share] = Record.from_dict(data)
-        return _measured(values, data)
+            self._remember(values, data)
+        return self._measured(values, data)
 
-    environment, measured, notes, problems = scan_run(path, take, checks_numbers=False)
-    ceiling_of = partial(_ceilings, environment)
-    peaks = ceiling_of(by_dtype, "flops_per_s", "mfu")
-    return Loaded(path, environment, tuple(measured), notes, problems, peaks, ceiling_of(by_mix, "bytes_per_s", "mbu"))
+    def medians(self) -> tuple[LogMedians, NDArray[int64]]:
+        """Return the medians of what was taken, by place, and how many samples are behind each."""
+        import numpy as np
+
+        series = [np.frombuffer(samples) for samples in self._series]
+        return log_medians(series), np.array([len(samples) for samples in series], dtype=np.int64)
+
+    def _checked(self, data: dict[str, Any]) -> dict[str, Any]:
+        words = tuple(map(data.get, WORDS))
+        try:
+            checked = self._known.get(words)
+        except TypeError:  # a list or an object in the place of a word: refused below
+            checked = None
+        if checked is not None:
+            return checked | checked_fields(data, ("status", *VALUES))
+        values = checked_fields(data, (*WORDS, *VALUES))
+        self._known[words] = {name: values[name] for name in WORDS if name in values}
+        return values
+
+    def _remember(self, values: dict[str, Any], data: dict[str, Any]) -> None:
+        """Keep the first record of each kind, by which the machine's ceilings are told."""
+        if values["dtype"] not in self.by_dtype and values.get("flops"):
+            self.by_dtype[values["dtype"]] = Record.from_dict(data)
+        if not self._with_bandwidths:
+            return
+        share = read_share(values.get("bytes_read"), values.get("bytes_written"))
+        if share is not None and (values["dtype"], share) not in self.by_mix:
+            self.by_mix[values["dtype"], share] = Record.from_dict(data)
+
+    def _measured(self, values: dict[str, Any], data: dict[str, Any]) -> Measured:
+        get, place = values.get, -1
+        options, telemetry, git = get("options", {}), get("telemetry", {}), get("source_git")
+        samples = array("d", get("samples_s", ()))
+        clock, flags, turns = telemetry.get("sm_clock_hz"), get("flags", ()), turns_of(data, len(samples))
+        if values["status"] == "ok":
+            place = len(self._series)
+            self._series.append(samples or array("d", [values["median_s"]]))
+        return Measured(
+            values["op"],
+            values["dtype"],
+            values["case"],
+            _text(values["shape"]),
+            intern(_text(options)),
+            get("fill"),
+            get("cache"),
+            values["provider"],
+            _process(options, telemetry, data),
+            values["status"],
+            get("reason"),
+            get("method"),
+            get("flops"),
+            get("bytes_read"),
+            get("bytes_written"),
+            get("median_s"),
+            get("ci95_s"),
+            float(clock) if isinstance(clock, (int, float)) and 0 < clock < MAX_CLOCK_HZ else None,
+            samples.tobytes() if self._keeps_samples or turns else b"",
+            get("source_sha256"),
+            revision_text(git) if git else None,
+            self._texts.setdefault(flags, flags),
+            len(samples),
+            place,
+            turns,
+        )
 
 
 def load_both(
     first: Path, second: Path, wanted: Wanted = EVERYTHING, with_bandwidths: bool = False
 ) -> tuple[Loaded, Loaded]:
-    """Read two runs, long ones side by side in two processes. Arguments and errors as of `load`."""
-    read = partial(load, wanted=wanted, with_bandwidths=with_bandwidths)
+    """Read two runs, without samples, long ones side by side in two processes. Arguments and errors as of `load`."""
+    read = partial(load, wanted=wanted, with_bandwidths=with_bandwidths, keeps_samples=False)
     if _size(first) + _size(second) < PARALLEL_BYTES or len(os.sched_getaffinity(0)) < 2:
         return read(first), read(second)
     from concurrent.futures import ProcessPoolExecutor
@@ -186,6 +295,7 @@ def _load_or_error(read: Callable[[Path], Loaded], path: Path) -> Loaded | str:
         loaded = read(path)
     except RunFileError as error:
         return str(error)
+    gc.disable()  # this process only has to send what it has read, and then ends
     return replace(loaded, measured=tuple(map(tuple, loaded.measured)))  # type: ignore[arg-type]
 
 
@@ -207,23 +317,6 @@ def _ceilings(environment: Environment, records: Mapping[Any, Record], rate: str
         for kind, score in zip(records, scores, strict=True)
         if score[rate] and score[share]
     }
-
-
-def _measured(values: dict[str, Any], data: Mapping[str, Any]) -> Measured:
-    from array import array
-
-    options, telemetry = values.get("options") or {}, values.get("telemetry") or {}
-    clock, git = telemetry.get("sm_clock_hz"), values.get("source_git")
-    found = values | {
-        "shape": _text(values["shape"]),
-        "options": intern(_text(options)),
-        "process": _process(options, telemetry, data),
-        "sm_clock_hz": float(clock) if isinstance(clock, (int, float)) and 0 < clock < MAX_CLOCK_HZ else None,
-        "source_sha256": intern(values["source_sha256"]) if "source_sha256" in values else None,
-        "source_revision": revision_text(git) if git else None,
-        "samples": array("d", values.get("samples_s", ())).tobytes(),
-    }
-    return Measured._make(map(found.get, Measured._fields))
 
 
 def _process(*places: Mapping[str, Any]) -> str | None:

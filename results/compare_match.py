@@ -6,12 +6,15 @@ unless it is what differs. None is left out in silence: each is in a pair or in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from results.compare_load import Measured
 from results.compare_sides import CompareError
+
+WRONG = ("invalid", "failed")
+"""What a result that cannot be used is called; one that was skipped is none."""
 
 
 class Key(NamedTuple):
@@ -86,60 +89,107 @@ def match(
     by_key = {key: records for (key, _), records in first.items()}
     pairs: list[Pair] = []
     left: Groups = {}
+    taken: set[tuple[Key, str]] = set()
     for (key, provider), records in second.items():
         if (found := by_key.get(key)) is None:
             left[key, provider] = records
         else:
+            taken.add((key, provider))
             pairs.append(Pair(key, found, records))
-    loose, notes = _loosely_paired(by_key, left, {pair.key for pair in pairs}, force)
+    loose, notes = _loosely_paired(by_key, left, taken, force)
     pairs += loose
     used = {id(records) for pair in pairs for records in (pair.baseline, pair.candidate)}
     for side, groups, lost in (("baseline", first, rest), ("candidate", left, more)):
         other = "candidate" if side == "baseline" else "baseline"
         lonely = [one for records in groups.values() if id(records) not in used for one in records]
         lost += [Unmatched(side, one, f"not in the {other}") for one in lonely]
-    return Matching(pairs, rest + [_with_blame(one, by_key, with_provider) for one in more], notes)
+    right = {_without_cache(key) for key in by_key} if more else set()
+    return Matching(pairs, rest + [_with_blame(one, right, with_provider) for one in more], notes)
 
 
 def _grouped(side: str, records: Iterable[Measured], with_provider: bool) -> tuple[Groups, list[Unmatched]]:
-    """Return the finished records by key and provider, and the others as unmatched."""
+    """Return the finished records by key and provider, and the others as unmatched.
+
+    Of what was measured several times, one wrong or failed result is enough: such a row is not compared at all.
+    """
     groups: Groups = {}
     unmatched = []
+    wrong: dict[tuple[Key, str], str] = {}
     for one in records:
+        key = Key.of(one, with_provider)
         if one.status == "ok":
-            groups.setdefault((Key.of(one, with_provider), one.provider), []).append(one)
-        else:
-            unmatched.append(Unmatched(side, one, f"{one.status}: {one.reason or 'no reason was kept'}"))
+            groups.setdefault((key, one.provider), []).append(one)
+            continue
+        reason = f"{one.status}: {one.reason or 'no reason was kept'}"
+        unmatched.append(Unmatched(side, one, reason))
+        if one.status in WRONG:
+            wrong[_without_cache(key), one.provider] = reason
+    if wrong:
+        for key, provider in list(groups):
+            reason = wrong.get((_without_cache(key), provider), "")
+            if reason:
+                also = f"it was {reason} in another measurement"
+                unmatched += [Unmatched(side, one, also) for one in groups.pop((key, provider))]
     return groups, unmatched
 
 
+def _without_cache(key: Key) -> Key:
+    """Return a key without the cache state, which a record that failed before it was timed does not have."""
+    return key._replace(cache=None)
+
+
 def _loosely_paired(
-    by_key: dict[Key, list[Measured]], left: Groups, used: set[Key], force: bool
+    by_key: dict[Key, list[Measured]], left: Groups, taken: set[tuple[Key, str]], force: bool
 ) -> tuple[list[Pair], list[str]]:
-    """Pair what differs in fill or cache alone, where that is forced; refuse it else."""
+    """Pair what differs in fill or cache alone, where that is forced; refuse it else.
+
+    Each of several candidates has all of the baseline before it, and takes each of its records once: first what
+    differs in the cache alone, then what differs in the fill alone, then the rest.
+    """
     if not left:
         return [], []
-    waiting = {key[:-2]: key for key in by_key if key not in used}
-    pairs, notes = [], dict[str, None]()
-    for (key, _), records in left.items():
-        found = waiting.get(key[:-2])
-        if found is None:
-            continue
-        what = " and ".join(
-            f"{name} {before or 'unknown'} against {after or 'unknown'}"
-            for name, before, after in (("fill", found.fill, key.fill), ("cache", found.cache, key.cache))
-            if before != after
-        )
-        if not force:
-            raise CompareError(
-                f"{key.op} {key.case} {key.dtype} was not measured alike: {what}; --force compares all the same"
-            )
-        notes[f"compared by force: {what}"] = None
-        pairs.append(Pair(key, by_key[found], records))
+    similar: dict[Alike, list[Key]] = {}
+    for key in by_key:
+        similar.setdefault(_alike(key), []).append(key)
+    pairs, notes, waiting = [], dict[str, None](), dict(left)
+    for same in (("fill",), ("cache",), ()):
+        for (key, provider), records in list(waiting.items()):
+            free = [
+                other
+                for other in similar.get(_alike(key), ())
+                if (other, provider) not in taken and all(getattr(other, name) == getattr(key, name) for name in same)
+            ]
+            if not free:
+                continue
+            what = _difference(free[0], key)
+            if not force:
+                raise CompareError(
+                    f"{key.op} {key.case} {key.dtype} was not measured alike: {what}; --force compares all the same"
+                )
+            notes[f"compared by force: {what}"] = None
+            taken.add((free[0], provider))
+            del waiting[key, provider]
+            pairs.append(Pair(key, by_key[free[0]], records))
     return pairs, list(notes)
 
 
-def _with_blame(one: Unmatched, baselines: dict[Key, list[Measured]], with_provider: bool) -> Unmatched:
+Alike = tuple[str | None, ...]
+
+
+def _alike(key: Key) -> Alike:
+    """Return a key without fill and cache."""
+    return key[:-2]
+
+
+def _difference(before: Key, after: Key) -> str:
+    return " and ".join(
+        f"{name} {getattr(before, name) or 'unknown'} against {getattr(after, name) or 'unknown'}"
+        for name in ("fill", "cache")
+        if getattr(before, name) != getattr(after, name)
+    )
+
+
+def _with_blame(one: Unmatched, baselines: Set[Key], with_provider: bool) -> Unmatched:
     """Mark what is wrong or failed in the candidate although the baseline is right."""
-    is_wrong = one.measured.status in ("invalid", "failed")
-    return Unmatched(one.side, one.measured, one.reason, is_wrong and Key.of(one.measured, with_provider) in baselines)
+    is_broken = one.measured.status in WRONG and _without_cache(Key.of(one.measured, with_provider)) in baselines
+    return Unmatched(one.side, one.measured, one.reason, is_broken)

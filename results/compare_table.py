@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from results.compare import Compared, Row
@@ -12,6 +14,7 @@ from results.compare_sides import METRICS
 from results.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE, geometric_mean
 from results.export import csv_text, json_text, markdown_text
 from results.record import Environment
+from results.stats import geometric_mean_of
 from results.table import ABSENT, format_percent, format_rate, format_time, printable, table_console
 
 if TYPE_CHECKING:
@@ -46,9 +49,8 @@ def exit_code(compared: Compared, fail_on: str) -> int:
 
 def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
     """Return what holds for all rows together, as a JSON object."""
-    results = [row.compared for row in compared.rows]
-    in_metric = geometric_mean(results)
-    in_time = _mean_time_ratio(compared)
+    means = geomeans(compared)
+    only = means[0] if len(means) == 1 else None
     first, second = (_run(environment) for environment in compared.environments)
     return {
         "baseline": {"label": compared.baseline} | first,
@@ -56,13 +58,15 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
         "metric": compared.request.metric,
         "margin": compared.request.margin,
         "fail_on": fail_on,
-        "rows": len(results),
+        "drift": _drift(compared),
+        "rows": len(compared.rows),
         "counts": counts(compared),
-        "geomean": in_time[0] if in_time else None,
-        "geomean_ci95": list(in_time[1]) if in_time else None,
-        "metric_geomean": _inverted(in_metric[0], compared) if in_metric else None,
-        "metric_geomean_ci95": _inverted_ends(in_metric[1], compared) if in_metric else None,
-        "geomean_rows": sum(result.ci95 != UNKNOWN for result in results),
+        "geomean": only.ratio if only else None,
+        "geomean_ci95": list(only.ci95) if only else None,
+        "metric_geomean": only.metric_ratio if only else None,
+        "metric_geomean_ci95": list(only.metric_ci95) if only else None,
+        "geomean_rows": sum(mean.rows for mean in means),
+        "geomeans": [asdict(mean) for mean in means],
         "unmatched": len(compared.unmatched),
         "broken": sum(one.is_broken for one in compared.unmatched),
         "notes": list(compared.notes),
@@ -70,16 +74,77 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
     }
 
 
-def _mean_time_ratio(compared: Compared) -> tuple[float, tuple[float, float]] | None:
-    """Return the geometric mean of the ratios of the times, which are those compared less the factors."""
-    from results.stats import geometric_mean_of
+@dataclass(frozen=True)
+class Mean:
+    """The geometric mean of the rows of one op, one baseline and one candidate: of several kinds it tells nothing."""
 
-    known = [row for row in compared.rows if row.compared.ci95 != UNKNOWN]
-    mean = geometric_mean([row.compared for row in known])
-    if mean is None:
-        return None
-    factor = geometric_mean_of([row.factor for row in known])
-    return mean[0] / factor, (mean[1][0] / factor, mean[1][1] / factor)
+    op: str
+    provider: str | None
+    """Who computes both sides; None where that is what differs."""
+    baseline: str
+    candidate: str
+    ratio: float
+    """Of the times, candidate over baseline."""
+    ci95: tuple[float, float]
+    metric_ratio: float
+    metric_ci95: tuple[float, float]
+    rows: int
+    """Those that have an interval; no others are in it."""
+
+
+def geomeans(compared: Compared) -> list[Mean]:
+    """Return the geometric mean of each kind of rows that has one, in the order of the rows."""
+    kinds: dict[tuple[str, str, str], list[Row]] = {}
+    for row in compared.rows:
+        if row.compared.ci95 != UNKNOWN:
+            kinds.setdefault((row.key.op, row.provider_baseline, row.provider_candidate), []).append(row)
+    return [_mean(rows, compared) for rows in kinds.values()]
+
+
+def _mean(rows: list[Row], compared: Compared) -> Mean:
+    mean = geometric_mean([row.compared for row in rows])
+    assert mean is not None
+    # The ratios of the times are those compared less the factors.
+    ratio, (low, high) = mean
+    factor = geometric_mean_of([row.factor for row in rows])
+    first = rows[0]
+    return Mean(
+        first.key.op,
+        first.key.provider,
+        first.baseline,
+        first.candidate,
+        ratio / factor,
+        (low / factor, high / factor),
+        _inverted(ratio, compared),
+        _inverted_ends((low, high), compared),
+        len(rows),
+    )
+
+
+def geomean_lines(compared: Compared) -> list[str]:
+    """Return a line for each kind of rows where there are several; one kind is in the headline."""
+    means = geomeans(compared)
+    if len(means) < 2:
+        return []
+    return [
+        printable(
+            f"{' '.join(word for word in (mean.op, mean.provider) if word)}, {mean.baseline} -> {mean.candidate}: "
+            f"geometric mean {_mean_words(mean, compared)}, {mean.rows:,} row{'s' * (mean.rows != 1)}"
+        )
+        for mean in means
+    ]
+
+
+def _mean_words(mean: Mean, compared: Compared) -> str:
+    low, high = mean.metric_ci95
+    what = f"{mean.metric_ratio:.4f}x the {METRICS[compared.request.metric]}"
+    return f"{what} (95 % CI {low:.4f} to {high:.4f})"
+
+
+def _drift(compared: Compared) -> dict[str, Any] | None:
+    """Return what was allowed for between two windows, as a JSON object."""
+    drift = compared.drift
+    return {"share": drift.share, "source": drift.source} if drift else None
 
 
 def _run(environment: Environment) -> dict[str, Any]:
@@ -92,9 +157,9 @@ def _inverted(ratio: float, compared: Compared) -> float:
     return ratio if compared.request.metric == "time" else 1 / ratio
 
 
-def _inverted_ends(ends: tuple[float, float], compared: Compared) -> list[float]:
+def _inverted_ends(ends: tuple[float, float], compared: Compared) -> tuple[float, float]:
     low, high = ends
-    return [low, high] if compared.request.metric == "time" else [1 / high, 1 / low]
+    return (low, high) if compared.request.metric == "time" else (1 / high, 1 / low)
 
 
 def json_rows(compared: Compared) -> list[dict[str, Any]]:
@@ -103,7 +168,7 @@ def json_rows(compared: Compared) -> list[dict[str, Any]]:
 
 
 def _json_row(row: Row, compared: Compared) -> dict[str, Any]:
-    ends = None if row.compared.ci95 == UNKNOWN else _inverted_ends(row.compared.ci95, compared)
+    ends = None if row.compared.ci95 == UNKNOWN else list(_inverted_ends(row.compared.ci95, compared))
     return {
         "op": row.key.op,
         "dtype": row.key.dtype,
@@ -121,7 +186,11 @@ def _json_row(row: Row, compared: Compared) -> dict[str, Any]:
         "metric_ratio": _inverted(row.compared.ratio, compared),
         "metric_ci95": ends,
         "verdict": row.compared.verdict,
-        "reason": row.compared.reason,
+        "reason": row.reason,
+        "flags_baseline": list(row.flags_baseline),
+        "flags_candidate": list(row.flags_candidate),
+        "paired": row.is_paired,
+        "drift": math.expm1(row.compared.drift),
         "baseline_s": row.baseline_s,
         "candidate_s": row.candidate_s,
         "mfu_baseline": row.mfu_baseline,
@@ -158,6 +227,7 @@ def as_csv(compared: Compared) -> str:
     for row in json_rows(compared):
         low, high = row.pop("ci95") or (None, None)
         metric_low, metric_high = row.pop("metric_ci95") or (None, None)
+        row |= {name: ",".join(row[name]) for name in ("flags_baseline", "flags_candidate")}
         ends = {"ci95_low": low, "ci95_high": high, "metric_ci95_low": metric_low, "metric_ci95_high": metric_high}
         rows.append(row | ends)
     empty = dict.fromkeys(rows[0])
@@ -172,7 +242,8 @@ def as_markdown(compared: Compared) -> str:
     """Return a summary in one line, the table, and what was not compared: made to be pasted into a pull request."""
     lines = [f"**{headline(compared)}**", ""]
     cells = [_cells(row, compared) for row in compared.rows]
-    text = "\n".join(lines) + "\n" + markdown_text(_without_constant(cells), list(cells[0]))
+    shown = _without_constant(cells)
+    text = "\n".join(lines) + "\n" + markdown_text(shown, list(shown[0]))
     if compared.unmatched:
         listed = [f"- {printable(describe(one))}" for one in compared.unmatched]
         inside = "\n".join(line.replace("<", "&lt;") for line in listed)
@@ -186,11 +257,9 @@ def headline(compared: Compared) -> str:
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in found.items() if count)
     rows = len(compared.rows)
     text = f"{compared.baseline} -> {compared.candidate}: {verdicts} of {rows:,} row{'s' * (rows != 1)}"
-    mean = geometric_mean([row.compared for row in compared.rows])
-    if mean is not None:
-        low, high = _inverted_ends(mean[1], compared)
-        what = f"{_inverted(mean[0], compared):.4f}x the {METRICS[compared.request.metric]}"
-        text += f"; geometric mean {what} (95 % CI {low:.4f} to {high:.4f})"
+    means = geomeans(compared)
+    if len(means) == 1:
+        text += f"; geometric mean {_mean_words(means[0], compared)}"
     broken = sum(one.is_broken for one in compared.unmatched)
     return printable(text + (f"; {broken} wrong or failed" if broken else ""))
 
@@ -211,9 +280,17 @@ def _cells(row: Row, compared: Compared) -> dict[str, str]:
         f"{quantity} ratio": f"{_inverted(row.compared.ratio, compared):.4f}",
         "95% CI": f"{ends[0]:.4f} to {ends[1]:.4f}" if ends else ABSENT,
         **_utilization(row),
+        "flags": _flag_words(row),
         "verdict": row.compared.verdict,
-        "reason": row.compared.reason,
+        "reason": row.reason,
     }
+
+
+def _flag_words(row: Row) -> str:
+    """Return what is flagged, once where it is the same on either side."""
+    if row.flags_baseline == row.flags_candidate:
+        return ", ".join(row.flags_baseline)
+    return " -> ".join(", ".join(flags) or ABSENT for flags in (row.flags_baseline, row.flags_candidate))
 
 
 def _utilization(row: Row) -> dict[str, str]:
@@ -226,10 +303,10 @@ def _utilization(row: Row) -> dict[str, str]:
 
 
 def _without_constant(cells: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the rows without options that are the same in all."""
-    if len({row["options"] for row in cells}) == 1:
-        return [{title: text for title, text in row.items() if title != "options"} for row in cells]
-    return cells
+    """Return the rows without options that are the same in all, and without flags where there are none."""
+    left_out = {title for title in ("options",) if len({row[title] for row in cells}) == 1}
+    left_out |= {title for title in ("flags",) if not any(row[title] for row in cells)}
+    return [{title: text for title, text in row.items() if title not in left_out} for row in cells]
 
 
 def describe(one: Unmatched) -> str:
@@ -273,7 +350,7 @@ def _print_rows(rows: Sequence[Row], compared: Compared, console: Console) -> No
 
     cells = _without_constant([_cells(row, compared) for row in rows])
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    words = {"op", "case", "dtype", "provider", "options", "verdict", "reason"}
+    words = {"op", "case", "dtype", "provider", "options", "flags", "verdict", "reason"}
     for title in cells[0]:
         table.add_column(
             title, justify="left" if title in words else "right", overflow="fold", no_wrap=title != "reason"

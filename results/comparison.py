@@ -7,7 +7,7 @@ many comparisons at once: the correction for their number, their mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from results.stats import Z_975, independent_blocks, normal_deviate, student_t_975
@@ -34,6 +34,9 @@ MAX_LOG = 700.0
 
 TIME = "time"
 
+MORE_SAMPLES = "more samples would tell"
+"""What helps where an interval is too wide."""
+
 FASTER, SLOWER, SAME, UNSURE = "FASTER", "SLOWER", "SAME", "UNSURE"
 
 
@@ -53,6 +56,9 @@ class Comparison:
     p_value: float = 1.0
     """How likely a change within the margin would look so large by chance, in either direction; not yet corrected for
     how many rows are looked at. It is 0.05 where the interval touches the margin."""
+    drift: float = 0.0
+    """Half width, in logarithms, of the part of the interval that is for drift between two windows. Rows of the same
+    two windows share it, so that it does not shrink in a mean of rows."""
 
 
 def judged(
@@ -64,6 +70,9 @@ def judged(
     margin: float,
     unit: str = "sample",
     quantity: str = TIME,
+    drift: float = 0.0,
+    remedy: str = MORE_SAMPLES,
+    note: str = "",
 ) -> Comparison:
     """Return what an interval in logarithms means.
 
@@ -76,13 +85,18 @@ def judged(
         margin: as a fraction.
         unit: what is counted, a word for one of them.
         quantity: what the reason speaks of; anything but the time is taken to fall as the ratio rises.
+        drift: half width of what the interval holds for drift, see `Comparison`.
+        remedy: what would narrow the interval, in words.
+        note: what else the reason is to say.
     """
     ends = (math.exp(low), math.exp(min(high, MAX_LOG)))
     verdict = verdict_of(*ends, margin, count)
     p_value = _p_value(center, low, high, degrees, math.log1p(margin)) if count >= LEAST_PAIRS else 1.0
-    return Comparison(
-        math.exp(center), ends, verdict, _reason(verdict, *ends, margin, count, unit, quantity), count, margin, p_value
-    )
+    if count < LEAST_PAIRS:
+        reason = f"only {count} {unit}{'s' * (count != 1)}: {LEAST_PAIRS} or more can tell"
+    else:
+        reason = _reason(verdict, *ends, margin, quantity, remedy) + note
+    return Comparison(math.exp(center), ends, verdict, reason, count, margin, p_value, drift)
 
 
 def _p_value(center: float, low: float, high: float, degrees: float, margin: float) -> float:
@@ -109,10 +123,8 @@ def verdict_of(low: float, high: float, margin: float, pairs: int) -> str:
     return SAME if low >= 1 / (1 + margin) and high <= 1 + margin else UNSURE
 
 
-def _reason(verdict: str, low: float, high: float, margin: float, count: int, unit: str, quantity: str) -> str:
+def _reason(verdict: str, low: float, high: float, margin: float, quantity: str, remedy: str) -> str:
     """Return why the verdict is what it is, in one sentence."""
-    if count < LEAST_PAIRS:
-        return f"only {count} {unit}{'s' * (count != 1)}: {LEAST_PAIRS} or more can tell"
     first, last = (low, high) if quantity == TIME else (1 / high, 1 / max(low, 1 / math.exp(MAX_LOG)))
     between = f"{quantity} {100 * (first - 1):+.2f} % to {100 * (last - 1):+.2f} %"
     allowed = f"the margin of {100 * margin:g} %"
@@ -121,15 +133,19 @@ def _reason(verdict: str, low: float, high: float, margin: float, count: int, un
     if verdict == SAME:
         return f"{between}: all of it within {allowed}"
     if low > 1 or high < 1:
-        return f"{between}: different, but perhaps by less than {allowed}; more samples would tell"
-    return f"{between}: wider than {allowed}, and perhaps not different at all; more samples would tell"
+        return f"{between}: different, but perhaps by less than {allowed}; {remedy}"
+    return f"{between}: wider than {allowed}, and perhaps not different at all; {remedy}"
 
 
-def combine(comparisons: Sequence[Comparison]) -> Comparison:
+def combine(comparisons: Sequence[Comparison], quantity: str = TIME) -> Comparison:
     """Return one comparison from those of the same two versions in several processes, each of interleaved pairs.
 
     The ratio is their geometric mean. The interval is the wider one of what the pairs within the processes tell and
     what the processes tell by differing from each other.
+
+    Args:
+        comparisons: one for each process.
+        quantity: what the reason speaks of, see `judged`.
 
     Raises:
         ValueError: there is none.
@@ -148,13 +164,14 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     pairs = min(compared.pairs for compared in comparisons)
     degrees = float(count - 1) if between > min(below, above) else count * independent_blocks(max(1, pairs))
     ends = (center - max(below, between), center + max(above, between))
-    return judged(center, *ends, degrees, pairs, margin, "pair")
+    return judged(center, *ends, degrees, pairs, margin, "pair", quantity)
 
 
 def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[float, float]] | None:
     """Return the geometric mean of the ratios with its 95 % interval; None where no row has an interval.
 
-    It is the mean of these rows and of no others: the interval holds how far each was off, not how rows differ. Rows
+    It is the mean of these rows and of no others: the interval holds how far each was off, not how rows differ. What an
+    interval holds for drift is taken to be the same in all rows, as they are of the same two windows of time. Rows
     without an interval are left out.
 
     Source: Fleming and Wallace, How not to lie with statistics: the correct way to summarize benchmark results, CACM 29
@@ -172,8 +189,15 @@ def _mean_of_logs(comparisons: Sequence[Comparison]) -> tuple[float, float, floa
     count = len(comparisons)
     logs = [math.log(compared.ratio) for compared in comparisons]
     ends = [(math.log(compared.ci95[0]), math.log(compared.ci95[1])) for compared in comparisons]
-    below = math.sqrt(math.fsum((log - low) ** 2 for log, (low, _) in zip(logs, ends, strict=True))) / count
-    above = math.sqrt(math.fsum((high - log) ** 2 for log, (_, high) in zip(logs, ends, strict=True))) / count
+    drifts = [compared.drift for compared in comparisons]
+    shared = math.fsum(drifts) / count
+
+    def reach(distances: Iterable[float]) -> float:
+        own = (max(0.0, distance**2 - drift**2) for distance, drift in zip(distances, drifts, strict=True))
+        return math.hypot(math.sqrt(math.fsum(own)) / count, shared)
+
+    below = reach(log - low for log, (low, _) in zip(logs, ends, strict=True))
+    above = reach(high - log for log, (_, high) in zip(logs, ends, strict=True))
     return math.fsum(logs) / count, below, above
 
 

@@ -17,6 +17,7 @@ from results.comparison import (
     LEAST_PAIRS,
     SAME,
     SLOWER,
+    TIME,
     UNSURE,
     Comparison,
     check_margin,
@@ -45,9 +46,22 @@ __all__ = [
     "compare_windows",
     "geometric_mean",
     "holm",
+    "judge_rounds",
     "smallest_detectable_change",
     "with_holm",
 ]
+
+LOOKING_FOR_A_VERDICT = 1.45
+"""Factor by which an interval is widened because a comparison ends when its verdict happens to be clear.
+
+Of ten looks at 20, 40, ... 10,240 rounds, all intervals so widened hold the true ratio in 95 % of comparisons, so that
+any of them may end the comparison: 2.71 standard errors instead of 1.96, a factor of 1.39, by simulation of 40,000 sums
+of normal noise. The rest makes up for few rounds: with the true change just at the margin and 2 % noise, 2.4 % of 2,000
+comparisons called it SLOWER, and 3.2 % with 1.39.
+
+Source: one constant for all looks, Pocock, Group sequential methods in the design and analysis of clinical trials,
+Biometrika 64 (1977) 191; as an interval, Jennison and Turnbull, Interim analyses: the repeated confidence interval
+approach, J. Royal Statistical Society B 51 (1989) 305."""
 
 DETECTION = 0.95
 """How often the smallest detectable change is to be found."""
@@ -78,6 +92,32 @@ def compare_pairs(
     ratios = _log_ratios(baseline_s, candidate_s)
     ends = median_ci95(ratios, seed)
     return judged(median(ratios), *ends, independent_blocks(len(ratios)), len(ratios), margin, "pair")
+
+
+def judge_rounds(
+    baseline_s: Sequence[float],
+    candidate_s: Sequence[float],
+    margin: float,
+    is_fixed: bool = False,
+    quantity: str = TIME,
+) -> Comparison:
+    """Return the comparison of two series of rounds; its interval may have been looked at after any doubling of them.
+
+    Args:
+        baseline_s: one time a round.
+        candidate_s: likewise, of the same rounds.
+        margin: change of the time, as a fraction, that does not matter.
+        is_fixed: whether the count of rounds was set beforehand, so that there was one look.
+        quantity: what the reason speaks of, see `results.comparison.judged`.
+
+    Raises:
+        ValueError: as `compare_pairs`.
+    """
+    compared = compare_pairs(baseline_s, candidate_s, margin)
+    center, factor = math.log(compared.ratio), 1.0 if is_fixed else LOOKING_FOR_A_VERDICT
+    low, high = (center + factor * (math.log(end) - center) for end in compared.ci95)
+    degrees = independent_blocks(compared.pairs)
+    return judged(center, low, high, degrees, compared.pairs, margin, "round", quantity)
 
 
 def smallest_detectable_change(

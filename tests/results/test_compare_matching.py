@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from compare_runs import case, compared, refused
+from compare_runs import NO_DRIFT, case, compared, refused
 
 from results.__main__ import main
 
@@ -23,10 +23,10 @@ def test_what_has_no_counterpart_is_listed(save, measured, make_skipped, capsys)
         ("candidate", "1024x1024x1024", "triton-v1", "not in the baseline"),
         ("candidate", "32x32", "torch", "skipped: out of memory"),
     }
-    assert main(["compare", before, after]) == 0
+    assert main(["compare", *NO_DRIFT, before, after]) == 0
     out = capsys.readouterr().out
     assert "candidate: matmul 128x128 bf16 torch uniform cold: not in the baseline" in out
-    main(["compare", before, after, "--format", "csv"])
+    main(["compare", *NO_DRIFT, before, after, "--format", "csv"])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["verdict"] for row in rows] == ["SAME", *["UNMATCHED"] * 4]
 
@@ -63,6 +63,35 @@ def test_both_fills_in_both_runs_find_each_other(save, measured, capsys):
     both = [measured(seed=1), measured(2.0, seed=1, fill="zeros")]
     document = compared(capsys, save("a", *both), save("b", *reversed(both)))[1]
     assert [(row["fill"], row["verdict"]) for row in document["rows"]] == [("zeros", "SAME"), ("uniform", "SAME")]
+
+
+def test_by_force_equal_fills_are_paired_before_others(save, measured, capsys):
+    """Two fills on each side, and another cache state: none may be set against the other fill, and each only once."""
+    fills = {"uniform": 1.0, "zeros": 0.5}
+    before = save("a", *[measured(scale, seed=1, fill=fill) for fill, scale in fills.items()])
+    after = [measured(scale, seed=2, fill=fill, cache="warm") for fill, scale in reversed(fills.items())]
+    document = compared(capsys, before, save("b", *after), "--force")[1]
+    assert sorted((row["fill"], row["verdict"]) for row in document["rows"]) == [("uniform", "SAME"), ("zeros", "SAME")]
+    assert document["summary"]["notes"][0] == "compared by force: cache cold against warm"
+    crossed = [measured(0.5, seed=2, fill="zeros", cache="warm"), measured(seed=2, fill="normal")]
+    document = compared(capsys, before, save("c", *crossed), "--force")[1]
+    assert {row["fill"]: round(row["ratio"], 1) for row in document["rows"]} == {"zeros": 1.0, "normal": 1.0}
+
+
+def test_by_force_a_record_is_taken_once_and_the_rest_is_listed(save, measured, capsys):
+    after = save("b", measured(seed=2, fill="zeros"), measured(seed=3, fill="ones"))
+    document = compared(capsys, save("a", measured(seed=1)), after, "--force")[1]
+    assert len(document["rows"]) == 1
+    assert [(one["fill"], one["reason"]) for one in document["unmatched"]] == [("ones", "not in the baseline")]
+
+
+def test_a_failure_has_no_cache_state_and_is_blamed_all_the_same(save, measured, make_skipped, capsys):
+    failed = make_skipped(status="failed", reason="crashed", cache=None)
+    code, document = compared(
+        capsys, save("a", measured(seed=1), measured(**case(64))), save("b", failed, measured(**case(64)))
+    )
+    assert code == 1
+    assert document["summary"]["broken"] == 1
 
 
 OTHER_MACHINES = {

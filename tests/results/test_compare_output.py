@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from compare_runs import case, compared, refused
+from compare_runs import NO_DRIFT, case, compared, refused
 
 from results.__main__ import main
 from results.store import RunWriter
@@ -17,13 +17,13 @@ def test_a_torn_file_is_compared_with_a_note_and_a_bad_line_with_exit_code_2(sav
     before, after = save("a", measured(seed=1)), save("b", measured(seed=2))
     with (tmp_path / "b.jsonl").open("ab") as file:
         file.write(b'{"kind": "record", "op"')
-    assert main(["compare", before, after]) == 0
+    assert main(["compare", *NO_DRIFT, before, after]) == 0
     out, err = capsys.readouterr()
     assert "1 SAME" in out
     assert f"note: {after}:3: the last line was cut off and is left out\n" in err
     with (tmp_path / "b.jsonl").open("ab") as file:
         file.write(b'\n{"kind": "record", "op": "a"}\n')
-    assert main(["compare", before, after]) == 2
+    assert main(["compare", *NO_DRIFT, before, after]) == 2
     out, err = capsys.readouterr()
     assert "1 SAME" in out
     assert f"{after}:4: 'provider' is missing\n" in err
@@ -40,7 +40,7 @@ def test_files_that_are_no_runs_are_refused(save, measured, tmp_path, capsys):
 def test_the_markdown_starts_with_a_summary_in_one_line(save, measured, capsys):
     before = save("a", measured(seed=1), measured(seed=1, **case(64)))
     after = save("b", measured(1.1, seed=2), measured(seed=1, **case(32)))
-    assert main(["compare", before, after, "--format", "md"]) == 1
+    assert main(["compare", *NO_DRIFT, before, after, "--format", "md"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert re.fullmatch(
         r"\*\*aaaaaaaa -> bbbbbbbb: 1 SLOWER of 1 row; geometric mean 1\.\d{4}x the time "
@@ -59,7 +59,7 @@ def test_a_picture_is_drawn(save, measured, tmp_path, capsys, suffix, start):
     records = [measured(seed=size, **case(size)) for size in range(1, 60)]
     slower = [measured(1 + size / 500, seed=-size, **case(size)) for size in range(1, 60)]
     picture = tmp_path / "made" / f"compare.{suffix}"
-    assert main(["compare", save("a", *records), save("b", *slower), "-o", str(picture)]) == 1
+    assert main(["compare", *NO_DRIFT, save("a", *records), save("b", *slower), "-o", str(picture)]) == 1
     assert picture.read_bytes().startswith(start)
     if suffix == "svg":
         text = picture.read_text(encoding="utf-8")
@@ -70,7 +70,7 @@ def test_a_picture_is_drawn(save, measured, tmp_path, capsys, suffix, start):
 def test_a_picture_without_mfu_shows_bytes_per_second(save, measured, tmp_path, capsys):
     one = measured(seed=1, dtype="fp8e4m3", provider="a$b")
     picture = tmp_path / "compare.svg"
-    assert main(["compare", save("a", one), save("b", one), "-o", str(picture)]) == 0
+    assert main(["compare", *NO_DRIFT, save("a", one), save("b", one), "-o", str(picture)]) == 0
     assert "GB/s of compulsory bytes" in picture.read_text(encoding="utf-8")
 
 
@@ -92,7 +92,7 @@ def test_long_files_are_read_side_by_side_with_the_same_result(save, measured, c
 def test_a_table_of_many_rows_shows_those_that_matter(save, measured, capsys):
     records = [measured(seed=size, count=8, **case(size)) for size in range(1, 230)]
     slower = [*records[:-1], measured(1.5, seed=-1, count=8, **case(229))]
-    assert main(["compare", save("a", *records), save("b", *slower)]) == 1
+    assert main(["compare", *NO_DRIFT, save("a", *records), save("b", *slower)]) == 1
     out = capsys.readouterr().out
     assert "229x229" in out.splitlines()[5]
     assert "... and 29 more rows" in out
@@ -119,7 +119,7 @@ def test_numbers_that_are_none_are_named_where_they_are_used(save, measured, tmp
         for bad in ('"flops":1e999', '"flops":1,"flops":2', '"flops":NaN'):
             file.write(line.replace('"flops":2147483648', bad) + "\n")
         file.write(line.replace('"power_w":512.5', '"sm_clock_hz":1e999') + "\n")
-    assert main(["compare", before, after, "--format", "json"]) == 2
+    assert main(["compare", *NO_DRIFT, before, after, "--format", "json"]) == 2
     out, err = capsys.readouterr()
     assert json.loads(out)["rows"][0]["windows_candidate"] == 2
     found = [text.removeprefix(f"{after}:") for text in err.splitlines() if text.startswith(after)]

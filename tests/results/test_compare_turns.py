@@ -1,0 +1,173 @@
+"""Records that took turns: the verdicts of the live command, from the file alone."""
+
+import math
+import random
+
+import pytest
+from compare_runs import case, compared
+
+from bench.harness.compare_rows import compared as live
+from results.store import load_run
+
+ROUNDS = 60
+
+
+def turns(scale, seed, noise=0.01, drift=0.2, rounds=ROUNDS, size=1):
+    """Return samples of a machine that becomes slower round by round, and that all providers share."""
+    generator = random.Random(f"{seed} {scale}")
+    return [
+        4e-6 * scale * (1 + drift * place / rounds) * generator.lognormvariate(0, noise)
+        for place in range(rounds)
+        for _ in range(size)
+    ]
+
+
+@pytest.fixture
+def interleaved(make_record):
+    """Returns a function that makes the records of providers that took turns."""
+
+    def make(scales, seed=0, size=1, is_fixed=False, process=None, clocks=None, **changes):
+        records = []
+        for name, scale in scales.items():
+            taken = turns(scale, f"{seed} {name} {process}", size=size)
+            extra = {
+                "interleaved": {
+                    "with": list(scales),
+                    "rounds": ROUNDS,
+                    "samples_per_round": size,
+                    "is_fixed": is_fixed,
+                    "is_clear": True,
+                    "seconds": 1.25,
+                    "seed": seed,
+                    "sm_clock_hz": clocks and clocks[name],
+                }
+            }
+            extra |= {} if process is None else {"process": process}
+            middle = sorted(taken)[len(taken) // 2]
+            ends = {"ci95_s": (min(taken), max(taken)), "samples_s": tuple(taken), "median_s": middle}
+            records.append(make_record(provider=name, extra=extra, **(ends | changes)))
+        return records
+
+    return make
+
+
+def both(capsys, path, *arguments):
+    """Return the rows of the kept and of the live comparison of one run."""
+    document = compared(capsys, path, "--by", "provider", *arguments, "--drift", "3%")[1]
+    run = load_run(path)
+    return document["rows"], live(run.environment, run.records, "torch", 0.01).rows
+
+
+def assert_alike(kept, rows):
+    assert len(kept) == len(rows) > 0
+    for row, one in zip(kept, rows, strict=True):
+        assert (row["candidate"], row["verdict"]) == (one.candidate, one.compared.verdict)
+        assert row["ratio"] == pytest.approx(one.ratio, rel=1e-12)
+        assert row["ci95"] == pytest.approx(one.ci95, rel=1e-12)
+        assert row["cycles_ratio"] == (one.cycles_ratio and pytest.approx(one.cycles_ratio, rel=1e-12))
+        assert (row["windows_baseline"], row["windows_candidate"]) == one.windows
+        assert row["paired"]
+
+
+@pytest.mark.parametrize("is_fixed", [True, False])
+@pytest.mark.parametrize("size", [1, 3])
+def test_rounds_of_one_run_are_compared_as_the_live_command_did(save, interleaved, capsys, is_fixed, size):
+    scales = {"torch": 1.0, "same": 1.0, "near": 1.012, "slow": 1.03, "fast": 0.95}
+    records = [
+        record
+        for shape in (64, 128)
+        for record in interleaved(scales, seed=shape, size=size, is_fixed=is_fixed, **case(shape))
+    ]
+    kept, rows = both(capsys, save("a", *records))
+    assert_alike(kept, rows)
+    assert {"SLOWER", "FASTER"} <= {row["verdict"] for row in kept}
+    assert not any("windows apart" in row["reason"] for row in kept)
+    assert all(row["drift"] == 0 for row in kept)
+
+
+def test_processes_and_clocks_are_as_in_the_live_command(save, interleaved, capsys):
+    scales = {"torch": 1.0, "a": 1.05}
+    clocks = {"torch": [1.5e9] * ROUNDS, "a": [1.45e9 + 1e6 * place for place in range(ROUNDS)]}
+    records = [
+        record for process in range(3) for record in interleaved(scales, seed=process, process=process, clocks=clocks)
+    ]
+    kept, rows = both(capsys, save("a", *records))
+    assert_alike(kept, rows)
+    assert kept[0]["windows_baseline"] == 3
+    assert kept[0]["cycles_ratio"] is not None
+
+
+def test_a_process_that_failed_leaves_no_row_as_in_the_live_command(save, interleaved, make_skipped, capsys):
+    scales = {"torch": 1.0, "a": 1.05, "b": 1.05}
+    records = interleaved(scales, seed=1, process=0)
+    broken = make_skipped(provider="a", status="failed", reason="crashed", cache=None, extra={"process": 1})
+    kept, rows = both(capsys, save("a", *records, broken))
+    assert_alike(kept, rows)
+    assert [row["candidate"] for row in kept] == ["b"]
+
+
+def test_a_drift_that_only_rounds_see_through(save, interleaved, measured, capsys):
+    """The same samples without their rounds: the ratio of two medians, and no verdict."""
+    records = interleaved({"torch": 1.0, "a": 1.03}, seed=2)
+    apart = [record.__class__(**{**vars(record), "extra": {}}) for record in records]
+    (row,) = compared(capsys, save("a", *records), "--by", "provider", "--drift", "3%")[1]["rows"]
+    (other,) = compared(capsys, save("b", *apart), "--by", "provider", "--drift", "3%")[1]["rows"]
+    assert (row["verdict"], row["paired"]) == ("SLOWER", True)
+    assert (other["verdict"], other["paired"]) == ("UNSURE", False)
+
+
+def test_flags_are_told_and_do_not_change_what_was_taken_in_turns(save, interleaved, capsys):
+    records = interleaved({"torch": 1.0, "a": 1.1}, seed=3, flags=("preempted",))
+    (row,) = compared(capsys, save("a", *records), "--by", "provider")[1]["rows"]
+    assert row["verdict"] == "SLOWER"
+    assert "the candidate is flagged preempted" in row["reason"]
+
+
+def test_two_runs_are_two_windows_though_each_has_rounds(save, interleaved, capsys):
+    paths = [save(name, *interleaved({"torch": 1.0, "a": 1.1}, seed=4)) for name in "ab"]
+    rows = compared(capsys, *paths, "--drift", "3%")[1]["rows"]
+    assert [row["paired"] for row in rows] == [False, False]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"seed": 7}, {"with": ["torch", "b"]}, {"samples_per_round": 7}, {"samples_per_round": 0}, {"is_fixed": None}],
+    ids=str,
+)
+def test_what_did_not_share_rounds_is_compared_apart(save, interleaved, capsys, broken):
+    first, second = interleaved({"torch": 1.0, "a": 1.1}, seed=5)
+    second.extra["interleaved"] |= broken
+    (row,) = compared(capsys, save("a", first, second), "--by", "provider", "--drift", "3%")[1]["rows"]
+    assert not row["paired"]
+    assert "two windows apart" in row["reason"]
+
+
+def test_another_metric_moves_the_ratio_and_not_the_time(save, interleaved, capsys):
+    first, second = interleaved({"torch": 1.0, "a": 1.1}, seed=6)
+    twice = second.__class__(**{**vars(second), "flops": 2 * second.flops})
+    path = save("a", first, twice)
+    (row,) = compared(capsys, path, "--by", "provider", "--metric", "flops")[1]["rows"]
+    (time,) = compared(capsys, path, "--by", "provider")[1]["rows"]
+    assert (row["verdict"], time["verdict"]) == ("FASTER", "SLOWER")
+    assert row["metric_ratio"] == pytest.approx(2 / time["ratio"])
+    assert row["ratio"] == pytest.approx(time["ratio"])
+    assert row["reason"].startswith("FLOP/s +")
+
+
+def test_medians_that_contradict_the_rounds_are_remarked(save, make_record, interleaved, capsys):
+    """The candidate is 1 % faster in each round, and its median of all is slower: the speed changed meanwhile."""
+    first, second = interleaved({"torch": 1.0, "a": 1.0}, seed=7)
+    base = [4e-6] * 31 + [4.4e-6] * 29
+    other = [0.99 * time_s for time_s in base]
+    other[30] = 4.35e-6
+
+    def made(record, taken, middle):
+        return record.__class__(**{**vars(record), "samples_s": tuple(taken), "median_s": middle, "ci95_s": None})
+
+    path = save("a", made(first, base, 4e-6), made(second, other, 4.35e-6))
+    (row,) = compared(capsys, path, "--by", "provider")[1]["rows"]
+    assert row["ratio"] == pytest.approx(0.99)
+    assert row["reason"].endswith(
+        "the two medians stand at 1.0875: the speed changed between the rounds, and the ratio is taken within each"
+    )
+    assert math.isclose(row["candidate_s"] / row["baseline_s"], 1.0875)
