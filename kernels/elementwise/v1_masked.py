@@ -21,7 +21,8 @@ Bytes moved, for n elements of e bytes: read n e for one input, 2 n e for two, n
 for dropout; written n e.
 
 Rounding: operands are widened to fp32, the whole formula runs in fp32, the result is rounded once, to the nearest
-even. copy moves the bits unchanged.
+even. copy moves the bits unchanged. relu of NaN is NaN, of -0 it is +0, the larger of the two for the instruction
+that takes the maximum; torch keeps the -0. The two are equal, and keeping it would take a comparison and a selection.
 
 dropout: word 0 of Philox4x32-10 whose counter is the element's number and whose key is the seed, so the mask
 depends on seed and place alone. What is dropped becomes +0, also where x is NaN or infinite.

@@ -12,7 +12,7 @@ Computes, element by element (b is the bias of the element's column, w the rando
     s(v) = 1 / (1 + exp(-v)), z = sqrt(2/pi) * (x + 0.044715 x^3)
 
 Sources of the formulas: as in version 1. They are computed as there, in fp32 with one rounding at the end, and
-the bytes moved are the same. dropout keeps the same elements for the same seed.
+the bytes moved are the same. relu of -0 is +0, as there. dropout keeps the same elements for the same seed.
 
 Changed against version 1:
 - A block that is full takes a path without a mask, where each thread moves 16 bytes at a time whatever n is; only

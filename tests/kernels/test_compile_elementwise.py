@@ -122,6 +122,23 @@ def test_no_division_is_left_in_the_logistic_function():
     assert count(newest, "MUFU.RSQ") == count(newest, "MUFU.EX2") == 16
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=DTYPES.get)
+@pytest.mark.parametrize("version", MODULES)
+def test_relu_is_one_maximum_that_keeps_nan(version, dtype):
+    """Of -0 and +0 a maximum takes +0. Source: CUDA Math API, `__hmax2_nan`."""
+    ptx = compiled(version, "relu", dtype).asm["ptx"]
+    assert "max.NaN." in ptx
+    assert not re.search(r"\b(selp|setp\.\w+)\.b?f\d", ptx)
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
+@pytest.mark.parametrize("op", ["gelu", "bias-gelu"])
+def test_exponential_of_gelu_flushes_to_zero(op, arch):
+    """So that GELU of -infinity is -0."""
+    found = re.findall(r"\bex2\.[\w.]+", compiled(NEWEST, op, BF16, arch).asm["ptx"])
+    assert set(found) == {"ex2.approx.ftz.f32"}
+
+
 def test_philox_is_drawn_once_for_four_elements():
     """Of 4 words by 7 rounds instead of 1 word by 10 rounds, with two products a round."""
     older, newest = (full_path(binary_of(version, "dropout")) for version in ("v2", NEWEST))

@@ -33,6 +33,14 @@ def test_special_values(op, version, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=DTYPES.get)
+def test_gelu_of_minus_infinity_is_minus_zero(dtype):
+    x = torch.full((1003,), -torch.inf, dtype=dtype, device="cuda")
+    MODULES[NEWEST].KERNELS["gelu"](x, out=x)
+    assert not x.any()
+    assert x.signbit().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=DTYPES.get)
 @pytest.mark.parametrize("version", MODULES)
 def test_mask_of_dropout_is_that_of_the_reference(version, dtype):
     for seed in (0, -1, SEED):
