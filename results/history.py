@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from itertools import chain, pairwise
 
+from results.compare_drift import drift_of
+from results.compare_flags import DISTURBED, flags_of, with_flags
 from results.compare_load import Loaded, Measured, Wanted, load, windows
 from results.compare_match import Key
-from results.compare_sides import METRICS, CompareError, revision
-from results.comparison import DEFAULT_MARGIN, LEAST_PAIRS, Comparison
+from results.compare_sides import METRICS, CompareError, revision_of
+from results.comparison import DEFAULT_MARGIN, LEAST_PAIRS, Comparison, with_holm
+from results.history_changes import LEAST_RUNS, all_change_points, spread_of_runs
 from results.runfile import RunFileError
 from results.stats import median, median_ci95
 from results.store import RunSummary
 from results.unpaired import compare_many
-
-if TYPE_CHECKING:
-    from numpy import float64, int64
-    from numpy.random import Generator
-    from numpy.typing import NDArray
-
-PERMUTATIONS = 1999
-"""With so many, a probability of 0.05 is known to 0.005."""
-
-ALLOWED = 0.05 / 2 * (1 + PERMUTATIONS)
-"""Orders, the one that was seen among them, that may look as clear; 5 % shared by two tests."""
-
-LEAST_RUNS = 9
-"""Fewer runs cannot be told from chance: of 4 + 5, one order in 63 is as clear as the one seen, of 4 + 4 one in 35."""
-
-LEAST_STRETCH = 2
-"""Runs of a level between two others; one alone is an outlier."""
-
-MAX_TWO_CUTS = 200
-"""Runs up to which two cuts at once are tried: their number grows with the square."""
 
 LISTED = 6
 """Names in a message before it is cut."""
@@ -49,13 +30,17 @@ class Point:
     run_id: str
     started_at: str
     revision: str | None
-    """Ten digits of the git revision, `-dirty` where files were changed."""
+    """Ten digits of the git revision, `-dirty` where files were changed; of a user's kernel that of its repository."""
+    source_sha256: str | None
+    """Hash of the kernel's file."""
     path: str
     median_s: float
     ci95_s: tuple[float, float] | None
     value: float
     """The metric: seconds, FLOP/s, or a fraction of the peak."""
     ci95: tuple[float, float] | None
+    flags: tuple[str, ...] = ()
+    """What speaks against the measurement; a disturbed one does not count for change points."""
     since_last: Comparison | None = None
     """Against the run before; None for the first."""
     is_change: bool = False
@@ -106,9 +91,8 @@ def history(
     _check_one_case([key for key, _ in found], wanted)
     _check_one_device(loaded)
     problems = tuple(problem for run in loaded for problem in run.problems)
-    return [
-        _series(key, provider, entries, metric, margin, skipped, problems) for (key, provider), entries in found.items()
-    ]
+    raws = [_raw(*group, entries, metric) for group, entries in found.items()]
+    return _judged(raws, metric, margin, skipped, problems)
 
 
 def _read(
@@ -157,37 +141,93 @@ def describe(wanted: Wanted) -> str:
     return " ".join(",".join(sorted(part)) for part in parts if part) or "anything"
 
 
-def _series(
-    key: Key,
-    provider: str,
-    entries: Sequence[tuple[Loaded, list[Measured]]],
-    metric: str,
-    margin: float,
-    skipped: tuple[str, ...],
-    problems: tuple[str, ...],
-) -> Series:
-    notes = list(skipped)
+@dataclass(frozen=True)
+class _Raw:
+    """One series before its changes are judged, which is done for all series together."""
+
+    key: Key
+    provider: str
+    runs: list[Loaded]
+    records: list[list[Measured]]
+    """Of each run; several where it measured the case several times."""
+    factors: list[float]
+    """By what the time of each run is divided to get its metric, see `_factor`."""
+    notes: list[str]
+    levels_s: list[float]
+    """The median of each run."""
+
+    def undisturbed(self) -> list[int]:
+        """Return the places of the runs that no other process and no heat held up; of all where those are too few."""
+        places = [at for at, records in enumerate(self.records) if DISTURBED.isdisjoint(flags_of(records))]
+        return places if len(places) >= LEAST_RUNS else list(range(len(self.records)))
+
+
+def _raw(key: Key, provider: str, entries: Sequence[tuple[Loaded, list[Measured]]], metric: str) -> _Raw:
+    """Return the runs whose metric is known, with a note on each other one."""
     known = [(run, records, _factor(run, records[0], metric)) for run, records in entries]
-    for run, _, factor in known:
-        if factor is None:
-            notes.append(f"{run.path}: its {METRICS[metric]} is not known, or 0: left out")
     usable = [(run, records, factor) for run, records, factor in known if factor is not None]
     if not usable:
         raise CompareError(
             f"the {METRICS[metric]} of {key.op} {key.case} {key.dtype} {provider} is not known in any run"
         )
-    samples = [windows(records) for _, records, _ in usable]
-    changes = compare_many(list(pairwise(samples)), margin)
-    levels = [median([one.median_s for one in records if one.median_s]) for _, records, _ in usable]
-    marked = set(change_points(levels, margin))
-    points = [
-        _point(run, records, level, factor, metric, changes[at - 1] if at else None, at in marked)
-        for at, ((run, records, factor), level) in enumerate(zip(usable, levels, strict=True))
+    notes = [
+        f"{run.path}: its {METRICS[metric]} is not known, or 0: left out" for run, _, factor in known if factor is None
     ]
-    if len(points) < LEAST_RUNS:
-        notes.append(f"{len(points)} runs: change points are looked for from {LEAST_RUNS} on")
-    device = usable[0][0].environment.device["slug"]
-    return Series(key, provider, metric, device, tuple(points), tuple(notes), problems)
+    runs, records, factors = (list(column) for column in zip(*usable, strict=True))
+    levels_s = [median([one.median_s for one in found if one.median_s]) for found in records]
+    raw = _Raw(key, provider, runs, records, factors, notes, levels_s)
+    return replace(raw, notes=notes + _unclear_revisions(raw))
+
+
+def _unclear_revisions(raw: _Raw) -> list[str]:
+    """Return a note on each revision that stands for several texts of the kernel: files changed without a commit."""
+    texts: dict[str, set[str]] = {}
+    for run, (one, *_) in zip(raw.runs, raw.records, strict=True):
+        name = revision_of(one, run.environment)
+        if name is not None and one.source_sha256 is not None:
+            texts.setdefault(name, set()).add(one.source_sha256)
+    return [
+        f"{raw.provider}: {len(found)} texts of its source file were measured at revision {name}"
+        for name, found in texts.items()
+        if len(found) > 1
+    ]
+
+
+def _judged(
+    raws: Sequence[_Raw], metric: str, margin: float, skipped: tuple[str, ...], problems: tuple[str, ...]
+) -> list[Series]:
+    """Return all series with their verdicts and change points, corrected for how many there are."""
+    fit = [raw.undisturbed() for raw in raws]
+    levels_s = [[raw.levels_s[at] for at in places] for raw, places in zip(raws, fit, strict=True)]
+    cuts = all_change_points(levels_s, margin)
+    steps = [_steps(raw, levels, found, margin) for raw, levels, found in zip(raws, levels_s, cuts, strict=True)]
+    changes = iter(with_holm(list(chain.from_iterable(steps))))
+    rows = sum(len(raw.runs) for raw in raws)
+    left_out = rows - sum(map(len, fit))
+    series = []
+    for raw, places, found in zip(raws, fit, cuts, strict=True):
+        marked = {places[cut] for cut in found}
+        points = tuple(
+            _point(raw, at, metric, next(changes) if at else None, at in marked) for at in range(len(raw.runs))
+        )
+        notes = [*skipped, *raw.notes]
+        if len(points) < LEAST_RUNS:
+            count = f"{len(points)} run{'s' * (len(points) != 1)}"
+            notes.append(f"{count}: change points are looked for from {LEAST_RUNS} on")
+        if left_out:
+            notes.append(f"{left_out} of {rows} rows were disturbed: change points are looked for in the others")
+        device = raw.runs[0].environment.device["slug"]
+        series.append(Series(raw.key, raw.provider, metric, device, points, tuple(notes), problems))
+    return series
+
+
+def _steps(raw: _Raw, levels_s: Sequence[float], cuts: Sequence[int], margin: float) -> list[Comparison]:
+    """Return each run against the run before, with an allowance for how far runs of one level lie from each other."""
+    drift = drift_of(None, *spread_of_runs(levels_s, cuts))
+    steps = list(pairwise([windows(records) for records in raw.records]))
+    flags = list(pairwise([flags_of(records) for records in raw.records]))
+    compared = compare_many(steps, margin, drift=drift)
+    return [with_flags(one, *both, is_paired=False) for one, both in zip(compared, flags, strict=True)]
 
 
 def _factor(run: Loaded, one: Measured, metric: str) -> float | None:
@@ -202,27 +242,22 @@ def _factor(run: Loaded, one: Measured, metric: str) -> float | None:
     return value * one.median_s if value else None
 
 
-def _point(
-    run: Loaded,
-    records: Sequence[Measured],
-    level_s: float,
-    factor: float,
-    metric: str,
-    change: Comparison | None,
-    is_change: bool,
-) -> Point:
-    is_time = metric == "time"
+def _point(raw: _Raw, at: int, metric: str, change: Comparison | None, is_change: bool) -> Point:
+    records, factor, environment = raw.records[at], raw.factors[at], raw.runs[at].environment
+    is_time, level_s = metric == "time", raw.levels_s[at]
     spread = _spread(records)
     ends = spread if is_time or spread is None else (factor / spread[1], factor / spread[0])
     return Point(
-        run_id=run.environment.run_id,
-        started_at=run.environment.started_at,
-        revision=revision(run.environment),
-        path=str(run.path),
+        run_id=environment.run_id,
+        started_at=environment.started_at,
+        revision=revision_of(records[0], environment),
+        source_sha256=records[0].source_sha256,
+        path=str(raw.runs[at].path),
         median_s=level_s,
         ci95_s=spread,
         value=level_s if is_time else factor / level_s,
         ci95=ends,
+        flags=flags_of(records),
         since_last=change,
         is_change=is_change,
     )
@@ -234,80 +269,6 @@ def _spread(records: Sequence[Measured]) -> tuple[float, float] | None:
         return None
     samples_s = windows(records)[0].tolist()
     return records[0].ci95_s or (median_ci95(samples_s) if len(samples_s) >= LEAST_PAIRS else None)
-
-
-def change_points(levels_s: Sequence[float], margin: float = DEFAULT_MARGIN, seed: int = 0) -> list[int]:
-    """Return where the level of a series of medians changes for longer than one run: the first place of each new level.
-
-    Binary segmentation: the series is parted where the means of the logarithms before and after differ most clearly,
-    and each part again, as long as a permutation test says that no order of the same values would part them so clearly
-    by chance. A level that comes back would hide from one cut, so that two cuts at once are tried as well.
-
-    Args:
-        levels_s: one median for each run, in order, above 0.
-        margin: change, as a fraction, that does not matter.
-        seed: of the permutations.
-
-    Source: one cut, Scott and Knott, A cluster analysis method for grouping means in the analysis of variance,
-        Biometrics 30 (1974) 507; two cuts, Olshen, Venkatraman, Lucito and Wigler, Circular binary segmentation,
-        Biostatistics 5 (2004) 557; on the medians of benchmarks, Daly, Brown, Ingo, O'Leary and Bradford, The use of
-        change point detection to identify software performance regressions, ICPE 2020.
-    """
-    import numpy as np
-
-    logs = np.log(np.asarray(levels_s, dtype=np.float64))
-    generator = np.random.default_rng(seed)
-    found: set[int] = set()
-    waiting = [(0, len(logs))]
-    while waiting:
-        start, end = waiting.pop()
-        cuts = [start + cut for cut in _cuts(logs[start:end], margin, generator)]
-        found.update(cuts)
-        ends = [start, *cuts, end]
-        waiting += [] if not cuts else list(pairwise(ends))
-    return sorted(found)
-
-
-def _cuts(part: NDArray[float64], margin: float, generator: Generator) -> list[int]:
-    """Return where to part a series: at one place, else at two, else nowhere."""
-    import numpy as np
-
-    count = len(part)
-    if count < LEAST_RUNS:
-        return []
-    orders = generator.permuted(np.tile(part, (PERMUTATIONS, 1)), axis=1)
-    inner = range(1, count - LEAST_STRETCH) if count <= MAX_TWO_CUTS else ()
-    for starts in filter(None, ([0], inner)):
-        clearness, first, last = _clearest(part[None, :], starts)
-        if 1 + (_clearest(orders, starts)[0] >= clearness * (1 - 1e-9)).sum() > ALLOWED:
-            continue
-        at, end = int(first[0]), int(last[0])
-        inside = np.zeros(count, dtype=bool)
-        inside[at:end] = True
-        if abs(float(part[inside].mean() - part[~inside].mean())) > math.log1p(margin):
-            return [cut for cut in (at, end) if 0 < cut < count]
-    return []
-
-
-def _clearest(rows: NDArray[float64], starts: Sequence[int]) -> tuple[NDArray[float64], NDArray[int64], NDArray[int64]]:
-    """Return for each row the stretch that differs most from the rest: the sum of squares between, first, end."""
-    import numpy as np
-
-    count = rows.shape[1]
-    sums = np.cumsum(np.pad(rows - rows.mean(axis=1, keepdims=True), ((0, 0), (1, 0))), axis=1)
-    best, first, last = np.full(len(rows), -1.0), np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-    for start in starts:
-        least = 1 if start == 0 else LEAST_STRETCH
-        ends = np.arange(start + least, count if start == 0 else count + 1)
-        length = ends - start
-        between = (sums[:, ends] - sums[:, [start]]) ** 2 * count / (length * (count - length))
-        place = between.argmax(axis=1)
-        value = np.take_along_axis(between, place[:, None], axis=1)[:, 0]
-        is_better = value > best
-        best, first, last = (
-            np.where(is_better, new, old) for new, old in ((value, best), (start, first), (ends[place], last))
-        )
-    return best, first, last
 
 
 def short_date(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import TextIO
 from results.compare_command import Output, add_selection, margin
 from results.compare_sides import METRICS
 from results.comparison import DEFAULT_MARGIN
+from results.runfile import StoreError
 from results.store import list_runs
 
 EPILOG = """examples:
@@ -50,7 +51,10 @@ def run(options: argparse.Namespace, directory: Path, stdout: TextIO) -> Output:
     if options.output is not None:
         check_picture(options.output)
     chosen = [frozenset().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider")]
-    series = history(list_runs(directory), Wanted(*chosen), options.metric, options.margin, options.gpu)
+    runs = list_runs(directory)
+    if not runs:
+        raise StoreError(f"there is no run in {directory}: python -m bench.matmul makes one")
+    series = history(runs, Wanted(*chosen), options.metric, options.margin, options.gpu)
     if options.output is not None:
         save(draw(series), options.output)
     writers: dict[str, Callable[[], str]] = {

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TextIO
 
-from results.compare_plot import one_line
+from results.compare_flags import DISTURBED
+from results.compare_plot import LABEL_LETTERS, one_line
 from results.compare_sides import METRICS
 from results.comparison import UNKNOWN
 from results.export import csv_text, json_text, markdown_text
-from results.history import LEAST_RUNS, PERMUTATIONS, Point, Series, short_date
+from results.history import Point, Series, short_date
+from results.history_changes import LEAST_RUNS, PERMUTATIONS
 from results.stats import half_width
 from results.table import ABSENT, format_number, format_percent, format_rate, format_time, printable, table_console
 
@@ -18,12 +21,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHOD = (
-    f"change points by binary segmentation of the medians, permutation test at 5 % ({PERMUTATIONS} orders, "
-    f"{LEAST_RUNS} runs or more)"
+    f"change points by binary segmentation of the medians, beyond margin and drift between runs: permutation test at "
+    f"5 % among all parts (Holm; {PERMUTATIONS} orders, {LEAST_RUNS} runs or more)"
 )
 
 LINE_COLORS = ("#2e86c1", "#ca6f1e", "#1e8449", "#7d3c98", "#c0392b", "#5d6d7e")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+"""As many of both as have no common factor: so many series look different, in black and white too."""
 
+TITLE_LETTERS = 120
+LEAST_REACH = 0.05
+"""Share of the middle that the axis reaches up and down at least: noise must not look like a change."""
+
+LABEL_POINTS = 10
+"""Height of a label of 7 points, so that those of several series at one place lie below each other."""
 TICKS = 24
 """Labels under the picture that have room beside each other."""
 
@@ -45,6 +56,7 @@ def _json_point(point: Point) -> dict[str, Any]:
         "run_id": point.run_id,
         "started_at": point.started_at,
         "revision": point.revision,
+        "source_sha256": point.source_sha256,
         "path": point.path,
         "median_s": point.median_s,
         "ci95_s": list(point.ci95_s) if point.ci95_s else None,
@@ -54,6 +66,7 @@ def _json_point(point: Point) -> dict[str, Any]:
         "ratio_ci95": list(change.ci95) if change and change.ci95 != UNKNOWN else None,
         "verdict": change.verdict if change else None,
         "reason": change.reason if change else None,
+        "flags": list(point.flags),
         "is_change": point.is_change,
     }
 
@@ -73,7 +86,7 @@ def as_csv(series: Sequence[Series]) -> str:
                 if name in ("ci95_s", "ci95", "ratio_ci95"):
                     row |= {f"{name}_low": value[0] if value else None, f"{name}_high": value[1] if value else None}
                 else:
-                    row[name] = value
+                    row[name] = ",".join(value) if name == "flags" else value
             rows.append(row)
     return csv_text(rows, ())
 
@@ -107,6 +120,7 @@ def _cells(one: Series, point: Point) -> dict[str, str]:
         "95% CI": f"±{format_number(100 * half_width(point.ci95, point.value), 2)}%" if point.ci95 else ABSENT,
         "time ratio to last": f"{change.ratio:.4f}" if change else ABSENT,
         "verdict": change.verdict if change else ABSENT,
+        "flags": ", ".join(point.flags),
         "change": "<- from here on" if point.is_change else "",
         "run": point.run_id,
     }
@@ -142,25 +156,49 @@ def draw(series: Sequence[Series]) -> Figure:
     figure = Figure(figsize=(11, 5), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    runs = {point.run_id: point for one in series for point in one.points}
+    # The functions of a user come last, so that their revision, and not that of the measuring code, names a run.
+    ordered = sorted(series, key=lambda one: ":" in one.provider)
+    runs = {point.run_id: point for one in ordered for point in one.points}
     order = sorted(runs, key=lambda run_id: (runs[run_id].started_at, run_id))
     places = {run_id: place for place, run_id in enumerate(order)}
     metric, scale = series[0].metric, _scale(series)
-    for color, one in zip(LINE_COLORS * len(series), series, strict=False):
-        _draw_series(axes, one, places, color, scale[0])
-    step = -(-len(order) // TICKS)
-    texts = [f"{short_date(runs[run_id].started_at)[:10]}  {runs[run_id].revision or ''}" for run_id in order[::step]]
-    axes.set_xticks(range(0, len(order), step), [one_line(text) for text in texts])
-    slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if len(order) > 4 else {}
+    for number, one in enumerate(series):
+        _draw_series(axes, one, places, number, scale[0])
+    if any(_is_disturbed(point) for one in series for point in one.points):
+        axes.plot([], [], "o", color="#5d6d7e", markerfacecolor="white", markersize=4, label="disturbed")
+    _set_axes(axes, [runs[run_id] for run_id in order])
+    axes.set_ylabel(f"{METRICS[metric]}, {scale[1]}, 95 % CI", fontsize=9)
+    title = one_line(heading(series), TITLE_LETTERS)
+    axes.set_title("\n".join([title, *wrap(METHOD, TITLE_LETTERS)]), fontsize=9, loc="left")
+    figure.legend(fontsize=8, frameon=False, loc="outside lower left", ncols=3)
+    return figure
+
+
+def _set_axes(axes: Axes, runs: Sequence[Point]) -> None:
+    """Name the runs below the picture, and show a range in which noise does not look like a change."""
+    step = -(-len(runs) // TICKS)
+    texts = [f"{short_date(run.started_at)[:10]}  {run.revision or ''}" for run in runs[::step]]
+    axes.set_xticks(range(0, len(runs), step), [one_line(text) for text in texts])
+    slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if len(runs) > 4 else {}
     for label in axes.get_xticklabels():
         label.set(fontsize=7, **slanted)
     axes.tick_params(axis="y", labelsize=8)
-    axes.set_ylabel(f"{METRICS[metric]}, {scale[1]}, 95 % CI" if scale[1] else METRICS[metric], fontsize=9)
-    axes.set_title(f"{one_line(heading(series), 120)}\n{METHOD}", fontsize=9, loc="left")
+    low, high = axes.get_ylim()
+    middle = (low + high) / 2
+    reach = max(middle - low, middle * LEAST_REACH)
+    axes.set_ylim(middle - reach, middle + reach)
     axes.grid(axis="y", color="#ebedef", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False)
-    return figure
+
+
+def _is_disturbed(point: Point) -> bool:
+    return not DISTURBED.isdisjoint(point.flags)
+
+
+def _end_of(provider: str) -> str:
+    """Return a provider's name with its end, where that of a function is, if there is no room for the whole."""
+    cut = provider if len(provider) <= LABEL_LETTERS else f"…{provider[1 - LABEL_LETTERS :]}"
+    return one_line(cut)
 
 
 def _scale(series: Sequence[Series]) -> tuple[float, str]:
@@ -174,15 +212,26 @@ def _scale(series: Sequence[Series]) -> tuple[float, str]:
     return next((unit for unit in units if largest >= unit[0]), units[-1])
 
 
-def _draw_series(axes: Axes, one: Series, places: dict[str, int], color: str, scale: float) -> None:
+def _draw_series(axes: Axes, one: Series, places: dict[str, int], number: int, scale: float) -> None:
+    color, marker = LINE_COLORS[number % len(LINE_COLORS)], MARKERS[number % len(MARKERS)]
     at = [places[point.run_id] for point in one.points]
     values = [point.value / scale for point in one.points]
     ends = [point.ci95 or (point.value, point.value) for point in one.points]
     below = [max(0.0, point.value - low) / scale for point, (low, _) in zip(one.points, ends, strict=True)]
     above = [max(0.0, high - point.value) / scale for point, (_, high) in zip(one.points, ends, strict=True)]
     axes.errorbar(
-        at, values, yerr=[below, above], marker="o", markersize=4, capsize=3, color=color, label=one_line(one.provider)
+        at,
+        values,
+        yerr=[below, above],
+        marker=marker,
+        markersize=4,
+        capsize=3,
+        color=color,
+        label=_end_of(one.provider),
     )
+    hollow = [place for place, point in enumerate(one.points) if _is_disturbed(point)]
+    hollow_at, hollow_values = [at[place] for place in hollow], [values[place] for place in hollow]
+    axes.plot(hollow_at, hollow_values, marker, color=color, markerfacecolor="white", markersize=4, zorder=3)
     for place, point in zip(at, one.points, strict=True):
         if point.is_change:
             axes.axvline(place - 0.5, color=color, linestyle="--", linewidth=1)
@@ -191,7 +240,7 @@ def _draw_series(axes: Axes, one: Series, places: dict[str, int], color: str, sc
                 name,
                 (place - 0.5, 1),
                 xycoords=("data", "axes fraction"),
-                xytext=(3, -3),
+                xytext=(3, -3 - LABEL_POINTS * (number % 8)),
                 textcoords="offset points",
                 fontsize=7,
                 color=color,
