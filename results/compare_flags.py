@@ -5,7 +5,7 @@ The flags and their meaning are those of the benchmarks (`bench/harness/evidence
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,8 +34,10 @@ ONE_SIDED = frozenset({"l2-suspect", "not-cold"})
 BIMODAL = "bimodal"
 
 
-def flags_of(side: Iterable[Measured]) -> tuple[str, ...]:
+def flags_of(side: Sequence[Measured]) -> tuple[str, ...]:
     """Return the flags of all windows of a side, each once."""
+    if len(side) == 1:
+        return side[0].flags
     return tuple(dict.fromkeys(flag for one in side for flag in one.flags))
 
 

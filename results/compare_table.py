@@ -280,17 +280,16 @@ def _cells(row: Row, compared: Compared) -> dict[str, str]:
         f"{quantity} ratio": f"{_inverted(row.compared.ratio, compared):.4f}",
         "95% CI": f"{ends[0]:.4f} to {ends[1]:.4f}" if ends else ABSENT,
         **_utilization(row),
-        "flags": _flag_words(row),
+        "flagged": _flagged(row),
         "verdict": row.compared.verdict,
         "reason": row.reason,
     }
 
 
-def _flag_words(row: Row) -> str:
-    """Return what is flagged, once where it is the same on either side."""
-    if row.flags_baseline == row.flags_candidate:
-        return ", ".join(row.flags_baseline)
-    return " -> ".join(", ".join(flags) or ABSENT for flags in (row.flags_baseline, row.flags_candidate))
+def _flagged(row: Row) -> str:
+    """Return which sides are flagged; the reason says with what."""
+    flagged = [side for side, flags in (("baseline", row.flags_baseline), ("candidate", row.flags_candidate)) if flags]
+    return "both" if len(flagged) == 2 else "".join(flagged)
 
 
 def _utilization(row: Row) -> dict[str, str]:
@@ -303,9 +302,9 @@ def _utilization(row: Row) -> dict[str, str]:
 
 
 def _without_constant(cells: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the rows without options that are the same in all, and without flags where there are none."""
+    """Return the rows without options that are the same in all, and without what is flagged where nothing is."""
     left_out = {title for title in ("options",) if len({row[title] for row in cells}) == 1}
-    left_out |= {title for title in ("flags",) if not any(row[title] for row in cells)}
+    left_out |= {title for title in ("flagged",) if not any(row[title] for row in cells)}
     return [{title: text for title, text in row.items() if title not in left_out} for row in cells]
 
 
@@ -350,7 +349,7 @@ def _print_rows(rows: Sequence[Row], compared: Compared, console: Console) -> No
 
     cells = _without_constant([_cells(row, compared) for row in rows])
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    words = {"op", "case", "dtype", "provider", "options", "flags", "verdict", "reason"}
+    words = {"op", "case", "dtype", "provider", "options", "flagged", "verdict", "reason"}
     for title in cells[0]:
         table.add_column(
             title, justify="left" if title in words else "right", overflow="fold", no_wrap=title != "reason"

@@ -4,7 +4,8 @@
 
 Each trial is a comparison by the rules of `python -m bench compare`, within its default time, on a device with a
 seed of its own. Beside it stands what most tools do: as many samples of the one version, then as many of the other,
-and two medians, judged with an interval, or by the margin alone.
+and two medians, judged by what `python -m results compare` allows for drift between two windows, with an interval of
+the samples alone, or by the margin alone.
 """
 
 import argparse
@@ -13,9 +14,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from bench.harness.compare_rounds import Rule, run_rounds
+from results.compare_drift import drift_of
 from results.stats import median
-from results.verdict import FASTER, SAME, SLOWER, UNSURE, compare_unpaired
+from results.verdict import FASTER, SAME, SLOWER, UNSURE, compare_many
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 from simulated_device import SimulatedDevice  # lies beside the tests that use it too
@@ -23,6 +27,9 @@ from simulated_device import SimulatedDevice  # lies beside the tests that use i
 BUDGET_S = 10.0
 SLOW_DRIFT = {"drift": 0.03, "drift_s": 2.0}
 """3 % slower in the end, most of it within some seconds, as a GPU that becomes warm."""
+
+WINDOWS_DIFFER = 0.011
+"""Standard deviation between the levels of windows: 95 % of two windows are within 3 % of each other, as on a B200."""
 
 LEAST_IN_A_ROW = 2000
 """Samples of each version where one is measured after the other: 2 s, the most that an ordinary row takes on a CPU, and
@@ -42,6 +49,8 @@ class Scenario:
     """Share of trials in which a true change must be found; None where there is none."""
     most_false: float = 0.05
     """Share of trials in which a version may be called different from itself, or faster though it is slower."""
+    between: float = 0.0
+    """Standard deviation of the logarithm of the speed from one window to another, minutes or days later."""
 
 
 def scenarios():
@@ -72,6 +81,12 @@ def scenarios():
         ("noise 5 %, neighbors correlate by 0.7", 0.10),
     ]
     found += [Scenario(f"{change:+.0%}, {name}", kinds[name], change, least_share=0.95) for name, change in changes]
+    apart = f"windows differ by {WINDOWS_DIFFER:.1%}"
+    for name in ("noise 1 %", "noise 5 %", "noise 1 %, drift 3 %"):
+        found.append(Scenario(f"A/A, {name}, {apart}", kinds[name], 0.0, between=WINDOWS_DIFFER))
+        for change in (0.10, -0.10):
+            title = f"{change:+.0%}, {name}, {apart}"
+            found.append(Scenario(title, kinds[name], change, least_share=0.95, between=WINDOWS_DIFFER))
     # Just at the margin a verdict of SLOWER is already wrong: here every look is a temptation.
     found.append(Scenario("+1 %: just at the margin, noise 2 %", {"noise": 0.02}, 0.01))
     return found
@@ -79,9 +94,10 @@ def scenarios():
 
 @dataclass
 class Counts:
-    """Verdicts over all trials, of the three ways to compare."""
+    """Verdicts over all trials, of the four ways to compare."""
 
     paired: dict
+    allowing: dict
     medians: dict
     margin_only: dict
     seconds: list
@@ -102,25 +118,36 @@ def paired(scenario, seed, budget_s=BUDGET_S):
 
 def one_after_the_other(scenario, seed, samples):
     """Return the verdicts with an interval and by the margin alone, from `samples` of each version in a row."""
+    return apart(scenario, seed, samples)[1:]
+
+
+def apart(scenario, seed, samples):
+    """Return the verdicts that allow for drift, by the interval and by the margin alone, from as many samples each."""
     samples = max(samples, LEAST_IN_A_ROW)
     device = device_of(scenario, seed + 10**6)
-    series = [[load.slot()[0] for _ in range(samples)] for load in (device.load(), device.load(1 + scenario.change))]
-    change = math.log(median(series[1]) / median(series[0]))
+    levels = np.exp(np.random.default_rng(seed).normal(0, scenario.between, size=2)).tolist()
+    loads = [device.load(level * times) for level, times in zip(levels, (1, 1 + scenario.change), strict=True)]
+    series = [np.array([load.slot()[0] for _ in range(samples)]) for load in loads]
+    change = math.log(np.median(series[1]) / np.median(series[0]))
     edge = math.log1p(scenario.margin)
     by_margin = SLOWER if change > edge else FASTER if change < -edge else SAME
-    return compare_unpaired(*series, scenario.margin).verdict, by_margin
+    row = [([series[0]], [series[1]])]
+    found = [compare_many(row, scenario.margin, drift=drift)[0].verdict for drift in (drift_of(None, 0.0, 0), None)]
+    return *found, by_margin
 
 
 def count(scenario, trials, budget_s=BUDGET_S):
     """Return the verdicts of so many trials."""
     blank = dict.fromkeys((FASTER, SLOWER, SAME, UNSURE), 0)
-    counts = Counts(dict(blank), dict(blank), dict(blank), [])
+    counts = Counts(dict(blank), dict(blank), dict(blank), dict(blank), [])
     for seed in range(trials):
         rounds, comparison = paired(scenario, seed, budget_s)
         counts.paired[comparison.verdict] += 1
         counts.seconds.append(rounds.seconds)
         for found, verdict in zip(
-            (counts.medians, counts.margin_only), one_after_the_other(scenario, seed, rounds.count), strict=True
+            (counts.allowing, counts.medians, counts.margin_only),
+            one_after_the_other(scenario, seed, rounds.count),
+            strict=True,
         ):
             found[verdict] += 1
     return counts
@@ -149,17 +176,18 @@ def main():
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of a simulated comparison")
     args = parser.parse_args()
     print(f"{args.trials} trials each, at most {args.budget:g} s, samples of 1 ms; margin 1 % where none is named")
-    print("| device | counted | paired rounds | two medians, intervals | two medians, margin | UNSURE | seconds |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| device | counted | paired rounds | two windows, ±3 % for drift | medians, intervals | medians, margin "
+        "| UNSURE, paired | UNSURE, ±3 % | seconds |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     for scenario in scenarios():
         counts = count(scenario, args.trials, args.budget)
         counted = "false" if scenario.least_share is None else "found"
-        cells = [cell(scenario, found, args.trials) for found in (counts.paired, counts.medians, counts.margin_only)]
-        unsure = f"{100 * counts.paired[UNSURE] / args.trials:.1f} %"
-        print(
-            f"| {scenario.name} | {counted} | {' | '.join(cells)} | {unsure} | {median(counts.seconds):.2g} |",
-            flush=True,
-        )
+        ways = (counts.paired, counts.allowing, counts.medians, counts.margin_only)
+        cells = [cell(scenario, found, args.trials) for found in ways]
+        cells += [f"{100 * found[UNSURE] / args.trials:.1f} %" for found in (counts.paired, counts.allowing)]
+        print(f"| {scenario.name} | {counted} | {' | '.join(cells)} | {median(counts.seconds):.2g} |", flush=True)
 
 
 if __name__ == "__main__":
