@@ -50,9 +50,14 @@ from bench.harness.decoder import (
     weighted,
 )
 from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError
-from roofline.accounting.config import ModelConfig
+from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.config_file import load_config, load_preset
-from roofline.accounting.inference import decode_attention_work, decode_layer_work, decode_step_work
+from roofline.accounting.inference import (
+    decode_attention_work,
+    decode_layer_work,
+    decode_step_work,
+    kv_bytes_per_token,
+)
 from roofline.work import Work
 
 if TYPE_CHECKING:
@@ -60,7 +65,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("--plot decode.png", "the default model against batch and KV length, on the roofline"),
-    ("--op decode-block --model llama-3-8b --shape 1,8,32,128,512x1024", "one layer of a larger model"),
+    ("--op decode-block --model llama-3-8b --shape 1x1024,32x1024,512x1024", "one layer of a larger model"),
     ("--op decode-step --model llama-3.2-1b --layers 2 --shape 1x1024", "a slice of a model, with its head"),
 )
 
@@ -82,15 +87,16 @@ def model_of(word: str) -> ModelConfig:
     Raises:
         ConfigError: there is none, or it cannot be read.
     """
-    return load_config(Path(word)) if word.endswith(".json") or "/" in word else load_preset(word)
+    if word.endswith(".json") or "/" in word:
+        return load_config(Path(word))
+    try:
+        return load_preset(word)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("--config", "--model")) from None
 
 
 def parse_model(word: str) -> str:
-    """Return the word of a model that can be read.
-
-    Raises:
-        ConfigError: it cannot; one line, a `ValueError`.
-    """
+    """Return the word of a model that can be read; `model_of` raises `ConfigError` for another."""
     model_of(word)
     return word
 
@@ -136,8 +142,7 @@ def check(case: Case, device_type: str) -> None:
         UnsupportedCaseError: with what is different.
     """
     config, sequence = model_of(case.options["model"]), case.shape["s"]
-    layers = case.options["layers"]
-    problem = None
+    layers, problem = case.options["layers"], None
     if config.latent:
         problem = "latent attention (MLA) is not measured"
     elif config.experts:
@@ -279,8 +284,7 @@ def step_reference(
     x: Tensor, positions: Tensor, rotation: Tensor, norm: Tensor, norm_bias: Tensor, head: Tensor, *layers: Tensor
 ) -> Tensor:
     """Return logits, and the new key and value of each layer (b, V + 2 L k d)."""
-    inputs = (x, positions, rotation, norm, norm_bias, head, *layers)
-    return joined(through_step(plain_norm, plain_attend, inputs))
+    return joined(through_step(plain_norm, plain_attend, (x, positions, rotation, norm, norm_bias, head, *layers)))
 
 
 def step_eager(*inputs: Tensor, out: Tensor | None = None) -> Tensor:
@@ -314,24 +318,18 @@ def work_by(count: Callable[[ModelConfig, int, int, str], Work]) -> Callable[[Ca
     return lambda case: count(config_of(case), case.shape["s"], case.shape["b"], case.dtype)
 
 
-def added_width(config: ModelConfig) -> int:
-    """Return how many elements the new key and value of one layer have."""
-    return 2 * config.kv_heads * config.head_dim
-
-
 def block_shape(case: Case) -> tuple[int, ...]:
     """Return the shape of the output of decode-block."""
     config = config_of(case)
-    return case.shape["b"], config.width + added_width(config)
+    return case.shape["b"], config.width + kv_bytes_per_token(config.with_layers(1), 1)
 
 
 def step_shape(case: Case) -> tuple[int, ...]:
     """Return the shape of the output of decode-step."""
     config = config_of(case)
-    return case.shape["b"], config.vocabulary + config.layers * added_width(config)
+    return case.shape["b"], config.vocabulary + kv_bytes_per_token(config, 1)
 
 
-BATCHES = {"cpu": [2**n for n in range(9)], "cuda": [2**n for n in range(11)]}
 OPS = (
     Op(
         name="decode-attention",
@@ -359,8 +357,8 @@ OPS = (
         axes=("b", "s"),
         extents=batch_by_length,
         default_shapes={
-            "cpu": (*(f"{batch}x128" for batch in BATCHES["cpu"]), "1x1024", "1x8192"),
-            "cuda": (*(f"{batch}x128" for batch in BATCHES["cuda"]), "1x8192", "1x131072"),
+            "cpu": (*(f"{2**n}x128" for n in range(9)), "1x1024", "1x8192"),
+            "cuda": (*(f"{2**n}x128" for n in range(11)), "1x8192", "1x131072"),
         },
         make_inputs=block_inputs,
         output_shape=block_shape,

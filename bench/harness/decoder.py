@@ -48,13 +48,14 @@ def library_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def plain_scores(q: Tensor, keys: Tensor) -> Tensor:
-    """Return q K^T / sqrt(d) with q (b, a, d) and K (b, k, s, d), (b, a, 1, s): a / k query heads share a key head."""
-    return (q.unsqueeze(-2) @ keys.repeat_interleave(q.shape[1] // keys.shape[1], 1).mT) / math.sqrt(q.shape[-1])
+    """Return q K^T / sqrt(d) with q (b, a, d) and K (b, k, s, d), as (b, k, a / k, s): a / k query heads to a key head."""
+    scores: Tensor = q.unflatten(1, (keys.shape[1], -1)) @ keys.mT
+    return scores / math.sqrt(q.shape[-1])
 
 
 def weighted(shares: Tensor, values: Tensor) -> Tensor:
-    """Return the sums (b, a, d) of V (b, k, s, d) with the shares (b, a, 1, s)."""
-    return (shares @ values.repeat_interleave(shares.shape[1] // values.shape[1], 1)).squeeze(-2)
+    """Return the sums (b, a, d) of V (b, k, s, d) with the shares (b, k, a / k, s)."""
+    return (shares @ values).flatten(1, 2)
 
 
 def plain_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:

@@ -344,7 +344,7 @@ class ForeignWatch(Watch):
         fill = "uniform" if self._fill == "zeros" else self._fill
         fresh = self._op.make_inputs(self._case, Filler(fill, self._case.dtype, self._device, seed))
         for x, new in zip(data.inputs, fresh, strict=True):
-            if share == 1:
+            if share == 1 or not x.numel():
                 x.copy_(new)
                 continue
             # As whole numbers of the same width: not every dtype can be chosen from by a mask.

@@ -1,0 +1,444 @@
+"""What decoding computes: against transformers with a cache and a loop on paper, mistakes found, and the command."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench.decode import LAYER, OPS
+from bench.harness import decoder
+from bench.harness.critical_batch import critical_batch_lines, meeting_batch
+from bench.harness.device import Device
+from bench.harness.inputs import Filler, make_sets
+from bench.harness.op import Case
+from bench.harness.providers import load, numerics
+from bench.harness.verify import check, run_poisoned, widened
+from results.record import Environment, Record
+from roofline.ceilings import Ceiling, Ceilings
+from roofline.model import least_time_s
+from tests.bench.commands import QUICK, here, keep_ceilings
+
+CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
+OP = {op.name: op for op in OPS}
+SHAPE = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "vocab_size": 101}
+SHAPE |= {"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 4096}
+CONFIGS = {
+    "llama": SHAPE | {"tie_word_embeddings": False},
+    "qwen2": SHAPE | {"tie_word_embeddings": True},
+    "qwen3": SHAPE | {"head_dim": 16, "tie_word_embeddings": False},
+    "gpt2": {"n_embd": 48, "n_head": 4, "n_layer": 2, "n_positions": 4096, "vocab_size": 101},
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Return the path of a small config.json of each family."""
+    folder = tmp_path_factory.mktemp("models")
+    for family, keys in CONFIGS.items():
+        (folder / f"{family}.json").write_text(json.dumps({"model_type": family} | keys), encoding="utf-8")
+    return {family: str(folder / f"{family}.json") for family in CONFIGS}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Compute small tensors with one thread: on a busy machine several wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def case_of(op, model, batch, length, dtype="bf16", layers="all"):
+    return Case(op, dtype, {"b": batch, "s": length}, {"model": model, "layers": layers})
+
+
+def data_of(case, fill="uniform"):
+    return make_sets(OP[case.op], case, Filler(fill, case.dtype, CPU, 0), CPU, 1)[0]
+
+
+def verdict(case, data, provider="torch"):
+    op = OP[case.op]
+    with numerics(case.dtype):
+        return check(op, case, data, run_poisoned(load(provider, op, "", CPU).call(data), data.out, CPU.synchronize))
+
+
+# ---- results -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"),
+    [
+        ("fp64", "uniform"),
+        ("fp32", "normal"),
+        ("fp16", "uniform"),
+        ("bf16", "uniform"),
+        ("bf16", "normal"),
+        ("bf16", "zeros"),
+    ],
+)
+@pytest.mark.parametrize("family", CONFIGS)
+def test_torch_is_right_in_every_family_dtype_and_fill(models, family, dtype, fill):
+    for op in OP:
+        for batch, length in ((1, 1), (3, 5), (17, 48), (1, 333)):
+            case = case_of(op, models[family], batch, length, dtype)
+            OP[op].check(case, "cpu")
+            found = verdict(case, data_of(case, fill))
+            assert found.is_right, f"{op} {batch}x{length}: {found.reason}"
+            assert found.checked_elements == found.elements
+
+
+def test_a_step_of_a_real_slice_is_right():
+    case = case_of("decode-block", "qwen2.5-0.5b", 2, 64)
+    assert verdict(case, data_of(case)).is_right
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
+def test_inputs_are_left_as_they_were(models, family):
+    for op in OP:
+        data = data_of(case_of(op, models[family], 2, 9))
+        before = [x.clone() for x in data.inputs]
+        OP[op].eager(*data.inputs, out=data.out)
+        assert all(torch.equal(x, old) for x, old in zip(data.inputs, before, strict=True))
+
+
+def test_the_cache_of_a_block_is_not_copied(models):
+    case = case_of("decode-block", models["llama"], 2, 513)
+    data = data_of(case)
+    with torch.no_grad(), torch.profiler.profile(profile_memory=True) as profile:
+        OP["decode-block"].eager(*data.inputs, out=data.out)
+    taken = sum(max(0, event.self_device_memory_usage or event.self_cpu_memory_usage) for event in profile.events())
+    assert taken > 0
+    largest = max(event.self_cpu_memory_usage for event in profile.events())
+    assert largest < data.inputs[2 + LAYER.index("keys")].nbytes
+
+
+def by_loops(x, table, w):
+    """Return hidden states, key and value of one sequence, head by head and position by position, as on paper."""
+    d, group = w["keys"].shape[-1], w["output"].shape[1] // w["keys"].shape[-1] // w["keys"].shape[0]
+
+    def normed(v, weight, bias):
+        if bias.numel():
+            v = v - sum(v) / len(v)
+        root = math.sqrt(sum(float(e) ** 2 for e in v) / len(v) + (1e-5 if bias.numel() else 1e-6))
+        return v / root * weight + (bias if bias.numel() else 0)
+
+    def turned(v):
+        if not table.numel():
+            return v
+        pairs = [(float(v[i]), float(v[i + d // 2]), float(table[0][i]), float(table[1][i])) for i in range(d // 2)]
+        both = [a * c - b * s for a, b, c, s in pairs] + [b * c + a * s for a, b, c, s in pairs]
+        return torch.tensor(both, dtype=torch.float64)
+
+    none = torch.empty(0)
+    n = normed(x, w["attention_norm"], w["attention_norm_bias"])
+    heads = (w["qkv"] @ n + (w["qkv_bias"] if w["qkv_bias"].numel() else 0)).view(-1, d)
+    kv_heads = w["keys"].shape[0]
+    queries, keys, values = heads[: -2 * kv_heads], heads[-2 * kv_heads : -kv_heads], heads[-kv_heads:]
+    if w["query_norm"].numel():
+        queries = [normed(q, w["query_norm"], none) for q in queries]
+        keys = [normed(k, w["key_norm"], none) for k in keys]
+    queries, keys = [turned(q) for q in queries], [turned(k) for k in keys]
+    attended = []
+    for head, q in enumerate(queries):
+        seen = [*w["keys"][head // group], keys[head // group]]
+        told = [*w["values"][head // group], values[head // group]]
+        weights = [math.exp(float(q @ k) / math.sqrt(d)) for k in seen]
+        attended.append(sum(p * v for p, v in zip(weights, told, strict=True)) / sum(weights))
+    x = x + w["output"] @ torch.cat(attended) + (w["output_bias"] if w["output_bias"].numel() else 0)
+    up = w["up"] @ normed(x, w["mlp_norm"], w["mlp_norm_bias"]) + (w["up_bias"] if w["up_bias"].numel() else 0)
+    f = w["down"].shape[1]
+    if len(up) == 2 * f:
+        up = torch.stack([g / (1 + math.exp(-float(g))) * u for g, u in zip(up[:f], up[f:], strict=True)])
+    else:
+        root = math.sqrt(2 / math.pi)
+        up = torch.stack([u / 2 * (1 + math.tanh(root * float(u + 0.044715 * u**3))) for u in up])
+    x = x + w["down"] @ up + (w["down_bias"] if w["down_bias"].numel() else 0)
+    return torch.cat([x, *keys, *values])
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
+def test_a_block_is_what_loops_over_heads_and_positions_give(models, family):
+    data = data_of(case_of("decode-block", models[family], 2, 4, "fp64"))
+    x, table, *tensors = data.inputs
+    for row in range(2):
+        w = dict(zip(LAYER, tensors, strict=True))
+        w |= {"keys": w["keys"][row], "values": w["values"][row]}
+        expected = by_loops(x[row], table, w)
+        for function in (OP["decode-block"].reference, OP["decode-block"].eager):
+            assert torch.allclose(function(*data.inputs)[row], expected, rtol=1e-9, atol=1e-10)
+
+
+def transformers_model(family):
+    """Return a small random model of transformers in fp64, whose constants are those measured here."""
+    transformers = pytest.importorskip("transformers")
+    names = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "gpt2": "GPT2"}
+    more = {"layer_norm_epsilon": 1e-5} if family == "gpt2" else {"rms_norm_eps": 1e-6}
+    if family != "gpt2":
+        more |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
+    config = getattr(transformers, f"{names[family]}Config")(**CONFIGS[family] | more, attn_implementation="eager")
+    head = "GPT2LMHeadModel" if family == "gpt2" else f"{names[family]}ForCausalLM"
+    model = getattr(transformers, head)(config).double().eval()
+    torch.manual_seed(1)
+    for tensor in model.parameters():
+        torch.nn.init.normal_(tensor, 1.0 if tensor.dim() == 1 else 0.0, 0.3)
+    return model
+
+
+def llama_layer(layer):
+    """Return the weights of a layer of transformers by the names used here."""
+    attention, mlp = layer.self_attn, layer.mlp
+    parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+    found = {"qkv": torch.cat([part.weight for part in parts]), "output": attention.o_proj.weight}
+    found |= {"attention_norm": layer.input_layernorm.weight, "mlp_norm": layer.post_attention_layernorm.weight}
+    found |= {"up": torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]), "down": mlp.down_proj.weight}
+    if attention.q_proj.bias is not None:
+        found["qkv_bias"] = torch.cat([part.bias for part in parts])
+    if hasattr(attention, "q_norm"):
+        found |= {"query_norm": attention.q_norm.weight, "key_norm": attention.k_norm.weight}
+    return found
+
+
+def gpt2_layer(layer):
+    """Return the weights of a layer of GPT-2, which transformers stores transposed."""
+    parts = {"qkv": layer.attn.c_attn, "output": layer.attn.c_proj, "up": layer.mlp.c_fc, "down": layer.mlp.c_proj}
+    found = {name: part.weight.T for name, part in parts.items()}
+    found |= {f"{name}_bias": part.bias for name, part in parts.items()}
+    for name, norm in (("attention_norm", layer.ln_1), ("mlp_norm", layer.ln_2)):
+        found |= {name: norm.weight, f"{name}_bias": norm.bias}
+    return found
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_step_is_that_of_transformers_with_its_cache(models, family):
+    """Its model reads a prompt of 11 tokens and one more; ours takes its weights and its cache for the one more."""
+    model, length = transformers_model(family), 12
+    words = torch.randint(0, 101, (3, length), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        cache = model(words[:, :-1], use_cache=True).past_key_values
+        earlier = [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
+        expected = model(words[:, -1:], past_key_values=cache, use_cache=True).logits[:, 0]
+        later = [part[:, :, -1].flatten(1) for layer in cache.layers for part in (layer.keys, layer.values)]
+    is_gpt = family == "gpt2"
+    inner = model.transformer if is_gpt else model.model
+    made = data_of(case_of("decode-step", models[family], 3, length, "fp64"))
+    inputs, none = list(made.inputs), torch.empty(0, dtype=torch.float64)
+    embedding = inner.wte if is_gpt else inner.embed_tokens
+    inputs[0] = embedding(words[:, -1]).detach()
+    last = inner.ln_f if is_gpt else inner.norm
+    inputs[3:6] = [last.weight, last.bias if is_gpt else none, model.lm_head.weight]
+    if is_gpt:
+        inputs[1] = inner.wpe.weight[length - 1].expand(3, -1)
+    layers = []
+    for layer, (keys, values) in zip(inner.h if is_gpt else inner.layers, earlier, strict=True):
+        w = (gpt2_layer if is_gpt else llama_layer)(layer) | {"keys": keys, "values": values}
+        layers += [w.get(name, none) for name in LAYER]
+    assert [x.shape for x in made.inputs] == [x.shape for x in (*inputs[:6], *layers)]
+    wanted = torch.cat((expected, *later), 1)
+    with torch.no_grad():
+        for function in (OP["decode-step"].reference, OP["decode-step"].eager):
+            assert torch.allclose(function(*inputs[:6], *layers), wanted, rtol=1e-5, atol=1e-5)
+
+
+# ---- mistakes ------------------------------------------------------------------------------------------------------
+
+
+def wrong_scale(q, keys, values, key, value):
+    return decoder.plain_attend(q / math.sqrt(q.shape[-1]), keys, values, key, value)
+
+
+def wrong_heads(q, keys, values, key, value):
+    """Query head i reads key head i mod k instead of i // (a / k)."""
+    order = torch.arange(q.shape[1]).view(-1, keys.shape[1]).T.flatten()
+    return decoder.plain_attend(q[:, order], keys, values, key, value)[:, order.argsort()]
+
+
+def without_the_new_token(q, keys, values, key, value):
+    return decoder.plain_attention(q, keys, values)
+
+
+def without_the_oldest_token(q, keys, values, key, value):
+    return decoder.plain_attend(q, keys[:, :, 1:], values[:, :, 1:], key, value)
+
+
+def block_with(attend):
+    return lambda *inputs: torch.cat(decoder.through_block(decoder.plain_norm, attend, inputs), -1)
+
+
+def rotated_too_little(x, table, *tensors):
+    """One position back: the angles of each pair less the angle of one step."""
+    half = table.shape[1] // 2
+    step = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+    step = torch.cat((step, step))
+    angle = torch.atan2(table[1].double(), table[0].double()) - step
+    table = torch.stack((angle.cos(), angle.sin())).to(table.dtype)
+    return block_with(decoder.plain_attend)(x, table, *tensors)
+
+
+MISTAKES = {
+    "scale": block_with(wrong_scale),
+    "heads": block_with(wrong_heads),
+    "new token masked": block_with(without_the_new_token),
+    "oldest token masked": block_with(without_the_oldest_token),
+    "rotation": rotated_too_little,
+}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_block_is_found(models, mistake, dtype):
+    case = case_of("decode-block", models["llama"], 16, 24, dtype)
+    data = data_of(case)
+    right = OP["decode-block"].reference(*widened(data.inputs)).to(data.out.dtype)
+    assert check(OP["decode-block"], case, data, right).is_right
+    with numerics(dtype):
+        wrong = MISTAKES[mistake](*data.inputs)
+    found = check(OP["decode-block"], case, data, wrong.to(data.out.dtype))
+    assert not found.is_right, f"{found.max_error_of_bound:.3g} of the bound"
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_mistake_in_attention_is_found(models, dtype):
+    case = case_of("decode-attention", models["llama"], 16, 24, dtype)
+    data = data_of(case)
+    q, keys, values = data.inputs
+    swapped = decoder.plain_attention(q, keys.flip(1), values.flip(1))
+    for wrong in (
+        swapped,
+        decoder.plain_attention(q / 8**0.5, keys, values),
+        decoder.plain_attention(q, keys[:, :, 1:], values[:, :, 1:]),
+    ):
+        assert not check(OP["decode-attention"], case, data, wrong.to(data.out.dtype)).is_right
+
+
+def test_a_layer_left_out_of_a_step_is_found(models):
+    case = case_of("decode-step", models["llama"], 8, 24)
+    data = data_of(case)
+    inputs = list(data.inputs)
+    assert verdict(case, data).is_right
+    wrong = OP["decode-step"].reference(*inputs[:6], *inputs[6 : 6 + len(LAYER)], *inputs[6 : 6 + len(LAYER)])
+    assert not check(OP["decode-step"], case, data, wrong.to(data.out.dtype)).is_right
+
+
+# ---- the critical batch --------------------------------------------------------------------------------------------
+
+PEAK, BANDWIDTH = 2e11, 2e10
+CEILINGS = Ceilings(
+    "cpu",
+    "a CPU",
+    [
+        Ceiling("bandwidth", "copy", BANDWIDTH, "measured", "made up"),
+        Ceiling("flops", "bf16", PEAK, "measured", "made up"),
+    ],
+)
+ENVIRONMENT = Environment(
+    run_id="1", started_at="2026-01-01T00:00:00+00:00", argv=(), device={}, host={}, versions={}, git={},
+    hardware=CEILINGS.to_dict(), settings={}, preflight={},
+)  # fmt: skip
+
+
+def ideal(batch, slower=1.0, length=1, status="ok"):
+    """Return a record of a layer of Llama 3 8B that takes what the roofline allows, times a factor."""
+    case = case_of("decode-block", "llama-3-8b", batch, length)
+    work = OP["decode-block"].work(case)
+    seconds = slower * least_time_s(work.flops, work.bytes, PEAK, BANDWIDTH)
+    return Record(
+        op="decode-block", provider="torch", dtype="bf16", shape=dict(case.shape), case=case.name,
+        options=dict(case.options), status=status, flops=work.flops, bytes_read=work.bytes_read,
+        bytes_written=work.bytes_written, median_s=seconds,
+    )  # fmt: skip
+
+
+def test_a_sweep_over_batches_tells_prediction_and_finding():
+    """2e11 FLOP/s over 2e10 B/s are 10 sequences in bf16."""
+    (line,) = critical_batch_lines(ENVIRONMENT, [ideal(batch) for batch in (64, 1, 4, 16, 2)])
+    assert line.startswith("decode-block llama-3-8b bf16 torch, KV length 1: critical batch 10 predicted")
+    assert "bound by memory from batch 1 on, compute from batch 16 on" in line
+    assert "batch 1 takes the time of 10 sequences at the rate of batch 64" in line
+    assert meeting_batch(ideal(1), ideal(64)) == pytest.approx(10, rel=0.01)
+    (line,) = critical_batch_lines(ENVIRONMENT, [ideal(1, slower=2), ideal(64)])
+    assert "batch 1 takes the time of 20 sequences" in line
+
+
+def test_sweeps_are_told_apart_and_what_is_none_has_no_line():
+    records = [ideal(1), ideal(64), ideal(1, length=512), ideal(64, length=512), replace(ideal(2), provider="other")]
+    lines = critical_batch_lines(ENVIRONMENT, records)
+    assert [line.split(": critical")[0].split(", ")[1] for line in lines] == ["KV length 1", "KV length 512"]
+    assert critical_batch_lines(ENVIRONMENT, [ideal(1), ideal(64, status="failed")]) == []
+    (line,) = critical_batch_lines(ENVIRONMENT, [ideal(1), ideal(4)])
+    assert "compute" not in line
+    assert "sequences at the rate" not in line
+    (line,) = critical_batch_lines(replace(ENVIRONMENT, hardware={}), [ideal(1), ideal(64)])
+    assert "no critical batch is predicted" in line
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(runs, monkeypatch):
+    """Let commands judge by ceilings that are made up, and look at each row only shortly."""
+    keep_ceilings(runs)
+    monkeypatch.setattr("bench.harness.runner.CPU_LIMITS", QUICK)
+
+
+def test_json_has_the_model_its_layers_and_the_work(models, quick, capsys):
+    words = ("--model", models["llama"], "--op", "decode-step", "--layers", "1", "--shape", "2x16", "--format", "json")
+    assert here("decode", *words, "--quiet", "--cache", "warm") == 0
+    (record,) = json.loads(capsys.readouterr().out)["records"]
+    work = OP["decode-step"].work(case_of("decode-step", models["llama"], 2, 16, layers="1"))
+    assert record["options"] == {"model": models["llama"], "layers": "1"}
+    assert record["shape"] == {"b": 2, "s": 16}
+    assert record["case"] == f"2x16:{models['llama']}:layers=1"
+    assert (record["flops"], record["bytes_read"]) == (work.flops, work.bytes_read)
+    assert record["bytes_written"] == work.bytes_written
+    assert record["status"] == "ok"
+    assert record["bound"] in ("memory", "compute", "mixed", "launch")
+    assert record["verified"]["after"]["checked_elements"] == 2 * (101 + 2 * 16)
+
+
+def test_the_critical_batch_stands_below_the_table(models, quick, capsys):
+    words = (
+        "--model",
+        models["gpt2"],
+        "--op",
+        "decode-block,decode-attention",
+        "--shape",
+        "1x16,32x16",
+        "--cache",
+        "warm",
+    )
+    assert here("decode", *words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if "critical batch" in line]
+    assert line.startswith(f"decode-block {models['gpt2']} bf16 torch, KV length 16: critical batch 10 predicted")
+    assert not any("decode-attention" in line and "critical" in line for line in lines)
+
+
+BAD = [
+    (("--model", "nope"), "unknown model 'nope'"),
+    (("--model", "no/such/config.json"), "cannot read no/such/config.json"),
+    (("--model", "mixtral-8x7b"), "a mixture of experts is not measured"),
+    (("--model", "deepseek-v3"), "latent attention (MLA) is not measured"),
+    (("--layers", "0"), "layers '0' must be 'all' or a whole number"),
+    (("--layers", "-1"), "layers '-1' must be"),
+    (("--layers", "1.5"), "layers '1.5' must be"),
+    (("--op", "decode-step", "--layers", "99"), "use --layers 24 or fewer"),
+    (("--model", "gpt2", "--shape", "2000"), "it has 1024 positions"),
+    (("--shape", "1x2x3"), "write bxs"),
+    (("--shape", "0x16"), "whole number from 1"),
+    (("--dtype", "fp8e4m3"), "fp8e4m3"),
+    (("--op", "decode"), "unknown op 'decode'"),
+    (("--batch", "4"), "--batch"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), BAD)
+def test_bad_input_takes_one_line_and_exits_with_2(words, message, runs, capsys):
+    keep_ceilings(runs)
+    assert here("decode", *(words if "--shape" in words else (*words, "--shape", "16"))) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
