@@ -15,12 +15,11 @@ from itertools import accumulate
 from results.record import Environment, Record
 from roofline.ceilings import KINDS, Ceiling, Ceilings
 from roofline.model import judge, rate, ridge_intensity
-from roofline.plot_style import FILLINGS, one_line, plain, si, significant
+from roofline.plot_style import FILLINGS, one_line, plain, short_case, si, significant
 from roofline.work import DTYPES
 
 MANY_POINTS = 12
 """With more points than this only the fastest of each op, dtype and provider gets a label."""
-SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 WIDEST_DECADES = 30
 """Ceilings and points further apart than this are a mistake in the file and not a machine."""
 
@@ -157,6 +156,12 @@ class Scene:
         drawn = {slope.bandwidth.kind for slope in self.slopes} | {flat.peak.kind for flat in self.flats}
         return [kind for kind in KINDS if kind in drawn]
 
+    @cached_property
+    def shared(self) -> str:
+        """Options behind the colon of the case of every point, which need be said once only; of one point none."""
+        options = {point.record.case.partition(":")[2] for point in self.points}
+        return options.pop() if len(options) == 1 and len(self.points) > 1 else ""
+
     @property
     def is_overlay(self) -> bool:
         """Whether more than one machine is drawn."""
@@ -288,22 +293,10 @@ def point_label(point: Point, scene: Scene, is_first: bool) -> str:
         words.append(plain(point.record.op, 16))
     if is_first and len({other.record.dtype for other in scene.points}) > 1:
         words.append(plain(point.record.dtype, 12))
-    words.append(short_case(point.record.case))
+    words.append(short_case(point.record.case.removesuffix(f":{scene.shared}")))
     if point.roofline_pct is not None:
         words.append(f"{significant(point.roofline_pct, 2 if point.roofline_pct < 100 else 3)} %")
     return " ".join(words)
-
-
-def short_case(case: str) -> str:
-    """Return the word of a case in short: `4096x4096x4096:nt` becomes `4096³ nt`, and `268435456` becomes `2²⁸`."""
-    extents, _, options = case.partition(":")
-    sides = extents.split("x")
-    is_number = sides[0].isascii() and sides[0].isdigit() and len(sides[0]) < 20
-    if is_number and len(sides) == 3 and len(set(sides)) == 1:
-        extents = f"{sides[0]}³"
-    elif is_number and len(sides) == 1 and (size := int(extents)) >= 2**16 and size & (size - 1) == 0:
-        extents = f"2{str(size.bit_length() - 1).translate(SUPERSCRIPT)}"
-    return plain(f"{extents} {options.replace(':', ' ')}", 28)
 
 
 def slope_label(slope: Slope, scene: Scene) -> str:
@@ -335,8 +328,9 @@ def title_lines(scene: Scene) -> tuple[str, str]:
     if not scene.points:
         return names, f"Roofline: {kinds} ceilings"
     op = plain(scene.ops[0]) if len(scene.ops) == 1 else f"{len(scene.ops)} operations"
+    options = f" {plain(scene.shared.replace(':', ' '), 40)}" if scene.shared else ""
     provider = f" by {plain(scene.providers[0])}" if len(scene.providers) == 1 else ""
-    return names, f"Roofline: {op}{provider}, under {kinds} ceilings"
+    return names, f"Roofline: {op}{options}{provider}, under {kinds} ceilings"
 
 
 def caption(scene: Scene, unlabeled: int, unlabeled_roofs: int) -> str:

@@ -62,6 +62,7 @@ MACHINE_DASH_SCALES = (1.0, 2.2, 0.45, 1.0)
 MOST_MACHINES = 2 * len(MACHINE_WIDTHS)
 """How many machines a picture tells apart: those with the same line differ by the marks along it."""
 
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -170,3 +171,15 @@ def tick(value: float) -> str:
     if 1e-3 <= value < 1e6:
         return f"{value:,.0f}" if value >= 1 else f"{value:g}"
     return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+
+
+def short_case(case: str) -> str:
+    """Return the word of a case in short: `4096x4096x4096:nt` becomes `4096³ nt`, and `268435456` becomes `2²⁸`."""
+    extents, _, options = case.partition(":")
+    sides = extents.split("x")
+    is_number = sides[0].isascii() and sides[0].isdigit() and len(sides[0]) < 20
+    if is_number and len(sides) == 3 and len(set(sides)) == 1:
+        extents = f"{sides[0]}³"
+    elif is_number and len(sides) == 1 and (size := int(extents)) >= 2**16 and size & (size - 1) == 0:
+        extents = f"2{str(size.bit_length() - 1).translate(SUPERSCRIPT)}"
+    return plain(f"{extents} {options.replace(':', ' ')}", 28)

@@ -413,7 +413,7 @@ def test_the_critical_batch_stands_below_the_table(models, quick, capsys):
     lines = capsys.readouterr().out.splitlines()
     (line,) = [line for line in lines if "critical batch" in line]
     assert line.startswith(f"decode-block {models['gpt2']} bf16 torch, KV length 16: critical batch 10 predicted")
-    assert not any("decode-attention" in line and "critical" in line for line in lines)
+    assert OP["decode-attention"].notes is None  # no batch makes it compute-bound
 
 
 BAD = [
