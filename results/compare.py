@@ -206,11 +206,13 @@ def _sides(pairs: Sequence[Pair], first: Loaded, second: Loaded) -> Sides:
     import numpy as np
 
     offset = len(first.counts)
-    places = [
-        place
-        for pair in pairs
-        for place in (*[one.place for one in pair.baseline], *[offset + one.place for one in pair.candidate])
-    ]
+    places = np.array(
+        [
+            place
+            for pair in pairs
+            for place in (*[one.place for one in pair.baseline], *[offset + one.place for one in pair.candidate])
+        ]
+    )
     joined = [
         np.concatenate([getattr(run.medians, name) for run in (first, second)])[places]
         for name in ("center", "low", "high", "degrees")

@@ -144,11 +144,8 @@ def count(scenario, trials, budget_s=BUDGET_S):
         rounds, comparison = paired(scenario, seed, budget_s)
         counts.paired[comparison.verdict] += 1
         counts.seconds.append(rounds.seconds)
-        for found, verdict in zip(
-            (counts.allowing, counts.medians, counts.margin_only),
-            one_after_the_other(scenario, seed, rounds.count),
-            strict=True,
-        ):
+        kinds = (counts.allowing, counts.medians, counts.margin_only)
+        for found, verdict in zip(kinds, apart(scenario, seed, rounds.count), strict=True):
             found[verdict] += 1
     return counts
 

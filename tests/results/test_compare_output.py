@@ -129,3 +129,28 @@ def test_numbers_that_are_none_are_named_where_they_are_used(save, measured, tmp
         "5: NaN is not a number",
     ]
     assert '"cycles_ratio": null' in out
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"samples_s": [4e-6, -4e-6, 4e-6]}, "'samples_s' must be a list of times in seconds"),
+        ({"samples_s": [4e-6, True, 4e-6]}, "'samples_s' must be a list of times in seconds"),
+        ({"samples_s": [4e-6, 1e300, 4e-6]}, "'samples_s' must be a list of times in seconds"),
+        ({"samples_s": []}, "'samples_s' is empty although 'status' is 'ok'"),
+        ({"median_s": 5e-6}, "'median_s' must lie within 'samples_s'"),
+        ({"median_s": None}, "'median_s' is missing although 'status' is 'ok'"),
+        ({"provider": ["torch"]}, "'provider' must be text"),
+    ],
+    ids=str,
+)
+def test_what_is_looked_at_together_is_as_strict_as_line_by_line(save, measured, tmp_path, capsys, change, reason):
+    """The bad line is the last of three, so that its words are known when it is read."""
+    before, after = save("a", measured(seed=1)), save("b", measured(seed=2), measured(seed=3))
+    line = json.loads((tmp_path / "b.jsonl").read_text(encoding="utf-8").splitlines()[1]) | change
+    with (tmp_path / "b.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    assert main(["compare", *NO_DRIFT, before, after, "--format", "json"]) == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out)["rows"][0]["windows_candidate"] == 2
+    assert f"{after}:4: {reason}" in err
