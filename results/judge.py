@@ -31,6 +31,8 @@ JUDGED_KEYS = (
     "mix",
     "mix_pct",
     "measured_pct",
+    "hfu",
+    "tokens_per_s",
     "excess",
 )
 """The keys that a record gets when it is read; none of them is stored."""

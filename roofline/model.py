@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
-from results.record import Record
+from results.record import MAX_COUNT, Record
 from roofline.ceilings import Ceiling, Ceilings
 
 MIXED_WITHIN = 0.10
@@ -166,6 +166,10 @@ class Judgment:
     """Bytes/s in percent of the bandwidth measured for `mix`, whether a published one is known or not."""
     measured_pct: float | None = None
     """Percent of the roofline of what was measured here, see `measured_pct`."""
+    hfu: float | None = None
+    """Of a training step: as `mfu`, by the FLOPs that were executed, recomputation included."""
+    tokens_per_s: float | None = None
+    """Of a training step."""
     excess: str | None = None
     """Where something is above 100 %: the likely cause."""
 
@@ -194,9 +198,26 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
     if peak and bandwidth:
         values["roofline_pct"] = roofline_pct(time_s, flops, moved, peak.value, bandwidth.value)
         values["bound"] = bound(flops / peak.value, moved / bandwidth.value, launch.value if launch else None)
+    values |= training_values(record, time_s, peak)
     best = ceilings.measured_peak(record.dtype) or peak
     values["measured_pct"] = measured_pct(time_s, flops, moved, best, mix or bandwidth)
     return Judgment(**values, excess=excess_cause(record, values))
+
+
+def training_values(record: Record, time_s: float, peak: Ceiling | None) -> dict[str, float]:
+    """Return HFU and tokens per second of a training step; nothing for a record that has no such counts."""
+    from roofline.accounting.flops import utilization
+
+    tokens, executed = record.extra.get("tokens_per_step"), record.extra.get("hardware_flops")
+    values = {"tokens_per_s": rate(tokens, time_s)} if _is_count(tokens) else {}
+    if peak and record.flops and _is_count(executed):
+        values["hfu"] = utilization(record.flops, executed, time_s, 1, peak.value).hfu
+    return values
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    """Return whether a value of a file is a count: what a record does not check may be anything."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_COUNT
 
 
 def excess_cause(record: Record, judged: Mapping[str, Any]) -> str | None:

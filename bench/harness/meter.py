@@ -53,9 +53,17 @@ class Measurement:
 class Meter:
     """Measures calls on one device, by the same protocol every time."""
 
-    def __init__(self, device: Device, limits: Limits) -> None:
-        """Open the telemetry of the device; `limits` say when to stop sampling."""
+    def __init__(self, device: Device, limits: Limits, is_capturable: bool = True) -> None:
+        """Open the telemetry of the device.
+
+        Args:
+            device: the device under test.
+            limits: when to stop sampling.
+            is_capturable: whether a CUDA graph of the calls may be tried; an update of weights by torch's optimizers,
+                and its backward pass, would leave a capture that fails halfway.
+        """
         self._device, self._limits, self._monitor = device, limits, Monitor(device)
+        self._is_capturable = is_capturable
 
     @functools.cached_property
     def tick_s(self) -> float:
@@ -81,7 +89,7 @@ class Meter:
                 millisecond are sampled for a multiple of it, so that most of a run is spent on the clock.
         """
         begin = time.perf_counter()
-        sampler = samplers.make_sampler(calls, self._device, self._limits)
+        sampler = samplers.make_sampler(calls, self._device, self._limits, self._is_capturable)
         settle_limits = GPU_SETTLE if self._device.is_gpu else CPU_SETTLE
         settling = settle(sampler.sample, self._monitor.clock_and_power, settle_limits)
         host_launch_s = samplers.host_launch_s(calls, self._device.synchronize)

@@ -125,8 +125,8 @@ class EventSampler:
         return float(self._start.elapsed_time(self._end)) / 1e3
 
 
-def make_sampler(calls: Sequence[Call], device: Device, limits: Limits) -> Sampler:
-    """Return the best sampler that this device and these calls allow."""
+def make_sampler(calls: Sequence[Call], device: Device, limits: Limits, is_capturable: bool = True) -> Sampler:
+    """Return the best sampler that this device and these calls allow; a graph only where `is_capturable`."""
     if not device.is_gpu:
         durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=device.synchronize, after=lambda: None)
         # The least: one preempted call of five must not make the samples a thousand times too short.
@@ -136,11 +136,12 @@ def make_sampler(calls: Sequence[Call], device: Device, limits: Limits) -> Sampl
     device_s = max(median([events.sample() for _ in range(ESTIMATE_LAUNCHES)]) / events.launches_per_sample, 1e-7)
     launches = graph_launches(len(calls), launches_for(device_s, limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS))
     try:
-        return GraphSampler(calls, launches)
+        if is_capturable:
+            return GraphSampler(calls, launches)
     except RuntimeError:
         device.synchronize()
-        queued = min(MAX_QUEUED, launches_for(device_s, limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS))
-        return EventSampler(calls, queued, launch_s)
+    queued = min(MAX_QUEUED, launches_for(device_s, limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS))
+    return EventSampler(calls, queued, launch_s)
 
 
 def graph_launches(copies: int, wanted: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.arguments import Parser, add_machine, add_output
@@ -70,6 +70,8 @@ class Column:
     """Returns the text for a record and its judged keys; None where there is nothing to say."""
     is_text: bool = False
     """Whether it stands on the left."""
+    is_quiet: bool = False
+    """Whether it is left out where all rows say the same; the command line above the table has it then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +101,13 @@ class Scenario:
     plan: Callable[[argparse.Namespace, Device, Settings], Sequence[Row]]
     """Returns the rows, those that cannot run here with their reason."""
     columns: Sequence[Column]
+    """Of the table for people."""
+    more_tables: Mapping[str, Sequence[Column]] = field(default_factory=dict)
+    """Columns of further tables with the same rows, by title."""
     footer: Callable[[Sequence[Record]], Sequence[str]] = lambda records: ()
-    """Returns the lines below the table."""
+    """Returns the lines below the tables."""
+    describe: Callable[[Record], Sequence[str]] = describe
+    """Returns how a row was verified and measured, a line each, for `-v`."""
 
 
 def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
@@ -197,9 +204,11 @@ def render(scenario: Scenario, environment: Environment, records: Sequence[Recor
     measured = [pair for pair in zip(records, judged(environment, records), strict=True) if pair[0].status == "ok"]
     for line in header_lines(environment, records):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+    tables = {"": scenario.columns, **scenario.more_tables}
+    for title, columns in tables.items() if measured else ():
+        console.print(f"\n{title}" if title else "", markup=False, highlight=False)
+        console.print(table_of(columns, measured), markup=False, highlight=False)
     console.print()
-    if measured:
-        console.print(table_of(scenario.columns, measured), markup=False, highlight=False)
     lines = [f"{label_of(record)}: {record.status}: {record.reason}" for record in records if record.status != "ok"]
     lines += [f"{label_of(record)}: {score['excess']}" for record, score in measured if score["excess"]]
     for line in [*lines, *scenario.footer(records)]:
@@ -216,7 +225,7 @@ def table_of(columns: Sequence[Column], rows: Sequence[tuple[Record, Mapping[str
     table, shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False), []
     for column in columns:
         cells = [column.cell(*row) for row in rows]
-        if any(cell is not None for cell in cells):
+        if any(cell is not None for cell in cells) and not (column.is_quiet and len(set(cells)) == 1):
             shown.append(cells)
             table.add_column(column.title, justify="left" if column.is_text else "right", overflow="fold")
     for texts in zip(*shown, strict=True):

@@ -45,6 +45,13 @@ class Kernels:
     """Of a mean or a reciprocal deviation; 2 for LayerNorm on a CPU in bf16."""
     is_swiglu_fused: bool = False
     """Whether the gate's activation is computed again in place of kept."""
+    is_input_cast_apart: bool = False
+    """Whether query, key and value, and gate and up, each keep a copy of their common input: torch.autocast casts the
+    input of every product for itself, where the matrices are not fused into one."""
+
+    def saves_input(self, norm: str) -> bool:
+        """Return whether a norm keeps its input itself, so that no other tensor that holds it costs anything."""
+        return norm == "layer" or self.is_norm_fused or (self.residual_bytes or self.element_bytes) == FP32_BYTES
 
 
 def layer_activations(
@@ -98,9 +105,16 @@ def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
         saved = 2 * FP32_BYTES * count * width
     return {
         "norm_inputs": saved,
-        "product_inputs": kernels.element_bytes * 2 * width,
+        "product_inputs": kernels.element_bytes * _product_inputs(config, kernels) * width,
         "norm_statistics": kernels.statistic_bytes * statistics * count,
     }
+
+
+def _product_inputs(config: ModelConfig, kernels: Kernels) -> int:
+    """Return how many tensors of the model's width a layer's products keep as their inputs: attention's, the MLP's."""
+    if not kernels.is_input_cast_apart:
+        return 2
+    return 3 + (2 if config.is_gated else 1)
 
 
 def _attention_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
@@ -108,11 +122,13 @@ def _attention_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
     key_heads = config.heads if config.latent else config.kv_heads
     query_key, value = (config.heads + key_heads) * config.query_key_dim, (config.heads + key_heads) * config.value_dim
     elements = query_key + value
-    if config.has_qk_norm:
-        elements += query_key
     if config.latent:
         elements += 2 * (config.latent.query_rank + config.latent.kv_rank)
-    return {"attention": kernels.element_bytes * elements}
+    normalized = 0
+    if config.has_qk_norm:
+        saved = kernels.element_bytes if kernels.is_norm_fused else 2 * FP32_BYTES
+        normalized = saved * query_key + kernels.statistic_bytes * (config.heads + key_heads)
+    return {"attention": kernels.element_bytes * elements + normalized}
 
 
 def _score_bytes(config: ModelConfig, kernels: Kernels, sequence: int) -> dict[str, int]:

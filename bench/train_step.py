@@ -1,0 +1,325 @@
+"""A training step of a transformer: forward, backward, optimizer. Predicted by roofline.accounting, then measured.
+
+    x = embedding[ids]; L times x = x + attention(norm(x)), x = x + mlp(norm(x)); loss = cross entropy(norm(x) head)
+
+GPT blocks (LayerNorm, GELU) and Llama blocks (RMSNorm, rotary, grouped heads, SwiGLU), by the shape of the model.
+
+FLOPs   6 N_mm tokens + 6 L a d s (s + 1) a sequence: matrix products, and exactly the pairs of tokens that a causal
+        mask lets through (convention gemm-causal-exact). MFU is taken over these. HFU adds what is executed again:
+        the layers under checkpointing, and the scores of attention in the fused backward pass.
+Bytes   Compulsory for a step as a whole: weights, optimizer state and tokens read once, weights and state written.
+Memory  At the moment when most is held: weights, gradients, optimizer state, inputs; what the layers keep; logits and
+        loss; temporaries. Estimated by roofline.accounting, and counted tensor by tensor in a step of its own.
+
+Source  Chowdhery et al., PaLM (2022), appendix B, for MFU and HFU; Korthikanti et al., Reducing Activation
+        Recomputation (2022), and Chen et al., Training Deep Nets with Sublinear Memory Cost (2016), for memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.scenario import Bench, Column, Row, Scenario, main
+from bench.harness.training_options import PROVIDERS, RECIPE_NAMES, Case, add_options, cases_of, check
+from bench.harness.training_plan import checking_bytes, countable_flops, flops_of, plan_of
+from results.record import Record
+from results.stats import half_width, median
+from results.table import format_number, format_percent, format_time
+from roofline.accounting.step_memory import COMPONENTS, StepMemory, StepPlan, step_memory
+
+if TYPE_CHECKING:
+    from bench.harness.device import Device
+    from bench.harness.runner import Settings
+    from bench.harness.training import Step
+
+EXAMPLES = (
+    ("--recipe fp32,amp,bf16", "two small models in three precisions"),
+    ("--model tiny-llama --layers 16 --checkpoint none,full,every-2,sqrt", "memory against time"),
+    ("--model tiny-gpt --shape 8x128 --micro-batches 1,2,4", "a smaller micro-batch keeps less"),
+    ("--model gpt2 --shape 8x1024 --recipe amp --provider torch,torch-compile --budget 600", "a known model on a GPU"),
+)
+
+NOTES = """\
+columns:
+  step         seconds of a whole step, median, with the half width of its 95 % confidence interval
+  forward, backward, optimizer   median seconds of each phase, all micro-batches of a step together
+  tokens/s     tokens of a step over its median
+  MFU, HFU     share of the dense peak of the compute dtype: by what the model needs, by what is executed
+  peak         bytes of all tensors at the moment when most is held (GPU: torch's allocator), 10^6 bytes a MB
+  estimate     the same, predicted; in brackets by how much it is above what was measured
+  FLOPs        10^9 matrix-product FLOPs of a step, recomputation included, as counted by torch and as predicted"""
+
+STEPS_PER_CASE = 14
+"""Steps that a case takes at least: verification, counting, settling, samples."""
+
+LIKELY_SHARE = 0.3
+"""Of the peak, as a training step reaches it, for a guess of its time before it runs."""
+
+CASE_ALLOWANCE_S = 60.0
+"""Time that a case may take where no budget is given."""
+
+
+def rows_of(args: argparse.Namespace, device: Device, settings: Settings) -> list[Row]:
+    """Return a row for each case, those that need more memory than there is with their estimate."""
+    free_bytes = device.free_bytes()
+    return [row_of(case, device, free_bytes) for case in cases_of(args, device.type)]
+
+
+def row_of(case: Case, device: Device, free_bytes: int) -> Row:
+    """Return the row of one case."""
+    step = plan_of(case, device.type)
+    memory = step_memory(step)
+    needed = max(memory.total, checking_bytes(step))
+    reason = None
+    if needed > free_bytes:
+        reason = f"needs an estimated {megabytes(needed)}, the device has {megabytes(free_bytes)} free"
+    return Row(blank_record(case, step, memory, reason), partial(measure, case, step, memory), case.label)
+
+
+def blank_record(case: Case, step: StepPlan, memory: StepMemory, reason: str | None) -> Record:
+    """Return what a case is, with its work and its estimates, and nothing measured."""
+    flops = flops_of(step)
+    state = memory.parameters + memory.optimizer_state
+    return Record(
+        op="train-step",
+        provider=case.provider,
+        dtype=step.recipe.compute_dtype,
+        shape={"b": case.batch, "s": case.sequence},
+        case=f"{case.batch}x{case.sequence}",
+        options=case.options,
+        status="skipped",
+        reason=reason,
+        flops=flops.model_flops,
+        bytes_read=state + memory.inputs,
+        bytes_written=state,
+        fill="uniform",
+        extra={
+            "flops_convention": flops.convention.name,
+            "hardware_flops": flops.hardware_flops,
+            "tokens_per_step": flops.tokens,
+            "memory_bytes": {"estimated": memory.sizes() | {"moment": memory.moment.name}},
+        },
+    )
+
+
+def measure(case: Case, plan: StepPlan, memory: StepMemory, bench: Bench) -> Record:
+    """Verify the step, count what it computes and holds, time it, and return its record."""
+    from bench.harness.step_audit import counted_flops, explanations, measured_memory, memory_report
+    from bench.harness.step_check import check_step
+    from bench.harness.training import Step
+
+    blank = blank_record(case, plan, memory, None)
+    too_long = expected_too_long(blank, bench)
+    if too_long:
+        return replace(blank, reason=too_long)
+    is_compiled = case.provider == "torch-compile"
+    began = time.perf_counter()
+    step = Step(plan, bench.device, bench.settings.seed, is_compiled)
+    found = check_step(step)
+    first_call_s = time.perf_counter() - began
+    verified = {"before": found.to_dict()}
+    if found.reason:
+        return replace(blank, status="invalid", reason=found.reason, verified=verified)
+    step()  # makes the optimizer's state
+    report = memory_report(memory, measured_memory(step, is_compiled))
+    counted = counted_flops(plan)
+    timed = timed_record(step, blank, bench)
+    return replace(
+        timed,
+        first_call_s=first_call_s,
+        verified=verified,
+        extra=timed.extra
+        | {
+            "memory_bytes": report,
+            "counted_flops": sum(counted.values()),
+            "counted_flops_estimated": countable_flops(plan),
+            "counted_flops_by_operation": counted,
+            "notes": explanations(case.provider, report, bench.device.is_gpu),
+        },
+    )
+
+
+def timed_record(step: Step, blank: Record, bench: Bench) -> Record:
+    """Return the record with whole steps timed by the usual protocol, and the phases of the very same steps."""
+    from bench.harness.evidence import Context, flags_of
+    from bench.harness.meter import Meter
+    from bench.harness.roofs import roofs_of
+    from bench.harness.runner import filled
+    from bench.harness.timing import CPU_LIMITS, GPU_LIMITS
+    from roofline.work import Work
+
+    limits = GPU_LIMITS if bench.device.is_gpu else CPU_LIMITS
+    meter = Meter(bench.device, limits, is_capturable=False)
+    measured = meter.measure([step], "warm", blank.flops, bench.left_s())
+    samples = measured.samples
+    work = Work(blank.flops or 0, blank.bytes_read or 0, blank.bytes_written or 0)
+    context = Context(
+        is_gpu=bench.device.is_gpu,
+        asked_cache="warm",
+        tick_s=meter.tick_s,
+        target_half_width=limits.target_half_width,
+        flops=work.flops,
+        bytes_moved=work.bytes,
+        **roofs_of(bench.ceilings, blank.dtype, work),
+        telemetry=measured.telemetry,
+    )
+    phases = step.clock.phases_s(len(samples.samples_s) * samples.launches_per_sample)
+    spent = {f"{name}": median([phase[name] for phase in phases]) for name in phases[0]}
+    record = filled(blank, measured, flags_of(samples, context))
+    return replace(record, status="ok", extra=record.extra | {"phases_s": spent})
+
+
+def expected_too_long(blank: Record, bench: Bench) -> str | None:
+    """Return why a case does not fit the time there is, with a guess of its time, or None."""
+    peak = bench.ceilings.peak(blank.dtype)
+    left_s = bench.left_s()
+    allowance_s = CASE_ALLOWANCE_S if left_s is None else left_s
+    if peak is None:
+        return None
+    step_s = blank.extra["hardware_flops"] / (LIKELY_SHARE * peak.value)
+    case_s = STEPS_PER_CASE * step_s
+    if case_s <= allowance_s:
+        return None
+    enough = round(1.5 * case_s * bench.rows_left) + 1
+    return (
+        f"estimated {step_s:.2g} s a step and {case_s:.3g} s for the case, more than the {allowance_s:.3g} s that it "
+        f"may take; --budget {enough} would allow it"
+    )
+
+
+def megabytes(size_bytes: float) -> str:
+    """Return bytes for people, 10^6 a MB."""
+    return f"{format_number(size_bytes / 1e6)} MB"
+
+
+def share(value: float | None) -> str | None:
+    """Return a fraction in per cent."""
+    return None if value is None else format_percent(100 * value)
+
+
+def against_estimate(name: str) -> Column:
+    """Return the column of a component: as measured, and by how much the estimate is above it."""
+
+    def cell(record: Record, _: Mapping[str, Any]) -> str | None:
+        report = record.extra["memory_bytes"]
+        estimated, measured = report["estimated"][name], report["measured"][name]
+        if measured is None or not (measured or estimated):
+            return None
+        error = report["error_pct"][name]
+        said = "=" if estimated == measured else "new" if error is None else f"{error:+.2g}%"
+        return f"{format_number(measured / 1e6)} {said}"
+
+    return Column({"total": "peak"}.get(name, name.replace("_", " ")), cell)
+
+
+def allocator_peak(record: Record, _: Mapping[str, Any]) -> str | None:
+    """Return what the allocator of a GPU says of the same step."""
+    size_bytes = record.extra["memory_bytes"]["measured"]["allocator_peak"]
+    return None if size_bytes is None else format_number(size_bytes / 1e6)
+
+
+def spread(record: Record) -> str | None:
+    """Return half the width of the confidence interval as a share of the median."""
+    if record.ci95_s is None or record.median_s is None:
+        return None
+    return f"±{format_number(100 * half_width(record.ci95_s, record.median_s), 2)}%"
+
+
+def giga(count: int | None) -> str | None:
+    """Return a count in 10^9."""
+    return None if count is None else format_number(count / 1e9, 6)
+
+
+def notes_on(records: Sequence[Record]) -> list[str]:
+    """Return what explains the differences between estimates and measurements, each note once."""
+    notes = dict.fromkeys(note for record in records for note in record.extra.get("notes", ()))
+    return [f"note: {note}" for note in notes]
+
+
+def described(record: Record) -> list[str]:
+    """Return how a row was verified and timed, for `-v`."""
+    if record.status != "ok":
+        return [f"{record.op} {record.case}: {record.status}: {record.reason}"]
+    found, report = record.verified["before"], record.extra["memory_bytes"]
+    checked = (
+        f"{record.op} {record.case} {record.options['model']} {record.options['recipe']}: loss {found['loss']:.4g} at "
+        f"the start, ln V {found['expected_loss']:.4g}; gradients off by {found['max_error']:.2g} at most "
+        f"({found['worst']}), bound {found['bound']:.2g}; {len(record.samples_s)} steps; most memory in the "
+        f"{report['measured']['phase']} phase, predicted: {report['estimated']['moment']}"
+    )
+    return [
+        checked,
+        *(f"  {flag}: {reason}" for flag, reason in record.flag_reasons.items()),
+    ]
+
+
+def phase(name: str) -> Column:
+    """Return the column of a phase."""
+    return Column(name, lambda record, _: format_time(record.extra["phases_s"][name]))
+
+
+WHAT = (
+    Column("model", lambda record, _: record.options["model"], is_text=True),
+    Column("case", lambda record, _: record.case, is_text=True),
+    Column("recipe", lambda record, _: record.options["recipe"], is_text=True),
+    Column("checkpoint", lambda record, _: record.options["checkpoint"], is_text=True, is_quiet=True),
+    Column("micro", lambda record, _: str(record.options["micro_batches"]), is_quiet=True),
+    Column("optimizer", lambda record, _: record.options["optimizer"], is_text=True, is_quiet=True),
+    Column("provider", lambda record, _: record.provider, is_text=True, is_quiet=True),
+)
+
+TIMES = (
+    *WHAT,
+    Column("step", lambda record, _: format_time(record.median_s)),
+    Column("95% CI", lambda record, _: spread(record)),
+    *(phase(name) for name in ("forward", "backward", "optimizer")),
+    Column("tokens/s", lambda _, judged: format_number(judged["tokens_per_s"])),
+    Column("MFU", lambda _, judged: share(judged["mfu"])),
+    Column("HFU", lambda _, judged: share(judged["hfu"])),
+    Column("flags", lambda record, _: ", ".join(record.flags) or None, is_text=True),
+)
+
+MEMORY = (
+    *WHAT,
+    *(against_estimate(name) for name in ("kept_by_layers", "total", *COMPONENTS)),
+    Column("allocator peak", allocator_peak),
+)
+
+FLOPS = (
+    *WHAT,
+    Column("model", lambda record, _: giga(record.flops)),
+    Column("executed", lambda record, _: giga(record.extra["hardware_flops"])),
+    Column("counted", lambda record, _: giga(record.extra["counted_flops"])),
+    Column("predicted", lambda record, _: giga(record.extra["counted_flops_estimated"])),
+    Column("off by", lambda record, _: str(record.extra["counted_flops_estimated"] - record.extra["counted_flops"])),
+)
+
+MEMORY_TITLE = "memory when most is held, MB as counted; = is as predicted, +1% predicted 1 % above"
+FLOPS_TITLE = "10^9 FLOPs of a step: needed and executed, causal; counted by torch and predicted, all pairs of tokens"
+
+SCENARIO = Scenario(
+    name="train-step",
+    command="bench.train_step",
+    formula="loss (); weights, state updated: forward, backward, optimizer of a transformer",
+    axes="bxs",
+    dtypes=RECIPE_NAMES,
+    providers=PROVIDERS,
+    doc=__doc__,
+    notes=NOTES,
+    examples=EXAMPLES,
+    add_options=add_options,
+    check=check,
+    plan=rows_of,
+    columns=TIMES,
+    more_tables={MEMORY_TITLE: MEMORY, FLOPS_TITLE: FLOPS},
+    footer=notes_on,
+    describe=described,
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main(SCENARIO))

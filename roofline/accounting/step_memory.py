@@ -1,0 +1,228 @@
+"""The most memory that one training step on one device takes, at which moment, and what it is made of.
+
+State stays from step to step. Above it come what the forward pass keeps for the backward pass, and temporaries. Their
+sum has its largest value at one of a few moments: while the loss is differentiated, within the layers, or in the
+optimizer. `activations` counts what is kept; this says when, and what is there beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from roofline.accounting.activations import (
+    FP32_BYTES,
+    ID_BYTES,
+    Kernels,
+    checkpoint_group,
+    layer_activations,
+    model_activations,
+)
+from roofline.accounting.config import ModelConfig
+from roofline.accounting.parameters import weights
+from roofline.accounting.state import Recipe, optimizer_bytes, state_bytes
+
+STEP_COUNTERS = ("adagrad", "rmsprop", "adam", "adamw")
+"""Optimizers of torch that keep an fp32 count of steps for each tensor."""
+
+UNFUSED = {"adagrad": 1, "rmsprop": 1}
+"""Copies of the largest weight that an optimizer makes meanwhile, where no fused kernel does all of it."""
+
+SCALAR_BYTES = 4
+"""Of the loss and of its gradient, each."""
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One training step on one device."""
+
+    config: ModelConfig
+    recipe: Recipe
+    optimizer: str
+    sequence: int
+    batch: int
+    """Sequences of a step."""
+    micro_batches: int = 1
+    """Parts of a step whose gradients are summed up, one after the other."""
+    checkpoint: str = "none"
+    kernels: Kernels | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch."""
+        return self.sequence * self.batch // self.micro_batches
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a step holds above its state at one moment, bytes."""
+
+    name: str
+    """`forward`, `loss` (its gradient), `layers` (the backward pass enters the last ones) or `optimizer`."""
+    temporary: int
+    """Gradients of activations, and what the optimizer needs meanwhile."""
+    activations: int = 0
+    """Kept by the layers."""
+    cast_copies: int = 0
+    """Weights in the compute dtype under autocast, as far as they are kept."""
+    logits_loss: int = 0
+    """Kept by the final norm, the head and the loss."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.temporary + self.activations + self.cast_copies + self.logits_loss
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes of a step on one device at the moment when it holds most."""
+
+    parameters: int
+    gradients: int
+    optimizer_state: int
+    inputs: int
+    """Token ids and targets of the whole step, and the table of rotations where positions are rotary."""
+    moment: Moment
+    kept_by_layers: int
+    """The most that the layers keep at any moment, whether it is this one or not: what checkpointing makes less."""
+
+    def components(self) -> dict[str, int]:
+        """Return the bytes by component, in the order in which they are shown."""
+        return {name: getattr(self if hasattr(self, name) else self.moment, name) for name in COMPONENTS}
+
+    @property
+    def total(self) -> int:
+        """All components together."""
+        return sum(self.components().values())
+
+    def sizes(self) -> dict[str, int]:
+        """Return the components, their total, and what the layers keep at most."""
+        return self.components() | {"total": self.total, "kept_by_layers": self.kept_by_layers}
+
+
+COMPONENTS = (
+    *("parameters", "gradients", "optimizer_state", "inputs"),
+    *("activations", "cast_copies", "logits_loss", "temporary"),
+)
+
+
+def step_memory(plan: StepPlan) -> StepMemory:
+    """Return the memory of a step when it is largest, gradients being kept from step to step.
+
+    Exact for GPT and Llama blocks but for the temporaries within the layers, which are estimated.
+
+    Raises:
+        ConfigError: an unknown optimizer or way of checkpointing.
+
+    Source: parts as of `state.state_bytes` and `activations.model_activations`; moments as torch.autograd runs a step.
+    """
+    config, recipe = plan.config, plan.recipe
+    state = state_bytes(config, recipe, plan.optimizer)
+    counters = FP32_BYTES * sum(weight.copies for weight in weights(config)) if plan.optimizer in STEP_COUNTERS else 0
+    cast = state.get("cast_copies", 0)
+    moments = (_at_loss(plan, cast), _in_forward(plan, cast), _in_layers(plan), _in_optimizer(plan))
+    return StepMemory(
+        parameters=state["weights"],
+        gradients=state["gradients"],
+        optimizer_state=state.get("optimizer_states", 0) + counters,
+        inputs=2 * ID_BYTES * plan.sequence * plan.batch + _rotations(plan),
+        moment=max(moments, key=lambda moment: moment.total),
+        kept_by_layers=_in_layers(plan).activations,
+    )
+
+
+def _rotations(plan: StepPlan) -> int:
+    """Return the bytes of a cosine and a sine for each position and element of a head; 0 with learned positions."""
+    table = 2 * plan.recipe.activation_bytes * plan.sequence * plan.config.head_dim
+    return 0 if plan.config.position_embeddings else table
+
+
+def _kernels(plan: StepPlan) -> Kernels:
+    return plan.kernels or Kernels(plan.recipe.activation_bytes)
+
+
+def _kept_by_layers(plan: StepPlan) -> dict[str, int]:
+    batch = plan.batch // plan.micro_batches
+    return model_activations(plan.config, plan.sequence, batch, _kernels(plan), plan.checkpoint)
+
+
+def kept_by_head(plan: StepPlan) -> int:
+    """Return what the final norm, the head and the loss keep of a micro-batch: 4 V of log-probabilities a token.
+
+    Source: torch.nn.functional.cross_entropy keeps the fp32 output of log_softmax, not the logits.
+    """
+    config, kernels, tokens = plan.config, _kernels(plan), plan.tokens
+    layer = layer_activations(config, tokens, kernels=kernels)
+    norm = (layer["norm_inputs"] + layer["norm_statistics"]) // config.norms_per_layer
+    product_input = kernels.element_bytes * tokens * config.width
+    return norm + product_input + FP32_BYTES * tokens * config.vocabulary
+
+
+def _at_loss(plan: StepPlan, cast_copies: int) -> Moment:
+    """Return what is there while the gradient of log_softmax is computed: all that was kept, and 8 V a token.
+
+    Nothing is released yet. With checkpointing the layers keep only what their groups begin with.
+    """
+    group = checkpoint_group(plan.checkpoint, plan.config.layers)
+    kept = model_activations(
+        plan.config, plan.sequence, plan.batch // plan.micro_batches, _kernels(plan), plan.checkpoint
+    )
+    gradients = 2 * FP32_BYTES * plan.tokens * plan.config.vocabulary
+    head_cast = plan.recipe.cast_bytes * plan.config.vocabulary * plan.config.width
+    return Moment(
+        "loss",
+        temporary=gradients + 2 * SCALAR_BYTES,
+        activations=kept["checkpoints"] if group else sum(kept.values()),
+        cast_copies=head_cast if group else cast_copies,
+        logits_loss=kept_by_head(plan),
+    )
+
+
+def _in_forward(plan: StepPlan, cast_copies: int) -> Moment:
+    """Return what is there while the loss is computed, where that may be most: with autocast and checkpointing.
+
+    Autocast caches its copies of all weights until the forward pass ends, also of those that no layer keeps; the
+    logits and their log-probabilities are there in fp32.
+    """
+    at_loss = _at_loss(plan, cast_copies)
+    scalars = SCALAR_BYTES * (2 if plan.micro_batches == 1 else 3)
+    log_probabilities = FP32_BYTES * plan.tokens * plan.config.vocabulary
+    return replace(
+        at_loss,
+        name="forward",
+        logits_loss=at_loss.logits_loss - log_probabilities,
+        temporary=cast_copies - at_loss.cast_copies + 2 * log_probabilities + scalars,
+    )
+
+
+def _in_layers(plan: StepPlan) -> Moment:
+    """Return what is there when the backward pass enters the last layers: the head's tensors are released.
+
+    Alive are the gradient of the stream (with checkpointing also the one that its group was handed), that of the MLP's
+    width (gated: two), and that of the largest product's weights; with a tied embedding also the head's part of its
+    gradient, until the backward pass reaches the embedding.
+    """
+    config, kernels, width = plan.config, _kernels(plan), plan.recipe.activation_bytes
+    group = checkpoint_group(plan.checkpoint, config.layers)
+    kept = _kept_by_layers(plan)
+    stream = kernels.residual_bytes or kernels.element_bytes
+    shared = stream * plan.tokens * config.width if group and kernels.saves_input(config.norm) else 0
+    inside = [w for w in weights(config) if w.is_gemm and w.component != "lm_head"]
+    per_layer = sum(w.elements for w in inside) // config.layers
+    wide = width * plan.tokens * config.mlp_width
+    product = wide + plan.recipe.gradient_bytes * max(prod(w.shape) for w in inside)
+    tied = plan.recipe.gradient_bytes * config.vocabulary * config.width if config.is_tied else 0
+    streams = stream * plan.tokens * config.width * (2 if group else 1)
+    return Moment(
+        "layers",
+        temporary=streams + max(product, 2 * wide if config.is_gated else 0) + tied + 2 * SCALAR_BYTES,
+        activations=sum(kept.values()) - shared,
+        cast_copies=plan.recipe.cast_bytes * per_layer * (group or config.layers),
+    )
+
+
+def _in_optimizer(plan: StepPlan) -> Moment:
+    """Return what is there during the update: nothing is kept any more."""
+    largest = max(optimizer_bytes(w, "momentum", plan.recipe.moment_bytes) // w.copies for w in weights(plan.config))
+    return Moment("optimizer", temporary=UNFUSED.get(plan.optimizer, 0) * largest)
