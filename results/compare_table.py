@@ -338,7 +338,9 @@ def _run_line(side: str, environment: Environment, compared: Compared) -> str:
     from results.compare_sides import revision
 
     name = compared.baseline if side == "baseline" else compared.candidate
-    facts = (environment.device["name"], environment.run_id, environment.started_at, revision(environment))
+    code = revision(environment)
+    measured_with = f"measured with code at {code}" if code and code != name else None
+    facts = (environment.device["name"], environment.run_id, environment.started_at, measured_with)
     return printable(f"{side}: {name} ({', '.join(dict.fromkeys(fact for fact in facts if fact))})")
 
 
