@@ -6,6 +6,7 @@ is refused in one line: a silent `.contiguous()` would put a second copy on the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ class Variant:
 
     Attributes:
         kernel: The `triton.jit` function. Arguments named `*_ptr` are pointers, aligned to `ALIGNMENT_BYTES`; every
-            other runtime argument is a 32-bit integer, unless `types` says otherwise.
+            other runtime argument is a 32-bit integer, unless `types` says otherwise. `out_ptr` is what it writes.
         constants: Compile-time arguments by name.
         options: Compiler options by name. `enable_fp_fusion` is always given: its default differs between
             Triton releases and changes both rounding and instruction count.
@@ -49,9 +50,28 @@ class Variant:
     bytes: int = 0
 
     def launch(self, programs: int, *arguments: torch.Tensor | int) -> None:
-        """Start `programs` programs on the device that holds the first tensor of `arguments`."""
+        """Start `programs` programs on the device that holds the first tensor of `arguments`.
+
+        Raises:
+            ValueError: The output shares memory with an input. It may be an input itself where none is larger, as
+                where each element hangs on those of its own place or row alone.
+        """
+        if self._out_place is not None:
+            inputs = {
+                name: argument
+                for place, (name, argument) in enumerate(zip(self.kernel.arg_names, arguments, strict=False))
+                if place != self._out_place and isinstance(argument, torch.Tensor)
+            }
+            out = arguments[self._out_place]
+            in_place = all(tensor.numel() <= out.numel() for tensor in inputs.values())
+            require_apart(self.op or self.kernel.fn.__name__, out, inputs, in_place)
         with torch.cuda.device_of(arguments[0]):
             self.kernel[(programs,)](*arguments, **self.constants, **self.options)
+
+    @cached_property
+    def _out_place(self) -> int | None:
+        """Which argument is the output; None where the kernel names none."""
+        return self.kernel.arg_names.index("out_ptr") if "out_ptr" in self.kernel.arg_names else None
 
 
 def require_tensors(label: str, **tensors: torch.Tensor) -> None:
@@ -106,3 +126,48 @@ def require_shape(label: str, name: str, tensor: torch.Tensor, shape: Sequence[i
     """
     if tuple(tensor.shape) != tuple(shape):
         raise ValueError(f"{label}: {name} has shape {tuple(tensor.shape)}; the other operands need {tuple(shape)}")
+
+
+def require_apart(label: str, out: torch.Tensor, inputs: Mapping[str, torch.Tensor], in_place: bool = False) -> None:
+    """Refuse an output that shares memory with an input: what is read there would hang on which program runs first.
+
+    Args:
+        label: Operation and version, the opening words of the message.
+        out: The output.
+        inputs: The operands by the name the message gives them, with or without `_ptr` behind it.
+        in_place: Whether the output may be an input itself, element on element.
+
+    Raises:
+        ValueError: One line that says which operand.
+    """
+    begin, end = _span(out)
+    for name, tensor in inputs.items():
+        first, last = _span(tensor)
+        if first >= end or last <= begin or _interleave(out, tensor):
+            continue
+        same = (first, tensor.dtype, tensor.shape, tensor.stride()) == (begin, out.dtype, out.shape, out.stride())
+        if not (in_place and same):
+            allowed = f"a tensor of its own, or {name.removesuffix('_ptr')} itself" if in_place else "one of its own"
+            raise ValueError(f"{label}: out shares memory with {name.removesuffix('_ptr')}; pass {allowed}")
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the addresses of a tensor's first byte and of the one after its last."""
+    begin = tensor.data_ptr()
+    if tensor.is_contiguous():
+        return begin, begin + tensor.nbytes
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (steps + 1) * tensor.itemsize
+
+
+def _interleave(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether rows of two tensors lie in turn, as columns of one wider matrix do, with no element in common."""
+    if one.dtype != other.dtype or one.dim() < 2 or other.dim() < 2:
+        return False
+    distance = one.stride(-2)
+    if one.stride(-1) != 1 or other.stride(-1) != 1 or distance == 0:
+        return False
+    if any(stride % distance for stride in (*one.stride()[:-1], *other.stride()[:-1])):
+        return False
+    past = (other.data_ptr() - one.data_ptr()) // one.itemsize % distance
+    return one.shape[-1] <= past <= distance - other.shape[-1]

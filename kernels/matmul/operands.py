@@ -19,6 +19,7 @@ DTYPES = {
 }
 TRITON_TYPES = {"tf32": "fp32", "int8": "i8", "fp8e4m3": "fp8e4nv", "fp8e5m2": "fp8e5"}  # where the name differs
 OUTPUTS = {torch.int8: torch.int32, torch.float8_e4m3fn: torch.bfloat16, torch.float8_e5m2: torch.bfloat16}
+SCALES = ("scale_a", "scale_b")
 LAYOUTS = ("nn", "nt", "tn")
 MAX_EXTENT = 2**30  # a row or column number plus one tile still fits 32 bits
 MAX_TILES = 2**31 - 1  # programs of a one-dimensional grid
@@ -41,6 +42,8 @@ class Operands:
         batch_strides: From one matrix to the next, of A, B and C; 0 where there is one only.
         arch: Compute capability, 90 for sm_90.
         processors: Multiprocessors of the GPU.
+        unit: Elements of which all stored rows of A and B are whole numbers, in length and distance: as many as
+            `launch.ALIGNMENT_BYTES` hold, or 1.
     """
 
     dtype: str
@@ -53,6 +56,7 @@ class Operands:
     batch_strides: tuple[int, int, int]
     arch: int
     processors: int
+    unit: int
 
     def tiles(self, block_m: int, block_n: int) -> int:
         """Return how many tiles of block_m x block_n cover C in all batches."""
@@ -67,6 +71,11 @@ def triton_type(dtype: str) -> str:
 def output_type(dtype: str) -> str:
     """Return Triton's name of the dtype of C for operands of `dtype`."""
     return "i32" if dtype == "int8" else "bf16" if dtype.startswith("fp8") else triton_type(dtype)
+
+
+def aligned_unit(dtype: str) -> int:
+    """Return how many elements of a dtype `launch.ALIGNMENT_BYTES` hold."""
+    return launch.ALIGNMENT_BYTES // {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}.get(dtype, 1)
 
 
 def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, ...], out: torch.Tensor) -> Operands:
@@ -91,6 +100,7 @@ def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tenso
         raise ValueError(
             f"{label}: {m}x{n}x{k} is too large; at most {MAX_EXTENT} rows, columns and terms are supported"
         )
+    launch.require_apart(label, out, {"a": a, "b": b, **dict(zip(SCALES, scales, strict=False))})
     dtype = DTYPES[a.dtype]
     layout = _layout(label, a, b, fp8=dtype.startswith("fp8"))
     if "n" not in _stored(out):
@@ -99,6 +109,11 @@ def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tenso
         dtype = "tf32"
     stored = (a, layout[0]), (b, layout[1]), (out, "n")
     arch, processors = _device(a.device)
+    strides = tuple(_row_stride(tensor, order) for tensor, order in stored)
+    batch_strides = tuple(_batch_stride(label, tensor) for tensor in (a, b, out))
+    lengths = k if layout[0] == "n" else m, n if layout[1] == "n" else k
+    unit = aligned_unit(dtype)
+    is_aligned = not any(number % unit for number in (*lengths, *strides[:2], *batch_strides[:2]))
     return Operands(
         dtype=dtype,
         layout=layout,
@@ -106,10 +121,11 @@ def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tenso
         m=m,
         n=n,
         k=k,
-        strides=tuple(_row_stride(tensor, order) for tensor, order in stored),
-        batch_strides=tuple(_batch_stride(label, tensor) for tensor in (a, b, out)),
+        strides=strides,
+        batch_strides=batch_strides,
         arch=arch,
         processors=processors,
+        unit=unit if is_aligned else 1,
     )
 
 
@@ -160,7 +176,7 @@ def _require_dtypes(
     needed = 2 if DTYPES[a.dtype].startswith("fp8") else 0
     if len(scales) != needed:
         raise ValueError(f"{label}: {len(scales)} scales with operands of {a.dtype}; {needed} are needed")
-    for name, scale in zip(("scale_a", "scale_b"), scales, strict=False):
+    for name, scale in zip(SCALES, scales, strict=False):
         if scale.dtype != torch.float32 or scale.numel() != 1 or scale.device != a.device:
             found = f"{scale.numel()} elements of {scale.dtype} on {scale.device}"
             raise ValueError(f"{label}: {name} has {found}; one element of torch.float32 on {a.device} is needed")

@@ -12,15 +12,23 @@ Changed against the last version:
 - persistent: as many programs as multiprocessors, each taking every P-th tile, and the loops over tiles and terms
   flattened into one, so that the loads of the next tile are under way while the last one is finished and stored;
 - the mask on the terms is back in every step: with one loop body instead of two the loops can be flattened, and where
-  k is a multiple of 16 it costs a comparison and no wide access;
+  stored rows are whole numbers of 16 bytes it costs a comparison and no wide access;
+- the launcher says whether stored rows of A and B are such: Triton itself sees multiples of 16 elements alone, and in
+  a size that happens to be odd forgets them all. So 16-byte loads stay where C has odd rows, as `nt` with an odd n;
+- tiles of their own where they are not. A pointer, a mask and a register for each element spill 128 x 256 tiles, up to
+  1256 bytes a thread in bf16; 64 x 64 x 32 on 8 warps spills nothing. Such loads are not asynchronous, and only other
+  programs hide how long they take: there are as many as tiles then, not as multiprocessors;
 - int8 and fp8.
+
+Without spills also where C has odd rows: 128 x 128 in 16 bits on sm_90 and later, where 128 x 256 needs over 255
+registers for the addresses of C, in nn.
 
 What it leaves out: addresses are still computed by every thread, and every load passes through its registers or
 `cp.async`; that is for version 4, on GPUs that have a tensor memory accelerator. It is the newest version for sm_80.
 Few tiles and a large k leave multiprocessors idle: k is not split. Layout tt; fp8 before sm_90, and in other layouts
 than nt. Dense 32-bit and 8-bit operands need the terms side by side in shared memory, so A in tn and B in nn and tn
-are loaded 4 bytes at a time in tf32 on sm_90 and later. Stored rows that are no multiple of 16 elements apart are
-loaded element by element.
+are loaded 4 bytes at a time in tf32 on sm_90 and later. Stored rows of A and B that are no whole numbers of 16 bytes
+are loaded element by element, those of C that are no multiple of 16 elements stored so.
 """
 
 from collections.abc import Callable
@@ -31,23 +39,35 @@ import triton
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul.operands import LAYOUTS, Operands, output_type, read, refuse_dtype, triton_type
-from kernels.matmul.tiles import GROUP_M, Table, Tile, as_configs, candidates, size_class, sizes
+from kernels.matmul.operands import (
+    LAYOUTS,
+    MAX_TILES,
+    Operands,
+    aligned_unit,
+    output_type,
+    read,
+    refuse_dtype,
+    triton_type,
+)
+from kernels.matmul.tiles import GROUP_M, Sizes, Table, Tile, as_configs, candidates, size_class, sizes
 
 LABEL = "matmul v3"
-FP32 = {"any": Tile(64, 64, 16, 4, 3)}
-TF32 = {"any": Tile(128, 64, 32, 4, 4)}
+FP32_80 = {"any": Tile(64, 64, 16, 4, 3)}
+FP32 = {"any": Tile(64, 64, 16, 8, 3)}
+TF32 = {"any": Tile(128, 64, 32, 8, 4)}
 HALF_80 = {"large": Tile(128, 256, 32, 8, 3), "small": Tile(64, 64, 64, 4, 4)}
-HALF = {"large": Tile(128, 256, 64, 8, 3), "small": Tile(64, 64, 64, 4, 4)}
+HALF = {"large": Tile(128, 128, 64, 8, 3), "small": Tile(64, 64, 64, 4, 4)}
 INT8 = {"any": Tile(128, 128, 64, 8, 4)}
-FP8 = {"any": Tile(128, 128, 128, 8, 4)}
+FP8 = {"any": Tile(128, 128, 64, 8, 4)}
 TILES: Table = {
-    80: {"fp32": FP32, "tf32": TF32, "fp16": HALF_80, "bf16": HALF_80, "int8": INT8},
+    80: {"fp32": FP32_80, "tf32": TF32, "fp16": HALF_80, "bf16": HALF_80, "int8": INT8},
     90: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
     100: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
 }
+SHIFTED = {"shifted": Tile(64, 64, 32, 8, 3)}
+SHIFTED_FP32 = {"shifted": Tile(64, 64, 16, 8, 3)}
 TUNING_KEY = ["m", "n", "k", "batches", "a_stride", "b_stride", "out_stride"]
-TUNING_KEY += ["A_TRANSPOSED", "B_TRANSPOSED", "PRECISION"]
+TUNING_KEY += ["A_TRANSPOSED", "B_TRANSPOSED", "PRECISION", "UNIT"]
 
 
 @triton.jit
@@ -67,6 +87,15 @@ def tile_position(
 
 
 @triton.jit
+def in_units(
+    number,  # a multiple of UNIT
+    UNIT: tl.constexpr,  # what the compiler is to know of it
+):
+    """Return the number itself, as a multiple of UNIT that the compiler can see."""
+    return number // UNIT * UNIT
+
+
+@triton.jit(do_not_specialize=["m", "k", "batches", "a_stride", "b_stride", "a_batch", "b_batch"])
 def persistent_matmul(
     a_ptr,  # A, m rows of k elements, or its transpose
     b_ptr,  # B, k rows of n elements, or its transpose
@@ -91,9 +120,14 @@ def persistent_matmul(
     BLOCK_N: tl.constexpr,  # columns a tile
     BLOCK_K: tl.constexpr,  # terms a step
     GROUP_M: tl.constexpr,  # rows of tiles in a group
+    UNIT: tl.constexpr,  # elements of which stored rows of A and B are whole numbers, and lie whole numbers apart
     FLATTEN: tl.constexpr,  # whether the loops over tiles and terms become one
 ):
     """Write every tile of C whose number is that of the program, modulo the number of programs."""
+    a_stride, a_batch = in_units(a_stride, UNIT), in_units(a_batch, UNIT)
+    b_stride, b_batch = in_units(b_stride, UNIT), in_units(b_batch, UNIT)
+    a_end = in_units(m if A_TRANSPOSED else k, UNIT)  # of a stored row
+    b_end = in_units(k if B_TRANSPOSED else n, UNIT)
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles = tl.cast(tiles_m, tl.int64) * tiles_n * batches
@@ -105,21 +139,20 @@ def persistent_matmul(
         # loses what is known of its alignment, and with it the wide, asynchronous loads.
         for start in tl.range(0, k, BLOCK_K, disable_licm=FLATTEN):
             rows, cols = (tile_m * BLOCK_M + lanes_m)[:, None], (tile_n * BLOCK_N + lanes_n)[None, :]
-            inside = lanes_k < k - start
             down, across = (start + lanes_k.to(tl.int64))[:, None], (start + lanes_k.to(tl.int64))[None, :]
             # Clamped where that costs no wide access; the axis that is dense in memory is masked instead.
             if A_TRANSPOSED:
                 a_ptrs = a_ptr + batch * a_batch + across * a_stride + rows
-                a = tl.load(a_ptrs, mask=(rows < m) & inside[None, :], other=0.0)
+                a = tl.load(a_ptrs, mask=(rows < a_end) & (lanes_k < k - start)[None, :], other=0.0)
             else:
                 a_ptrs = a_ptr + batch * a_batch + tl.minimum(rows, m - 1) * a_stride + across
-                a = tl.load(a_ptrs, mask=inside[None, :], other=0.0)
+                a = tl.load(a_ptrs, mask=(lanes_k < a_end - start)[None, :], other=0.0)
             if B_TRANSPOSED:
                 b_ptrs = b_ptr + batch * b_batch + tl.minimum(cols, n - 1) * b_stride + down
-                b = tl.load(b_ptrs, mask=inside[:, None], other=0.0)
+                b = tl.load(b_ptrs, mask=(lanes_k < b_end - start)[:, None], other=0.0)
             else:
                 b_ptrs = b_ptr + batch * b_batch + down * b_stride + cols
-                b = tl.load(b_ptrs, mask=inside[:, None] & (cols < n), other=0.0)
+                b = tl.load(b_ptrs, mask=(lanes_k < k - start)[:, None] & (cols < b_end), other=0.0)
             acc = multiply(a, b, acc, PRECISION, BLOCK_K)
         rows, cols = (tile_m * BLOCK_M + lanes_m)[:, None], (tile_n * BLOCK_N + lanes_n)[None, :]
         if scale_a_ptr is not None:
@@ -143,7 +176,15 @@ def multiply(
     return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
 
 
-def _constants(dtype: str, layout: str) -> dict[str, object]:
+def tiles_for(arch: int, dtype: str, unit: int) -> Sizes:
+    """Return the tiles for a dtype on an architecture, where stored rows are whole numbers of `unit` elements."""
+    found = sizes(TILES, arch, dtype)
+    if unit > 1 or not found:
+        return found
+    return SHIFTED_FP32 if dtype == "fp32" else SHIFTED
+
+
+def _constants(dtype: str, layout: str, unit: int) -> dict[str, object]:
     """Return the compile-time arguments that do not hang on the tile."""
     scaled = dtype.startswith("fp8")
     return {
@@ -152,16 +193,17 @@ def _constants(dtype: str, layout: str) -> dict[str, object]:
         "PRECISION": "tf32" if dtype == "tf32" else "ieee",
         "ACCUMULATOR": tl.int32 if dtype == "int8" else tl.float32,
         "GROUP_M": GROUP_M,
+        "UNIT": unit,
         **({} if scaled else {"scale_a_ptr": None, "scale_b_ptr": None}),
     }
 
 
 @cache
-def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
+def _variant(dtype: str, layout: str, size: str, tile: Tile, unit: int) -> Variant:
     operand, scale = f"*{triton_type(dtype)}", {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
     return Variant(
         kernel=persistent_matmul,
-        constants={**_constants(dtype, layout), **tile.constants, "FLATTEN": False},
+        constants={**_constants(dtype, layout, unit), **tile.constants, "FLATTEN": False},
         options=tile.options,
         op="matmul",
         dtype=dtype,
@@ -174,34 +216,39 @@ def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
 def variants(arch: int) -> tuple[Variant, ...]:
     """Return what is compiled for an architecture, 80 for sm_80."""
     return tuple(
-        _variant(dtype, layout, size, tile)
+        _variant(dtype, layout, size, tile, unit)
         for dtype in TILES[90]
         for layout in (("nt",) if dtype.startswith("fp8") else LAYOUTS)
-        for size, tile in sizes(TILES, arch, dtype).items()
+        for unit in (aligned_unit(dtype), 1)
+        for size, tile in tiles_for(arch, dtype, unit).items()
     )
 
 
 @cache
-def _tuner(arch: int, dtype: str) -> triton.runtime.Autotuner:
-    tried = candidates(sizes(TILES, arch, dtype))
+def _tuner(arch: int, dtype: str, unit: int) -> triton.runtime.Autotuner:
+    tried = candidates(tiles_for(arch, dtype, unit))
     configs = [config for flatten in (False, True) for config in as_configs(tried, FLATTEN=flatten)]
     return triton.autotune(configs=configs, key=TUNING_KEY)(persistent_matmul)
 
 
+def _programs(asked: Operands, block_m: int, block_n: int) -> int:
+    return min(asked.processors if asked.unit > 1 else MAX_TILES, asked.tiles(block_m, block_n))
+
+
 def _launch_tuned(asked: Operands, arguments: tuple, device: torch.Tensor) -> None:
     def grid(meta: dict) -> tuple[int]:
-        return (min(asked.processors, asked.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
+        return (_programs(asked, meta["BLOCK_M"], meta["BLOCK_N"]),)
 
     with torch.cuda.device_of(device):
-        _tuner(asked.arch, asked.dtype)[grid](
-            *arguments, **_constants(asked.dtype, asked.layout), enable_fp_fusion=True
+        _tuner(asked.arch, asked.dtype, asked.unit)[grid](
+            *arguments, **_constants(asked.dtype, asked.layout, asked.unit), enable_fp_fusion=True
         )
 
 
 def _launcher(label: str, tuned: bool) -> Callable[..., None]:
     def launch(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
         asked = read(label, a, b, scales, out)
-        found = sizes(TILES, asked.arch, asked.dtype)
+        found = tiles_for(asked.arch, asked.dtype, asked.unit)
         if not found:
             raise refuse_dtype(label, asked.dtype, asked.arch, "fp8 needs sm_90 or sm_100")
         if not out.numel():
@@ -212,9 +259,8 @@ def _launcher(label: str, tuned: bool) -> Callable[..., None]:
             _launch_tuned(asked, arguments, a)
             return
         size = size_class(found, asked)
-        variant = _variant(asked.dtype, asked.layout, size, found[size])
-        programs = min(asked.processors, asked.tiles(found[size].m, found[size].n))
-        variant.launch(programs, *arguments)
+        variant = _variant(asked.dtype, asked.layout, size, found[size], asked.unit)
+        variant.launch(_programs(asked, found[size].m, found[size].n), *arguments)
 
     return launch
 

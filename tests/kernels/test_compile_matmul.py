@@ -88,6 +88,20 @@ def test_fp8_sums_are_kept_in_fp32_on_sm_90():
     assert sum(item.base == "FADD" for item in binary.instructions) >= sums_of_a_thread
 
 
+@pytest.mark.parametrize("arch", [80, 90, 100])
+def test_version_3_is_lean_for_what_no_descriptor_says(arch):
+    for variant in v3_persistent.variants(arch):
+        is_shifted = variant.shape_class.endswith("shifted")
+        if variant.dtype != "bf16" and not (is_shifted and variant.shape_class.startswith("nt")):
+            continue
+        binary = read_back(compile_ahead(variant, arch, known_sizes=False))
+        assert_lean(binary)
+        loads, bits = sass.widths(binary.instructions, "load"), {"bf16": 16, "fp16": 16, "fp32": 32, "tf32": 32}
+        assert sass.main_width(loads) == (bits.get(variant.dtype, 8) if is_shifted else 128), variant.shape_class
+        if variant.dtype in MMA[arch]:
+            assert sass.mma_kind(binary.instructions) == MMA[arch][variant.dtype], variant.shape_class
+
+
 @pytest.mark.parametrize(("arch", "version"), [(86, "v2"), (89, "v3"), (120, "v4")])
 def test_smallest_tiles_fit_gpus_with_less_shared_memory(arch, version):
     module = VERSIONS[version]

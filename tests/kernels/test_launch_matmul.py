@@ -15,6 +15,10 @@ pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted 
 POINTERS = {"a_ptr", "b_ptr", "out_ptr"}
 
 
+def constants_of(compiled):
+    return {compiled.src.fn.arg_names[path[0]]: value for path, value in compiled.src.constants.items()}
+
+
 def product(dtype, m=48, n=64, k=80, layout="nt", batch=()):
     """Return operands of a product as keyword arguments, never filled."""
     a = torch.empty(*batch, m, k, dtype=dtype) if layout[0] == "n" else torch.empty(*batch, k, m, dtype=dtype).mT
@@ -31,7 +35,47 @@ def test_pointer_launches(launches, version, layout):  # noqa: F811
     [((programs,), compiled)] = launches
     assert programs == 1
     assert compiled.metadata.enable_fp_fusion is True
-    assert divisible(compiled) >= POINTERS | {"m", "n", "k", "a_stride", "b_stride", "out_stride"}
+    if version == "v3":
+        assert divisible(compiled) == POINTERS | {"n", "out_stride", "out_batch"}
+        assert constants_of(compiled)["UNIT"] == 8  # which says the same of A and B, and of multiples of 8 too
+    else:
+        assert divisible(compiled) >= POINTERS | {"m", "n", "k", "a_stride", "b_stride", "out_stride"}
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "unit"),
+    [
+        ("nn", (5, 72, 56), 8),  # m lies along no stored row of A or B, nor of C
+        ("nn", (5, 71, 56), 1),
+        ("nn", (5, 72, 57), 1),
+        ("nt", (5, 71, 56), 8),  # neither does n here
+        ("nt", (5, 72, 57), 1),
+        ("tn", (8, 72, 57), 8),
+        ("tn", (5, 72, 57), 1),
+        ("tn", (8, 71, 56), 1),
+        ("nt", (5, 71, 60), 1),  # 8 bytes
+    ],
+)
+def test_version_3_knows_of_a_and_b_what_is_so(launches, layout, shape, unit):  # noqa: F811
+    inputs, out = product(torch.bfloat16, *shape, layout=layout)
+    VERSIONS["v3"].KERNELS["matmul"](*inputs, out=out)
+    [(_, compiled)] = launches
+    assert constants_of(compiled)["UNIT"] == unit
+
+
+def test_version_3_looks_at_strides_between_rows_and_matrices_too(launches):  # noqa: F811
+    buffer = torch.empty(2 * 4 * 72 + 4, dtype=torch.bfloat16)
+    b, out = torch.empty(2, 64, 16, dtype=torch.bfloat16), torch.empty(2, 4, 16, dtype=torch.bfloat16)
+    for strides, unit in (((288, 72, 1), 8), ((292, 72, 1), 1), ((288, 68, 1), 1)):
+        VERSIONS["v3"].KERNELS["matmul"](buffer.as_strided((2, 4, 64), strides), b, out=out)
+        assert constants_of(launches[-1][1])["UNIT"] == unit, strides
+
+
+def test_loads_of_single_elements_get_as_many_programs_as_tiles(launches):  # noqa: F811
+    for n, k, wanted in ((1024, 64, 4), (1024, 65, 16)):  # with the 4 processors of the interpreter
+        inputs, out = product(torch.bfloat16, 64, n, k)
+        VERSIONS["v3"].KERNELS["matmul"](*inputs, out=out)
+        assert launches[-1][0] == (wanted,)
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES], ids=DTYPES.get)
@@ -48,7 +92,7 @@ def test_every_dtype_is_what_variants_compile(launches, version, dtype):  # noqa
     ]
     for name, wanted in same.types.items():
         assert compiled.src.signature[name] == wanted, name
-    constants = {compiled.src.fn.arg_names[path[0]]: value for path, value in compiled.src.constants.items()}
+    constants = constants_of(compiled)
     assert {name: constants[name] for name in same.constants} == dict(same.constants)
     for name, wanted in same.options.items():
         assert getattr(compiled.metadata, name) == wanted, name
@@ -119,7 +163,7 @@ def test_gpus_that_lack_something_are_refused(launches, monkeypatch, arch, dtype
 
 
 def asked(m, n, batch=1, processors=132):
-    return Operands("bf16", "nn", batch, m, n, 64, (1, 1, 1), (0, 0, 0), 90, processors)
+    return Operands("bf16", "nn", batch, m, n, 64, (1, 1, 1), (0, 0, 0), 90, processors, 8)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from exact import assert_close
 from matmul_cases import DTYPES, FP8, LAYOUTS, VERSIONS, check, check_case, check_far, draw, expect, row_multiple
 from planted import plant
 
+from kernels.matmul.tiles import GROUP_M
+
 NARROW = ("v3", "v4")  # versions with int8 and fp8
 ROWS = (1, 17, 70)
 WIDTHS = ((1, 1), (3, 5), (16, 16), (17, 31), (33, 64), (64, 33), (65, 63), (7, 129), (70, 20))  # n, k
@@ -17,7 +19,6 @@ SIZES = [
     for i, m in enumerate(ROWS)
     for j, (n, k) in enumerate(WIDTHS)
 ]
-MANY_ROWS_OF_TILES = (1160, 70, 20)  # 10 of 128, 19 of 64: neither is a multiple of a group of 8
 every_version = pytest.mark.parametrize("version", [pytest.param(name, id=f"matmul-{name}") for name in VERSIONS])
 every_dtype = pytest.mark.parametrize("name", DTYPES)
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
@@ -44,24 +45,38 @@ def test_whole_numbers_are_exact(version, name, layout):
     check_case(VERSIONS[version], DTYPES[name], layout, (66, 72, 65), kind="integers")
 
 
+def check_groups(module, k=8):
+    """Two columns of a group of tiles and two rows more, as fp32 is computed."""
+    tile = next(iter(module.TILES[90]["fp32"].values())) if hasattr(module, "TILES") else module.TILE
+    check_case(module, DTYPES["fp32"], "nt", ((GROUP_M + 1) * tile.m + 1, tile.n + 1, k), kind="integers")
+
+
 @every_version
 def test_last_group_of_tiles(version):
-    check_case(VERSIONS[version], DTYPES["fp32"], "nt", MANY_ROWS_OF_TILES, kind="integers")
+    check_groups(VERSIONS[version])
 
 
 @pytest.mark.parametrize("version", ["v3", "v4"])
 def test_every_size_of_tile(version):
-    for shape in ((200, 520, 20), (200, 200, 20), (40, 40, 20)):  # with the 4 processors of the interpreter
+    for shape in ((200, 264, 24), (200, 200, 24), (40, 40, 24)):  # with the 4 processors of the interpreter
         check_case(VERSIONS[version], DTYPES["fp16"], "nn", shape, kind="integers")
 
 
-@pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
+@every_layout
+@every_dtype
+def test_whole_rows_of_a_and_b_whatever_those_of_c(name, layout):
+    n = 40 if layout[1] == "n" else 37
+    check_case(VERSIONS["v3"], DTYPES[name], layout, (72, n, 56))
+    check_case(VERSIONS["v3"], DTYPES[name], layout, (72, n, 56), batch=(2,))
+
+
 @pytest.mark.parametrize(("term", "layout"), [(0, "nn"), (31, "nt"), (64, "tn"), (64, "nt")])
 @every_version
-def test_special_values_stay_in_their_row_and_column(version, term, layout, special):
+def test_special_values_stay_in_their_row_and_column(version, term, layout):
     a, b = draw((66, 65), torch.float32), draw((65, 34), torch.float32, seed=1)
-    a[65, term] = special
-    b[term, 33] = special
+    for row, column, special in ((0, 0, math.inf), (31, 16, -math.inf), (65, 33, math.nan)):
+        a[row, term] = special
+        b[term, column] = special
     check(VERSIONS[version], a, b, layout)
 
 
@@ -157,14 +172,15 @@ def battery(module):
     """Run what any wrong change of a version must fail."""
     for layout in LAYOUTS:
         check_case(module, DTYPES["fp16"], layout, (33, 17, 31))
-        check_case(module, DTYPES["fp32"], layout, (129, 66, 65), batch=(2,), padded=True)
-    check_far(module)
+        check_case(module, DTYPES["fp32"], layout, (66, 65, 33), batch=(2,), padded=True)
+    check_groups(module)
     check_range_of_sums(module)
+    check_far(module)
     if hasattr(module, "TILES") and "int8" in module.TILES[90]:
         check_case(module, torch.int8, "nt", (70, 66, 200), kind="bytes")
         check_case(module, FP8["fp8e4m3"], "nt", (33, 17, 144), kind="ones", scales=(4.0, 0.125))
-    check_case(module, DTYPES["fp16"], "nn", (200, 520, 40), kind="integers")
-    check_case(module, DTYPES["fp32"], "nt", MANY_ROWS_OF_TILES, kind="integers")
+        check_case(module, DTYPES["fp16"], "nn", (200, 264, 40), kind="integers")
+        check_case(module, DTYPES["fp16"], "tn", (40, 48, 24))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -215,9 +231,24 @@ def test_unfit_operands_are_refused(refused):
     assert "b has dtype torch.float16, a torch.float32" in refused(a, b.half(), out=out)
     assert "out has dtype torch.float16; operands of torch.float32 need torch.float32" in refused(a, b, out=out.half())
     assert "2 scales with operands of torch.float32; 0 are needed" in refused(a, b, a, a, out=out)
+    both = torch.ones(4, 20)
+    assert "out shares memory with a; pass one of its own" in refused(both[:, :8], b, out=both[:, 4:16])
+    square = torch.ones(8, 8)
+    assert "out shares memory with b; pass one of its own" in refused(torch.ones(8, 8), square, out=square)
     assert "b is on meta, a on cpu" in refused(a, b.to("meta"), out=out)
     assert "a is of type list" in refused([1.0], b, out=out)
     assert not out.any()
+
+
+@every_version
+def test_columns_of_one_buffer_may_be_a_and_c(version):
+    buffer = torch.full((17, 64), 7.0)
+    a, b, out = buffer[:, :32], draw((32, 16), torch.float32, "integers"), buffer[:, 32:48]
+    a.copy_(draw((17, 32), torch.float32, "integers"))
+    wanted = a @ b
+    VERSIONS[version].KERNELS["matmul"](a, b, out=out)
+    assert torch.equal(out, wanted)
+    assert bool((buffer[:, 48:] == 7.0).all())
 
 
 def test_matrices_beyond_what_offsets_reach_are_refused(refused):
