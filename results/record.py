@@ -162,7 +162,7 @@ class Record:
     telemetry: dict[str, Any] = field(default_factory=dict)
     verified: dict[str, Any] = field(default_factory=dict)
     source_sha256: str | None = None
-    """Hash of the kernel's file, ours or a user's, so that two versions of one name are told apart."""
+    """Hash of the text, of a kernel of ours with all that it imports of ours: tells two texts of one name apart."""
     source_git: dict[str, Any] | None = None
     """`sha` and `dirty` of the repository that holds a user's kernel; None where none does, and for kernels of ours."""
     compiled: dict[str, Any] | None = None

@@ -98,7 +98,9 @@ def run(
     raise_when_interrupted()
     settings = runner.Settings(args.fill, args.cache, args.budget, args.seed)
     cases = make_cases(args, ops, options, under_test.type)
-    rows = runner.plan(cases, names or providers.default_providers(family, under_test), under_test, settings)
+    stand_ins = {} if names else providers.stand_ins(family, under_test)
+    names = names or providers.default_providers(family, under_test)
+    rows = runner.plan(cases, names, under_test, settings, stand_ins)
     refuse_if_none_can_run(rows)
     pairs = [(family, row) for row in rows]
     return execute(Run(f"bench.{family}", family, args, under_test, settings, pairs, start, argv))

@@ -9,7 +9,6 @@ Of a version's file two module-level names are read from its text, so that no li
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import re
 import shutil
@@ -56,7 +55,7 @@ class Provider:
     """`function(*inputs, out=out)`, or `function(*inputs)` returning the result."""
     takes_out: bool
     source_sha256: str | None = None
-    """Hash of the kernel's file, so that a record tells which text it measured."""
+    """Hash of the kernel's file, and of what it imports of ours: a record tells which text it measured."""
     refuses_with: tuple[type[Exception], ...] = ()
     """Errors of the first call that say "not this case", as our kernels do for a dtype or layout they lack."""
     compile_options: Callable[[str], dict[str, Any] | None] = lambda dtype: None
@@ -106,16 +105,27 @@ def provider_names(family: str) -> list[str]:
 
 
 def default_providers(family: str, device: Device) -> list[str]:
-    """Return what is measured when no provider is named: eager torch, and the newest Triton version that can run."""
+    """Return what is measured when no provider is named: eager torch, and the newest Triton version that can run.
+
+    Which version takes a case is known to the version alone; where it refuses one, `stand_ins` come next.
+    """
     if not device.is_gpu:
         return ["torch"]
     arch = architecture(device)
-    fitting = [
-        name
-        for name, module in kernel_versions(family).items()
-        if not name.endswith(AUTOTUNE) and minimum_arch(module) <= arch
-    ]
-    return ["torch", *fitting[-1:]]
+    return ["torch", *_fixed_versions(family, arch)[:1]]
+
+
+def stand_ins(family: str, device: Device) -> dict[str, tuple[str, ...]]:
+    """Return by default provider what takes its place, in order, where it refuses a case: the older Triton versions."""
+    newest, *older = _fixed_versions(family, architecture(device)) or [""]
+    return {newest: tuple(older)} if device.is_gpu and older else {}
+
+
+def _fixed_versions(family: str, arch: int) -> list[str]:
+    """Return the Triton versions that run on an architecture and search no configuration, newest first."""
+    found = kernel_versions(family).items()
+    fitting = [name for name, module in found if not name.endswith(AUTOTUNE) and minimum_arch(module) <= arch]
+    return fitting[::-1]
 
 
 def check_names(names: list[str], family: str) -> None:
@@ -190,7 +200,7 @@ def _triton(name: str, op: Op, path: str, arch: int) -> Provider:
         name,
         launchers[op.name],
         takes_out=True,
-        source_sha256=hashlib.sha256(_source(path)).hexdigest(),
+        source_sha256=versions.source_sha256(path),
         refuses_with=(ValueError,),
         compile_options=lambda dtype: None if is_tuned else shared_options(module, op.name, dtype, arch),
     )

@@ -7,8 +7,9 @@ and the run goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from bench.harness import inputs, verify
 from bench.harness.cost import CALLS_PER_CASE, CostEstimator
@@ -44,6 +45,10 @@ CPU_DTYPES = ("fp64", "fp32", "fp16", "bf16", "int8")
 """What torch computes on a CPU. Its fp8 product exists too, but converts every element first: no fp8 arithmetic."""
 
 
+Older = Mapping[str, tuple[str, ...]]
+NONE: Older = MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class Settings:
     """How a run measures."""
@@ -62,17 +67,24 @@ class Row:
     case: Case
     provider: str
     refused: Record | None = None
+    stand_ins: tuple[str, ...] = ()
+    """Providers of which the first that can is measured where `provider` refuses the case."""
 
 
-def plan(cases: Iterable[tuple[Op, Case]], providers: list[str], device: Device, settings: Settings) -> list[Row]:
-    """Return all rows of a run; those that cannot run here carry their refusal before anything is allocated."""
+def plan(
+    cases: Iterable[tuple[Op, Case]], providers: Iterable[str], device: Device, settings: Settings, older: Older = NONE
+) -> list[Row]:
+    """Return all rows of a run; those that cannot run here carry their refusal before anything is allocated.
+
+    `older` holds by provider its stand-ins.
+    """
     rows = []
     for op, case in cases:
         reason = refusal(op, case, device)
         for provider in providers:
             blank = blank_record(op, case, provider, settings)
             refused = replace(blank, status="skipped", reason=reason) if reason else None
-            rows.append(Row(op, case, provider, refused))
+            rows.append(Row(op, case, provider, refused, older.get(provider, ())))
     return rows
 
 
@@ -196,9 +208,21 @@ class Runner:
         """Rows that the time until the deadline is for; each may sample for its share."""
 
     def measure(self, row: Row) -> Record:
-        """Return the record of one row, whatever becomes of it."""
+        """Return the record of one row, whatever becomes of it; `passed_over` says who refused it before a stand-in."""
         if row.refused is not None:
             return row.refused
+        passed_over: dict[str, str] = {}
+        for provider in (row.provider, *row.stand_ins):
+            try:
+                record = self._measure_provider(replace(row, provider=provider))
+            except ProviderUnavailableError as error:
+                passed_over[provider] = str(error)
+                continue
+            return replace(record, extra=record.extra | {"passed_over": passed_over}) if passed_over else record
+        return replace(blank_record(row.op, row.case, row.provider, self._settings), reason=passed_over[row.provider])
+
+    def _measure_provider(self, row: Row) -> Record:
+        """Return the record of one row, or let a ProviderUnavailableError pass: the provider cannot take the case."""
         blank = blank_record(row.op, row.case, row.provider, self._settings)
         try:
             too_long = self._too_long(row.op, row.case)
@@ -209,8 +233,8 @@ class Runner:
             provider = load(row.provider, row.op, self._family, self._device)
             with numerics(row.case.dtype):
                 return self._measure(row, blank, provider)
-        except ProviderUnavailableError as error:
-            return replace(blank, reason=str(error))
+        except ProviderUnavailableError:
+            raise
         except Exception as error:
             if is_out_of_memory(error):
                 return replace(blank, reason="out of memory")

@@ -235,6 +235,8 @@ def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilin
         record = runners[key].measure(row)
         session.keep(record)
         progress.advance()
+        for provider, reason in record.extra.get("passed_over", {}).items():
+            progress.note(f"{row.op.name} {row.case.name} {row.case.dtype}: {provider} passed over: {reason}")
         if args.verbose:
             for line in [*describe(record), *printed(record)]:
                 progress.note(line)

@@ -65,8 +65,9 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     rows = []
     for family, op, case in by_information(planned(args.dtype, families, under_test.type)):
         names = chosen(args.provider, providers.provider_names(family))
+        stand_ins = {} if args.provider else providers.stand_ins(family, under_test)
         names = names or ([] if args.provider else providers.default_providers(family, under_test))
-        rows += [(family, row) for row in runner.plan([(op, case)], names, under_test, settings)]
+        rows += [(family, row) for row in runner.plan([(op, case)], names, under_test, settings, stand_ins)]
     cli.refuse_if_none_can_run([row for _, row in rows])
     args.baseline = None
     return execute(Run("bench", "suite", args, under_test, settings, rows, started, argv, always_draw=True))

@@ -1,0 +1,125 @@
+"""Which version of a kernel measures a case that the newest refuses, and which text a record says it measured."""
+
+import subprocess
+import sys
+
+import pytest
+from test_providers import A100, CPU, FOR_HOPPER, H100, KERNEL, OPS, TUNED, versions  # noqa: F401  the fixture
+
+from bench.harness import runner
+from bench.harness.op import Case
+from bench.harness.providers import load, stand_ins
+from bench.harness.timing import Limits
+from kernels import versions as kernel_files
+
+ROOT = kernel_files.PACKAGE.parent
+
+
+def test_older_versions_stand_in_for_the_default_newest_first(versions):  # noqa: F811
+    (versions / "v11_tma.py").write_text(FOR_HOPPER + TUNED)
+    assert stand_ins("elementwise", H100) == {"triton-v11": ("triton-v10", "triton-v3", "triton-v2", "triton-v1")}
+    assert stand_ins("elementwise", A100) == {"triton-v10": ("triton-v3", "triton-v2", "triton-v1")}
+    assert stand_ins("elementwise", CPU) == {}
+    assert stand_ins("matmul", H100) == {}
+
+
+ONLY_EVEN = """\
+def add(x, y, out):
+    if x.numel() % 2:
+        raise ValueError("add v11: an odd number of elements; version 10 takes any")
+    out.copy_(x + y)
+
+
+KERNELS = {"add": add}
+"""
+
+
+@pytest.fixture
+def on_a_gpu(versions, monkeypatch):  # noqa: F811
+    """A newest version that takes even sizes alone, and a machine that says it has a GPU, but computes on its CPU."""
+    (versions / "v11_even.py").write_text(ONLY_EVEN)
+    as_gpu = load
+    monkeypatch.setattr(runner, "load", lambda name, op, family, device: as_gpu(name, op, family, H100))
+
+    def measure(n, names=("triton-v11",), older=None):
+        older = stand_ins("elementwise", H100) if older is None else older
+        cases = [(OPS["add"], Case("add", "fp32", {"n": n}))]
+        limits = Limits(min_samples=3, target_half_width=1.0, min_time_s=0, cap_s=0.1, warm_up_s=0, min_sample_s=1e-6)
+        measured = runner.Runner("elementwise", CPU, runner.Settings(), NoEstimate(), limits)
+        return [measured.measure(row) for row in runner.plan(cases, names, CPU, runner.Settings(), older)]
+
+    return measure
+
+
+class NoEstimate:
+    def call_s(self, op, case):
+        return None
+
+    def learn(self, op, case, seconds):
+        pass
+
+
+def test_a_case_goes_to_the_newest_version_that_takes_it(on_a_gpu):
+    [even] = on_a_gpu(1000)
+    assert (even.provider, even.status, even.extra) == ("triton-v11", "ok", {})
+    [odd] = on_a_gpu(1001)
+    assert (odd.provider, odd.status) == ("triton-v10", "ok")
+    assert odd.extra == {"passed_over": {"triton-v11": "add v11: an odd number of elements; version 10 takes any"}}
+    assert odd.to_dict()["passed_over"] == odd.extra["passed_over"]
+
+
+def test_a_version_asked_for_by_name_is_refused_and_nothing_stands_in(on_a_gpu):
+    [odd] = on_a_gpu(1001, older={})
+    assert (odd.provider, odd.status) == ("triton-v11", "skipped")
+    assert odd.reason == "add v11: an odd number of elements; version 10 takes any"
+
+
+def test_where_all_refuse_the_newest_says_why(on_a_gpu):
+    older = {"triton-v11": ("triton-v11", "triton-v11")}
+    [odd] = on_a_gpu(1001, older=older)
+    assert (odd.provider, odd.status) == ("triton-v11", "skipped")
+    assert odd.reason == "add v11: an odd number of elements; version 10 takes any"
+
+
+# ---- which text a record is of -------------------------------------------------------------------------------------
+
+
+def test_the_hash_covers_what_a_version_imports_of_the_package_and_nothing_else(versions):  # noqa: F811
+    package = versions.parent
+    (versions / "v11_parts.py").write_text(
+        "from kernels.elementwise.tiles import BLOCK\n\n\ndef late():\n    from . import late_one\n" + KERNEL
+    )
+    (versions / "tiles.py").write_text("import torch\nfrom kernels import shared\nBLOCK = 64\n")
+    for path in (versions / "late_one.py", package / "shared.py", versions / "unused.py"):
+        path.write_text("")
+    names = [
+        path.relative_to(package).as_posix() for path in kernel_files.source_files("kernels.elementwise.v11_parts")
+    ]
+    assert names[0] == "elementwise/v11_parts.py"
+    assert sorted(names[1:]) == [
+        "__init__.py",
+        "elementwise/__init__.py",
+        "elementwise/late_one.py",
+        "elementwise/tiles.py",
+        "shared.py",
+    ]
+    before = kernel_files.source_sha256("kernels.elementwise.v11_parts")
+    (versions / "unused.py").write_text("# another text")
+    assert kernel_files.source_sha256("kernels.elementwise.v11_parts") == before
+    for name in names:
+        text = (package / name).read_text()
+        (package / name).write_text(text + "# another text\n")
+        assert kernel_files.source_sha256("kernels.elementwise.v11_parts") != before, name
+        (package / name).write_text(text)
+    assert kernel_files.source_sha256("kernels.elementwise.v11_parts") == before
+
+
+def test_what_is_found_in_the_text_of_a_version_is_what_importing_it_loads():
+    script = (
+        "import sys, kernels.matmul.v4_tma\n"
+        "print(*sorted(m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'kernels'), sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    found = kernel_files.source_files("kernels.matmul.v4_tma")
+    assert sorted(map(str, found)) == done.stdout.split()
+    assert {path.name for path in found} >= {"v4_tma.py", "operands.py", "tiles.py", "launch.py"}
