@@ -28,9 +28,19 @@ Sizes of a shipped kernel are unknown where it does not let Triton specialize th
 SIGNATURE = """types of the arguments, in their order or by name: '*bf16:16,*bf16:16,i32' or 'x_ptr=*bf16:16,n=i32';
 ':16' is what Triton knows of a pointer or size that is a multiple of 16; without it nothing is known, as of odd ones"""
 
+CONSTEXPR = """constants of the kernel, 'BLOCK=1024,ROUND=True,DTYPE=bf16': numbers, True, False, None, dtypes by
+Ridgepoint's or Triton's name, functions and constants of the file, other words as text; in quotes anything is text"""
+
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong."""
+    """Says in one line what is wrong, in the words of the command that it is wrong for."""
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        """Refuse what no argument takes here: what a command passes back, the parser above would call its own."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         output.say(f"{self.prog}: error: {message}; see {self.prog} --help")
@@ -94,13 +104,12 @@ def _add_choices(audit: argparse.ArgumentParser) -> None:
 def _add_own_kernel(audit: argparse.ArgumentParser) -> None:
     own = audit.add_argument_group("for a kernel of your own")
     own.add_argument("--signature", metavar="TYPES", help=SIGNATURE)
-    own.add_argument("--constexpr", metavar="NAME=VALUE,...", help="constants of the kernel, BLOCK=1024")
-    own.add_argument("--num-warps", type=_warps, default=4, metavar="N", help="default: 4")
-    own.add_argument("--num-stages", type=_positive, default=3, metavar="N", help="default: 3")
+    own.add_argument("--constexpr", metavar="NAME=VALUE,...", help=CONSTEXPR)
+    own.add_argument("--num-warps", type=_warps, metavar="N", help="default: 4")
+    own.add_argument("--num-stages", type=_positive, metavar="N", help="default: 3")
     own.add_argument(
         "--fp-fusion",
         action=argparse.BooleanOptionalAction,
-        default=True,
         help="whether a product and a sum may become one instruction; default: yes",
     )
     own.add_argument("--elements", type=_positive, metavar="N", help="elements of one program on one hot pass")
@@ -128,9 +137,9 @@ def _warps(text: str) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from kernels.audit.catalog import listing
+    from kernels.audit import catalog
 
-    rows = listing()
+    rows = catalog.by_version() if args.format in ("table", "md") else catalog.listing()
     output.print_out(output.render(rows, args.format, tuple(rows[0]), {}))
     return 0
 

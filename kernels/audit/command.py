@@ -9,6 +9,10 @@ from kernels import launch
 from kernels.audit import catalog, compiling, golden, limits, output, reading, rows, user_kernel, work
 from kernels.audit.errors import AuditError
 
+OF_FILES = ("signature", "constexpr", "num_warps", "num_stages", "fp_fusion", "elements", "bytes")
+"""Options of a kernel of the user's own."""
+DEFAULT_WARPS, DEFAULT_STAGES = 4, 3  # as Triton's on NVIDIA GPUs
+
 
 def run(args: argparse.Namespace) -> int:
     """Audit what was asked for and print it.
@@ -26,17 +30,16 @@ def run(args: argparse.Namespace) -> int:
         raise AuditError(
             f"{own[0]} is audited alone, without other names, --dtype, --version, --quick, --check and --record"
         )
-    if not own and (args.signature or args.constexpr or args.elements or args.bytes):
-        raise AuditError("--signature, --constexpr, --elements and --bytes go with a file, path/to/file.py:kernel")
+    for_files = [f"--{name.replace('_', '-')}" for name in OF_FILES if getattr(args, name) is not None]
+    if not own and for_files:
+        raise AuditError(
+            f"{for_files[0]} goes with a kernel of your own, path/to/file.py:kernel; shipped kernels have their own"
+        )
     found = _own_kernel(own[0], args) if own else _shipped(args)
     _print(found, args)
     for row in found:
-        if row.occupancy == 0:
-            most = limits.MULTIPROCESSORS[int(row.arch[3:])].shared_bytes - limits.SHARED_RESERVED_BYTES
-            output.say(
-                f"{row.key}: does not launch: no program fits on a multiprocessor with {row.registers} registers a "
-                f"thread and {row.shared_bytes} bytes of shared memory; {row.arch} has {most} bytes for one program"
-            )
+        if row.obstacle:
+            output.say(f"{row.key}: does not launch: {row.obstacle}")
     if args.record:
         golden.record(found)
         output.say(f"recorded {len(found)} rows in {golden.FILE}")
@@ -77,11 +80,16 @@ def _own_kernel(name: str, args: argparse.Namespace) -> list[rows.Row]:
     gpus = _targets(args, tuple(limits.MULTIPROCESSORS))
     kernel, module = user_kernel.load(name)
     source = user_kernel.source(kernel, module, args.signature or "", args.constexpr or "")
-    options = {"num_warps": args.num_warps, "num_stages": args.num_stages, "enable_fp_fusion": args.fp_fusion}
+    options = {
+        "num_warps": args.num_warps or DEFAULT_WARPS,
+        "num_stages": args.num_stages or DEFAULT_STAGES,
+        "enable_fp_fusion": args.fp_fusion is not False,
+    }
     subject = rows.Subject(name, None, user_kernel.dtype(source), options, elements=args.elements, bytes=args.bytes)
     found = []
     for arch, slug in gpus.items():
-        [binary] = reading.read_back([compiling.compile_ahead(kernel, source, arch, options)])
+        with work.told_if_slow(f"compiling {name} for sm_{arch}"):
+            [binary] = reading.read_back([compiling.compile_ahead(kernel, source, arch, options)])
         found.append(rows.row(subject, binary, arch, limits.gpu(slug), args.sass))
     return found
 

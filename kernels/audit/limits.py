@@ -27,6 +27,7 @@ LANES_A_CLOCK = 128
 sm_120. Source: CUDA C++ Programming Guide, "Compute Capabilities", Architecture."""
 
 WARP_SIZE = 32
+PROGRAM_THREADS = 1024  # the most of one program
 REGISTERS = 2**16  # of a multiprocessor
 REGISTER_UNIT = 256  # registers are given to a warp in units of so many
 WARP_UNIT = 4  # warps are spread evenly over the four schedulers, each with a quarter of the registers
@@ -74,15 +75,38 @@ def occupancy(arch: int, registers: int, shared_bytes: int, threads: int, tensor
         threads: Of one program.
         tensor_memory_columns: Of one program.
     """
+    warps = -(-threads // WARP_SIZE)
+    programs = min(_programs(arch, registers, shared_bytes, threads, tensor_memory_columns))
+    return programs * warps / MULTIPROCESSORS[arch].warps
+
+
+def obstacle(arch: int, registers: int, shared_bytes: int, threads: int, tensor_memory_columns: int = 0) -> str | None:
+    """Return why not one program fits on a multiprocessor, None where one does. Arguments as of `occupancy`."""
+    machine = MULTIPROCESSORS[arch]
+    most_threads = min(PROGRAM_THREADS, WARP_SIZE * machine.warps)
+    most_shared = machine.shared_bytes - SHARED_RESERVED_BYTES
+    reasons = (
+        f"{threads:,} threads a program, sm_{arch} has {most_threads:,}",
+        f"{registers} registers x {threads:,} threads, in units of {REGISTER_UNIT} a warp, sm_{arch} has {REGISTERS:,}",
+        f"{shared_bytes:,} bytes of shared memory a program, sm_{arch} has {most_shared:,}",
+        f"{tensor_memory_columns} columns of tensor memory a program, sm_{arch} has {TENSOR_MEMORY_COLUMNS}",
+    )
+    fitting = _programs(arch, registers, shared_bytes, threads, tensor_memory_columns)
+    return "; ".join(reason for reason, programs in zip(reasons, fitting, strict=True) if not programs) or None
+
+
+def _programs(
+    arch: int, registers: int, shared_bytes: int, threads: int, tensor_memory_columns: int
+) -> tuple[int, int, int, int]:
+    """Return the programs that fit by their threads, registers, shared memory and tensor memory."""
     machine = MULTIPROCESSORS[arch]
     warps = -(-threads // WARP_SIZE)
     warp_registers = _up(WARP_SIZE * max(registers, 1), REGISTER_UNIT)
+    by_threads = min(machine.programs, machine.warps // warps) if threads <= PROGRAM_THREADS else 0
     by_registers = REGISTERS // WARP_UNIT // warp_registers * WARP_UNIT // warps
     by_shared = machine.shared_bytes // _up(shared_bytes + SHARED_RESERVED_BYTES, SHARED_UNIT_BYTES)
-    programs = min(machine.programs, machine.warps // warps, by_registers, by_shared)
-    if tensor_memory_columns:
-        programs = min(programs, TENSOR_MEMORY_COLUMNS // tensor_memory_columns)
-    return programs * warps / machine.warps
+    by_tensor = TENSOR_MEMORY_COLUMNS // tensor_memory_columns if tensor_memory_columns else machine.programs
+    return by_threads, by_registers, by_shared, by_tensor
 
 
 def _up(value: int, unit: int) -> int:

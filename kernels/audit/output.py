@@ -2,9 +2,11 @@
 
 import csv
 import io
+import itertools
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -33,6 +35,7 @@ AUDIT_COLUMNS = (
     *("issue_budget_instructions_per_element", "double_precision", "bound"),
 )
 ABSENT = "-"
+LIST_WIDTH = 40  # of a list in a table, which goes on below
 
 
 def render(rows: Sequence[Mapping[str, Any]], how: str, columns: Sequence[str], environment: Mapping[str, Any]) -> str:
@@ -67,28 +70,33 @@ def _plain(value: Any) -> Any:
 def _shown(name: str, value: Any) -> str:
     if value is None or value == "":
         return ABSENT
+    if isinstance(value, list):
+        return "\n".join(textwrap.wrap(", ".join(map(str, value)), LIST_WIDTH, break_on_hyphens=False))
     if name == "occupancy":
         return f"{100 * value:.0f}%"
     if isinstance(value, float):
         return f"{value:.3g}" if value < 100 else f"{value:.0f}"
-    return str(_plain(value))
+    return str(value)
 
 
 def _table(cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
-    sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    folded = [
+        line for row in cells for line in itertools.zip_longest(*(text.split("\n") for text in row), fillvalue="")
+    ]
+    sizes = [max(map(len, column)) for column in zip(*folded, strict=True)]
     lines = [
         "  ".join(
             text.rjust(size) if right else text.ljust(size)
             for text, size, right in zip(line, sizes, numeric, strict=True)
         ).rstrip()
-        for line in cells
+        for line in folded
     ]
     lines.insert(1, "─" * (sum(sizes) + 2 * (len(sizes) - 1)))
     return "\n".join(lines) + "\n"
 
 
 def _markdown(cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
-    lines = ["| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in cells]
+    lines = ["| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in line) + " |" for line in cells]
     lines.insert(1, "|" + "|".join(" ---: " if right else " --- " for right in numeric) + "|")
     return "\n".join(lines) + "\n"
 

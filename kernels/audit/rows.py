@@ -33,6 +33,8 @@ class Row:
     """Of one program."""
     occupancy: float
     """Resident warps over the most there can be, by registers, shared memory and warps; see `limits.occupancy`."""
+    obstacle: str | None
+    """Why not one program fits on a multiprocessor, so that it does not launch; None where one does."""
     load_bits: sass.Width | None
     """Width of the loads from global memory that move most on the hot path, `tma` for whole tiles; None without any."""
     load_bits_min: sass.Width | None
@@ -103,9 +105,8 @@ def row(subject: Subject, binary: Binary, arch: int, gpu: limits.Gpu, with_listi
     issued = path.count * binary.threads / (passes * subject.elements) if subject.elements else None
     known = subject.elements and subject.bytes is not None
     budget = gpu.issue_budget(subject.bytes / subject.elements) if known else None
-    resident = limits.occupancy(
-        arch, binary.registers, binary.shared_bytes, binary.threads, binary.tensor_memory_columns
-    )
+    needs = binary.registers, binary.shared_bytes, binary.threads, binary.tensor_memory_columns
+    resident = limits.occupancy(arch, *needs)
     return Row(
         kernel=subject.kernel,
         version=subject.version,
@@ -118,6 +119,7 @@ def row(subject: Subject, binary: Binary, arch: int, gpu: limits.Gpu, with_listi
         spill_bytes=sum(item.spill_bytes for item in binary.instructions),
         shared_bytes=binary.shared_bytes,
         occupancy=round(resident, 4),
+        obstacle=limits.obstacle(arch, *needs),
         load_bits=sass.main_width(loads),
         load_bits_min=sass.narrowest(loads),
         load_bits_max=sass.widest(loads),

@@ -6,6 +6,11 @@
 `:16` says that the value is known to be a multiple of 16, as Triton finds out of each argument of a launch; without it
 nothing is known, which is what a launch has with an odd size. `:1` says that it is 1. This is the notation of
 Triton's own ahead-of-time compiler, `triton/tools/compile.py`.
+
+    BLOCK=1024, ROUND=True, EPS=1e-6, DTYPE=bf16, OP=gelu, MODE='bf16'
+
+are constants: what Python writes as a literal; then a name of the file; then a dtype by Ridgepoint's name or Triton's,
+with `tl.` before it or without; then the word as text. In quotes everything is text.
 """
 
 import ast
@@ -18,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import triton.language as tl
 from triton.runtime.jit import JITFunction
 
 from kernels.audit.compiling import TRITON_TYPES, Source
@@ -28,6 +34,12 @@ SCALARS = (
     *("fp8e4nv", "fp8e5", "fp8e4b15", "fp8e4b8", "fp8e5b16", "fp16", "bf16", "fp32", "fp64"),
 )
 OWN_NAMES = {triton_name: name for name, triton_name in TRITON_TYPES.items() if name != "tf32"}
+LONG_NAMES = {name: kind for name, kind in vars(tl).items() if type(kind) is tl.dtype and kind != tl.void}
+SHORT_NAMES = {str(kind): kind for kind in LONG_NAMES.values()}
+DTYPES = {**SHORT_NAMES, **LONG_NAMES}
+DTYPES |= {name: DTYPES[triton_name] for triton_name, name in OWN_NAMES.items() if triton_name in DTYPES}
+"""Triton's dtypes by Triton's short name, `fp8e4nv`, by that in `triton.language`, and by Ridgepoint's."""
+OTHER_CASE = {"true": "True", "false": "False", "none": "None"}
 
 
 def load(path_and_name: str) -> tuple[JITFunction, ModuleType]:
@@ -208,11 +220,17 @@ def _literal(name: str, text: str, is_constexpr: bool) -> Any:
 
 
 def _constant(name: str, text: str, module: ModuleType) -> Any:
-    try:
+    with contextlib.suppress(ValueError, SyntaxError):
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        if hasattr(module, text):
-            return getattr(module, text)
-        if re.fullmatch(r"[\w.+-]*", text):
-            return text
-        raise AuditError(f"--constexpr: {name}={text} is no number, no text and no name in the file") from None
+    if hasattr(module, text):
+        return getattr(module, text)
+    prefix, dot, kind = text.rpartition(".")
+    if kind in DTYPES and prefix in ("", "tl", "triton.language"):
+        return DTYPES[kind]
+    if dot and prefix in ("tl", "triton.language", "torch"):
+        raise AuditError(f"--constexpr: {name}={text} is no dtype of Triton; there are {', '.join(DTYPES)}")
+    if text.lower() in OTHER_CASE:
+        raise AuditError(f"--constexpr: {name}={text} is no constant of Python; write {OTHER_CASE[text.lower()]}")
+    if re.fullmatch(r"[\w.+-]*", text):
+        return text
+    raise AuditError(f"--constexpr: {name}={text} is no number, no dtype, no text and no name in the file")

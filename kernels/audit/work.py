@@ -2,14 +2,15 @@
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from kernels.audit import compiling, limits, reading, rows
+from kernels.audit import compiling, limits, output, reading, rows
 from kernels.audit.catalog import Choice
 
 FEW = 6  # kernels are compiled sooner here than processes are started
@@ -29,8 +30,12 @@ class Job:
     with_listing: bool = False
 
 
-def audit(jobs: Sequence[Job]) -> list[rows.Row]:
+def audit(jobs: Sequence[Job], told: bool = False) -> list[rows.Row]:
     """Compile variants in this process and return their rows.
+
+    Args:
+        jobs: The variants.
+        told: Whether stderr is told what takes long.
 
     Raises:
         AuditError: One of them does not compile.
@@ -39,7 +44,9 @@ def audit(jobs: Sequence[Job]) -> list[rows.Row]:
     for job in jobs:
         choice, variant = job.choice, job.choice.variant
         source = compiling.source_of(variant, known_sizes=job.known_sizes)
-        compiled.append(compiling.compile_ahead(variant.kernel, source, choice.arch, variant.options))
+        what = f"compiling {choice.kernel} {choice.version.name} {variant.dtype} for sm_{choice.arch}"
+        with told_if_slow(what) if told else nullcontext():
+            compiled.append(compiling.compile_ahead(variant.kernel, source, choice.arch, variant.options))
     unique = {item.hash: item for item in compiled}  # two operations may share a kernel
     binaries = dict(zip(unique, reading.read_back(list(unique.values())), strict=True))
     return [_row(job, binaries[item.hash]) for job, item in zip(jobs, compiled, strict=True)]
@@ -67,14 +74,16 @@ def audit_all(jobs: Sequence[Job]) -> list[rows.Row]:
         AuditError: One of them does not compile.
     """
     if len(jobs) <= FEW:
-        return rows.ordered(audit(jobs))
+        return rows.ordered(audit(jobs, told=True))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     size = max(1, min(CHUNK, -(-len(jobs) // cores)))
     chunks = [jobs[start : start + size] for start in range(0, len(jobs), size)]
     found: list[rows.Row] = []
     # Threads of torch and the compiler do not survive a fork, so each process starts afresh.
-    workers = ProcessPoolExecutor(min(cores, len(chunks)), mp_context=get_context("spawn"))
-    with workers as pool, _progress(len(jobs)) as step:
+    processes = min(cores, len(chunks))
+    workers = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+    beginning = told_if_slow(f"compiling {len(jobs)} kernels in {processes} process{'es' * (processes > 1)}")
+    with workers as pool, beginning, _progress(len(jobs)) as step:
         try:
             for done in as_completed([pool.submit(audit, chunk) for chunk in chunks]):
                 found += done.result()
@@ -83,6 +92,18 @@ def audit_all(jobs: Sequence[Job]) -> list[rows.Row]:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return rows.ordered(found)
+
+
+@contextmanager
+def told_if_slow(what: str) -> Iterator[None]:
+    """Say on stderr what is being done, once it takes longer than two seconds."""
+    timer = threading.Timer(QUIET_S, output.say, (what,))
+    timer.daemon = True  # Ctrl-C need not wait for it
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager

@@ -18,6 +18,13 @@ def masked_copy(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def rounded(x_ptr, out_ptr, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
+    """A copy whose dtype is a constant."""
+    lanes = tl.arange(0, BLOCK)
+    tl.store(out_ptr + lanes, tl.load(x_ptr + lanes).to(DTYPE))
+
+
+@triton.jit
 def residual_rmsnorm(x_ptr, residual_ptr, weight_ptr, out_ptr, n, eps, BLOCK: tl.constexpr):
     """A whole row in the registers of one program; with 65,536 elements in 32 warps they do not fit."""
     row = tl.program_id(0).to(tl.int64) * n

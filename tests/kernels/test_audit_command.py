@@ -3,15 +3,17 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import triton.language as tl
 
 from kernels.__main__ import main
-from kernels.audit import limits
+from kernels.audit import compiling, limits, user_kernel, work
 from kernels.launch import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
@@ -87,6 +89,40 @@ def test_a_signature_may_be_a_list_in_order(capsys):
             assert next(csv.DictReader(out.splitlines()))["registers"] == "14"
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"), [("bf16", "bf16"), ("tl.float16", "f16"), ("fp8e4m3", "f8E4M3FN"), ("int8", "i8")]
+)
+def test_a_dtype_may_be_a_constant(text, kind):
+    kernel, module = user_kernel.load(f"{SAMPLES}:rounded")
+    source = user_kernel.source(kernel, module, "*fp32,*fp32", f"DTYPE={text},BLOCK=32")
+    options = {"num_warps": 1, "enable_fp_fusion": True}
+    assert f"tensor<32x{kind}>" in compiling.compile_ahead(kernel, source, 90, options).asm["ttir"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("None", None),
+        ("True", True),
+        ("False", False),
+        ("-3", -3),
+        ("1e-6", 1e-6),
+        ("gelu", "gelu"),
+        ("'bf16'", "bf16"),
+        ('"tl.int8"', "tl.int8"),
+        ("NO_KERNEL", 3),
+        ("int8", tl.int8),
+        ("fp8e5m2", tl.float8e5),
+        ("fp8e4m3", tl.float8e4nv),
+        ("tl.fp16", tl.float16),
+    ],
+)
+def test_constants_are_what_they_look_like(text, value):
+    kernel, module = user_kernel.load(COPY)
+    found = user_kernel.source(kernel, module, "*bf16,*bf16,i32", f"BLOCK={text}").constants["BLOCK"]
+    assert (found, type(found)) == (value, type(value))
+
+
 def test_other_architectures_for_a_kernel_of_ones_own(capsys):
     code, out, _ = said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_89,sm_120", "--format", "json")
     assert code == 0
@@ -138,7 +174,22 @@ MISTAKES = {
     "nothing left": (["launch-floor", "--dtype", "bf16"], "no kernel is all of launch-floor, bf16"),
     "too new": (["matmul/v4", "--arch", "sm_80"], "no kernel is all of matmul/v4, sm_80"),
     "two kinds": (["gelu", COPY], "is audited alone"),
-    "option of files": (["gelu", "--elements", "8"], "go with a file"),
+    "option of files": (["gelu", "--elements", "8"], "--elements goes with a kernel of your own"),
+    "warps of a shipped kernel": (["gelu", "--num-warps", "4"], "--num-warps goes with a kernel of your own"),
+    "stages of a shipped kernel": (["gelu", "--num-stages", "3"], "--num-stages goes with a kernel of your own"),
+    "fusion of a shipped kernel": (["gelu", "--fp-fusion"], "--fp-fusion goes with a kernel of your own"),
+    "no fusion of a shipped kernel": (["gelu", "--no-fp-fusion"], "--fp-fusion goes with a kernel of your own"),
+    "unknown option": (["gelu", "--fast"], "unrecognized arguments: --fast"),
+    "no dtype": ([COPY, *KNOWN[:2], "--constexpr", "BLOCK=tl.bfloat17"], "BLOCK=tl.bfloat17 is no dtype of Triton; "),
+    "dtype of torch": ([COPY, *KNOWN[:2], "--constexpr", "BLOCK=torch.int8"], "is no dtype of Triton; there are bf16,"),
+    "other case": (
+        [COPY, *KNOWN[:2], "--constexpr", "BLOCK=false"],
+        "is no constant of Python; write False",
+    ),
+    "no constant at all": (
+        [COPY, *KNOWN[:2], "--constexpr", "BLOCK=a b"],
+        "is no number, no dtype, no text",
+    ),
     "warps": ([COPY, *KNOWN, "--num-warps", "0"], "'0' is no whole number above 0"),
     "too many warps": ([COPY, *KNOWN, "--num-warps", "64"], "'64' is no number of warps; allowed are 1, 2, 4,"),
     "empty list": (["copy", "--arch", ""], "argument --arch: '' names nothing"),
@@ -206,7 +257,8 @@ def test_a_kernel_that_does_not_launch_is_told(capsys, monkeypatch):
     code, out, err = said(capsys, "audit", COPY, *KNOWN, *sizes, "--arch", "sm_90", "--format", "json")
     [row] = json.loads(out)["rows"]
     assert (code, row["occupancy"], row["bound"]) == (0, 0, None)
-    assert "sm_90: does not launch: no program fits on a multiprocessor" in err
+    assert "| sm_90: does not launch: 0 bytes of shared memory a program, sm_90 has -1\n" in err
+    assert row["obstacle"] in err
     _, table, notes = said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90")
     assert "occupancy" in table
     assert " 0%" in table
@@ -266,13 +318,42 @@ def test_list_shows_every_version(capsys):
         assert len(row["change"]) > 10
     files = {f"kernels/{path.parent.name}/{path.name}" for path in (ROOT / "kernels").glob("*/v*_*.py")}
     assert {row["file"] for row in rows} == files
-    _, table, _ = said(capsys, "list")
-    assert len(table.splitlines()) == len(rows) + 2
+
+
+@pytest.mark.parametrize("how", ["table", "md"])
+def test_list_shows_people_one_row_for_each_version(capsys, how):
+    listed = json.loads(said(capsys, "list", "--format", "json")[1])["rows"]
+    _, text, _ = said(capsys, "list", "--format", how)
+    wanted = {}
+    for row in listed:
+        wanted.setdefault((row["family"], row["version"]), []).append(row["op"])
+    cells = [re.split(r" {2,}|\s*\|\s*", line.strip("| ")) for line in text.splitlines()[2:]]
+    rows = [line for line in cells if line[0] in {family for family, _ in wanted}]
+    assert [tuple(line[:2]) for line in rows] == list(wanted)
+    for ops in wanted.values():
+        assert all(re.search(rf"(?<![\w-]){op}(?![\w-])", text) for op in ops)
+    assert ", ".join(wanted["norm", "v1"]) in text
+    assert max(map(len, text.splitlines())) < 200 or how == "md"
+
+
+def test_one_long_compile_is_told(capsys, monkeypatch):
+    slow = work.compiling.compile_ahead
+
+    def later(*arguments):
+        time.sleep(0.2)
+        return slow(*arguments)
+
+    monkeypatch.setattr(compiling, "compile_ahead", later)
+    monkeypatch.setattr(work, "QUIET_S", 0.01)
+    _, _, err = said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90")
+    assert err.splitlines()[0] == f"compiling {COPY} for sm_90"
+    _, _, err = said(capsys, "audit", "copy/v1", "--dtype", "bf16", "--arch", "sm_80,sm_90")
+    assert err.splitlines()[:2] == [f"compiling elementwise/copy v1 bf16 for sm_{arch}" for arch in (80, 90)]
+    monkeypatch.setattr(work, "QUIET_S", 60.0)
+    assert "compiling" not in said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90")[2]
 
 
 def test_progress_is_told_where_it_takes_long(capsys, monkeypatch):
-    from kernels.audit import work
-
     monkeypatch.setattr(work, "QUIET_S", 0.0)
     with work._progress(5) as step:
         step(1)
