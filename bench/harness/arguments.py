@@ -106,8 +106,7 @@ def build_parser(
         allow_abbrev=False,
     )
     what = parser.add_argument_group("what to measure")
-    if len(ops) > 1:
-        add_list(what, "--op", f"operations: {', '.join(op.name for op in ops)} (default: all)")
+    add_list(what, "--op", f"operations: {', '.join(op.name for op in ops)}{' (default: all)' * (len(ops) > 1)}")
     dtypes = list(dict.fromkeys(dtype for op in ops for dtype in op.dtypes))
     add_list(what, "--dtype", f"dtypes: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
     axes = " or ".join(dict.fromkeys("x".join(op.axes) for op in ops))
@@ -141,7 +140,7 @@ def add_how(group: Any) -> None:
         metavar="SECONDS",
         type=number(0.1, MAX_BUDGET_S, "a number of seconds from 0.1 to 1e9"),
         default=DEFAULT_TIMEOUT_S,
-        help=f"longest that a function of your own may take for a row (default: {DEFAULT_TIMEOUT_S:g})",
+        help=f"longest call, or import, of a function of your own (default: {DEFAULT_TIMEOUT_S:g})",
     )
     group.add_argument(
         "--fill-sensitivity", action="store_true", help="measure with zeros too, and say what data costs"

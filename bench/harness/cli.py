@@ -16,6 +16,7 @@ from bench.harness.op import Op, Option
 from bench.harness.session import NO_DEVICE, USAGE, Run, execute
 from bench.harness.signature import print_signatures
 from bench.harness.table import OutputError, prepare_streams, say
+from bench.harness.user_kernel import problem_of_all
 
 if TYPE_CHECKING:
     from bench.harness.runner import Row
@@ -220,6 +221,8 @@ def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
         check_names(names, family)
     except UnknownProviderError as error:
         raise UsageError(str(error)) from None
+    if (problem := problem_of_all(names)) is not None:
+        raise UsageError(problem)
     if baseline and names == baseline:
         raise UsageError(f"--baseline {args.baseline} needs other providers to set against it; name them: --provider")
     return names

@@ -18,7 +18,6 @@ returned, which is not late.
 from __future__ import annotations
 
 import ctypes
-import os
 import random
 import secrets
 import time
@@ -27,8 +26,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import verify
-from bench.harness.device import MIB, Device
+from bench.harness.device import Device
 from bench.harness.inputs import Filler, InputSet
+from bench.harness.lent_memory import MUTATED, LentMemory, places_of
 from bench.harness.op import Case, Op
 from bench.harness.trusted import Snapshot
 from bench.harness.verify import Verdict
@@ -40,15 +40,10 @@ if TYPE_CHECKING:
 
 Call = Callable[[], object]
 
-GUARD_BYTES = 16 * 1024
-"""Guard on each side of an output: the next block of a kernel that goes one too far, and a multiple of every
-alignment that vector loads ask for."""
 
-FINGERPRINT_BYTES = 256 * MIB
-"""Inputs that are fingerprinted at most, the first and the last copy always: a pass takes about a tenth of a second."""
+def nothing() -> None:
+    """Do nothing."""
 
-FINGERPRINT_WORDS = 2**20
-"""Words of 8 bytes hashed at once."""
 
 GLIMPSES, GLIMPSE_BYTES = 64, 64
 """Places of a result that are noted when a call returns, and the length of each: some microseconds altogether."""
@@ -100,30 +95,26 @@ class ForeignWatch(Watch):
         """Note the settings that are in force now, and what was called by which name when `trusted` was taken."""
         super().__init__(op, case, device, fill)
         self._takes_out, self._trusted, self._settings = takes_out, trusted, Snapshot.take()
+        self.enter: Callable[[], object] = nothing
+        """Called before each call that is checked, and `leave` after it: foreign code is running."""
+        self.leave: Callable[[], object] = nothing
+        self.shared_memory: Callable[[], LentMemory | None] = nothing
+        """Returns the memory that several functions are lent; None: this one has memory of its own."""
         self._sets: list[InputSet] = []
-        self._buffers: list[Tensor] = []
         self._places: list[tuple[int, ...]] = []
-        self._prints: dict[int, tuple[int, ...]] = {}
         self._found: str | None = None
-        self._weights: Tensor | None = None
         self._result: Tensor | None = None
         self._first_result: int | None = None
         self._early: object = None
         self._returned: object = None
-        self._guard = os.urandom(2 * GUARD_BYTES)
         self._random = random.Random(secrets.randbits(64))
 
     def enclose(self, sets: list[InputSet]) -> list[InputSet]:
         """Put each output between guards, and remember every byte of the inputs."""
-        if self._takes_out:
-            for index, data in enumerate(sets):
-                sets[index] = InputSet(data.inputs, self._between_guards(data.out))
-        self._sets = sets
-        largest = max((x.untyped_storage().nbytes() for x in (*sets[0].inputs, sets[0].out)), default=0)
-        self._weights = self._draw_weights(min(FINGERPRINT_WORDS, largest // 8 + 1))
-        self._places = [_places(data) for data in sets]
-        self._prints = {index: self._fingerprints(sets[index]) for index in _within_limit(sets)}
-        return sets
+        self._memory = self.shared_memory() or LentMemory(sets, self._device, self._takes_out)
+        self._sets = self._memory.lend()
+        self._places = [places_of(data) for data in self._sets]
+        return self._sets
 
     def run(self, call: Call, data: InputSet) -> Tensor:
         """Run a call on a poisoned output and return the result; what is wrong beside its values is remembered."""
@@ -142,19 +133,22 @@ class ForeignWatch(Watch):
             found = STALE
         if found or not verdict.is_right:
             return self._worse(verdict, found)
+        data = self._sets[index]
+        lent = tuple(x.clone() for x in data.inputs)
         for share in (1, CHANGED_SHARE):
-            verdict = self._on_new_inputs(verdict, calls[index], self._sets[index], share)
-            if not verdict.is_right:
-                return verdict
-        return self._worse(verdict, self._side_effects(inputs_too=False))
+            if verdict.is_right:
+                verdict = self._on_new_inputs(verdict, calls[index], data, share)
+        for x, first in zip(data.inputs, lent, strict=True):
+            x.copy_(first)  # others may be lent the same memory
+        return self._worse(verdict, self._side_effects(inputs_too=False)) if verdict.is_right else verdict
 
     def _on_new_inputs(self, verdict: Verdict, call: Call, data: InputSet, share: int) -> Verdict:
         """Return the verdict on a call whose inputs have new values in the same tensors, in one of `share` elements."""
         earlier, stale = self._last_launch(data), self._result_print()
         seed = self._renew(data, share)
-        inputs = self._fingerprints(data)
+        inputs = self._memory.fingerprints(data)
         result = self._run(call, data)
-        if self._fingerprints(data) != inputs:
+        if self._memory.fingerprints(data) != inputs:
             self._found = self._found or MUTATED
         if self._found:
             return self._worse(verdict, self._found)
@@ -176,7 +170,7 @@ class ForeignWatch(Watch):
 
     def _result_print(self) -> int | None:
         """Return the fingerprint of the last result, None where there was none."""
-        return None if self._result is None else self._fingerprint(self._result)
+        return None if self._result is None else self._memory.fingerprint(self._result)
 
     def _worse(self, verdict: Verdict, found: str | None) -> Verdict:
         """Return a verdict with a finding in place of what it says: a wrong value is only its effect."""
@@ -193,6 +187,7 @@ class ForeignWatch(Watch):
         import torch
 
         self._synchronize()
+        self.enter()
         self._result, start = None, time.perf_counter()
         returned: Any = call()
         if self._takes_out and not isinstance(returned, torch.Tensor | tuple):
@@ -200,6 +195,7 @@ class ForeignWatch(Watch):
         early = self._glimpse(returned)
         self._synchronize()
         self.call_s = time.perf_counter() - start
+        self.leave()
         result = torch.stack(returned) if isinstance(returned, tuple) and _are_tensors(returned) else returned
         self._found = self._found or self._strange(result, returned, data)
         if not isinstance(result, torch.Tensor):
@@ -246,9 +242,10 @@ class ForeignWatch(Watch):
         import torch
 
         if type(result) is not torch.Tensor:
-            kind = "nothing" if result is None else type(result).__name__
-            hint = "; without a parameter named out, the result must be returned" if result is None else ""
-            return f"wrong result: it returned {kind} instead of a torch.Tensor{hint}"
+            kind = "None" if result is None else f"a {type(result).__name__}"
+            extents = "x".join(map(str, data.out.shape))
+            expected = f"a torch.Tensor of {extents} {data.out.dtype} is expected"
+            return f"wrong result: it returned {kind}; {expected}, or a parameter named out to write it into"
         if result.device != data.out.device or result.layout is not torch.strided:
             return (
                 f"wrong result: a tensor {result.layout} on {result.device} instead of a dense one on {data.out.device}"
@@ -272,69 +269,9 @@ class ForeignWatch(Watch):
         if changed:
             self._settings.set_back()  # whoever comes after in this process is not to blame
             return f"changed settings of the process and left them so: {', '.join(changed[:3])}"
-        if self._places != [_places(data) for data in self._sets]:
+        if self._places != [places_of(data) for data in self._sets]:
             return "put other memory under an input or the output"
-        if inputs_too and any(self._fingerprints(self._sets[i]) != kept for i, kept in self._prints.items()):
-            return MUTATED
-        return self._beyond_guards()
-
-    def _between_guards(self, out: Tensor) -> Tensor:
-        """Return an output of the same shape with guards before and behind it."""
-        import torch
-
-        size_bytes = out.numel() * out.element_size()
-        padded = -(-size_bytes // GUARD_BYTES) * GUARD_BYTES
-        buffer = torch.zeros(padded + 2 * GUARD_BYTES, dtype=torch.uint8, device=out.device)
-        end = GUARD_BYTES + size_bytes
-        before, behind = self._guards(out.device)
-        buffer[:GUARD_BYTES].copy_(before)
-        buffer[end : end + GUARD_BYTES].copy_(behind)
-        self._buffers.append(buffer)
-        return buffer[GUARD_BYTES:end].view(out.dtype).view(out.shape)
-
-    def _guards(self, device: Any) -> tuple[Tensor, Tensor]:
-        """Return the bytes before and behind every output."""
-        import torch
-
-        both = torch.frombuffer(bytearray(self._guard), dtype=torch.uint8).to(device)
-        return both[:GUARD_BYTES], both[GUARD_BYTES:]
-
-    def _beyond_guards(self) -> str | None:
-        """Return on which side of an output something was written, or None."""
-        import torch
-
-        for data, buffer in zip(self._sets, self._buffers, strict=bool(self._buffers)):
-            before, behind = self._guards(buffer.device)
-            end = GUARD_BYTES + data.out.numel() * data.out.element_size()
-            if not torch.equal(buffer[:GUARD_BYTES], before):
-                return "writes outside of its output: the bytes before it have changed"
-            if not torch.equal(buffer[end : end + GUARD_BYTES], behind):
-                return "writes outside of its output: the bytes behind it have changed"
-        return None
-
-    def _fingerprints(self, data: InputSet) -> tuple[int, ...]:
-        """Return a number for all bytes of each input: a sum of its words with secret odd weights, modulo 2^64."""
-        return tuple(self._fingerprint(x) for x in data.inputs)
-
-    def _fingerprint(self, x: Tensor) -> int:
-        import torch
-
-        raw = torch.empty(0, dtype=torch.uint8, device=x.device).set_(x.untyped_storage())
-        words, weights = raw[: raw.numel() // 8 * 8].view(torch.int64), self._weights
-        assert weights is not None
-        total = hash(bytes(raw[words.numel() * 8 :].tolist()))
-        for start in range(0, words.numel(), len(weights)):
-            part = words[start : start + len(weights)]
-            total = (total * 0x9E3779B97F4A7C15 + int((part * weights[: part.numel()]).sum())) % 2**64
-        return total
-
-    def _draw_weights(self, count: int) -> Tensor:
-        """Return odd numbers that nobody else knows: with them no change of a single word keeps the sum."""
-        import torch
-
-        generator = torch.Generator(device=self._device.torch_name).manual_seed(secrets.randbits(62))
-        numbers = torch.empty(count, dtype=torch.int64, device=self._device.torch_name)
-        return numbers.random_(-(2**62), 2**62, generator=generator) * 2 + 1
+        return self._memory.harm() if inputs_too else self._memory.harm_beyond()
 
     def _renew(self, data: InputSet, share: int) -> int:
         """Give one of `share` elements of each input a new value, and return the seed of the new values."""
@@ -356,7 +293,6 @@ class ForeignWatch(Watch):
 
 
 STALE = "returns the result of an earlier call: the inputs are others, the result is the same"
-MUTATED = "changes its inputs: their bytes are others than before the call"
 LATE = "the result was not there when the call returned: part of the work goes on elsewhere, on a thread or a stream"
 
 
@@ -378,16 +314,3 @@ def _are_tensors(parts: tuple[Any, ...]) -> bool:
     import torch
 
     return bool(parts) and all(type(part) is torch.Tensor for part in parts) and len({p.shape for p in parts}) == 1
-
-
-def _places(data: InputSet) -> tuple[int, ...]:
-    """Return where the tensors of a set lie in memory."""
-    return tuple(x.data_ptr() for x in (*data.inputs, data.out))
-
-
-def _within_limit(sets: Sequence[InputSet]) -> list[int]:
-    """Return the copies whose inputs are fingerprinted: the first, the last, and evenly among the rest what fits."""
-    size_bytes = sum(x.numel() * x.element_size() for x in sets[0].inputs)
-    count = min(len(sets), max(2, FINGERPRINT_BYTES // max(1, size_bytes)))
-    step = (len(sets) - 1) / max(1, count - 1)
-    return sorted({round(index * step) for index in range(count)} | {len(sets) - 1})

@@ -89,7 +89,7 @@ class Meter:
                 millisecond are sampled for a multiple of it, so that most of a run is spent on the clock.
         """
         begin = time.perf_counter()
-        sampler = samplers.make_sampler(calls, self._device, self._limits, self._is_capturable)
+        sampler = self.sampler(calls, self._limits)
         settle_limits = GPU_SETTLE if self._device.is_gpu else CPU_SETTLE
         settling = settle(sampler.sample, self._monitor.clock_and_power, settle_limits)
         host_launch_s = samplers.host_launch_s(calls, self._device.synchronize)
@@ -106,6 +106,10 @@ class Meter:
             settling=settling,
             telemetry=telemetry,
         )
+
+    def sampler(self, calls: Sequence[samplers.Call], limits: Limits) -> Sampler:
+        """Return what reads the clock around these calls."""
+        return samplers.make_sampler(calls, self._device, limits, self._is_capturable)
 
     def _sampling(self, launch_s: float, beside_s: float, left_s: float | None) -> Limits:
         """Return when to stop sampling launches of about `launch_s` seconds.
@@ -150,7 +154,7 @@ class Meter:
         """Return the median seconds of a warm launch beside a cold one, None where it is not worth its time."""
         if samples.cache != "cold" or samples.median_s * FEWEST_SAMPLES > WARM_CAP_S:
             return None
-        sampler = samplers.make_sampler(calls[:1], self._device, WARM_LIMITS)
+        sampler = self.sampler(calls[:1], WARM_LIMITS)
         sampler.sample()
         return collect(sampler, WARM_LIMITS, "warm").median_s
 

@@ -72,12 +72,19 @@ def execute(run: Run) -> int:
         UsageError: the GPU named does not fit the device, or a user's function cannot be used.
         OutputError: stdout cannot be written.
     """
+    rows = list(run.rows)
+
+    def prepare(progress: Progress) -> None:
+        rows[:] = check_user_kernels(run, workers, progress)
+
     with Workers(run.args.timeout) as workers:
         return conduct(
             run,
             dtypes_of([row for _, row in run.rows]),
-            lambda session, progress, ceilings: measure_all(run, session, progress, ceilings, workers),
-            prepare=lambda progress: check_user_kernels(run, workers, progress),
+            lambda session, progress, ceilings: measure_all(
+                replace(run, rows=rows), session, progress, ceilings, workers
+            ),
+            prepare,
             render=table_of(row.op for _, row in run.rows),
         )
 
@@ -195,21 +202,42 @@ def preflight(device: Device, ceilings: Ceilings) -> dict[str, float | None]:
     }
 
 
-def check_user_kernels(run: Run, workers: Workers, progress: Progress) -> None:
+def check_user_kernels(run: Run, workers: Workers, progress: Progress) -> list[FamilyRow]:
     """Import every user's function in a worker and ask it what it takes, before anything is measured.
 
+    Returns:
+        All rows of the run; those of a function that cannot be used have failed already, with the reason.
+
     Raises:
-        UsageError: one cannot be imported, or does not take the inputs of an op.
+        UsageError: no row is left that could be measured.
     """
-    asked: dict[tuple[str, str], dict[str, None]] = {}
+    problems: dict[tuple[str, str, str], str | None] = {}
+    rows = []
     for family, row in run.rows:
-        if is_user_kernel(row.provider):
-            asked.setdefault((family, row.provider), {})[row.op.name] = None
-    for (family, provider), ops in asked.items():
-        progress.say(f"importing {provider}")
-        problem = workers.problem(Job(family=family, ops=tuple(ops), provider=provider, device=run.device))
-        if problem is not None:
-            raise UsageError(problem)
+        key = family, row.op.name, row.provider
+        if is_user_kernel(row.provider) and key not in problems:
+            progress.say(f"importing {row.provider}")
+            job = Job(family=family, ops=(row.op.name,), provider=row.provider, device=run.device)
+            problems[key] = workers.problem(job)
+        problem = problems.get(key)
+        rows.append((family, row if problem is None else _failed(row, problem, run.settings)))
+    found = list(dict.fromkeys(problem for problem in problems.values() if problem is not None))
+    if found and all(row.refused for _, row in rows):
+        raise UsageError(found[0])
+    for problem in found:
+        progress.note(f"{problem}; it fails, the others are measured")
+    return rows
+
+
+def _failed(row: Row, problem: str, settings: Settings) -> Row:
+    """Return a row that cannot be measured; one that was refused before stays as it is."""
+    from bench.harness.runner import blank_record
+
+    if row.refused is not None:
+        return row
+    blank = blank_record(row.op, row.case, row.provider, settings)
+    reason = problem.removeprefix(f"provider '{row.provider}': ")
+    return replace(row, refused=replace(blank, status="failed", reason=reason))
 
 
 def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilings, workers: Workers) -> None:

@@ -30,9 +30,10 @@ CHECKING = {
 
 WHOLE_NAMESPACES = (
     *("time", "gc", "torch.cuda.Event", "torch.cuda.Stream", "torch.cuda.CUDAGraph", "torch.cuda.graph"),
-    *("bench.harness.guards", "bench.harness.inputs", "bench.harness.meter", "bench.harness.runner"),
-    *("bench.harness.samplers", "bench.harness.settle", "bench.harness.timing", "bench.harness.trusted"),
-    *("bench.harness.verify", "bench.harness.worker_main", "results.record", "results.runfile", "results.stats"),
+    *("bench.harness.guards", "bench.harness.inputs", "bench.harness.lent_memory", "bench.harness.meter"),
+    *("bench.harness.runner", "bench.harness.samplers", "bench.harness.settle", "bench.harness.timing"),
+    *("bench.harness.trusted", "bench.harness.turn_file", "bench.harness.verify", "bench.harness.worker_main"),
+    *("results.record", "results.runfile", "results.stats"),
 )
 """Modules and classes of which nothing may be replaced: what times and what judges."""
 

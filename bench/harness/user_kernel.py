@@ -14,7 +14,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -47,7 +47,9 @@ class Source:
     """What stands before the colon: a path, or a module's name."""
     function: str
     file: Path | None
-    """The file that is imported; None where a module is none of Python's text, or is built in."""
+    """The file that is imported; None where a module is none of Python's text or built in, or where there is none."""
+    problem: str | None = None
+    """Why it cannot be imported, as far as that shows without running it."""
 
     @property
     def is_module(self) -> bool:
@@ -110,16 +112,30 @@ def find(name: str) -> Source:
     Args:
         name: `path/to/file.py:function` or `package.module:function`.
 
+    Returns:
+        Where it is, with the problem where there is no such file or function, or the text is no Python.
+
     Raises:
-        UserKernelError: there is no such file or function, or the text is no Python.
+        UserKernelError: it is not written like that.
     """
     place, _, function = name.partition(":")
     if not place or not function.isidentifier():
         raise UserKernelError(f"provider '{name}' must be written path/to/file.py:function or package.module:function")
-    source = Source(name, place, function, _module_file(name, place) if is_module_name(place) else _file(name, place))
-    if source.file is not None:
-        _check_text(source, source.file)
+    source = Source(name, place, function, None)
+    try:
+        file = _module_file(name, place) if is_module_name(place) else _file(name, place)
+        source = replace(source, file=file)
+        if file is not None:
+            _check_text(source, file)
+    except UserKernelError as error:
+        return replace(source, problem=str(error))
     return source
+
+
+def problem_of_all(names: Sequence[str]) -> str | None:
+    """Return what is wrong with the first of several providers, where no other one could be measured either."""
+    problems = [find(name).problem if is_user_kernel(name) else None for name in names]
+    return problems[0] if problems and all(problems) else None
 
 
 def _file(name: str, place: str) -> Path:
@@ -198,6 +214,8 @@ def load(name: str, op: Op) -> Loaded:
         BaseException: whatever else the file raises that is no `Exception`, such as `SystemExit`.
     """
     source = find(name)
+    if source.problem is not None:
+        raise UserKernelError(source.problem)
     try:
         module = _imported(source)
     except Exception as error:
@@ -289,6 +307,11 @@ def _imported(source: Source) -> ModuleType:
             sys.path.remove(folder)
         sys.path.append(folder)
     return module
+
+
+def left_by(error: SystemExit) -> str:
+    """Return in words that code which is not ours wanted to end the process."""
+    return f"called sys.exit({'' if error.code is None else repr(error.code)[:100]})"
 
 
 def line_in(error: BaseException, file: Path | None) -> str:

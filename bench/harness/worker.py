@@ -5,8 +5,9 @@ For each row it forks a worker, which is so as clean as a new interpreter and th
 the user's file, measures with the very runner of this process, and sends the record back through a socket of its own as
 a length and JSON; what it prints goes to a pipe and is never mixed up with it.
 
-Nothing outlives this process: a worker is killed with all that it has started when its row is done, when it is late,
-and, by the kernel and by the template, when its parent is gone.
+Nothing outlives this process: a worker is killed with all that it has started when its row is done, when a call takes
+too long, and, by the kernel and by the template, when its parent is gone. A worker may kill its parent: that is the
+template, which is started anew for the next row.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from bench.harness.turn_file import POLL_S, Patience, TurnFile
 from results.record import Record, RecordError
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from roofline.ceilings import Ceilings
 
 DEFAULT_TIMEOUT_S = 120.0
-"""Importing, compiling and tuning a kernel may take a minute; measuring takes ten seconds."""
+"""The first call compiles and tunes a kernel, which may take a minute; an endless loop takes more."""
 
 START_TIMEOUT_S = 300.0
 """Loading torch takes two seconds, on a busy machine with a cold disk a hundred times as long."""
@@ -46,6 +48,7 @@ BUDGET_GRACE_S = 10.0
 """Beside what is left of the budget, for importing, compiling and checking."""
 
 KILL_TIMEOUT_S = 10.0
+GONE_AFTER_S = 0.2
 LENGTH = struct.Struct("!Q")
 PROCESS = struct.Struct("!q")
 LONGEST_ANSWER = 2**30
@@ -92,7 +95,7 @@ class Workers:
         """Start nothing yet.
 
         Args:
-            timeout_s: time that a worker has for a job, seconds.
+            timeout_s: time that one call of a user's function may take, or its import, seconds.
         """
         self.timeout_s = timeout_s
         self._template: subprocess.Popen[bytes] | None = None
@@ -108,13 +111,22 @@ class Workers:
         """End all processes."""
         self.close()
 
-    def close(self) -> None:
-        """End the template, and with it what it has forked."""
+    @property
+    def is_template_gone(self) -> bool:
+        """Whether the template was started and has ended."""
+        if self._template is None:
+            return False
+        with suppress(subprocess.TimeoutExpired):  # its worker is told of its end a moment before this process is
+            self._template.wait(GONE_AFTER_S)
+        return self._template.poll() is not None
+
+    def close(self, wait_s: float = KILL_TIMEOUT_S) -> None:
+        """End the template, and with it what it has forked; it is given `wait_s` seconds to do so by itself."""
         if self._control is not None:
             self._control.close()
         if self._template is not None:
             try:
-                self._template.wait(KILL_TIMEOUT_S)
+                self._template.wait(wait_s)
             except subprocess.TimeoutExpired:
                 self._template.kill()
                 self._template.wait()
@@ -155,11 +167,11 @@ class Workers:
         Raises:
             WorkerError: there is none.
         """
-        timeout_s, word = self.timeout_s, "--timeout"
-        if job.deadline is not None and job.deadline - time.perf_counter() + BUDGET_GRACE_S < timeout_s:
-            timeout_s, word = max(0.0, job.deadline - time.perf_counter()) + BUDGET_GRACE_S, "--budget"
+        left_s = None
+        if job.deadline is not None:
+            left_s = max(0.0, job.deadline - time.perf_counter()) + BUDGET_GRACE_S
         with self.fork(job) as worker:
-            return worker.answer(timeout_s, word), worker.output
+            return worker.answer(self.timeout_s, left_s), worker.output
 
     def fork(self, job: Job) -> Worker:
         """Return a new worker that has begun with a job.
@@ -167,26 +179,48 @@ class Workers:
         Raises:
             WorkerError: no process can be started.
         """
+        try:
+            return self._fork(job)
+        except (OSError, EOFError):  # an earlier worker may have killed or stopped the template
+            self.close(wait_s=0)
+        try:
+            return self._fork(job)
+        except (OSError, EOFError) as error:
+            self.close(wait_s=0)
+            raise WorkerError(f"no worker process can be started: {error or type(error).__name__}") from None
+
+    def _fork(self, job: Job) -> Worker:
+        """Return a new worker; raises `OSError` or `EOFError` where the template does not answer."""
         ours, theirs = socket.socketpair()
         read_end, write_end = os.pipe()
+        turns, turns_fd = TurnFile.create_unnamed()
         try:
             control = self._ready()
-            socket.send_fds(control, [FORK], [theirs.fileno(), write_end])
+            socket.send_fds(control, [FORK], [theirs.fileno(), write_end, turns_fd])
             pid = PROCESS.unpack(_exactly(control, PROCESS.size))[0]
             if pid < 0:
                 raise OSError(-pid, os.strerror(-pid))
-        except (OSError, EOFError) as error:
+            pidfd = os.pidfd_open(pid)
+        except (OSError, EOFError):
             ours.close()
             os.close(read_end)
-            raise WorkerError(f"no worker process can be started: {error or type(error).__name__}") from None
+            raise
         finally:
             theirs.close()
             os.close(write_end)
-        return Worker(pid, ours, read_end, self, job)
+            os.close(turns_fd)
+        return Worker(pid, pidfd, ours, read_end, turns, self, job)
 
     def exit_status(self, pid: int) -> int:
-        """Return the wait status of a worker that has ended."""
-        control = self._ready()
+        """Return the wait status of a worker that has ended.
+
+        Raises:
+            OSError: the template that forked it does not answer, or it is gone.
+            EOFError: likewise.
+        """
+        control = self._control
+        if control is None:
+            raise EOFError("the template process is gone")
         control.sendall(WAIT + PROCESS.pack(pid))
         return int(PROCESS.unpack(_exactly(control, PROCESS.size))[0])
 
@@ -212,10 +246,20 @@ class Workers:
 class Worker:
     """One forked process, its socket and what it prints."""
 
-    def __init__(self, pid: int, channel: socket.socket, output_fd: int, workers: Workers, job: Job) -> None:
+    def __init__(
+        self,
+        pid: int,
+        pidfd: int,
+        channel: socket.socket,
+        output_fd: int,
+        turns: TurnFile,
+        workers: Workers,
+        job: Job,
+    ) -> None:
         """Send the job."""
-        self.pid, self._channel, self._output_fd, self._workers = pid, channel, output_fd, workers
-        self._pidfd = os.pidfd_open(pid)
+        self.pid, self._pidfd, self._channel, self._output_fd = pid, pidfd, channel, output_fd
+        self._turns, self._workers = turns, workers
+        self._work = "the import" if job.case is None else "a call"
         self._printed = bytearray()
         self._received = bytearray()
         self._is_cut = False
@@ -245,24 +289,26 @@ class Worker:
         with suppress(OSError):
             self._channel.sendall(LENGTH.pack(len(message)) + message)
 
-    def answer(self, timeout_s: float, option: str = "--timeout") -> dict[str, Any]:
+    def answer(self, timeout_s: float, left_s: float | None = None) -> dict[str, Any]:
         """Wait for the next message and return it.
 
         Args:
-            timeout_s: seconds to wait at most.
-            option: the option that would allow more.
+            timeout_s: seconds that one call of the user's function, or its import, may take.
+            left_s: seconds that all of it may take; None without a limit.
 
         Raises:
             WorkerError: the process has ended or been too late, or what it sent is no answer.
         """
-        end, poll = time.monotonic() + timeout_s, select.poll()
+        patience, end = Patience(self._turns, timeout_s, self._work), time.monotonic() + (left_s or 0.0)
+        poll = select.poll()
         for fd in (self._channel.fileno(), self._output_fd, self._pidfd):
             poll.register(fd, select.POLLIN)
         while (message := self._next_message()) is None:
-            left_s = end - time.monotonic()
-            events = dict(poll.poll(max(0, left_s * 1e3))) if left_s > 0 else {}
-            if not events:
-                raise WorkerError(f"no result after {timeout_s:.3g} s; {option} allows more", self._stopped())
+            events = dict(poll.poll(POLL_S * 1e3))
+            if patience.is_over:
+                raise WorkerError(patience.reason, self._stopped())
+            if left_s is not None and time.monotonic() > end:
+                raise WorkerError(f"no result after {left_s:.3g} s; --budget allows more", self._stopped())
             if self._output_fd in events and not self._read_output():
                 poll.unregister(self._output_fd)
             if self._channel.fileno() in events and not self._read_channel():
@@ -311,13 +357,15 @@ class Worker:
 
     def _how_it_ended(self) -> str:
         """Return in words how a process ended that gave no answer."""
-        with suppress(OSError, EOFError):
+        try:
             status = self._workers.exit_status(self.pid)
             if os.WIFSIGNALED(status):
                 return _signal_in_words(os.WTERMSIG(status))
             code = os.WEXITSTATUS(status)
             return f"ended its process with exit code {code} before there was a result, as os._exit does"
-        return "its process ended before there was a result"
+        except (OSError, EOFError):
+            is_gone = self._workers.is_template_gone
+            return "killed its parent process" if is_gone else "its process ended before there was a result"
 
     def _drain(self) -> None:
         """Read what is still in the pipe and the socket."""

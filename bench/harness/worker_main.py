@@ -13,16 +13,23 @@ import socket
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bench.harness.cost import CostEstimator
+from bench.harness.device import Device
+from bench.harness.guards import ForeignWatch, Watch
+from bench.harness.meter import Measurement, Meter
 from bench.harness.op import Case, Op
+from bench.harness.providers import Provider
 from bench.harness.runner import Row, Runner, user_line
 from bench.harness.session import use_threads
+from bench.harness.timing import Limits, Sampler
 from bench.harness.trusted import hold_clocks
-from bench.harness.user_kernel import find
+from bench.harness.turn_file import AnnouncedSampler, Call, TurnFile, announced
+from bench.harness.user_kernel import find, left_by
 from bench.harness.worker import FORK, LENGTH, PROCESS, WAIT, Job
 from results.record import Record
 from results.runfile import encode_line
@@ -43,7 +50,7 @@ def main(control_fd: int, parent: int) -> None:
     try:
         control.sendall(b".")
         while True:
-            message, fds, _, _ = socket.recv_fds(control, 1, 2)
+            message, fds, _, _ = socket.recv_fds(control, 1, 3)
             if message == FORK:
                 pid = forked(control, *fds)
                 living.add(pid)
@@ -78,7 +85,7 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def forked(control: socket.socket, channel_fd: int, output_fd: int) -> int:
+def forked(control: socket.socket, channel_fd: int, output_fd: int, turns_fd: int) -> int:
     """Return the process of a new worker, or the negative error number where there can be none."""
     template = os.getpid()
     with warnings.catch_warnings():
@@ -90,15 +97,15 @@ def forked(control: socket.socket, channel_fd: int, output_fd: int) -> int:
     if pid == 0:
         try:
             control.close()
-            work(template, channel_fd, output_fd)
+            work(template, channel_fd, output_fd, turns_fd)
         finally:
             os._exit(70)
-    os.close(channel_fd)
-    os.close(output_fd)
+    for fd in (channel_fd, output_fd, turns_fd):
+        os.close(fd)
     return pid
 
 
-def work(template: int, channel_fd: int, output_fd: int) -> None:
+def work(template: int, channel_fd: int, output_fd: int, turns_fd: int) -> None:
     """Do one job in this process, which ends here."""
     os.setsid()
     die_with(template)
@@ -115,8 +122,10 @@ def work(template: int, channel_fd: int, output_fd: int) -> None:
     with socket.socket(fileno=channel_fd) as channel:
         size = LENGTH.unpack(channel.recv(LENGTH.size, socket.MSG_WAITALL))[0]
         job: Job = pickle.loads(channel.recv(size, socket.MSG_WAITALL))
+        turns = TurnFile(turns_fd)
+        os.close(turns_fd)
         hold_clocks()
-        answer = perform(job)
+        answer = perform(job, turns)
         message = answer if isinstance(answer, bytes) else dumps(answer).encode()
         message = LENGTH.pack(len(message)) + message
         with suppress(Exception):
@@ -126,7 +135,7 @@ def work(template: int, channel_fd: int, output_fd: int) -> None:
         leave(0)  # nothing that the user's code left behind, a thread or a handler, may hold the process
 
 
-def perform(job: Job) -> bytes | dict[str, Any]:
+def perform(job: Job, turns: TurnFile) -> bytes | dict[str, Any]:
     """Return the record line of a job, or what went wrong; nothing that the user's code raises gets further."""
     try:
         os.chdir(job.folder)
@@ -137,11 +146,12 @@ def perform(job: Job) -> bytes | dict[str, Any]:
             torch.cuda.set_device(job.device.torch_name)
         use_threads(job.device)
         if job.case is None or job.settings is None:
+            turns.announce()
             return {"problem": load_problem(job, ops)}
         arguments = job.family, job.device, job.settings, NoEstimate(), job.limits, job.deadline, job.ceilings
-        return encode_line(WorkerRunner(*arguments).measure(Row(ops[0], job.case, job.provider)))
+        return encode_line(WorkerRunner(turns, *arguments).measure(Row(ops[0], job.case, job.provider)))
     except SystemExit as error:
-        return {"failed": f"called sys.exit({'' if error.code is None else repr(error.code)[:100]})"}
+        return {"failed": left_by(error)}
     except BaseException as error:
         print_users_part(job.provider, error)
         line = next((part.strip() for part in str(error).splitlines() if part.strip()), "")
@@ -165,7 +175,7 @@ def load_problem(job: Job, ops: list[Op]) -> str | None:
     except UserKernelError as error:
         return str(error)
     except SystemExit as error:
-        return f"provider '{job.provider}': importing it called sys.exit({error.code!r})"
+        return f"provider '{job.provider}': importing it {left_by(error)}"
     return None
 
 
@@ -191,8 +201,55 @@ class NoEstimate(CostEstimator):
         """Learn nothing."""
 
 
+class AnnouncingMeter(Meter):
+    """The meter in a worker: says when a call begins, or where calls are short a sample."""
+
+    def __init__(self, device: Device, limits: Limits, turns: TurnFile) -> None:
+        """Open the telemetry of the device."""
+        super().__init__(device, limits)
+        self._turns = turns
+
+    def measure(
+        self,
+        calls: Sequence[Call],
+        cache: str,
+        flops: int | None = None,
+        left_s: float | None = None,
+        prepared_s: float = 0.0,
+    ) -> Measurement:
+        """Measure as any other meter does; arguments as of `Meter.measure`."""
+        calls = announced(calls, self._turns.announce, self._device.synchronize)
+        self._turns.announce()
+        measured = super().measure(calls, cache, flops, left_s, prepared_s)
+        self._turns.rest()
+        return measured
+
+    def sampler(self, calls: Sequence[Call], limits: Limits) -> Sampler:
+        """Return what reads the clock around these calls, and says so before each sample."""
+        return AnnouncedSampler(super().sampler(calls, limits), self._turns.announce)
+
+
 class WorkerRunner(Runner):
-    """The runner in a worker, where a traceback is printed: it is kept with what the user's code prints."""
+    """The runner in a worker: says when the user's code runs, and prints what that raises."""
+
+    def __init__(self, turns: TurnFile, *arguments: Any) -> None:
+        """Prepare; `turns` is read by the process that waits, the other arguments are those of `Runner`."""
+        super().__init__(*arguments)
+        self._turns = turns
+        self._meter: AnnouncingMeter = AnnouncingMeter(self._device, self._limits, turns)
+
+    def measure(self, row: Row) -> Record:
+        """Return the record of a row, which begins with the import of the user's file."""
+        self._turns.announce()
+        return super().measure(row)
+
+    def _watch(self, op: Op, case: Case, provider: Provider) -> Watch:
+        """Return how the calls are checked; from here on the turn is the user's in calls only."""
+        watch = super()._watch(op, case, provider)
+        if isinstance(watch, ForeignWatch):
+            watch.enter, watch.leave = self._turns.announce, self._turns.rest
+        self._turns.rest()
+        return watch
 
     def _failed(self, row: Row, blank: Record, error: Exception) -> Record:
         """Print the traceback, and return the record of a row that raised."""

@@ -1,5 +1,6 @@
 """A user's function as a provider: how it is found and loaded, what is said of one that cannot be used."""
 
+import json
 import os
 import subprocess
 import sys
@@ -98,10 +99,8 @@ def test_modules_are_found_without_running_their_packages(mine, monkeypatch):
     (package / "kernel.py").write_text("def f(x): return x\n")
     monkeypatch.syspath_prepend(str(mine.parent))
     assert find("package_of_a_test.inner.kernel:f").file == package / "kernel.py"
-    with pytest.raises(UserKernelError, match=r"no 'g'; it has: f"):
-        find("package_of_a_test.inner.kernel:g")
-    with pytest.raises(UserKernelError, match=r"'kernels' is not found"):
-        find("package_of_a_test.inner.kernels:g")
+    assert "no 'g'; it has: f" in find("package_of_a_test.inner.kernel:g").problem
+    assert "'kernels' is not found" in find("package_of_a_test.inner.kernels:g").problem
 
 
 def test_what_lies_beside_a_file_is_found_by_it_and_hides_nothing_later(tmp_path):
@@ -136,20 +135,55 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("word", "message"), BAD)
-def test_what_the_text_shows_is_refused_before_anything_starts(mine, capsys, monkeypatch, word, message):
+@pytest.fixture
+def others(mine):
+    """Files that are not what they should be, beside the good one."""
     folder = mine.parent
     (folder / "folder").mkdir()
     (folder / "text.txt").write_text("def f(x): pass\n")
     (folder / "broken.py").write_text("import torch\ndef f(x:\n    pass\n")
     (folder / "binary.py").write_bytes(b"\x7fELF\x00\x01")
     (folder / "empty.py").write_text("")
+    return folder
+
+
+@pytest.mark.parametrize(("word", "message"), BAD)
+def test_where_nothing_else_is_named_it_is_refused_before_anything_starts(others, capsys, monkeypatch, word, message):
     monkeypatch.setattr("bench.harness.device.detect", lambda requested: pytest.fail("the device was asked for"))
-    assert commands.here("elementwise", "--op", "gelu", "--provider", f"torch,{word}") == 2
+    assert commands.here("elementwise", "--op", "gelu", "--provider", word) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"python -m bench.elementwise: error: provider '{word}'")
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("word", ["mine.py:", "mine.py:f()"])
+def test_what_is_no_provider_is_refused_beside_others_too(mine, capsys, word):
+    assert commands.here("elementwise", "--op", "gelu", "--provider", f"torch,{word}") == 2
+    assert "must be written path/to/file.py:function" in capsys.readouterr().err
+
+
+def test_functions_that_cannot_be_loaded_fail_and_the_others_are_measured(others, runs, capsys):
+    commands.keep_ceilings(runs)
+    (others / "stops.py").write_text("import sys\nsys.exit(3)\ndef f(x): pass\n")
+    (others / "raises.py").write_text("import torch\nraise ImportError('not here')\ndef f(x): pass\n")
+    wanted = {
+        "nosuch.py:f": "there is no file nosuch.py",
+        "mine.py:nosuch": "mine.py has no 'nosuch'",
+        "broken.py:f": "broken.py is not Python in line 2",
+        "raises.py:f": "importing raises.py failed (line 2): ImportError: not here",
+        "stops.py:f": "importing it called sys.exit(3)",
+        "mine.py:two": "two(x, y) does not take what gelu gives",
+    }
+    words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm", "--format", "json"]
+    assert commands.here("elementwise", *words, "--provider", ",".join([*wanted, "torch", "mine.py:gelu"])) == 1
+    out, err = capsys.readouterr()
+    found = {record["provider"]: record for record in json.loads(out)["records"]}
+    assert {found["torch"]["status"], found["mine.py:gelu"]["status"]} == {"ok"}
+    for provider, reason in wanted.items():
+        assert found[provider]["status"] == "failed"
+        assert found[provider]["reason"].startswith(reason)
+        assert f"provider '{provider}': {reason}" in err
 
 
 IMPORTS = [
@@ -160,7 +194,7 @@ IMPORTS = [
     ),
     ("import sys\ndef f(x): pass\nsys.exit(3)", "importing it called sys.exit(3)"),
     ("import os\ndef f(x): pass\nos.abort()", "importing it: crashed: SIGABRT (aborted)"),
-    ("def f(x): pass\nwhile True: pass", "importing it: no result after 2 s; --timeout allows more"),
+    ("def f(x): pass\nwhile True: pass", "importing it: the import did not end within 2 s; --timeout allows more"),
     ("f = 3", "'f' is int, which cannot be called"),
     ("def f(x): pass\ndel f", "mine.py has no 'f' once it is imported"),
     ("def f(x, y): pass", "f(x, y) does not take what gelu gives, 1 input (x) and out= "),

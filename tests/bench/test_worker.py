@@ -64,6 +64,7 @@ def line_of(text):
         ("aborts", "crashed: SIGABRT (aborted)"),
         ("leaves", "ended its process with exit code 0 before there was a result, as os._exit does"),
         ("exits", "called sys.exit('enough')"),
+        ("kills_its_parent", "killed its parent process"),
         ("raises", f"ValueError: three is (line {line_of('raise ValueError')})"),
         ("raises_what_is_no_exception", f"Fatal: the end (line {line_of('raise Fatal')})"),
         ("raises_later", f"RuntimeError: out of luck (line {line_of('raise RuntimeError')})"),
@@ -79,13 +80,28 @@ def test_what_ends_a_worker_fails_its_row_with_the_cause(workers, crashes, funct
 @pytest.mark.parametrize("function", ["endless", "waits_for_ever"])
 def test_what_never_returns_is_ended_after_the_timeout(hasty, crashes, function):
     record = measure(hasty, f"{crashes}:{function}")
-    assert (record.status, record.reason) == ("failed", "no result after 3 s; --timeout allows more")
+    assert (record.status, record.reason) == ("failed", "a call did not end within 3 s; --timeout allows more")
 
 
 def test_the_next_row_finds_a_clean_process(workers, crashes):
     for _ in range(2):
         assert measure(workers, f"{crashes}:segmentation_fault").status == "failed"
     assert measure(workers, f"{crashes}:prints").status == "ok"
+
+
+def test_a_slow_function_is_not_ended_though_its_row_takes_longer_than_one_call_may(hasty, crashes):
+    began = time.monotonic()
+    record = measure(hasty, f"{crashes}:slow")
+    assert (record.status, record.reason) == ("ok", None)
+    assert record.median_s > 0.15
+    assert time.monotonic() - began > 3
+
+
+def test_a_budget_ends_a_row_before_the_timeout(workers, crashes, monkeypatch):
+    monkeypatch.setattr("bench.harness.worker.BUDGET_GRACE_S", 1.0)
+    assert measure(workers, f"{crashes}:prints").status == "ok"  # the template is there
+    record = measure(workers, f"{crashes}:endless", deadline=time.perf_counter() + 1)
+    assert (record.status, record.reason) == ("failed", "no result after 2 s; --budget allows more")
 
 
 def test_what_is_printed_is_kept_beside_the_record_and_mixed_up_with_nothing(workers, crashes, capfd):
@@ -143,7 +159,7 @@ def test_bad_rows_leave_the_others_as_they_are(runs, crashes, tmp_path):
     commands.keep_ceilings(runs)
     mine = tmp_path / "mine.py"
     mine.write_text(user_kernels.HONEST + "\n\ndef half(x, out):\n    out[::2] = torch_gelu(x[::2])\n")
-    ends = ("segmentation_fault", "exits", "prints", "endless")
+    ends = ("segmentation_fault", "exits", "kills_its_parent", "prints", "endless")
     providers = ",".join([f"{mine}:returned", "torch", f"{mine}:half", *(f"{crashes}:{name}" for name in ends)])
     words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm", "--timeout", "12"]
     process = commands.start(
@@ -154,13 +170,14 @@ def test_bad_rows_leave_the_others_as_they_are(runs, crashes, tmp_path):
     assert code == 1, err
     records = json.loads(out)["records"]
     found = {r["provider"].rpartition("/")[2]: (r["status"], r["reason"]) for r in records}
-    assert len(found) == len(records) == 7
+    assert len(found) == len(records) == 8
     assert found["torch"] == found["mine.py:returned"] == ("ok", None)
     assert found["crashes.py:prints"] == ("ok", None)
     assert found["mine.py:half"][0] == "invalid"
     assert found["crashes.py:segmentation_fault"] == ("failed", "crashed: SIGSEGV (segmentation fault)")
+    assert found["crashes.py:kills_its_parent"] == ("failed", "killed its parent process")
     assert found["crashes.py:exits"] == ("failed", "called sys.exit('enough')")
-    assert found["crashes.py:endless"] == ("failed", "no result after 12 s; --timeout allows more")
+    assert found["crashes.py:endless"] == ("failed", "a call did not end within 12 s; --timeout allows more")
     assert "on stdout torch.Size([4096])" in err
     kept = commands.lines_of(commands.run_files(runs)[0])
     assert [line["status"] for line in kept[1:]] == [r["status"] for r in records]

@@ -13,11 +13,11 @@ LIMITS = Limits(min_samples=5, target_half_width=1.0, min_time_s=0, cap_s=0.05, 
 ELEMENTS = 8192
 
 
-def measure(workers, provider, op="gelu", dtype="fp32", settings=None):
+def measure(workers, provider, op="gelu", dtype="fp32", settings=None, deadline=None):
     """Return the record of one function on a small case, measured in a worker."""
     settings, case = settings or Settings(), Case(op, dtype, {"n": ELEMENTS})
     blank = blank_record(ELEMENTWISE[op], case, provider, settings)
-    asked = {"device": CPU, "case": case, "settings": settings, "limits": LIMITS}
+    asked = {"device": CPU, "case": case, "settings": settings, "limits": LIMITS, "deadline": deadline}
     return workers.measure(Job(family="elementwise", ops=(op,), provider=provider, **asked), blank)
 
 
@@ -275,6 +275,16 @@ def leaves(x):
 
 def exits(x):
     sys.exit("enough")
+
+
+def kills_its_parent(x):
+    os.kill(os.getppid(), 9)
+    time.sleep(1000)
+
+
+def slow(x):
+    time.sleep(0.15)
+    return gelu(x)
 
 
 def raises(x):
