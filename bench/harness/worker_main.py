@@ -20,6 +20,7 @@ from typing import Any
 
 from bench.harness.cost import CostEstimator
 from bench.harness.device import Device
+from bench.harness.forked_worker import LENGTH
 from bench.harness.guards import ForeignWatch, Watch
 from bench.harness.meter import Measurement, Meter
 from bench.harness.op import Case, Op
@@ -30,7 +31,7 @@ from bench.harness.timing import Limits, Sampler
 from bench.harness.trusted import hold_clocks
 from bench.harness.turn_file import AnnouncedSampler, Call, TurnFile, announced
 from bench.harness.user_kernel import find, left_by
-from bench.harness.worker import FORK, LENGTH, PROCESS, WAIT, Job
+from bench.harness.worker import FORK, PROCESS, WAIT, Job
 from results.record import Record
 from results.runfile import encode_line
 

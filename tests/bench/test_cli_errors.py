@@ -66,7 +66,6 @@ NAMES = [
     ("matmul --no-save --output run.jsonl", "--no-save and --output exclude each other; give one of them"),
     ("matmul --nosuch", "unrecognized arguments: --nosuch"),
     ("matmul 4096", "unrecognized arguments: 4096"),
-    ("matmul --op matmul", "unrecognized arguments: --op matmul"),
     ("matmul --size 64MiB", "unrecognized arguments: --size 64MiB"),
 ]
 
