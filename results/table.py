@@ -90,7 +90,7 @@ def table_console(file: TextIO) -> Console:
     """Return a console for `file`; where that is no terminal, lines are as wide as the table needs."""
     from rich.console import Console
 
-    return Console(file=file, width=None if file.isatty() else WIDE)
+    return Console(file=file, width=None if file.isatty() else WIDE, emoji=False)
 
 
 def render_table(

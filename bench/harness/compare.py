@@ -30,9 +30,6 @@ CASE_S = 10.0
 
 MOST_PROCESSES = 100
 
-TIMEOUT_S = 120.0
-"""Longest time of one call in another process: compiling and tuning take minutes, an endless loop takes more."""
-
 NEGATIVE = re.compile(r"-\d*\.?\d+%?$")
 """What argparse is to take for a value and not for an option: `--margin -3%` is then told what is wrong with it."""
 
@@ -48,7 +45,9 @@ verdicts, of the candidate's time over the baseline's:
 A comparison ends as soon as its verdicts are clear, else after 10 s a case, or with --budget. It looks again and again,
 so its interval is wider than that of a fixed count of rounds (--rounds). Each provider is verified before and after.
 
-A function of your own, path/to/file.py:function, is compared in a process of its own: what it breaks is its own row.
+A function of your own, path/to/file.py:function, is compared in a process beside this one: what it breaks is its own
+row. All go round the same memory. One that cannot be loaded fails, and the others are compared.
+What speaks against a measurement is shown as flags; a time that cannot be true is no time, and has no verdict.
 A provider that is named twice is compared with itself, as NAME and NAME#2: that must come out as SAME."""
 
 EPILOG = """\
@@ -98,7 +97,7 @@ def add_how(group: Any) -> None:
     """Add the options that say how to measure."""
     from bench.harness.arguments import add_how as add_usual
 
-    add_usual(_Without(group, ("--fill-sensitivity", "--budget", "--recalibrate", "--timeout")))
+    add_usual(_Without(group, ("--fill-sensitivity", "--budget", "--recalibrate")))
     seconds = number(1e-3, 1e9, "a number of seconds from 0.001 to 1e9")
     whole = number(LEAST_PAIRS, MOST_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MOST_ROUNDS}", int)
     processes = number(1, MOST_PROCESSES, f"a whole number from 1 to {MOST_PROCESSES}", int)
@@ -107,14 +106,6 @@ def add_how(group: Any) -> None:
         "--margin", metavar="SHARE", type=margin, default=DEFAULT_MARGIN, help="change that is none (default: 1%%)"
     )
     group.add_argument("--rounds", metavar="N", type=whole, help="exactly so many rounds, and one look at the end")
-    timeout = number(1.0, 86400.0, "a number of seconds from 1 to 86400")
-    group.add_argument(
-        "--timeout",
-        metavar="SECONDS",
-        type=timeout,
-        default=TIMEOUT_S,
-        help="longest time of one turn of a function of your own (default: 120)",
-    )
     group.add_argument("--turn-file", metavar="PATH", help=argparse.SUPPRESS)
     group.add_argument("--processes", metavar="N", type=processes, default=1, help="repeat in N new processes")
 
@@ -237,6 +228,7 @@ def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[
         UsageError: there are fewer than two, or one of them does not exist.
     """
     from bench.harness.providers import UnknownProviderError, check_names
+    from bench.harness.user_kernel import problem_of_all
 
     names = list(args.provider or [])
     if args.baseline is not None:
@@ -251,6 +243,8 @@ def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[
     if len(names) < 2:
         given = f"only {names[0]} is named" if names else "no provider is named"
         raise UsageError(f"{given}; a comparison needs two: --provider torch,torch-compile (or one of them twice)")
+    if (problem := problem_of_all(names)) is not None:
+        raise UsageError(problem)
     return names
 
 
@@ -296,6 +290,7 @@ def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Sessio
     """
     from bench.harness import session
     from bench.harness.calibrate import ceilings_of
+    from bench.harness.compare_processes import unheard
     from bench.harness.runner import plan as planned_rows
     from bench.harness.table import Progress
     from results.store import RunWriter
@@ -319,6 +314,9 @@ def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Sessio
         try:
             if plan.is_elsewhere:
                 _measure_elsewhere(plan, kept, progress)
+            elif args.turn_file is not None:
+                with unheard():
+                    measure_here(plan, kept, progress, ceilings)
             else:
                 measure_here(plan, kept, progress, ceilings)
         except KeyboardInterrupt:
@@ -331,6 +329,7 @@ def _measure_elsewhere(plan: Plan, kept: Session, progress: Progress) -> None:
     """Measure each case in a new process, as often as asked for, one after the other."""
     from bench.harness.compare_processes import SEED_STEP, records_of_case
     from bench.harness.runner import blank_record
+    from bench.harness.table import describe
 
     count = plan.args.processes
     units = [(process, place, one) for process in range(count) for place, one in enumerate(plan.cases)]
@@ -343,21 +342,24 @@ def _measure_elsewhere(plan: Plan, kept: Session, progress: Progress) -> None:
         seed = (plan.args.seed + process * SEED_STEP + place) % 2**63
         for record in records_of_case(plan.args, one.case, plan.providers, blanks, seed, left_s):
             kept.keep(replace(record, extra=record.extra | {"process": process}))
+            if plan.args.verbose:
+                for line in describe(record):
+                    progress.note(line)
         progress.advance()
 
 
 def measure_here(plan: Plan, kept: Session, progress: Progress, ceilings: Ceilings) -> None:
     """Measure case by case; the records of one are kept as soon as all its providers are verified again."""
     from bench.harness.compare_case import InterleavingRunner
-    from bench.harness.compare_processes import TurnFile
     from bench.harness.compare_rounds import Rule
     from bench.harness.cost import CostEstimator
     from bench.harness.runner import plan as planned_rows
     from bench.harness.table import describe
+    from bench.harness.turn_file import TurnFile
 
     args, settings = plan.args, plan.settings
     estimator = CostEstimator(plan.device, settings.fill, settings.seed)
-    announce = (lambda place: None) if args.turn_file is None else TurnFile(Path(args.turn_file)).announce
+    announce = (lambda place: None) if args.turn_file is None else TurnFile.open(Path(args.turn_file)).announce
     progress.expect(len(plan.cases))
     for place, one in enumerate(plan.cases):
         progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}")

@@ -1,250 +1,30 @@
 """One case, all providers: each is prepared and verified, all take turns on the clock, each is verified again.
 
-The runner prepares, verifies and closes a row; in between it hands the row's calls to a meter. The meter here opens the
-next provider's row before it answers, so that the rows lie in each other like brackets: when the innermost one is
-ready, so are all, and the rounds begin.
+All of them are lent the same memory. Where a user's function does with it what it must not, it is found out which one.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from bench.harness import samplers
-from bench.harness.compare_rounds import Rounds, Rule, run_rounds
+from bench.harness.compare_meter import InterleavingMeter
+from bench.harness.compare_rounds import Rounds, Rule
 from bench.harness.cost import CostEstimator
 from bench.harness.device import Device
-from bench.harness.inputs import InputSet
-from bench.harness.meter import Measurement, Meter
+from bench.harness.guards import ForeignWatch, Watch
+from bench.harness.inputs import Filler, InputSet
+from bench.harness.lent_memory import LentMemory
 from bench.harness.op import Case, Op
-from bench.harness.providers import ProviderUnavailableError
-from bench.harness.runner import Row, Runner, Settings, blank_record
-from bench.harness.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
-from bench.harness.telemetry import row_telemetry
-from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, Sampler, Samples
-from bench.harness.user_kernel import is_user_kernel
+from bench.harness.providers import Provider
+from bench.harness.runner import Row, Runner, Settings, blank_record, one_line, user_line
+from bench.harness.timing import CPU_LIMITS, GPU_LIMITS
+from bench.harness.turn_file import NOBODY
+from bench.harness.user_kernel import UserKernelError, is_user_kernel, left_by
 from results.record import Record
-from results.stats import half_width, median, median_ci95
 from roofline.ceilings import Ceilings
-
-SLOT_S = {"cpu": 0.0, "cuda": 0.025, "rocm": 0.025}
-"""Length of a turn: on a GPU so long that the clock follows the work that runs; on a CPU one sample, so that neighbors
-who come and go meet both of a pair."""
-
-CALIBRATION_TURNS = 3
-"""Turns of the warm-up, the last ones, from which the count of samples in a turn is taken."""
-
-
-Announce = Callable[[], None]
-"""Says that one provider has its turn from now on."""
-
-
-def _nothing() -> None:
-    """Say nothing."""
-
-
-@dataclass
-class Turns:
-    """A provider on the clock: turns of a fixed count of samples."""
-
-    sampler: Sampler
-    lead_in: Callable[[], object]
-    """Runs before each turn, not timed: brings warm data back into the cache that others have used."""
-    announce: Announce = _nothing
-    """Says that this one has its turn now."""
-    samples: int = 1
-    """Samples in a turn."""
-
-    def slot(self) -> tuple[float, ...]:
-        """Return the samples of one turn, seconds per launch."""
-        self.announce()
-        self.lead_in()
-        return tuple(self.sampler.sample() / self.sampler.launches_per_sample for _ in range(self.samples))
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A provider that raised before the rounds began; it raises again in the first of them."""
-
-    error: Exception
-
-    def slot(self) -> tuple[float, ...]:
-        """Raise what it raised."""
-        raise self.error
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A provider that is prepared and verified, and waits for the others."""
-
-    calls: Sequence[samplers.Call]
-    cache: str
-    announce: Announce
-
-
-@dataclass(frozen=True)
-class Interleaved:
-    """All that the rounds of one case gave."""
-
-    rounds: Rounds
-    turns: Sequence[Turns | Broken]
-    settling: Settling
-    telemetry: dict[str, Any]
-
-
-class InterleavingMeter(Meter):
-    """Measures all providers of a case at once, when the last of them is ready."""
-
-    def __init__(self, device: Device, limits: Limits) -> None:
-        """Open the telemetry of the device."""
-        super().__init__(device, limits)
-        self._ready: list[Ready] = []
-        self._found: Interleaved | None = None
-        self._rule = Rule(0.0)
-        self._open_next = _nothing
-        self._announcer: Callable[[], Announce] = lambda: _nothing
-
-    def expect(self, rule: Rule, open_next: Callable[[], None], announcer: Callable[[], Announce]) -> None:
-        """Begin a case.
-
-        Args:
-            rule: when its rounds end.
-            open_next: opens the row of the next provider; returns when that is closed.
-            announcer: returns what announces the turns of the provider that was opened last.
-        """
-        self._ready, self._found, self._rule = [], None, rule
-        self._open_next, self._announcer = open_next, announcer
-
-    def measure(
-        self,
-        calls: Sequence[samplers.Call],
-        cache: str,
-        flops: int | None = None,
-        left_s: float | None = None,
-        prepared_s: float = 0.0,
-    ) -> Measurement:
-        """Wait for the other providers, take turns with them, and return what was measured of these calls.
-
-        A provider that is left alone is measured as in any other run. Arguments as of `Meter.measure`.
-        """
-        place = len(self._ready)
-        ready = Ready(calls, cache, self._announcer())
-        self._ready.append(ready)
-        self._open_next()
-        if len(self._ready) == 1:
-            return super().measure(calls, cache, flops, left_s, prepared_s)
-        if self._found is None:
-            self._found = self._interleave()
-        ready.announce()
-        errors, turns = self._found.rounds.errors, self._found.turns[place]
-        if place in errors:
-            raise errors[place]
-        if 0 in errors or isinstance(turns, Broken):
-            raise ProviderUnavailableError("nothing to compare with: the baseline failed while it was timed")
-        return self._measurement(ready, turns, place, self._found)
-
-    @property
-    def rounds(self) -> Rounds | None:
-        """The rounds of the case, the providers in the order in which they became ready; None where there were none."""
-        return self._found.rounds if self._found else None
-
-    def _interleave(self) -> Interleaved:
-        """Settle, run the rounds, and see what the machine did meanwhile."""
-        turns = [self._turns(ready, place) for place, ready in enumerate(self._ready)]
-        warm_up: list[list[float]] = [[] for _ in turns]
-
-        def work() -> float:
-            for place, turn in enumerate(turns):
-                if isinstance(turn, Turns):
-                    try:
-                        warm_up[place].append(turn.slot()[0] * turn.sampler.launches_per_sample)
-                    except Exception as error:  # a provider may raise anything; the others go on
-                        turns[place] = Broken(error)
-            return sum(times_s[-1] for times_s in warm_up if times_s)
-
-        share_launches(turns)
-        settling = settle(work, self._monitor.clock_and_power, GPU_SETTLE if self._device.is_gpu else CPU_SETTLE)
-        for times_s, turn in zip(warm_up, turns, strict=True):
-            if isinstance(turn, Turns):
-                turn.samples = samples_per_turn(median(times_s[-CALIBRATION_TURNS:]), self._device.type)
-        before = self._monitor.snapshot()
-        rounds = run_rounds(turns, self._rule, clock_hz=self._clock_hz)
-        # Without the count of launches: energy cannot be told apart between providers that take turns.
-        return Interleaved(rounds, turns, settling, row_telemetry(before, self._monitor.snapshot()))
-
-    def _turns(self, ready: Ready, place: int) -> Turns | Broken:
-        ready.announce()
-        # All go round the same copies, as far apart as can be, so that nobody finds what another has just touched.
-        first = place * len(ready.calls) // len(self._ready)
-        calls = [*ready.calls[first:], *ready.calls[:first]]
-        try:
-            sampler = samplers.make_sampler(calls, self._device, self._limits)
-            return Turns(sampler, self._lead_in(ready), ready.announce)
-        except Exception as error:
-            return Broken(error)
-
-    def _lead_in(self, ready: Ready) -> Callable[[], object]:
-        """Return what runs before a turn: one launch where the data is to be warm, nothing where it is cold anyway."""
-        if ready.cache == "cold":
-            return _nothing
-        calls = itertools.cycle(ready.calls)
-
-        def launch() -> None:
-            next(calls)()
-            self._device.synchronize()
-
-        return launch
-
-    def _clock_hz(self) -> float | None:
-        return self._monitor.clock_and_power().sm_clock_hz
-
-    def _measurement(self, ready: Ready, turns: Turns, place: int, found: Interleaved) -> Measurement:
-        """Return what the rounds tell of one provider, with what is measured beside them."""
-        calls = ready.calls
-        samples_s = tuple(sample for slot in found.rounds.slots[place] for sample in slot)
-        middle, interval = median(samples_s), median_ci95(samples_s)
-        samples = Samples(
-            samples_s=samples_s,
-            launches_per_sample=turns.sampler.launches_per_sample,
-            method=turns.sampler.method,
-            cache=ready.cache,
-            median_s=middle,
-            ci95_s=interval,
-            converged=len(samples_s) >= self._limits.min_samples
-            and half_width(interval, middle) <= self._limits.target_half_width,
-        )
-        # One window for all of them, but each ran at a clock of its own.
-        clocks_hz = [clock for clock in found.rounds.clocks_hz[place] if clock is not None]
-        clock = {"sm_clock_hz": median(clocks_hz)} if clocks_hz else {}
-        return Measurement(
-            samples=samples,
-            warm_s=self._warm_s(calls, samples),
-            host_launch_s=samplers.host_launch_s(calls, self._device.synchronize),
-            host_latency_s=samplers.host_latency_s(calls, self._device.synchronize),
-            tail_s=self._tail_s(turns.sampler) if self._device.is_gpu else None,
-            settling=found.settling,
-            telemetry=found.telemetry | clock,
-        )
-
-
-def share_launches(turns: Sequence[Turns | Broken]) -> None:
-    """Let a sample of each provider on a CPU hold as many launches as that of the fastest one needs.
-
-    Most launches of a busy machine are undisturbed and some take many times as long. A mean over more of them is
-    disturbed more often, so that equal providers with unequal samples would not come out equal.
-    """
-    hosts = [turn.sampler for turn in turns if isinstance(turn, Turns) and turn.sampler.method == "host"]
-    for sampler in hosts:
-        sampler.launches_per_sample = max(other.launches_per_sample for other in hosts)
-
-
-def samples_per_turn(sample_s: float, device_type: str) -> int:
-    """Return how many samples of `sample_s` seconds fill a turn, at least one."""
-    return max(1, math.floor(SLOT_S[device_type] / max(sample_s, 1e-9)))
 
 
 class InterleavingRunner(Runner):
@@ -260,25 +40,50 @@ class InterleavingRunner(Runner):
         ceilings: Ceilings,
         announce: Callable[[int], None] = lambda place: None,
     ) -> None:
-        """Prepare; arguments as of `Runner`, and `announce` is told the place of each provider that has its turn."""
+        """Prepare; as of `Runner`, and `announce` is told the place of the provider whose code runs, or `NOBODY`."""
         self._announce = announce
+        self._place: Callable[[], int] = lambda: 0
         limits = GPU_LIMITS if device.is_gpu else CPU_LIMITS
         super().__init__(family, device, settings, estimator, limits, deadline, ceilings)
         self._meter: InterleavingMeter = InterleavingMeter(device, limits)
+        self._row: Row | None = None
+        self._memory: LentMemory | None = None
         self._shared: list[InputSet] = []
         self._is_sharing = True
+        self._has_foreign = False
+        self._harm: str | None = None
 
     def measure_case(self, rows: Sequence[Row], names: Sequence[str], rule: Rule) -> list[Record]:
         """Return a record for each row, whatever becomes of it.
 
         Where the baseline cannot run, or its result is wrong, there is nothing to set the others against, and they are
-        skipped.
+        skipped. Where somebody has damaged the memory that all work on, and several users' functions took part, all
+        is measured again with memory of each one's own: then it is known who does it.
 
         Args:
             rows: one case, a provider each, the baseline first.
             names: what each provider is called in its record; a provider that is there twice has two names.
             rule: when the rounds end.
         """
+        self._is_sharing = True
+        records, suspects = self._measure_together(rows, names, rule)
+        harm = self._harm
+        if harm is not None and len(suspects) > 1:
+            self._is_sharing = False
+            records, _ = self._measure_together(rows, names, rule)
+            if any(records[place].status == "invalid" for place in suspects):
+                return records
+            harm += f"; it was one of {', '.join(names[place] for place in suspects)}"
+        if harm is not None:
+            for place in suspects:
+                if records[place].status == "ok":
+                    records[place] = _invalid(records[place], f"after timing: {harm}")
+        return records
+
+    def _measure_together(
+        self, rows: Sequence[Row], names: Sequence[str], rule: Rule
+    ) -> tuple[list[Record], list[int]]:
+        """Return a record for each row, and the places of those users' functions that took turns."""
         records: dict[int, Record] = {}
         opened: list[int] = []
         ready: list[int] = []
@@ -295,38 +100,96 @@ class InterleavingRunner(Runner):
                 self._announce(place)
                 records[place] = self.measure(rows[place])
 
-        self._shared, self._is_sharing = [], not any(is_user_kernel(row.provider) for row in rows)
-        self._meter.expect(rule, open_next, lambda: partial(self._announce, opened[-1]))
+        self._shared, self._memory, self._harm = [], None, None
+        self._has_foreign = any(is_user_kernel(row.provider) for row in rows)
+        self._place = lambda: opened[-1]
+        self._meter.expect(rule, open_next, lambda: partial(self._announce, opened[-1]), self._look_for_harm)
         open_next()
+        self._announce(NOBODY)
         kept = [replace(records[place], provider=name) for place, name in enumerate(names)]
+        suspects = [place for place in ready if is_user_kernel(rows[place].provider)]
         rounds = self._meter.rounds
         if rounds is None:
-            return kept
+            return kept, suspects
         notes = {place: _interleaving(rounds, rule, order, names, ready) for order, place in enumerate(ready)}
         return [
             replace(record, extra=record.extra | {"interleaved": notes[place]})
             if place in notes and record.samples_s
             else record
             for place, record in enumerate(kept)
-        ]
+        ], suspects
+
+    def measure(self, row: Row) -> Record:
+        """Return the record of one row, also where its function wanted to end the process."""
+        self._row = row
+        try:
+            record = super().measure(row)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            what = left_by(error) if isinstance(error, SystemExit) else one_line(error)
+            blank = blank_record(row.op, row.case, row.provider, self._settings)
+            record = replace(blank, status="failed", reason=what + user_line(row.provider, error))
+        self._announce(NOBODY)
+        if record.status in ("invalid", "failed") and self._memory is not None:
+            self._put_right()  # whatever it has done, the others are to find what they were lent
+        return record
+
+    def _failed(self, row: Row, blank: Record, error: Exception) -> Record:
+        """Return the record of a row that raised, without the class of an error that is a sentence."""
+        if isinstance(error, UserKernelError):
+            return replace(blank, status="failed", reason=str(error).removeprefix(f"provider '{row.provider}': "))
+        return super()._failed(row, blank, error)
+
+    def _watch(self, op: Op, case: Case, provider: Provider) -> Watch:
+        """Return how the calls of a provider are checked; of a user's function each is announced."""
+        watch = super()._watch(op, case, provider)
+        if isinstance(watch, ForeignWatch):
+            watch.enter, watch.leave = partial(self._announce, self._place()), partial(self._announce, NOBODY)
+            watch.shared_memory = lambda: self._memory
+        self._announce(NOBODY)
+        return watch
 
     def _input_sets(self, op: Op, case: Case, copies: int) -> list[InputSet]:
         """Return the same copies for every provider of the case.
 
         Where in memory the copies lie makes up to 5 % of the time of a short launch, so providers with copies of their
-        own would differ though their code does not. A user's function is watched by what becomes of its inputs: where
-        one takes part, each provider has inputs of its own.
+        own would differ though their code does not.
         """
         if not self._is_sharing:
             return super()._input_sets(op, case, copies)
         if not self._shared:
             self._shared = super()._input_sets(op, case, copies)
-        return list(self._shared)
+            if self._has_foreign:
+                self._memory = LentMemory(self._shared, self._device, has_guards=True)
+        return list(self._shared) if self._memory is None else self._memory.lend()
+
+    def _look_for_harm(self) -> None:
+        """Note after the rounds what they have done to the memory that all were lent, and put it right."""
+        self._announce(NOBODY)
+        if self._memory is not None:
+            self._harm = self._memory.harm()
+            if self._harm is not None:
+                self._put_right()
+
+    def _put_right(self) -> None:
+        assert self._row is not None
+        assert self._memory is not None
+        case = self._row.case
+        filler = Filler(self._settings.fill, case.dtype, self._device, self._settings.seed)
+        self._memory.put_right(self._row.op, case, filler)
 
     def _without_baseline(self, row: Row, baseline: Record) -> Record:
         blank = blank_record(row.op, row.case, row.provider, self._settings)
         text = f"nothing to compare with: {baseline.provider} {baseline.status}: {baseline.reason}"
         return replace(blank, reason=text)
+
+
+def _invalid(record: Record, reason: str) -> Record:
+    """Return a record without what was measured, because it does not count."""
+    fields = ("op", "provider", "dtype", "shape", "case", "options", "flops", "bytes_read", "bytes_written", "fill")
+    kept = {name: getattr(record, name) for name in (*fields, "verified", "source_sha256")}
+    return Record(**kept, status="invalid", reason=reason)
 
 
 def _interleaving(rounds: Rounds, rule: Rule, order: int, names: Sequence[str], ready: Sequence[int]) -> dict[str, Any]:

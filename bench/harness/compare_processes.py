@@ -2,26 +2,30 @@
 
 All providers of a case take turns in one process, a user's functions too: in processes of their own they would also
 differ by what tells one process from another. A process that dies takes the case with it, so it says beforehand, in a
-few bytes shared with its parent, whose turn it is. The one that broke it is kept as `failed`, and the others go on.
+few bytes shared with the command, whose turn it is. The one that broke it is kept as `failed`, and the others go on.
+The command is not the parent of that process: what stands between may be killed.
 """
 
 from __future__ import annotations
 
 import argparse
-import mmap
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
 
+from bench.harness import expendable
 from bench.harness.arguments import UsageError
-from bench.harness.interrupt import INTERRUPTED
+from bench.harness.forked_worker import signal_in_words
 from bench.harness.op import Case
+from bench.harness.trusted import hold_clocks
+from bench.harness.turn_file import POLL_S, Patience, TurnFile
 from results.record import Record
 from results.store import StoreError, load_run
 
@@ -32,51 +36,13 @@ SEED_STEP = 1_000_003
 GOOD = (0, 1)
 """Exit codes of a process that measured: with or without a regression."""
 
-POLL_S = 0.05
-"""The parent looks so seldom at the process that it does not disturb it."""
-
-KILLED_AFTER_S = 5.0
-"""Time to leave in peace, after an interruption."""
-
-NOBODY = 255
-"""In the place of a provider's number: the process itself is at work."""
-
-
-class TurnFile:
-    """Says, in a file shared by two processes, whose turn it is; a turn costs well below a microsecond to announce."""
-
-    def __init__(self, path: Path) -> None:
-        """Share `path`, which has two bytes."""
-        with path.open("r+b") as file:
-            self._shared = mmap.mmap(file.fileno(), 2)
-
-    @classmethod
-    def create(cls, path: Path) -> Self:
-        """Make the file, with nobody's turn."""
-        path.write_bytes(bytes([NOBODY, 0]))
-        return cls(path)
-
-    def announce(self, place: int) -> None:
-        """Say that the provider at a place has its turn from now on."""
-        self._shared[0] = place if place < NOBODY else NOBODY
-        self._shared[1] = (self._shared[1] + 1) % 256
-
-    def read(self) -> bytes:
-        """Return the state, which changes with each turn."""
-        return self._shared[:]
-
-    @property
-    def place(self) -> int | None:
-        """The provider whose turn it is; None where it is nobody's."""
-        return None if self._shared[0] == NOBODY else self._shared[0]
-
 
 @dataclass(frozen=True)
 class Ended:
     """How a process ended."""
 
     records: Sequence[Record]
-    code: int
+    code: int | None
     place: int | None
     """Whose turn it was, where it did not end well."""
     reason: str
@@ -109,64 +75,90 @@ def child_arguments(
 
 
 def run_process(words: Sequence[str], timeout_s: float) -> Ended:
-    """Run `python -m bench` with these arguments in a new process until it ends, or nothing moves in it.
+    """Run `python -m bench` with these arguments in a new process until it ends, or a call in it does not.
 
     Args:
         words: as `child_arguments` returns them; the files are added.
-        timeout_s: longest time that one provider may take for a turn, its first call and its check.
+        timeout_s: longest time of one call, or of the import of a user's file.
 
     Raises:
-        KeyboardInterrupt: this process or that one was interrupted.
+        KeyboardInterrupt: this process was interrupted.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        output, turn_file = Path(folder) / "run.jsonl", Path(folder) / "turn"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        output, turn_file, status = folder / "run.jsonl", folder / "turn", folder / "status"
         turns = TurnFile.create(turn_file)
-        command = [sys.executable, "-m", "bench", *words, "--output", str(output), "--turn-file", str(turn_file)]
-        with (Path(folder) / "errors").open("w+b") as errors:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
+        between = [sys.executable, "-I", "-S", expendable.__file__, str(os.getpid()), str(status)]
+        command = [*between, "-m", "bench", *words, "--output", str(output), "--turn-file", str(turn_file)]
+        with (folder / "errors").open("w+b") as errors:
+            # A session of its own: Ctrl-C and a signal to its process group stay where they come from.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+            )
+            patience = Patience(turns, timeout_s)
             try:
-                has_hung = _wait(process, turns, timeout_s)
+                has_hung = _wait(process, patience)
             finally:
                 _end(process)
             errors.seek(0)
             message = last_line(errors.read().decode("utf-8", "replace"))
-        code = process.returncode
-        if code == INTERRUPTED:
-            raise KeyboardInterrupt
-        reason = f"no turn ended for {timeout_s:g} s; --timeout allows more" if has_hung else _how(code, message)
-        return Ended(_records(output), code, turns.place, reason)
+        code = exit_code_of(status)
+        is_done = code in GOOD
+        reason = patience.reason if has_hung else how(code, message if turns.place is None else "")
+        return Ended(_records(output) if is_done else (), code, turns.place, reason)
 
 
-def _wait(process: subprocess.Popen[bytes], turns: TurnFile, timeout_s: float) -> bool:
-    """Wait for a process; return whether it hung, so that it was killed."""
-    state, since = turns.read(), time.monotonic()
+def _wait(process: subprocess.Popen[bytes], patience: Patience) -> bool:
+    """Wait for a process; return whether a call in it took too long."""
     while process.poll() is None:
         time.sleep(POLL_S)
-        if (now := turns.read()) != state:
-            state, since = now, time.monotonic()
-        elif time.monotonic() - since > timeout_s:
-            process.kill()
-            process.wait()
+        if patience.is_over:
             return True
     return False
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let a process that is still there end: one that was interrupted with this one is given a moment."""
-    if process.poll() is not None:
-        return
+    """End what stands between, with it the process behind it, and all that it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def exit_code_of(status: Path) -> int | None:
+    """Return how a process ended, below 0 by a signal; None where what stands between ended first."""
     try:
-        process.wait(KILLED_AFTER_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        return os.waitstatus_to_exitcode(int(status.read_text()))
+    except (OSError, ValueError):
+        return None
 
 
-def _how(code: int, message: str) -> str:
+def how(code: int | None, message: str) -> str:
     """Return how a process ended, in words."""
+    if code is None:
+        return "killed its parent process"
     if code < 0:
-        return f"the process was ended by {signal.Signals(-code).name}"
-    return f"the process ended with exit code {code}" + (f": {message}" if message else "")
+        return signal_in_words(-code)
+    return f"ended the process with exit code {code}" + (f": {message}" if message else "")
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Let nothing that users' functions print get out, and let none of them take the measuring code's clocks."""
+    hold_clocks()
+    kept = [os.dup(fd) for fd in (1, 2)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for fd in (1, 2):
+            os.dup2(nowhere, fd)
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # a user's code may have closed or replaced them
+                stream.flush()
+        for fd, before in zip((1, 2), kept, strict=True):
+            os.dup2(before, fd)
+            os.close(before)
+        os.close(nowhere)
 
 
 def _records(output: Path) -> Sequence[Record]:

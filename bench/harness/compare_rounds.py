@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bench.harness.timing import no_garbage_collection
-from results.comparison import FAMILY_ERROR, FASTER, LEAST_PAIRS, SAME, SLOWER, UNSURE, Comparison, judged
-from results.stats import independent_blocks, median
-from results.verdict import compare_pairs
+from results.comparison import FAMILY_ERROR, FASTER, LEAST_PAIRS, SAME, SLOWER, UNSURE, Comparison
+from results.stats import median
+from results.verdict import judge_rounds
 
 FIRST_LOOK = 20
 """Rounds before the first look: two blocks of ten make an interval of some use."""
@@ -27,18 +27,6 @@ LOOK_EVERY = 2
 MOST_LOOKS = 10
 MOST_ROUNDS = FIRST_LOOK * LOOK_EVERY ** (MOST_LOOKS - 1)
 """10,240: there the interval is a twentieth as wide as at the first look, and more rounds hardly make it narrower."""
-
-LOOKING_FOR_A_VERDICT = 1.45
-"""Factor by which an interval is widened because a comparison ends when its verdict happens to be clear.
-
-Of ten looks at 20, 40, ... 10,240 rounds, all intervals so widened hold the true ratio in 95 % of comparisons, so that
-any of them may end the comparison: 2.71 standard errors instead of 1.96, a factor of 1.39, by simulation of 40,000 sums
-of normal noise. The rest makes up for few rounds: with the true change just at the margin and 2 % noise, 2.4 % of 2,000
-comparisons called it SLOWER, and 3.2 % with 1.39.
-
-Source: one constant for all looks, Pocock, Group sequential methods in the design and analysis of clinical trials,
-Biometrika 64 (1977) 191; as an interval, Jennison and Turnbull, Interim analyses: the repeated confidence interval
-approach, J. Royal Statistical Society B 51 (1989) 305."""
 
 MOST_TIMES_LONGER = 100.0
 """A comparison that needs so many times longer is too near the margin to be told."""
@@ -73,7 +61,7 @@ class Rounds:
     slots: list[list[tuple[float, ...]]]
     clocks_hz: list[list[float | None]]
     """SM clock at the end of each turn; None where it cannot be read."""
-    errors: dict[int, Exception] = field(default_factory=dict)
+    errors: dict[int, BaseException] = field(default_factory=dict)
     """What a contender raised in its turn; it takes no part from there on."""
     seconds: float = 0.0
     looks: int = 0
@@ -131,7 +119,9 @@ def _take_turn(found: Rounds, place: int, contender: Contender, clock_hz: Callab
     """Keep the samples of one turn, or what went wrong in it."""
     try:
         samples_s = tuple(contender.slot())
-    except Exception as error:  # a provider may raise anything; the others go on
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a provider may raise anything, also what is to end the process; the others go on
         found.errors[place] = error
         return
     found.slots[place].append(samples_s)
@@ -148,26 +138,6 @@ def _are_clear(found: Rounds, rule: Rule) -> bool:
         row.verdict == SAME or (row.verdict in (FASTER, SLOWER) and row.p_value <= FAMILY_ERROR / rule.rows)
         for row in compared
     )
-
-
-def judge_rounds(
-    baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float, is_fixed: bool = False
-) -> Comparison:
-    """Return the comparison of two series of rounds; its interval may have been looked at after any doubling of them.
-
-    Args:
-        baseline_s: one time a round.
-        candidate_s: likewise, of the same rounds.
-        margin: change of the time, as a fraction, that does not matter.
-        is_fixed: whether the count of rounds was set beforehand, so that there was one look.
-
-    Raises:
-        ValueError: as `results.verdict.compare_pairs`.
-    """
-    compared = compare_pairs(baseline_s, candidate_s, margin)
-    center, factor = math.log(compared.ratio), 1.0 if is_fixed else LOOKING_FOR_A_VERDICT
-    low, high = (center + factor * (math.log(end) - center) for end in compared.ci95)
-    return judged(center, low, high, independent_blocks(compared.pairs), compared.pairs, margin, "round")
 
 
 def times_longer(compared: Comparison) -> float | None:

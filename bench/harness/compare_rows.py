@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.harness.compare_rounds import judge_rounds, times_longer
+from bench.harness.compare_rounds import times_longer
 from bench.harness.runner import plain
 from results.compare import Compared, Row
+from results.compare_flags import flags_of, with_flags
 from results.compare_load import Measured
 from results.compare_match import Key, Unmatched
 from results.compare_sides import Request
@@ -20,6 +21,7 @@ from results.comparison import FASTER, SLOWER, Comparison, combine, with_holm
 from results.judge import judged
 from results.record import Environment, Record
 from results.stats import geometric_mean_of, median
+from results.verdict import judge_rounds
 
 WRONG = ("invalid", "failed")
 
@@ -46,13 +48,13 @@ def compared(environment: Environment, records: Iterable[Record], baseline: str,
     unmatched: list[Unmatched] = []
     for providers in cases.values():
         base = providers.pop(baseline, [])
-        unmatched += [_unmatched("baseline", record, _why(record)) for record in base if record.status != "ok"]
+        unmatched += _left_out("baseline", base)
         for found in providers.values():
             sides = _common(base, found)
             if sides:
                 rows.append(_row(environment, sides, margin))
             else:
-                unmatched.append(_unmatched("candidate", found[-1], _why_unpaired(base, found)))
+                unmatched += _left_out("candidate", found) or [_unmatched(found[0], _why_unpaired(base))]
     corrected = with_holm([row.compared for row in rows])
     rows = [replace(row, compared=result) for row, result in zip(rows, corrected, strict=True)]
     candidates = list(dict.fromkeys(row.candidate for row in rows))
@@ -93,19 +95,35 @@ def _why(record: Record) -> str:
     return f"{record.status}: {record.reason}"
 
 
-def _why_unpaired(baseline: Sequence[Record], candidate: Sequence[Record]) -> str:
-    """Return why two sides could not be compared: what is wrong with the candidate, else with the baseline."""
-    for record in candidate:
-        if record.status != "ok":
-            return _why(record)
+def _left_out(side: str, records: Sequence[Record]) -> list[Unmatched]:
+    """Return why a provider is not compared in a case, once for each reason; nothing where all went well.
+
+    A wrong or failed result is the reason where there is one; that other processes were right does not mend it.
+    """
+    wrong = [record for record in records if record.status in WRONG]
+    found: dict[str, list[Record]] = {}
+    for record in wrong or [record for record in records if record.status != "ok"]:
+        found.setdefault(_why(record), []).append(record)
+    return [
+        Unmatched(side, measured_of(same[0]), reason + _how_often(len(same), len(records)), is_broken=bool(wrong))
+        for reason, same in found.items()
+    ]
+
+
+def _how_often(count: int, processes: int) -> str:
+    return f" (in {count} of {processes} processes)" if processes > 1 else ""
+
+
+def _why_unpaired(baseline: Sequence[Record]) -> str:
+    """Return why a candidate that went well could not be compared."""
     for record in baseline:
         if record.status != "ok":
             return f"the baseline {record.provider} is {_why(record)}"
     return "it was measured without the baseline"
 
 
-def _unmatched(side: str, record: Record, reason: str) -> Unmatched:
-    return Unmatched(side, measured_of(record), reason, is_broken=record.status in WRONG)
+def _unmatched(record: Record, reason: str) -> Unmatched:
+    return Unmatched("candidate", measured_of(record), reason)
 
 
 def measured_of(record: Record) -> Measured:
@@ -131,6 +149,8 @@ def measured_of(record: Record) -> Measured:
         ci95_s=record.ci95_s,
         sm_clock_hz=record.telemetry.get("sm_clock_hz"),
         samples=b"",
+        source_sha256=record.source_sha256,
+        flags=record.flags,
     )
 
 
@@ -142,13 +162,15 @@ def _row(environment: Environment, sides: Sides, margin: float) -> Row:
     if all(clocks_hz(record) for side in sides for record in side):
         cycles = _combined(sides, margin, in_cycles=True)
     scores = judged(environment, [baseline[0], candidate[0]])
+    flags_baseline, flags_candidate = (flags_of(map(measured_of, side)) for side in sides)
+    result = replace(result, reason=_reason(result, cycles, candidate))
     return Row(
         key=Key.of(measured_of(candidate[0]), with_provider=False),
         baseline=baseline[0].provider,
         candidate=candidate[0].provider,
         provider_baseline=baseline[0].provider,
         provider_candidate=candidate[0].provider,
-        compared=replace(result, reason=_reason(result, cycles, candidate)),
+        compared=with_flags(result, flags_baseline, flags_candidate, is_paired=True),
         factor=1.0,
         baseline_s=_middle_s(baseline),
         candidate_s=_middle_s(candidate),
@@ -158,6 +180,8 @@ def _row(environment: Environment, sides: Sides, margin: float) -> Row:
         bytes_per_s_candidate=scores[1]["bytes_per_s"],
         cycles_ratio=cycles.ratio if cycles else None,
         windows=(len(baseline), len(candidate)),
+        flags_baseline=flags_baseline,
+        flags_candidate=flags_candidate,
     )
 
 

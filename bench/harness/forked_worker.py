@@ -152,7 +152,7 @@ class Worker:
         try:
             status = self._workers.exit_status(self.pid)
             if os.WIFSIGNALED(status):
-                return _signal_in_words(os.WTERMSIG(status))
+                return signal_in_words(os.WTERMSIG(status))
             code = os.WEXITSTATUS(status)
             return f"ended its process with exit code {code} before there was a result, as os._exit does"
         except (OSError, EOFError):
@@ -199,7 +199,7 @@ class Worker:
         return message
 
 
-def _signal_in_words(number: int) -> str:
+def signal_in_words(number: int) -> str:
     """Return how a process ended that a signal killed."""
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     if number == signal.SIGKILL:

@@ -392,7 +392,7 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Return the class and the first line of an error, short enough for a table."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text}"[:200]

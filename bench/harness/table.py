@@ -69,7 +69,7 @@ def console_of(stream: TextIO) -> Console:
     """Return a console for `stream`; one that is no terminal gets whole lines, whatever their length."""
     from rich.console import Console
 
-    return Console(file=stream) if stream.isatty() else Console(file=stream, width=WIDE)
+    return Console(file=stream, width=None if stream.isatty() else WIDE, emoji=False)
 
 
 class Progress:
@@ -92,7 +92,11 @@ class Progress:
             columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
             # A thread that redraws the bar would run in the middle of a sample: it is drawn between rows only.
             self._bar = Bar(
-                *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True, auto_refresh=False
+                *columns,
+                TimeElapsedColumn(),
+                console=Console(stderr=True, emoji=False),
+                transient=True,
+                auto_refresh=False,
             )
             self._bar.start()
             self._task = self._bar.add_task("starting", total=None)

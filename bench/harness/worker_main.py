@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import importlib
 import json
@@ -20,6 +19,7 @@ from typing import Any
 
 from bench.harness.cost import CostEstimator
 from bench.harness.device import Device
+from bench.harness.expendable import die_with
 from bench.harness.forked_worker import LENGTH
 from bench.harness.guards import ForeignWatch, Watch
 from bench.harness.meter import Measurement, Meter
@@ -34,9 +34,6 @@ from bench.harness.user_kernel import find, left_by
 from bench.harness.worker import FORK, PROCESS, WAIT, Job
 from results.record import Record
 from results.runfile import encode_line
-
-PR_SET_PDEATHSIG = 1
-"""`prctl` option: the signal that a process gets when its parent ends. Source: prctl(2)."""
 
 FIRST_TO_DIE = "1000"
 """The highest score by which the kernel chooses whom to kill for want of memory. Source: proc_pid_oom_score_adj(5)."""
@@ -76,14 +73,6 @@ def preload() -> None:
     for name in ("cost", "session", "samplers", "settle", "telemetry", "nvml", "verify", "inputs"):
         importlib.import_module(f"bench.harness.{name}")
     importlib.import_module("results.stats")
-
-
-def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends; where it has ended already, end now."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def forked(control: socket.socket, channel_fd: int, output_fd: int, turns_fd: int) -> int:

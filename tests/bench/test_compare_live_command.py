@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench import __main__ as command
-from bench.harness import compare_case, runner
+from bench.harness import compare_case, compare_meter, runner
 from bench.harness.providers import Provider, ProviderUnavailableError
 from bench.harness.settle import SettleLimits
 from results.store import load_run
@@ -62,7 +62,7 @@ def unavailable(x, out):
 def quick(runs, monkeypatch):
     commands.keep_ceilings(runs)
     monkeypatch.setattr(compare_case, "CPU_LIMITS", commands.QUICK)
-    monkeypatch.setattr(compare_case, "CPU_SETTLE", SettleLimits(0.0, 0.01))
+    monkeypatch.setattr(compare_meter, "CPU_SETTLE", SettleLimits(0.0, 0.01))
 
 
 @pytest.fixture
@@ -139,14 +139,14 @@ def test_one_provider_twice_is_compared_with_itself(capsys, provide):
 
 def test_unsure_fails_where_that_is_asked_for(capsys, provide, monkeypatch):
     """The second provider is made ten times slower in one round and ten times faster in the next."""
-    run_rounds = compare_case.run_rounds
+    run_rounds = compare_meter.run_rounds
 
     def jittering(*arguments, **options):
         found = run_rounds(*arguments, **options)
         found.slots[1] = [(slot[0] * 10 ** (1 - 2 * (place % 2)),) for place, slot in enumerate(found.slots[0])]
         return found
 
-    monkeypatch.setattr(compare_case, "run_rounds", jittering)
+    monkeypatch.setattr(compare_meter, "run_rounds", jittering)
     provide(torch=same)
     words = (*CASE, *ROUNDS, "--provider", "torch,torch", "-q", "--no-save")
     assert compare(*words) == 0

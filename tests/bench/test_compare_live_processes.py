@@ -2,18 +2,19 @@
 
 import argparse
 import json
-import signal
 import sys
 from dataclasses import replace
 
 import commands
 import pytest
+from process_checks import is_running, soon
 
 from bench.__main__ import main
 from bench.harness import compare_processes
 from bench.harness.arguments import UsageError
-from bench.harness.compare_processes import Ended, TurnFile, child_arguments, last_line, records_of_case
+from bench.harness.compare_processes import Ended, child_arguments, last_line, records_of_case
 from bench.harness.op import Case
+from bench.harness.turn_file import TurnFile
 from results.record import Record
 from results.store import load_run
 
@@ -106,7 +107,7 @@ def test_a_turn_is_seen_by_another_process(tmp_path):
     assert turns.place is None
     before = turns.read()
     text = "from pathlib import Path\n"
-    text += f"from bench.harness.compare_processes import TurnFile\nTurnFile(Path({str(path)!r})).announce(3)"
+    text += f"from bench.harness.turn_file import TurnFile\nTurnFile.open(Path({str(path)!r})).announce(3)"
     commands.subprocess.run([sys.executable, "-c", text], cwd=commands.ROOT, check=True)
     assert turns.place == 3
     assert turns.read() != before
@@ -132,6 +133,11 @@ import torch
 calls = {}
 
 
+def count(name):
+    calls[name] = calls.get(name, 0) + 1
+    return calls[name]
+
+
 def v1(x, out):
     torch.clamp_min(x, 0, out=out)
 
@@ -142,9 +148,15 @@ def v2(x, out):
 
 
 def crash_in_its_turn(x, out):
-    calls[0] = calls.get(0, 0) + 1
-    if calls[0] > 100:
+    if count("crash") > 100:
         os.kill(os.getpid(), 11)
+    v1(x, out)
+
+
+def kill_its_parent(x, out):
+    if count("parent") > 100:
+        os.kill(os.getppid(), 9)
+        time.sleep(1000)
     v1(x, out)
 
 
@@ -152,14 +164,51 @@ def leave(x, out):
     sys.exit(3)
 
 
+def leave_in_its_turn(x, out):
+    if count("leave") > 100:
+        sys.exit("enough")
+    v1(x, out)
+
+
+def interrupt(x, out):
+    raise KeyboardInterrupt
+
+
 def loop(x, out):
     while True:
         time.sleep(0.01)
 
 
-def loud(x, out):
-    print("loud")
+def slow(x, out):
+    time.sleep(0.15)
     v1(x, out)
+
+
+def loud(x, out):
+    print("loud", file=sys.stderr)
+    v1(x, out)
+
+
+def change_an_input_late(x, out):
+    v1(x, out)
+    if count("change") > 100:
+        x[len(x) // 2] += 1
+
+
+def write_beyond_late(x, out):
+    v1(x, out)
+    if count("beyond") > 100:
+        torch.as_strided(out, (1,), (1,), out.storage_offset() - 1).zero_()
+
+
+def change_an_input_once(x, out):
+    v1(x, out)
+    if count("once") == 100:
+        x[len(x) // 2] += 1
+
+
+def return_nothing(x):
+    torch.relu(x)
 """
 
 
@@ -185,17 +234,99 @@ def test_two_functions_of_one_file_are_versions_to_compare(mine, runs):
     assert len({one.source_sha256 for one in records} - {None}) == 1
 
 
-@pytest.mark.slow
-def test_what_a_function_breaks_is_its_own_row(mine):
-    names = ["crash_in_its_turn", "leave", "loop", "loud"]
+def outcomes(mine, *names, timeout="20"):
+    """Compare functions with `torch`, which must stay as it is; return which were compared, and why the others not."""
     providers = ",".join(["torch", *(f"{mine}:{name}" for name in names)])
-    code, out, err = compare("--provider", providers, "--timeout", "20", "--margin", "90%")
+    code, out, err = compare("--provider", providers, "--timeout", timeout, "--margin", "90%")
     assert code == 1, err
     found = json.loads(out)
-    assert [row["candidate"] for row in found["rows"]] == [f"{mine}:loud"]
-    reasons = {one["provider"].split(":")[1]: one["reason"] for one in found["unmatched"]}
+    assert found["summary"]["broken"] == len(found["unmatched"])
+    compared = [row["candidate"].split(":")[1] for row in found["rows"]]
+    return compared, {one["provider"].split(":")[1]: one["reason"] for one in found["unmatched"]}
+
+
+@pytest.mark.slow
+def test_what_a_function_breaks_is_its_own_row(mine):
+    broken = ("crash_in_its_turn", "kill_its_parent", "loop", "interrupt")
+    compared, reasons = outcomes(mine, *broken, "loud", timeout="4")
+    assert compared == ["loud"]
     assert reasons == {
-        "crash_in_its_turn": f"failed: the process was ended by {signal.SIGSEGV.name}",
-        "leave": "failed: the process ended with exit code 3",
-        "loop": "failed: no turn ended for 20 s; --timeout allows more",
+        "crash_in_its_turn": "failed: crashed: SIGSEGV (segmentation fault)",
+        "kill_its_parent": "failed: killed its parent process",
+        "loop": "failed: a call did not end within 4 s; --timeout allows more",
+        "interrupt": "failed: ended the process with exit code 130",
     }
+
+
+def test_what_does_not_end_the_process_is_found_in_one_go(mine):
+    (mine.parent / "stops.py").write_text("import sys\nsys.exit(3)\ndef f(x): pass\n")
+    (mine.parent / "broken.py").write_text("def f(x:\n")
+    compared, reasons = outcomes(
+        mine, "loud", "leave", "leave_in_its_turn", "return_nothing", f"v1,{mine.parent}/stops.py:f", "nosuch", "v2"
+    )
+    assert compared == ["loud", "v1", "v2"]
+    lines = {name: MINE[: MINE.index(text)].count("\n") + 1 for name, text in LEAVING.items()}
+    assert reasons == {
+        "leave": f"failed: called sys.exit(3) (line {lines['leave']})",
+        "leave_in_its_turn": f"failed: called sys.exit('enough') (line {lines['leave_in_its_turn']})",
+        "return_nothing": "invalid: wrong result: it returned None; a torch.Tensor of 4096 torch.float32 is expected, "
+        "or a parameter named out to write it into",
+        "f": "failed: called sys.exit(3) (line 2)",
+        "nosuch": f"failed: {mine} has no 'nosuch'; it has: count, v1, v2, crash_in_its_turn, kill_its_parent, leave, "
+        "leave_in_its_turn, interrupt, loop, slow, loud, change_an_input_late, ...",
+    }
+
+
+LEAVING = {"leave": "sys.exit(3)", "leave_in_its_turn": 'sys.exit("enough")'}
+
+
+def test_a_slow_function_is_compared_though_all_its_calls_take_longer_than_one_may(mine):
+    providers = f"{mine}:slow,torch"
+    code, out, err = compare("--provider", providers, "--timeout", "2")
+    assert code == 0, err
+    assert [row["verdict"] for row in json.loads(out)["rows"]] == ["FASTER"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("change_an_input_late", "changes its inputs"),
+        ("write_beyond_late", "writes outside of its output: the bytes before it"),
+    ],
+)
+def test_who_damages_the_memory_of_all_is_found_and_the_others_are_compared(mine, name, reason):
+    compared, reasons = outcomes(mine, "v1", name, "v2")
+    assert compared == ["v1", "v2"]
+    assert list(reasons) == [name]
+    assert reasons[name].startswith(f"invalid: after timing: {reason}")
+
+
+def test_the_only_function_is_to_blame_at_once_and_where_nobody_is_found_all_are(mine):
+    compared, reasons = outcomes(mine, "change_an_input_once")
+    assert (compared, list(reasons)) == ([], ["change_an_input_once"])
+    compared, reasons = outcomes(mine, "v1", "change_an_input_once")
+    assert compared == []
+    assert set(reasons) == {"v1", "change_an_input_once"}
+    assert all("it was one of" in reason for reason in reasons.values())
+
+
+def test_where_no_provider_is_there_at_all_it_takes_one_line(mine, capsys):
+    words = ["compare", "--op", "relu", "--device", "cpu", "--provider", f"{mine}:nosuch,/nosuch.py:f"]
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert f"{mine} has no 'nosuch'" in err
+    assert err.count("\n") == 1
+
+
+def test_a_killed_command_leaves_no_process_behind(mine, tmp_path):
+    says_where = f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+    mine.write_text(f"{MINE}\ndef here(x, out):\n{says_where}    loop(x, out)\n")
+    process = commands.start(
+        "bench", "compare", "--op", "relu", "--dtype", "fp32", "--shape", "4096", "--device", "cpu", "--provider",
+        f"torch,{mine}:here",
+    )  # fmt: skip
+    pid = tmp_path / "pid"
+    assert soon(lambda: pid.exists() and pid.read_text())
+    process.kill()
+    commands.finish(process)
+    assert soon(lambda: not is_running(int(pid.read_text())))

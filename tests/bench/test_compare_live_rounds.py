@@ -8,15 +8,13 @@ from simulated_device import SimulatedDevice
 
 from bench.harness.compare_rounds import (
     FIRST_LOOK,
-    LOOKING_FOR_A_VERDICT,
     MOST_ROUNDS,
     Rule,
-    judge_rounds,
     run_rounds,
     times_longer,
 )
 from results.comparison import FASTER, SAME, SLOWER, UNSURE
-from results.verdict import compare_pairs
+from results.verdict import LOOKING_FOR_A_VERDICT, compare_pairs, judge_rounds
 from tests.perf import simulated_verdicts
 
 TRIALS = 200

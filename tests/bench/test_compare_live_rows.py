@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from bench.harness.compare_case import samples_per_turn
+from bench.harness.compare_meter import samples_per_turn
 from bench.harness.compare_rows import compared, round_times
+from results.compare_table import as_markdown, exit_code, json_rows, summary
 from results.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.record import Environment, Record
 from results.stats import median
@@ -17,7 +18,7 @@ ROUNDS = 80
 CLOCK_HZ = 1.5e9
 
 
-def record(provider, times_s, size=1, clocks_hz=None, process=None, case="16", status="ok", reason=None):
+def record(provider, times_s, size=1, clocks_hz=None, process=None, case="16", status="ok", reason=None, flags=()):
     extra = {"interleaved": {"samples_per_round": size, "is_fixed": True, "seconds": 1.0, "sm_clock_hz": clocks_hz}}
     return Record(
         op="relu",
@@ -31,6 +32,7 @@ def record(provider, times_s, size=1, clocks_hz=None, process=None, case="16", s
         median_s=median(times_s) if times_s else None,
         fill="uniform",
         cache="cold",
+        flags=flags,
         extra=extra | ({} if process is None else {"process": process}),
     )
 
@@ -112,7 +114,38 @@ def test_one_failed_process_is_enough_not_to_compare():
     bad = record("a", (), process=1, status="failed", reason="crashed")
     found = compared(ENVIRONMENT, [*records, record("a", times(), process=0), bad], "torch", 0.01)
     assert found.rows == ()
-    assert [(one.reason, one.is_broken) for one in found.unmatched] == [("failed: crashed", True)]
+    assert [(one.reason, one.is_broken) for one in found.unmatched] == [("failed: crashed (in 1 of 2 processes)", True)]
+
+
+def test_every_wrong_or_failed_provider_counts_once_whichever_process_it_failed_in():
+    records = [record("torch", times(), process=process) for process in range(3)]
+    for provider, bad in (("a", 0), ("b", 1), ("c", 2)):
+        for process in range(3):
+            is_bad = process == bad
+            row = ((), "invalid", "wrong") if is_bad else (times(), "ok", None)
+            records.append(record(provider, row[0], process=process, status=row[1], reason=row[2]))
+    found = compared(ENVIRONMENT, records, "torch", 0.01)
+    assert found.rows == ()
+    assert [one.is_broken for one in found.unmatched] == [True] * 3
+    assert exit_code(found, "slower") == 1
+    assert summary(found, "slower")["broken"] == 3
+
+
+def test_a_baseline_that_is_wrong_in_every_process_is_listed_once():
+    records = [record("torch", (), process=process, status="invalid", reason="wrong") for process in range(3)]
+    found = compared(ENVIRONMENT, records, "torch", 0.01)
+    assert [one.reason for one in found.unmatched] == ["invalid: wrong (in 3 of 3 processes)"]
+
+
+def test_flags_of_both_sides_stand_beside_the_verdict():
+    sides = [record("torch", times(), flags=("preempted",)), record("a", times(0.05), flags=("drifting", "preempted"))]
+    (row,) = rows_of(*sides)
+    assert row.compared.verdict == SLOWER  # they took turns, so that whatever it was met both
+    assert (row.flags_baseline, row.flags_candidate) == (("preempted",), ("drifting", "preempted"))
+    assert "the baseline is flagged preempted; the candidate is flagged drifting, preempted" in row.reason
+    found = compared(ENVIRONMENT, sides, "torch", 0.01)
+    assert json_rows(found)[0]["flags_candidate"] == ["drifting", "preempted"]
+    assert "preempted -> drifting, preempted" in as_markdown(found)
 
 
 def test_a_change_that_one_of_many_rows_may_show_by_chance_is_not_confirmed():

@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import commands
 import pytest
 import user_kernels
+from process_checks import is_running, soon
 from user_kernels import measure
 
 from bench.harness.linux import available_memory_bytes
@@ -34,22 +34,6 @@ def crashes(tmp_path_factory):
     file = tmp_path_factory.mktemp("kernels") / "crashes.py"
     file.write_text(user_kernels.CRASHES)
     return file
-
-
-def is_running(pid):
-    """Return whether a process is there and is more than the memory of one that has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def soon(condition, seconds=20):
-    """Return whether a condition comes to hold."""
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()
 
 
 def line_of(text):

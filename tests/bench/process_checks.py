@@ -1,0 +1,20 @@
+"""What tests ask about processes that they have started."""
+
+import time
+from pathlib import Path
+
+
+def is_running(pid):
+    """Return whether a process is there and is more than the memory of one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def soon(condition, seconds=20):
+    """Return whether a condition comes to hold."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
