@@ -162,7 +162,7 @@ def _row(environment: Environment, sides: Sides, margin: float) -> Row:
     if all(clocks_hz(record) for side in sides for record in side):
         cycles = _combined(sides, margin, in_cycles=True)
     scores = judged(environment, [baseline[0], candidate[0]])
-    flags_baseline, flags_candidate = (flags_of(map(measured_of, side)) for side in sides)
+    flags_baseline, flags_candidate = (flags_of([measured_of(record) for record in side]) for side in sides)
     result = replace(result, reason=_reason(result, cycles, candidate))
     return Row(
         key=Key.of(measured_of(candidate[0]), with_provider=False),
