@@ -8,6 +8,7 @@ verdict.
 """
 
 import argparse
+import time
 from collections import Counter
 
 import torch
@@ -29,6 +30,8 @@ from roofline.ceilings import Ceilings
 
 SIZE = 512
 MORE_WORK = 0.05
+PREPARING_S = 3.0
+"""Of each run: making and checking the copies, settling, and the warm time beside the cold one."""
 
 
 class WithMoreWork:
@@ -76,6 +79,9 @@ def main():
     device = detect(None)
     use_threads(device)
     print(f"{device.name}, matmul {SIZE}x{SIZE}x{SIZE} bf16, {args.runs} runs each of at most {args.budget:g} s")
+    most_s = 2 * args.runs * (args.budget + PREPARING_S)
+    print(f"at most about {most_s / 60:.1f} minutes on a quiet machine", flush=True)
+    began = time.perf_counter()
     for candidate, title in (("twin", "against itself"), ("more-work", f"with {MORE_WORK:.0%} more work")):
         found = [compared(device, candidate, seed, args.budget) for seed in range(args.runs)]
         verdicts = Counter(comparison.verdict for comparison, _ in found)
@@ -87,6 +93,7 @@ def main():
             print(f"  false verdicts: {verdicts[FASTER] + verdicts[SLOWER]} of {args.runs}")
         else:
             print(f"  found: {verdicts[SLOWER]} of {args.runs}")
+    print(f"{(time.perf_counter() - began) / 60:.1f} minutes")
 
 
 if __name__ == "__main__":
