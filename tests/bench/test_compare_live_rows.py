@@ -145,7 +145,7 @@ def test_flags_of_both_sides_stand_beside_the_verdict():
     assert "the baseline is flagged preempted; the candidate is flagged drifting, preempted" in row.reason
     found = compared(ENVIRONMENT, sides, "torch", 0.01)
     assert json_rows(found)[0]["flags_candidate"] == ["drifting", "preempted"]
-    assert "| flags" in as_markdown(found)
+    assert "the candidate is flagged drifting, preempted" in as_markdown(found)
 
 
 def test_a_change_that_one_of_many_rows_may_show_by_chance_is_not_confirmed():
