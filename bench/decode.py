@@ -337,7 +337,7 @@ OPS = (
         axes=("b", "s"),
         extents=batch_by_length,
         default_shapes={
-            "cpu": ("1x1024", "1x8192", "32x1024"),
+            "cpu": ("1x8192", "32x1024"),
             "cuda": ("1x8192", "1x131072", "64x1024", "64x8192"),
         },
         make_inputs=attention_inputs,
@@ -357,7 +357,7 @@ OPS = (
         axes=("b", "s"),
         extents=batch_by_length,
         default_shapes={
-            "cpu": (*(f"{2**n}x128" for n in range(9)), "1x1024", "1x8192"),
+            "cpu": ("1x128", *(f"{2**n}x128" for n in range(2, 9)), "1x8192"),
             "cuda": (*(f"{2**n}x128" for n in range(11)), "1x8192", "1x131072"),
         },
         make_inputs=block_inputs,
