@@ -128,7 +128,7 @@ def step_memory(plan: StepPlan) -> StepMemory:
         optimizer_state=state.get("optimizer_states", 0) + counters,
         inputs=2 * ID_BYTES * plan.sequence * plan.batch + _rotations(plan),
         moment=max(moments, key=lambda moment: moment.total),
-        kept_by_layers=_in_layers(plan).activations,
+        kept_by_layers=_most_kept_by_layers(plan),
     )
 
 
@@ -165,9 +165,7 @@ def _at_loss(plan: StepPlan, cast_copies: int) -> Moment:
     Nothing is released yet. With checkpointing the layers keep only what their groups begin with.
     """
     group = checkpoint_group(plan.checkpoint, plan.config.layers)
-    kept = model_activations(
-        plan.config, plan.sequence, plan.batch // plan.micro_batches, _kernels(plan), plan.checkpoint
-    )
+    kept = _kept_by_layers(plan)
     gradients = 2 * FP32_BYTES * plan.tokens * plan.config.vocabulary
     head_cast = plan.recipe.cast_bytes * plan.config.vocabulary * plan.config.width
     return Moment(
@@ -187,13 +185,11 @@ def _in_forward(plan: StepPlan, cast_copies: int) -> Moment:
     """
     at_loss = _at_loss(plan, cast_copies)
     scalars = SCALAR_BYTES * (2 if plan.micro_batches == 1 else 3)
-    log_probabilities = FP32_BYTES * plan.tokens * plan.config.vocabulary
-    return replace(
-        at_loss,
-        name="forward",
-        logits_loss=at_loss.logits_loss - log_probabilities,
-        temporary=cast_copies - at_loss.cast_copies + 2 * log_probabilities + scalars,
-    )
+    logits = FP32_BYTES * plan.tokens * plan.config.vocabulary
+    # Biases are cast for the forward pass, too, but no product needs them in the backward pass.
+    biases = sum(w.elements for w in weights(plan.config) if w.name.endswith(" bias") and w.component != "norms")
+    cached = cast_copies - at_loss.cast_copies + plan.recipe.cast_bytes * biases
+    return replace(at_loss, name="forward", temporary=cached + logits + scalars)
 
 
 def _in_layers(plan: StepPlan) -> Moment:
@@ -203,23 +199,41 @@ def _in_layers(plan: StepPlan) -> Moment:
     width (gated: two), and that of the largest product's weights; with a tied embedding also the head's part of its
     gradient, until the backward pass reaches the embedding.
     """
-    config, kernels, width = plan.config, _kernels(plan), plan.recipe.activation_bytes
+    config, recipe, kernels = plan.config, plan.recipe, _kernels(plan)
     group = checkpoint_group(plan.checkpoint, config.layers)
-    kept = _kept_by_layers(plan)
-    stream = kernels.residual_bytes or kernels.element_bytes
-    shared = stream * plan.tokens * config.width if group and kernels.saves_input(config.norm) else 0
     inside = [w for w in weights(config) if w.is_gemm and w.component != "lm_head"]
-    per_layer = sum(w.elements for w in inside) // config.layers
-    wide = width * plan.tokens * config.mlp_width
-    product = wide + plan.recipe.gradient_bytes * max(prod(w.shape) for w in inside)
-    tied = plan.recipe.gradient_bytes * config.vocabulary * config.width if config.is_tied else 0
-    streams = stream * plan.tokens * config.width * (2 if group else 1)
-    return Moment(
+    largest, per_layer = max(prod(w.shape) for w in inside), sum(w.elements for w in inside) // config.layers
+    stream = (kernels.residual_bytes or kernels.element_bytes) * plan.tokens * config.width
+    tied = recipe.gradient_bytes * config.vocabulary * config.width if config.is_tied else 0
+    wide = recipe.activation_bytes * plan.tokens * config.mlp_width
+    entering = Moment(
         "layers",
-        temporary=streams + max(product, 2 * wide if config.is_gated else 0) + tied + 2 * SCALAR_BYTES,
-        activations=sum(kept.values()) - shared,
-        cast_copies=plan.recipe.cast_bytes * per_layer * (group or config.layers),
+        temporary=stream * (2 if group else 1) + wide + recipe.gradient_bytes * largest + tied + 2 * SCALAR_BYTES,
+        activations=_most_kept_by_layers(plan),
+        cast_copies=recipe.cast_bytes * per_layer * (group or config.layers),
     )
+    if not config.is_gated:
+        return entering
+    # The last product is done: its input and its weights' copy are released, gradients of gate and up take the place.
+    gated = replace(
+        entering,
+        temporary=entering.temporary - recipe.gradient_bytes * largest + 2 * wide,
+        activations=entering.activations - wide,
+        cast_copies=entering.cast_copies - recipe.cast_bytes * config.width * config.mlp_width,
+    )
+    return max(entering, gated, key=lambda moment: moment.total)
+
+
+def _most_kept_by_layers(plan: StepPlan) -> int:
+    """Return the most that the layers keep at any moment: with checkpointing, when the last group was recomputed.
+
+    The input of that group is kept already; where its first norm keeps its input itself, that is the same tensor.
+    """
+    config, kernels = plan.config, _kernels(plan)
+    kept = sum(_kept_by_layers(plan).values())
+    if not checkpoint_group(plan.checkpoint, config.layers) or not kernels.saves_input(config.norm):
+        return kept
+    return kept - (kernels.residual_bytes or kernels.element_bytes) * plan.tokens * config.width
 
 
 def _in_optimizer(plan: StepPlan) -> Moment:
