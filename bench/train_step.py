@@ -50,9 +50,11 @@ columns:
   forward, backward, optimizer   median seconds of each phase, all micro-batches of a step together
   tokens/s     tokens of a step over its median
   MFU, HFU     share of the dense peak of the compute dtype: by what the model needs, by what is executed
-  peak         bytes of all tensors at the moment when most is held (GPU: torch's allocator), 10^6 bytes a MB
-  estimate     the same, predicted; in brackets by how much it is above what was measured
-  FLOPs        10^9 matrix-product FLOPs of a step, recomputation included, as counted by torch and as predicted"""
+  kept by layers   the most that autograd keeps of the layers at any moment, 10^6 bytes; what checkpointing makes less
+  peak         bytes of all tensors at the moment when most is held, and what they are
+  =, +1%       as predicted to the byte; predicted 1 % above what was counted
+  10^9 FLOPs   model: needed; executed: with recomputation; counted by torch's counter and predicted for it, which
+               takes all pairs of tokens, also those that a causal mask leaves out"""
 
 STEPS_PER_CASE = 14
 """Steps that a case takes at least: verification, counting, settling, samples."""
@@ -175,13 +177,17 @@ def timed_record(step: Step, blank: Record, bench: Bench) -> Record:
 
 
 def expected_too_long(blank: Record, bench: Bench) -> str | None:
-    """Return why a case does not fit the time there is, with a guess of its time, or None."""
+    """Return why a case does not fit the time there is, with a guess of its time, or None.
+
+    The guess takes the faster of the roof and of a product timed now: a roof measured at a busy moment is too low.
+    """
+    from bench.harness.training import product_flops_per_s
+
     peak = bench.ceilings.peak(blank.dtype)
+    fastest = max(peak.value if peak else 0.0, product_flops_per_s(blank.dtype, bench.device))
     left_s = bench.left_s()
     allowance_s = CASE_ALLOWANCE_S if left_s is None else left_s
-    if peak is None:
-        return None
-    step_s = blank.extra["hardware_flops"] / (LIKELY_SHARE * peak.value)
+    step_s = blank.extra["hardware_flops"] / (LIKELY_SHARE * fastest)
     case_s = STEPS_PER_CASE * step_s
     if case_s <= allowance_s:
         return None

@@ -13,7 +13,11 @@ from torch import Tensor
 
 from bench.harness.device import Device
 from bench.harness.transformer import Transformer
+from roofline.accounting.flops import linear_flops
 from roofline.accounting.step_memory import StepPlan
+
+PILOT = 512
+"""Extent of a product that takes a few milliseconds on two cores."""
 
 PHASES = ("forward", "backward", "optimizer")
 
@@ -142,3 +146,16 @@ class Step:
             "optimizer_state": [value for value in states if isinstance(value, Tensor)],
             "inputs": [self.ids, self.targets, *([] if rotation is None else [rotation])],
         }
+
+
+def product_flops_per_s(dtype: str, device: Device) -> float:
+    """Return the FLOP/s of a matrix product of `PILOT` in each direction as it runs now, the fastest of a few."""
+    a = torch.ones(PILOT, PILOT, dtype=torch.bfloat16 if dtype == "bf16" else torch.float32, device=device.torch_name)
+    seconds = []
+    for _ in range(5):
+        device.synchronize()
+        start = time.perf_counter()
+        a @ a
+        device.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return linear_flops(PILOT, PILOT, PILOT, has_input_gradient=False, has_weight_gradient=False) / min(seconds)
