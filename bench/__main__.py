@@ -97,6 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     compare.add_parser(commands, options_of(found))
     calibrate_command.add_parser(commands)
     doctor.add_parser(commands)
+    for subcommand in commands.choices.values():
+        subcommand.set_defaults(prog=subcommand.prog)
     return guarded(parser, lambda args: int(args.run(args, found, argv)), argv)
 
 

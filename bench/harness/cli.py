@@ -53,6 +53,7 @@ def guarded(
         leave_when_interrupted()
     prepare_streams()
     args = parser.parse_args(argv)
+    prog = getattr(args, "prog", parser.prog)
     from bench.harness.device import NoDeviceError
     from results.store import StoreError
     from roofline.plot import PlotError
@@ -60,11 +61,11 @@ def guarded(
     try:
         return body(args)
     except (UsageError, OutputError, StoreError, PlotError) as error:
-        return _fail(parser.prog, str(error), USAGE)
+        return _fail(prog, str(error), USAGE)
     except NoDeviceError as error:
-        return _fail(parser.prog, str(error), NO_DEVICE)
+        return _fail(prog, str(error), NO_DEVICE)
     except KeyboardInterrupt:
-        return _fail(parser.prog, "interrupted", INTERRUPTED)
+        return _fail(prog, "interrupted", INTERRUPTED)
     finally:
         if argv is None:
             exit_undisturbed()

@@ -128,6 +128,13 @@ def _fixed_versions(family: str, arch: int) -> list[str]:
     return fitting[::-1]
 
 
+def unavailable(name: str, device: Device) -> str | None:
+    """Return why a provider can run nothing on a device, whatever the op, or None: our kernels need a GPU."""
+    if device.is_gpu or name in ("torch", "torch-compile") or is_user_kernel(name):
+        return None
+    return f"{name} needs a GPU; this is a CPU"
+
+
 def check_names(names: list[str], family: str) -> None:
     """Refuse a name that no provider of the family has, and a user's function that is not there.
 
@@ -161,8 +168,8 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
         return Provider(name, op.eager, takes_out=True)
     if name == "torch-compile":
         return _compiled(op)
-    if not device.is_gpu:
-        raise ProviderUnavailableError(f"{name} needs a GPU; this is a CPU")
+    if reason := unavailable(name, device):
+        raise ProviderUnavailableError(reason)
     return _triton(name, op, kernel_versions(family)[name], architecture(device))
 
 

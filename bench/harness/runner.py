@@ -18,7 +18,7 @@ from bench.harness.evidence import Context, Flag, flags_of
 from bench.harness.guards import ForeignWatch, Watch
 from bench.harness.meter import Measurement, Meter
 from bench.harness.op import Case, Op, UnsupportedCaseError
-from bench.harness.providers import Provider, ProviderUnavailableError, load, numerics
+from bench.harness.providers import Provider, ProviderUnavailableError, load, numerics, unavailable
 from bench.harness.roofs import roofs_of
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits
 from bench.harness.user_kernel import find, is_user_kernel, line_in
@@ -83,7 +83,8 @@ def plan(
         reason = refusal(op, case, device)
         for provider in providers:
             blank = blank_record(op, case, provider, settings)
-            refused = replace(blank, status="skipped", reason=reason) if reason else None
+            why = reason or unavailable(provider, device)
+            refused = replace(blank, status="skipped", reason=why) if why else None
             rows.append(Row(op, case, provider, refused, older.get(provider, ())))
     return rows
 

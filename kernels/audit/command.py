@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """
     if launch.INTERPRETED:
         raise AuditError("TRITON_INTERPRET is set, and the interpreter compiles nothing; unset it for an audit")
-    own = [name for name in args.names if ".py" in name]
+    own = [name for name in args.names if ".py" in name or ":" in name]  # no shipped name has a colon
     if own and (len(args.names) > 1 or args.check or args.record or args.dtype or args.version or args.quick):
         raise AuditError(
             f"{own[0]} is audited alone, without other names, --dtype, --version, --quick, --check and --record"

@@ -121,6 +121,17 @@ def test_triton_on_a_cpu_is_skipped_with_the_reason(capsys, runs):
     ]
 
 
+@pytest.mark.parametrize("family", ["matmul", "softmax", "elementwise"])
+def test_triton_alone_on_a_cpu_is_refused_in_one_line_before_anything_is_measured(capsys, runs, family):
+    (version, *_) = providers.kernel_versions(family)
+    assert commands.here(family, "--provider", version, "--dtype", "fp32") == 2
+    output = capsys.readouterr()
+    [line] = output.err.splitlines()
+    assert line.startswith(f"python -m bench.{family}: error: ")
+    assert f"{version} needs a GPU; this is a CPU" in line
+    assert (output.out, commands.run_files(runs)) == ("", [])
+
+
 def test_torch_compile_without_a_compiler_is_skipped_with_the_remedy(capsys, runs, monkeypatch):
     monkeypatch.setattr(providers.shutil, "which", lambda name: None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)

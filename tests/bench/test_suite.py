@@ -59,6 +59,9 @@ def test_mistakes_take_one_line(capsys):
     assert command.main(["suite", "--dtype", "bf15"]) == 2
     assert command.main(["suite", "--provider", "magic"]) == 2
     assert command.main(["suite", "--device", "cuda"]) == 3
+    with pytest.raises(SystemExit) as leaving:
+        command.main(["suite", "extra"])
+    assert leaving.value.code == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3
-    assert all(line.startswith("python -m bench: error: ") for line in lines)
+    assert len(lines) == 4
+    assert all(line.startswith("python -m bench suite: error: ") for line in lines)

@@ -133,6 +133,8 @@ def test_other_architectures_for_a_kernel_of_ones_own(capsys):
 
 MISTAKES = {
     "no file": (["nowhere.py:kernel"], "nowhere.py: no such file"),
+    "no Python file": ([f"{ROOT / 'LICENSE'}:kernel"], "LICENSE:1: syntax error: "),
+    "a folder": ([f"{ROOT}:kernel"], "cannot be read: Is a directory"),
     "no kernel": ([f"{SAMPLES}:nothing", *KNOWN], "no kernel 'nothing'; it has masked_copy, "),
     "no kernel named": ([str(SAMPLES), *KNOWN], "name the kernel, "),
     "no jit function": (
