@@ -48,7 +48,7 @@ def library_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def plain_scores(q: Tensor, keys: Tensor) -> Tensor:
-    """Return q K^T / sqrt(d) with q (b, a, d) and K (b, k, s, d), as (b, k, a / k, s): a / k query heads to a key head."""
+    """Return q K^T / sqrt(d) with q (b, a, d) and K (b, k, s, d), as (b, k, a / k, s): a / k heads to a key head."""
     scores: Tensor = q.unflatten(1, (keys.shape[1], -1)) @ keys.mT
     return scores / math.sqrt(q.shape[-1])
 
