@@ -158,12 +158,19 @@ def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None
     return conduct(
         plan,
         dtypes,
-        lambda session, progress, ceilings: measure_rows(plan, rows, session, progress, ceilings),
+        lambda *now: measure_rows(plan, rows, scenario.describe, *now),
         render=lambda environment, records, console: render(scenario, environment, records, console),
     )
 
 
-def measure_rows(plan: Run, rows: Sequence[Row], session: Session, progress: Progress, ceilings: Ceilings) -> None:
+def measure_rows(
+    plan: Run,
+    rows: Sequence[Row],
+    describe: Callable[[Record], Sequence[str]],
+    session: Session,
+    progress: Progress,
+    ceilings: Ceilings,
+) -> None:
     """Measure row by row, each kept as soon as it is finished."""
     settings = plan.settings
     deadline = None if settings.budget_s is None else plan.started + settings.budget_s

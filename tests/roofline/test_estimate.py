@@ -233,10 +233,10 @@ def test_a_measured_run_gives_peak_bandwidth_and_mfu(capsys, tmp_path):
 
 
 def test_a_training_step_counts_before_a_matmul(capsys, tmp_path):
-    path = measured_run(tmp_path, [("matmul", 8 * 10**11), ("train_step", 4 * 10**11)])
+    path = measured_run(tmp_path, [("matmul", 8 * 10**11), ("train-step", 4 * 10**11)])
     data = data_of(capsys, f"train --params 1e6 --tokens 1e6 --measured {path}")
     assert data["mfu"] == 0.4
-    assert any("measured: train_step" in line for line in data["assumptions"])
+    assert any("measured: train-step" in line for line in data["assumptions"])
 
 
 @pytest.mark.parametrize("question", ["flops", "memory", "train --tokens 1e9 --gpu h100-sxm", "infer --gpu h100-sxm"])
