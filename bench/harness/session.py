@@ -263,11 +263,18 @@ def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilin
         record = runners[key].measure(row)
         session.keep(record)
         progress.advance()
-        for provider, reason in record.extra.get("passed_over", {}).items():
-            progress.note(f"{row.op.name} {row.case.name} {row.case.dtype}: {provider} passed over: {reason}")
+        for line in passed_over(record):
+            progress.note(line)
         if args.verbose:
             for line in [*describe(record), *printed(record)]:
                 progress.note(line)
+
+
+def passed_over(record: Record) -> list[str]:
+    """Return a line for each newer version that refused the case of a record before the one that was measured."""
+    name = f"{record.op} {record.case} {record.dtype} {record.provider}"
+    refusals = record.extra.get("passed_over", {}).items()
+    return [f"{name}: {provider} was passed over: {reason}" for provider, reason in refusals]
 
 
 def printed(record: Record) -> list[str]:

@@ -6,10 +6,14 @@ import sys
 import pytest
 from test_providers import A100, CPU, FOR_HOPPER, H100, KERNEL, OPS, TUNED, versions  # noqa: F401  the fixture
 
-from bench.harness import runner
+from bench.__main__ import main as bench_main
+from bench.harness import device, runner, session
+from bench.harness.cli import main
 from bench.harness.op import Case
 from bench.harness.providers import load, stand_ins
 from bench.harness.timing import Limits
+from bench.matmul import EXAMPLES, OPTIONS
+from bench.matmul import OPS as MATMUL
 from kernels import versions as kernel_files
 
 ROOT = kernel_files.PACKAGE.parent
@@ -123,3 +127,40 @@ def test_what_is_found_in_the_text_of_a_version_is_what_importing_it_loads():
     found = kernel_files.source_files("kernels.matmul.v4_tma")
     assert sorted(map(str, found)) == done.stdout.split()
     assert {path.name for path in found} >= {"v4_tma.py", "operands.py", "tiles.py", "launch.py"}
+
+
+class PlannedError(Exception):
+    """Thrown in place of a plan, with what was to stand in."""
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ([], {"triton-v4": ("triton-v3", "triton-v2", "triton-v1")}),
+        (["--provider", "triton-v4"], {}),
+        (["--provider", "torch,triton-v4"], {}),
+    ],
+)
+@pytest.mark.parametrize("command", ["matmul", "suite"])
+def test_only_the_default_has_stand_ins(monkeypatch, command, words, wanted):
+    def plan(cases, names, under_test, settings, older):
+        raise PlannedError(dict(older))
+
+    monkeypatch.setattr(device, "detect", lambda word: H100)
+    monkeypatch.setattr(runner, "plan", plan)
+    commands = {
+        "suite": lambda: bench_main(["suite", "--no-save", *words]),
+        "matmul": lambda: main("matmul.py", "", EXAMPLES, MATMUL, OPTIONS, ["--no-save", "--dtype", "bf16", *words]),
+    }
+    with pytest.raises(PlannedError) as caught:
+        commands[command]()
+    assert caught.value.args == (wanted,)
+
+
+def test_a_note_says_which_version_was_passed_over(on_a_gpu):
+    [odd] = on_a_gpu(1001)
+    [note] = session.passed_over(odd)
+    assert note == (
+        "add 1001 fp32 triton-v10: triton-v11 was passed over: add v11: an odd number of elements; version 10 takes any"
+    )
+    assert session.passed_over(on_a_gpu(1000)[0]) == []
