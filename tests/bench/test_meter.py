@@ -28,7 +28,7 @@ def test_a_cold_row_is_also_measured_warm_on_its_first_copy(monkeypatch):
     gone_round = []
     make_sampler = meter.samplers.make_sampler
 
-    def watched(calls, device, limits):
+    def watched(calls, device, limits, is_capturable=True):
         gone_round.append(list(calls))
         return make_sampler(calls, device, limits)
 
