@@ -58,11 +58,11 @@ class Check:
         """Return the JSON object kept under `verified`."""
         return {
             "reference": "the plain step in a wider precision, sequence by sequence",
-            "loss": self.loss,
+            "loss": self.loss if math.isfinite(self.loss) else None,
             "expected_loss": self.expected_loss,
-            "max_error": self.error,
+            "max_error": self.error if math.isfinite(self.error) else None,
             "bound": self.bound,
-            "max_error_of_bound": self.error / self.bound,
+            "max_error_of_bound": self.error / self.bound if math.isfinite(self.error) else None,
             "worst": self.worst,
             "checked_elements": self.elements,
             "elements": self.elements,
@@ -101,8 +101,8 @@ def check_step(step: Step) -> Check:
         # Some gradients are zero but for rounding, as that of a key's bias is: they are held against the usual size.
         usual = total * math.sqrt(gradient.numel() / elements)
         relative = difference / max(float(gradient.double().norm()), usual)
-        if not relative <= error:
-            worst, error = name, relative
+        if not relative <= error:  # also when it is NaN, which no later one is above
+            worst, error = name, math.inf if math.isnan(relative) else relative
     step.optimizer.zero_grad(set_to_none=False)
     return Check(loss, math.log(step.plan.config.vocabulary), error, gradient_bound(step.plan), worst, elements)
 

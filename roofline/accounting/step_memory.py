@@ -202,7 +202,8 @@ def _in_layers(plan: StepPlan) -> Moment:
     config, recipe, kernels = plan.config, plan.recipe, _kernels(plan)
     group = checkpoint_group(plan.checkpoint, config.layers)
     inside = [w for w in weights(config) if w.is_gemm and w.component != "lm_head"]
-    largest, per_layer = max(prod(w.shape) for w in inside), sum(w.elements for w in inside) // config.layers
+    largest = max(prod(w.shape) for w in inside) + (config.width if config.has_mlp_bias else 0)
+    per_layer = sum(w.elements for w in inside) // config.layers
     stream = (kernels.residual_bytes or kernels.element_bytes) * plan.tokens * config.width
     tied = recipe.gradient_bytes * config.vocabulary * config.width if config.is_tied else 0
     wide = recipe.activation_bytes * plan.tokens * config.mlp_width
