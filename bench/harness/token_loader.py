@@ -13,8 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -57,6 +55,8 @@ class TokenFile:
                 raise
             reason = error.strerror if isinstance(error, OSError) else error
             raise TokenFileError(f"cannot read {path}: {reason}") from None
+        import numpy as np
+
         self.ids = np.frombuffer(self._map, dtype=dtype)
 
     def forget(self) -> None:
@@ -78,6 +78,8 @@ def write_random_tokens(folder: Path, size_bytes: int, dtype: str, vocabulary: i
     Raises:
         OSError: it cannot be written.
     """
+    import numpy as np
+
     generator, left = np.random.default_rng(seed), size_bytes // TOKEN_DTYPES[dtype]
     with tempfile.NamedTemporaryFile(dir=folder, suffix=".tokens", delete=False) as file:
         try:
@@ -104,6 +106,8 @@ class Batches:
         """
         if len(file.ids) < sequence + 1:
             raise TokenFileError(f"the file has {len(file.ids)} tokens, fewer than the {sequence + 1} of a sequence")
+        import numpy as np
+
         self._file, self._shape, self._device, self._is_cold = file, (batch, sequence), device, is_cold
         self._generator = np.random.default_rng(seed)
 
@@ -120,6 +124,7 @@ class Batches:
 
     def make(self) -> tuple[Tensor, Tensor]:
         """Return inputs and labels in int64 on the device; on a GPU by way of pinned memory, not waited for."""
+        import numpy as np
         import torch
 
         batch, sequence = self._shape
