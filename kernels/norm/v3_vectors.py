@@ -1,4 +1,4 @@
-"""Version 3 of the row norms: whole vectors beside loose edges, several short rows a program, wide rows walked twice.
+"""Version 3 of the row norms: whole vectors wherever rows start, several short rows a program, wide rows walked twice.
 
 Computes, for each row x of n elements (w weight, b bias, r residual; means are over the row):
 
@@ -17,13 +17,15 @@ rounds before it multiplies by the weight; that is not computed here. The residu
 read as rounded, so the result is that of a residual-add and an rmsnorm one after the other.
 
 Changed against version 2:
-- Accesses are 16 bytes wide for every n. A row is its body, whole vectors of 16 elements from an aligned address
-  on, and its edge, fewer than 16 elements before and after. A mask that ends at a multiple of 16 breaks no
-  vector, so one mask serves full and partial blocks; only the edge is read element by element.
-- Rows that start anywhere, as with a contiguous matrix of odd n, are "shifted": the body starts at the next
-  multiple of 16 elements. All operands must be off by the same count in each row. Weight and bias then are not
-  aligned with the body and are read one by one, from cache; so is out[1] written if m n is no multiple of 16.
-- Up to 1039 columns a program takes several rows, each inside one warp, and reduces without a barrier.
+- Every operand is accessed by 16 bytes, for every n and stride. A row is its body, whole vectors of the output, and
+  its edge, less than four vectors beside it, which alone is accessed by elements. Three layouts differ: "aligned",
+  all rows start at multiples of 16 bytes; "shifted", the rows of all matrices start anywhere, but alike, as those of
+  contiguous matrices of odd n do; "mixed", each starts where it will. What is not aligned with the output, in shifted
+  rows weight and bias, is read as two vectors for one and shifted in registers: see rows.py. Of bf16 that is some 3
+  instructions an element, where reads by elements take 8 times the accesses. If the two results of residual-rmsnorm
+  are not aligned with each other, the sum is read back, from cache, as the second one is aligned.
+- Up to 1027 columns a program takes several rows and reduces them together. Shifted rows that are one vector's count
+  of rows apart are shifted alike, so a program takes those, and reads and shifts weight and bias once for all.
 - 32 elements a thread, not 64: two programs or more share a multiprocessor, and one loads while one reduces.
 - Wider rows are walked twice. The second walk goes backward, so that what was read last is found in L1 and then
   in L2. Sums have the width of one access, the registers are for loads in flight: 4 a thread are 64 KB a
@@ -33,154 +35,144 @@ Changed against version 2:
   Source: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (1983).
 
 What it leaves out: one row over several programs, so fewer rows than multiprocessors leave some idle, and where
-the rows in flight exceed L2 (256k columns in fp32) a part is read twice from memory. Operands off by different
-counts are read element by element. Rows of fp32 beyond 1.8e19, whose squares overflow, become zero.
+the rows in flight exceed L2 (256k columns in fp32) a part is read twice from memory. Where squares overflow, in rows
+of fp32 or bf16 beyond 1.8e19 / sqrt(n), the root counts as infinite, as in torch: rmsnorm gives 0, layernorm its bias.
 """
 
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.norm.rows import edge_columns, read, row_stride, split, write
 
 RMS_EPS = 1e-6
 LAYER_EPS = 1e-5
 ROWS_BLOCK_WARPS = ((16, 256, 4), (4, 1024, 4), (1, 4096, 4), (1, 8192, 8), (1, 16384, 16))  # 32 elements a thread
 ACCESSES = 4  # of 16 bytes, in flight for each thread of a wide row
+LAYOUTS = ("aligned", "shifted", "mixed")  # how rows start: at multiples of 16 bytes, anywhere but alike, anywhere
 MAX_COLUMNS = 2**30  # a column number plus one tile still fits 32 bits
-
-VECTOR = tl.constexpr(16)  # elements; what Triton takes as known of a size it specializes
-EDGE = tl.constexpr(32)  # a power of two that holds all elements before and after a body
 KEEP = tl.constexpr("evict_last")  # what is read again
 DROP = tl.constexpr("evict_first")  # what is not
+SIZES = ("m", "n", "x_stride", "r_stride", "out_stride", "plane")  # one binary serves all values of them
 
 
 @triton.jit
-def aligned(
-    offset,  # elements from the start of a tensor to a row
-    SHIFTED: tl.constexpr,  # whether rows may start anywhere
-):
-    """Return the offset of the body of a row."""
-    return (offset + (VECTOR - 1)) // VECTOR * VECTOR if SHIFTED else offset
+def rounded_sum(x, r):  # blocks of one shape and dtype
+    """Return the sum of x and a residual, in the dtype of both."""
+    return (x.to(tl.float32) + r.to(tl.float32)).to(x.dtype)
 
 
-@triton.jit
-def split(
-    offset,  # elements from the start of a tensor to a row
-    n,  # elements a row
-    SHIFTED: tl.constexpr,  # whether rows may start anywhere
-):
-    """Return how many elements lie before the body of a row, and in it."""
-    head = tl.minimum((aligned(offset, SHIFTED) - offset).to(tl.int32), n) if SHIFTED else 0
-    return head, (n - head) // VECTOR * VECTOR
-
-
-@triton.jit
-def edge_columns(
-    head,  # elements before the body
-    body,  # elements in the body
-    lanes,  # 0 .. EDGE - 1
-):
-    """Return the columns outside the body, the first ones first; lanes from n - body on are past the row."""
-    return lanes + tl.where(lanes >= head, body, 0)
-
-
-@triton.jit
-def read(
-    x_ptrs,  # where x lies
-    r_ptrs,  # where the residual lies, if there is one
-    inside,  # which of the elements are the row's
-    RESIDUAL: tl.constexpr,  # whether there is a residual
-    EVICT: tl.constexpr,  # eviction policy
-):
-    """Return x, or the sum of x and the residual, in the dtype of both."""
-    x = tl.load(x_ptrs, mask=inside, other=0.0, eviction_policy=EVICT)
-    if RESIDUAL:
-        r = tl.load(r_ptrs, mask=inside, other=0.0, eviction_policy=EVICT)
-        x = (x.to(tl.float32) + r.to(tl.float32)).to(x.dtype)
-    return x
-
-
-@triton.jit(do_not_specialize=["m", "n"])
+@triton.jit(do_not_specialize=SIZES)
 def rms_rows(
     x_ptr,  # x, m rows of n elements
     r_ptr,  # residual, m rows of n elements; not read unless RESIDUAL
     w_ptr,  # weight, n elements
     out_ptr,  # y, m rows of n elements; before it the sum, as many, if RESIDUAL
-    m,  # rows, not specialized: one binary serves every m
-    n,  # columns, below BLOCK + VECTOR, not specialized: one binary serves every n
-    x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide, unless SHIFTED
+    m,  # rows
+    n,  # columns, less than VECTOR above BLOCK
+    x_stride,  # elements from one row of x to the next
     r_stride,  # the same of the residual
     out_stride,  # the same of y
-    plane,  # elements from the sum to y; a multiple of 16 makes stores of y wide
+    plane,  # elements from the sum to y
     EPS: tl.constexpr,  # added to the mean of squares
     RESIDUAL: tl.constexpr,  # whether there is a residual
-    SHIFTED: tl.constexpr,  # whether rows start anywhere, in all operands alike
+    SHIFTED: tl.constexpr,  # whether rows may start anywhere
+    MIXED: tl.constexpr,  # whether operands are shifted by different counts
+    VECTOR: tl.constexpr,  # elements of 16 bytes
+    EDGE: tl.constexpr,  # room for the columns outside the body, a power of two
     ROWS: tl.constexpr,  # rows a program, a power of two
     BLOCK: tl.constexpr,  # columns of the body, a power of two
 ):
     """Write the RMSNorm of ROWS rows of x, or of the sum of x and the residual."""
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    head, body = split(rows * x_stride, n, SHIFTED)
-    lanes = tl.arange(0, BLOCK)[None, :]
-    inside = (rows < m) & (lanes < body)
-    r_ptrs = r_ptr + aligned(rows * r_stride, SHIFTED) + lanes
-    out_ptrs = out_ptr + aligned(rows * out_stride, SHIFTED) + lanes
-    x = read(x_ptr + aligned(rows * x_stride, SHIFTED) + lanes, r_ptrs, inside, RESIDUAL, "")
+    APART: tl.constexpr = VECTOR if SHIFTED else 1  # rows so far apart are shifted alike
+    program = tl.program_id(0).to(tl.int64) + tl.zeros((1, 1), tl.int64)
+    first = program // APART * (APART * ROWS) + program % APART
+    rows = first + tl.arange(0, ROWS)[:, None] * APART
+    valid = rows < m
+    head, body = split(first * out_stride, n, VECTOR, SHIFTED, MIXED)
+    x = read(x_ptr, rows * x_stride + head, 0, body, valid, BLOCK, VECTOR, MIXED, "")
     if RESIDUAL:
-        tl.store(out_ptrs, x, mask=inside)
-    x = x.to(tl.float32)
-    squares = tl.sum(x * x, axis=1)[:, None]
-    loose = (rows < m) & (tl.arange(0, EDGE)[None, :] < n - body)
-    columns = edge_columns(head, body, tl.arange(0, EDGE)[None, :])
-    x_edge = tl.zeros((ROWS, EDGE), tl.float32)
+        x = rounded_sum(x, read(r_ptr, rows * r_stride + head, 0, body, valid, BLOCK, VECTOR, MIXED, ""))
+        write(out_ptr, rows * out_stride + head, x, 0, body, valid, VECTOR, "")
+    squares = tl.sum(x.to(tl.float32) * x.to(tl.float32), axis=1)[:, None]
+    columns = edge_columns(head, body, EDGE)
+    loose = valid & (columns < n)
+    x_edge = tl.zeros((ROWS, EDGE), x.dtype)
     if SHIFTED or n % VECTOR != 0:
-        edge_sum = read(x_ptr + rows * x_stride + columns, r_ptr + rows * r_stride + columns, loose, RESIDUAL, "")
+        x_edge = tl.load(x_ptr + rows * x_stride + columns, mask=loose, other=0.0)
         if RESIDUAL:
-            tl.store(out_ptr + rows * out_stride + columns, edge_sum, mask=loose)
-        x_edge = edge_sum.to(tl.float32)
-        squares += tl.sum(x_edge * x_edge, axis=1)[:, None]
+            x_edge = rounded_sum(x_edge, tl.load(r_ptr + rows * r_stride + columns, mask=loose, other=0.0))
+            tl.store(out_ptr + rows * out_stride + columns, x_edge, mask=loose)
+        squares += tl.sum(x_edge.to(tl.float32) * x_edge.to(tl.float32), axis=1)[:, None]
     scale = tl.rsqrt(squares / n + EPS)
-    w = tl.load(w_ptr + head + lanes, mask=lanes < body, other=0.0).to(tl.float32)
-    tl.store(out_ptrs + plane, x * scale * w, mask=inside)
+    y = rows * out_stride
+    if RESIDUAL:
+        y += plane
+    if RESIDUAL and MIXED:
+        tl.debug_barrier()  # a thread may read a sum that another has stored
+        head, body = split(plane + first * out_stride, n, VECTOR, SHIFTED, MIXED)
+        x = read(out_ptr, rows * out_stride + head, 0, body, valid, BLOCK, VECTOR, True, "")
+        columns = edge_columns(head, body, EDGE)
+        loose = valid & (columns < n)
+        x_edge = tl.load(out_ptr + rows * out_stride + columns, mask=loose, other=0.0)
+    w = read(w_ptr, head, 0, body, head >= 0, BLOCK, VECTOR, SHIFTED, "").to(tl.float32)
+    write(out_ptr, y + head, x.to(tl.float32) * scale * w, 0, body, valid, VECTOR, "")
     if SHIFTED or n % VECTOR != 0:
-        w_edge = tl.load(w_ptr + columns, mask=loose, other=0.0).to(tl.float32)
-        tl.store(out_ptr + plane + rows * out_stride + columns, x_edge * scale * w_edge, mask=loose)
+        w_edge = tl.load(w_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
+        tl.store(out_ptr + y + columns, x_edge.to(tl.float32) * scale * w_edge, mask=loose)
 
 
-@triton.jit(do_not_specialize=["m", "n"])
+@triton.jit
+def inverse_deviation(
+    mean_square,  # of what differs from a mean or near it
+    mean,  # of the same
+    EPS: tl.constexpr,  # added to the variance
+):
+    """Return 1 / sqrt(variance + EPS), 0 where squares overflowed."""
+    variance = tl.maximum(mean_square - mean * mean, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    return tl.rsqrt(tl.where(mean_square == float("inf"), mean_square, variance) + EPS)
+
+
+@triton.jit(do_not_specialize=SIZES)
 def layer_rows(
     x_ptr,  # x, m rows of n elements
     w_ptr,  # weight, n elements
     b_ptr,  # bias, n elements
     out_ptr,  # y, m rows of n elements
-    m,  # rows, not specialized: one binary serves every m
-    n,  # columns, below BLOCK + VECTOR, not specialized: one binary serves every n
-    x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide, unless SHIFTED
+    m,  # rows
+    n,  # columns, less than VECTOR above BLOCK
+    x_stride,  # elements from one row of x to the next
     out_stride,  # the same of y
     EPS: tl.constexpr,  # added to the variance
-    SHIFTED: tl.constexpr,  # whether rows start anywhere, in x and y alike
+    SHIFTED: tl.constexpr,  # whether rows may start anywhere
+    MIXED: tl.constexpr,  # whether x and y are shifted by different counts
+    VECTOR: tl.constexpr,  # elements of 16 bytes
+    EDGE: tl.constexpr,  # room for the columns outside the body, a power of two
     ROWS: tl.constexpr,  # rows a program, a power of two
     BLOCK: tl.constexpr,  # columns of the body, a power of two
 ):
     """Write the LayerNorm of ROWS rows of x."""
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    head, body = split(rows * x_stride, n, SHIFTED)
-    lanes = tl.arange(0, BLOCK)[None, :]
-    inside = (rows < m) & (lanes < body)
-    x = tl.load(x_ptr + aligned(rows * x_stride, SHIFTED) + lanes, mask=inside, other=0.0).to(tl.float32)
+    APART: tl.constexpr = VECTOR if SHIFTED else 1  # rows so far apart are shifted alike
+    program = tl.program_id(0).to(tl.int64) + tl.zeros((1, 1), tl.int64)
+    first = program // APART * (APART * ROWS) + program % APART
+    rows = first + tl.arange(0, ROWS)[:, None] * APART
+    valid = rows < m
+    head, body = split(first * out_stride, n, VECTOR, SHIFTED, MIXED)
+    x = read(x_ptr, rows * x_stride + head, 0, body, valid, BLOCK, VECTOR, MIXED, "").to(tl.float32)
     total = tl.sum(x, axis=1)[:, None]
-    loose = (rows < m) & (tl.arange(0, EDGE)[None, :] < n - body)
-    columns = edge_columns(head, body, tl.arange(0, EDGE)[None, :])
+    columns = edge_columns(head, body, EDGE)
+    loose = valid & (columns < n)
     x_edge = tl.zeros((ROWS, EDGE), tl.float32)
     if SHIFTED or n % VECTOR != 0:
         x_edge = tl.load(x_ptr + rows * x_stride + columns, mask=loose, other=0.0).to(tl.float32)
         total += tl.sum(x_edge, axis=1)[:, None]
-    d = tl.where(inside, x - total / n, 0.0)
+    d = tl.where(valid & (tl.arange(0, BLOCK)[None, :] < body), x - total / n, 0.0)
     # What rounding left of the mean: that of a row around 1e4 is off by up to 5e-4.
     rest = tl.sum(d, axis=1)[:, None]
     squares = tl.sum(d * d, axis=1)[:, None]
@@ -189,117 +181,124 @@ def layer_rows(
         rest += tl.sum(x_edge, axis=1)[:, None]
         squares += tl.sum(x_edge * x_edge, axis=1)[:, None]
     rest = rest / n
-    scale = tl.rsqrt(squares / n - rest * rest + EPS)
-    w = tl.load(w_ptr + head + lanes, mask=lanes < body, other=0.0).to(tl.float32)
-    b = tl.load(b_ptr + head + lanes, mask=lanes < body, other=0.0).to(tl.float32)
-    tl.store(out_ptr + aligned(rows * out_stride, SHIFTED) + lanes, (d - rest) * scale * w + b, mask=inside)
+    scale = inverse_deviation(squares / n, rest, EPS)
+    w = read(w_ptr, head, 0, body, head >= 0, BLOCK, VECTOR, SHIFTED, "").to(tl.float32)
+    b = read(b_ptr, head, 0, body, head >= 0, BLOCK, VECTOR, SHIFTED, "").to(tl.float32)
+    write(out_ptr, rows * out_stride + head, (d - rest) * scale * w + b, 0, body, valid, VECTOR, "")
     if SHIFTED or n % VECTOR != 0:
-        w_edge = tl.load(w_ptr + columns, mask=loose, other=0.0).to(tl.float32)
-        b_edge = tl.load(b_ptr + columns, mask=loose, other=0.0).to(tl.float32)
+        w_edge = tl.load(w_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
+        b_edge = tl.load(b_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
         tl.store(out_ptr + rows * out_stride + columns, (x_edge - rest) * scale * w_edge + b_edge, mask=loose)
 
 
-@triton.jit(do_not_specialize=["n"])
+@triton.jit(do_not_specialize=SIZES)
 def rms_tiles(
     x_ptr,  # x, one row of n elements a program
     r_ptr,  # residual, as many rows; not read unless RESIDUAL
     w_ptr,  # weight, n elements
     out_ptr,  # y, as many rows; before it the sum, as many, if RESIDUAL
-    n,  # columns, not specialized: one binary serves every n
-    x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide, unless SHIFTED
+    n,  # columns
+    x_stride,  # elements from one row of x to the next
     r_stride,  # the same of the residual
     out_stride,  # the same of y
-    plane,  # elements from the sum to y; a multiple of 16 makes stores of y wide
+    plane,  # elements from the sum to y
     EPS: tl.constexpr,  # added to the mean of squares
     RESIDUAL: tl.constexpr,  # whether there is a residual
-    SHIFTED: tl.constexpr,  # whether rows start anywhere, in all operands alike
+    SHIFTED: tl.constexpr,  # whether rows may start anywhere
+    MIXED: tl.constexpr,  # whether operands are shifted by different counts
+    VECTOR: tl.constexpr,  # elements of 16 bytes
+    EDGE: tl.constexpr,  # room for the columns outside the body, a power of two
     WIDTH: tl.constexpr,  # columns of one access of all threads
     ACCESSES: tl.constexpr,  # of each thread in one step of a loop
 ):
     """Write the RMSNorm of a wide row of x, or of the sum of x and the residual."""
-    row = tl.program_id(0).to(tl.int64)
-    head, body = split(row * x_stride, n, SHIFTED)
-    source = x_ptr + aligned(row * x_stride, SHIFTED)
-    r_body = r_ptr + aligned(row * r_stride, SHIFTED)
-    out_body = out_ptr + aligned(row * out_stride, SHIFTED)
-    columns = edge_columns(head, body, tl.arange(0, EDGE))
-    loose = tl.arange(0, EDGE) < n - body
-    x_edge = read(x_ptr + row * x_stride + columns, r_ptr + row * r_stride + columns, loose, RESIDUAL, "")
+    row = tl.program_id(0).to(tl.int64) + tl.zeros((1, 1), tl.int64)
+    valid = row >= 0
+    head, body = split(row * out_stride, n, VECTOR, SHIFTED, MIXED)
+    columns = edge_columns(head, body, EDGE)
+    x_edge = tl.load(x_ptr + row * x_stride + columns, mask=columns < n, other=0.0)
     if RESIDUAL:
-        tl.store(out_ptr + row * out_stride + columns, x_edge, mask=loose)
-    x_edge = x_edge.to(tl.float32)
-    squares = tl.zeros((WIDTH,), tl.float32)
+        x_edge = rounded_sum(x_edge, tl.load(r_ptr + row * r_stride + columns, mask=columns < n, other=0.0))
+        tl.store(out_ptr + row * out_stride + columns, x_edge, mask=columns < n)
+    squares = tl.zeros((1, WIDTH), tl.float32)
     tiles = tl.cdiv(body, WIDTH * ACCESSES)
     for tile in range(tiles):
         for access in tl.static_range(ACCESSES):
-            lanes = (tile * ACCESSES + access) * WIDTH + tl.arange(0, WIDTH)
-            x = read(source + lanes, r_body + lanes, lanes < body, RESIDUAL, DROP if RESIDUAL else KEEP)
+            at = (tile * ACCESSES + access) * WIDTH
+            x = read(x_ptr, row * x_stride + head, at, body, valid, WIDTH, VECTOR, MIXED, DROP if RESIDUAL else KEEP)
             if RESIDUAL:
-                tl.store(out_body + lanes, x, mask=lanes < body, eviction_policy=KEEP)
+                x = rounded_sum(x, read(r_ptr, row * r_stride + head, at, body, valid, WIDTH, VECTOR, MIXED, DROP))
+                write(out_ptr, row * out_stride + head, x, at, body, valid, VECTOR, KEEP)
             squares += x.to(tl.float32) * x.to(tl.float32)
-    scale = tl.rsqrt((tl.sum(squares) + tl.sum(x_edge * x_edge)) / n + EPS)
-    w_edge = tl.load(w_ptr + columns, mask=loose, other=0.0).to(tl.float32)
-    tl.store(out_ptr + plane + row * out_stride + columns, x_edge * scale * w_edge, mask=loose)
+    squares = tl.sum(squares, axis=1)[:, None] + tl.sum(x_edge.to(tl.float32) * x_edge.to(tl.float32), axis=1)[:, None]
+    scale = tl.rsqrt(squares / n + EPS)
+    again_ptr, again, y = x_ptr, row * x_stride, row * out_stride
     if RESIDUAL:
         tl.debug_barrier()  # a thread may read a sum that another has stored
-        source = out_body
+        again_ptr, again, y = out_ptr, row * out_stride, plane + row * out_stride
+        head, body = split(y, n, VECTOR, SHIFTED, MIXED)
+        columns = edge_columns(head, body, EDGE)
+        x_edge = tl.load(again_ptr + again + columns, mask=columns < n, other=0.0)
+    w_edge = tl.load(w_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
+    tl.store(out_ptr + y + columns, x_edge.to(tl.float32) * scale * w_edge, mask=columns < n)
     for step in range(tiles):
-        lanes = (tiles - 1 - step) * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
-        x = tl.load(source + lanes, mask=lanes < body, other=0.0, eviction_policy=DROP).to(tl.float32)
-        w = tl.load(w_ptr + head + lanes, mask=lanes < body, other=0.0, eviction_policy=KEEP).to(tl.float32)
-        tl.store(out_body + plane + lanes, x * scale * w, mask=lanes < body, eviction_policy=DROP)
+        at = (tiles - 1 - step) * (WIDTH * ACCESSES)
+        x = read(again_ptr, again + head, at, body, valid, WIDTH * ACCESSES, VECTOR, MIXED, DROP).to(tl.float32)
+        w = read(w_ptr, head, at, body, valid, WIDTH * ACCESSES, VECTOR, SHIFTED, KEEP).to(tl.float32)
+        write(out_ptr, y + head, x * scale * w, at, body, valid, VECTOR, DROP)
 
 
-@triton.jit(do_not_specialize=["n"])
+@triton.jit(do_not_specialize=SIZES)
 def layer_tiles(
     x_ptr,  # x, one row of n elements a program
     w_ptr,  # weight, n elements
     b_ptr,  # bias, n elements
     out_ptr,  # y, as many rows
-    n,  # columns, at least WIDTH + VECTOR, not specialized: one binary serves every n
-    x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide, unless SHIFTED
+    n,  # columns, more than WIDTH + 3 VECTOR
+    x_stride,  # elements from one row of x to the next
     out_stride,  # the same of y
     EPS: tl.constexpr,  # added to the variance
-    SHIFTED: tl.constexpr,  # whether rows start anywhere, in x and y alike
+    SHIFTED: tl.constexpr,  # whether rows may start anywhere
+    MIXED: tl.constexpr,  # whether x and y are shifted by different counts
+    VECTOR: tl.constexpr,  # elements of 16 bytes
+    EDGE: tl.constexpr,  # room for the columns outside the body, a power of two
     WIDTH: tl.constexpr,  # columns of one access of all threads
     ACCESSES: tl.constexpr,  # of each thread in one step of a loop
 ):
     """Write the LayerNorm of a wide row of x."""
-    row = tl.program_id(0).to(tl.int64)
-    head, body = split(row * x_stride, n, SHIFTED)
-    x_body = x_ptr + aligned(row * x_stride, SHIFTED)
+    row = tl.program_id(0).to(tl.int64) + tl.zeros((1, 1), tl.int64)
+    valid = row >= 0
+    head, body = split(row * out_stride, n, VECTOR, SHIFTED, MIXED)
     tiles = tl.cdiv(body, WIDTH * ACCESSES)
     # Some mean of the row itself is near enough to its mean for nothing to cancel in sums of what differs from it.
-    pivot = tl.sum(tl.load(x_body + tl.arange(0, WIDTH)).to(tl.float32)) / WIDTH
-    columns = edge_columns(head, body, tl.arange(0, EDGE))
-    loose = tl.arange(0, EDGE) < n - body
-    x_edge = tl.load(x_ptr + row * x_stride + columns, mask=loose, other=0.0).to(tl.float32)
-    d_edge = tl.where(loose, x_edge - pivot, 0.0)
-    total = tl.zeros((WIDTH,), tl.float32)
-    squares = tl.zeros((WIDTH,), tl.float32)
+    some = read(x_ptr, row * x_stride + head, 0, body, valid, WIDTH, VECTOR, MIXED, KEEP)
+    pivot = tl.sum(some.to(tl.float32), axis=1)[:, None] / WIDTH
+    columns = edge_columns(head, body, EDGE)
+    x_edge = tl.load(x_ptr + row * x_stride + columns, mask=columns < n, other=0.0).to(tl.float32)
+    d_edge = tl.where(columns < n, x_edge - pivot, 0.0)
+    total = tl.zeros((1, WIDTH), tl.float32)
+    squares = tl.zeros((1, WIDTH), tl.float32)
     for tile in range(tiles):
         for access in tl.static_range(ACCESSES):
-            lanes = (tile * ACCESSES + access) * WIDTH + tl.arange(0, WIDTH)
-            inside = lanes < body
-            x = tl.load(x_body + lanes, mask=inside, other=0.0, eviction_policy=KEEP).to(tl.float32)
-            d = tl.where(inside, x - pivot, 0.0)
+            at = (tile * ACCESSES + access) * WIDTH
+            x = read(x_ptr, row * x_stride + head, at, body, valid, WIDTH, VECTOR, MIXED, KEEP).to(tl.float32)
+            d = tl.where(at + tl.arange(0, WIDTH)[None, :] < body, x - pivot, 0.0)
             total += d
             squares += d * d
-    mean = (tl.sum(total) + tl.sum(d_edge)) / n  # of the differences
-    variance = (tl.sum(squares) + tl.sum(d_edge * d_edge)) / n - mean * mean
-    scale = tl.rsqrt(tl.maximum(variance, 0.0, propagate_nan=tl.PropagateNan.ALL) + EPS)
-    w_edge = tl.load(w_ptr + columns, mask=loose, other=0.0).to(tl.float32)
-    b_edge = tl.load(b_ptr + columns, mask=loose, other=0.0).to(tl.float32)
-    tl.store(out_ptr + row * out_stride + columns, (d_edge - mean) * scale * w_edge + b_edge, mask=loose)
-    out_body = out_ptr + aligned(row * out_stride, SHIFTED)
+    mean = (tl.sum(total, axis=1) + tl.sum(d_edge, axis=1))[:, None] / n  # of the differences
+    squares = (tl.sum(squares, axis=1) + tl.sum(d_edge * d_edge, axis=1))[:, None]
+    scale = inverse_deviation(squares / n, mean, EPS)
+    w_edge = tl.load(w_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
+    b_edge = tl.load(b_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
+    y_edge = (d_edge - mean) * scale * w_edge + b_edge
+    tl.store(out_ptr + row * out_stride + columns, y_edge, mask=columns < n)
     for step in range(tiles):
-        lanes = (tiles - 1 - step) * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
-        inside = lanes < body
-        x = tl.load(x_body + lanes, mask=inside, other=0.0, eviction_policy=DROP).to(tl.float32)
-        w = tl.load(w_ptr + head + lanes, mask=inside, other=0.0, eviction_policy=KEEP)
-        b = tl.load(b_ptr + head + lanes, mask=inside, other=0.0, eviction_policy=KEEP)
-        y = (x - pivot - mean) * scale * w.to(tl.float32) + b.to(tl.float32)
-        tl.store(out_body + lanes, y, mask=inside, eviction_policy=DROP)
+        at = (tiles - 1 - step) * (WIDTH * ACCESSES)
+        x = read(x_ptr, row * x_stride + head, at, body, valid, WIDTH * ACCESSES, VECTOR, MIXED, DROP).to(tl.float32)
+        w = read(w_ptr, head, at, body, valid, WIDTH * ACCESSES, VECTOR, SHIFTED, KEEP).to(tl.float32)
+        b = read(b_ptr, head, at, body, valid, WIDTH * ACCESSES, VECTOR, SHIFTED, KEEP).to(tl.float32)
+        y = (x - pivot - mean) * scale * w + b
+        write(out_ptr, row * out_stride + head, y, at, body, valid, VECTOR, DROP)
 
 
 _KERNELS = {
@@ -309,32 +308,40 @@ _KERNELS = {
 }
 
 
-def _variants(op: str, dtype: torch.dtype, shifted: bool) -> list[tuple[int, Variant]]:
-    """Return the variants of an operation, narrow rows first, each with the longest body it is for."""
-    rows, tiles, constants = _KERNELS[op]
+def _configs(op: str, dtype: torch.dtype, layout: str) -> list[tuple[int, Any, int, dict[str, int]]]:
+    """Return longest body, kernel, warps and sizes of each variant, narrow rows first."""
+    rows, tiles, _ = _KERNELS[op]
     # Anything else of 16,384 columns, kept in registers, leaves no room for a second program, or spills on sm_80.
-    longest = 16384 if op == "rmsnorm" and dtype.itemsize == 2 and not shifted else 8192
-    configs = [(rows, block, warps, {"ROWS": count, "BLOCK": block}) for count, block, warps in ROWS_BLOCK_WARPS]
-    configs = [config for config in configs if config[1] <= longest]
-    # Fewer, larger programs keep fewer rows of 256k in L2; shifted ones need more registers than those leave.
-    for limit, warps in ((MAX_COLUMNS, 8),) if shifted else ((2**17, 16), (MAX_COLUMNS, 32)):
+    longest = 16384 if op == "rmsnorm" and dtype.itemsize == 2 and layout == "aligned" else 8192
+    configs = [(block, rows, warps, {"ROWS": count, "BLOCK": block}) for count, block, warps in ROWS_BLOCK_WARPS]
+    configs = [config for config in configs if config[0] <= longest]
+    # Fewer, larger programs keep fewer rows of 256k in L2; layouts with shifts need more registers than those leave.
+    for limit, warps in ((2**17, 16), (MAX_COLUMNS, 32)) if layout == "aligned" else ((MAX_COLUMNS, 8),):
         width = warps * 32 * ALIGNMENT_BYTES // dtype.itemsize
-        configs.append((tiles, limit, warps, {"WIDTH": width, "ACCESSES": ACCESSES}))
-    found, constants = [], constants | {"SHIFTED": shifted}
-    for kernel, limit, warps, sizes in configs:
+        configs.append((limit, tiles, warps, {"WIDTH": width, "ACCESSES": ACCESSES}))
+    return configs
+
+
+def _variants(op: str, dtype: torch.dtype, layout: str) -> list[tuple[int, Variant]]:
+    """Return the variants of an operation, narrow rows first, each with the longest body it is for."""
+    found, vector = [], ALIGNMENT_BYTES // dtype.itemsize
+    constants = _KERNELS[op][2] | {"SHIFTED": layout != "aligned", "MIXED": layout == "mixed", "VECTOR": vector}
+    for limit, kernel, warps, sizes in _configs(op, dtype, layout):
         options = {"num_warps": warps, "enable_fp_fusion": True}
-        if shifted or sizes.get("ROWS", 1) > 1:  # left to itself, ptxas aims at too few registers and spills some
-            options["maxnreg"] = 184 if shifted and sizes.get("ROWS") == 16 else 128
-        shapes = f"n <= {limit + 15}" + ", shifted rows" * shifted
+        if op == "layernorm" and dtype.itemsize == 2 and layout == "aligned" and limit == 4096:
+            options["maxnreg"] = 80  # left to itself, ptxas aims at 72 for sm_80 and spills
+        # Several rows take a place a thread, or their layout differs from that of the body, which costs exchanges.
+        edge = max(vector << LAYOUTS.index(layout), min(32, 128 // sizes.get("ROWS", 1)))
+        shapes = f"n <= {min(limit + 3, MAX_COLUMNS)}" + ("" if layout == "aligned" else f", {layout} rows")
         moved = (elements := math.prod(sizes.values())) * dtype.itemsize * (4 if op == "residual-rmsnorm" else 2)
-        names = {"op": op, "dtype": DTYPES[dtype], "shape_class": shapes}
-        found.append((limit, Variant(kernel, constants | sizes, options, **names, elements=elements, bytes=moved)))
+        names = {"op": op, "dtype": DTYPES[dtype], "shape_class": shapes, "elements": elements, "bytes": moved}
+        found.append((limit, Variant(kernel, constants | {"EDGE": edge} | sizes, options, **names)))
     return found
 
 
-VARIANTS: dict[tuple[str, torch.dtype, bool], list[tuple[int, Variant]]] = {
-    (op, dtype, shifted): _variants(op, dtype, shifted)
-    for op, dtype, shifted in itertools.product(_KERNELS, DTYPES, (False, True))
+VARIANTS: dict[tuple[str, torch.dtype, str], list[tuple[int, Variant]]] = {
+    (op, dtype, layout): _variants(op, dtype, layout)
+    for op, dtype, layout in itertools.product(_KERNELS, DTYPES, LAYOUTS)
 }
 
 
@@ -344,16 +351,6 @@ def variants(arch: int) -> tuple[Variant, ...]:
     For wide rows `elements` and `bytes` are of a step of both loops; of residual-rmsnorm, elements of one matrix.
     """
     return tuple(variant for limits in VARIANTS.values() for _, variant in limits)
-
-
-def _row_stride(label: str, name: str, matrix: torch.Tensor) -> int:
-    """Return the stride of rows, 0 of a single one; refuse rows that are not dense or that overlap."""
-    m, n = matrix.shape
-    if (n > 1 and matrix.stride(1) != 1) or (m > 1 and matrix.stride(0) < n):
-        raise ValueError(
-            f"{label}: {name} of shape {(m, n)} has strides {matrix.stride()}; rows must be dense and must not overlap"
-        )
-    return matrix.stride(0) if m > 1 else 0
 
 
 def _launch(op: str, matrices: dict[str, torch.Tensor], vectors: dict[str, torch.Tensor], out: torch.Tensor) -> None:
@@ -369,20 +366,23 @@ def _launch(op: str, matrices: dict[str, torch.Tensor], vectors: dict[str, torch
         require_shape(label, name, tensor, (m, n) if name in matrices else (n,))
     require_shape(label, "out", out, (2, m, n) if "residual" in matrices else (m, n))
     planes = out if out.dim() == 3 else out[None]
-    strides = [_row_stride(label, name, tensor) for name, tensor in (matrices | {"out": planes[0]}).items()]
+    strides = [row_stride(label, name, tensor) for name, tensor in (matrices | {"out": planes[0]}).items()]
     if len(planes) == 2 and planes.stride(0) < (m - 1) * strides[-1] + n:
         raise ValueError(f"{label}: out has strides {out.stride()}; its two matrices must not overlap")
     if out.numel() == 0:
         return
-    offsets = {stride % VECTOR.value for stride in strides}
-    limits = VARIANTS[op, x.dtype, len(offsets) == 1 and offsets != {0}]
-    variant = next(variant for limit, variant in limits if n // VECTOR.value * VECTOR.value <= limit)
+    vector = ALIGNMENT_BYTES // x.element_size()
+    shifts, plane = {stride % vector for stride in strides}, planes.stride(0) if len(planes) == 2 else 0
+    alike = len(shifts) == 1 and plane % vector == 0
+    layout = "mixed" if not alike else "shifted" if shifts != {0} else "aligned"
+    variant = next(variant for limit, variant in VARIANTS[op, x.dtype, layout] if n <= limit + 3)
     operands, sizes = [*matrices.values(), *vectors.values(), out], [n, *strides]
     if op != "layernorm":
-        sizes = [n, strides[0], *strides[-2:], planes.stride(0) if len(planes) == 2 else 0]
+        sizes = [n, strides[0], *strides[-2:], plane]
         operands = [x, *operands] if op == "rmsnorm" else operands
-    rows = variant.constants.get("ROWS")
-    variant.launch(triton.cdiv(m, rows or 1), *operands, *([m] if rows else []), *sizes)
+    rows, apart = variant.constants.get("ROWS"), 1 if layout == "aligned" else vector
+    groups, rest = divmod(m, (rows or 1) * apart)
+    variant.launch(groups * apart + min(rest, apart), *operands, *([m] if rows else []), *sizes)
 
 
 def _rmsnorm(x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:

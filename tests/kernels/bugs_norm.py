@@ -6,67 +6,76 @@
 from planted import Bug
 
 V1, V2, V3 = "kernels/norm/v1_naive.py", "kernels/norm/v2_warps.py", "kernels/norm/v3_vectors.py"
-ROWS_MASK = "inside = (rows < m) & (lanes < body)"
-EDGE_LANES = "tl.arange(0, EDGE)[None, :] < n - body)"
+ROWS = "kernels/norm/rows.py"  # what version 3 reads rows with
+WRAPS = "tl.program_id(0) + tl.zeros((1, 1), tl.int32)"
+LOOSE = "loose = valid & (columns < n)"
+OUT_ROWS, OUT_ROW = "write(out_ptr, rows * out_stride + head", "write(out_ptr, row * out_stride + head"
+IN_DTYPE = ".to(out_ptr.dtype.element_ty)"
+STORED = f"{IN_DTYPE}.to(tl.float32)"
 
 BUGS = [
-    # Rows kept in registers, and what wide rows share with them.
-    Bug("mask off by one", V3, ROWS_MASK, "inside = (rows < m) & (lanes <= body)", count=2),
-    Bug("mask off by one", V3, ROWS_MASK, "inside = (rows <= m) & (lanes < body)", count=2),
-    Bug("mask off by one", V3, f"(rows < m) & ({EDGE_LANES}", f"(rows < m) & ({EDGE_LANES[:-1]} + 1)", count=2),
-    Bug("mask off by one", V3, "tl.where(lanes >= head, body, 0)", "tl.where(lanes > head, body, 0)"),
-    Bug("wrong stride", V3, "aligned(rows * out_stride, SHIFTED)", "aligned(rows * x_stride, SHIFTED)", count=2),
+    # How rows are cut, and what lies across two vectors.
+    Bug("mask off by one", ROWS, "mask=(lanes < body) & valid, other", "mask=(lanes <= body) & valid, other"),
+    Bug("mask off by one", ROWS, "mask=(lanes < body) & valid, evict", "mask=(lanes < body - 1) & valid, evict"),
+    Bug("mask off by one", ROWS, "tl.where(lanes >= head, body, 0)", "tl.where(lanes > head, body, 0)"),
+    Bug("mask off by one", ROWS, "(pieces < body // VECTOR)", "(pieces < body // VECTOR - 1)"),
+    Bug("lost tail", ROWS, "body = n // VECTOR * VECTOR", "body = n // 16 * 16"),
+    Bug("lost tail", ROWS, "later(c, c, skip, 32)", "c"),
+    Bug("wrong stride", ROWS, "halves + 2, mask", "halves + 1, mask"),
+    Bug("wrong stride", ROWS, "skip = skipped >= VECTOR // 2", "skip = skipped > VECTOR // 2"),
+    Bug("wrong stride", ROWS, "skipped % (VECTOR // 2) >= VECTOR // 4", "skipped % VECTOR >= VECTOR // 4"),
+    Bug("wrong stride", ROWS, "(b << (64 - BITS))", "(b << (63 - BITS))"),
+    # Rows kept in registers.
+    Bug("mask off by one", V3, "valid = rows < m", "valid = rows <= m", count=2),
+    Bug("mask off by one", V3, LOOSE, LOOSE.replace("< n", "<= n"), count=3),
+    Bug("wrong stride", V3, OUT_ROWS, OUT_ROWS.replace("out_stride", "x_stride"), count=2),
     Bug("wrong stride", V3, "rows * x_stride + columns", "rows * n + columns", count=2),
-    Bug("wrong stride", V3, "aligned(rows * r_stride, SHIFTED)", "aligned(rows * x_stride, SHIFTED)"),
-    Bug("wrong stride", V3, "plane + rows * out_stride", "n + rows * out_stride"),
-    Bug("wrong stride", V3, "w_ptr + head + lanes, mask", "w_ptr + lanes, mask", count=4),
+    Bug("wrong stride", V3, "rows * r_stride + head", "rows * x_stride + head"),
+    Bug("wrong stride", V3, "        y += plane\n", "        y += n\n"),
+    Bug("wrong stride", V3, "read(w_ptr, head,", "read(w_ptr, 0 * head,", count=4),
+    Bug("wrong stride", V3, "tl.arange(0, ROWS)[:, None] * APART", "tl.arange(0, ROWS)[:, None]", count=2),
     Bug("lost tail", V3, "if SHIFTED or n % VECTOR != 0:", "if SHIFTED:", count=5),
-    Bug("lost tail", V3, "triton.cdiv(m, rows or 1)", "max(1, m // (rows or 1))"),
-    Bug("int32 offset wrap", V3, "tl.program_id(0).to(tl.int64) * ROWS", "tl.program_id(0) * ROWS", count=2),
-    Bug("eps misplaced", V3, "tl.rsqrt(squares / n + EPS)", "tl.rsqrt((squares + EPS) / n)"),
-    Bug("eps misplaced", V3, "tl.rsqrt(squares / n + EPS)", "1 / (tl.sqrt(squares / n) + EPS)"),
-    Bug("eps misplaced", V3, "- rest * rest + EPS)", "- rest * rest)"),
+    Bug("lost tail", V3, "+ min(rest, apart)", "+ min(rest // 2, apart)"),
+    Bug("int32 offset wrap", V3, "tl.program_id(0).to(tl.int64) + tl.zeros((1, 1), tl.int64)", WRAPS, count=4),
+    Bug("eps misplaced", V3, "tl.rsqrt(squares / n + EPS)", "tl.rsqrt((squares + EPS) / n)", count=2),
+    Bug("eps misplaced", V3, "tl.rsqrt(squares / n + EPS)", "1 / (tl.sqrt(squares / n) + EPS)", count=2),
+    Bug("eps misplaced", V3, "variance) + EPS)", "variance)) + EPS"),
     Bug("eps misplaced", V3, "LAYER_EPS = 1e-5", "LAYER_EPS = 1e-6"),
     Bug(
         "swapped rounding",
         V3,
-        "+ plane, x * scale * w, mask=inside)",
-        "+ plane, (x * scale).to(out_ptr.dtype.element_ty).to(tl.float32) * w, mask=inside)",
+        "x.to(tl.float32) * scale * w, 0",
+        f"(x.to(tl.float32) * scale){STORED} * w, 0",
     ),
     Bug("swapped rounding", V3, "r.to(tl.float32)).to(x.dtype)", "r.to(tl.float32))"),
     Bug(
         "wrong accumulate dtype",
         V3,
+        "squares = tl.sum(x.to(tl.float32) * x.to(tl.float32), axis=1)",
         "squares = tl.sum(x * x, axis=1)",
-        "squares = tl.sum((x * x).to(out_ptr.dtype.element_ty), axis=1)",
     ),
     Bug(
-        "wrong accumulate dtype",
-        V3,
-        "squares = tl.sum(d * d, axis=1)",
-        "squares = tl.sum((d * d).to(out_ptr.dtype.element_ty), axis=1)",
+        "wrong accumulate dtype", V3, "squares = tl.sum(d * d, axis=1)", f"squares = tl.sum((d * d){IN_DTYPE}, axis=1)"
     ),
     # Wide rows.
-    Bug("mask off by one", V3, "r_body + lanes, lanes < body,", "r_body + lanes, lanes <= body,"),
     Bug(
         "mask off by one",
         V3,
-        "loose = tl.arange(0, EDGE) < n - body",
-        "loose = tl.arange(0, EDGE) < n - body - 1",
-        count=2,
+        "mask=columns < n, other=0.0)\n    if RES",
+        "mask=columns < n - 1, other=0.0)\n    if RES",
     ),
-    Bug("wrong stride", V3, "aligned(row * out_stride, SHIFTED)", "aligned(row * x_stride, SHIFTED)", count=2),
-    Bug("wrong stride", V3, "aligned(row * r_stride, SHIFTED)", "aligned(row * n, SHIFTED)"),
+    Bug("mask off by one", V3, "d_edge = tl.where(columns < n", "d_edge = tl.where(columns <= n"),
+    Bug("wrong stride", V3, OUT_ROW, OUT_ROW.replace("out_stride", "x_stride"), count=2),
+    Bug("wrong stride", V3, "row * r_stride + head", "row * n + head"),
+    Bug("wrong stride", V3, "again, y = out_ptr, row * out_stride", "again, y = out_ptr, row * x_stride"),
     Bug("lost tail", V3, "tiles = tl.cdiv(body, WIDTH * ACCESSES)", "tiles = body // (WIDTH * ACCESSES)", count=2),
     Bug("lost tail", V3, "for step in range(tiles):", "for step in range(tiles - 1):", count=2),
-    Bug("int32 offset wrap", V3, "row = tl.program_id(0).to(tl.int64)\n", "row = tl.program_id(0)\n", count=2),
-    Bug("eps misplaced", V3, "tl.sum(x_edge * x_edge)) / n + EPS)", "tl.sum(x_edge * x_edge)) / n) + EPS"),
-    Bug("eps misplaced", V3, "tl.PropagateNan.ALL) + EPS)", "tl.PropagateNan.ALL)) + EPS"),
+    Bug("eps misplaced", V3, "squares / n, mean, EPS)", "squares / n, mean, 0.0) + EPS"),
     Bug(
         "swapped rounding",
         V3,
-        "plane + lanes, x * scale * w, mask=lanes",
-        "plane + lanes, (x * scale).to(out_ptr.dtype.element_ty).to(tl.float32) * w, mask=lanes",
+        "write(out_ptr, y + head, x * scale * w, at",
+        f"write(out_ptr, y + head, (x * scale){STORED} * w, at",
     ),
     Bug(
         "wrong accumulate dtype",
@@ -74,12 +83,7 @@ BUGS = [
         "squares += x.to(tl.float32) * x.to(tl.float32)",
         "squares += (x * x).to(tl.float32)",
     ),
-    Bug(
-        "wrong accumulate dtype",
-        V3,
-        "            squares += d * d\n",
-        "            squares += (d * d).to(out_ptr.dtype.element_ty).to(tl.float32)\n",
-    ),
+    Bug("wrong accumulate dtype", V3, "            squares += d * d\n", f"            squares += (d * d){STORED}\n"),
     # Older versions.
     *(
         bug
