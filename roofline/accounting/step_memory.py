@@ -58,7 +58,8 @@ class Moment:
     """What a step holds above its state at one moment, bytes."""
 
     name: str
-    """`forward`, `loss` (its gradient), `layers` (the backward pass enters the last ones) or `optimizer`."""
+    """`forward`, `loss` (its gradient), `head`, `layers` (the backward pass enters the last
+    ones), `embedding` or `optimizer`."""
     temporary: int
     """Gradients of activations, and what the optimizer needs meanwhile."""
     activations: int = 0
@@ -121,7 +122,10 @@ def step_memory(plan: StepPlan) -> StepMemory:
     state = state_bytes(config, recipe, plan.optimizer)
     counters = FP32_BYTES * sum(weight.copies for weight in weights(config)) if plan.optimizer in STEP_COUNTERS else 0
     cast = state.get("cast_copies", 0)
-    moments = (_at_loss(plan, cast), _in_forward(plan, cast), _in_layers(plan), _in_optimizer(plan))
+    moments = (
+        *(_at_loss(plan, cast), _in_forward(plan, cast), _at_head(plan, cast)),
+        *(_in_layers(plan), _at_embedding(plan), _in_optimizer(plan)),
+    )
     return StepMemory(
         parameters=state["weights"],
         gradients=state["gradients"],
@@ -190,6 +194,47 @@ def _in_forward(plan: StepPlan, cast_copies: int) -> Moment:
     biases = sum(w.elements for w in weights(plan.config) if w.name.endswith(" bias") and w.component != "norms")
     cached = cast_copies - at_loss.cast_copies + plan.recipe.cast_bytes * biases
     return replace(at_loss, name="forward", temporary=cached + logits + scalars)
+
+
+def _at_head(plan: StepPlan, cast_copies: int) -> Moment:
+    """Return what is there while the head's gradients are computed, where few tokens meet a large vocabulary.
+
+    The log-probabilities are released; the gradients of the logits, of the head's input and of its weights are there.
+    Under autocast the weights' gradient is cast to fp32 next.
+    """
+    at_loss, width, config = _at_loss(plan, cast_copies), plan.recipe.activation_bytes, plan.config
+    head, logits = config.vocabulary * config.width, config.vocabulary * plan.tokens
+    stream = width * plan.tokens * config.width
+    kept = at_loss.logits_loss - FP32_BYTES * logits
+    product = Moment(
+        "head",
+        temporary=width * (logits + head) + stream + 2 * SCALAR_BYTES,
+        activations=at_loss.activations,
+        cast_copies=at_loss.cast_copies,
+        logits_loss=kept,
+    )
+    if not plan.recipe.cast_bytes:
+        return product
+    cast = replace(
+        product,
+        temporary=(width + plan.recipe.gradient_bytes) * head + stream + 2 * SCALAR_BYTES,
+        cast_copies=at_loss.cast_copies - plan.recipe.cast_bytes * head,
+        logits_loss=kept - stream,
+    )
+    return max(product, cast, key=lambda moment: moment.total)
+
+
+def _at_embedding(plan: StepPlan) -> Moment:
+    """Return what is there at the end of the backward pass: the embedding's gradient, a row for each of the vocabulary.
+
+    Where the head has the same weights, its part has waited for the embedding's, and there are two and their sum; a
+    part that autocast has cast is added to in place.
+    """
+    config, kernels = plan.config, _kernels(plan)
+    table = plan.recipe.gradient_bytes * config.vocabulary * config.width
+    stream = (kernels.residual_bytes or kernels.element_bytes) * plan.tokens * config.width
+    tables = (2 if plan.recipe.cast_bytes else 3) if config.is_tied else 1
+    return Moment("embedding", temporary=tables * table + (stream if tables < 3 else 0) + 2 * SCALAR_BYTES)
 
 
 def _in_layers(plan: StepPlan) -> Moment:

@@ -2,7 +2,10 @@
 
 import itertools
 import math
+import subprocess
+import sys
 
+import commands
 import pytest
 import torch
 
@@ -100,6 +103,48 @@ def test_a_small_vocabulary_has_its_peak_within_the_layers():
         report = report_of(plan(config))
         assert report["estimated"]["moment"] == "layers"
         assert differences(report) == {}
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "bf16"])
+@pytest.mark.parametrize("config", [gpt(vocab_size=4000), gpt(vocab_size=4000, tie_word_embeddings=False)])
+def test_few_tokens_and_a_large_vocabulary_have_their_peak_at_its_matrices(config, recipe):
+    report = report_of(plan(config, recipe, batch=1, sequence=4))
+    assert report["estimated"]["moment"] == ("embedding" if config.is_tied else "head")
+    assert abs(report["error_pct"]["total"]) < 0.1
+
+
+PROFILED = """
+import sys
+sys.path.insert(0, "tests/bench")
+from test_train_step import MODELS, cpu_device, plan, Step, torch
+from bench.harness.step_audit import measured_memory
+from torch.profiler import ProfilerActivity, profile
+torch.set_num_threads(1)
+for model in ("gpt", "llama"):
+    for recipe in ("fp32", "amp", "bf16"):
+        step = Step(plan(MODELS[model], recipe), cpu_device(), seed=0)
+        step()
+        counted = measured_memory(step)
+        state = sum(counted[name] for name in ("parameters", "gradients", "optimizer_state", "inputs"))
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            step()
+        changes = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+        now = most = 0
+        for event in sorted(changes, key=lambda event: event.start_ns()):
+            now += event.nbytes()
+            most = max(most, now)
+        print("peak", counted["total"] - state, most)
+"""
+
+
+def test_the_peak_is_that_of_torchs_own_allocator():
+    """An independent count: every allocation and release that torch's profiler sees on a CPU."""
+    command = [sys.executable, "-c", PROFILED]
+    done = subprocess.run(command, cwd=commands.ROOT, capture_output=True, text=True, timeout=100, check=True)
+    peaks = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("peak ")]
+    assert len(peaks) == 6
+    for counted, allocated in peaks:
+        assert int(counted) == int(allocated)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZER_NAMES)
