@@ -123,6 +123,11 @@ def explanations(provider: str, report: Mapping[str, Any], is_gpu: bool) -> list
             "most is held within the layers: some of what they keep is released by then and gradients of the same "
             "size have taken its place; 'kept by layers' is exact, the temporaries there are estimated"
         )
+    if report["estimated"]["moment"] == "embedding" and report["error_pct"]["total"]:
+        notes.append(
+            "most is held with the gradients of a tied embedding: while tensors are counted, torch does not add them "
+            "up in place under autocast, and a third one is counted that is not there otherwise"
+        )
     if is_gpu:
         notes.append("'allocator peak' is rounded up to 512 bytes a tensor and has the workspaces of libraries in it")
     return notes

@@ -1,0 +1,103 @@
+"""The most memory of a step, worked out by hand; tests of `bench.train_step` hold it against torch."""
+
+from dataclasses import replace
+
+import pytest
+
+from roofline.accounting.activations import Kernels, layer_activations
+from roofline.accounting.config import ConfigError
+from roofline.accounting.config_file import load_preset
+from roofline.accounting.state import RECIPES
+from roofline.accounting.step_memory import StepPlan, kept_by_head, step_memory
+
+GPT2, PARAMS, H, V, LAYERS = load_preset("gpt2"), 124_439_808, 768, 50257, 12
+TOKENS = 4 * 1024
+
+
+def plan(**changes):
+    values = {"config": GPT2, "recipe": RECIPES["fp32"], "optimizer": "adamw", "sequence": 1024, "batch": 4}
+    return StepPlan(**values | {"kernels": Kernels(4)} | changes)
+
+
+def test_gpt_2_in_fp32_at_4x1024():
+    """A layer keeps 16 w h + 4 a + 16 bytes a token, the head 2 w h + 8 + 4 V; 8 V more while the loss goes back."""
+    found = step_memory(plan())
+    assert found.moment.name == "loss"
+    assert (found.parameters, found.gradients) == (4 * PARAMS, 4 * PARAMS)
+    tensors = 2 + LAYERS * 16 + 2
+    assert found.optimizer_state == 8 * PARAMS + 4 * tensors
+    assert found.inputs == 16 * TOKENS
+    sizes = found.sizes()
+    assert sizes["activations"] == LAYERS * TOKENS * (16 * 4 * H + 4 * 12 + 16) == sizes["kept_by_layers"]
+    assert sizes["logits_loss"] == TOKENS * (2 * 4 * H + 8 + 4 * V)
+    assert sizes["temporary"] == TOKENS * 8 * V + 8
+    assert found.total == sum(found.components().values())
+
+
+def test_micro_batches_divide_what_a_pass_keeps_and_nothing_else():
+    whole, parts = step_memory(plan()).sizes(), step_memory(plan(micro_batches=4)).sizes()
+    for name in ("activations", "logits_loss", "kept_by_layers"):
+        assert parts[name] * 4 == whole[name]
+    for name in ("parameters", "gradients", "optimizer_state", "inputs"):
+        assert parts[name] == whole[name]
+
+
+def test_checkpointing_saves_94_to_98_percent_of_what_layers_keep():
+    """Korthikanti et al. 2022: 2 s b h of about 34 s b h a layer, and one layer alive: 96 layers keep 4 % to 6 %."""
+    config = load_preset("gpt-3")
+    kernels = Kernels(2)
+    step = plan(config=config, recipe=RECIPES["bf16-master"], sequence=2048, batch=1, kernels=kernels)
+    none = step_memory(step).kept_by_layers
+    full = step_memory(replace(step, checkpoint="full")).kept_by_layers
+    layer = sum(layer_activations(config, 2048, 1, kernels).values())
+    assert none == 96 * layer
+    assert full == 95 * 2 * 2048 * 12288 + layer
+    assert 0.92 < 1 - full / none < 0.98
+
+
+def test_autocast_keeps_a_copy_of_the_input_for_each_product():
+    fused, apart = (Kernels(2, residual_bytes=4, is_input_cast_apart=apart) for apart in (False, True))
+    more = [
+        sum(layer_activations(load_preset(name), 128, 1, apart).values())
+        - sum(layer_activations(load_preset(name), 128, 1, fused).values())
+        for name in ("gpt2", "llama-3.2-1b")
+    ]
+    assert more == [2 * 2 * 128 * 768, 3 * 2 * 128 * 2048]  # query, key, value; and gate and up
+
+
+def test_normalized_queries_and_keys_keep_their_statistics():
+    config = load_preset("qwen3-0.6b")
+    plain = replace(config, has_qk_norm=False)
+    normalized = (config.heads + config.kv_heads) * config.head_dim
+    for kernels, size in ((Kernels(2), 2 * normalized), (Kernels(2, is_norm_fused=False), 8 * normalized)):
+        more = (
+            layer_activations(config, 8, 1, kernels)["attention"] - layer_activations(plain, 8, 1, kernels)["attention"]
+        )
+        assert more == 8 * (size + 4 * (config.heads + config.kv_heads))
+
+
+def test_few_tokens_hold_most_at_the_vocabulary():
+    assert step_memory(plan(sequence=8, batch=1)).moment.name == "embedding"
+    untied = replace(GPT2, is_tied=False)
+    found = step_memory(plan(config=untied, sequence=8, batch=1))
+    assert found.moment.name == "head"
+    assert found.moment.temporary == 4 * V * (8 + H) + 4 * 8 * H + 8
+
+
+def test_sgd_keeps_nothing_and_rmsprop_a_copy_of_a_weight_meanwhile():
+    assert step_memory(plan(optimizer="sgd")).optimizer_state == 0
+    small = replace(GPT2, vocabulary=10)
+    found = step_memory(plan(config=small, optimizer="rmsprop", sequence=1, batch=1))
+    assert found.moment.name in ("layers", "optimizer")
+
+
+def test_the_head_keeps_log_probabilities_in_fp32_whatever_the_logits_are():
+    kept = kept_by_head(plan(recipe=RECIPES["bf16"], kernels=Kernels(2)))
+    assert kept == TOKENS * (2 * 2 * H + 8 + 4 * V)
+
+
+def test_unknown_words_are_refused():
+    with pytest.raises(ConfigError, match="unknown checkpointing"):
+        step_memory(plan(checkpoint="some"))
+    with pytest.raises(ConfigError, match="unknown optimizer"):
+        step_memory(plan(optimizer="magic"))
