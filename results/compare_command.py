@@ -114,6 +114,13 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
     Raises:
         StoreError: a run cannot be found or read, the two cannot be compared, or the picture cannot be written.
     """
+    from results.runfile import without_collector
+
+    with without_collector():
+        return _run(options, find, stdout)
+
+
+def _run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO) -> Output:
     from results.compare import compare
     from results.compare_load import Wanted, load, load_both
     from results.compare_plot import check_picture, draw, save

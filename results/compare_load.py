@@ -16,14 +16,15 @@ from pathlib import Path
 from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from results.compare_numbers import Numbers
 from results.compare_turns import Turns, turns_of
 from results.judge import judged
 from results.record import MAX_TIME_S, MIN_TIME_S, ROUNDING, Environment, Record, checked_fields
 from results.runfile import RunFileError, scan_run
-from results.stats import LogMedians, log_medians
+from results.stats import LogMedians, log_medians_of
 
 if TYPE_CHECKING:
-    from numpy import int64
+    from numpy import float64, int64
     from numpy.typing import NDArray
 
 WORDS = ("op", "provider", "dtype", "status", "reason", "method", "cache", "fill", "source_sha256")
@@ -35,8 +36,6 @@ VALUES = (
 )
 """Fields that are looked at in each record."""
 
-WITHOUT_SAMPLES = tuple(name for name in VALUES if name != "samples_s")
-FLOATS = {float}
 
 PARALLEL_BYTES = 20_000_000
 """Length of two files together from which on a second process, which takes a fifth of a second to start, pays."""
@@ -164,7 +163,7 @@ def load(path: Path, wanted: Wanted = EVERYTHING, with_bandwidths: bool = False,
     """
     reader = _Reader(wanted, with_bandwidths, keeps_samples)
     environment, measured, notes, problems = scan_run(path, reader.take, checks_numbers=False)
-    if not reader.are_samples_right():  # then each line is looked at by itself, to tell which one is wrong
+    if not reader.are_numbers_right():  # then each line is looked at by itself, to tell which one is wrong
         reader = _Reader(wanted, with_bandwidths, keeps_samples, is_careful=True)
         environment, measured, notes, problems = scan_run(path, reader.take, checks_numbers=False)
     ceiling_of = partial(_ceilings, environment)
@@ -183,15 +182,18 @@ def load(path: Path, wanted: Wanted = EVERYTHING, with_bandwidths: bool = False,
 class _Reader:
     """Takes from each record what is needed.
 
-    Lists of floats are looked at all together in the end, unless it is to be careful: that takes a tenth of the time.
+    Numbers are looked at all together in the end, unless it is to be careful: that takes a tenth of the time.
     """
 
     def __init__(self, wanted: Wanted, with_bandwidths: bool, keeps_samples: bool, is_careful: bool = False) -> None:
         self._wanted, self._with_bandwidths, self._keeps_samples = wanted, with_bandwidths, keeps_samples
         self._is_careful = is_careful
         self._medians_s: list[float] = []
+        self._numbers = Numbers()
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self._series: list[array[float]] = []
+        self._times_s: array[float] = array("d")
+        """The samples of all finished records, one after the other; of one that kept none, its median."""
+        self._counts: list[int] = []
         self._texts: dict[Any, Any] = {}
         self.by_dtype: dict[str, Record] = {}
         """One finished record of each dtype."""
@@ -211,16 +213,17 @@ class _Reader:
             self._remember(values, data)
         return self._measured(values, data)
 
-    def are_samples_right(self) -> bool:
-        """Return whether all samples can be times, and all medians be theirs: what `checked_fields` asks of each."""
+    def are_numbers_right(self) -> bool:
+        """Return whether all numbers can be what they stand for: what `checked_fields` asks of each record."""
         import numpy as np
 
-        if self._is_careful or not self._series:
+        if self._is_careful or not self._counts:
             return True
-        counts = np.array([len(samples) for samples in self._series])
-        samples_s = np.concatenate([np.frombuffer(samples) for samples in self._series])
+        if not self._numbers.are_right():
+            return False
+        times_s, counts = self._columns()
         starts = np.cumsum(counts) - counts
-        low, high = np.minimum.reduceat(samples_s, starts), np.maximum.reduceat(samples_s, starts)
+        low, high = np.minimum.reduceat(times_s, starts), np.maximum.reduceat(times_s, starts)
         medians_s = np.array(self._medians_s)
         is_right = (low >= MIN_TIME_S) & (high <= MAX_TIME_S)
         is_right &= (low * (1 - ROUNDING) <= medians_s) & (medians_s <= high * (1 + ROUNDING))
@@ -228,10 +231,14 @@ class _Reader:
 
     def medians(self) -> tuple[LogMedians, NDArray[int64]]:
         """Return the medians of what was taken, by place, and how many samples are behind each."""
+        times_s, counts = self._columns()
+        return log_medians_of(times_s, counts), counts
+
+    def _columns(self) -> tuple[NDArray[float64], NDArray[int64]]:
+        """Return all times, seconds, and how many of them each record has."""
         import numpy as np
 
-        series = [np.frombuffer(samples) for samples in self._series]
-        return log_medians(series), np.array([len(samples) for samples in series], dtype=np.int64)
+        return np.frombuffer(self._times_s), np.array(self._counts, dtype=np.int64)
 
     def _checked(self, data: dict[str, Any]) -> dict[str, Any]:
         words = tuple(map(data.get, WORDS))
@@ -240,10 +247,8 @@ class _Reader:
         except TypeError:  # a list or an object in the place of a word: refused below
             checked = None
         if checked is not None:
-            samples = data.get("samples_s")
-            is_later = checked["status"] == "ok" and not self._is_careful and type(samples) is list
-            if is_later and set(map(type, samples or ())) == FLOATS:
-                return checked | {"samples_s": samples} | checked_fields(data, WITHOUT_SAMPLES)
+            if checked["status"] == "ok" and not self._is_careful and (values := self._numbers.take(data)) is not None:
+                return checked | values
             return checked | checked_fields(data, VALUES)
         values = checked_fields(data, (*WORDS, *VALUES))
         self._known[words] = {name: values[name] for name in WORDS if name in values}
@@ -265,8 +270,9 @@ class _Reader:
         samples = array("d", get("samples_s", ()))
         clock, flags, turns = telemetry.get("sm_clock_hz"), get("flags", ()), turns_of(data, len(samples))
         if values["status"] == "ok":
-            place = len(self._series)
-            self._series.append(samples or array("d", [values["median_s"]]))
+            place = len(self._counts)
+            self._times_s.extend(samples or (values["median_s"],))
+            self._counts.append(len(samples) or 1)
             self._medians_s.append(values["median_s"])
         return Measured(
             values["op"],

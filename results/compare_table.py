@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TextIO
 
 from results.compare import Compared, Row
@@ -92,6 +93,7 @@ class Mean:
     """Those that have an interval; no others are in it."""
 
 
+@lru_cache(maxsize=1)
 def geomeans(compared: Compared) -> list[Mean]:
     """Return the geometric mean of each kind of rows that has one, in the order of the rows."""
     kinds: dict[tuple[str, str, str], list[Row]] = {}

@@ -56,7 +56,7 @@ def compared(environment: Environment, records: Iterable[Record], baseline: str,
             else:
                 unmatched += _left_out("candidate", found) or [_unmatched(found[0], _why_unpaired(base))]
     corrected = with_holm([row.compared for row in rows])
-    rows = [replace(row, compared=result) for row, result in zip(rows, corrected, strict=True)]
+    rows = [row._replace(compared=result) for row, result in zip(rows, corrected, strict=True)]
     candidates = list(dict.fromkeys(row.candidate for row in rows))
     label = candidates[0] if len(candidates) == 1 else f"{len(candidates)} providers"
     request = Request(by="provider", baseline=baseline, margin=margin)
