@@ -22,7 +22,7 @@ COLUMNS = (
     *("median_s", "ci95_low_s", "ci95_high_s", "samples", "outliers", "warm_median_s"),
     *JUDGED_KEYS,
     *("flops", "bytes_read", "bytes_written", "launches_per_sample", "method", "cache", "copies", "fill"),
-    *("converged", "settled", "host_latency_s", "first_call_s", "flags", "flag_reasons", "source_sha256"),
+    *("converged", "settled", "host_latency_s", "first_call_s", "flags", "flag_reasons", "source_sha256", "source_git"),
 )
 """The columns that every row has, in this order. After them come `shape_<axis>`, `option_<name>`, `telemetry_<name>`
 and `verified_<name>`, as far as the records have them."""
@@ -104,6 +104,7 @@ def _row(environment: Environment, record: Record, score: dict[str, Any]) -> dic
         "samples": len(record.samples_s),
         "flags": ",".join(record.flags),
         "flag_reasons": _plain(record.flag_reasons) if record.flag_reasons else None,
+        "source_git": _plain(record.source_git),
     }
     row = {name: known[name] for name in COLUMNS}
     groups = {
