@@ -18,7 +18,6 @@ Source  Chowdhery et al., PaLM (2022), appendix B, for MFU and HFU; Korthikanti 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -120,10 +119,8 @@ def measure(case: Case, plan: StepPlan, memory: StepMemory, bench: Bench) -> Rec
     if too_long:
         return replace(blank, reason=too_long)
     is_compiled = case.provider == "torch-compile"
-    began = time.perf_counter()
     step = Step(plan, bench.device, bench.settings.seed, is_compiled)
     found = check_step(step)
-    first_call_s = time.perf_counter() - began
     verified = {"before": found.to_dict()}
     if found.reason:
         return replace(blank, status="invalid", reason=found.reason, verified=verified)
@@ -131,9 +128,13 @@ def measure(case: Case, plan: StepPlan, memory: StepMemory, bench: Bench) -> Rec
     report = memory_report(memory, measured_memory(step, is_compiled))
     counted = counted_flops(plan)
     timed = timed_record(step, blank, bench)
+    again = check_step(step, is_untrained=False)
+    verified["after"] = again.to_dict()
+    if again.reason:
+        return replace(blank, status="invalid", reason=f"after timing: {again.reason}", verified=verified)
     return replace(
         timed,
-        first_call_s=first_call_s,
+        first_call_s=found.first_call_s,
         verified=verified,
         extra=timed.extra
         | {
@@ -151,7 +152,7 @@ def timed_record(step: Step, blank: Record, bench: Bench) -> Record:
     from bench.harness.evidence import Context, flags_of
     from bench.harness.meter import Meter
     from bench.harness.roofs import roofs_of
-    from bench.harness.runner import filled
+    from bench.harness.runner import INVALID_FLAGS, filled
     from bench.harness.timing import CPU_LIMITS, GPU_LIMITS
     from roofline.work import Work
 
@@ -171,9 +172,11 @@ def timed_record(step: Step, blank: Record, bench: Bench) -> Record:
         telemetry=measured.telemetry,
     )
     phases = step.clock.phases_s(len(samples.samples_s) * samples.launches_per_sample)
-    spent = {f"{name}": median([phase[name] for phase in phases]) for name in phases[0]}
-    record = filled(blank, measured, flags_of(samples, context))
-    return replace(record, status="ok", extra=record.extra | {"phases_s": spent})
+    spent = {name: median([phase[name] for phase in phases]) for name in phases[0]}
+    flags = flags_of(samples, context)
+    damning = next((flag.reason for flag in flags if flag.name in INVALID_FLAGS), None)
+    record = replace(filled(blank, measured, flags), status="invalid" if damning else "ok", reason=damning)
+    return replace(record, extra=record.extra | {"phases_s": spent})
 
 
 def expected_too_long(blank: Record, bench: Bench) -> str | None:

@@ -183,6 +183,21 @@ def test_a_wrong_gradient_is_invalid_and_never_timed(capsys, monkeypatch, runs):
     assert "invalid: the gradient of" in capsys.readouterr().out
 
 
+def test_a_step_that_goes_wrong_while_it_is_timed_is_invalid(monkeypatch, runs):
+    right, calls = training.Step.loss, []
+
+    def wrong_later(self, *tokens):
+        calls.append(1)
+        return right(self, *tokens) * (1.0 if len(calls) < 5 else 1.01)
+
+    monkeypatch.setattr(training.Step, "loss", wrong_later)
+    assert run(*SMALL, "--recipe", "fp32") == 1
+    (record,) = load_run(commands.run_files(runs)[0]).records
+    assert (record.status, record.samples_s) == ("invalid", ())
+    assert record.reason.startswith("after timing: the gradient of ")
+    assert set(record.verified) == {"before", "after"}
+
+
 def test_ctrl_c_keeps_the_finished_steps(capsys, monkeypatch, runs):
     right = training.Step.__init__
 
