@@ -81,21 +81,21 @@ def eager_gelu(x: Tensor, out: Tensor) -> None:
     """Write the erf form of GELU into `out`."""
     import torch
 
-    torch.ops.aten.gelu.out(x, out=out)
+    torch._C._nn.gelu(x, out=out)  # type: ignore[call-arg]  # torch.ops.aten.gelu.out takes a microsecond longer
 
 
 def eager_gelu_tanh(x: Tensor, out: Tensor) -> None:
     """Write the tanh form of GELU into `out`."""
     import torch
 
-    torch.ops.aten.gelu.out(x, approximate="tanh", out=out)
+    torch._C._nn.gelu(x, approximate="tanh", out=out)  # type: ignore[call-arg]
 
 
 def eager_silu(x: Tensor, out: Tensor) -> None:
     """Write SiLU into `out`."""
     import torch
 
-    torch.ops.aten.silu.out(x, out=out)
+    torch._C._nn.silu(x, out=out)  # type: ignore[call-arg]
 
 
 def eager_swiglu(gate: Tensor, up: Tensor, out: Tensor) -> None:
