@@ -31,18 +31,19 @@ def test_wide_rows(op, dtype, n):
     check(op, VERSIONS["v3"].KERNELS[op], *draw(op, dtype, 17, n, SCALES), corrected=True, device="cuda")
 
 
-@pytest.mark.parametrize("n", [1000, 4099, 20001])
+@pytest.mark.parametrize("n", [200, 1000, 4099, 20001])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", OPS)
 def test_rows_apart(op, dtype, n):
     inputs = draw(op, dtype, 33, n, SCALES)
-    for extra in (-n % 16, 3):
-        views = [
-            padded(tensor.cuda(), n + extra, float("nan"))[0] if tensor.dim() == 2 else tensor.cuda()
-            for tensor in inputs
-        ]
+    even = -n % 16
+    for extra in ((even, even + 16, even + 32), (3, 11, 19), (3, 8, 8), (5, 6, 7)):  # aligned, shifted, mixed, mixed
+        strides = [n + more for more in (extra if op == "residual-rmsnorm" else extra[::2])]
+        views = [tensor.cuda() for tensor in inputs]
+        for index, stride in enumerate(strides[:-1]):
+            views[index] = padded(views[index], stride, float("nan"))[0]
         unwritten = torch.full((2, 33, n) if op == "residual-rmsnorm" else (33, n), -77.0, dtype=dtype, device="cuda")
-        out, storage = padded(unwritten, n + extra, -77.0)
+        out, storage = padded(unwritten, strides[-1], -77.0)
         VERSIONS["v3"].KERNELS[op](*views, out=out)
         compare(op, out.cpu(), *inputs, corrected=True)
         assert (storage[..., n:] == -77.0).all()

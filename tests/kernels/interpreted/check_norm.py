@@ -16,25 +16,24 @@ from planted import ROOT, plant
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 WIDTHS = (1, 7, 16, 192, 256, 760, 1000, 1024, 1128)
-OF_NEWEST = (27, 257, 259)  # about its limits
-ROWS = {"v1": (1, 2, 3), "v2": (1, 2, 3), "v3": (1, 3, 17)}  # a program of version 3 takes up to 16
-WIDE = {
+ROWS = (1, 2, 3)
+ELSE = {  # rows of other widths: up to 16 a program, about the limits of version 3, and in several steps
     "v1": {4099: (1,)},
     "v2": {4099: (1,)},
-    "v3": {1027: (2,), 1028: (2,), 4099: (2,), 8209: (2,), 16408: (1,), 33001: (1,)},
+    "v3": {24: (17,), 27: (17,), **dict.fromkeys((257, 1027, 4099, 16408, 20001), (1,))},
 }
+HARDEST_FIRST = ("residual-rmsnorm", "layernorm", "rmsnorm")
 SCALES = (1.0, 1e-4, 300.0)  # of rows: plain, where eps decides, where squares pass the range of fp16
-APART = {  # by how much the strides of x, of a residual and of out exceed n
+APART = {  # alike or not, by how much the strides of x, of a residual and of out exceed n
     "v1": ((3, 3, 3), (5, 21, 37)),
     "v2": ((0, 1, 2), (5, 21, 37)),
-    "v3": ((3, 3, 3), (5, 13, 37), (3, 8, 8), (0, 1, 2)),
+    "v3": ((5, 13, 37), (3, 8, 8), (0, 1, 2)),
 }
 
 
 def sizes(version):
     """Return the widths that a version is checked at, each with its counts of rows."""
-    widths = WIDTHS + OF_NEWEST if version == "v3" else WIDTHS
-    return dict.fromkeys(widths, ROWS[version]) | WIDE[version]
+    return dict.fromkeys(WIDTHS if version == "v3" else WIDTHS[::2], ROWS) | ELSE[version]
 
 
 SIZES = [
@@ -82,18 +81,18 @@ def check_padded(module, op, dtype, m, n, extra, corrected):
     compare(op, run_padded(module.KERNELS[op], op, inputs, strides), *inputs, corrected=corrected)
 
 
-@pytest.mark.parametrize("n", [13, 200, 1111])
+@pytest.mark.parametrize("n", [13, 1111])
 @pytest.mark.parametrize(("op", "version", "name"), KERNEL_CASES)
 def test_rows_apart(op, version, name, n):
     aligned = -n % 16
     for extra in ((aligned, aligned + 16, aligned + 48), *APART[version]):
-        check_padded(VERSIONS[version], op, DTYPES[name], 3, n, extra, is_corrected(version))
+        check_padded(VERSIONS[version], op, DTYPES[name], 2, n, extra, is_corrected(version))
 
 
 @pytest.mark.parametrize("n", [24, 1001])
 @pytest.mark.parametrize(("op", "version", "name"), KERNEL_CASES)
 def test_special_values_stay_in_their_row(op, version, name, n):
-    x, *others = draw(op, DTYPES[name], 9, n)
+    x, *others = draw(op, DTYPES[name], 8, n)
     for row, (column, value) in enumerate([(0, math.nan), (n - 1, math.inf), (n // 2, -math.inf), (n - 1, math.nan)]):
         x[2 * row, column] = value
     x[1], x[3] = 0.0, -0.0
@@ -105,7 +104,7 @@ def test_special_values_stay_in_their_row(op, version, name, n):
 
 @pytest.mark.parametrize(("op", "version", "name"), KERNEL_CASES)
 def test_rows_where_eps_decides_and_where_squares_pass_fp16(op, version, name):
-    for n in (48, 1000, 9001 if version == "v3" else 2001):
+    for n in (48, 1000):
         inputs = draw(op, DTYPES[name], 2, n, (1e-4, 3e3))
         check(op, VERSIONS[version].KERNELS[op], *inputs, corrected=is_corrected(version))
 
@@ -120,7 +119,7 @@ def test_zeros_keep_their_sign(op, version):
     assert all(torch.equal(torch.signbit(plane), torch.signbit(x)) for plane in out)
 
 
-@pytest.mark.parametrize("n", [40, 1024, 4099, 9001])
+@pytest.mark.parametrize("n", [40, 1024, 9001])
 def test_a_large_mean_costs_the_newest_layernorm_nothing(n):
     inputs = draw("layernorm", torch.float32, 3, n, shift=1e4)
     check("layernorm", VERSIONS["v3"].KERNELS["layernorm"], *inputs, corrected=True)
@@ -136,20 +135,20 @@ def test_constant_rows_give_the_bias(n):
     _, weight, bias = draw("layernorm", torch.float32, 1, n)
     out = torch.empty_like(x)
     VERSIONS["v3"].KERNELS["layernorm"](x, weight, bias, out=out)
-    torch.testing.assert_close(out[[0, 2]], bias.expand(2, n), rtol=1e-6, atol=1e-5)
+    assert torch.allclose(out[[0, 2]], bias.expand(2, n), rtol=1e-6, atol=1e-5)
     assert torch.isfinite(out).all()
 
 
 @pytest.mark.parametrize("n", [24, 9001])
 def test_squares_that_overflow_leave_nothing_but_the_bias(n):
-    x, weight, bias = draw("layernorm", torch.float32, 3, n)
-    for size in (1e20, 1e30):
-        out, both = torch.empty_like(x), torch.empty(2, 3, n)
-        VERSIONS["v3"].KERNELS["layernorm"](size * x, weight, bias, out=out)
-        assert torch.equal(out, bias.expand(3, n))
-        VERSIONS["v3"].KERNELS["residual-rmsnorm"](size * x, torch.zeros_like(x), weight, out=both)
-        assert torch.equal(both[0], size * x)
-        assert not both[1].any()
+    x, weight, bias = draw("layernorm", torch.float32, 2, n)
+    x *= torch.tensor([[1e20], [1e30]])
+    out, both = torch.empty_like(x), torch.empty(2, 2, n)
+    VERSIONS["v3"].KERNELS["layernorm"](x, weight, bias, out=out)
+    assert torch.equal(out, bias.expand(2, n))
+    VERSIONS["v3"].KERNELS["residual-rmsnorm"](x, torch.zeros_like(x), weight, out=both)
+    assert torch.equal(both[0], x)
+    assert not both[1].any()
 
 
 @pytest.mark.parametrize(("version", "name"), [(version, name) for version in VERSIONS for name in DTYPES])
@@ -193,27 +192,28 @@ def is_newest(module):
     return hasattr(module, "layer_tiles")
 
 
-def battery(module, wide_first=False):
-    """Raise unless every kernel of a version is right."""
+def battery(module, suspect=""):
+    """Raise unless every kernel of a version is right; what a suspect kernel computes comes first."""
     parts = [battery_of_short_rows, battery_of_wide_rows] if is_newest(module) else [battery_of_short_rows]
-    for part in reversed(parts) if wide_first else parts:
-        part(module)
+    ops = ("layernorm", "residual-rmsnorm", "rmsnorm") if suspect.startswith("layer") else HARDEST_FIRST
+    for part in reversed(parts) if suspect.endswith("tiles") else parts:
+        part(module, ops)
 
 
-def battery_of_short_rows(module):
+def battery_of_short_rows(module, ops):
     newest = is_newest(module)
-    for op in OPS:
+    for op in ops:
         for dtype, m, n in ((torch.float16, 17, 40), (torch.float16, 3, 1001), (torch.float32, 1, 1025)):
             check(op, module.KERNELS[op], *draw(op, dtype, m, n, SCALES), corrected=newest)
-    for op in OPS:
+    for op in ops:
         for extra in ((3, 5, 9), (3, 11, 19)):
             check_padded(module, op, torch.float16, 3, 200, extra, corrected=newest)
         check_far_rows(module, op, torch.float16, 40)
 
 
-def battery_of_wide_rows(module):
+def battery_of_wide_rows(module, ops):
     """Shifted rows, or mixed ones of two results, in fp16, which shows how things are rounded; aligned ones in fp32."""
-    for op in OPS:
+    for op in ops:
         check(op, module.KERNELS[op], *draw(op, torch.float16, 2, 9001, (300.0, 1e-4)), corrected=True)
         check_far_rows(module, op, torch.float32, 8301)
     check_padded(module, "residual-rmsnorm", torch.float16, 2, 9001, (7, 15, 31), corrected=True)
@@ -230,9 +230,10 @@ def plant_in_version(bug, folder):
     return module
 
 
-def is_in_wide_rows(bug):
-    text = (ROOT / bug.file).read_text(encoding="utf-8")
-    return bug.file == V3 and text.index(bug.old) > text.index("def rms_tiles(")
+def kernel_of(bug):
+    """Return the name of the function that a bug is first planted in."""
+    before = (ROOT / bug.file).read_text(encoding="utf-8").partition(bug.old)[0]
+    return before.rpartition("\ndef ")[2].partition("(")[0]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -244,7 +245,7 @@ def test_battery_passes(version):
 def test_planted_bug_is_caught(bug, tmp_path):
     module = plant_in_version(bug, tmp_path)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
-        battery(module, wide_first=is_in_wide_rows(bug))
+        battery(module, suspect=kernel_of(bug))
 
 
 def tampered(change):
