@@ -75,7 +75,7 @@ def rms_rows(
     w_ptr,  # weight, n elements
     out_ptr,  # y, m rows of n elements; before it the sum, as many, if RESIDUAL
     m,  # rows
-    n,  # columns, less than VECTOR above BLOCK
+    n,  # columns, at most BLOCK + 3
     x_stride,  # elements from one row of x to the next
     r_stride,  # the same of the residual
     out_stride,  # the same of y
@@ -146,7 +146,7 @@ def layer_rows(
     b_ptr,  # bias, n elements
     out_ptr,  # y, m rows of n elements
     m,  # rows
-    n,  # columns, less than VECTOR above BLOCK
+    n,  # columns, at most BLOCK + 3
     x_stride,  # elements from one row of x to the next
     out_stride,  # the same of y
     EPS: tl.constexpr,  # added to the variance
