@@ -128,7 +128,7 @@ def measure(case: Case, plan: StepPlan, memory: StepMemory, bench: Bench) -> Rec
     report = memory_report(memory, measured_memory(step, is_compiled))
     counted = counted_flops(plan)
     timed = timed_record(step, blank, bench)
-    again = check_step(step, is_untrained=False)
+    again = check_step(step)
     verified["after"] = again.to_dict()
     if again.reason:
         return replace(blank, status="invalid", reason=f"after timing: {again.reason}", verified=verified)

@@ -154,22 +154,22 @@ class Transformer(nn.Module):
         self.head_dim, self.group = config.head_dim, checkpoint_group(checkpointing, config.layers)
         self.rotation: Tensor | None = None
         """Cosines and sines, made by `rotate_for`; the same for all layers and no parameter."""
-        self._start(config)
+        self.width = config.width
+        self.start()
 
     @torch.no_grad()
-    def _start(self, config: ModelConfig) -> None:
-        """Fill matrices from N(0, 0.02^2), and scale the final norm so that no logit is much above 1.
+    def start(self) -> None:
+        """Fill matrices from N(0, 0.02^2), biases with 0, norms with 1, and scale the final norm so that no logit is much above 1.
 
         The norm hands on vectors of length sqrt(h), the rows of the head have one of 0.02 sqrt(h): logits as large as
         their product, 0.02 h, would hide whether the loss starts at ln V. Divided by it, they are within about 1.
         """
-        for parameter in self.parameters():
+        for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
                 parameter.normal_(0.0, DEVIATION)
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                parameter.zero_()
-        self.head.norm.get_parameter("weight").fill_(1 / (DEVIATION * config.width))
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+        self.head.norm.get_parameter("weight").fill_(1 / (DEVIATION * self.width))
 
     def rotate_for(self, sequence: int, dtype: torch.dtype, device: torch.device | str) -> None:
         """Make the table of rotations for sequences of this length, in the dtype that queries are computed in."""

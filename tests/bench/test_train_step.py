@@ -283,6 +283,17 @@ def test_gradients_are_those_of_the_plain_step(model, checkpoint, micro_batches,
     assert found.loss == pytest.approx(math.log(1000), abs=0.1)
 
 
+@pytest.mark.parametrize("recipe", ["fp32", "bf16"])
+def test_a_step_that_has_learned_its_tokens_is_still_right(recipe):
+    step = Step(plan(llama(), recipe), cpu_device(), seed=0)
+    for group in step.optimizer.param_groups:
+        group["lr"] = 1e-2
+    for _ in range(30):
+        step()
+    assert step.loss(step.ids, step.targets) < 0.8 * math.log(1000)
+    assert check_step(step).reason is None
+
+
 def test_gradients_are_zero_again_after_the_check():
     step = Step(plan(gpt()), cpu_device(), seed=0)
     check_step(step)
