@@ -18,6 +18,9 @@ from roofline.accounting.step_memory import StepMemory, StepPlan
 NOT_COUNTED = "norms, activations, softmax, rotations, the loss, the optimizer; embedding rows are looked up"
 """What torch's counter passes over: it has formulas for matrix products alone."""
 
+KEPT = ("activations", "cast_copies", "logits_loss")
+"""Components that autograd keeps, as `SavedBytes` names them."""
+
 
 def counted_flops(plan: StepPlan) -> dict[str, int]:
     """Return the FLOPs of a step that torch's counter finds, by operation, forward, backward and recomputation.
@@ -64,8 +67,8 @@ def measured_memory(step: Step, is_compiled: bool = False) -> dict[str, Any]:
     for remover in removers:
         remover.remove()
     if is_compiled:
-        seen = {"kept": saved.at_peak, "moment": None, "beside": None}
-    measured = sizes | {name: seen["kept"].get(name, 0) for name in ("activations", "cast_copies", "logits_loss")}
+        seen = {"kept": dict.fromkeys(KEPT), "moment": None, "beside": None}
+    measured = sizes | {name: seen["kept"].get(name, 0) for name in KEPT}
     measured["temporary"] = seen["beside"]
     total = sum(measured.values()) if seen["beside"] is not None else None
     return measured | {

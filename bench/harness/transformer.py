@@ -161,8 +161,9 @@ class Transformer(nn.Module):
     def start(self) -> None:
         """Fill matrices from N(0, 0.02^2), biases with 0, norms with 1, and scale the final norm.
 
-        No logit is to be much above 1 in size. The norm hands on vectors of length sqrt(h), the rows of the head have one of 0.02 sqrt(h): logits as large as
-        their product, 0.02 h, would hide whether the loss starts at ln V. Divided by it, they are within about 1.
+        No logit is to be much above 1 in size. The norm hands on vectors of length sqrt(h), the rows of the head have
+        one of 0.02 sqrt(h): logits as large as their product, 0.02 h, would hide whether the loss starts at ln V.
+        Divided by it, they are within about 1.
         """
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:

@@ -173,6 +173,15 @@ def test_checkpointing_keeps_inputs_and_one_group():
         assert report_of(plan(gpt(), checkpoint=checkpoint))["measured"]["kept_by_layers"] == expected
 
 
+def test_what_a_compiled_step_holds_when_it_holds_most_is_not_known():
+    step = Step(plan(gpt()), cpu_device(), seed=0)
+    step()
+    measured = measured_memory(step, is_compiled=True)
+    assert [measured[name] for name in ("activations", "logits_loss", "temporary", "total")] == [None] * 4
+    assert measured["kept_by_layers"] == step_memory(plan(gpt())).kept_by_layers
+    assert measured["parameters"] == 4 * count_parameters(gpt()).total
+
+
 def test_nothing_is_kept_after_a_step():
     from bench.harness.live_bytes import LiveBytes, SavedBytes
 
