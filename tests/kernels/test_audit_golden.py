@@ -26,6 +26,7 @@ ROW = Row(
     spill_bytes=0,
     shared_bytes=0,
     occupancy=0.5,
+    obstacle=None,
     load_bits=128,
     load_bits_min=128,
     load_bits_max=128,
