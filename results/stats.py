@@ -169,7 +169,7 @@ def log_medians(series: Sequence[NDArray[float64]]) -> LogMedians:
     """Return the medians of many series, each of times above 0 in the order taken; else as `log_medians_of`."""
     import numpy as np
 
-    return log_medians_of(np.concatenate([*series, np.empty(0)]), np.array([len(one) for one in series], dtype=np.int64))
+    return log_medians_of(np.concatenate([*series, np.empty(0)]), np.array([len(one) for one in series], dtype=int))
 
 
 def log_medians_of(times_s: NDArray[float64], counts: NDArray[int64]) -> LogMedians:
