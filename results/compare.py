@@ -359,7 +359,8 @@ def _nothing_common(unmatched: Sequence[Unmatched]) -> str:
     """Return why there is no row, with an example of each side."""
     shown = []
     for side in ("baseline", "candidate"):
-        first = next((one for one in unmatched if one.side == side), None)
+        of_side = [one for one in unmatched if one.side == side]
+        first = min(of_side, key=lambda one: one.measured.status != "ok", default=None)
         if first is None:
             shown.append(f"the {side} has no record")
         else:

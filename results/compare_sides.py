@@ -147,7 +147,8 @@ def candidate_side(run: Loaded, request: Request, baseline: str | None) -> list[
     if request.by == "version":
         found = [one for one in found if VERSION.fullmatch(one.provider)]
     if not found:
-        raise CompareError(f"{run.path}: there is no other provider than {baseline} to compare with it")
+        what = "version of a kernel" if request.by == "version" else "provider"
+        raise CompareError(f"{run.path}: there is no other {what} than {baseline} to compare with it")
     return found
 
 

@@ -161,7 +161,9 @@ def _row(environment: Environment, sides: Sides, margin: float) -> Row:
     cycles = None
     if all(clocks_hz(record) for side in sides for record in side):
         cycles = _combined(sides, margin, in_cycles=True)
-    scores = judged(environment, [baseline[0], candidate[0]])
+    times_s = _middle_s(baseline), _middle_s(candidate)
+    scored = [replace(side[0], median_s=time_s) for side, time_s in zip(sides, times_s, strict=True)]
+    scores = judged(environment, scored)
     flags_baseline, flags_candidate = (flags_of([measured_of(record) for record in side]) for side in sides)
     result = replace(result, reason=_reason(result, cycles, candidate))
     return Row(
@@ -172,8 +174,8 @@ def _row(environment: Environment, sides: Sides, margin: float) -> Row:
         provider_candidate=candidate[0].provider,
         compared=with_flags(result, flags_baseline, flags_candidate, is_paired=True),
         factor=1.0,
-        baseline_s=_middle_s(baseline),
-        candidate_s=_middle_s(candidate),
+        baseline_s=times_s[0],
+        candidate_s=times_s[1],
         mfu_baseline=scores[0]["mfu"],
         mfu_candidate=scores[1]["mfu"],
         bytes_per_s_baseline=scores[0]["bytes_per_s"],

@@ -244,8 +244,9 @@ def annotate(benchmarks: Iterable[dict[str, Any]]) -> None:
     for row in benchmarks:
         if "launches_per_sample" in row["extra_info"]:
             note = ", ".join(achievements(row["extra_info"], row["median"], row.get("source") in (None, False, "NOW")))
-            row["name"] = f"{row['name']} ({note})"
-            row["fullname"] = f"{row['fullname']} ({note})"
+            if note:
+                row["name"] = f"{row['name']} ({note})"
+                row["fullname"] = f"{row['fullname']} ({note})"
 
 
 def achievements(info: dict[str, Any], median_s: float, is_current: bool) -> list[str]:

@@ -6,6 +6,7 @@ and the run goes on.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -351,15 +352,14 @@ class Runner:
                 return f"the budget of {self._settings.budget_s:g} s is spent"
             limit = f"the {plain(allowance_s, 2)} s that are left"
         spent_s = (self._settings.budget_s or allowance_s) - allowance_s
-        call_s = self._estimator.call_s(op, case) or 0.0
-        case_s = call_s * CALLS_PER_CASE
+        call_s = self._estimator.call_s(op, case)
+        case_s = (call_s or 0.0) * CALLS_PER_CASE
         case_s += PREPARE_S_PER_BYTE * self._rotation(op, case).copies * op.work(case).bytes
         if case_s <= allowance_s:
             return None
-        return (
-            f"estimated {plain(call_s, 2)} s a launch and {plain(case_s, 2)} s for the case, more than {limit}; "
-            f"--budget {max(1, round(spent_s + case_s * 1.5))} would allow it"
-        )
+        estimated = (f"{plain(call_s, 2)} s a launch and " if call_s else "") + f"{plain(case_s, 2)} s for the case"
+        enough = math.ceil(spent_s + case_s * 1.5)  # rounded down it could be less than the budget that did not do
+        return f"estimated {estimated}, more than {limit}; --budget {enough} would allow it"
 
 
 def release(device: Device) -> None:

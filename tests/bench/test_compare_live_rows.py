@@ -1,6 +1,7 @@
 """From records to rows: pairs by round and by process, clock cycles, Holm, and what is left over."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -95,6 +96,18 @@ def test_processes_that_disagree_make_it_unsure():
     assert "--processes" in row.compared.reason
     alone = rows_of(records[0], records[3])
     assert alone[0].compared.verdict == SLOWER
+
+
+def test_time_and_rate_of_several_processes_are_of_one_and_the_same_median():
+    records = [
+        replace(record(provider, times(change), process=place), flops=16, bytes_read=64, bytes_written=64)
+        for place, change in ((1, 0.0), (2, 0.3))
+        for provider in ("torch", "a")
+    ]
+    (row,) = rows_of(*records)
+    assert row.baseline_s == pytest.approx(1e-3 * 1.3**0.5, rel=0.005)
+    assert row.bytes_per_s_baseline == pytest.approx(128 / row.baseline_s)
+    assert row.bytes_per_s_candidate == pytest.approx(128 / row.candidate_s)
 
 
 def test_processes_that_agree_confirm_it():

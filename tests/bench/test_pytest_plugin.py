@@ -284,14 +284,16 @@ def test_a_row_of_a_saved_run_has_its_own_rates_and_not_the_flags_of_now():
         "mfu": 0.25,
         "flags": ["power-limited"],
     }
+    no_work = info | {"flops_per_s": None, "mfu": None}
     rows = [
         {"name": "a", "fullname": "f::a", "extra_info": info, "median": 2e-3, "source": "0001_x"},
         {"name": "a", "fullname": "f::a", "extra_info": info, "median": 1e-3, "source": "NOW"},
         {"name": "b", "fullname": "f::b", "extra_info": {}, "median": 1e-3, "source": "NOW"},
+        {"name": "c", "fullname": "f::c", "extra_info": no_work, "median": 1e-3, "source": "0001_x"},
     ]
     annotate(rows)
     now = "(cuda cold, 200 TFLOP/s, MFU 25%, power-limited)"
-    assert [row["name"] for row in rows] == ["a (100 TFLOP/s, MFU 12.5%)", f"a {now}", "b"]
+    assert [row["name"] for row in rows] == ["a (100 TFLOP/s, MFU 12.5%)", f"a {now}", "b", "c"]
     assert rows[1]["fullname"] == f"f::a {now}"
     assert achievements(info | {"flops_per_s": 5e9, "mfu": None}, 1e-3, is_current=True)[1] == "5 GFLOP/s"
 

@@ -341,7 +341,7 @@ def test_a_case_that_would_take_too_long_is_skipped_with_its_estimate(providers,
     record = measure("right", estimator=NoEstimate(seconds=CASE_ALLOWANCE_S / CALLS_PER_CASE * 25))
     assert record.status == "skipped"
     assert re.match(r"estimated 1[67] s a launch and 250 s for the case", record.reason)
-    assert "--budget 375 would allow it" in record.reason
+    assert "--budget 376 would allow it" in record.reason
 
 
 def test_a_case_that_just_fits_is_measured(providers):
@@ -355,6 +355,20 @@ def test_a_larger_budget_allows_a_longer_case(providers, monkeypatch):
     assert made._too_long(ADD, CASE) is None
     late = Runner("elementwise", CPU, Settings(budget_s=300.0), estimator, LIMITS, deadline=1240.0)
     assert " s a launch and 250 s for the case" in late._too_long(ADD, CASE)
+
+
+def test_the_budget_that_would_do_is_larger_than_the_one_that_did_not(providers, monkeypatch):
+    monkeypatch.setattr(runner.time, "perf_counter", lambda: 1000.0)
+    estimator = NoEstimate(seconds=0.2 / CALLS_PER_CASE)
+    made = Runner("elementwise", CPU, Settings(budget_s=6.0), estimator, LIMITS, deadline=1000.1)
+    assert made._too_long(ADD, CASE).endswith("--budget 7 would allow it")
+
+
+def test_a_launch_that_was_not_estimated_is_not_said_to_take_no_time(providers, monkeypatch):
+    monkeypatch.setattr(runner.time, "perf_counter", lambda: 1000.0)
+    made = Runner("elementwise", CPU, Settings(budget_s=6.0), NoEstimate(), LIMITS, deadline=1000.0 + 1e-9)
+    reason = made._too_long(ADD, CASE)
+    assert re.match(r"estimated [0-9.e-]+ s for the case, more than the [0-9.e-]+ s that are left", reason)
 
 
 def test_once_the_budget_is_spent_nothing_is_started(providers, never_timed):

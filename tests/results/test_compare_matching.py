@@ -203,6 +203,8 @@ def test_names_that_do_not_fit_are_refused(providers, save, measured, capsys):
         capsys, providers, other, "--baseline", "torch"
     )
     assert "no other provider than torch" in refused(capsys, other, "--by", "provider")
+    one_version = save("v", measured(seed=1), measured(seed=1, provider="triton-v1"))
+    assert "no other version of a kernel than triton-v1" in refused(capsys, one_version, "--by", "version")
     assert "no provider is a version" in refused(capsys, other, "--by", "version")
     assert "name a second one" in refused(capsys, providers)
     assert "--by git needs two runs" in refused(capsys, providers, "--by", "git")
@@ -220,3 +222,11 @@ def test_by_git_needs_two_revisions(save, measured, capsys):
     assert "does not tell its revision" in refused(capsys, save("c", one, git={}), save("d", other), "--by", "git")
     document = compared(capsys, save("e", one, git={"sha": "e" * 40, "dirty": True}), save("f", other))[1]
     assert document["summary"]["baseline"]["label"] == "eeeeeeeeee-dirty"
+
+
+def test_where_nothing_is_common_what_was_measured_is_named(save, measured, make_skipped, capsys):
+    before = save("a", make_skipped(**case(32)), measured(**case(64)))
+    after = save("b", make_skipped(**case(32)), measured(**case(128)))
+    message = refused(capsys, before, after)
+    assert "the baseline has matmul 64x64 bf16 torch (not in the candidate)" in message
+    assert "the candidate has matmul 128x128 bf16 torch (not in the baseline)" in message
