@@ -107,12 +107,12 @@ class FarRows:
     where nobody looks, and ends no process.
     """
 
-    def __init__(self, n: int, dtype: torch.dtype) -> None:
-        elements = FAR_STRIDE * (FAR_ROWS - 1)
+    def __init__(self, n: int, dtype: torch.dtype, count: int = FAR_ROWS) -> None:
+        elements = FAR_STRIDE * (count - 1)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
         memory = mmap.mmap(-1, (2 * elements + n + 4096) * dtype.itemsize, flags=flags)
         everything = torch.frombuffer(memory, dtype=dtype)
-        self.rows = everything.as_strided((FAR_ROWS, n), (FAR_STRIDE, 1), elements)
+        self.rows = everything.as_strided((count, n), (FAR_STRIDE, 1), elements)
 
 
 def check_far_rows(launcher: Callable[..., None]) -> None:
@@ -121,3 +121,7 @@ def check_far_rows(launcher: Callable[..., None]) -> None:
     x.copy_(normal(FAR_ROWS, 40, torch.float16))
     launcher(x, out=out)
     assert_softmax(out, x, "softmax beyond 2^31 elements")
+    near = normal(FAR_ROWS + 1, 40, torch.float16)  # one more, so that the rows are 2^31 elements apart in the end
+    out = FarRows(40, torch.float16, FAR_ROWS + 1).rows
+    launcher(near, out=out)
+    assert_softmax(out, near, "softmax into rows that begin far behind those of x")

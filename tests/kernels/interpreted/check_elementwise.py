@@ -141,6 +141,19 @@ def test_reference_gives_the_known_answers(line):
 
 
 @triton.jit
+def store_dropped(words_ptr, out_ptr, COUNT: tl.constexpr, DROPOUT: tl.constexpr):  # noqa: N803
+    words_of_ones = tl.load(words_ptr + tl.arange(0, COUNT)).to(tl.uint32)
+    tl.store(out_ptr + tl.arange(0, COUNT), DROPOUT(tl.full((COUNT,), 1.0, tl.float32), words_of_ones))
+
+
+def test_the_first_word_that_is_kept_is_the_rounded_share():
+    around = torch.tensor([0, 429496729, 429496730, 2**32 - 1])  # 0.1 * 2^32 is 429496729.6
+    out = torch.zeros(4)
+    store_dropped[(1,)](around, out, COUNT=4, DROPOUT=MODULES[NEWEST].dropout)
+    assert (out != 0).tolist() == [False, False, True, True]
+
+
+@triton.jit
 def store_words(seed_ptr, first_ptr, out_ptr, COUNT: tl.constexpr, DRAW: tl.constexpr):  # noqa: N803
     drawn = DRAW(tl.load(seed_ptr), tl.load(first_ptr), COUNT)
     tl.store(out_ptr + tl.arange(0, COUNT), drawn.to(tl.int64))

@@ -38,6 +38,17 @@ def test_wide_rows_of_few_rows(op, module, dtype):
         cases.check(op, module.KERNELS[op], *cases.draw(op, dtype, 2, n))
 
 
+@pytest.mark.parametrize("op", ["matvec", "matvec-int8"])
+def test_split_rows_are_more_than_one_program_adds_up(op, monkeypatch):
+    module = VERSIONS["v3"]
+    monkeypatch.setattr(module, "_sm_count", lambda device: 64)
+    for n in (16384, 16389):
+        a = cases.draw_integers(op, torch.float32, 2 * module.TILE_ROWS + 3, n)
+        chosen = module.plan(*a[0].shape, a[0].element_size(), n, 64)
+        assert chosen.splits > 1
+        cases.check_exact(op, module.KERNELS[op], *a)
+
+
 @pytest.mark.parametrize(("op", "module", "dtype"), ways())
 def test_integers_are_exact(op, module, dtype):
     for m, n in ((19, 1041), (5, 1040), (37, 45), (2, 8209)):

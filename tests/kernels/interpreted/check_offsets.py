@@ -49,19 +49,25 @@ def test_elementwise_block_beyond_32_bits(version, op, extra, far_program):
     variant = MODULES[version].VARIANTS[op, DTYPE]
     block = variant.constants["BLOCK"]
     count = int(block * extra)
-    cols = 16
+    cols = 48  # no divisor of 2^32: a number of elements that wraps has its columns elsewhere
+    columns = torch.arange(LIMIT, LIMIT + count) % cols
     planes = [Plane() for _ in range(2 if op in ("add", "bias-gelu") else 1)]
     out = Plane()
     for plane in planes:
         plane.at(LIMIT, count).copy_(torch.arange(1, count + 1) / 64)
     if op == "bias-gelu":
-        planes[1].at(0, cols).fill_(40.0)  # beyond 8 GELU is the identity in fp16, so the sum comes out
+        planes[1].at(0, cols).copy_(40.0 + torch.arange(cols))  # beyond 8 GELU is the identity in fp16: sums come out
     inputs = [plane.at(0, 16) for plane in planes] + [torch.tensor([7])] * (op == "dropout")
     far_program(block)
     variant.launch(1, *inputs, out.at(0, 16), LIMIT + count, *([cols] * (op == "bias-gelu")))
     first = planes[0].at(LIMIT, count)
     kept_first = torch.where(kept(version, 7, count, first=LIMIT), first.float() / 0.9, 0.0).to(DTYPE)
-    expected = {"relu": first, "add": first + first, "bias-gelu": first + 40.0, "dropout": kept_first}[op]
+    expected = {
+        "relu": first,
+        "add": first + first,
+        "bias-gelu": (first + (40.0 + columns)).to(DTYPE),
+        "dropout": kept_first,
+    }[op]
     torch.testing.assert_close(out.at(LIMIT, count), expected, rtol=torch.finfo(DTYPE).eps, atol=0)
     assert not out.at(-LIMIT, count).any()
     assert not out.at(LIMIT + count, 16).any()

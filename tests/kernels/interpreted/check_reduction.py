@@ -64,6 +64,14 @@ def test_fp16_sums_beyond_fp16_range_on_the_way(op, module, dtype):
 
 
 @pytest.mark.parametrize(("op", "module", "dtype"), ways(with_dtypes=False))
+def test_neighbors_are_added_with_more_digits_than_fp16_has(op, module, dtype):
+    n = 16 * 16384  # more than a round of all programs of version 2
+    x = torch.zeros(n // 16, 16).half()
+    x[:, 0], x[:, 8], x[::16, 1] = 2048.0, -2048.0, 1.0  # 2048 + 1 is no number of fp16
+    cases.check_exact(op, module.KERNELS[op], x.flatten(), *[torch.ones(n).half()] * (op == "dot"))
+
+
+@pytest.mark.parametrize(("op", "module", "dtype"), ways(with_dtypes=False))
 def test_fp16_results_beyond_fp16_range_are_infinite(op, module, dtype):
     inputs = [torch.full((2049,), 200.0).half() for _ in cases.draw(op, torch.float16, 1)]
     cases.check(op, module.KERNELS[op], *inputs)
