@@ -26,15 +26,7 @@ def run(args: argparse.Namespace) -> int:
     if launch.INTERPRETED:
         raise AuditError("TRITON_INTERPRET is set, and the interpreter compiles nothing; unset it for an audit")
     own = [name for name in args.names if ".py" in name or ":" in name]  # no shipped name has a colon
-    if own and (len(args.names) > 1 or args.check or args.record or args.dtype or args.version or args.quick):
-        raise AuditError(
-            f"{own[0]} is audited alone, without other names, --dtype, --version, --quick, --check and --record"
-        )
-    for_files = [f"--{name.replace('_', '-')}" for name in OF_FILES if getattr(args, name) is not None]
-    if not own and for_files:
-        raise AuditError(
-            f"{for_files[0]} goes with a kernel of your own, path/to/file.py:kernel; shipped kernels have their own"
-        )
+    _require_fitting(args, own)
     found = _own_kernel(own[0], args) if own else _shipped(args)
     _print(found, args)
     for row in found:
@@ -44,6 +36,26 @@ def run(args: argparse.Namespace) -> int:
         golden.record(found)
         output.say(f"recorded {len(found)} rows in {golden.FILE}")
     return _check(found) if args.check else 0
+
+
+def _require_fitting(args: argparse.Namespace, own: Sequence[str]) -> None:
+    """Refuse options that do not go with each other, or with what is audited."""
+    for_shipped = args.check or args.record or args.dtype or args.version or args.quick or args.odd_sizes
+    if own and (len(args.names) > 1 or for_shipped):
+        raise AuditError(
+            f"{own[0]} is audited alone, without other names, --dtype, --version, --quick, --odd-sizes, --check and "
+            "--record"
+        )
+    for_files = [f"--{name.replace('_', '-')}" for name in OF_FILES if getattr(args, name) is not None]
+    if not own and for_files:
+        raise AuditError(
+            f"{for_files[0]} goes with a kernel of your own, path/to/file.py:kernel; shipped kernels have their own"
+        )
+    if args.odd_sizes and (args.check or args.record):
+        option = "--check" if args.check else "--record"
+        raise AuditError(f"{option} is about sizes as they are specialized by default; leave out --odd-sizes")
+    if args.sass and args.format != "table":
+        raise AuditError(f"--sass prints machine code, which is no {args.format}; leave out --format or --sass")
 
 
 def _targets(args: argparse.Namespace, allowed: Sequence[int]) -> dict[int, str]:
