@@ -121,6 +121,13 @@ def check_far_rows(launcher: Callable[..., None]) -> None:
     x.copy_(normal(FAR_ROWS, 40, torch.float16))
     launcher(x, out=out)
     assert_softmax(out, x, "softmax beyond 2^31 elements")
+
+
+def check_far_output(launcher: Callable[..., None]) -> None:
+    """Run on dense rows, with those of out 2^30 elements apart: 2^31 behind those of x in the end.
+
+    Not for a battery: a planted bug that takes the stride of out for x would end the process.
+    """
     near = normal(FAR_ROWS + 1, 40, torch.float16)  # one more, so that the rows are 2^31 elements apart in the end
     out = FarRows(40, torch.float16, FAR_ROWS + 1).rows
     launcher(near, out=out)

@@ -9,6 +9,7 @@ from softmax_cases import (
     DTYPES,
     FEW_SPECIAL_ROWS,
     assert_softmax,
+    check_far_output,
     check_far_rows,
     check_padded,
     check_softmax,
@@ -115,6 +116,7 @@ def test_result_may_replace_the_input(name, n):
 @pytest.mark.parametrize("name", [name for name in NAMES if "fp16" in name])
 def test_rows_beyond_32_bit_offsets(name):
     check_far_rows(split_name(name)[0])
+    check_far_output(split_name(name)[0])
 
 
 @pytest.mark.parametrize("name", NAMES)
