@@ -249,12 +249,17 @@ def share_launches(turns: Sequence[Turns | Broken]) -> None:
     Most launches of a busy machine are undisturbed and some take many times as long. A mean over more of them is
     disturbed more often, so that equal providers with unequal samples would not come out equal. One that is so much
     slower that its samples would last longer than `LONGEST_SHARED_S` keeps fewer: it will not be taken for equal.
+
+    All begin their copies anew: the first samples had unequal launches, and who follows closer behind another finds
+    more in the cache. On 257 copies of 0.5 MB, 80 of them apart instead of 128, a function was 3 % slower than itself.
     """
-    hosts = [turn for turn in turns if isinstance(turn, Turns) and turn.sampler.method == "host"]
-    most = max((turn.sampler.launches_per_sample for turn in hosts), default=1)
-    for turn in hosts:
-        fitting = math.floor(LONGEST_SHARED_S / max(turn.call_s, 1e-9))
-        turn.sampler.launches_per_sample = min(most, max(turn.sampler.launches_per_sample, fitting))
+    found = [(turn, turn.sampler) for turn in turns if isinstance(turn, Turns)]
+    hosts = [(turn.call_s, sampler) for turn, sampler in found if isinstance(sampler, samplers.HostSampler)]
+    most = max((sampler.launches_per_sample for _, sampler in hosts), default=1)
+    for call_s, sampler in hosts:
+        fitting = math.floor(LONGEST_SHARED_S / max(call_s, 1e-9))
+        sampler.launches_per_sample = min(most, max(sampler.launches_per_sample, fitting))
+        sampler.rewind()
 
 
 def samples_per_turn(sample_s: float, device_type: str) -> int:

@@ -50,7 +50,12 @@ class HostSampler:
     def __init__(self, calls: Sequence[Call], launches_per_sample: int) -> None:
         """Go round `calls`, `launches_per_sample` of them between two readings."""
         self.launches_per_sample = launches_per_sample
-        self._calls = itertools.cycle(calls)
+        self._round = calls
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Begin again with the first of the calls."""
+        self._calls = itertools.cycle(self._round)
 
     def sample(self) -> float:
         """Return the duration of one sample, seconds."""

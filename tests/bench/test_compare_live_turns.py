@@ -1,7 +1,5 @@
 """All providers of a case go round the same copies of the inputs, and never right behind each other."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from bench.elementwise import OPS
@@ -53,15 +51,28 @@ def test_turns_begin_as_far_apart_as_the_copies_allow(monkeypatch, copies, provi
     assert began == starts
 
 
-def sampler(launches):
-    return SimpleNamespace(launches_per_sample=launches, method="host")
-
-
 def turns(launches, call_s):
-    return Turns(sampler(launches), lambda: None, call_s=call_s)
+    return Turns(samplers.HostSampler([lambda: None], launches), lambda: None, call_s=call_s)
 
 
 def test_equal_providers_have_samples_of_as_many_launches_and_a_much_slower_one_keeps_its_own():
     close = [turns(40, 25e-6), turns(50, 21e-6), turns(1, 1.2e-3), turns(1, 10.0)]
     share_launches(close)
     assert [turn.sampler.launches_per_sample for turn in close] == [50, 50, 16, 1]
+
+
+def test_providers_stay_as_far_apart_on_the_copies_as_can_be_whatever_the_first_samples_took():
+    """Who follows closer behind another finds more in the cache."""
+    meter, place = InterleavingMeter(cpu_device(), LIMITS), {}
+    calls = [lambda copy=copy: place.update(now=copy) for copy in range(12)]
+    meter._ready = [Ready(calls, "cold", lambda: None) for _ in range(2)]
+    first, second = found = [meter._turns(ready, at) for at, ready in enumerate(meter._ready)]
+    first.sampler.launches_per_sample = 5
+    first.sampler.sample()
+    share_launches(found)
+    starts = []
+    for turn in (first, second):
+        turn.sampler.launches_per_sample = 1
+        turn.sampler.sample()
+        starts.append(place["now"])
+    assert starts == [0, 6]
