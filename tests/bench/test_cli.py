@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import commands
 import pytest
@@ -16,6 +17,8 @@ from bench.harness.arguments import build_parser
 from results.judge import JUDGED_KEYS
 from results.store import load_run
 from results.table import format_time
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 ENVIRONMENT_KEYS = {
     "kind", "schema", "run_id", "started_at", "argv", "device", "host", "versions", "git", "hardware", "settings",
@@ -103,12 +106,21 @@ def test_every_example_passes_all_checks_that_come_before_torch(family, tmp_path
 def test_the_list_names_each_op_with_its_formula_and_its_command():
     returned, out, err = commands.finish(commands.start("bench", "list"))
     assert (returned, err) == (0, "")
-    ops = [(family, op) for family in commands.FAMILIES for op in importlib.import_module(f"bench.{family}").OPS]
+    modules = {path.stem: importlib.import_module(f"bench.{path.stem}") for path in BENCH.glob("[a-z]*.py")}
+    ops = [(family, op) for family, module in modules.items() for op in getattr(module, "OPS", ())]
+    scenarios = {
+        f"bench.{family}": module.SCENARIO for family, module in modules.items() if hasattr(module, "SCENARIO")
+    }
     lines = [line.split() for line in out.splitlines()]
     for family, op in ops:
         (line,) = [words for words in lines if words[:2] == [f"bench.{family}", op.name]]
         assert op.formula.split() == line[2 : 2 + len(op.formula.split())]
-    assert len(lines) == len(ops) + 2
+    for command, scenario in scenarios.items():
+        (line,) = [words for words in lines if words[:2] == [command, scenario.name]]
+        assert scenario.formula.split() == line[2 : 2 + len(scenario.formula.split())]
+    assert {family for family, _ in ops} > {"matmul", "decode"}
+    assert set(scenarios) == {"bench.train_step", "bench.transfer"}
+    assert len(lines) == len(ops) + len(scenarios) + 2
 
 
 # ---- a run as a user sees it ---------------------------------------------------------------------------------------
