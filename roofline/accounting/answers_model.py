@@ -115,9 +115,15 @@ class TrainingPlan:
 
     @property
     def kernels(self) -> Kernels:
-        """What the kernels save; under autocast the residual stream stays in fp32."""
-        residual = 4 if self.recipe.name == "amp" else None
-        return Kernels(self.recipe.activation_bytes, residual, self.is_flash, self.has_dropout)
+        """What the kernels save; under autocast the residual stream stays in fp32, and each product casts its input."""
+        is_mixed = self.recipe.name == "amp"
+        return Kernels(
+            element_bytes=self.recipe.activation_bytes,
+            residual_bytes=4 if is_mixed else None,
+            is_flash=self.is_flash,
+            has_dropout=self.has_dropout,
+            is_input_cast_apart=is_mixed,
+        )
 
     @property
     def sequences(self) -> int:
