@@ -75,6 +75,7 @@ def provide(monkeypatch):
             return Provider(name, function, takes_out=True, refuses_with=(ProviderUnavailableError,))
 
         monkeypatch.setattr(runner, "load", load)
+        monkeypatch.setattr(runner, "unavailable", lambda name, device: None)  # a function of a test runs anywhere
 
     return use
 
