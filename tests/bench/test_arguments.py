@@ -35,15 +35,15 @@ FAMILIES = {
 EVERYWHERE = {
     "--help", "--dtype", "--shape", "--provider", "--baseline", "--device", "--gpu", "--fill", "--cache", "--budget",
     "--seed", "--fill-sensitivity", "--recalibrate", "--format", "--output", "--no-save", "--plot", "--quiet",
-    "--verbose", "--timeout", "--signature",
+    "--verbose", "--timeout", "--signature", "--op",
 }  # fmt: skip
 SHORT = {"-h", "-q", "-v"}
 ONLY = {
     "matmul": {"--layout", "--batch"},
-    "elementwise": {"--op", "--size"},
-    "matvec": {"--op"},
-    "reduction": {"--op", "--size"},
-    "norm": {"--op"},
+    "elementwise": {"--size"},
+    "matvec": set(),
+    "reduction": {"--size"},
+    "norm": set(),
     "softmax": set(),
     "cross_entropy": set(),
 }
