@@ -44,6 +44,7 @@ def on_a_gpu(versions, monkeypatch):  # noqa: F811
     (versions / "v11_even.py").write_text(ONLY_EVEN)
     as_gpu = load
     monkeypatch.setattr(runner, "load", lambda name, op, family, device: as_gpu(name, op, family, H100))
+    monkeypatch.setattr(runner, "unavailable", lambda name, device: None)
 
     def measure(n, names=("triton-v11",), older=None):
         older = stand_ins("elementwise", H100) if older is None else older
