@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.compare import Compared, Row
+from results.compare import Compared
+from results.compare_row import Row
 from results.compare_sides import METRICS
-from results.compare_table import VERDICTS, headline
+from results.compare_table import foremost, headline
 from results.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE
 from results.export import write_output
 from results.runfile import StoreError
@@ -74,8 +75,7 @@ def draw(compared: Compared) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    ranked = sorted(compared.rows, key=lambda row: VERDICTS.index(row.compared.verdict))
-    rows = list(compared.rows) if len(compared.rows) <= DRAWN_ROWS else ranked[:DRAWN_ROWS]
+    rows = foremost(compared, DRAWN_ROWS)
     figure = Figure(figsize=(12, 1.9 + 0.34 * len(rows)), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))

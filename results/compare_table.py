@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 
-from results.compare import Compared, Row
+from results.compare import Compared
 from results.compare_match import Unmatched
+from results.compare_row import Row
 from results.compare_sides import METRICS
 from results.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE, geometric_mean
 from results.export import csv_text, json_text, markdown_text
@@ -39,6 +41,14 @@ def counts(compared: Compared) -> dict[str, int]:
     """Return how many rows have each verdict."""
     found = Counter(row.compared.verdict for row in compared.rows)
     return {verdict: found[verdict] for verdict in VERDICTS}
+
+
+def foremost(compared: Compared, count: int) -> Sequence[Row]:
+    """Return all rows where they are no more than `count`; else so many of those that matter most, these first."""
+    if len(compared.rows) <= count:
+        return compared.rows
+    ranked = (row for verdict in VERDICTS for row in compared.rows if row.compared.verdict == verdict)
+    return list(islice(ranked, count))
 
 
 def exit_code(compared: Compared, fail_on: str) -> int:
@@ -323,8 +333,7 @@ def print_table(compared: Compared, file: TextIO) -> str:
     with console.capture() as text:
         for side, environment in zip(("baseline", "candidate"), compared.environments, strict=True):
             console.print(_run_line(side, environment, compared), markup=False, highlight=False, soft_wrap=True)
-        ranked = sorted(compared.rows, key=lambda row: VERDICTS.index(row.compared.verdict))
-        shown = compared.rows if len(compared.rows) <= SHOWN_ROWS else ranked[:SHOWN_ROWS]
+        shown = foremost(compared, SHOWN_ROWS)
         _print_rows(shown, compared, console)
         _print_rest(len(compared.rows) - len(shown), "rows", console)
         if compared.unmatched:

@@ -7,10 +7,15 @@ many comparisons at once: the correction for their number, their mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from results.stats import Z_975, independent_blocks, normal_deviate, student_t_975
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
 
 DEFAULT_MARGIN = 0.01
 """Change of the time below which two versions count as equally fast."""
@@ -186,19 +191,20 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[floa
 
 def _mean_of_logs(comparisons: Sequence[Comparison]) -> tuple[float, float, float]:
     """Return the mean of the logarithms of the ratios, and how far its interval reaches below and above."""
+    import numpy as np
+
     count = len(comparisons)
-    logs = [math.log(compared.ratio) for compared in comparisons]
-    ends = [(math.log(compared.ci95[0]), math.log(compared.ci95[1])) for compared in comparisons]
-    drifts = [compared.drift for compared in comparisons]
-    shared = math.fsum(drifts) / count
+    logs = np.array([math.log(compared.ratio) for compared in comparisons])
+    lows = np.array([math.log(compared.ci95[0]) for compared in comparisons])
+    highs = np.array([math.log(compared.ci95[1]) for compared in comparisons])
+    drifts = np.array([compared.drift for compared in comparisons])
+    shared = math.fsum(drifts.tolist()) / count
 
-    def reach(distances: Iterable[float]) -> float:
-        own = (max(0.0, distance**2 - drift**2) for distance, drift in zip(distances, drifts, strict=True))
-        return math.hypot(math.sqrt(math.fsum(own)) / count, shared)
+    def reach(distances: NDArray[float64]) -> float:
+        own = np.maximum(0.0, distances**2 - drifts**2)
+        return math.hypot(math.sqrt(math.fsum(own.tolist())) / count, shared)
 
-    below = reach(log - low for log, (low, _) in zip(logs, ends, strict=True))
-    above = reach(high - log for log, (_, high) in zip(logs, ends, strict=True))
-    return math.fsum(logs) / count, below, above
+    return math.fsum(logs.tolist()) / count, reach(logs - lows), reach(highs - logs)
 
 
 def holm(p_values: Sequence[float], family_error: float = FAMILY_ERROR) -> list[bool]:

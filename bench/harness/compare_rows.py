@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.harness.compare_rounds import times_longer
 from bench.harness.runner import plain
-from results.compare import Compared, Row
+from results.compare import Compared
 from results.compare_flags import flags_of, with_flags
 from results.compare_load import Measured
 from results.compare_match import Key, Unmatched
+from results.compare_row import Row
 from results.compare_sides import Request
 from results.comparison import FASTER, SLOWER, Comparison, combine, with_holm
 from results.judge import judged
@@ -32,6 +33,35 @@ Sides = tuple[list[Record], list[Record]]
 """Records of the baseline and of the candidate, one of each from every process."""
 
 
+class _Values(NamedTuple):
+    """The values of a row, as `results.compare_row.Row` describes them."""
+
+    key: Key
+    baseline: str
+    candidate: str
+    provider_baseline: str
+    provider_candidate: str
+    compared: Comparison
+    factor: float
+    baseline_s: float
+    candidate_s: float
+    mfu_baseline: float | None
+    mfu_candidate: float | None
+    bytes_per_s_baseline: float | None
+    bytes_per_s_candidate: float | None
+    cycles_ratio: float | None
+    windows: tuple[int, int]
+    flags_baseline: tuple[str, ...]
+    flags_candidate: tuple[str, ...]
+    is_paired: bool = True
+
+
+class LiveRow(_Values, Row):
+    """A row of records that took turns."""
+
+    __slots__ = ()
+
+
 def compared(environment: Environment, records: Iterable[Record], baseline: str, margin: float) -> Compared:
     """Return the comparison that records hold, each verdict as it stands among all of them.
 
@@ -44,7 +74,7 @@ def compared(environment: Environment, records: Iterable[Record], baseline: str,
     cases: dict[tuple[Any, ...], dict[str, list[Record]]] = {}
     for record in records:
         cases.setdefault(_case_key(record), {}).setdefault(record.provider, []).append(record)
-    rows: list[Row] = []
+    rows: list[LiveRow] = []
     unmatched: list[Unmatched] = []
     for providers in cases.values():
         base = providers.pop(baseline, [])
@@ -154,7 +184,7 @@ def measured_of(record: Record) -> Measured:
     )
 
 
-def _row(environment: Environment, sides: Sides, margin: float) -> Row:
+def _row(environment: Environment, sides: Sides, margin: float) -> LiveRow:
     """Return the row of records that lie beside each other, process by process."""
     baseline, candidate = sides
     result = _combined(sides, margin)
@@ -166,7 +196,7 @@ def _row(environment: Environment, sides: Sides, margin: float) -> Row:
     scores = judged(environment, scored)
     flags_baseline, flags_candidate = (flags_of([measured_of(record) for record in side]) for side in sides)
     result = replace(result, reason=_reason(result, cycles, candidate))
-    return Row(
+    return LiveRow(
         key=Key.of(measured_of(candidate[0]), with_provider=False),
         baseline=baseline[0].provider,
         candidate=candidate[0].provider,
