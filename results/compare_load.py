@@ -315,8 +315,7 @@ def load_both(
     from multiprocessing import get_context
 
     try:
-        # A new interpreter: a copy of this one could hold a lock of one of its threads.
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        with ProcessPoolExecutor(1, get_context("fork" if _has_one_thread() else "spawn")) as pool:
             other = pool.submit(_load_or_error, read, second)
             loaded, found = read(first), other.result()
     except (OSError, BrokenProcessPool):  # where no second process may be started, one reads both
@@ -324,6 +323,14 @@ def load_both(
     if isinstance(found, str):
         raise RunFileError(found)
     return loaded, replace(found, measured=tuple(map(Measured._make, found.measured)))
+
+
+def _has_one_thread() -> bool:
+    """Return whether this process may be copied, which starts at once: no other thread holds a lock in the copy."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208  # names alone, of a place that is no folder
+    except OSError:
+        return False
 
 
 def _load_or_error(read: Callable[[Path], Loaded], path: Path) -> Loaded | str:
