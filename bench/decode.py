@@ -379,6 +379,7 @@ OPS = (
         axes=("b", "s"),
         extents=batch_by_length,
         default_shapes={"cpu": ("1x128",), "cuda": ("1x1024", "64x1024", "512x1024")},
+        is_in_suite=False,
         make_inputs=step_inputs,
         output_shape=step_shape,
         reference=step_reference,

@@ -135,6 +135,8 @@ class Op:
     """Whether a case may also be asked for by the bytes of one operand, `--size 256MiB`."""
     default_shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Shapes measured when none is asked for, per device type."""
+    is_in_suite: bool = True
+    """Whether `bench suite` measures it; what holds a whole model would take the time of all others."""
     terms: Callable[[Case], int] = lambda case: 1
     """How many products or addends one output element sums; 1 for elementwise ops. Sets the error bound."""
     intermediate_roundings: int = 0

@@ -12,7 +12,8 @@ from bench.harness.interrupt import raise_when_interrupted
 from bench.harness.op import Case, Op
 
 DESCRIPTION = """\
-Measure every operation at its default sizes, into one run file with a picture beside it.
+Measure every operation at its default sizes, into one run file with a picture beside it; decode-step, which holds a
+whole model, is left to `python -m bench.decode`.
 
 The order is the most informative first: the largest case of each op, matmul before the others, then the next
 largest, and so on. So a run that --budget or Ctrl-C ends early has already said the most about the machine.
@@ -98,7 +99,7 @@ def planned(dtypes: Sequence[str] | None, families: Mapping[str, tuple[Op, ...]]
     cases = []
     for family, ops in families.items():
         options = getattr(importlib.import_module(f"bench.{family}"), "OPTIONS", ())
-        for op in ops:
+        for op in filter(lambda op: op.is_in_suite, ops):
             names = chosen(dtypes or ["bf16"], op.dtypes)
             unset = {option.name: None for option in options}
             args = argparse.Namespace(op=[op.name], dtype=names, shape=None, size=None, **unset)

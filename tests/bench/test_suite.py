@@ -18,8 +18,9 @@ def test_every_op_is_planned_at_all_its_default_shapes():
     for family, ops in families().items():
         for op in ops:
             found = [case for name, planned_op, case in cases if (name, planned_op.name) == (family, op.name)]
-            assert len(found) == len(op.default_shapes["cpu"]), op.name
-            assert {case.dtype for case in found} == {"bf16"}
+            assert len(found) == (len(op.default_shapes["cpu"]) if op.is_in_suite else 0), op.name
+            assert {case.dtype for case in found} == ({"bf16"} if op.is_in_suite else set())
+    assert [op.name for ops in families().values() for op in ops if not op.is_in_suite] == ["decode-step"]
 
 
 def test_an_op_without_a_dtype_goes_without_it():
