@@ -3,33 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from test_runner import ADD, CASE, CPU, GPU, MATMUL_OP, matmul_case
 
-from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.device import Device
-from bench.harness.op import Case
 from bench.harness.runner import CPU_DTYPES, Settings, has_dtype, in_gb, plan
-from bench.matmul import OPS as MATMUL
 from results.record import Record
 from results.runfile import encode_line
-
-MATMUL_OP = MATMUL[0]
-ADD = next(op for op in ELEMENTWISE if op.name == "add")
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**12, memory_bytes=2**30)
-GPU = Device(
-    type="cuda",
-    torch_name="cuda:0",
-    slug="gpu",
-    name="NVIDIA Test",
-    cache_bytes=2**20,
-    memory_bytes=2**30,
-    compute_capability="9.0",
-)
-CASE = Case("add", "fp32", {"n": 4096})
-
-
-def matmul_case(m, n, k, dtype="bf16", layout="nn", batch=1):
-    return Case("matmul", dtype, {"m": m, "n": n, "k": k}, {"layout": layout, "batch": batch})
-
 
 # From which compute capability on NVIDIA GPUs multiply in a dtype: Volta 7.0, Ampere 8.0, Ada 8.9, Hopper 9.0,
 # Blackwell 10.0.
