@@ -1,0 +1,353 @@
+"""Other clocks, and every step between them and ours: `Clocks.read(way)` times one case in one way.
+
+What is known of the other clocks, read in their sources:
+
+- `triton.testing.do_bench` (triton 3.6 to 3.9): before each launch zeros are written to 256 MB, a pair of events
+  around it; 25 ms of warm-up without the flush, then as many launches as 100 ms hold, flush included in that count;
+  the mean by default.
+- `triton.testing.do_bench_cudagraph`: one graph with 20 ms of launches on the same inputs, no flush, ten replays, no
+  warm-up but five launches; the mean of ten values by default.
+- `torch.utils.benchmark.Timer.blocked_autorange`: the host's clock around blocks of launches on the same inputs, the
+  device waited for at both ends; the median.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+
+from bench.harness import samplers
+from bench.harness.device import Device
+from bench.harness.samplers import Call, EventSampler, GraphSampler
+from bench.harness.telemetry import Monitor
+from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, collect, no_garbage_collection, warm_up
+from results.stats import median
+from tests.perf.gap_reasons import Rung
+from tests.perf.listed_cases import Ready
+
+COLD, WARM, DO_BENCH, CUDAGRAPH, TIMER = "cold", "warm", "do_bench", "do_bench_cudagraph", "torch Timer"
+THEIRS = {DO_BENCH: COLD, CUDAGRAPH: WARM, TIMER: WARM}
+"""The other clocks, each with our way that has the same temperature."""
+
+LADDERS = {
+    DO_BENCH: (
+        Rung("pairs, copies", "a pair of events around each launch"),
+        Rung("pairs, read flush", "one set of inputs behind a flush that reads, in place of copies"),
+        Rung("pairs, zero flush", "a flush that writes zeros: its tail and the dirty lines that it leaves"),
+        Rung("loop, zero flush", "launches not held back until all are queued"),
+        Rung("do_bench median", None),
+        Rung(DO_BENCH, "the mean instead of the median"),
+    ),
+    CUDAGRAPH: (
+        Rung("graph of 20 ms", "ten replays of one graph of 20 ms"),
+        Rung("do_bench_cudagraph median", None),
+        Rung(CUDAGRAPH, "the mean instead of the median"),
+    ),
+    TIMER: (
+        Rung("queued launches", "launched one by one instead of in a graph"),
+        Rung("block of launches", "launches not held back until all are queued, on the host's clock"),
+        Rung(TIMER, None),
+    ),
+}
+
+CPU_LADDERS = {TIMER: (Rung("block of launches", "blocks of launches as long as theirs"), Rung(TIMER, None))}
+
+FLUSH_BYTES = 256 * 2**20
+"""What Triton's drivers for NVIDIA GPUs clear: `get_empty_cache_for_benchmark`."""
+
+TRITON_REP_S, TRITON_GRAPH_S, TRITON_REPLAYS = 0.1, 0.02, 10
+
+HELD_LAUNCHES = 50
+"""Launches with their flush and their events that are queued behind one spin: at most six operations each."""
+
+LOOP_S, LEAST_LOOPS = 0.1, 10
+"""Time that a loop of ours with a pair of events a launch takes, and launches that it has at least."""
+
+TIMER_S = 0.2
+"""What `blocked_autorange` takes by default."""
+
+POLL_S = 0.01
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one way says of one launch, once."""
+
+    value_s: float
+    """The number that it gives by itself: our median, Triton's mean, torch's median."""
+    values_s: tuple[float, ...]
+    """What that was made of, seconds per launch."""
+    launches: int
+    """Launches in each of the values."""
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the mean as a fraction of it; infinite where a single value tells nothing."""
+        if len(self.values_s) < 2:
+            return math.inf
+        return statistics.stdev(self.values_s) / math.sqrt(len(self.values_s)) / statistics.fmean(self.values_s)
+
+
+def ladders_of(device: Device) -> dict[str, tuple[Rung, ...]]:
+    """Return the ladder to each of the other clocks that a device has."""
+    return LADDERS if device.is_gpu else CPU_LADDERS
+
+
+def ways_of(device: Device) -> list[str]:
+    """Return all ways that a device has, in the order of the ladders."""
+    rungs = [rung.way for ladder in ladders_of(device).values() for rung in ladder]
+    return [COLD, WARM, *(way for way in rungs if not way.endswith(" median"))]
+
+
+def limits_of(device: Device, seconds: float) -> Limits:
+    """Return the limits of our own protocol for one turn of about so many seconds."""
+    limits = GPU_LIMITS if device.is_gpu else CPU_LIMITS
+    least_s = min(limits.min_time_s, seconds)
+    return replace(limits, cap_s=seconds, min_time_s=least_s, warm_up_s=min(limits.warm_up_s, seconds / 4))
+
+
+class Clocks:
+    """Times one case in each of the ways; what can be prepared once is prepared once."""
+
+    def __init__(self, ready: Ready, seconds: float) -> None:
+        """Prepare; the warm-up runs here.
+
+        Args:
+            ready: the case, verified.
+            seconds: that one of our own readings takes at most.
+        """
+        self.device, self._calls, self._one = ready.device, ready.calls, ready.calls[0]
+        self._limits = limits_of(ready.device, seconds)
+        self._seconds = seconds
+        self.facts: dict[str, float] = {"host_launch_s": samplers.host_launch_s(ready.calls, ready.device.synchronize)}
+        self._samplers = {WARM: samplers.make_sampler(self._calls[:1], self.device, self._limits)}
+        if ready.cache == COLD:
+            self._samplers[COLD] = samplers.make_sampler(self._calls, self.device, self._limits)
+        self.methods = {way: sampler.method for way, sampler in self._samplers.items()}
+        warm_up(self._samplers.get(COLD, self._samplers[WARM]), self._limits.warm_up_s)
+        self._block = 1
+        with suppress(Exception):  # it fails again, and is reported, when its turn comes
+            self._block = _timer(self._one).blocked_autorange(min_run_time=TIMER_S / 4).number_per_run
+        if self.device.is_gpu:
+            self._buffer = torch.empty(FLUSH_BYTES // 4, dtype=torch.int, device=self.device.torch_name)
+            self.facts |= self._gpu_facts()
+        self._ways: dict[str, Callable[[], Reading]] = {
+            "pairs, copies": lambda: self._held(self._calls, None),
+            "pairs, read flush": lambda: self._held([self._one], self._buffer.amax),
+            "pairs, zero flush": lambda: self._held([self._one], self._buffer.zero_),
+            "loop, zero flush": self._loop,
+            DO_BENCH: self._do_bench,
+            "graph of 20 ms": self._long_graph,
+            CUDAGRAPH: self._cudagraph,
+            "queued launches": self._queued,
+            "block of launches": self._host_block,
+            TIMER: self._torch_timer,
+        }
+
+    def read(self, way: str) -> Reading:
+        """Time the case in one way.
+
+        Raises:
+            KeyError: there is no cold time, because the copies did not fill the cache.
+            Exception: whatever the other clock raises.
+        """
+        if way in (COLD, WARM):
+            sampler = self._samplers[way]
+            warm_up(sampler, self._limits.warm_up_s / 2)
+            taken = collect(sampler, self._limits, way)
+            return Reading(taken.median_s, taken.samples_s, taken.launches_per_sample)
+        with no_garbage_collection():
+            return self._ways[way]()
+
+    # ---- theirs ---------------------------------------------------------------------------------------------------
+
+    def _do_bench(self) -> Reading:
+        from triton.testing import do_bench
+
+        values = [ms / 1e3 for ms in do_bench(self._one, return_mode="all")]
+        return Reading(statistics.fmean(values), tuple(values), 1)
+
+    def _cudagraph(self) -> Reading:
+        from triton.testing import do_bench_cudagraph
+
+        values = [ms / 1e3 for ms in do_bench_cudagraph(self._one, return_mode="all")]
+        return Reading(statistics.fmean(values), tuple(values), self._graph_launches)
+
+    def _torch_timer(self) -> Reading:
+        taken = _timer(self._one).blocked_autorange(min_run_time=TIMER_S)
+        self._block = taken.number_per_run
+        return Reading(taken.median, tuple(taken.times), taken.number_per_run)
+
+    # ---- the rungs between ----------------------------------------------------------------------------------------
+
+    def _held(self, calls: Sequence[Call], flush: Call | None) -> Reading:
+        """Time each launch by its own pair of events, all of them queued before the first one runs."""
+        rounds, values, end = itertools.cycle(calls), [], time.perf_counter() + LOOP_S
+        enqueue_s = self._enqueue_s(rounds, flush)
+        spin_cycles = math.ceil(HELD_LAUNCHES * enqueue_s * 1.3 * samplers.SPIN_CYCLES_PER_S)
+        while not values or time.perf_counter() < end:
+            values += _pairs_s(itertools.islice(rounds, HELD_LAUNCHES), flush, spin_cycles)
+        return Reading(median(values), tuple(values), 1)
+
+    def _loop(self) -> Reading:
+        """Time launches as `do_bench` does: each behind a flush, nothing held back."""
+        values = _pairs_s([self._one] * LEAST_LOOPS, self._buffer.zero_, 0)
+        each_s = median(values) + self.facts["flush_s"]
+        count = max(LEAST_LOOPS, int(TRITON_REP_S / each_s))
+        values = _pairs_s([self._one] * count, self._buffer.zero_, 0)
+        return Reading(median(values), tuple(values), 1)
+
+    def _long_graph(self) -> Reading:
+        """Replay a graph that is as long as Triton's, as often as Triton does."""
+        if not hasattr(self, "_graph"):
+            self._graph = GraphSampler([self._one], self._graph_launches)
+            self._graph.sample()
+        values = [self._graph.sample() / self._graph_launches for _ in range(TRITON_REPLAYS)]
+        return Reading(median(values), tuple(values), self._graph_launches)
+
+    def _queued(self) -> Reading:
+        """Time launches one after the other, held back until all are queued: one pair of events for them all."""
+        count = max(1, min(samplers.MAX_QUEUED // 2, self._block))
+        sampler = EventSampler([self._one], count, self.facts["host_launch_s"])
+        warm_up(sampler, 0.0)
+        taken = collect(sampler, replace(self._limits, min_time_s=0.0, cap_s=LOOP_S), WARM)
+        return Reading(taken.median_s, taken.samples_s, count)
+
+    def _host_block(self) -> Reading:
+        """Time blocks as long as those of torch's Timer by the host's clock, waiting at both ends."""
+        values, end = [], time.perf_counter() + TIMER_S
+        while not values or time.perf_counter() < end:
+            self.device.synchronize()
+            start = time.perf_counter()
+            for _ in range(self._block):
+                self._one()
+            self.device.synchronize()
+            values.append((time.perf_counter() - start) / self._block)
+        return Reading(median(values), tuple(values), self._block)
+
+    # ---- what they rest on ----------------------------------------------------------------------------------------
+
+    def _gpu_facts(self) -> dict[str, float]:
+        """Return what the clocks of a GPU cost, seconds; `graph_launches` is Triton's estimate of its graph."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.device.synchronize()
+        start.record()
+        for _ in range(5):  # as do_bench_cudagraph estimates, host time of short launches included
+            self._one()
+        end.record()
+        self.device.synchronize()
+        estimate_s = max(start.elapsed_time(end) / 5e3, 1e-9)
+        self._graph_launches = max(1, int(TRITON_GRAPH_S / estimate_s))
+        flushes = _pairs_s([self._buffer.zero_] * 5, None, 0)
+        return {
+            "event_floor_s": samplers.event_floor_s(),
+            "flush_s": median(flushes),
+            "pair_behind_flush_s": median(_pairs_s([_nothing] * HELD_LAUNCHES, self._buffer.zero_, 0)),
+            "graph_launches": self._graph_launches,
+        }
+
+    def _enqueue_s(self, rounds: Iterator[Call], flush: Call | None) -> float:
+        """Return how long the host takes to queue a launch with its flush and its events, the queue empty."""
+        self.device.synchronize()
+        start = time.perf_counter()
+        _record(itertools.islice(rounds, 5), flush)
+        taken_s = (time.perf_counter() - start) / 5
+        self.device.synchronize()
+        return taken_s
+
+
+def _nothing() -> None:
+    """Stand for a launch that is none."""
+
+
+def _timer(call: Call) -> Any:
+    from torch.utils.benchmark import Timer
+
+    return Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+
+
+def _record(calls: Iterator[Call] | Sequence[Call], flush: Call | None) -> list[tuple[Any, Any]]:
+    """Queue each launch between two events, behind a flush where there is one; return the events."""
+    pairs = []
+    for call in calls:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        if flush is not None:
+            flush()
+        start.record()
+        call()
+        end.record()
+        pairs.append((start, end))
+    return pairs
+
+
+def _pairs_s(calls: Iterator[Call] | Sequence[Call], flush: Call | None, spin_cycles: int) -> list[float]:
+    """Return the seconds between the two events around each launch, all queued behind a spin of so many cycles."""
+    if spin_cycles:
+        torch.cuda._sleep(spin_cycles)
+    pairs = _record(calls, flush)
+    torch.cuda.synchronize()
+    return [float(start.elapsed_time(end)) / 1e3 for start, end in pairs]
+
+
+class ClockPoller:
+    """Reads the SM clock while something runs, in a thread of its own: `with ClockPoller(device) as clock: ...`.
+
+    Times that are taken meanwhile are thrown away: the thread takes the interpreter for moments.
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor, self._done, self._seen = monitor, threading.Event(), []
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+
+    def _poll(self) -> None:
+        while not self._done.wait(POLL_S):
+            clock_hz = self._monitor.clock_and_power().sm_clock_hz
+            if clock_hz is not None:
+                self._seen.append(clock_hz)
+
+    @property
+    def median_hz(self) -> float | None:
+        """Median of the clocks seen; None where it cannot be read."""
+        return median(self._seen) if self._seen else None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+def clocks_of(clocks: Clocks, ways: Sequence[str]) -> dict[str, float]:
+    """Return the median SM clock while each of the ways runs once more, Hz; a way that fails has none."""
+    if not clocks.device.is_gpu:
+        return {}
+    monitor, found = Monitor(clocks.device), {}
+    for way in ways:
+        with suppress(Exception), ClockPoller(monitor) as poller:
+            clocks.read(way)
+        if poller.median_hz is not None:
+            found[way] = poller.median_hz
+    return found
+
+
+@contextmanager
+def torch_threads(device: Device) -> Iterator[None]:
+    """Let a CPU use the threads that it really has; what was set before comes back."""
+    before = torch.get_num_threads()
+    if device.threads:
+        torch.set_num_threads(device.threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
