@@ -1,0 +1,59 @@
+"""When each operation of the simulated device would end, and which buffers its L2 would hold."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+L2_BYTES = 2 * 2**20
+"""Small, so that few copies of small inputs fill it."""
+MEMORY_BYTES_PER_S = 3.0e12
+L2_BYTES_PER_S = 6.0e12
+LINK_BYTES_PER_S = 50e9
+LAUNCH_S = 2e-6
+"""The least that an operation takes."""
+TICK_S = 0.5e-6
+SPIN_S = 5e-3
+"""The host spins at the end of a wait, as the CUDA runtime does: a process that was put to sleep wakes up late."""
+FLOPS_PER_S = {"float32": 50e12, "bfloat16": 700e12, "float16": 700e12, "float64": 50e12}
+FASTEST_FLOPS_PER_S = 1400e12
+"""Of dtypes of one byte."""
+
+
+@dataclass
+class Timeline:
+    """One device on which operations run one after the other, whatever stream they are on."""
+
+    now_s: float = 0.0
+    """When the last operation ends, on the host's clock."""
+    _l2: OrderedDict[int, int] = field(default_factory=OrderedDict)
+
+    def run(self, seconds: float) -> float:
+        """Queue work behind what is there and return when it ends."""
+        self.now_s = max(self.now_s, time.perf_counter()) + seconds
+        return self.now_s
+
+    def wait(self) -> None:
+        """Wait on the host until all work has ended."""
+        while (left_s := self.now_s - time.perf_counter()) > 0:
+            if left_s > SPIN_S:
+                time.sleep(left_s - SPIN_S)
+
+    def operation_s(self, buffers: Iterable[tuple[int, int]], flops: int = 0, dtype: str = "") -> float:
+        """Return the seconds of an operation that touches buffers, as pairs of address and bytes."""
+        memory_s = sum(self._touch_s(address, size_bytes) for address, size_bytes in buffers)
+        return max(LAUNCH_S, memory_s, flops / FLOPS_PER_S.get(dtype, FASTEST_FLOPS_PER_S))
+
+    def _touch_s(self, address: int, size_bytes: int) -> float:
+        """Return the seconds that moving a buffer takes; it is the newest of the L2 afterwards."""
+        is_there = self._l2.pop(address, None) is not None
+        self._l2[address] = size_bytes
+        held = sum(self._l2.values())
+        while held > L2_BYTES:
+            held -= self._l2.popitem(last=False)[1]
+        return size_bytes / (L2_BYTES_PER_S if is_there else MEMORY_BYTES_PER_S)
+
+
+TIMELINE = Timeline()

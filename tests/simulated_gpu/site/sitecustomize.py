@@ -1,0 +1,8 @@
+"""Started by Python itself in each process that finds this folder on its path: the simulated device comes first."""
+
+import os
+
+if os.environ.get("RIDGEPOINT_SIMULATED_GPU"):
+    from tests.simulated_gpu.start import start
+
+    start()

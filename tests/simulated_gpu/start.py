@@ -1,0 +1,59 @@
+"""Puts the simulated device in place, in this process and in those that it starts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+GUARD = "RIDGEPOINT_SIMULATED_GPU"
+
+
+def build(folder: Path) -> Path:
+    """Return the compiled C++ side, made where it is not there yet.
+
+    Raises:
+        subprocess.CalledProcessError: the compiler fails.
+        FileNotFoundError: there is no compiler `g++`.
+    """
+    torch_folder = Path(find_spec("torch").submodule_search_locations[0])
+    library = folder / "guard.so"
+    if not library.exists():
+        made = folder / f"guard.{os.getpid()}.so"
+        command = ["g++", "-O1", "-std=c++20", "-fPIC", "-shared", f"-I{torch_folder / 'include'}"]
+        command += [str(HERE / "guard.cpp"), "-o", str(made), f"-L{torch_folder / 'lib'}", "-lc10", "-ltorch_cpu"]
+        subprocess.run([*command, f"-Wl,-rpath,{torch_folder / 'lib'}"], check=True)
+        made.replace(library)
+    return library
+
+
+def environment(library: Path) -> dict[str, str]:
+    """Return the variables with which a Python process starts on the simulated device."""
+    paths = [str(HERE / "site"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        GUARD: str(library),
+        "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+
+
+def start() -> None:
+    """Put the device in place; the C++ side must be there before torch is.
+
+    Raises:
+        RuntimeError: torch was imported before.
+    """
+    if "torch" in sys.modules:
+        raise RuntimeError("torch was imported before the simulated device")
+    ctypes.CDLL(os.environ[GUARD], mode=ctypes.RTLD_GLOBAL).register_guard()
+    from tests.simulated_gpu import cuda, kernels, tensors
+
+    cuda.install()
+    kernels.install()
+    tensors.OnDevice().__enter__()
