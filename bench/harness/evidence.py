@@ -46,6 +46,9 @@ ABOVE_ROOF = 1.03
 LATE_TAIL_S = 5e-6
 """Time that the device may still be busy after the end event, beside the tick: what synchronizing itself takes."""
 
+LATE_TAIL_SHARE = 0.01
+"""The same as a share of the sample: less than that is nothing that a time would show."""
+
 GATE_MARGINS = {("bandwidth", "datasheet"): 1.02, ("flops", "clock-limited"): 1.02, ("flops", "datasheet"): 1.25}
 """By how much a rate must exceed a ceiling before the row is invalid, by the ceiling's quantity and kind.
 
@@ -116,7 +119,7 @@ def flags_of(samples: Samples, context: Context) -> tuple[Flag, ...]:
     time_s, launches = samples.median_s, samples.launches_per_sample
     found = (
         physics_gate(samples, context),
-        other_stream(context.tail_s, context.tick_s),
+        other_stream(context.tail_s, time_s * launches, context.tick_s),
         above_roof(samples, context),
         l2_suspect(samples, context),
         not_cold(samples.cache, context.asked_cache),
@@ -209,9 +212,9 @@ def _above(reached: float, roof: Ceiling, cache: str) -> Flag:
     return Flag("above-roof", f"{reason}, the mix nearest to its own", advice)
 
 
-def other_stream(tail_s: float | None, tick_s: float | None) -> Flag | None:
-    """Flag work that was still running after the event that ends a sample."""
-    if tail_s is None or tail_s <= LATE_TAIL_S + (tick_s or 0.0):
+def other_stream(tail_s: float | None, sample_s: float, tick_s: float | None) -> Flag | None:
+    """Flag work that was still running after the event that ends a sample of `sample_s` seconds."""
+    if tail_s is None or tail_s <= max(LATE_TAIL_S, LATE_TAIL_SHARE * sample_s) + (tick_s or 0.0):
         return None
     return Flag(
         "other-stream",

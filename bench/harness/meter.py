@@ -24,6 +24,9 @@ WARM_CAP_S = 0.5
 
 TAIL_SAMPLES = 3
 
+LONGEST_PAUSE_S = 0.01
+"""After a longer pause the host wakes up no later."""
+
 LONG_LAUNCH_S = 1e-3
 ON_THE_CLOCK = 1.8
 """Launches longer than a millisecond are sampled for so many times what the row takes beside its samples. Of the time
@@ -161,14 +164,18 @@ class Meter:
     def _tail_s(self, sampler: Sampler) -> float:
         """Return how long the whole device is busy after the end of a sample on its own stream.
 
-        Waiting for an idle device costs some microseconds too, and is taken off. The least of a few counts: work on
+        Waiting for an idle device costs some microseconds too, more after a pause than right after another wait. So
+        what it costs after a spinning kernel of about the same length is taken off. The least of a few counts: work on
         another stream is there every time, a late wake-up of the host is not.
         """
         tails_s = []
         for _ in range(TAIL_SAMPLES):
+            begin = time.perf_counter()
             sampler.sample()
-            busy_s, idle_s = self._waiting_s(), self._waiting_s()
-            tails_s.append(max(0.0, busy_s - idle_s))
+            pause_s = min(time.perf_counter() - begin, LONGEST_PAUSE_S)
+            busy_s = self._waiting_s()
+            samplers.EventSampler([lambda: None], 1, pause_s).sample()
+            tails_s.append(max(0.0, busy_s - self._waiting_s()))
         return min(tails_s)
 
     def _waiting_s(self) -> float:

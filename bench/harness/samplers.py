@@ -168,8 +168,12 @@ def tick_s(device: Device) -> float:
 
 
 def event_tick_s() -> float:
-    """Return the smallest difference between the durations of many empty pairs of CUDA events, seconds."""
-    durations = sorted(set(_empty_event_pairs_s()))
+    """Return the smallest difference between the durations of many empty pairs of CUDA events, and nothing, seconds.
+
+    A duration is a whole number of ticks. Where all are equal but for a late one, they tell more than the distance of
+    the late one.
+    """
+    durations = sorted({0.0, *_empty_event_pairs_s()})
     steps = [after - before for before, after in itertools.pairwise(durations)]
     # Durations are handed over in single precision: steps of its last digits are none of the clock.
     return min((step for step in steps if step > LEAST_TICK_S), default=EVENT_TICK_S)

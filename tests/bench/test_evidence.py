@@ -376,9 +376,20 @@ def test_launch_limited_is_when_the_host_takes_longer(host_s, is_flagged):
     assert (launch_limited(1e-5, host_s) is not None) is is_flagged
 
 
-@pytest.mark.parametrize(("tail_s", "is_flagged"), [(None, False), (5e-6, False), (5.9e-6, False), (6.1e-6, True)])
-def test_work_after_the_last_event_is_found(tail_s, is_flagged):
-    assert (other_stream(tail_s, 1e-6) is not None) is is_flagged
+@pytest.mark.parametrize(
+    ("tail_s", "sample_s", "is_flagged"),
+    [
+        (None, 1e-3, False),
+        (5e-6, 1e-4, False),
+        (5.9e-6, 1e-4, False),
+        (6.1e-6, 1e-4, True),
+        (10.9e-6, 1e-3, False),  # within a percent of the sample and a tick
+        (11.1e-6, 1e-3, True),
+        (0.9e-3, 1e-5, True),  # nearly all of the work is elsewhere
+    ],
+)
+def test_work_after_the_last_event_is_found(tail_s, sample_s, is_flagged):
+    assert (other_stream(tail_s, sample_s, 1e-6) is not None) is is_flagged
 
 
 # ---- what slowed it down ------------------------------------------------------------------------------------------

@@ -151,6 +151,12 @@ def test_the_clock_of_a_cpu_has_a_tick():
     ],
 )
 def test_the_tail_is_work_that_goes_on_after_every_sample(monkeypatch, waits_s, tail_s):
-    made, waits = Meter(cpu_device(), LIMITS), iter(waits_s)
-    monkeypatch.setattr(made, "_waiting_s", lambda: next(waits))
-    assert made._tail_s(SimpleNamespace(sample=lambda: 1.0)) == pytest.approx(tail_s)
+    made, waits, ran = Meter(cpu_device(), LIMITS), iter(waits_s), []
+    monkeypatch.setattr(made, "_waiting_s", lambda: ran.append("wait") or next(waits))
+    nothing = SimpleNamespace(sample=lambda: ran.append("nothing"))
+    pauses_s = []
+    monkeypatch.setattr(meter.samplers, "EventSampler", lambda calls, _, pause_s: pauses_s.append(pause_s) or nothing)
+    assert made._tail_s(SimpleNamespace(sample=lambda: ran.append("work"))) == pytest.approx(tail_s)
+    assert ran == ["work", "wait", "nothing", "wait"] * 3
+    assert len(pauses_s) == 3
+    assert all(0 < pause_s <= meter.LONGEST_PAUSE_S for pause_s in pauses_s)

@@ -260,3 +260,17 @@ def test_probing_a_slow_case_stops_after_one_call(monkeypatch):
     clock = HostClock(monkeypatch)
     assert host_latency_s([clock.call("a", 3.0)], CPU.synchronize) == 3.0
     assert clock.log == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("durations_s", "tick_s"),
+    [
+        ([1.5e-6, 2.0e-6, 3.0e-6], 0.5e-6),
+        ([1.024e-6] * 499 + [8e-3], 1.024e-6),  # one late pair says nothing of the tick
+        ([2e-6, 2.0000002e-6, 2.5e-6], 0.5e-6 - 2e-13),  # the last digit of a float is no tick
+        ([0.0] * 500, EVENT_TICK_S),
+    ],
+)
+def test_the_tick_of_events_is_read_from_empty_pairs(monkeypatch, durations_s, tick_s):
+    monkeypatch.setattr(samplers, "_empty_event_pairs_s", lambda: durations_s)
+    assert samplers.event_tick_s() == pytest.approx(tick_s)
