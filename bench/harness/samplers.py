@@ -9,7 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 import time
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
 
 from bench.harness.device import Device
 from bench.harness.timing import Limits, Sampler, clock_tick_s, launches_for
@@ -40,6 +43,9 @@ ESTIMATE_LAUNCHES = 5
 LATENCY_CALLS = 50
 PROBE_CAP_S = 0.2
 """Time after which estimates stop calling: one call of a slow case is enough to know it."""
+
+_failed_graphs: list[Any] = []
+"""Graphs whose capture failed, kept: torch's allocator asks them about every later capture."""
 
 
 class HostSampler:
@@ -84,9 +90,14 @@ class GraphSampler:
         self._graph = torch.cuda.CUDAGraph()
         self._start, self._end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
-        with torch.cuda.graph(self._graph, stream=self._stream):
-            for call in itertools.islice(itertools.cycle(calls), launches):
-                call()
+        try:
+            # A capture that fails leaves its stream the current one.
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(self._graph, stream=self._stream):
+                for call in itertools.islice(itertools.cycle(calls), launches):
+                    call()
+        except RuntimeError:
+            _after_failed_capture(self._graph, self._stream)
+            raise
 
     def sample(self) -> float:
         """Return the duration of one replay, seconds."""
@@ -98,6 +109,22 @@ class GraphSampler:
             self._end.record()
         self._end.synchronize()
         return float(self._start.elapsed_time(self._end)) / 1e3
+
+
+def _after_failed_capture(graph: Any, stream: Any) -> None:
+    """Let torch's random numbers be drawn again: they are still taken for recorded. One more capture ends that.
+
+    Source: torch 2.11, `CUDAGraph::capture_end` returns with the error of `cudaStreamEndCapture` before it tells the
+    default generator, whose next number then raises "Offset increment outside graph capture encountered unexpectedly".
+    """
+    import torch
+
+    _failed_graphs.append(graph)
+    with warnings.catch_warnings(), suppress(RuntimeError), torch.cuda.stream(torch.cuda.current_stream()):
+        warnings.simplefilter("ignore")  # that it is empty
+        empty = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(empty, stream=stream):
+            pass
 
 
 class EventSampler:

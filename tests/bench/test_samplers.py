@@ -33,7 +33,8 @@ class FakeGpu:
         self.host_s = self.device_s = 0.0
         self.enqueue_s = enqueue_s
         self.log, self.capturing, self.can_capture = [], None, True
-        self.streams = []
+        self.streams, self.current = [], "default stream"
+        self.draws_recorded_numbers = False
 
     def launch(self, name, duration_s):
         """Return a call that runs `duration_s` on the device, or is captured."""
@@ -60,14 +61,25 @@ class FakeGpu:
 
     @contextlib.contextmanager
     def graph(self, graph, stream):
+        """Record; where that fails, leave behind what torch does: the stream, and the state of the generator."""
         assert stream is self.streams[-1]  # captured on the stream that it is replayed on
-        self.capturing = graph.captured
+        before, self.current = self.current, stream
+        self.capturing, self.draws_recorded_numbers = graph.captured, True
         try:
             yield
         finally:
             self.capturing = None
-        if not self.can_capture:
+        if graph.captured and not self.can_capture:
             raise RuntimeError("operation not permitted when stream is capturing")
+        self.current, self.draws_recorded_numbers = before, False
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
 
     def make(self):
         gpu = self
@@ -110,7 +122,8 @@ def gpu(monkeypatch):
         "CUDAGraph": graph,
         "Stream": stream,
         "graph": fake.graph,
-        "stream": lambda stream: contextlib.nullcontext(),
+        "stream": fake.stream,
+        "current_stream": lambda: fake.current,
         "synchronize": fake.synchronize,
         "_sleep": fake.sleep,
     }.items():
@@ -213,6 +226,13 @@ def test_what_cannot_be_captured_is_queued_instead(gpu):
     assert sampler.launches_per_sample <= MAX_QUEUED
     wanted_s = max(GPU_LIMITS.min_sample_s, EVENT_TICK_S * EVENT_TICKS)
     assert sampler.launches_per_sample >= min(MAX_QUEUED, wanted_s / 10e-6)
+
+
+def test_a_failed_capture_leaves_nothing_behind(gpu):
+    gpu.can_capture = False
+    make_sampler([gpu.launch("a", 1e-4)], GPU, GPU_LIMITS)
+    assert gpu.current == "default stream"
+    assert not gpu.draws_recorded_numbers
 
 
 def test_the_queue_of_a_short_launch_stays_below_its_limit(gpu):
