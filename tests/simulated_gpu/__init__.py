@@ -3,9 +3,9 @@
     python -m tests.simulated_gpu bench.matmul --dtype bf16 --shape 256,512
 
 Every command runs its CUDA path from end to end on it: device detection, streams, events, graphs, pinned memory,
-torch's CUDA operations, autograd, autocast, and Triton kernels in Triton's interpreter. Values are computed by torch's CPU
-kernels. **Times are made up**: an operation takes what its bytes and FLOPs would take on the device of `clock.py`, so
-that samples, flags and verdicts are of the right kind; no number of it says anything about a GPU.
+torch's CUDA operations, autograd, autocast, and Triton kernels in Triton's interpreter. Values are computed by
+torch's CPU kernels. **Times are made up**: an operation takes what its bytes and FLOPs would take on the device of
+`clock.py`, so that samples, flags and verdicts are of the right kind; no number of it says anything about a GPU.
 
 What a GPU would refuse is refused here: operands in different places, waiting within a capture, reading the time of an
 event that has not passed. What it does not show: races, kernels as machine code, the allocator's rounding, real clocks.

@@ -52,8 +52,12 @@ def start() -> None:
     if "torch" in sys.modules:
         raise RuntimeError("torch was imported before the simulated device")
     ctypes.CDLL(os.environ[GUARD], mode=ctypes.RTLD_GLOBAL).register_guard()
+    import torch
+
     from tests.simulated_gpu import cuda, kernels, tensors
 
     cuda.install()
     kernels.install()
     tensors.OnDevice().__enter__()
+    # A module's parameters would otherwise keep their tensor object, and with it the old values.
+    torch.__future__.set_swap_module_params_on_conversion(True)
