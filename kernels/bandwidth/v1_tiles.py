@@ -67,8 +67,16 @@ class Config:
         return f"{self.warps} warps, {self.accesses} x 16 B a thread, {how}, {self.policy} policy"
 
 
-POLICIES = {"default": ("", ""), "streaming": (".cs", ""), "evict-first": ("", "evict_first")}
-"""Triton's cache modifier and eviction policy."""
+POLICIES = {
+    "default": ("", "", ""),
+    "streaming": ("evict_first", ".cs", ""),
+    "evict-first": ("evict_first", "", "evict_first"),
+}
+"""Triton's eviction policy of loads, and cache modifier and eviction policy of stores. A load has no `.cs` in Triton
+3.6; PTX says of `ld.cs` that it allocates lines with the policy evict-first (PTX ISA, Cache Operators)."""
+POLICY_CONSTANTS = ("LOAD_EVICT", "STORE_CACHE", "STORE_EVICT")
+POLICY_OF = {"read": POLICY_CONSTANTS[:1], "write": POLICY_CONSTANTS[1:], "cache-read": ()}
+"""The constants that a kernel has, where it does not have all."""
 
 
 def configs(sm_count: int) -> tuple[Config, ...]:
@@ -105,8 +113,7 @@ def read_kernel(
     steps,  # tiles a program
     BLOCK: tl.constexpr,  # words a tile
     WIDTH: tl.constexpr,  # words of one access of all threads
-    CACHE: tl.constexpr,  # cache modifier
-    EVICT: tl.constexpr,  # eviction policy
+    LOAD_EVICT: tl.constexpr,  # eviction policy
 ):
     """Write the sum of every `programs`-th tile."""
     program = tl.program_id(0).to(tl.int64)
@@ -116,7 +123,7 @@ def read_kernel(
     total = tl.zeros((WIDTH,), tl.int32)
     for _ in range(steps):
         for access in tl.static_range(BLOCK // WIDTH):
-            total += tl.load(x_ptr + start + access * WIDTH + lanes, cache_modifier=CACHE, eviction_policy=EVICT)
+            total += tl.load(x_ptr + start + access * WIDTH + lanes, eviction_policy=LOAD_EVICT)
         start += tl.num_programs(0).to(tl.int64) * BLOCK
     tl.store(out_ptr + program, tl.sum(total))
 
@@ -127,15 +134,15 @@ def write_kernel(
     steps,  # tiles a program
     factor,  # any odd number
     BLOCK: tl.constexpr,  # words a tile
-    CACHE: tl.constexpr,  # cache modifier
-    EVICT: tl.constexpr,  # eviction policy
+    STORE_CACHE: tl.constexpr,  # cache modifier
+    STORE_EVICT: tl.constexpr,  # eviction policy
 ):
     """Write factor times its own number to every word."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     lanes = tl.arange(0, BLOCK)
     for _ in range(steps):
         words = (start.to(tl.int32) + lanes) * factor
-        tl.store(out_ptr + start + lanes, words, cache_modifier=CACHE, eviction_policy=EVICT)
+        tl.store(out_ptr + start + lanes, words, cache_modifier=STORE_CACHE, eviction_policy=STORE_EVICT)
         start += tl.num_programs(0).to(tl.int64) * BLOCK
 
 
@@ -145,15 +152,16 @@ def copy_kernel(
     out_ptr,  # as many
     steps,  # tiles a program
     BLOCK: tl.constexpr,  # words a tile
-    CACHE: tl.constexpr,  # cache modifier
-    EVICT: tl.constexpr,  # eviction policy
+    LOAD_EVICT: tl.constexpr,  # eviction policy of loads
+    STORE_CACHE: tl.constexpr,  # cache modifier of stores
+    STORE_EVICT: tl.constexpr,  # eviction policy of stores
 ):
     """Write every word of x."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     lanes = tl.arange(0, BLOCK)
     for _ in range(steps):
-        x = tl.load(x_ptr + start + lanes, cache_modifier=CACHE, eviction_policy=EVICT)
-        tl.store(out_ptr + start + lanes, x, cache_modifier=CACHE, eviction_policy=EVICT)
+        x = tl.load(x_ptr + start + lanes, eviction_policy=LOAD_EVICT)
+        tl.store(out_ptr + start + lanes, x, cache_modifier=STORE_CACHE, eviction_policy=STORE_EVICT)
         start += tl.num_programs(0).to(tl.int64) * BLOCK
 
 
@@ -165,16 +173,17 @@ def triad_kernel(
     steps,  # tiles a program
     factor,  # any odd number
     BLOCK: tl.constexpr,  # words a tile
-    CACHE: tl.constexpr,  # cache modifier
-    EVICT: tl.constexpr,  # eviction policy
+    LOAD_EVICT: tl.constexpr,  # eviction policy of loads
+    STORE_CACHE: tl.constexpr,  # cache modifier of stores
+    STORE_EVICT: tl.constexpr,  # eviction policy of stores
 ):
     """Write x + factor y for every word."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     lanes = tl.arange(0, BLOCK)
     for _ in range(steps):
-        x = tl.load(x_ptr + start + lanes, cache_modifier=CACHE, eviction_policy=EVICT)
-        y = tl.load(y_ptr + start + lanes, cache_modifier=CACHE, eviction_policy=EVICT)
-        tl.store(out_ptr + start + lanes, x + factor * y, cache_modifier=CACHE, eviction_policy=EVICT)
+        x = tl.load(x_ptr + start + lanes, eviction_policy=LOAD_EVICT)
+        y = tl.load(y_ptr + start + lanes, eviction_policy=LOAD_EVICT)
+        tl.store(out_ptr + start + lanes, x + factor * y, cache_modifier=STORE_CACHE, eviction_policy=STORE_EVICT)
         start += tl.num_programs(0).to(tl.int64) * BLOCK
 
 
@@ -216,8 +225,8 @@ def variant(name: str, config: Config) -> Variant:
     constants: dict[str, int | str] = {"BLOCK": config.block}
     if name in ("read", "cache-read"):
         constants["WIDTH"] = config.width
-    if name != "cache-read":
-        constants |= zip(("CACHE", "EVICT"), POLICIES[config.policy], strict=True)
+    policy = dict(zip(POLICY_CONSTANTS, POLICIES[config.policy], strict=True))
+    constants |= {constant: policy[constant] for constant in POLICY_OF.get(name, POLICY_CONSTANTS)}
     return Variant(KERNELS[name], constants, {"num_warps": config.warps, "enable_fp_fusion": True})
 
 
