@@ -30,6 +30,7 @@ TRITON_TYPES = {
 """Triton's name of a dtype where it has another than Ridgepoint."""
 
 DIVISIBLE = [["tt.divisibility", ALIGNMENT_BYTES]]
+WRAPPED = re.compile(r"[A-Z]\w*(?:Error|Exception)\((['\"])(.*)\1\)")  # as Triton 3.6 hands on an error
 USEFUL = re.compile(r"error|fatal|exceed|not supported|unsupported|failed", re.IGNORECASE)
 
 
@@ -94,7 +95,9 @@ def _complaint(error: BaseException) -> str:
     where = f" (line {line} of the kernel)" if line else ""
     lines = [text.strip() for text in str(message or root).splitlines() if text.strip()]
     telling = next((text for text in lines if USEFUL.search(text)), None) if message is None else None
-    return f"{telling or (lines[0] if lines else one_line(root))}"[:300] + where
+    found = telling or (lines[0] if lines else one_line(root))
+    wrapped = WRAPPED.fullmatch(found)
+    return (wrapped[2] if wrapped else found)[:300] + where
 
 
 @functools.cache

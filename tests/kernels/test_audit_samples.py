@@ -5,7 +5,7 @@ import re
 import pytest
 import samples_audit
 
-from kernels.audit import compiling, limits, reading, rows, user_kernel
+from kernels.audit import compiling, golden, limits, reading, rows, user_kernel
 from kernels.launch import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
@@ -65,8 +65,9 @@ def test_an_fp64_scalar_brings_double_precision():
 )
 def test_instructions_per_element(formula, published):
     row = audited(samples_audit.flat, "*bf16:16,*bf16:16,i32:16", f"FORMULA={formula},BLOCK=1024", elements=1024)
-    # The published counts include the branch to itself behind the exit: one instruction for the eight elements.
-    assert row.instructions_per_element + 1 / 8 == pytest.approx(published, abs=0.5 if published > 10 else 0.01)
+    if golden.load().same_triton:  # other releases compile the formulas to more or fewer instructions
+        # The published counts include the branch to itself behind the exit: one instruction for the eight elements.
+        assert row.instructions_per_element + 1 / 8 == pytest.approx(published, abs=0.5 if published > 10 else 0.01)
     assert row.bound == ("mixed" if formula == "gelu_erf" else "memory")
     assert row.issue_budget_instructions_per_element == pytest.approx(39.92, abs=0.01)
 
