@@ -131,18 +131,19 @@ class Ready:
             raise WrongResultError(f"{self.listed.name}: {verdict.reason}")
 
 
-def make_ready(listed: Listed, device: Device, seed: int = 0) -> Ready:
-    """Return the launches of a case by eager torch, the first result held against the fp64 reference.
+def make_ready(listed: Listed, device: Device, seed: int = 0, by: str = "torch") -> Ready:
+    """Return the launches of a case by one provider, the first result held against the fp64 reference.
 
     Raises:
         UsageError: the device cannot run it, with the reason.
+        ProviderUnavailableError: the provider cannot.
         WrongResultError: the result is wrong.
     """
     op, case = listed.op, listed.case
     reason = refusal(op, case, device)
     if reason:
         raise UsageError(reason)
-    provider = load("torch", op, listed.family, device)
+    provider = load(by, op, listed.family, device)
     plan = inputs.plan_rotation(op.work(case).bytes, device.cache_bytes, device.free_bytes(), device.type, "cold")
     filler = inputs.Filler("uniform", case.dtype, device, seed)
     sets = inputs.make_sets(op, case, filler, device, plan.copies)

@@ -1,0 +1,268 @@
+"""The profiler's events and Nsight Compute's tables: what they hold, what they say, and what is no such thing."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from bench.harness.device import cpu_device
+from roofline.work import Work
+from tests.perf import hardware_counters, kernel_activities, profiler_times
+from tests.perf.hardware_counters import (
+    L2,
+    READ,
+    WRITTEN,
+    Counted,
+    CountersError,
+    ForbiddenError,
+    count,
+    counted,
+    metric_names,
+    ncu_command,
+    parse_counters,
+)
+from tests.perf.kernel_activities import Activity, ActivityError, Timeline, activities_of, timeline
+
+METRICS = (READ, WRITTEN, L2)
+MIB = 2**20
+
+
+def event(name, start, end, device="CUDA", **more):
+    span = SimpleNamespace(start=start, end=end)
+    return SimpleNamespace(name=name, device_type=SimpleNamespace(name=device), time_range=span, **more)
+
+
+# ---- the profiler's events ----------------------------------------------------------------------------------------
+
+
+def test_kernels_are_told_from_the_host_and_from_ranges():
+    events = [
+        event("second", 20.0, 30.0),
+        event("first", 1.0, 11.0),
+        event("cudaGraphLaunch", 0.0, 50.0, "CPU", cpu_parent=None),
+        event("my range", 0.0, 50.0, is_user_annotation=True),
+    ]
+    found = activities_of(events, on_gpu=True)
+    assert [one.name for one in found] == ["first", "second"]
+    assert found[0].end_s - found[0].start_s == pytest.approx(10e-6)
+
+
+def test_on_a_cpu_operators_that_no_other_called_count():
+    events = [
+        event("aten::matmul", 0.0, 10.0, "CPU", cpu_parent=None),
+        event("aten::mm", 1.0, 9.0, "CPU", cpu_parent="matmul"),
+    ]
+    assert [one.name for one in activities_of(events, on_gpu=False)] == ["aten::matmul"]
+
+
+@pytest.mark.parametrize(("start", "end"), [(1.0, 1.0), (2.0, 1.0), (float("nan"), 1.0), (0.0, float("inf"))])
+def test_an_event_without_a_time_is_no_activity(start, end):
+    assert activities_of([event("k", start, end), SimpleNamespace(name="empty")], on_gpu=True) == []
+
+
+def test_a_launch_has_its_kernels_and_the_gaps_between_them_but_not_those_between_samples():
+    sample = [Activity("a", 0.0, 3.0), Activity("b", 4.0, 6.0), Activity("a", 8.0, 11.0), Activity("b", 12.0, 14.0)]
+    later = [Activity(one.name, one.start_s + 1000, one.end_s + 1000) for one in sample]
+    found = timeline([*sample, *later], samples=2, launches_per_sample=2)
+    assert (found.busy_s, found.covered_s, found.gap_s) == (5.0, 5.0, 2.0)
+    assert (found.activities, found.names) == (2, ("a", "b"))
+
+
+def test_overlapping_kernels_cover_less_than_their_sum():
+    found = timeline([Activity("a", 0.0, 4.0), Activity("b", 2.0, 6.0), Activity("c", 3.0, 5.0)], 1, 1)
+    assert (found.busy_s, found.covered_s, found.gap_s) == (10.0, 6.0, 0.0)
+
+
+def test_lost_activities_are_no_timeline():
+    with pytest.raises(ActivityError, match="nothing"):
+        timeline([], 3, 10)
+    with pytest.raises(ActivityError, match="3 activities for 2 launches"):
+        timeline([Activity("a", 0.0, 1.0)] * 3, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("profiled_s", "busy_s", "covered_s", "gap_s", "is_known", "said"),
+    [
+        (10.0, 9.6, 9.6, 0.3, True, "within 5 %"),
+        (10.0, 7.0, 7.0, 2.9, True, "29.0% of our time are gaps"),
+        (10.0, 15.0, 10.1, 0.0, True, "kernels overlap: 49.0%"),
+        (13.0, 9.0, 9.0, 4.0, True, "1.30 times ours"),
+        (10.0, 7.0, 7.0, 0.1, False, "unexplained"),
+        (10.0, 15.0, 15.0, 0.1, False, "unexplained"),
+    ],
+)
+def test_the_difference_is_explained_by_what_was_seen(profiled_s, busy_s, covered_s, gap_s, is_known, said):
+    found = kernel_activities.verdict(10.0, profiled_s, Timeline(busy_s, covered_s, gap_s, 2, ("a", "b")))
+    assert found[0] == is_known
+    assert said in found[1]
+
+
+def test_torchs_own_profiler_is_read_on_a_cpu(capsys):
+    args = profiler_times.build_parser().parse_args(["--case", "sum/fp32/65536", "--device", "cpu"])
+    assert profiler_times.run(args) == 0
+    captured = capsys.readouterr()
+    assert "1 operators a launch" in captured.out
+    assert "bytes were not counted: that needs an NVIDIA GPU" in captured.err
+
+
+# ---- Nsight Compute's output --------------------------------------------------------------------------------------
+
+RAW = f"""==PROF== Connected to process 1
+"ID","Process ID","Kernel Name","{READ}","{WRITTEN}","{L2}"
+"","","","byte","Kbyte","byte"
+"0","1","copy(float *, int)","4,294,967,296","4194304","8589934592"
+"1","1","tail","10","0","20"
+==PROF== Disconnected
+"""
+
+DETAILS = f"""the program says hello
+"ID","Process ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"
+"0","1","copy","Command line profiler metrics","{READ}","Mbyte","1.50"
+"0","1","copy","Command line profiler metrics","{WRITTEN}","byte","1,000"
+"0","1","copy","Command line profiler metrics","{L2}","byte","7"
+"""
+
+
+def test_a_table_with_a_column_for_each_metric():
+    kernels = parse_counters(RAW, METRICS)
+    assert kernels[0] == ("copy(float *, int)", {READ: 2**32, WRITTEN: 4_194_304_000, L2: 2**33})
+    assert counted(kernels, METRICS) == Counted(2**32 + 10, 4_194_304_000, 2**33 + 20, ("copy(float *, int)", "tail"))
+
+
+def test_a_table_with_a_line_for_each_metric():
+    assert parse_counters(DETAILS, METRICS) == [("copy", {READ: 1_500_000, WRITTEN: 1000, L2: 7})]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "printed no table"),
+        ("==PROF== no kernels were profiled\n", "printed no table"),
+        (RAW.replace(f',"{L2}"', ',"other"'), f"has no {L2}"),
+        (RAW.replace("4,294,967,296", "n/a"), "no count of bytes"),
+        (RAW.replace("4,294,967,296", "-5"), "no count of bytes"),
+        (RAW.replace("4,294,967,296", "1e999"), "no count of bytes"),
+        (RAW.replace('"byte","Kbyte"', '"byte","sector"'), "'sector', no count of bytes"),
+        (DETAILS.replace("1.50", ""), "no count of bytes"),
+        ("\n".join(DETAILS.splitlines()[:-1]), f"has no {L2} of copy"),
+    ],
+)
+def test_what_is_no_table_of_counts_is_refused(text, said):
+    with pytest.raises(CountersError, match=said):
+        counted(parse_counters(text, METRICS), METRICS)
+
+
+@pytest.mark.parametrize("kept", range(0, len(RAW), 7))
+def test_a_torn_table_is_refused_or_holds_whole_kernels(kept):
+    try:
+        kernels = parse_counters(RAW[:kept], METRICS)
+    except CountersError:
+        return
+    assert kernels == parse_counters(RAW, METRICS)[: len(kernels)]
+
+
+def test_a_launch_without_kernels_is_refused():
+    with pytest.raises(CountersError, match="a copy that the driver makes is none"):
+        counted([], METRICS)
+
+
+def test_newer_gpus_have_other_names():
+    older = "dram__bytes_read   Counter  byte\ndram__bytes_write\nlts__t_bytes\n"
+    newer = "dram__bytes_op_read   Counter  byte\ndram__bytes_op_write\n\nlts__t_bytes\n"
+    assert metric_names(older) == metric_names("") == METRICS
+    assert metric_names(newer) == ("dram__bytes_op_read.sum", "dram__bytes_op_write.sum", L2)
+
+
+def test_clocks_stay_as_they_are_and_caches_are_emptied():
+    command = ncu_command("ncu", METRICS, ["python", "-m", "x"])
+    assert command[command.index("--clock-control") + 1] == "none"
+    assert command[command.index("--cache-control") + 1] == "all"
+    assert command[-3:] == ["python", "-m", "x"]
+
+
+def printing(text, code=0):
+    return [sys.executable, "-c", f"import sys; print({text!r}); sys.exit({code})"]
+
+
+def test_the_tool_is_run_and_its_table_read(tmp_path):
+    assert count(printing(RAW), METRICS, tmp_path).read == 2**32 + 10
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "said"),
+    [
+        (printing("==ERROR== ERR_NVGPUCTRPERM - The user does not", 1), ForbiddenError, "forbidden for this user"),
+        (printing("==ERROR== Unknown metric", 9), CountersError, "failed with 9: ==ERROR== Unknown metric"),
+        (printing("", 3), CountersError, "it said nothing"),
+        (["/nowhere/ncu"], CountersError, "cannot be started"),
+    ],
+)
+def test_a_tool_that_does_not_count_says_why(tmp_path, command, kind, said):
+    with pytest.raises(kind, match=said):
+        count(command, METRICS, tmp_path)
+
+
+def test_a_tool_that_does_not_end_is_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(hardware_counters, "TIMEOUT_S", 0.2)
+    with pytest.raises(CountersError, match=r"more than 0\.2 s"):
+        count([sys.executable, "-c", "import time; time.sleep(60)"], METRICS, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "l2", "is_known", "said"),
+    [
+        (1000, 1000, 2000, True, "read 1.000, written 1.000"),
+        (1000, 960, 2000, True, "still in it"),
+        (1000, 940, 2000, False, "writes unexplained"),
+        (1000, 1030, 2000, False, "writes unexplained"),
+        (1500, 1000, 2500, True, "read again"),
+        (1500, 1000, 1400, False, "reads unexplained"),
+        (900, 1000, 2000, False, "reads unexplained"),
+    ],
+)
+def test_counted_bytes_are_held_against_the_compulsory_ones(read, written, l2, is_known, said):
+    found = hardware_counters.verdict(
+        Counted(read * MIB, written * MIB, l2 * MIB, ("k",)), Work(0, 1000 * MIB, 1000 * MIB), 50 * MIB
+    )
+    assert found[0] == is_known
+    assert said in found[1]
+
+
+def gpu():
+    return SimpleNamespace(type="cuda", torch_name="cuda:0", cache_bytes=50 * MIB)
+
+
+def test_without_the_tool_one_line_says_so(monkeypatch):
+    monkeypatch.setattr(profiler_times.shutil, "which", lambda name: None)
+    with pytest.raises(CountersError, match="no ncu on the path"):
+        list(profiler_times.count_all(gpu()))
+    with pytest.raises(CountersError, match="needs an NVIDIA GPU"):
+        list(profiler_times.count_all(cpu_device()))
+
+
+def tool(folder, script):
+    """Write an executable that stands for `ncu`."""
+    path = folder / "ncu"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_case_that_fails_does_not_keep_the_next_from_being_counted(tmp_path, monkeypatch):
+    path = tool(tmp_path, f'case "$*" in *copy*) exit 5;; *query*) ;; *) cat <<"EOF"\n{RAW}\nEOF\n;; esac')
+    monkeypatch.setattr(profiler_times.shutil, "which", lambda name: path)
+    first, second = profiler_times.count_all(gpu())
+    assert (first["is_known"], first["verdict"]) == (False, "ncu failed with 5: it said nothing")
+    assert second["read"] == 2**32 + 10
+    assert second["bytes_read"] == 2 * 2 * 8192**2
+
+
+def test_where_counting_is_forbidden_it_is_not_tried_again(tmp_path, monkeypatch):
+    tried = []
+    monkeypatch.setattr(profiler_times.shutil, "which", lambda name: tool(tmp_path, "echo ERR_NVGPUCTRPERM; exit 1"))
+    real = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **more: (tried.append(command), real(command, **more))[1])
+    with pytest.raises(ForbiddenError):
+        list(profiler_times.count_all(gpu()))
+    assert [command[1] for command in tried] == ["--query-metrics", "--csv"]
