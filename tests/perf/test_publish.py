@@ -5,27 +5,17 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.perf import publish, publish_process, publish_steps, publish_summary
-from tests.perf.publish_steps import ROOT, Step
+from tests.perf import publish, publish_plans, publish_process, publish_summary
+from tests.perf.publish_plans import DEVICE, states, step
+from tests.perf.publish_steps import ROOT
 
-DEVICE = {"slug": "h100-sxm", "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-1", "is_gpu": True, "import_s": 2.0}
-LONG_S = 60.0
-"""Far more than any of these steps takes."""
+planned = publish_plans.planned
 
-RUN = ROOT / "results" / "published" / "cpu-amd-epyc-2t" / "20261120T233629Z-matmul-a349e4f85f.jsonl"
-KEEPING = f"""
-import os, pathlib, shutil
-place = pathlib.Path(os.environ["RIDGEPOINT_RUNS"]) / "h100-sxm"
-place.mkdir(parents=True)
-shutil.copyfile({str(RUN)!r}, place / "20261120T233629Z-matmul-a349e4f85f.jsonl")
-pathlib.Path("matmul.png").write_bytes(b"a picture")
-"""
 HANGING = """
 import os, pathlib, signal, subprocess, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -39,28 +29,6 @@ time.sleep(600)
 
 LIMIT_S = 47.0
 """A limit that is over as soon as a step has got where a test wants it: nothing depends on how fast this machine is."""
-
-
-def step(name, code="", limit_s=LONG_S, needs_s=0.0, **more):
-    return Step(name, (code,), limit_s, needs_s, **more)
-
-
-@pytest.fixture
-def planned(monkeypatch, tmp_path):
-    """Give `publish` a plan of steps whose words are Python code, and return how to call it."""
-    monkeypatch.setattr(publish, "probe", lambda: dict(DEVICE))
-    monkeypatch.setattr(publish_steps, "python", lambda step: [sys.executable, "-c", *step.words])
-    monkeypatch.setattr(publish_process, "GRACE_S", 0.3)
-    monkeypatch.setattr(publish, "CLOSING_S", 0.0)
-    monkeypatch.setattr(publish, "SHORTEST_S", 0.0)
-    folder = tmp_path / "record"
-
-    def call(steps, *words, left_out=None):
-        monkeypatch.setattr(publish_steps, "plan", lambda is_gpu: (list(steps), left_out or {}))
-        return publish.main(["--output", str(folder), *words])
-
-    call.folder = folder
-    return call
 
 
 @pytest.fixture
@@ -78,10 +46,6 @@ def over(monkeypatch):
         monkeypatch.setattr(subprocess.Popen, "wait", waiting)
 
     return limit_at
-
-
-def states(folder):
-    return {a["folder"]: a["state"] for a in publish_summary.attempts(folder)}
 
 
 def lives(pid):
@@ -225,7 +189,8 @@ DRIVER = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from tests.perf import publish, publish_process, publish_steps
-from tests.perf.test_publish import DEVICE, HANGING, step
+from tests.perf.test_publish import HANGING
+from tests.perf.publish_plans import DEVICE, step
 publish.probe = lambda: dict(DEVICE)
 publish_steps.python = lambda step: [sys.executable, "-c", *step.words]
 publish_process.GRACE_S = 0.3
@@ -322,114 +287,3 @@ def test_the_device_of_this_machine_is_told():
     assert found["slug"]
     assert found["import_s"] > 0
     assert found["is_gpu"] in (True, False)
-
-
-# ---- what stays ----------------------------------------------------------------------------------------------------
-
-
-def test_the_summary_says_what_was_wanted_and_found(planned):
-    steps = [
-        step("slow", "import time; time.sleep(0.2)", wanted_s=0.1),
-        step("quick", KEEPING, wanted_s=50.0),
-        step("imports", "import time; time.sleep(0.2)", wanted_s=0.1, is_after_import=True),
-        step("talks", "print('noise'); print('=== 3 passed ===')"),
-    ]
-    planned(steps, left_out={"gpu": "needs a CUDA device"})
-    text = (planned.folder / "summary.md").read_text()
-    rows = {line.split(" | ")[0][2:]: line for line in text.splitlines() if line.startswith("| ")}
-    assert "below 0.1 s: missed" in rows["slow"]
-    assert "below 50 s: met" in rows["quick"]
-    assert "below 0.1 s: met" in rows["imports"]  # the device of these tests takes 2 s to import
-    assert "8 ok" in rows["quick"]
-    assert "| 3 passed |" in rows["talks"]
-    assert "left out: gpu: needs a CUDA device" in text
-
-
-def test_a_wrong_row_is_named(planned):
-    wrong = KEEPING + (
-        "file = place / '20261120T233629Z-matmul-a349e4f85f.jsonl'\n"
-        "head, first, *rest = file.read_text().splitlines()\n"
-        "import json\n"
-        "record = json.loads(first)\n"
-        "record |= {'status': 'invalid', 'reason': 'wrong at 3', 'provider': 'triton-v9'}\n"
-        "file.write_text('\\n'.join([head, json.dumps(record), *rest]) + '\\n')\n"
-        "raise SystemExit(1)\n"
-    )
-    assert planned([step("wrong", wrong)]) == 0
-    attempt = publish_summary.attempts(planned.folder)[0]
-    assert attempt["rows"] == {"invalid": 1, "ok": 7}
-    assert attempt["wrong"] == ["matmul 256x256x256 bf16 triton-v9: invalid: wrong at 3"]
-    assert "triton-v9: invalid: wrong at 3" in (planned.folder / "summary.md").read_text()
-
-
-ROOFS = """
-import json, os, pathlib
-place = pathlib.Path(os.environ["RIDGEPOINT_RUNS"]) / "h100-sxm"
-place.mkdir(parents=True, exist_ok=True)
-kept = place / "ceilings-0123456789ab.json"
-print(kept.read_text() if kept.exists() else "none")
-kept.write_text(json.dumps({"slug": "h100-sxm", "entries": [], "identity": {"host": "secret"}, "by": BY}))
-"""
-
-
-def test_roofs_go_from_step_to_step_but_for_those_of_a_step_of_its_own(planned):
-    codes = {name: f"BY = {name!r}\n{ROOFS}" for name in ("full", "quick", "after")}
-    planned(
-        [step("full", codes["full"]), step("quick", codes["quick"], has_own_roofs=True), step("after", codes["after"])]
-    )
-    seen = {name: (planned.folder / f"steps/{name}/stdout.txt").read_text() for name in codes}
-    assert seen["full"] == seen["quick"] == "none\n"
-    assert json.loads(seen["after"])["by"] == "full"
-    published = json.loads((planned.folder / "published/h100-sxm/ceilings.json").read_text())
-    assert published == {"slug": "h100-sxm", "entries": [], "by": "after"}  # without what identifies the machine
-
-
-def test_published_are_whole_runs_of_the_attempts_that_count(planned):
-    torn = KEEPING.replace(
-        '20261120T233629Z-matmul-a349e4f85f.jsonl")\npathlib', '20261120T233630Z-torn-00.jsonl")\npathlib'
-    )
-    torn += "(place / '20261120T233630Z-torn-00.jsonl').write_text('{}')\n"
-    assert torn.count("torn") == 2
-    planned([step("good", KEEPING), step("torn", torn), step("quick", KEEPING, has_own_roofs=True)])
-    place = planned.folder / "published/h100-sxm"
-    assert {path.name for path in place.iterdir()} == {
-        *("20261120T233629Z-matmul-a349e4f85f.jsonl", "README.md"),
-        *("good.png", "torn.png", "quick.png"),
-    }
-    assert (place / "20261120T233629Z-matmul-a349e4f85f.jsonl").read_bytes() == RUN.read_bytes()
-    assert "| good | done |" in (place / "README.md").read_text()
-
-
-def test_the_archive_holds_all_and_is_whole_at_any_moment(planned, tmp_path, monkeypatch):
-    file = tmp_path / "new/record.tar.gz"
-    planned([step("one", KEEPING)], "--archive", str(file))
-    with tarfile.open(file) as packed:
-        names = packed.getnames()
-    assert "record/steps/one/step.json" in names
-    assert "record/published/h100-sxm/one.png" in names
-    before = file.read_bytes()
-    monkeypatch.setattr(tarfile.TarFile, "add", lambda *args, **kwargs: (_ for _ in ()).throw(OSError("no space left")))
-    assert planned([step("two")], "--archive", str(file)) == 0  # the measurement counts, the archive waits
-    assert file.read_bytes() == before
-    assert [path.name for path in file.parent.iterdir()] == ["record.tar.gz"]
-
-
-def test_an_archive_inside_the_record_does_not_pack_itself(planned):
-    for _ in range(2):
-        planned([step("one")], "--archive", str(planned.folder / "all.tar.gz"), "--again")
-    with tarfile.open(planned.folder / "all.tar.gz") as packed:
-        assert not [name for name in packed.getnames() if "tar.gz" in name]
-
-
-def test_an_unpacked_archive_goes_on_elsewhere(planned, tmp_path):
-    planned([step("one")], "--archive", str(tmp_path / "all.tar.gz"))
-    with tarfile.open(tmp_path / "all.tar.gz") as packed:
-        packed.extractall(tmp_path / "elsewhere", filter="data")
-    assert publish.main(["--output", str(tmp_path / "elsewhere/record")]) == 0
-    assert states(tmp_path / "elsewhere/record") == {"one": "done"}
-
-
-def test_a_text_that_a_terminal_would_obey_is_shown_as_its_escape(planned):
-    planned([step("rogue", r"import sys; print('\x1b[2Jgone', file=sys.stderr); print('\x1b[31m'); sys.exit(2)")])
-    assert "\x1b" not in (planned.folder / "summary.md").read_text()
-    assert "\\x1b[2Jgone" in (planned.folder / "summary.md").read_text()
