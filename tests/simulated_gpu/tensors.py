@@ -50,6 +50,10 @@ class SimulatedTensor(torch.Tensor):
         """Return the storage of the values."""
         return self.inner.untyped_storage()
 
+    def tolist(self) -> Any:
+        """Return the values as numbers; the host waits for them."""
+        return self.cpu().tolist()
+
     def set_(self, *arguments: Any) -> Any:
         """Return a tensor over a storage; unlike torch's, the tensor itself stays as it is."""
         return SimulatedTensor(self.inner.set_(*arguments))

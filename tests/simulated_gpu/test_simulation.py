@@ -1,0 +1,58 @@
+"""The simulated GPU keeps the rules of one, and commands run their CUDA path on it from end to end."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulated_gpu.start import build, environment
+
+ROOT = Path(__file__).parents[2]
+TIME_LIMIT_S = 300
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the C++ side of the simulation needs g++")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return a function that runs a module on the simulated GPU."""
+    folder = tmp_path_factory.mktemp("simulated_gpu")
+    variables = environment(build(folder)) | {"RIDGEPOINT_RUNS": str(folder / "runs")}
+
+    def run(*words):
+        command = [sys.executable, "-m", *words]
+        return subprocess.run(
+            command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
+        )
+
+    return run
+
+
+def test_it_keeps_the_rules_of_a_gpu(run):
+    path = "tests/simulated_gpu/inside/check_rules.py"
+    done = run("pytest", "-q", "-p", "no:cacheprovider", path, "-o", "python_files=check_*.py")
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout
+
+
+def records(done):
+    """Return the rows that a command printed as JSON."""
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)["records"]
+
+
+def test_a_matmul_is_measured_by_graphs_on_cold_copies(run):
+    providers = "torch,triton-v3"
+    rows = records(run("bench.matmul", "--dtype", "fp16", "--shape", "64", "--provider", providers, "--format", "json"))
+    assert [(row["provider"], row["status"]) for row in rows] == [(name, "ok") for name in providers.split(",")]
+    assert {(row["method"], row["cache"]) for row in rows} == {("graph", "cold")}
+    assert {row["dtype"] for row in rows} == {"fp16"}
+
+
+def test_a_training_step_is_counted_and_timed_by_events(run):
+    command = ["bench.train_step", "--model", "tiny-llama", "--layers", "1", "--shape", "1x16", "--recipe", "bf16"]
+    [row] = records(run(*command, "--budget", "10", "--format", "json"))
+    assert (row["status"], row["method"]) == ("ok", "events")
