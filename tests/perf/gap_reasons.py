@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from results.stats import median, student_t_975
 
@@ -128,7 +128,7 @@ def explain(ours: str, ladder: Sequence[Rung], rounds: Sequence[Round], evidence
     return Explanation(**found, verdict="explained", reasons=tuple(reasons), steps=steps)
 
 
-def is_time(value: float | None) -> bool:
+def is_time(value: float | None) -> TypeGuard[float]:
     """Return whether a value can be seconds of a launch."""
     return value is not None and math.isfinite(value) and value > 0
 

@@ -121,7 +121,8 @@ def parse_counters(text: str, metrics: Sequence[str]) -> list[tuple[str, dict[st
 
 def _by_columns(body: Sequence[Mapping[str, str]], metrics: Sequence[str]) -> list[tuple[str, dict[str, int]]]:
     """Return the kernels of a table with a column for each metric; its first line holds the units."""
-    units, kernels = {}, []
+    units: Mapping[str, str] = {}
+    kernels = []
     for row in body:
         if not row["ID"].strip():
             units = row

@@ -19,7 +19,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -38,7 +38,7 @@ COLD, WARM, DO_BENCH, CUDAGRAPH, TIMER = "cold", "warm", "do_bench", "do_bench_c
 THEIRS = {DO_BENCH: COLD, CUDAGRAPH: WARM, TIMER: WARM}
 """The other clocks, each with our way that has the same temperature."""
 
-LADDERS = {
+LADDERS: dict[str, tuple[Rung, ...]] = {
     DO_BENCH: (
         Rung("pairs, copies", "a pair of events around each launch"),
         Rung("pairs, read flush", "one set of inputs behind a flush that reads, in place of copies"),
@@ -59,7 +59,9 @@ LADDERS = {
     ),
 }
 
-CPU_LADDERS = {TIMER: (Rung("block of launches", "blocks of launches as long as theirs"), Rung(TIMER, None))}
+CPU_LADDERS: dict[str, tuple[Rung, ...]] = {
+    TIMER: (Rung("block of launches", "blocks of launches as long as theirs"), Rung(TIMER, None))
+}
 
 FLUSH_BYTES = 256 * 2**20
 """What Triton's drivers for NVIDIA GPUs clear: `get_empty_cache_for_benchmark`."""
@@ -76,6 +78,10 @@ TIMER_S = 0.2
 """What `blocked_autorange` takes by default."""
 
 POLL_S = 0.01
+
+
+class NotColdError(RuntimeError):
+    """A case so small that it cannot be timed cold."""
 
 
 @dataclass(frozen=True)
@@ -157,15 +163,17 @@ class Clocks:
         """Time the case in one way.
 
         Raises:
-            KeyError: there is no cold time, because the copies did not fill the cache.
+            NotColdError: there is no cold time, because the copies did not fill the cache.
             Exception: whatever the other clock raises.
         """
         if way in (COLD, WARM):
+            if way not in self._samplers:
+                raise NotColdError("the copies do not fill the cache")
             sampler = self._samplers[way]
             warm_up(sampler, self._limits.warm_up_s / 2)
             taken = collect(sampler, self._limits, way)
             return Reading(taken.median_s, taken.samples_s, taken.launches_per_sample)
-        with no_garbage_collection():
+        with nullcontext() if way in THEIRS else no_garbage_collection():  # theirs run as their users run them
             return self._ways[way]()
 
     # ---- theirs ---------------------------------------------------------------------------------------------------
@@ -191,7 +199,8 @@ class Clocks:
 
     def _held(self, calls: Sequence[Call], flush: Call | None) -> Reading:
         """Time each launch by its own pair of events, all of them queued before the first one runs."""
-        rounds, values, end = itertools.cycle(calls), [], time.perf_counter() + LOOP_S
+        rounds, end = itertools.cycle(calls), time.perf_counter() + LOOP_S
+        values: list[float] = []
         enqueue_s = self._enqueue_s(rounds, flush)
         spin_cycles = math.ceil(HELD_LAUNCHES * enqueue_s * 1.3 * samplers.SPIN_CYCLES_PER_S)
         while not values or time.perf_counter() < end:
@@ -224,7 +233,8 @@ class Clocks:
 
     def _host_block(self) -> Reading:
         """Time blocks as long as those of torch's Timer by the host's clock, waiting at both ends."""
-        values, end = [], time.perf_counter() + TIMER_S
+        values: list[float] = []
+        end = time.perf_counter() + TIMER_S
         while not values or time.perf_counter() < end:
             self.device.synchronize()
             start = time.perf_counter()
@@ -305,7 +315,8 @@ class ClockPoller:
     """
 
     def __init__(self, monitor: Monitor) -> None:
-        self._monitor, self._done, self._seen = monitor, threading.Event(), []
+        self._monitor, self._done = monitor, threading.Event()
+        self._seen: list[float] = []
         self._thread = threading.Thread(target=self._poll, daemon=True)
 
     def _poll(self) -> None:

@@ -23,14 +23,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.harness.arguments import Parser, UsageError, add_list, number
+from bench.harness.arguments import Parser, UsageError, add_list, device_name, number
 from bench.harness.cli import guarded
+from bench.harness.interrupt import raise_when_interrupted
 from bench.harness.table import print_out, say
 from results.export import json_text, write_output
 from results.table import format_time
 from tests.perf import hardware_counters, kernel_activities
 from tests.perf.hardware_counters import CountersError, ForbiddenError
 from tests.perf.kernel_activities import ActivityError
+from tests.perf.side_by_side import one_line
 
 OK, WRONG_RESULT = 0, 1
 CASES = ("matmul/bf16/256",)
@@ -102,7 +104,7 @@ def shown(row: dict[str, Any], on_gpu: bool) -> str:
 # ---- counted bytes ------------------------------------------------------------------------------------------------
 
 
-def count_all(device: Any, cases: Sequence[tuple[str, str]] = COUNTED) -> Iterator[dict[str, Any]]:
+def count_all(device: Any, cases: Sequence[tuple[str, str]]) -> Iterator[dict[str, Any]]:
     """Yield the counted bytes of each case with what they say, or the reason why it was not counted.
 
     Raises:
@@ -181,7 +183,7 @@ def build_parser() -> Parser:
         allow_abbrev=False,
     )
     add_list(parser, "--case", f"cases op/dtype/shape whose time is compared (default: {', '.join(CASES)})")
-    parser.add_argument("--device", default=None, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
+    parser.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
     parser.add_argument(
         "--seed", type=number(0, 2**63 - 1, "a whole number from 0", int), default=0, help="of the inputs"
     )
@@ -202,6 +204,7 @@ def run(args: argparse.Namespace) -> int:
     from tests.perf.listed_cases import WrongResultError, parse_case
 
     device = machine.detect(args.device)
+    raise_when_interrupted()
     if args.launch:
         return launch_once(args.launch, device, args.seed)
     code = OK
@@ -215,9 +218,11 @@ def run(args: argparse.Namespace) -> int:
             say(str(error))
         except UsageError as error:
             say(f"{listed.name}: skipped: {error}")
+        except Exception as error:  # a profiler that cannot record raises whatever it likes
+            say(f"{listed.name}: no time of the profiler: {one_line(error)}")
     counted: list[dict[str, Any]] = []
     try:
-        for row in count_all(device):
+        for row in count_all(device, COUNTED):
             counted.append(row)
             print_out(f"{row['case']} {row['provider']}: {row['verdict']}\n")
     except CountersError as error:

@@ -22,10 +22,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.harness.arguments import Parser, add_list, number
+from bench.harness.arguments import Parser, add_list, device_name, number
 from bench.harness.cli import guarded
 from bench.harness.evidence import ROOF_MARGIN
-from bench.harness.interrupt import INTERRUPTED
+from bench.harness.interrupt import INTERRUPTED, raise_when_interrupted
 from bench.harness.table import print_out, say
 from results.export import json_text, write_output
 from results.stats import median
@@ -202,7 +202,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--runs", type=number(2, 1000, "a whole number from 2 to 1000", int), default=RUNS)
     add_list(parser, "--case", "cases op/dtype/shape (default: those of side_by_side)")
-    parser.add_argument("--device", default=None, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
+    parser.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
     parser.add_argument("--output", metavar="DIR", type=Path, default=None, help="folder for repeated_processes.json")
     return parser
 
@@ -219,6 +219,7 @@ def run(args: argparse.Namespace) -> int:
     from tests.perf.listed_cases import chosen_cases, parse_case
 
     device = detect(args.device)
+    raise_when_interrupted()
     listed = {one.name: one for one in [*chosen_cases(args.case, device), parse_case(COPY)]}
     found = {name: Repeated(name) for name in listed}
     is_interrupted = False

@@ -27,10 +27,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.harness.arguments import Parser, UsageError, add_list, number
+from bench.harness.arguments import Parser, UsageError, add_list, device_name, number
 from bench.harness.cli import guarded
 from bench.harness.evidence import PREEMPTIONS_PER_S
-from bench.harness.interrupt import INTERRUPTED
+from bench.harness.interrupt import INTERRUPTED, raise_when_interrupted
 from bench.harness.table import print_out, say
 from results.export import json_text, markdown_text, write_output
 from results.stats import median
@@ -128,10 +128,12 @@ def read(clocks: Any, way: str, compared: Compared) -> None:
     """Take one reading into the latest round; a way that fails once is left out from then on."""
     if way in compared.failed:
         return
+    from tests.perf.other_clocks import NotColdError
+
     try:
         compared.rounds[-1][way] = clocks.read(way)
-    except KeyError:
-        compared.failed[way] = "the copies do not fill the cache"
+    except NotColdError as error:
+        compared.failed[way] = str(error)
     except Exception as error:  # whatever another clock raises is no reason to stop
         compared.failed[way] = one_line(error)
 
@@ -260,7 +262,7 @@ def print_table(title: str, cases: Sequence[Compared]) -> None:
 
     rows = table_rows(cases)
     kept = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD)
     for name in kept:
         table.add_column(name, justify="left" if name == "case" else "right", no_wrap=True)
     for row in rows:
@@ -268,7 +270,7 @@ def print_table(title: str, cases: Sequence[Compared]) -> None:
     console = console_of(sys.stdout)
     with console.capture() as captured:
         console.print(table, markup=False)
-    print_out(captured.get() + "".join(f"{line}\n" for line in [*reason_lines(cases), summary(cases)]))
+    print_out(f"{title}\n{captured.get()}" + "".join(f"{line}\n" for line in [*reason_lines(cases), summary(cases)]))
 
 
 def written(head: Mapping[str, Any], cases: Sequence[Compared], folder: Path) -> list[Path]:
@@ -336,7 +338,7 @@ def build_parser() -> Parser:
         type=number(LEAST_ROUNDS, 1000, f"a whole number from {LEAST_ROUNDS} to 1000", int),
         help=f"default: {ROUNDS}",
     )
-    parser.add_argument("--device", default=None, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
+    parser.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
     parser.add_argument(
         "--seed", type=number(0, 2**63 - 1, "a whole number from 0", int), default=0, help="of the inputs"
     )
@@ -356,13 +358,15 @@ def run(args: argparse.Namespace) -> int:
     from tests.perf.listed_cases import chosen_cases
 
     device = detect(args.device)
+    raise_when_interrupted()
     listed = chosen_cases(args.case, device)
     args.rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
     args.seconds = QUICK_SECONDS if args.quick else SECONDS
     folder = args.output or runs_directory() / device.slug / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-side-by-side"
     if not device.is_gpu:
         say("no GPU: do_bench and do_bench_cudagraph need one, so that their columns are left out")
-    head, cases, is_interrupted = environment(device, args), [], False
+    head, is_interrupted = environment(device, args), False
+    cases: list[Compared] = []
     written(head, cases, folder)  # where it cannot be written, that is better known now
     began = time.perf_counter()
     try:

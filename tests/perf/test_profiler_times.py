@@ -1,5 +1,6 @@
 """The profiler's events and Nsight Compute's tables: what they hold, what they say, and what is no such thing."""
 
+import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -104,6 +105,26 @@ def test_torchs_own_profiler_is_read_on_a_cpu(capsys):
     captured = capsys.readouterr()
     assert "1 operators a launch" in captured.out
     assert "bytes were not counted: that needs an NVIDIA GPU" in captured.err
+
+
+@pytest.mark.gpu
+def test_the_kernels_of_a_graph_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(profiler_times, "COUNTED", ())
+    args = profiler_times.build_parser().parse_args(["--device", "cuda", "--output", str(tmp_path)])
+    assert profiler_times.run(args) == 0
+    (row,) = json.loads((tmp_path / "profiler_times.json").read_text())["times"]
+    assert (row["method"], row["cache"], row["activities"]) == ("graph", "cold", 1)
+    assert 0 < row["busy_s"] < 2 * row["ours_s"]
+
+
+def test_a_profiler_that_cannot_record_takes_one_line(monkeypatch, capsys):
+    def fails(sampler, on_gpu):
+        raise AssertionError("no CUPTI here\nat all")
+
+    monkeypatch.setattr(profiler_times, "profiled", fails)
+    args = profiler_times.build_parser().parse_args(["--case", "sum/fp32/4096", "--device", "cpu"])
+    assert profiler_times.run(args) == 0
+    assert "sum/fp32/4096: no time of the profiler: AssertionError: no CUPTI here at all\n" in capsys.readouterr().err
 
 
 # ---- Nsight Compute's output --------------------------------------------------------------------------------------
@@ -236,9 +257,9 @@ def gpu():
 def test_without_the_tool_one_line_says_so(monkeypatch):
     monkeypatch.setattr(profiler_times.shutil, "which", lambda name: None)
     with pytest.raises(CountersError, match="no ncu on the path"):
-        list(profiler_times.count_all(gpu()))
+        list(profiler_times.count_all(gpu(), profiler_times.COUNTED))
     with pytest.raises(CountersError, match="needs an NVIDIA GPU"):
-        list(profiler_times.count_all(cpu_device()))
+        list(profiler_times.count_all(cpu_device(), profiler_times.COUNTED))
 
 
 def tool(folder, script):
@@ -252,7 +273,7 @@ def tool(folder, script):
 def test_a_case_that_fails_does_not_keep_the_next_from_being_counted(tmp_path, monkeypatch):
     path = tool(tmp_path, f'case "$*" in *copy*) exit 5;; *query*) ;; *) cat <<"EOF"\n{RAW}\nEOF\n;; esac')
     monkeypatch.setattr(profiler_times.shutil, "which", lambda name: path)
-    first, second = profiler_times.count_all(gpu())
+    first, second = profiler_times.count_all(gpu(), profiler_times.COUNTED)
     assert (first["is_known"], first["verdict"]) == (False, "ncu failed with 5: it said nothing")
     assert second["read"] == 2**32 + 10
     assert second["bytes_read"] == 2 * 2 * 8192**2
@@ -264,5 +285,5 @@ def test_where_counting_is_forbidden_it_is_not_tried_again(tmp_path, monkeypatch
     real = subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda command, **more: (tried.append(command), real(command, **more))[1])
     with pytest.raises(ForbiddenError):
-        list(profiler_times.count_all(gpu()))
+        list(profiler_times.count_all(gpu(), profiler_times.COUNTED))
     assert [command[1] for command in tried] == ["--query-metrics", "--csv"]

@@ -159,3 +159,14 @@ def test_the_summary_counts_verdicts():
     cases = [Compared("a/b/c", 1e-5, explanations=[same, other])]
     assert side_by_side.reason_lines(cases) == ["a/b/c: do_bench / ours cold +50.0%: unexplained"]
     assert side_by_side.summary(cases).startswith("2 pairs: 1 same, 0 explained, 0 partly, 1 unexplained")
+
+
+@pytest.mark.gpu
+def test_all_ways_time_a_launch_of_a_gpu(tmp_path):
+    words = ["--device", "cuda", "--quick", "--case", "gelu/bf16/4194304", "--output", str(tmp_path)]
+    assert side_by_side.run(side_by_side.build_parser().parse_args(words)) == 0
+    (one,) = json.loads((tmp_path / "side_by_side.json").read_text())["cases"]
+    assert (one["status"], one["failed"]) == ("ok", {})
+    assert {found["theirs"] for found in one["explanations"]} == THEIRS.keys()
+    assert all(readings.keys() == one["rounds"][0].keys() for readings in one["rounds"])
+    assert one["rounds"][0].keys() >= {"cold", "warm", "pairs, read flush", "graph of 20 ms", "queued launches"}
