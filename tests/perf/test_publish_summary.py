@@ -66,17 +66,24 @@ def test_roofs_go_from_step_to_step_but_for_those_of_a_step_of_its_own(planned):
     assert published == {"slug": "h100-sxm", "entries": [], "by": "after"}  # without what identifies the machine
 
 
+BROKEN = """
+import os, pathlib
+place = pathlib.Path(os.environ["RIDGEPOINT_RUNS"]) / "h100-sxm"
+head, first, *rest = (place / "20261120T233629Z-matmul-a349e4f85f.jsonl").read_text().splitlines()
+broken = {"torn": ['{"kind": "envi'], "empty": [head], "holed": [head, "{}", first], "cut": [head, first, "{"]}
+for name, lines in broken.items():
+    (place / f"20261120T233630Z-{name}-00.jsonl").write_text("\\n".join(lines))
+"""
+
+
 def test_published_are_whole_runs_of_the_attempts_that_count(planned):
-    torn = KEEPING.replace(
-        '20261120T233629Z-matmul-a349e4f85f.jsonl")\npathlib', '20261120T233630Z-torn-00.jsonl")\npathlib'
-    )
-    torn += "(place / '20261120T233630Z-torn-00.jsonl').write_text('{}')\n"
-    assert torn.count("torn") == 2
-    planned([step("good", KEEPING), step("torn", torn), step("quick", KEEPING, has_own_roofs=True)])
+    broken = step("broken", KEEPING + BROKEN)
+    planned([step("good", KEEPING), broken, step("quick", KEEPING, has_own_roofs=True)])
     place = planned.folder / "published/h100-sxm"
     assert {path.name for path in place.iterdir()} == {
         *("20261120T233629Z-matmul-a349e4f85f.jsonl", "README.md"),
-        *("good.png", "torn.png", "quick.png"),
+        "20261120T233630Z-cut-00.jsonl",  # a last line that was cut off is normal
+        *("good.png", "broken.png", "quick.png"),
     }
     assert (place / "20261120T233629Z-matmul-a349e4f85f.jsonl").read_bytes() == RUN.read_bytes()
     assert "| good | done |" in (place / "README.md").read_text()
