@@ -132,9 +132,9 @@ class Arrays:
 
 
 def streams(device: Device, arrays: Arrays) -> list[Stream]:
-    """Return all that moves bytes on a device, for every mix."""
+    """Return all that moves bytes on a device, for every mix; first what need not be compiled, so that it is tried."""
     own = triton_streams(device, arrays) if device.type == "cuda" else []
-    return [*own, *torch_streams(device, arrays)]
+    return [*torch_streams(device, arrays), *own]
 
 
 def torch_streams(device: Device, arrays: Arrays) -> list[Stream]:

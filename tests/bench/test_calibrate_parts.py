@@ -10,6 +10,7 @@ from bench.harness.calibrate_bench import PLANS, Bench, PartTimer, Plan, bytes_o
 from bench.harness.calibrate_command import doubts
 from bench.harness.device import MIB, Device
 from bench.harness.matmul_shapes import Shape
+from bench.harness.samplers import HostSampler
 from bench.harness.search import NotMeasuredError
 from bench.harness.telemetry import Monitor
 from bench.harness.timing import Samples
@@ -82,6 +83,19 @@ def test_the_first_candidate_is_measured_however_late(timer):
     timer._now.seconds = 99.0
     assert timer([int], timer.screening).median_s == 1.0
     assert timer.caps == [0.0]
+
+
+def test_a_kernel_is_compiled_before_its_launches_are_timed(monkeypatch):
+    calls_before_the_clock, called = [], []
+
+    def make_sampler(calls, device, limits):
+        calls_before_the_clock.append(len(called))
+        return HostSampler(calls, 1)
+
+    monkeypatch.setattr(calibrate_bench.samplers, "make_sampler", make_sampler)
+    timer = PartTimer(H100, 0.01, 1, Monitor(CPU))
+    timer([lambda: called.append(1)], timer.screening)
+    assert calls_before_the_clock == [1]
 
 
 # ---- what becomes of samples ---------------------------------------------------------------------------------------
