@@ -40,6 +40,10 @@ SPIN_CYCLES_PER_S = 2e9
 """Cycles of the spinning kernel per second at the highest clock of today's GPUs: slower clocks only spin longer."""
 
 ESTIMATE_LAUNCHES = 5
+SHORTEST_LAUNCH_S = 1e-7
+GROWN = 1.5
+"""Factor by which a graph must be too short to be captured again."""
+
 LATENCY_CALLS = 50
 PROBE_CAP_S = 0.2
 """Time after which estimates stop calling: one call of a slow case is enough to know it."""
@@ -165,15 +169,31 @@ def make_sampler(calls: Sequence[Call], device: Device, limits: Limits, is_captu
         return HostSampler(calls, launches_for(max(min(durations), 1e-9), limits.min_sample_s, clock_tick_s()))
     launch_s = host_launch_s(calls, device.synchronize)
     events = EventSampler(calls, min(MAX_QUEUED, max(1, len(calls))), launch_s)
-    device_s = max(median([events.sample() for _ in range(ESTIMATE_LAUNCHES)]) / events.launches_per_sample, 1e-7)
-    launches = graph_launches(len(calls), launches_for(device_s, limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS))
+    # The least, here too: where the host was late, the events also timed how long the GPU waited for it.
+    device_s = min(events.sample() for _ in range(ESTIMATE_LAUNCHES)) / events.launches_per_sample
+    wanted = launches_for(max(device_s, SHORTEST_LAUNCH_S), limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS)
     try:
         if is_capturable:
-            return GraphSampler(calls, launches)
+            return _graph_sampler(calls, wanted, limits)
     except RuntimeError:
         device.synchronize()
-    queued = min(MAX_QUEUED, launches_for(device_s, limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS))
-    return EventSampler(calls, queued, launch_s)
+    return EventSampler(calls, min(MAX_QUEUED, wanted), launch_s)
+
+
+def _graph_sampler(calls: Sequence[Call], wanted: int, limits: Limits) -> GraphSampler:
+    """Return a graph of about `wanted` launches, or of more where its replay turns out to be too short.
+
+    Between two events a short launch seems longer than it is, and a late host makes it seem longer still: then so few
+    launches are wanted that the tick of the clock would show. Within a graph the GPU waits for nobody.
+
+    Raises:
+        RuntimeError: something in the calls cannot be captured.
+    """
+    sampler = GraphSampler(calls, graph_launches(len(calls), wanted))
+    replay_s = min(sampler.sample() for _ in range(2))  # the first also moves the graph to the GPU
+    launch_s = max(replay_s / sampler.launches_per_sample, SHORTEST_LAUNCH_S)
+    launches = graph_launches(len(calls), launches_for(launch_s, limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS))
+    return sampler if launches < GROWN * sampler.launches_per_sample else GraphSampler(calls, launches)
 
 
 def graph_launches(copies: int, wanted: int) -> int:

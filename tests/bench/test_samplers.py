@@ -31,7 +31,7 @@ class FakeGpu:
 
     def __init__(self, enqueue_s=2e-6):
         self.host_s = self.device_s = 0.0
-        self.enqueue_s = enqueue_s
+        self.enqueue_s, self.event_s = enqueue_s, 0.0
         self.log, self.capturing, self.can_capture = [], None, True
         self.streams, self.current = [], "default stream"
         self.draws_recorded_numbers = False
@@ -90,7 +90,7 @@ class FakeGpu:
                 self.at_s = None
 
             def record(self):
-                self.at_s = max(gpu.device_s, gpu.host_s)
+                self.at_s = gpu.device_s = max(gpu.device_s, gpu.host_s) + gpu.event_s
 
             def synchronize(self):
                 gpu.synchronize()
@@ -216,6 +216,32 @@ def test_on_a_gpu_a_graph_is_the_sampler_and_holds_whole_rounds(gpu, duration_s)
     assert gpu.log == [str(index) for index in range(7)] * (sampler.launches_per_sample // 7)
     assert sample_s >= GPU_LIMITS.min_sample_s * 0.99
     assert sample_s / sampler.launches_per_sample == pytest.approx(duration_s)
+
+
+def sample_of_a_short_launch(calls, duration_s=2e-6):
+    sampler = make_sampler(calls, GPU, GPU_LIMITS)
+    return sampler, sampler.launches_per_sample * duration_s
+
+
+def test_the_cost_of_events_does_not_make_the_samples_of_one_short_launch_shorter(gpu):
+    gpu.event_s = 4e-6  # between two events the launch of 2 us seems to take 6 us
+    sampler, launched_s = sample_of_a_short_launch([gpu.launch("a", 2e-6)])
+    assert isinstance(sampler, GraphSampler)
+    assert launched_s >= GPU_LIMITS.min_sample_s * 0.98
+
+
+@pytest.mark.parametrize("late", [3, 5])
+def test_a_late_host_does_not_make_the_samples_shorter(gpu, late):
+    """The first five calls tell what one keeps the host, the next five are queued behind a spin that is too short."""
+    launch, calls = gpu.launch("a", 2e-6), iter(range(10**6))
+
+    def call():
+        gpu.host_s += 1e-3 if 5 <= next(calls) < 5 + late else 0.0
+        launch()
+
+    sampler, launched_s = sample_of_a_short_launch([call])
+    assert isinstance(sampler, GraphSampler)
+    assert launched_s >= GPU_LIMITS.min_sample_s * 0.98
 
 
 def test_what_cannot_be_captured_is_queued_instead(gpu):
