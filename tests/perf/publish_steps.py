@@ -48,8 +48,8 @@ COMPARED = (
 )
 """Of each family one op, and where it is compared: on a GPU, on a CPU."""
 
-STATISTICS = ("side_by_side", "profiler_times", "repeated_processes")
-"""Scripts beside this file that take `--output DIR`."""
+STATISTICS = {"side_by_side": (300, 150), "profiler_times": (180, 60), "repeated_processes": (500, 240)}
+"""Scripts beside this file that take `--output DIR`: their limits, and what they need, seconds."""
 
 
 def plan(is_gpu, root=ROOT):
@@ -141,8 +141,8 @@ def whole_models(is_gpu):
 def statistics():
     """Return what says how far the numbers can be believed."""
     beside = [
-        Step(name.replace("_", "-"), (f"tests.perf.{name}", "--output", "found"), 240, 90, reports_by_1=False)
-        for name in STATISTICS
+        Step(name.replace("_", "-"), (f"tests.perf.{name}", "--output", "found"), *seconds)
+        for name, seconds in STATISTICS.items()
     ]
     runs = ("--runs", "10")
     return [

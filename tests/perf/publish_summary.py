@@ -33,6 +33,8 @@ WRONG_ROWS = 10
 """Wrong rows that are named for each step."""
 
 PICTURES = ("*.png", "*.svg")
+FOUND = ("found/*.json", "found/*.md")
+"""What the scripts write into the folder that they are given."""
 COLUMNS = ("step", "state", "exit", "wall s", "wanted", "outcome", "command")
 
 
@@ -244,6 +246,8 @@ def collect(folder, device, steps):
                 shutil.copyfile(file, place / file.name)
         for picture in sorted(path for pattern in PICTURES for path in source.glob(pattern)):
             shutil.copyfile(picture, place / f"{name}{picture.suffix}")
+        for file in sorted(path for pattern in FOUND for path in source.glob(pattern)):
+            shutil.copyfile(file, place / file.name)
     _collect_ceilings(folder, place)
     text = summary_text(device, in_order(last, steps), [], {}, list(last.values()))
     (place / "README.md").write_text(text.partition("\n## ")[0], encoding="utf-8")

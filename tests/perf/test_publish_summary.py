@@ -78,12 +78,13 @@ for name, lines in broken.items():
 
 def test_published_are_whole_runs_of_the_attempts_that_count(planned):
     broken = step("broken", KEEPING + BROKEN)
-    planned([step("good", KEEPING), broken, step("quick", KEEPING, has_own_roofs=True)])
+    writing = "import pathlib; pathlib.Path('found').mkdir(); pathlib.Path('found/spread.json').write_text('{}')"
+    planned([step("good", KEEPING), broken, step("quick", KEEPING, has_own_roofs=True), step("script", writing)])
     place = planned.folder / "published/h100-sxm"
     assert {path.name for path in place.iterdir()} == {
         *("20261120T233629Z-matmul-a349e4f85f.jsonl", "README.md"),
         "20261120T233630Z-cut-00.jsonl",  # a last line that was cut off is normal
-        *("good.png", "broken.png", "quick.png"),
+        *("good.png", "broken.png", "quick.png", "spread.json"),
     }
     assert (place / "20261120T233629Z-matmul-a349e4f85f.jsonl").read_bytes() == RUN.read_bytes()
     assert "| good | done |" in (place / "README.md").read_text()
