@@ -17,6 +17,7 @@ import argparse
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,7 +29,9 @@ from pathlib import Path
 
 from bench.harness.arguments import Parser, add_list, number
 from bench.harness.table import prepare_streams, say
+from results.export import write_output
 from results.runfile import StoreError
+from results.table import printable
 from tests.perf import publish_process, publish_steps, publish_summary
 from tests.perf.publish_steps import ROOT
 from tests.perf.publish_summary import CUT, DONE, FAILED, RUNNING, STOPPED
@@ -40,6 +43,9 @@ CLOSING_S = 5.0
 
 SHORTEST_S = 1.0
 """With less time no step is started at all."""
+
+CRASH = re.compile(r"^Traceback \(most recent call last\)|: No module named ")
+"""In a line of stderr: exit code 1 is no finding then."""
 
 PROBE = """
 import json, time
@@ -150,22 +156,31 @@ def locked(folder):
 
 
 def device_of(folder):
-    """Return the device in hand, the fastest of two imports with it.
+    """Return the device in hand, with the least that its imports have taken.
 
     Raises:
         PublishError: it cannot be told, or the folder holds the record of another.
     """
-    looks = [probe(), probe()]  # the first one reads the libraries from the disk
-    device = looks[0] | {"import_s": min(look["import_s"] for look in looks)}
-    kept = folder / "device.json"
-    try:
-        slug = json.loads(kept.read_text(encoding="utf-8"))["slug"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        slug = None  # missing or torn: it is written anew
-    if slug not in (None, device["slug"]):
-        raise PublishError(f"{folder} is the record of {slug}, and this is {device['slug']}; name another --output")
-    publish_summary.write_output(kept, json.dumps(device).encode())
+    kept = _kept_device(folder / "device.json")
+    device = probe()
+    if kept.get("slug") not in (None, device["slug"]):
+        holds = f"{folder} is the record of {printable(kept['slug'])}"
+        raise PublishError(f"{holds}, and this is {device['slug']}; name another --output")
+    before_s = kept.get("import_s")
+    if not isinstance(before_s, float):
+        before_s = probe()["import_s"]  # the first look read the libraries from the disk
+    device["import_s"] = min(device["import_s"], before_s)
+    write_output(folder / "device.json", json.dumps(device).encode())
     return device
+
+
+def _kept_device(path):
+    """Return what an earlier call has kept; nothing where that is missing or torn."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
 
 
 def probe():
@@ -290,7 +305,7 @@ def state_of(step, ended, limit_s, path):
         return CUT
     if ended.by == "limit":
         return STOPPED
-    crashed = any(line.startswith("Traceback (most recent call last)") for line in whole_tail(path))
+    crashed = any(CRASH.search(line) for line in whole_tail(path))
     accepted = (0, 1) if step.reports_by_1 and not crashed else (0,)
     return DONE if ended.exit_code in accepted else FAILED
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.perf import publish, publish_plans, publish_process, publish_summary
+from tests.perf import publish, publish_plans, publish_process, publish_steps, publish_summary
 from tests.perf.publish_plans import DEVICE, states, step
 from tests.perf.publish_steps import ROOT
 
@@ -112,6 +112,21 @@ def test_a_step_that_fails_stops_no_other_and_says_why(planned, capsys):
     # A text for `sys.exit` gives 1, which is a finding of most steps; a traceback is none.
     assert states(planned.folder) == {"fails": "done", "crashes": "failed", "usage": "failed", "runs": "done"}
     assert "RuntimeError: torn apart" in capsys.readouterr().out
+
+
+def test_a_module_that_is_not_installed_is_no_finding(planned, monkeypatch):
+    monkeypatch.setattr(publish_steps, "python", lambda step: [sys.executable, "-m", "not_installed_at_all"])
+    assert planned([step("missing")]) == 1
+    assert states(planned.folder) == {"missing": "failed"}
+
+
+def test_the_device_is_looked_at_once_more_the_first_time(planned, monkeypatch):
+    took_s = [9.0, 2.0, 7.0]
+    monkeypatch.setattr(publish, "probe", lambda: DEVICE | {"import_s": took_s.pop(0)})
+    for _ in range(2):
+        planned([step("one")])
+        assert json.loads((planned.folder / "device.json").read_text())["import_s"] == 2.0
+    assert took_s == []
 
 
 def test_exit_code_1_is_an_error_of_what_reports_nothing_by_it(planned):
