@@ -13,6 +13,9 @@ event that has not passed. What it does not show: races, kernels as machine code
     tensors     the tensor class and the dispatch mode that keeps track of places
     clock       the device's timeline: when each operation ends, and what lies in its L2
     cuda        stands for `torch.cuda`: streams, events, graphs, memory, properties
+    nvml        clocks, power and events of one of the recorded machines; by default of one that nothing limits
+    fused       what is one kernel on a GPU and not on a CPU: RMSNorm, attention
+    memory      bytes that the device's tensors hold, as torch's allocator would tell them
     kernels     launches of Triton kernels, which run in the interpreter
     guard       the C++ side that autograd asks for streams and events; built once by the compiler of the machine
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -15,6 +15,8 @@ LINK_BYTES_PER_S = 50e9
 LAUNCH_S = 2e-6
 """The least that an operation takes."""
 TICK_S = 0.5e-6
+PAUSE_S = 5e-3
+"""A shorter pause does not show in the device's power."""
 SPIN_S = 5e-3
 """The host spins at the end of a wait, as the CUDA runtime does: a process that was put to sleep wakes up late."""
 FLOPS_PER_S = {"float32": 50e12, "bfloat16": 700e12, "float16": 700e12, "float64": 50e12}
@@ -29,11 +31,21 @@ class Timeline:
     now_s: float = 0.0
     """When the last operation ends, on the host's clock."""
     _l2: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    _worked: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=1000))
+    """Begin and end of the latest stretches of work; pauses below `PAUSE_S` are left out."""
 
     def run(self, seconds: float) -> float:
         """Queue work behind what is there and return when it ends."""
+        begin_s = max(self.now_s, time.perf_counter())
+        if self._worked and begin_s - self._worked[-1][1] < PAUSE_S:
+            begin_s = self._worked.pop()[0]
         self.now_s = max(self.now_s, time.perf_counter()) + seconds
+        self._worked.append((begin_s, self.now_s))
         return self.now_s
+
+    def busy_s(self, begin_s: float, end_s: float) -> float:
+        """Return for how long it worked between two moments, seconds."""
+        return sum(max(0.0, min(end, end_s) - max(begin, begin_s)) for begin, end in self._worked)
 
     def wait(self) -> None:
         """Wait on the host until all work has ended."""

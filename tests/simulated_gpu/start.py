@@ -54,10 +54,15 @@ def start() -> None:
     ctypes.CDLL(os.environ[GUARD], mode=ctypes.RTLD_GLOBAL).register_guard()
     import torch
 
-    from tests.simulated_gpu import cuda, kernels, tensors
+    from tests.simulated_gpu import cuda, fused, kernels, nvml, tensors
 
     cuda.install()
+    fused.install()
     kernels.install()
+    nvml.install()
     tensors.OnDevice().__enter__()
     # A module's parameters would otherwise keep their tensor object, and with it the old values.
     torch.__future__.set_swap_module_params_on_conversion(True)
+    # A gradient that is in the right dtype already would be swapped with itself, which empties it.
+    swap = torch.utils.swap_tensors
+    torch.utils.swap_tensors = lambda one, other: None if one is other else swap(one, other)
