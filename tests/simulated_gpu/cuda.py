@@ -5,6 +5,7 @@ Streams are not kept apart: all work runs in the order in which it is queued, as
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from tests.simulated_gpu.clock import L2_BYTES, TICK_S, TIMELINE
+from tests.simulated_gpu.memory import MEMORY
 from tests.simulated_gpu.tensors import Capture, capturing
 
 FREE_BYTES = 2 * 2**30
@@ -256,12 +258,12 @@ def is_current_stream_capturing() -> bool:
     return bool(capturing)
 
 
-def with_index(result: Any) -> Any:
-    """Return a function of a device that answers the same for the one that is there."""
+def with_index(result: Callable[[], Any]) -> Any:
+    """Return a function of a device that answers with what `result` returns for the one that is there."""
 
     def answer(device: Any = None) -> Any:
         index_of(device)
-        return result
+        return result()
 
     return answer
 
@@ -277,10 +279,10 @@ STANDS_FOR = {
     "empty_cache": lambda: None,
     "ipc_collect": lambda: None,
     "set_device": index_of,
-    "max_memory_allocated": with_index(0),
-    "memory_allocated": with_index(0),
-    "reset_peak_memory_stats": with_index(None),
-    "reset_accumulated_memory_stats": with_index(None),
+    "max_memory_allocated": with_index(lambda: MEMORY.peak),
+    "memory_allocated": with_index(lambda: MEMORY.now),
+    "reset_peak_memory_stats": with_index(MEMORY.forget_peak),
+    "reset_accumulated_memory_stats": with_index(lambda: None),
     "manual_seed": lambda seed: None,
     "manual_seed_all": lambda seed: None,
     "default_stream": lambda device=None: DEFAULT_STREAM,

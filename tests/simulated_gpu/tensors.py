@@ -11,6 +11,8 @@ from torch.utils._pytree import tree_iter, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from tests.simulated_gpu.clock import LINK_BYTES_PER_S, TIMELINE
+from tests.simulated_gpu.fused import ON_HOST
+from tests.simulated_gpu.memory import MEMORY
 
 CUDA = torch.device("cuda", 0)
 CROSSING = ("aten::_to_copy", "aten::copy_", "aten::_copy_from")
@@ -36,6 +38,7 @@ class SimulatedTensor(torch.Tensor):
             requires_grad=False,
         )
         made.inner = inner
+        MEMORY.hold(inner.untyped_storage())
         return made
 
     def __repr__(self) -> str:
@@ -107,7 +110,8 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         kwargs = kwargs | {"device": torch.device("cpu")}
 
     def compute() -> Any:
-        return func(*tree_map(inner_of, args), **tree_map(inner_of, kwargs))
+        computed = ON_HOST.get(name, func)
+        return computed(*tree_map(inner_of, args), **tree_map(inner_of, kwargs))
 
     result = compute()
     if name in WAITING or not on_device:

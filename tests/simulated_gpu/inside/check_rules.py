@@ -1,8 +1,11 @@
 """What the simulated GPU must do as a GPU does, run on it by `test_simulation.py`."""
 
+import time
+
 import pytest
 import torch
 
+from bench.harness.nvml import open_gpu
 from tests.simulated_gpu.clock import TIMELINE
 
 GPU = "cuda:0"
@@ -112,3 +115,68 @@ def test_a_model_learns_there():
         optimizer.step()
     assert layer.weight.grad.is_cuda
     assert loss.item() < before.item() / 2
+
+
+def test_nvml_knows_the_gpu_by_the_uuid_that_torch_tells():
+    gpu = open_gpu(str(torch.cuda.get_device_properties(0).uuid))
+    assert gpu.handle.error is None
+    assert gpu.sm_clock_hz().value == 1980e6
+    time.sleep(0.2)
+    assert gpu.clock_events().value == ("gpu_idle",)
+    TIMELINE.run(0.2)
+    assert (gpu.clock_events().value, gpu.power_w().value > 100) == ((), True)
+
+
+def kept_by(work):
+    """Return shapes and dtypes of what autograd keeps of some work."""
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append((tuple(t.shape), t.dtype)) or t, lambda t: t):
+        result = work()
+    return result, kept
+
+
+def test_a_fused_norm_keeps_its_input_and_a_number_a_row():
+    x = torch.randn(3, 8, device=GPU, requires_grad=True)
+    weight = torch.rand(8, device=GPU, requires_grad=True)
+    out, kept = kept_by(lambda: torch.nn.functional.rms_norm(x, (8,), weight, 1e-6))
+    assert sorted(shape for shape, _ in kept) == [(3, 1), (3, 8), (8,)]
+    out.square().sum().backward()
+    a, b = (t.detach().cpu().double().requires_grad_() for t in (x, weight))
+    torch.nn.functional.rms_norm(a, (8,), b, 1e-6).square().sum().backward()
+    torch.testing.assert_close(x.grad.cpu().double(), a.grad, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(weight.grad.cpu().double(), b.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "key_heads", "keeps_scores"),
+    [(torch.float32, 4, False), (torch.float32, 2, True), (torch.bfloat16, 2, False), (torch.float64, 4, True)],
+)
+def test_attention_is_fused_where_a_gpu_has_a_kernel_for_it(dtype, key_heads, keeps_scores):
+    query, key, value = (
+        torch.randn(1, heads, 20, 8, device=GPU, dtype=dtype, requires_grad=True) for heads in (4, key_heads, key_heads)
+    )
+    attention = torch.nn.functional.scaled_dot_product_attention
+    out, kept = kept_by(lambda: attention(query, key, value, is_causal=True, enable_gqa=key_heads != 4))
+    assert any(shape[-2:] == (20, 20) for shape, _ in kept) is keeps_scores
+    out.square().sum().backward()
+    a, b, c = (t.detach().cpu().double().requires_grad_() for t in (query, key, value))
+    attention(a, b, c, is_causal=True, enable_gqa=key_heads != 4).square().sum().backward()
+    tolerance = 0.05 if dtype == torch.bfloat16 else 1e-4
+    for ours, theirs in ((query, a), (key, b), (value, c)):
+        torch.testing.assert_close(ours.grad.cpu().double(), theirs.grad, rtol=tolerance, atol=tolerance)
+
+
+def test_the_allocator_counts_what_is_held():
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    x = torch.zeros(1000, device=GPU)
+    assert torch.cuda.memory_allocated() - before == 4096
+    (x + 1).sum().item()
+    assert torch.cuda.memory_allocated() - before == 4096
+    assert torch.cuda.max_memory_allocated() - before >= 2 * 4096
+
+
+def test_a_module_that_has_the_right_dtype_keeps_its_gradients():
+    layer = torch.nn.Linear(4, 4, device=GPU)
+    layer.weight.grad = torch.ones(4, 4, device=GPU)
+    assert layer.to(torch.float32).weight.grad.shape == (4, 4)
