@@ -13,6 +13,7 @@ import re
 import sys
 from pathlib import Path
 
+from bench.__main__ import families
 from bench.harness.arguments import Parser, add_list
 from bench.harness.table import prepare_streams, print_out, say
 from results.export import markdown_text
@@ -44,7 +45,7 @@ def run_paths(names):
 
 
 def measured_rows(paths, note):
-    """Return the rows of all runs that have a time, newest last; what cannot be read is noted."""
+    """Return the rows of ops that have a time, of all runs, newest last; what cannot be read is noted."""
     runs = []
     for path in paths:
         try:
@@ -53,7 +54,16 @@ def measured_rows(paths, note):
             note(str(error))
     runs.sort(key=lambda run: run.environment.started_at)
     rows = [row for run in runs for row in flat_rows(run.environment, run.records, note)]
-    return [row for row in rows if row["status"] == "ok" and row["median_s"] and not row["op"].startswith("calibrate-")]
+    ops = {op.name for family in families().values() for op in family}
+    timed = [row for row in rows if row["op"] in ops and row["status"] == "ok" and row["median_s"]]
+    return [row | {"case": _case(row)} for row in timed]
+
+
+def _case(row):
+    """Return the case, with what else tells two rows of the same extents apart: the layout, the batch."""
+    layout, batch = row.get("option_layout"), row.get("option_batch")
+    also = [*([layout] if layout not in (None, "nn") else []), *([f"batch {batch}"] if batch not in (None, 1) else [])]
+    return " ".join([row["case"], *map(str, also)])
 
 
 def chosen(rows, ops=None, dtypes=None, all_cases=False):
@@ -78,7 +88,8 @@ def chosen(rows, ops=None, dtypes=None, all_cases=False):
 
 def _work(rows, case):
     """Return how much a case does: its bytes and FLOPs together grow with every extent."""
-    return max(r["flops"] + r["bytes_read"] + r["bytes_written"] for r in rows if r["case"] == case)
+    counts = ("flops", "bytes_read", "bytes_written")
+    return max(sum(r[count] or 0 for count in counts) for r in rows if r["case"] == case)
 
 
 def _providers(rows):

@@ -58,9 +58,26 @@ def test_the_newest_of_two_runs_counts_and_what_has_no_time_does_not(tmp_path, l
     assert [(row["case"], row["median"], row["95% CI"]) for row in rows] == [("512x512x512", "1.000 s", "±1.0%")]
 
 
-def test_the_parts_of_a_calibration_are_no_rows(tmp_path, lines, capsys):
+def test_layouts_of_one_shape_are_cases_of_their_own(tmp_path, lines, capsys):
     head, *records = lines
-    path = written(tmp_path / "run.jsonl", head, [record | {"op": "calibrate-matmul"} for record in records])
+    bf16 = [record for record in records if record["dtype"] == "bf16"]
+    turned = [record | {"options": {"layout": "nt", "batch": 4}} for record in bf16]
+    path = written(tmp_path / "run.jsonl", head, [*bf16, *turned])
+    cases = [row["case"] for row in table(capsys, path, "--all-cases")]
+    assert {"512x512x512", "512x512x512 nt batch 4"} <= set(cases)
+    assert len(cases) == 8
+
+
+def test_a_row_whose_work_is_not_counted_is_shown(tmp_path, lines, capsys):
+    head, *records = lines
+    path = written(tmp_path / "run.jsonl", head, [records[0] | {"flops": None}])
+    assert [row["median"] for row in table(capsys, path)] == ["54.19 us"]
+
+
+@pytest.mark.parametrize("op", ["calibrate-matmul", "h2d", "train-step"])
+def test_what_is_no_op_is_no_row(tmp_path, lines, capsys, op):
+    head, *records = lines
+    path = written(tmp_path / "run.jsonl", head, [record | {"op": op} for record in records])
     assert first_screen.main([str(path)]) == 2
     assert "no row with a time is in these runs" in capsys.readouterr().err
 

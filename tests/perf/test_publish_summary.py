@@ -27,6 +27,17 @@ def test_the_summary_says_what_was_wanted_and_found(planned):
     assert "left out: gpu: needs a CUDA device" in text
 
 
+def test_the_doctor_is_quoted_with_what_is_wrong(planned):
+    statuses = {"load": "note", "other work": "bad"}
+    findings = [{"name": name, "status": status, "value": "busy"} for name, status in statuses.items()]
+    pages = {"unfit": {"fit": False, "findings": findings}, "fit": {"fit": True, "findings": []}}
+    code = "import json; print(json.dumps({}, indent=2)); raise SystemExit(1)"
+    planned([step(name, code.format(page)) for name, page in pages.items()])
+    said = {attempt["name"]: attempt["stdout_tail"] for attempt in publish_summary.attempts(planned.folder)}
+    assert said == {"unfit": ["not fit: other work: busy"], "fit": ["fit"]}
+    assert "| not fit: other work: busy |" in (planned.folder / "summary.md").read_text()
+
+
 def test_a_wrong_row_is_named(planned):
     wrong = KEEPING + (
         "file = place / '20261120T233629Z-matmul-a349e4f85f.jsonl'\n"
