@@ -1,7 +1,8 @@
 """Warm-up by state, not by count: the real work runs until the device has settled.
 
-A GPU has settled when its clock and its power no longer move. Where neither can be read, as on a CPU, the time of the
-work itself tells: it has settled when the medians of its last blocks agree.
+A GPU has settled when its clock no longer moves, and neither does its power where that is near its limit, or where the
+limit or the clock cannot be read. Where neither clock nor power can be read, as on a CPU, the time of the work itself
+tells: it has settled when the medians of its last blocks agree.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ MAX_CLOCK_SPREAD = 0.01
 """(max - min) / median of the SM clock within the window; one clock step of 15 MHz at 1,980 MHz is 0.8 %."""
 
 MAX_POWER_SPREAD = 0.02
+
+NEAR_LIMIT = 0.9
+"""Share of the power limit below which power that still moves says nothing beside a clock that keeps still: it is the
+limit that takes the clock down. NVML's mean over a second would otherwise hold up every row for that second."""
 
 LEAST_READINGS = 3
 """Two readings may agree by chance, and one always does. Where launches take longer than the window, the latest three
@@ -53,6 +58,10 @@ class ClockAndPower(Protocol):
     @property
     def power_w(self) -> float | None:
         """Power of the board, W."""
+
+    @property
+    def power_limit_w(self) -> float | None:
+        """Power that the board may draw, W."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,7 @@ def settle(
     """
     start = now()
     readings: list[SettlingReading] = []
+    limit_w: float | None = None
     times_s: list[float] = []
     while True:
         times_s.append(work())
@@ -118,18 +128,21 @@ def settle(
         if not readings or elapsed - readings[-1].at_s >= POLL_EVERY_S:
             seen = poll()
             readings.append(SettlingReading(elapsed, seen.sm_clock_hz, seen.power_w))
-        judged_by, has_settled = _judgment(readings, times_s)
+            limit_w = seen.power_limit_w
+        judged_by, has_settled = _judgment(readings, times_s, limit_w)
         if (has_settled and elapsed >= limits.min_s) or elapsed >= limits.cap_s:
             kept = () if judged_by == "time" else tuple(readings)
             return Settling(has_settled, elapsed, judged_by, len(times_s), kept)
 
 
-def _judgment(readings: Sequence[SettlingReading], times_s: Sequence[float]) -> tuple[str, bool]:
+def _judgment(readings: Sequence[SettlingReading], times_s: Sequence[float], limit_w: float | None) -> tuple[str, bool]:
     """Return by what it is judged whether the device has settled, and whether it has."""
     clocks = [(reading.at_s, reading.sm_clock_hz) for reading in readings if reading.sm_clock_hz is not None]
     powers = [(reading.at_s, reading.power_w) for reading in readings if reading.power_w is not None]
     if not clocks and not powers:
         return "time", blocks_agree(times_s)
+    if clocks and powers and limit_w is not None and powers[-1][1] < NEAR_LIMIT * limit_w:
+        powers = []
     is_steady = (not clocks or keeps_still(clocks, MAX_CLOCK_SPREAD)) and (
         not powers or keeps_still(powers, MAX_POWER_SPREAD)
     )

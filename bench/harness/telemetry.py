@@ -88,6 +88,8 @@ class ClockAndPower:
 
     sm_clock_hz: float | None
     power_w: float | None
+    power_limit_w: float | None = None
+    """As it was when the monitor was opened."""
 
 
 class Monitor:
@@ -106,6 +108,7 @@ class Monitor:
             self._gpu = nvml.open_gpu(device.uuid)
         elif device.is_gpu:
             self._gpu = nvml.no_gpu("NotNvidia")
+        self._power_limit_w = None if self._gpu is None else self._gpu.power_limit_w().value
 
     def snapshot(self) -> Snapshot:
         """Return everything that a record's telemetry is made from, as it is now."""
@@ -127,7 +130,7 @@ class Monitor:
         """Return SM clock and power now, from two calls: what a settling warm-up polls. All None on a CPU."""
         if self._gpu is None:
             return ClockAndPower(None, None)
-        return ClockAndPower(self._gpu.sm_clock_hz().value, self._gpu.power_w().value)
+        return ClockAndPower(self._gpu.sm_clock_hz().value, self._gpu.power_w().value, self._power_limit_w)
 
 
 def row_telemetry(

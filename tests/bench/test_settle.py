@@ -10,6 +10,7 @@ from bench.harness.evidence import Context, flags_of
 from bench.harness.settle import (
     CPU_SETTLE,
     GPU_SETTLE,
+    LEAST_READINGS,
     POLL_EVERY_S,
     WINDOW_S,
     SettleLimits,
@@ -113,6 +114,23 @@ def test_it_is_judged_by_what_can_be_read(polled, judged_by, is_settled):
     result = Bench(polled).run()
     assert (result.judged_by, result.settled) == (judged_by, is_settled)
     assert bool(result.readings) == (judged_by != "time")
+
+
+RISING = [(1.98e9, 100.0 + 10 * i, 700.0) for i in range(60)]
+"""Power that rises by 10 W at each poll, up to its limit, while the clock keeps still."""
+
+
+def test_power_that_rises_far_below_its_limit_holds_nothing_up():
+    result = Bench(RISING).run()
+    assert (result.judged_by, result.settled) == ("clock", True)
+    assert result.readings[-1].power_w < 0.9 * 700
+
+
+def test_power_near_its_limit_must_keep_still_too():
+    near = [(clock_hz, power_w + 540, limit_w) for clock_hz, power_w, limit_w in RISING]
+    result = Bench([*near[:30], (1.98e9, 840.0, 700.0)]).run()
+    assert (result.judged_by, result.settled) == ("clock and power", True)
+    assert [reading.power_w for reading in result.readings[-LEAST_READINGS:]] == [840.0] * LEAST_READINGS
 
 
 def test_launches_longer_than_the_window_are_judged_by_three_readings():

@@ -211,7 +211,7 @@ def test_the_settling_warm_up_polls_clock_and_power_with_two_calls(replay):
     machine = replay("bare-metal")
     monitor = Monitor(replace(H100, uuid=machine.torch_uuid))
     machine.asked.clear()
-    assert monitor.clock_and_power() == telemetry.ClockAndPower(1980e6, pytest.approx(640.25))
+    assert monitor.clock_and_power() == telemetry.ClockAndPower(1980e6, pytest.approx(640.25), 700.0)
     assert machine.asked == ["nvmlDeviceGetClockInfo", "nvmlDeviceGetPowerUsage"]
 
 
