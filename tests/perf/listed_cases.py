@@ -78,13 +78,12 @@ def parse_case(text: str) -> Listed:
     return Listed(text, family, op, Case(name, dtype, shapes[0], options))
 
 
-def chosen_cases(words: Sequence[str] | None, device: Device) -> list[Listed]:
-    """Return the cases that are named, each once, by default those of the device's kind.
+def chosen_cases(words: Sequence[str] | None, default: Sequence[str]) -> list[Listed]:
+    """Return the cases that are named, each once, else the default ones.
 
     Raises:
         UsageError: one of them cannot be, or none is named.
     """
-    default = GPU_CASES if device.is_gpu else CPU_CASES
     if words is not None and not words:
         raise UsageError("--case is empty; name at least one, as matmul/bf16/4096")
     return [parse_case(word) for word in dict.fromkeys(default if words is None else words)]

@@ -71,7 +71,7 @@ TRITON_REP_S, TRITON_GRAPH_S, TRITON_REPLAYS = 0.1, 0.02, 10
 HELD_LAUNCHES = 50
 """Launches with their flush and their events that are queued behind one spin: at most six operations each."""
 
-LOOP_S, LEAST_LOOPS = 0.1, 10
+LOOP_S, LEAST_LOOPS = 0.05, 10
 """Time that a loop of ours with a pair of events a launch takes, and launches that it has at least."""
 
 TIMER_S = 0.2

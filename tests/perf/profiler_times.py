@@ -201,7 +201,7 @@ def run(args: argparse.Namespace) -> int:
         StoreError: the folder cannot be written.
     """
     from bench.harness import device as machine
-    from tests.perf.listed_cases import WrongResultError, parse_case
+    from tests.perf.listed_cases import WrongResultError, chosen_cases
 
     device = machine.detect(args.device)
     raise_when_interrupted()
@@ -209,7 +209,7 @@ def run(args: argparse.Namespace) -> int:
         return launch_once(args.launch, device, args.seed)
     code = OK
     times: list[dict[str, Any]] = []
-    for listed in [parse_case(word) for word in dict.fromkeys(CASES if args.case is None else args.case)]:
+    for listed in chosen_cases(args.case, CASES):
         try:
             times.append(time_case(listed, device, args.seed))
             print_out(f"{shown(times[-1], device.is_gpu)}\n")

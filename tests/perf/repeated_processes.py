@@ -3,8 +3,8 @@
     python -m tests.perf.repeated_processes --runs 3
     python -m tests.perf.repeated_processes --case matmul/bf16/4096,gelu/bf16/4194304 --output spread
 
-Each case is measured by its own command, `python -m bench.<family> ... --provider torch --no-save`, once a run in a
-process of its own; all cases are measured once before any of them is measured again. The spread of a case is the
+The cases of one op and dtype are measured by one command, `python -m bench.<family> ... --provider torch --no-save`,
+in a process of its own; all commands have run once before any of them runs again. The spread of a case is the
 largest median over the least one, minus 1. Above 20 us it should be below 0.5 % on a settled GPU; a row at or above is
 flagged. Nothing of that is asserted: other processes on the machine can give any spread. A 1 MB copy that a GPU makes
 cold and more than 2 % above its copy roof is wrong, and the exit code is 1, as where a process measures nothing.
@@ -17,7 +17,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from roofline.ceilings import CeilingError, Ceilings
 
 OK, WRONG_RESULT = 0, 1
 RUNS = 3
+GPU_CASES = (*(f"matmul/bf16/{size}" for size in (1536, 2048, 4096, 8192)), "softmax/bf16/4096x8192")
+CPU_CASES = ("matmul/bf16/256", "matmul/bf16/512", "softmax/fp32/128x8192")
 MOST_SPREAD = 0.005
 """Spread of medians below which a row repeats."""
 
@@ -81,12 +83,21 @@ def spread(values: Sequence[float]) -> float | None:
     return max(times) / min(times) - 1 if len(times) > 1 else None
 
 
-def command_of(listed: Any, device: str | None) -> list[str]:
-    """Return the bench command that measures one case."""
-    shape = "x".join(str(listed.case.shape[axis]) for axis in listed.op.axes)
-    asked = ["--op", listed.op.name, "--dtype", listed.case.dtype, "--shape", shape, "--provider", "torch"]
+def grouped(cases: Iterable[Any]) -> list[list[Any]]:
+    """Return the cases that one command can measure together, in the order in which they were named."""
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for one in cases:
+        groups.setdefault((one.case.op, one.case.dtype), []).append(one)
+    return list(groups.values())
+
+
+def command_of(group: Sequence[Any], device: str | None) -> list[str]:
+    """Return the bench command that measures some cases of one op and dtype."""
+    first = group[0]
+    shapes = ",".join("x".join(str(one.case.shape[axis]) for axis in first.op.axes) for one in group)
+    asked = ["--op", first.op.name, "--dtype", first.case.dtype, "--shape", shapes, "--provider", "torch"]
     asked += ["--device", device] if device else []
-    return [sys.executable, "-m", f"bench.{listed.family}", *asked, "--format", "json", "--no-save", "--quiet"]
+    return [sys.executable, "-m", f"bench.{first.family}", *asked, "--format", "json", "--no-save", "--quiet"]
 
 
 def measured(command: Sequence[str]) -> dict[str, Any]:
@@ -109,16 +120,17 @@ def measured(command: Sequence[str]) -> dict[str, Any]:
     return document
 
 
-def row_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the one record of a document that holds a time.
+def row_of(document: Mapping[str, Any], shape: Mapping[str, int]) -> Mapping[str, Any]:
+    """Return the record of one shape, which holds a time.
 
     Raises:
         ProcessError: there is no such record, or it is not `ok`.
     """
     records = document.get("records")
-    if not isinstance(records, list) or len(records) != 1 or not isinstance(records[0], dict):
-        raise ProcessError("printed no record of one case")
-    record: dict[str, Any] = records[0]
+    found = [one for one in records if isinstance(one, dict)] if isinstance(records, list) else []
+    record = next((one for one in found if one.get("shape") == shape), None)
+    if record is None:
+        raise ProcessError("printed no record of the case")
     if record.get("status") != "ok":
         raise ProcessError(f"{record.get('status')}: {record.get('reason')}")
     time_s = record.get("median_s")
@@ -127,12 +139,11 @@ def row_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return record
 
 
-def roof_share(document: Mapping[str, Any]) -> float | None:
+def roof_share(document: Mapping[str, Any], record: Mapping[str, Any]) -> float | None:
     """Return the bytes per second of a cold row over the copy roof; None for a warm row, or without a roof.
 
     The roof is the bandwidth measured with the mix of a copy, else that of the datasheet.
     """
-    record = row_of(document)
     if record.get("cache") != "cold":
         return None
     try:
@@ -144,18 +155,26 @@ def roof_share(document: Mapping[str, Any]) -> float | None:
     return (read + written) / record["median_s"] / roof.value if roof is not None else None
 
 
-def take(repeated: Repeated, command: Sequence[str]) -> None:
-    """Measure a case once more, in a process of its own."""
+def take(found: Mapping[str, Repeated], group: Sequence[Any], command: Sequence[str]) -> None:
+    """Measure the cases of a group once more, in a process of their own."""
     try:
         document = measured(command)
-        record = row_of(document)
+    except ProcessError as error:
+        for one in group:
+            found[one.name].failures.append(str(error))
+        return
+    for one in group:
+        repeated = found[one.name]
+        try:
+            record = row_of(document, one.case.shape)
+        except ProcessError as error:
+            repeated.failures.append(str(error))
+            continue
         repeated.medians_s.append(record["median_s"])
         repeated.flags.append(list(record.get("flags") or ()))
-        share = roof_share(document) if repeated.case == COPY else None
+        share = roof_share(document, record) if one.name == COPY else None
         if share is not None:
             repeated.roof_shares.append(share)
-    except ProcessError as error:
-        repeated.failures.append(str(error))
 
 
 # ---- what is shown ------------------------------------------------------------------------------------------------
@@ -201,7 +220,7 @@ def build_parser() -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument("--runs", type=number(2, 1000, "a whole number from 2 to 1000", int), default=RUNS)
-    add_list(parser, "--case", "cases op/dtype/shape (default: those of side_by_side)")
+    add_list(parser, "--case", "cases op/dtype/shape, such as matmul/bf16/4096")
     parser.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
     parser.add_argument("--output", metavar="DIR", type=Path, default=None, help="folder for repeated_processes.json")
     return parser
@@ -220,14 +239,15 @@ def run(args: argparse.Namespace) -> int:
 
     device = detect(args.device)
     raise_when_interrupted()
-    listed = {one.name: one for one in [*chosen_cases(args.case, device), parse_case(COPY)]}
+    cases = chosen_cases(args.case, GPU_CASES if device.is_gpu else CPU_CASES)
+    listed = {one.name: one for one in [*cases, parse_case(COPY)]}
     found = {name: Repeated(name) for name in listed}
     is_interrupted = False
     try:
         for turn in range(args.runs):
-            for name, one in listed.items():
-                say(f"[{turn + 1}/{args.runs}] {name}")
-                take(found[name], command_of(one, args.device))
+            for group in grouped(listed.values()):
+                say(f"[{turn + 1}/{args.runs}] {', '.join(one.name for one in group)}")
+                take(found, group, command_of(group, args.device))
     except KeyboardInterrupt:
         is_interrupted = True
         say("interrupted: what was finished is kept")

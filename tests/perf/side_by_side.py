@@ -40,7 +40,7 @@ from tests.perf.gap_reasons import LEAST_ROUNDS, Evidence, Explanation, Rung, ex
 
 OK, WRONG_RESULT = 0, 1
 ROUNDS, QUICK_ROUNDS = 5, 3
-SECONDS, QUICK_SECONDS = 1.0, 0.3
+SECONDS, QUICK_SECONDS = 0.5, 0.3
 NOTES = {
     "pairs, copies": "an empty pair takes {event_floor_s}",
     "pairs, zero flush": "an empty pair right behind it takes {pair_behind_flush_s}",
@@ -355,11 +355,11 @@ def run(args: argparse.Namespace) -> int:
         StoreError: the folder cannot be written.
     """
     from bench.harness.device import detect
-    from tests.perf.listed_cases import chosen_cases
+    from tests.perf.listed_cases import CPU_CASES, GPU_CASES, chosen_cases
 
     device = detect(args.device)
     raise_when_interrupted()
-    listed = chosen_cases(args.case, device)
+    listed = chosen_cases(args.case, GPU_CASES if device.is_gpu else CPU_CASES)
     args.rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
     args.seconds = QUICK_SECONDS if args.quick else SECONDS
     folder = args.output or runs_directory() / device.slug / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-side-by-side"

@@ -11,11 +11,12 @@ from tests.perf.listed_cases import parse_case
 from tests.perf.repeated_processes import COPY, ProcessError, Repeated, copy_line, line_of, roof_share, row_of, spread
 
 COPY_BYTES = 2_000_000
+SHAPE = {"n": 500_000}
 
 
 def document(median_s=1e-4, bandwidth=2.2e10, **changes):
     record = {"status": "ok", "reason": None, "median_s": median_s, "cache": "cold", "flags": []}
-    record |= {"bytes_read": COPY_BYTES // 2, "bytes_written": COPY_BYTES // 2}
+    record |= {"shape": SHAPE, "bytes_read": COPY_BYTES // 2, "bytes_written": COPY_BYTES // 2}
     entry = {"quantity": "bandwidth", "name": "copy", "value": bandwidth, "kind": "measured", "source": "here"}
     hardware = {"slug": "s", "name": "n", "entries": [entry], "note": None}
     return {"environment": {"hardware": hardware}, "records": [record | changes]}
@@ -42,16 +43,24 @@ def test_a_row_is_flagged_from_half_a_percent_on_above_20_us(values, is_wide):
     assert ("WIDE" in line_of(one)) == is_wide
 
 
-def test_a_bench_command_is_asked_for_the_case_alone():
-    words = repeated_processes.command_of(parse_case("rmsnorm/bf16/64x128"), "cpu")[1:]
+def test_the_cases_of_one_op_and_dtype_share_a_process():
+    names = ["matmul/bf16/8", "sum/fp32/8", "matmul/fp32/8", "matmul/bf16/16"]
+    groups = repeated_processes.grouped([parse_case(name) for name in names])
+    assert [[one.name for one in group] for group in groups] == [[names[0], names[3]], [names[1]], [names[2]]]
+
+
+def test_a_bench_command_is_asked_for_the_cases_alone():
+    group = [parse_case("rmsnorm/bf16/64x128"), parse_case("rmsnorm/bf16/8x16")]
+    words = repeated_processes.command_of(group, "cpu")[1:]
     assert words[:2] == ["-m", "bench.norm"]
     assert " ".join(words[2:]) == (
-        "--op rmsnorm --dtype bf16 --shape 64x128 --provider torch --device cpu --format json --no-save --quiet"
+        "--op rmsnorm --dtype bf16 --shape 64x128,8x16 --provider torch --device cpu --format json --no-save --quiet"
     )
 
 
-def test_the_record_of_a_document_is_its_only_one():
-    assert row_of(document())["median_s"] == 1e-4
+def test_the_record_of_a_case_is_that_of_its_shape():
+    records = [*document(shape={"n": 7}, median_s=2e-4)["records"], *document()["records"]]
+    assert row_of({"records": records}, SHAPE)["median_s"] == 1e-4
 
 
 @pytest.mark.parametrize(
@@ -61,7 +70,7 @@ def test_the_record_of_a_document_is_its_only_one():
         ({"records": []}, "no record"),
         ({"records": None}, "no record"),
         ({"records": [1]}, "no record"),
-        ({"records": document()["records"] * 2}, "no record"),
+        (document(shape={"n": 1}), "no record"),
         (document(status="skipped", reason="out of memory"), "skipped: out of memory"),
         (document(median_s=None), "no time"),
         (document(median_s=True), "no time"),
@@ -72,12 +81,13 @@ def test_the_record_of_a_document_is_its_only_one():
 )
 def test_a_document_without_a_time_is_refused(broken, said):
     with pytest.raises(ProcessError, match=said):
-        row_of(broken)
+        row_of(broken, SHAPE)
 
 
 def test_a_cold_copy_is_held_against_the_roof_of_a_copy():
-    assert roof_share(document(median_s=1e-4, bandwidth=2.2e10)) == pytest.approx(2e10 / 2.2e10)
-    assert roof_share(document(cache="warm")) is None
+    cold, warm = document(median_s=1e-4, bandwidth=2.2e10), document(cache="warm")
+    assert roof_share(cold, cold["records"][0]) == pytest.approx(2e10 / 2.2e10)
+    assert roof_share(warm, warm["records"][0]) is None
 
 
 @pytest.mark.parametrize(
@@ -86,7 +96,7 @@ def test_a_cold_copy_is_held_against_the_roof_of_a_copy():
 def test_without_a_roof_nothing_is_said(hardware):
     one = document()
     one["environment"]["hardware"] = hardware
-    assert roof_share(one) is None
+    assert roof_share(one, one["records"][0]) is None
 
 
 @pytest.mark.parametrize(
@@ -106,9 +116,15 @@ def test_a_copy_without_a_roof_is_not_judged():
     )
 
 
-def test_what_a_process_prints_is_taken(monkeypatch):
+def taken(command):
+    """Return the copy's row after one process."""
     one = Repeated(COPY)
-    repeated_processes.take(one, printing(json.dumps(document())))
+    repeated_processes.take({COPY: one}, [parse_case(COPY)], command)
+    return one
+
+
+def test_what_a_process_prints_is_taken():
+    one = taken(printing(json.dumps(document())))
     assert (one.medians_s, one.failures, len(one.roof_shares)) == ([1e-4], [], 1)
 
 
@@ -122,25 +138,24 @@ def test_what_a_process_prints_is_taken(monkeypatch):
     ],
 )
 def test_a_process_that_measures_nothing_is_a_failure(command, said):
-    one = Repeated("a/b/c")
-    repeated_processes.take(one, command)
+    one = taken(command)
     assert (one.medians_s, one.failures) == ([], [said])
     assert f"failed: {said}" in line_of(one)
 
 
 def test_a_process_that_does_not_end_is_a_failure(monkeypatch):
     monkeypatch.setattr(repeated_processes, "TIMEOUT_S", 0.2)
-    one = Repeated("a/b/c")
-    repeated_processes.take(one, [sys.executable, "-c", "import time; time.sleep(60)"])
+    one = taken([sys.executable, "-c", "import time; time.sleep(60)"])
     assert one.failures == ["took more than 0.2 s"]
 
 
 def test_all_cases_are_measured_before_any_is_measured_again(monkeypatch, tmp_path, capsys):
     seen = []
 
-    def take(repeated, command):
-        seen.append(repeated.case)
-        repeated.medians_s.append(1e-4 * (1 + 0.01 * len(seen)))
+    def take(found, group, command):
+        for one in group:
+            seen.append(one.name)
+            found[one.name].medians_s.append(1e-4 * (1 + 0.01 * len(seen)))
 
     monkeypatch.setattr(repeated_processes, "take", take)
     words = ["--case", "gelu/fp32/64,sum/fp32/64", "--runs", "2", "--device", "cpu", "--output", str(tmp_path)]
@@ -152,7 +167,10 @@ def test_all_cases_are_measured_before_any_is_measured_again(monkeypatch, tmp_pa
 
 
 def test_a_failed_process_fails_the_command(monkeypatch, capsys):
-    monkeypatch.setattr(repeated_processes, "take", lambda repeated, command: repeated.failures.append("no"))
+    def refuse(command):
+        raise ProcessError("no")
+
+    monkeypatch.setattr(repeated_processes, "measured", refuse)
     args = repeated_processes.build_parser().parse_args(["--case", "sum/fp32/64", "--device", "cpu"])
     assert repeated_processes.run(args) == 1
     assert "failed: no" in capsys.readouterr().out
