@@ -45,6 +45,14 @@ class SimulatedTensor(torch.Tensor):
         """Return the values and where they pretend to be."""
         return f"Simulated({self.inner!r})"
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Return a copy of the values; of a parameter without its gradient, as `torch.nn.Parameter` has it."""
+        if id(self) not in memo:
+            copy = memo[id(self)] = SimulatedTensor(self.inner.clone())
+            if getattr(self, "_is_param", False):
+                memo[id(self)] = torch.nn.Parameter(copy, self.requires_grad)
+        return memo[id(self)]
+
     def data_ptr(self) -> int:
         """Return the address of the first element."""
         return self.inner.data_ptr()
