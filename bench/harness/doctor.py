@@ -110,9 +110,10 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     with Progress(args.quiet) as progress:
         progress.say("looking at the machine")
         findings = host_findings(machine_facts.host_facts(), device)
-        if device.is_gpu:
+        tick = tick_finding(samplers.tick_s(device), device.type)
+        if device.is_gpu:  # after the tick, for which this process has become one of those that use the GPU
             findings += gpu_findings(machine_facts.gpu_facts(device))
-        findings.append(tick_finding(samplers.tick_s(device), device.type))
+        findings.append(tick)
         findings.append(Finding("launch floor", OK, f"{1e6 * samplers.empty_launch_s(device):.3g} us for the host"))
         progress.say("timing one kernel as two providers")
         compared = compare_with_itself(device, families["matmul"][0], args.budget, args.seed)
@@ -213,11 +214,15 @@ def _sharing_findings(facts: Mapping[str, Any]) -> list[Finding]:
     """Return who else uses the GPU, and whether it is a whole one."""
     found = []
     others = facts["other_processes"]
-    if others:
+    # This process uses the GPU too. Where none listed has its id, a container gives it another than the driver lists.
+    hidden = 1 if facts.get("own_process_seen") is False else 0
+    if others and len(others) == hidden:
+        text = f"one compute process: {others[0]['pid']}; in a container it is this one, under its id on the host"
+        found.append(Finding("other processes", NOTE, text, "if this is no container, wait for it or stop it"))
+    elif others:
         pids = ", ".join(str(process["pid"]) for process in others[:5])
-        found.append(
-            Finding("other processes", BAD, f"{len(others)} compute processes: {pids}", "wait for them or stop them")
-        )
+        text = f"{len(others)} compute processes: {pids}" + ("; one of them may be this one" if hidden else "")
+        found.append(Finding("other processes", BAD, text, "wait for them or stop them"))
     elif others is not None:
         found.append(Finding("other processes", OK, "none seen"))
     if facts["is_mig_slice"]:

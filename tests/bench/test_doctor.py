@@ -103,6 +103,15 @@ def test_what_speaks_against_a_gpu_is_found_with_advice(change, name, status):
     assert next(finding for finding in findings if finding.name == name).advice
 
 
+@pytest.mark.parametrize(
+    ("pids", "own_is_seen", "status"), [([7], True, BAD), ([7], False, NOTE), ([7, 8], False, BAD), ([], False, OK)]
+)
+def test_a_process_that_may_be_this_one_under_another_id_makes_no_gpu_unfit(pids, own_is_seen, status):
+    others = [{"pid": pid, "memory_bytes": None} for pid in pids]
+    found = gpu_findings(GPU | {"other_processes": others, "own_process_seen": own_is_seen})
+    assert statuses(found)["other processes"] == status
+
+
 def test_what_nvml_does_not_tell_is_left_out():
     assert gpu_findings(dict.fromkeys(GPU) | {"errors": {}}) == []
 
