@@ -33,6 +33,23 @@ def test_a_difference_within_two_percent_needs_no_reason():
     assert found.ratio == pytest.approx(1.019, rel=1e-3)
 
 
+def test_a_difference_above_two_percent_needs_one():
+    assert explain("ours", LADDER, rounds(pairs=1.025), Evidence()).verdict == "explained"
+
+
+def test_a_step_that_comes_and_goes_is_no_reason():
+    wild = [
+        {"ours": 1e-5, "pairs": 1e-5 * factor, "median": 1.3e-5, "theirs": 1.3e-5}
+        for factor in (2.0, 0.6, 1.4, 0.7, 1.9)
+    ]
+    assert explain("ours", LADDER, wild, Evidence()).reasons == ("unexplained",)
+
+
+def test_the_clock_of_a_step_is_set_against_that_of_the_rung_before():
+    evidence = Evidence(clock_hz={"ours": 1.65e9, "pairs": 1.5e9, "flush": 1.5e9})
+    assert explain("ours", LADDER, rounds(flush=1.10), evidence).reasons == ("+10.0% a flush",)
+
+
 def test_the_step_that_makes_the_difference_is_the_reason():
     found = explain("ours", LADDER, rounds(flush=1.10), Evidence(notes={"flush": "measured: 1 us"}))
     assert found.verdict == "explained"

@@ -73,6 +73,8 @@ def test_a_launch_has_its_kernels_and_the_gaps_between_them_but_not_those_betwee
 def test_overlapping_kernels_cover_less_than_their_sum():
     found = timeline([Activity("a", 0.0, 4.0), Activity("b", 2.0, 6.0), Activity("c", 3.0, 5.0)], 1, 1)
     assert (found.busy_s, found.covered_s, found.gap_s) == (10.0, 6.0, 0.0)
+    found = timeline([Activity("a", 0.0, 10.0), Activity("b", 2.0, 4.0), Activity("c", 6.0, 8.0)], 1, 1)
+    assert (found.busy_s, found.covered_s, found.gap_s) == (14.0, 10.0, 0.0)
 
 
 def test_lost_activities_are_no_timeline():
