@@ -64,6 +64,9 @@ CHUNK_ELEMENTS = 2**20
 """Elements compared at once: the fp64 copies are so small that memory once touched is used again, which on a CPU is
 several times faster than pieces of a gigabyte."""
 
+GPU_CHUNKS = 4
+"""So many times as many on a GPU, where the host waits for the result of each piece."""
+
 SCALE_ELEMENTS = 1024
 """Elements from which on rounding errors average out, so that the scale of a result can be judged."""
 
@@ -163,7 +166,8 @@ def _parts(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> Itera
     rows = op.rows(case)
     sums = 2 * out.numel() * op.terms(case)
     step = 1 if op.terms(case) == 1 else max(1, -(-sums // FULL_CHECK_FLOPS.get(out.device.type, 2**31)))
-    chunk = max(1, CHUNK_ELEMENTS // max(1, out.numel() // rows, op.terms(case))) * step
+    elements = CHUNK_ELEMENTS * (1 if out.device.type == "cpu" else GPU_CHUNKS)
+    chunk = max(1, elements // max(1, out.numel() // rows, op.terms(case))) * step
     for start in range(0, rows, chunk):
         yield op.take_rows(inputs, out, slice(start, min(start + chunk, rows), step))
     if (rows - 1) % step:  # the last row is where the last tile ends

@@ -24,8 +24,10 @@ from bench.harness.runner import (
     one_line,
     plan,
 )
+from bench.harness.suite import planned
 from bench.harness.timing import Limits
 from bench.matmul import OPS as MATMUL
+from bench.norm import OPS as NORM
 from results.record import Record
 from results.runfile import encode_line
 from roofline.ceilings import Ceiling, Ceilings
@@ -346,6 +348,15 @@ def test_a_case_that_would_take_too_long_is_skipped_with_its_estimate(providers,
 
 def test_a_case_that_just_fits_is_measured(providers):
     assert measure("right", estimator=NoEstimate(seconds=0.99 * CASE_ALLOWANCE_S / CALLS_PER_CASE)).status == "ok"
+
+
+def test_no_default_case_is_too_large_for_a_large_gpu_to_prepare(monkeypatch):
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 80 * 10**9)
+    made = Runner("family", GPU, Settings(), NoEstimate(), LIMITS)
+    families = {"elementwise": ELEMENTWISE, "matmul": MATMUL, "norm": NORM}
+    cases = planned(["fp32", "fp64"], families, "cuda")
+    assert max(op.work(case).bytes for _, op, case in cases) > 4e9
+    assert {made._too_long(op, case) for _, op, case in cases} == {None}
 
 
 def test_a_larger_budget_allows_a_longer_case(providers, monkeypatch):

@@ -282,6 +282,15 @@ def test_every_element_is_checked_however_it_is_cut(monkeypatch, case, chunk):
         assert not verdict(case, fault).is_right
 
 
+def test_a_gpu_which_the_host_waits_for_checks_larger_pieces():
+    def pieces(device):
+        out = torch.empty(2**24, dtype=torch.bfloat16, device=device)
+        case = case_of("gelu", "bf16", 2**24)
+        return len(list(verify._parts(OPS[case.op], case, (out,), out)))
+
+    assert pieces("cpu") == verify.GPU_CHUNKS * pieces("meta")
+
+
 @pytest.fixture
 def sampled(monkeypatch):
     """Make a matmul of 512 x 48 x 64 so dear that only every 64th row is checked."""
