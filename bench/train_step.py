@@ -75,7 +75,7 @@ def row_of(case: Case, device: Device, free_bytes: int) -> Row:
     """Return the row of one case."""
     step = plan_of(case, device.type)
     memory = step_memory(step)
-    needed = max(memory.total, checking_bytes(step))
+    needed = max(memory.total, checking_bytes(step, device.type))
     reason = None
     if needed > free_bytes:
         reason = f"needs an estimated {megabytes(needed)}, the device has {megabytes(free_bytes)} free"
@@ -165,11 +165,13 @@ def timed_record(step: Step, blank: Record, bench: Bench) -> Record:
         is_gpu=bench.device.is_gpu,
         asked_cache="warm",
         tick_s=meter.tick_s,
+        host_launch_s=measured.host_launch_s,
         target_half_width=limits.target_half_width,
         flops=work.flops,
         bytes_moved=work.bytes,
         **roofs_of(bench.ceilings, blank.dtype, work),
         telemetry=measured.telemetry,
+        tail_s=measured.tail_s,
     )
     phases = step.clock.phases_s(len(samples.samples_s) * samples.launches_per_sample)
     spent = {name: median([phase[name] for phase in phases]) for name in phases[0]}

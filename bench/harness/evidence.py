@@ -377,9 +377,12 @@ def drifting(change: float | None) -> Flag | None:
 
 
 def not_converged(samples: Samples, target_half_width: float | None) -> Flag | None:
-    """Flag an interval that stayed wider than asked for."""
+    """Flag an interval that stayed wider than asked for, or that too few samples tell."""
     if samples.converged:
         return None
-    reached = f"±{100 * half_width(samples.ci95_s, samples.median_s):.2g} % after {len(samples.samples_s)} samples"
+    reached_share = half_width(samples.ci95_s, samples.median_s)
+    reached = f"±{100 * reached_share:.2g} % after {len(samples.samples_s)} samples"
+    if target_half_width is not None and reached_share <= target_half_width:
+        return Flag("not-converged", f"{reached}: too few to believe it", "a larger --budget")
     asked = "" if target_half_width is None else f", ±{100 * target_half_width:g} % was asked for"
     return Flag("not-converged", reached + asked, "a larger --budget, or a quieter machine")

@@ -18,6 +18,20 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_iter
 
+RANDOM_STATE_DTYPES = (torch.int64, torch.uint64)
+LARGEST_RANDOM_STATE = 2
+"""Numbers of a seed and an offset in one tensor."""
+
+
+def is_random_state(tensor: Tensor) -> bool:
+    """Return whether a tensor is the seed or the offset that fused attention returns, also without dropout.
+
+    They do not count: 16 or 24 bytes a layer, by kernel and version of torch, some of them in host memory.
+
+    Source: torch 2.11, `torch/_meta_registrations.py`, `_scaled_dot_product_*_attention`.
+    """
+    return tensor.dtype in RANDOM_STATE_DTYPES and tensor.numel() <= LARGEST_RANDOM_STATE
+
 
 def storages_of(tensors: Iterable[Tensor]) -> dict[int, int]:
     """Return the bytes of each storage of some tensors, by its address."""
@@ -65,7 +79,7 @@ class SavedBytes:
     def _pack(self, tensor: Tensor) -> _Kept:
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
-        if address in self._resident or not storage.nbytes():
+        if address in self._resident or not storage.nbytes() or is_random_state(tensor):
             return _Kept(tensor, lambda: None)
         if address not in self._holders:
             region = "cast_copies" if self._is_cast(tensor) else self._region
@@ -111,12 +125,13 @@ class _Kept:
 class LiveBytes(TorchDispatchMode):
     """Counts every storage that operations return within this context, until nothing refers to it any more."""
 
-    def __init__(self, resident: Iterable[Tensor], at_peak: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, resident: Iterable[Tensor], at_peak: Callable[[int], None] = lambda _: None) -> None:
         """Count nothing yet.
 
         Args:
             resident: tensors that are there anyway and do not count.
-            at_peak: called whenever more is live than ever before.
+            at_peak: called with the bytes whenever more is live than ever before. It must not refer to this object:
+                the two would keep each other, and with them all tensors, until the garbage is collected.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._seen: dict[Any, int] = {}
@@ -134,7 +149,7 @@ class LiveBytes(TorchDispatchMode):
 
     def _count(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() in self._resident or not storage.nbytes():
+        if storage.data_ptr() in self._resident or not storage.nbytes() or is_random_state(tensor):
             return
         reference = weakref.ref(storage, self._forget)
         if reference in self._seen:
@@ -143,7 +158,7 @@ class LiveBytes(TorchDispatchMode):
         self.total += storage.nbytes()
         if self.total > self.peak:
             self.peak = self.total
-            self._at_peak()
+            self._at_peak(self.total)
 
     def _forget(self, reference: Any) -> None:
         self.total -= self._seen.pop(reference, 0)

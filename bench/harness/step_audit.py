@@ -52,8 +52,8 @@ def measured_memory(step: Step, is_compiled: bool = False) -> dict[str, Any]:
     saved = SavedBytes(resident, step.model.parameters())
     seen: dict[str, Any] = {}
 
-    def note_peak() -> None:
-        seen.update(kept=dict(saved.live), moment=step.clock.phase, beside=live.total - saved.total)
+    def note_peak(live_bytes: int) -> None:
+        seen.update(kept=dict(saved.live), moment=step.clock.phase, beside=live_bytes - saved.total)
 
     live = LiveBytes(resident, note_peak)
     watch: AbstractContextManager[Any] = nullcontext() if is_compiled else live

@@ -30,19 +30,30 @@ ROTARY_BASE = 10_000.0
 """Source: Su et al., RoFormer (2021), section 3.2.2."""
 
 
+class HeadNorm(nn.RMSNorm):
+    """RMSNorm over the width of a head, in the dtype of its weight, as Qwen3 computes it.
+
+    Under autocast its input is narrower than its weight, for which torch has no fused kernel.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x (b, s, heads, d), normalized, in the dtype of the weight."""
+        return super().forward(x.to(self.weight.dtype))
+
+
 class Attention(nn.Module):
     """Causal attention of `a` query heads over `k` key and value heads of width d."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        self.head_dim, self.is_grouped = config.head_dim, config.kv_heads != config.heads
+        self.head_dim, self.queries_per_key = config.head_dim, config.heads // config.kv_heads
         self.query = nn.Linear(config.width, queries, bias=config.has_qkv_bias)
         self.key = nn.Linear(config.width, keys, bias=config.has_qkv_bias)
         self.value = nn.Linear(config.width, keys, bias=config.has_qkv_bias)
         self.output = nn.Linear(queries, config.width, bias=config.has_output_bias)
-        self.query_norm = nn.RMSNorm(config.head_dim, eps=NORM_EPSILON) if config.has_qk_norm else nn.Identity()
-        self.key_norm = nn.RMSNorm(config.head_dim, eps=NORM_EPSILON) if config.has_qk_norm else nn.Identity()
+        self.query_norm = HeadNorm(config.head_dim, eps=NORM_EPSILON) if config.has_qk_norm else nn.Identity()
+        self.key_norm = HeadNorm(config.head_dim, eps=NORM_EPSILON) if config.has_qk_norm else nn.Identity()
 
     def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
         """Return (b, s, h); `rotation` (2, s, d) holds cosines and sines, None for learned positions."""
@@ -53,11 +64,22 @@ class Attention(nn.Module):
         value = self.value(x).view(shape).transpose(1, 2)
         if rotation is not None:
             query, key = rotated(query, rotation), rotated(key, rotation)
-        attended = nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, enable_gqa=self.is_grouped
-        )
+        is_grouped = self.queries_per_key > 1
+        if is_grouped and lacks_grouped_kernel(query):
+            key, value = (x.repeat_interleave(self.queries_per_key, dim=1) for x in (key, value))
+            is_grouped = False
+        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=is_grouped)
         joined: Tensor = self.output(attended.transpose(1, 2).reshape(batch, sequence, -1))
         return joined
+
+
+def lacks_grouped_kernel(query: Tensor) -> bool:
+    """Return whether fused attention takes no grouped heads: on a GPU in fp32, where all scores would be kept.
+
+    Source: torch.nn.functional.scaled_dot_product_attention: `enable_gqa` works for flash attention and the one taken
+        apart alone, and flash attention takes 16 bits alone. transformers repeats keys and values there, too.
+    """
+    return query.is_cuda and query.dtype == torch.float32 and not torch.is_autocast_enabled("cuda")
 
 
 def rotated(x: Tensor, rotation: Tensor) -> Tensor:

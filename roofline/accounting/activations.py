@@ -8,6 +8,7 @@ the allocator and temporaries of the backward pass are left out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from math import ceil, isqrt
 
 from roofline.accounting.config import ConfigError, Experts, ModelConfig
@@ -36,6 +37,10 @@ class Kernels:
     """Of one element of the residual stream, which norms take in; 4 under autocast; None: as `element_bytes`."""
     is_flash: bool = True
     """Whether attention keeps a log-sum-exp per query in place of its scores."""
+    query_multiple: int = 1
+    """Queries of a sequence are rounded up to a multiple of it in the log-sum-exp."""
+    is_key_expanded: bool = False
+    """Whether keys and values are repeated for each query head first, where a kernel takes no groups of heads."""
     has_dropout: bool = False
     mask_bytes: int = 1
     """Of one entry of a dropout mask; 2 on a CPU in bf16, which keeps it in the dtype."""
@@ -83,16 +88,15 @@ def layer_activations(
     whole = _norm_bytes(config, kernels)
     if kernels.has_dropout:
         whole["dropout_masks"] = 2 * kernels.mask_bytes * config.width
-    split = _attention_bytes(config, kernels)
+    split: dict[str, int | Fraction] = {**_attention_bytes(config, kernels)}
     scores = _score_bytes(config, kernels, sequence)
     if has_experts and config.experts:
         split["experts"] = _expert_bytes(config, config.experts, kernels)
     else:
         split["mlp"] = _mlp_bytes(config, config.mlp_width, kernels)
-    split |= scores
     ways = tensor_parallel if is_sequence_parallel else 1
     kept = {name: ceil(tokens * size / ways) for name, size in whole.items()}
-    kept |= {name: ceil(tokens * size / tensor_parallel) for name, size in split.items()}
+    kept |= {name: ceil(tokens * size / tensor_parallel) for name, size in (split | scores).items()}
     return {name: size for name, size in kept.items() if size}
 
 
@@ -119,22 +123,25 @@ def _product_inputs(config: ModelConfig, kernels: Kernels) -> int:
 
 def _attention_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
     """Return bytes per token of query, key, value and output, and of what is kept to normalize or expand them."""
-    key_heads = config.heads if config.latent else config.kv_heads
+    key_heads = config.heads if config.latent or kernels.is_key_expanded else config.kv_heads
     query_key, value = (config.heads + key_heads) * config.query_key_dim, (config.heads + key_heads) * config.value_dim
     elements = query_key + value
     if config.latent:
         elements += 2 * (config.latent.query_rank + config.latent.kv_rank)
     normalized = 0
     if config.has_qk_norm:
-        saved = kernels.element_bytes if kernels.is_norm_fused else 2 * FP32_BYTES
-        normalized = saved * query_key + kernels.statistic_bytes * (config.heads + key_heads)
+        # Norms compute in the dtype of their weights, which under autocast is not that of products.
+        saved = (kernels.residual_bytes or kernels.element_bytes) if kernels.is_norm_fused else 2 * FP32_BYTES
+        heads = config.heads + (config.heads if config.latent else config.kv_heads)
+        normalized = (saved * config.query_key_dim + kernels.statistic_bytes) * heads
     return {"attention": kernels.element_bytes * elements + normalized}
 
 
-def _score_bytes(config: ModelConfig, kernels: Kernels, sequence: int) -> dict[str, int]:
+def _score_bytes(config: ModelConfig, kernels: Kernels, sequence: int) -> dict[str, int | Fraction]:
     """Return bytes per token of softmax and its dropout, or of the log-sum-exp of flash attention."""
     if kernels.is_flash:
-        return {"log_sum_exp": FP32_BYTES * config.heads}
+        queries = ceil(sequence / kernels.query_multiple) * kernels.query_multiple
+        return {"log_sum_exp": FP32_BYTES * config.heads * Fraction(queries, sequence)}
     width = config.heads * sequence
     dropped = width * (kernels.element_bytes + kernels.mask_bytes) if kernels.has_dropout else 0
     return {"attention_scores": kernels.element_bytes * width + dropped}

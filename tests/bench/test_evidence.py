@@ -455,3 +455,8 @@ def test_an_interval_that_stayed_wide_says_how_wide():
     assert not_converged(samples_of(converged=False), 0.005).reason == "±1.5 % after 40 samples, ±0.5 % was asked for"
     assert not_converged(samples_of(converged=False), None).reason == "±1.5 % after 40 samples"
     assert not_converged(samples_of(), 0.005) is None
+
+
+def test_a_narrow_interval_of_too_few_samples_is_not_said_to_be_wide():
+    flag = not_converged(samples_of(converged=False), 0.05)
+    assert (flag.reason, flag.advice) == ("±1.5 % after 40 samples: too few to believe it", "a larger --budget")

@@ -1,9 +1,11 @@
 """Training steps: what was predicted is what is held and computed, and a wrong step is never timed."""
 
+import gc
 import itertools
 import math
 import subprocess
 import sys
+import weakref
 
 import commands
 import pytest
@@ -14,7 +16,7 @@ from bench.harness.step_audit import counted_flops, measured_memory, memory_repo
 from bench.harness.step_check import backward_of, check_step
 from bench.harness.training import OPTIMIZERS, Step
 from bench.harness.training_options import OPTIMIZER_NAMES, Case
-from bench.harness.training_plan import countable_flops, flops_of, plan_of
+from bench.harness.training_plan import checking_bytes, countable_flops, flops_of, plan_of
 from bench.harness.transformer import Transformer
 from roofline.accounting.config_file import read_config
 from roofline.accounting.parameters import count_parameters, weights
@@ -193,6 +195,50 @@ def test_nothing_is_kept_after_a_step():
         step()
     assert (saved.total, live.total) == (0, 0)
     assert 0 < saved.peak < live.peak
+
+
+def test_a_step_that_was_counted_leaves_its_memory_to_the_next():
+    """At once: Python's garbage collector may not run before the next case needs the memory."""
+    step = Step(plan(gpt()), cpu_device(), seed=0)
+    step()
+    measured_memory(step)
+    storages = [weakref.ref(parameter.untyped_storage()) for parameter in step.model.parameters()]
+    gc.collect()
+    gc.disable()
+    try:
+        measured_memory(step)
+        del step
+        assert [storage for storage in storages if storage() is not None] == []
+    finally:
+        gc.enable()
+
+
+def test_the_state_of_random_numbers_that_attention_returns_does_not_count():
+    from bench.harness.live_bytes import LiveBytes, is_random_state
+
+    live = LiveBytes([])
+    with live:
+        state = [torch.zeros((), dtype=torch.int64), torch.zeros(2, dtype=torch.uint64)]
+        loss = torch.zeros(())
+    assert all(is_random_state(tensor) for tensor in state)
+    assert (live.total, loss.nbytes) == (4, 4)
+
+
+def test_a_gpu_is_predicted_to_keep_what_its_kernels_keep():
+    """In fp32 keys and values are repeated for each query head, and a log-sum-exp is for a multiple of 32 queries."""
+    expected = {}
+    for device_type in ("cpu", "cuda"):
+        case = Case(llama(), 2, 40, "fp32", "none", 1, "adamw", "torch")
+        expected[device_type] = step_memory(plan_of(case, device_type)).kept_by_layers
+    norms = 4 * 2 * 80 * 64 * 4  # in place of an input and its normalized copy, one of them
+    repeated, rows = 4 * 80 * 2 * (4 - 2) * 16 * 4, 4 * 2 * 4 * (64 - 40) * 4
+    assert expected["cuda"] == expected["cpu"] - norms + repeated + rows
+
+
+def test_verification_in_fp64_keeps_the_scores_on_a_gpu():
+    case = Case(llama(), 1, 128, "fp32", "none", 1, "adamw", "torch")
+    on_cpu, on_gpu = (checking_bytes(plan_of(case, kind), kind) for kind in ("cpu", "cuda"))
+    assert on_gpu - on_cpu >= 4 * 4 * 128 * 128 * 8 - 4 * 4 * 128 * 4  # layers, heads, pairs, less the log-sum-exp
 
 
 def test_a_tensor_that_is_kept_twice_counts_once():

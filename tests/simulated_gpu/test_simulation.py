@@ -38,6 +38,13 @@ def test_it_keeps_the_rules_of_a_gpu(run):
     assert " passed" in done.stdout
 
 
+def test_a_training_step_keeps_what_is_predicted_for_a_gpu(run):
+    path = "tests/simulated_gpu/inside/check_training.py"
+    done = run("pytest", "-q", "-p", "no:cacheprovider", path, "-o", "python_files=check_*.py")
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout
+
+
 def records(done):
     """Return the rows that a command printed as JSON."""
     assert done.returncode == 0, done.stderr[-4000:]
@@ -56,3 +63,7 @@ def test_a_training_step_is_counted_and_timed_by_events(run):
     command = ["bench.train_step", "--model", "tiny-llama", "--layers", "1", "--shape", "1x16", "--recipe", "bf16"]
     [row] = records(run(*command, "--budget", "10", "--format", "json"))
     assert (row["status"], row["method"]) == ("ok", "events")
+    assert "launch-limited" in row["flags"]  # the simulation launches slowly
+    report = row["memory_bytes"] if "memory_bytes" in row else row["extra"]["memory_bytes"]
+    assert set(report["error_pct"].values()) == {0.0}
+    assert report["measured"]["allocator_peak"] >= report["measured"]["total"]
