@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from typing import Any
 
+import torch
 from triton.runtime import interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -27,6 +29,15 @@ def tensors_of(arguments: Any) -> list[SimulatedTensor]:
     return [value for value in candidates if isinstance(value, SimulatedTensor)]
 
 
+def identity(value: Any) -> Any:
+    """Return what tells an argument of a kernel from another: the place of a tensor, the value of all else."""
+    if isinstance(value, TensorDescriptor):
+        return identity(value.base), *value.shape, *value.strides, *value.block_shape
+    if isinstance(value, torch.Tensor):
+        return value.data_ptr(), value.dtype, tuple(value.shape), value.stride()
+    return value if isinstance(value, Hashable) else id(value)
+
+
 def simulated_launch(self: Any, *arguments: Any, **options: Any) -> None:
     """Run a kernel and take the device's time for the bytes of its arguments, or record it for a graph."""
     buffers = {tensor.data_ptr(): tensor.nbytes for tensor in tensors_of(arguments)}
@@ -38,7 +49,9 @@ def simulated_launch(self: Any, *arguments: Any, **options: Any) -> None:
 
     if capturing:
         capturing[-1].seconds += seconds
-        capturing[-1].replays[self, tuple(id(value) for value in arguments)] = again, arguments
+        # Each launch is another executor, with views of its own: told apart by what they are, not by which objects.
+        key = self.fn, identity(self.grid), *map(identity, arguments), *map(identity, sorted(options.items()))
+        capturing[-1].replays[key] = again, arguments
         return
     again()
     TIMELINE.run(seconds)
