@@ -134,6 +134,8 @@ def bound(compute_s: float, memory_s: float, launch_s: float | None) -> str:
     Source: the max() form of the roofline of Williams, Waterman and Patterson, CACM 52(4), 2009, with the launch as a
         third limit, and `MIXED_WITHIN`; both are ours.
     """
+    if not compute_s and not memory_s:
+        return "launch"  # an empty kernel, also where the floor is not known
     times = {"compute": compute_s, "memory": memory_s, "launch": launch_s or 0.0}
     first, second = sorted(times, key=lambda name: times[name], reverse=True)[:2]
     if times[second] > times[first] * (1 - MIXED_WITHIN):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from roofline.ceilings import Ceiling, Ceilings
-from roofline.hardware import clock_limited_peak_flops_per_s, load_gpus
+from roofline.hardware import PEAKS_OF_DTYPE, clock_limited_peak_flops_per_s, load_gpus
 from roofline.work import Work
 
 
@@ -25,8 +25,11 @@ def roofs_of(ceilings: Ceilings | None, dtype: str, work: Work) -> dict[str, Any
 
 
 def highest_peak(ceilings: Ceilings, dtype: str) -> Ceiling | None:
-    """Return the peak at the highest clock that the driver allows, or None for a device that is not in the table."""
-    gpu = load_gpus().get(ceilings.slug)
+    """Return the peak at the highest clock that the driver allows.
+
+    None for a device that is not in the table, and for a function of which no dtype was told.
+    """
+    gpu = load_gpus().get(ceilings.slug) if dtype in PEAKS_OF_DTYPE else None
     value = clock_limited_peak_flops_per_s(gpu, dtype, gpu.max_clock_hz) if gpu and gpu.max_clock_hz else None
     if gpu is None or value is None:
         return None

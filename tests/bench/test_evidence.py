@@ -288,6 +288,12 @@ def test_above_the_measured_peak_below_the_published_one_is_flagged():
     assert flags_of(samples_of(10**12 / 800e12), context) == ()
 
 
+def test_a_function_of_no_dtype_has_a_memory_roof_and_no_peak():
+    roofs = roofs_of(gpu_ceilings(find_gpu("h100-sxm")), "", Work(0, 2**18, 2**18))
+    assert (roofs["peak"], roofs["highest_peak"], roofs["measured_peak"]) == (None, None, None)
+    assert roofs["memory_roof_bytes_per_s"] > 3e12
+
+
 def test_without_ceilings_there_are_no_roofs():
     assert roofs_of(None, "bf16", Work(1, 1, 1)) == {}
     assert set(roofs_of(Ceilings("x", "X"), "bf16", Work(1, 1, 1)).values()) == {None}

@@ -118,6 +118,8 @@ def test_utilizations_are_fractions_and_never_clamped() -> None:
         (0.1, 0.2, 1.0, "launch"),
         (0.1, 0.95, 1.0, "mixed"),
         (0.1, 1.0, 0.5, "memory"),
+        (0.0, 0.0, None, "launch"),
+        (0.0, 0.0, 2e-6, "launch"),
     ],
 )
 def test_bound_is_the_longest_time_or_mixed_within_ten_percent(
