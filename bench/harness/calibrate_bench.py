@@ -141,7 +141,7 @@ class PartTimer:
         return samples
 
     def _sample(self, calls: Sequence[samplers.Call], limits: Limits) -> Samples:
-        # A kernel is compiled at its first call: taken for the cost of a launch, that would let the GPU spin for seconds.
+        # A kernel is compiled at its first call; taken for the cost of a launch, that lets the GPU spin for seconds.
         calls[0]()
         sampler = samplers.make_sampler(calls, self._device, limits)
         warm_up(sampler, limits.warm_up_s)
