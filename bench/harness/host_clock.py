@@ -52,7 +52,8 @@ def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float
 def record_of(blank: Record, measured: Measurement, bench: Bench) -> Record:
     """Return the finished record of a row, with what speaks against it.
 
-    On a GPU no roof of its memory judges it: the link does, or the work that a step does beside it.
+    On a GPU neither a roof of its memory nor its cache judges it: the link does, or the work that a step does beside
+    it. A copy over the link takes as long wherever in the device the data lies.
     """
     device = bench.device
     work = Work(blank.flops or 0, blank.bytes_read or 0, blank.bytes_written or 0)
@@ -65,7 +66,7 @@ def record_of(blank: Record, measured: Measurement, bench: Bench) -> Record:
         flops=blank.flops,
         bytes_moved=work.bytes or None,
         cache_bytes=device.cache_bytes,
-        warm_s=measured.warm_s,
+        warm_s=None if device.is_gpu else measured.warm_s,
         **roofs,
         telemetry=measured.telemetry,
         tail_s=measured.tail_s,

@@ -42,7 +42,8 @@ def measured_memory(step: Step, is_compiled: bool = False) -> dict[str, Any]:
     """Return what a step holds when it holds most, by component, and in which phase that is.
 
     The optimizer's state must be there already. The peak is that of the storages that operations return; beside it
-    stands that of torch's allocator on a GPU, which rounds up to 512 bytes and holds what kernels need for themselves.
+    stands that of torch's allocator on a GPU, in a step of its own: it rounds up to 512 bytes and holds what kernels
+    need for themselves.
     A compiled step is not seen operation by operation: only what it keeps is counted.
     """
     state = step.state_tensors()
@@ -61,7 +62,7 @@ def measured_memory(step: Step, is_compiled: bool = False) -> dict[str, Any]:
         step.model.head.register_forward_pre_hook(lambda *_: saved.enter("logits_loss")),
         step.model.head.register_forward_hook(lambda *_: saved.enter("activations")),
     ]
-    allocated = _AllocatorPeak(step)
+    allocated = allocator_peak(step)
     with saved.hooks(), watch:
         step()
     for remover in removers:
@@ -75,22 +76,21 @@ def measured_memory(step: Step, is_compiled: bool = False) -> dict[str, Any]:
         "total": total,
         "kept_by_layers": saved.most.get("activations", 0),
         "phase": seen["moment"],
-        "allocator_peak": allocated.read(),
+        "allocator_peak": allocated,
     }
 
 
-class _AllocatorPeak:
-    """The most that torch's allocator of a GPU has handed out since this was made; None on a CPU."""
+def allocator_peak(step: Step) -> int | None:
+    """Return the most that torch's allocator of a GPU hands out within a step that is not watched; None on a CPU.
 
-    def __init__(self, step: Step) -> None:
-        self._device = step.device
-        if self._device.is_gpu:
-            torch.cuda.reset_peak_memory_stats(self._device.torch_name)
-
-    def read(self) -> int | None:
-        if not self._device.is_gpu:
-            return None
-        return int(torch.cuda.max_memory_allocated(self._device.torch_name))
+    A step whose tensors are counted may hold more: torch then adds some gradients up that it adds to in place else.
+    """
+    device = step.device
+    if not device.is_gpu:
+        return None
+    torch.cuda.reset_peak_memory_stats(device.torch_name)
+    step()
+    return int(torch.cuda.max_memory_allocated(device.torch_name))
 
 
 def memory_report(estimated: StepMemory, measured: Mapping[str, Any]) -> dict[str, Any]:

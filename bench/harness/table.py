@@ -143,12 +143,15 @@ def describe(record: Record) -> list[str]:
     if record.status != "ok":
         return [f"{_name(record)}: {record.status}: {record.reason}"]
     checked = record.verified.get("after", {})
+    cache = record.cache if record.copies is None else f"{record.cache} ({record.copies} copies)"
     timed = (
         f"{_name(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} launches "
-        f"by {record.method}, {record.cache} ({record.copies} copies), first call {format_time(record.first_call_s)}, "
-        f"host latency {format_time(record.host_latency_s)}, verified {checked.get('checked_elements')} of "
-        f"{checked.get('elements')} elements{_largest_error(checked)}"
+        f"by {record.method}, {cache}, first call {format_time(record.first_call_s)}, "
+        f"host latency {format_time(record.host_latency_s)}"
     )
+    if checked:
+        seen = f"{checked.get('checked_elements')} of {checked.get('elements')} elements"
+        timed += f", verified {seen}{_largest_error(checked)}"
     return [timed, *(f"  {flag}: {reason}" for flag, reason in record.flag_reasons.items())]
 
 

@@ -6,12 +6,15 @@ import math
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
 
 import commands
 import pytest
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from bench.harness.device import cpu_device
+from bench.harness.live_bytes import LiveBytes, SavedBytes, is_random_state
 from bench.harness.step_audit import counted_flops, measured_memory, memory_report
 from bench.harness.step_check import backward_of, check_step
 from bench.harness.training import OPTIMIZERS, Step
@@ -185,8 +188,6 @@ def test_what_a_compiled_step_holds_when_it_holds_most_is_not_known():
 
 
 def test_nothing_is_kept_after_a_step():
-    from bench.harness.live_bytes import LiveBytes, SavedBytes
-
     step = Step(plan(llama()), cpu_device(), seed=0)
     step()
     resident = [tensor for tensors in step.state_tensors().values() for tensor in tensors]
@@ -213,9 +214,19 @@ def test_a_step_that_was_counted_leaves_its_memory_to_the_next():
         gc.enable()
 
 
-def test_the_state_of_random_numbers_that_attention_returns_does_not_count():
-    from bench.harness.live_bytes import LiveBytes, is_random_state
+def test_the_allocator_is_asked_about_a_step_that_is_not_watched(monkeypatch):
+    step, seen = Step(plan(gpt()), cpu_device(), seed=0), []
+    step()
+    run = Step.__call__
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda name: seen.append("reset"))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda name: seen.append("read") or 7)
+    monkeypatch.setattr(Step, "__call__", lambda step: seen.append(type(_get_current_dispatch_mode())) or run(step))
+    step.device = replace(step.device, type="cuda")
+    assert measured_memory(step)["allocator_peak"] == 7
+    assert seen == ["reset", type(None), "read", LiveBytes]
 
+
+def test_the_state_of_random_numbers_that_attention_returns_does_not_count():
     live = LiveBytes([])
     with live:
         state = [torch.zeros((), dtype=torch.int64), torch.zeros(2, dtype=torch.uint64)]
@@ -242,8 +253,6 @@ def test_verification_in_fp64_keeps_the_scores_on_a_gpu():
 
 
 def test_a_tensor_that_is_kept_twice_counts_once():
-    from bench.harness.live_bytes import SavedBytes
-
     x = torch.ones(100, requires_grad=True)
     saved = SavedBytes([x], [])
     with saved.hooks():

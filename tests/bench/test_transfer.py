@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +12,14 @@ import torch
 from commands import keep_ceilings
 
 from bench import transfer
-from bench.harness import copies, token_loader
+from bench.harness import copies, host_clock, token_loader
 from bench.harness.copies import Pair, Products, copy_calls, make_pairs, measure_overlap
 from bench.harness.device import Device
+from bench.harness.meter import Measurement
 from bench.harness.runner import Settings
 from bench.harness.scenario import build_parser, main
+from bench.harness.settle import Settling
+from bench.harness.timing import Samples
 from bench.harness.token_loader import Batches, Loop, TokenFile, TokenFileError, write_random_tokens
 from bench.transfer import SCENARIO, copy_work, link_of
 from results.record import Record
@@ -31,6 +35,14 @@ GPU = Device(
     cache_bytes=2**20,
     memory_bytes=85_027_979_264,
 )
+
+
+class FreeDevice(Device):
+    def free_bytes(self):
+        return 2**30
+
+
+GPU_THAT_IS_FREE = FreeDevice(**GPU.to_dict())
 
 
 def command(*arguments, capsys):
@@ -178,6 +190,16 @@ def test_a_copy_that_does_not_fit_is_skipped(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**20)
     row = transfer.copy_row("h2d", CPU, 2**20, "pageable", "blocking")
     assert row.blank.reason == "three buffers of 0.00105 GB do not fit the device"
+
+
+def test_a_copy_over_the_link_is_no_suspect_because_it_is_as_fast_from_the_cache(monkeypatch):
+    monkeypatch.setattr(host_clock.samplers, "tick_s", lambda device: 5e-7)
+    samples = Samples((3e-5,) * 40, 40, "graph", "cold", 3e-5, (3e-5, 3e-5), converged=True)
+    settling = Settling(True, 0.5, "clock", 40, ())
+    measured = Measurement(samples, 3e-5, 2e-6, 3e-5, 0.0, settling, {})
+    row = transfer.copy_row("h2d", GPU_THAT_IS_FREE, 2**18, "pinned", "non-blocking")
+    record = host_clock.record_of(row.blank, measured, SimpleNamespace(device=GPU_THAT_IS_FREE, ceilings=None))
+    assert record.flags == ()
 
 
 @pytest.mark.gpu
