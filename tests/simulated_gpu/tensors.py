@@ -113,7 +113,8 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if name not in CROSSING:
         refuse_mixed(name, tensors, simulated)
     if name in WAITING or (name in CROSSING and len(simulated) != len(tensors)) or (simulated and not on_device):
-        crossing(kwargs, tensors)
+        is_queued = kwargs.get("non_blocking") or (name == "aten::copy_" and len(args) > 2 and args[2])
+        crossing(bool(is_queued), tensors)
     if on_device and target is not None:
         kwargs = kwargs | {"device": torch.device("cpu")}
 
@@ -143,13 +144,16 @@ def refuse_mixed(name: str, tensors: list[torch.Tensor], simulated: list[Simulat
         raise RuntimeError(f"Expected all tensors to be on the same device, but found cuda:0 and cpu in {name}")
 
 
-def crossing(kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> None:
+def crossing(is_queued: bool, tensors: list[torch.Tensor]) -> None:
     """Wait, as the host does when it reads from the device or copies from pageable memory."""
+    size_bytes = max((value.nbytes for value in tensors), default=0)
+    if capturing and is_queued and all(value.is_pinned() for value in tensors if not value.is_cuda):
+        capturing[-1].seconds += size_bytes / LINK_BYTES_PER_S
+        return
     if capturing:
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
-    size_bytes = max((value.nbytes for value in tensors), default=0)
     TIMELINE.run(size_bytes / LINK_BYTES_PER_S)
-    if not kwargs.get("non_blocking"):
+    if not is_queued:
         TIMELINE.wait()
 
 

@@ -180,3 +180,12 @@ def test_a_module_that_has_the_right_dtype_keeps_its_gradients():
     layer = torch.nn.Linear(4, 4, device=GPU)
     layer.weight.grad = torch.ones(4, 4, device=GPU)
     assert layer.to(torch.float32).weight.grad.shape == (4, 4)
+
+
+def test_a_copy_of_pinned_memory_may_be_captured_where_it_is_not_waited_for():
+    there, pinned, pageable = torch.zeros(4, device=GPU), torch.ones(4).pin_memory(), torch.ones(4)
+    captured(lambda: there.copy_(pinned, non_blocking=True))
+    assert there.tolist() == [1, 1, 1, 1]
+    for source, is_queued in ((pinned, False), (pageable, True)):
+        with pytest.raises(RuntimeError, match="capturing"):
+            captured(lambda source=source, is_queued=is_queued: there.copy_(source, non_blocking=is_queued))
