@@ -67,3 +67,26 @@ def test_a_training_step_is_counted_and_timed_by_events(run):
     report = row["memory_bytes"] if "memory_bytes" in row else row["extra"]["memory_bytes"]
     assert set(report["error_pct"].values()) == {0.0}
     assert report["measured"]["allocator_peak"] >= report["measured"]["total"]
+
+
+USERS = """
+import torch
+RESULTS = []
+def gelu(x):
+    return torch.nn.functional.gelu(x)
+def cached(x):
+    RESULTS.append(gelu(x))
+    return RESULTS[0]
+"""
+
+
+def test_users_functions_run_there_too_and_a_cached_result_is_found(run, tmp_path):
+    (tmp_path / "mine.py").write_text(USERS)
+    names = [f"{tmp_path}/mine.py:{name}" for name in ("gelu", "cached")]
+    command = ["bench.elementwise", "--op", "gelu", "--dtype", "fp32", "--size", "64KiB", "--provider", ",".join(names)]
+    done = run(*command, "--cache", "warm", "--format", "json")
+    assert done.stdout, done.stderr[-4000:]
+    good, cached = json.loads(done.stdout)["records"]
+    assert (good["status"], good["method"], good["telemetry"]["sm_clock_hz"]) == ("ok", "graph", 1980e6)
+    assert cached["status"] == "invalid"
+    assert "earlier call" in cached["reason"]
