@@ -1,4 +1,4 @@
-"""What makes the interpreter faster without changing what it computes."""
+"""What makes the interpreter faster, and one of an older Triton run, without changing what it computes."""
 
 import inspect
 from collections.abc import Iterator
@@ -29,4 +29,20 @@ def builtins_are_searched_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         faster = SimpleNamespace(**(vars(inspect) | {"getmembers": builtins_of}))
         patch.setattr(interpreter, "inspect", faster, raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def whole_numbers_are_scalars() -> Iterator[None]:
+    """Let Triton 3.6 take a loop's bound from an array of one element, as 3.9 does: numpy since 2.5 refuses to."""
+    from triton.runtime import interpreter
+
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_patch_lang_tensor", patched)
         yield
