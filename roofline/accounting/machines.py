@@ -104,17 +104,19 @@ def run_machine(run: Run, where: str) -> Machine:
     """
     ceilings = Ceilings.from_dict(run.environment.hardware)
     dtypes = [entry.name for entry in ceilings.entries if entry.quantity == "flops"]
-    peaks = {dtype: peak.value for dtype in dtypes if (peak := ceilings.measured_peak(dtype) or ceilings.peak(dtype))}
+    found = {dtype: peak for dtype in dtypes if (peak := ceilings.measured_peak(dtype) or ceilings.peak(dtype))}
+    peaks = {dtype: peak.value for dtype, peak in found.items()}
     mixes = ceilings.mixes()
     bandwidth = mixes[0] if mixes else ceilings.bandwidth()
     memory = run.environment.device.get("memory_bytes")
-    reached = {dtype: found for dtype in peaks if (found := _reached(run.records, dtype, peaks[dtype]))}
+    kinds = dict.fromkeys(ceiling.kind for ceiling in (*found.values(), bandwidth) if ceiling)
+    reached = {dtype: share for dtype in peaks if (share := _reached(run.records, dtype, peaks[dtype]))}
     return Machine(
         slug=run.environment.device["slug"],
         peaks_flops_per_s=peaks,
         bandwidth_bytes_per_s=bandwidth.value if bandwidth else None,
         memory_bytes=memory if isinstance(memory, int) and memory > 0 else None,
-        source=f"measured, {where}",
+        source=f"{' and '.join(kinds) or 'no ceilings'}, {where}",
         mfu=reached,
     )
 

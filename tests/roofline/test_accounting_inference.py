@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from roofline.accounting.budget import (
@@ -30,7 +32,9 @@ from roofline.accounting.inference import (
     prefill_flops,
     weight_bytes_read,
 )
+from roofline.accounting.machines import run_machine
 from roofline.accounting.parameters import count_parameters
+from roofline.ceilings import Ceiling, Ceilings
 from roofline.model import intensity, ridge_intensity
 from roofline.work import matmul_work
 
@@ -129,3 +133,13 @@ def test_collectives():
     assert fully_sharded_bytes(1000, 2, 2, 8) == 1.5 * 3500
     assert tensor_parallel_bytes(32, 2048, 1, 4096, 2, 8) == 4 * 32 * 1.75 * 2 * 2048 * 4096
     assert expert_parallel_bytes(58, 4096, 8, 7168, 1, 64) == 58 * 2 * 4096 * 8 * 7168 * 63 / 64
+
+
+@pytest.mark.parametrize("kind", ["measured", "datasheet"])
+def test_a_run_under_published_ceilings_does_not_call_them_measured(kind):
+    entries = tuple(
+        Ceiling(quantity, name, 1e12, kind, "somewhere")
+        for quantity, name in (("flops", "bf16"), ("bandwidth", "memory"))
+    )
+    environment = SimpleNamespace(device={"slug": "a"}, hardware=Ceilings("a", "A", entries).to_dict())
+    assert run_machine(SimpleNamespace(environment=environment, records=[]), "run 1").source == f"{kind}, run 1"
