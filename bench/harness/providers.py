@@ -167,7 +167,7 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
     if name == "torch":
         return Provider(name, op.eager, takes_out=True)
     if name == "torch-compile":
-        return _compiled(op)
+        return _compiled(op, device)
     if reason := unavailable(name, device):
         raise ProviderUnavailableError(reason)
     return _triton(name, op, kernel_versions(family)[name], architecture(device))
@@ -227,11 +227,11 @@ def shared_options(module: ModuleType, op: str, dtype: str, arch: int) -> dict[s
     return {key: value for key, value in options[0].items() if all(o.get(key) == value for o in options)}
 
 
-def _compiled(op: Op) -> Provider:
+def _compiled(op: Op, device: Device) -> Provider:
     """Return `torch.compile` of the op, compiled anew: static shapes, nothing kept from the case before."""
     import torch
 
-    if shutil.which("g++") is None and shutil.which("clang++") is None and not torch.cuda.is_available():
+    if not device.is_gpu and shutil.which("g++") is None and shutil.which("clang++") is None:
         raise ProviderUnavailableError("torch-compile needs a C++ compiler on a CPU: install g++")
     torch._dynamo.reset()
     expression = op.expression or op.reference

@@ -172,6 +172,7 @@ def test_eager_torch_writes_into_the_output_that_it_is_given():
 
 def test_without_a_compiler_torch_compile_says_what_to_install(monkeypatch):
     monkeypatch.setattr(providers.shutil, "which", lambda name: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a GPU beside the CPU that is asked for
     with pytest.raises(ProviderUnavailableError, match=r"needs a C\+\+ compiler on a CPU: install g\+\+"):
         load("torch-compile", OPS["add"], "elementwise", CPU)
 
