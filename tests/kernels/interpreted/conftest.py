@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 
@@ -34,10 +35,18 @@ def builtins_are_searched_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def whole_numbers_are_scalars() -> Iterator[None]:
-    """Let Triton 3.6 take a loop's bound from an array of one element, as 3.9 does: numpy since 2.5 refuses to."""
+    """Let Triton 3.6 take a loop's bound from an array of one element, and let a sum of int32 wrap, as 3.9 does.
+
+    numpy refuses to convert an array of one dimension since 2.5, and an integer beyond the dtype since 2.0.
+    """
     from triton.runtime import interpreter
 
-    patch_tensor = interpreter._patch_lang_tensor
+    patch_tensor, to_tensor = interpreter._patch_lang_tensor, interpreter.ReduceScanOpInterface.to_tensor
+
+    def wrapped(self: Any, values: Any, dtype: Any) -> Any:
+        if not getattr(values, "shape", ()):
+            values = np.asarray(values).astype(interpreter._get_np_dtype(dtype))[()]
+        return to_tensor(self, values, dtype)
 
     def patched(tensor: Any, scope: Any) -> None:
         patch_tensor(tensor, scope)
@@ -45,4 +54,5 @@ def whole_numbers_are_scalars() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interpreter, "_patch_lang_tensor", patched)
+        patch.setattr(interpreter.ReduceScanOpInterface, "to_tensor", wrapped)
         yield
