@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.harness import samplers
 from bench.harness.device import Device
-from bench.harness.evidence import disturbance
+from bench.harness.evidence import disturbance, other_stream
 from bench.harness.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
 from bench.harness.telemetry import Monitor, row_telemetry
 from bench.harness.timing import FEWEST_SAMPLES, Limits, Sampler, Samples, collect
@@ -23,6 +23,8 @@ WARM_CAP_S = 0.5
 """A launch so slow that even the fewest warm samples would take longer is not repeated warm."""
 
 TAIL_SAMPLES = 3
+MOST_TAIL_SAMPLES = 12
+"""Taken where all before say that work goes on: on a busy host three late wake-ups in a row are no proof of it."""
 
 LONGEST_PAUSE_S = 0.01
 """After a longer pause the host wakes up no later."""
@@ -168,10 +170,13 @@ class Meter:
         what it costs after a spinning kernel of about the same length is taken off. The least of a few counts: work on
         another stream is there every time, a late wake-up of the host is not.
         """
-        tails_s = []
-        for _ in range(TAIL_SAMPLES):
+        tails_s: list[float] = []
+        sample_s = 0.0
+        while len(tails_s) < TAIL_SAMPLES or (
+            len(tails_s) < MOST_TAIL_SAMPLES and other_stream(min(tails_s), sample_s, self.tick_s)
+        ):
             begin = time.perf_counter()
-            sampler.sample()
+            sample_s = sampler.sample()
             pause_s = min(time.perf_counter() - begin, LONGEST_PAUSE_S)
             busy_s = self._waiting_s()
             samplers.EventSampler([lambda: None], 1, pause_s).sample()

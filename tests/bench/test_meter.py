@@ -142,21 +142,22 @@ def test_the_clock_of_a_cpu_has_a_tick():
 
 
 @pytest.mark.parametrize(
-    ("waits_s", "tail_s"),
+    ("waits_s", "tail_s", "samples"),
     [
-        ([9e-6, 8e-6] * 3, 1e-6),  # an idle device: what waiting itself costs is taken off
-        ([9e-3, 8e-6, 9e-6, 8e-6, 9e-6, 8e-6], 1e-6),  # the host woke up late once
-        ([2e-3, 8e-6] * 3, 2e-3 - 8e-6),  # work on another stream is there every time
-        ([7e-6, 8e-6] * 3, 0.0),
+        ([9e-6, 8e-6] * 3, 1e-6, 3),  # an idle device: what waiting itself costs is taken off
+        ([9e-3, 8e-6, 9e-6, 8e-6, 9e-6, 8e-6], 1e-6, 3),  # the host woke up late once
+        ([9e-3, 8e-6] * 4 + [9e-6, 8e-6], 1e-6, 5),  # and here four times in a row: it is asked again
+        ([2e-3, 8e-6] * 12, 2e-3 - 8e-6, 12),  # work on another stream is there every time
+        ([7e-6, 8e-6] * 3, 0.0, 3),
     ],
 )
-def test_the_tail_is_work_that_goes_on_after_every_sample(monkeypatch, waits_s, tail_s):
+def test_the_tail_is_work_that_goes_on_after_every_sample(monkeypatch, waits_s, tail_s, samples):
     made, waits, ran = Meter(cpu_device(), LIMITS), iter(waits_s), []
     monkeypatch.setattr(made, "_waiting_s", lambda: ran.append("wait") or next(waits))
     nothing = SimpleNamespace(sample=lambda: ran.append("nothing"))
     pauses_s = []
     monkeypatch.setattr(meter.samplers, "EventSampler", lambda calls, _, pause_s: pauses_s.append(pause_s) or nothing)
-    assert made._tail_s(SimpleNamespace(sample=lambda: ran.append("work"))) == pytest.approx(tail_s)
-    assert ran == ["work", "wait", "nothing", "wait"] * 3
-    assert len(pauses_s) == 3
+    assert made._tail_s(SimpleNamespace(sample=lambda: ran.append("work") or 1e-4)) == pytest.approx(tail_s)
+    assert ran == ["work", "wait", "nothing", "wait"] * samples
+    assert len(pauses_s) == samples
     assert all(0 < pause_s <= meter.LONGEST_PAUSE_S for pause_s in pauses_s)
