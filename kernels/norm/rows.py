@@ -9,6 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
+SPREADS_MIXED_ROWS = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
+"""Whether Triton shares a mixed row that is alone in its program among threads. 3.6 to 3.8 let each of them hold all of
+it: ptxas then works for minutes, and every thread for all."""
+
 
 def row_stride(label: str, name: str, matrix: torch.Tensor) -> int:
     """Return the stride of rows, 0 of a single one.

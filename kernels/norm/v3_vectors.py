@@ -6,8 +6,8 @@ Computes, for each row x of n elements (w weight, b bias, r residual; means are 
     layernorm           y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + 1e-5) * w + b
     residual-rmsnorm    out[0] = x + r, rounded to the dtype; out[1] = rmsnorm of out[0] as stored
 
-Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019); Ba, Kiros and Hinton, "Layer
-Normalization" (2016); 1e-6 is the eps of Llama and Gemma, 1e-5 that of torch.nn.LayerNorm.
+Source: Zhang, Sennrich, "Root Mean Square Layer Normalization" (2019); Ba, Kiros, Hinton, "Layer Normalization"
+(2016); 1e-6 is the eps of Llama and Gemma, 1e-5 that of torch.nn.LayerNorm.
 
 Bytes moved, for m rows of elements of e bytes: read (m n + n) e, by layernorm (m n + 2 n) e, by residual-rmsnorm
 (2 m n + n) e; written m n e, by residual-rmsnorm 2 m n e.
@@ -26,17 +26,15 @@ Changed against version 2:
   are not aligned with each other, the sum is read back, from cache, as the second one is aligned.
 - Up to 1027 columns a program takes several rows and reduces them together. Shifted rows that are one vector's count
   of rows apart are shifted alike, so a program takes those, and reads and shifts weight and bias once for all.
-- 32 elements a thread, not 64: two programs or more share a multiprocessor, and one loads while one reduces.
-- Wider rows are walked twice. The second walk goes backward, so that what was read last is found in L1 and then
-  in L2. Sums have the width of one access, the registers are for loads in flight: 4 a thread are 64 KB a
-  multiprocessor, several times what latency asks for. A `tl.range` pipeline would take its buffers from L1.
+- 32 elements a thread, not 64: programs share a multiprocessor, and one loads while one reduces.
+- Wider rows are walked twice, the second time backward: what was read last is in L1 and then in L2. Registers are
+  for loads in flight, 64 KB a multiprocessor. A `tl.range` pipeline would take its buffers from L1.
 - layernorm corrects its mean. In registers, the mean of x - mean(x) is taken off again; in two walks, sums are of
   x - k, with k the mean of the first columns. So the error follows the spread of a row, whatever its mean.
   Source: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (1983).
 
-What it leaves out: one row over several programs, so fewer rows than multiprocessors leave some idle, and where
-the rows in flight exceed L2 (256k columns in fp32) a part is read twice from memory. Where squares overflow, in rows
-of fp32 or bf16 beyond 1.8e19 / sqrt(n), the root counts as infinite, as in torch: rmsnorm gives 0, layernorm its bias.
+What it leaves out: one row over several programs; where the rows in flight exceed L2, a part is read twice. Where
+squares overflow, the root counts as infinite, as in torch: rmsnorm gives 0, layernorm its bias.
 """
 
 import itertools
@@ -49,7 +47,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
-from kernels.norm.rows import edge_columns, read, row_stride, split, write
+from kernels.norm.rows import SPREADS_MIXED_ROWS, edge_columns, read, row_stride, split, write
 
 RMS_EPS = 1e-6
 LAYER_EPS = 1e-5
@@ -313,8 +311,10 @@ def _configs(op: str, dtype: torch.dtype, layout: str) -> list[tuple[int, Any, i
     rows, tiles, _ = _KERNELS[op]
     # Anything else of 16,384 columns, kept in registers, leaves no room for a second program, or spills on sm_80.
     longest = 16384 if op == "rmsnorm" and dtype.itemsize == 2 and layout == "aligned" else 8192
-    configs = [(block, rows, warps, {"ROWS": count, "BLOCK": block}) for count, block, warps in ROWS_BLOCK_WARPS]
-    configs = [config for config in configs if config[0] <= longest]
+    configs = [(n, rows, warps, {"ROWS": m, "BLOCK": n}) for m, n, warps in ROWS_BLOCK_WARPS if n <= longest]
+    if layout == "mixed" and not SPREADS_MIXED_ROWS:  # four rows together, up to where the body fills a wide access
+        last = 2048 + 3 * (ALIGNMENT_BYTES // dtype.itemsize) - 4
+        configs = [*configs[:2], (last, rows, 8, {"ROWS": 4, "BLOCK": 2048})]
     # Fewer, larger programs keep fewer rows of 256k in L2; layouts with shifts need more registers than those leave.
     for limit, warps in ((2**17, 16), (MAX_COLUMNS, 32)) if layout == "aligned" else ((MAX_COLUMNS, 8),):
         width = warps * 32 * ALIGNMENT_BYTES // dtype.itemsize

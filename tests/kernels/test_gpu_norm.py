@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import triton
 from norm_cases import OPS, VERSIONS, check, compare, draw, padded
 
 from kernels.launch import DTYPES
@@ -13,7 +12,6 @@ WIDTHS = (1, 7, 192, 256, 760, 1000, 1024, 1128, 4096, 4099, 8192, 16384, 16401,
 WIDER = (65536, 65537, 131072, 131089, 262144, 262147)
 SCALES = (1.0, 1e-4, 300.0)
 FREE_BYTES_NEEDED = 20 * 10**9
-OLD_TRITON = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9)
 
 
 @pytest.mark.parametrize("n", WIDTHS)
@@ -40,8 +38,6 @@ def test_rows_apart(op, dtype, n):
     inputs = draw(op, dtype, 33, n, SCALES)
     even = -n % 16
     extras = [(even, even + 16, even + 32), (3, 11, 19), (3, 8, 8), (5, 6, 7)]  # aligned, shifted, mixed, mixed
-    if OLD_TRITON and n > 2000:
-        del extras[2:]  # Triton 3.6 lets each thread hold the whole of a mixed row, and assembles that for minutes
     for extra in extras:
         strides = [n + more for more in (extra if op == "residual-rmsnorm" else extra[::2])]
         views = [tensor.cuda() for tensor in inputs]

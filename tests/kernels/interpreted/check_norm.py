@@ -89,6 +89,17 @@ def test_rows_apart(op, version, name, n):
         check_padded(VERSIONS[version], op, DTYPES[name], 2, n, extra, is_corrected(version))
 
 
+@pytest.mark.parametrize("n", [1028, 2059, 2060, 2071, 2072])
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("op", OPS)
+def test_mixed_rows_as_triton_before_3_9_compiles_them(monkeypatch, op, name, n):
+    """Four rows together up to where the body fills one access of a wide row, which is 2,071 columns at most."""
+    newest, key = VERSIONS["v3"], (op, DTYPES[name], "mixed")
+    monkeypatch.setattr(newest, "SPREADS_MIXED_ROWS", False)
+    monkeypatch.setitem(newest.VARIANTS, key, newest._variants(*key))
+    check_padded(newest, op, DTYPES[name], 5, n, (3, 8, 12), corrected=True)
+
+
 @pytest.mark.parametrize("n", [24, 1001])
 @pytest.mark.parametrize(("op", "version", "name"), KERNEL_CASES)
 def test_special_values_stay_in_their_row(op, version, name, n):
