@@ -1,12 +1,34 @@
-"""Runs a module on the simulated device: `python -m tests.simulated_gpu bench.matmul --dtype bf16 --shape 256`."""
+"""Runs a module on the simulated device: `python -m tests.simulated_gpu bench.matmul --dtype bf16 --shape 256`.
 
+Runs go to a folder of their own unless RIDGEPOINT_RUNS names one: nobody shall take them for those of a GPU.
+"""
+
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from tests.simulated_gpu.start import build, environment
+from tests.simulated_gpu.start import build, environment, missing
 
-folder = Path(tempfile.gettempdir()) / "ridgepoint-simulated-gpu"
-folder.mkdir(exist_ok=True)
-sys.exit(subprocess.run([sys.executable, "-m", *sys.argv[1:]], env=environment(build(folder)), check=False).returncode)
+
+def main(words: list[str]) -> int:
+    """Run a module with its arguments and return its exit code."""
+    if not words or words[0].startswith("-"):
+        print("usage: python -m tests.simulated_gpu MODULE [ARGUMENT ...]", file=sys.stderr)
+        return 2
+    if reason := missing():
+        print(f"python -m tests.simulated_gpu: error: {reason}", file=sys.stderr)
+        return 3
+    runs = os.environ.get("RIDGEPOINT_RUNS") or tempfile.mkdtemp(prefix="simulated-runs-")
+    print(f"a simulated GPU: every time is made up; runs are kept in {runs}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="simulated-gpu-") as folder:
+        variables = environment(build(Path(folder))) | {"RIDGEPOINT_RUNS": runs}
+        return subprocess.run([sys.executable, "-m", *words], env=variables, check=False).returncode
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -14,21 +15,30 @@ ROOT = HERE.parents[1]
 GUARD = "RIDGEPOINT_SIMULATED_GPU"
 
 
+def torch_folder() -> Path:
+    """Return where torch is, without importing it."""
+    return Path(find_spec("torch").submodule_search_locations[0])
+
+
+def missing() -> str | None:
+    """Return what the simulation lacks here, None where it can run."""
+    if shutil.which("g++") is None:
+        return "the C++ side of the simulated GPU needs g++"
+    if (torch_folder() / "lib" / "libtorch_cuda.so").exists():
+        return "the simulated GPU needs the CPU build of torch; this one looks for a real one"
+    return None
+
+
 def build(folder: Path) -> Path:
-    """Return the compiled C++ side, made where it is not there yet.
+    """Compile the C++ side into a folder and return the library.
 
     Raises:
         subprocess.CalledProcessError: the compiler fails.
-        FileNotFoundError: there is no compiler `g++`.
     """
-    torch_folder = Path(find_spec("torch").submodule_search_locations[0])
-    library = folder / "guard.so"
-    if not library.exists():
-        made = folder / f"guard.{os.getpid()}.so"
-        command = ["g++", "-O1", "-std=c++20", "-fPIC", "-shared", f"-I{torch_folder / 'include'}"]
-        command += [str(HERE / "guard.cpp"), "-o", str(made), f"-L{torch_folder / 'lib'}", "-lc10", "-ltorch_cpu"]
-        subprocess.run([*command, f"-Wl,-rpath,{torch_folder / 'lib'}"], check=True)
-        made.replace(library)
+    include, libraries, library = torch_folder() / "include", torch_folder() / "lib", folder / "guard.so"
+    command = ["g++", "-O1", "-std=c++20", "-fPIC", "-shared", f"-I{include}", str(HERE / "guard.cpp"), "-o"]
+    command += [str(library), f"-L{libraries}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{libraries}"]
+    subprocess.run(command, check=True)
     return library
 
 
@@ -54,6 +64,8 @@ def start() -> None:
     ctypes.CDLL(os.environ[GUARD], mode=ctypes.RTLD_GLOBAL).register_guard()
     import torch
 
+    # Each record carries the version, so that none is taken for that of a GPU.
+    torch.__version__ = torch.torch_version.TorchVersion(f"{torch.__version__.partition('+')[0]}+simulated.gpu")
     from tests.simulated_gpu import cuda, fused, kernels, nvml, tensors
 
     cuda.install()

@@ -1,19 +1,18 @@
 """The simulated GPU keeps the rules of one, and commands run their CUDA path on it from end to end."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.simulated_gpu.start import build, environment
+from tests.simulated_gpu.start import build, environment, missing
 
 ROOT = Path(__file__).parents[2]
 TIME_LIMIT_S = 300
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the C++ side of the simulation needs g++")
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "")
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +28,15 @@ def run(tmp_path_factory):
         )
 
     return run
+
+
+def test_the_command_says_what_it_is_and_what_it_needs():
+    run = [sys.executable, "-m", "tests.simulated_gpu"]
+    said = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr.startswith("usage: ")) == (2, True)
+    said = subprocess.run([*run, "results", "--help"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    assert said.stderr.startswith("a simulated GPU: every time is made up")
 
 
 def test_it_keeps_the_rules_of_a_gpu(run):
@@ -48,7 +56,9 @@ def test_a_training_step_keeps_what_is_predicted_for_a_gpu(run):
 def records(done):
     """Return the rows that a command printed as JSON."""
     assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)["records"]
+    printed = json.loads(done.stdout)
+    assert printed["environment"]["versions"]["torch"].endswith("+simulated.gpu")  # none is taken for that of a GPU
+    return printed["records"]
 
 
 def test_a_matmul_is_measured_by_graphs_on_cold_copies(run):
