@@ -54,8 +54,9 @@ QUIET_S = 0.02
 LATEST_S = 0.5
 """Time in which late work shows at the latest, where the result is wrong anyway."""
 
-CHANGED_SHARE = 32
-"""In the sparse check one of so many elements changes, one at least."""
+CHANGED_SHARES = (1, 32, 1024)
+"""On new inputs one of so many elements is new, one at least. A cache that looks at three elements happens to see a new
+one in 9 % of checks with 32, and in 0.03 % of both."""
 
 
 class Watch:
@@ -135,7 +136,7 @@ class ForeignWatch(Watch):
             return self._worse(verdict, found)
         data = self._sets[index]
         lent = tuple(x.clone() for x in data.inputs)
-        for share in (1, CHANGED_SHARE):
+        for share in CHANGED_SHARES:
             if verdict.is_right:
                 verdict = self._on_new_inputs(verdict, calls[index], data, share)
         for x, first in zip(data.inputs, lent, strict=True):
