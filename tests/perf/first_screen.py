@@ -67,7 +67,7 @@ def _case(row):
 
 
 def chosen(rows, ops=None, dtypes=None, all_cases=False):
-    """Return the rows to show: of each op and dtype the case with the most work, each provider once.
+    """Return the rows to show: of each op and dtype the case with the most providers, then work, each provider once.
 
     Args:
         rows: newest last.
@@ -80,10 +80,17 @@ def chosen(rows, ops=None, dtypes=None, all_cases=False):
     found = []
     for op, dtype in dict.fromkeys((r["op"], r["dtype"]) for r in newest.values()):
         of_op = [r for r in newest.values() if (r["op"], r["dtype"]) == (op, dtype)]
-        sized = sorted(dict.fromkeys(r["case"] for r in of_op), key=lambda case: -_work(of_op, case))
+        # A case that a comparison measured with all of them tells more than a larger one with torch alone.
+        cases = dict.fromkeys(r["case"] for r in of_op)
+        sized = sorted(cases, key=lambda case: (-_providers_of(of_op, case), -_work(of_op, case)))
         for case in sized if all_cases else sized[:1]:
             found += _providers([r for r in of_op if r["case"] == case])
     return found
+
+
+def _providers_of(rows, case):
+    """Return how many of the providers to show have measured a case."""
+    return len({r["provider"] for r in _providers([r for r in rows if r["case"] == case])})
 
 
 def _work(rows, case):

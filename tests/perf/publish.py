@@ -41,6 +41,9 @@ USAGE, INTERRUPTED = 2, 130
 CLOSING_S = 5.0
 """Of each call: the last summary, and what is to be committed."""
 
+PROBE_S = 300
+"""Time in which the device must have answered."""
+
 SHORTEST_S = 1.0
 """With less time no step is started at all."""
 
@@ -189,9 +192,11 @@ def probe():
     Raises:
         PublishError: it cannot.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE], cwd=ROOT, env=environment({}), capture_output=True, text=True, timeout=300
-    )
+    command = [sys.executable, "-c", PROBE]
+    try:
+        done = subprocess.run(command, cwd=ROOT, env=environment({}), capture_output=True, text=True, timeout=PROBE_S)
+    except subprocess.TimeoutExpired:
+        raise PublishError(f"the device cannot be told: no answer in {PROBE_S:g} s") from None
     try:
         return json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
@@ -301,7 +306,7 @@ class Record:
 
 def state_of(step, ended, limit_s, path):
     """Return the state of an attempt that has ended."""
-    if ended.by == "interrupt" or (ended.by == "limit" and limit_s < step.needs_s):
+    if ended.by == "interrupt" or (ended.by == "limit" and limit_s < step.limit_s):
         return CUT
     if ended.by == "limit":
         return STOPPED

@@ -1,5 +1,6 @@
 """The steps of a published record, in the order of how much they tell of a machine."""
 
+import ast
 import re
 import shlex
 import sys
@@ -30,6 +31,8 @@ class Step:
     """Whether exit code 1 is a finding, such as a wrong result, and no crash."""
     has_own_roofs: bool = False
     """Whether it starts without kept ceilings, and hands on none."""
+    kept_as: str | None = None
+    """Under which name what it prints is published, for a step that writes no run file."""
 
     @property
     def command(self):
@@ -48,21 +51,28 @@ COMPARED = (
 )
 """Of each family one op, and where it is compared: on a GPU, on a CPU."""
 
-STATISTICS = {"side_by_side": (300, 150), "profiler_times": (180, 60), "repeated_processes": (500, 240)}
-"""Scripts beside this file that take `--output DIR`: their limits, and what they need, seconds."""
+STATISTICS = {
+    "side_by_side": (("--quick",), 300, 100),
+    "profiler_times": ((), 180, 40),
+    "repeated_processes": ((), 500, 200),
+}
+"""Scripts beside this file that take `--output DIR`: their words, their limits, and what they need, seconds."""
+
+QUICK_TESTS = "gpu-tests-quick"
 
 
 def plan(is_gpu, root=ROOT):
-    """Return the steps for a GPU or a CPU, most telling first, and why others are left out, by name."""
+    """Return the steps for a GPU or a CPU, most telling first, and why others are left out, by name.
+
+    A GPU is lent for half an hour at times: what a record cannot do without comes before what makes it complete.
+    """
     on_gpu = gpu_tests(root)
+    quick = [step for step in on_gpu if step.name == QUICK_TESTS]
+    measured, compared, models, trusted = measurements(is_gpu), comparisons(is_gpu), whole_models(is_gpu), statistics()
     steps = [
-        Step("doctor", ("bench", "doctor", "--format", "json"), 60, 15),
-        *on_gpu[:1],
-        *measurements(is_gpu),
-        *comparisons(is_gpu),
-        *whole_models(is_gpu),
-        *statistics(),
-        *on_gpu[1:],
+        Step("doctor", ("bench", "doctor", "--format", "json"), 60, 15, kept_as="doctor.json"),
+        *(*quick, *measured[:3], *models[:2], *compared[:1], *trusted[:3], *compared[1:], *models[2:]),
+        *(*trusted[3:], *measured[3:], *(step for step in on_gpu if step.name != QUICK_TESTS)),
     ]
     left_out = {}
     if not is_gpu:
@@ -87,24 +97,31 @@ def gpu_tests(root):
 
     families = [re.sub(r"^test_(gpu_)?", "", path.stem).replace("_", "-") for path in files]
     each = [step(f"gpu-tests-{name}", [path], 300, 60) for name, path in zip(families, files, strict=True)]
-    return [step("gpu-tests", files, 180, 60, "--gpu-tests", "first"), *each]
+    several = [path for path in files if path.stem != "test_gpu_quick"]  # all families are in that one
+    return [step("gpu-tests", several, 180, 60, "--gpu-tests", "first"), *each]
 
 
 def is_for_gpus(path):
-    """Return whether a file of tests has some that need a GPU."""
-    return re.search(r"^\s*@pytest\.mark\.gpu|^pytestmark = .*mark\.gpu", path.read_text("utf-8"), re.M) is not None
+    """Return whether a file of tests has some that need a GPU: whether its code, no text in it, says `mark.gpu`."""
+    found = (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Attribute))
+    return any(node.attr == "gpu" and getattr(node.value, "attr", None) == "mark" for node in found)
 
 
 def measurements(is_gpu):
-    """Return matmul, the calibrations, the suite."""
+    """Return matmul, the calibration, the suite; then the quick calibration and matmul in all dtypes."""
     usual = "bf16,fp16,fp32,tf32,fp8e4m3" if is_gpu else "bf16,fp32"
     return [
         Step("matmul-bf16", matmul("bf16"), 120, 35, wanted_s=30 if is_gpu else None, is_after_import=True),
-        Step("calibrate", ("bench", "calibrate", "-v"), 330, 300, wanted_s=300 if is_gpu else 120),
-        Step("calibrate-quick", ("bench", "calibrate", "--quick"), 90, 60, 60 if is_gpu else 30, has_own_roofs=True),
-        Step("suite", ("bench", "suite", "--plot", "suite.png"), 500, 480, wanted_s=480 if is_gpu else None),
+        Step("calibrate", calibrate("-v", "--plot", "calibrate.png"), 330, 300, wanted_s=300 if is_gpu else 120),
+        Step("suite", ("bench", "suite", "--plot", "suite.png"), 500, 300, wanted_s=480 if is_gpu else None),
+        Step("calibrate-quick", calibrate("--quick"), 90, 60, 60 if is_gpu else 30, has_own_roofs=True),
         Step("matmul-dtypes", matmul(usual, *within(200)), 240, 120),
     ]
+
+
+def calibrate(*words):
+    """Return the words of the calibration."""
+    return "bench", "calibrate", *words
 
 
 def matmul(dtypes, *words):
@@ -130,25 +147,29 @@ def comparisons(is_gpu):
 
 def whole_models(is_gpu):
     """Return a training step, decoding, and the transfers between host and device."""
+    step = ("bench.train_step", "--checkpoint", "none,full")
     model = () if is_gpu else ("--shape", "1x128,4x128,16x128", "--op", "decode-attention,decode-block")
     return [
-        Step("train-step", ("bench.train_step", "--checkpoint", "none,full", *within(150)), 190, 90),
-        Step("decode", ("bench.decode", *model, *within(200), "--plot", "decode.png"), 240, 120),
-        Step("transfer", ("bench.transfer", *within(90)), 120, 60),
+        Step("train-step", (*step, *within(90), "--plot", "train-step.png"), 140, 60),
+        Step("decode", ("bench.decode", *model, *within(90), "--plot", "decode.png"), 140, 60),
+        Step("transfer", ("bench.transfer", *within(60)), 90, 45),
     ]
 
 
 def statistics():
-    """Return what says how far the numbers can be believed."""
-    beside = [
-        Step(name.replace("_", "-"), (f"tests.perf.{name}", "--output", "found"), *seconds)
-        for name, seconds in STATISTICS.items()
-    ]
-    runs = ("--runs", "10")
+    """Return what says how far the numbers can be believed, the shorter ones first."""
+    side_by_side, profiler_times, repeated_processes = (
+        Step(name.replace("_", "-"), (f"tests.perf.{name}", *words, "--output", "found"), limit_s, needs_s)
+        for name, (words, limit_s, needs_s) in STATISTICS.items()
+    )
+    again = ("tests.perf.self_comparisons", "--runs", "40")
+    verdicts = ("tests.perf.verdicts", "--runs", "10")
     return [
-        Step("verdicts", ("tests.perf.verdicts", *runs), 300, 120, reports_by_1=False),
-        Step("self-comparisons", ("tests.perf.self_comparisons", *runs), 120, 40, reports_by_1=False),
-        *beside,
+        Step("self-comparisons", again, 120, 50, reports_by_1=False, kept_as="self-comparisons.txt"),
+        side_by_side,
+        profiler_times,
+        repeated_processes,
+        Step("verdicts", verdicts, 300, 120, reports_by_1=False, kept_as="verdicts.txt"),
     ]
 
 

@@ -238,6 +238,7 @@ def collect(folder, device, steps):
     place = unfinished / device["slug"]
     place.mkdir(parents=True)
     own_roofs = {step.name for step in steps if step.has_own_roofs}
+    printed = {step.name: step.kept_as for step in steps if step.kept_as}
     last = counting(attempts(folder))
     for name, attempt in last.items():
         source = folder / "steps" / attempt["folder"]
@@ -248,6 +249,8 @@ def collect(folder, device, steps):
             shutil.copyfile(picture, place / f"{name}{picture.suffix}")
         for file in sorted(path for pattern in FOUND for path in source.glob(pattern)):
             shutil.copyfile(file, place / file.name)
+        if name in printed and (source / "stdout.txt").is_file():
+            shutil.copyfile(source / "stdout.txt", place / printed[name])
     _collect_ceilings(folder, place)
     text = summary_text(device, in_order(last, steps), [], {}, list(last.values()))
     (place / "README.md").write_text(text.partition("\n## ")[0], encoding="utf-8")
@@ -265,16 +268,28 @@ def is_whole(file):
 
 
 def _collect_ceilings(folder, place):
-    """Put the newest ceilings that are kept beside the runs, without what identifies the machine."""
-    kept = sorted((folder / "ceilings").rglob("ceilings-*.json"), key=lambda path: path.stat().st_mtime)
-    for path in kept[-1:]:
+    """Put the ceilings that hold most beside the runs, without what identifies the machine.
+
+    Not the newest: another machine of the same name, lent for a later call, finds those of the first one stale, and
+    measures in a hurry the few that its rows are judged by.
+    """
+    most = {}
+    for path in sorted((folder / "ceilings").rglob("ceilings-*.json"), key=lambda path: path.stat().st_mtime):
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
-            return
-        if isinstance(data, dict):
-            data.pop("identity", None)
-            (place / "ceilings.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            continue
+        if isinstance(data, dict) and _entries(data) >= _entries(most):
+            most = data
+    if most:
+        most.pop("identity", None)
+        (place / "ceilings.json").write_text(json.dumps(most, indent=1) + "\n", encoding="utf-8")
+
+
+def _entries(data):
+    """Return how many ceilings a file holds."""
+    entries = data.get("entries")
+    return len(entries) if isinstance(entries, list) else 0
 
 
 def archive(folder, path):

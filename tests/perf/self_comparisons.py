@@ -31,9 +31,9 @@ def main() -> None:
     widths = [100 * half_width(run.comparison.ci95, run.comparison.ratio) for run in found]
     print(f"{device.name}, matmul {found[0].case} {args.dtype}, {args.runs} runs of {args.seconds:g} s")
     print(", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts.items())))
-    print(f"false verdicts: {verdicts[FASTER] + verdicts[SLOWER]} of {args.runs}")
     print(f"half width of the interval: median {median(widths):.2g} %, from {min(widths):.2g} to {max(widths):.2g} %")
     print(f"smallest detectable change: median {median([run.smallest_change_pct for run in found]):.2g} %")
+    print(f"false verdicts: {verdicts[FASTER] + verdicts[SLOWER]} of {args.runs}")
 
 
 if __name__ == "__main__":

@@ -95,3 +95,15 @@ def test_a_broken_file_is_named_and_the_others_are_shown(tmp_path, lines, capsys
 def test_a_run_that_there_is_not(capsys):
     assert first_screen.main(["nothing"]) == 2
     assert capsys.readouterr().err.startswith("python -m tests.perf.first_screen: error: ")
+
+
+def test_a_smaller_case_with_all_providers_comes_before_a_larger_one_with_torch_alone(tmp_path, lines, capsys):
+    head, *records = lines
+    small, large = (
+        next(r for r in records if r["dtype"] == "bf16" and r["case"].startswith(n)) for n in ("512", "2048")
+    )
+    compared = [small | {"provider": name} for name in ("torch", "torch-compile", "triton-v1")]
+    rows = table(capsys, written(tmp_path / "run.jsonl", head, [large, *compared]))
+    assert [(row["case"], row["provider"]) for row in rows] == [
+        ("512x512x512", name) for name in ("torch", "torch-compile", "triton-v1")
+    ]

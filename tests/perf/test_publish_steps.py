@@ -13,9 +13,11 @@ GPU, _ = plan(is_gpu=True)
 CPU, WITHOUT_GPU = plan(is_gpu=False)
 MINUTES_OF_A_CALL = 9
 ORDER = (
-    *("doctor", "gpu-tests", "matmul-bf16", "calibrate", "calibrate-quick", "suite", "matmul-dtypes"),
-    *("compare-matmul", "train-step", "decode", "transfer", "verdicts", "self-comparisons"),
+    *("doctor", "gpu-tests-quick", "matmul-bf16", "calibrate", "suite", "train-step", "decode"),
+    *("compare-matmul", "self-comparisons", "side-by-side", "profiler-times", "compare-norm", "transfer"),
+    *("repeated-processes", "verdicts", "calibrate-quick", "matmul-dtypes", "gpu-tests"),
 )
+LENT_S = 1800
 WANTED_S = {"matmul-bf16": 30, "calibrate": 300, "calibrate-quick": 60, "suite": 480}
 
 
@@ -25,6 +27,18 @@ def test_the_most_telling_steps_come_first():
     assert len(set(names)) == len(names)
     assert {step.name: step.wanted_s for step in GPU if step.wanted_s} == WANTED_S
     assert [step.name for step in GPU if step.is_after_import] == ["matmul-bf16"]
+
+
+def test_half_an_hour_has_room_for_what_a_record_cannot_do_without():
+    names = [step.name for step in GPU]
+    needed = GPU[: names.index("profiler-times") + 1]
+    assert sum(step.needs_s for step in needed) < LENT_S - 3 * 60  # three calls, each with a start of its own
+
+
+def test_only_code_makes_a_file_one_of_the_gpu():
+    files = {word.rpartition("/")[2] for step in GPU if step.words[0] == "pytest" for word in step.words}
+    assert "test_gpu_norm.py" in files
+    assert "test_publish_steps.py" not in files  # it has the marker in a text alone
 
 
 def test_the_quick_calibration_neither_reads_nor_replaces_the_full_one():

@@ -134,3 +134,22 @@ def test_a_text_that_a_terminal_would_obey_is_shown_as_its_escape(planned):
     planned([step("rogue", r"import sys; print('\x1b[2Jgone', file=sys.stderr); print('\x1b[31m'); sys.exit(2)")])
     assert "\x1b" not in (planned.folder / "summary.md").read_text()
     assert "\\x1b[2Jgone" in (planned.folder / "summary.md").read_text()
+
+
+KEPT = """
+import json, os, pathlib
+place = pathlib.Path(os.environ["RIDGEPOINT_RUNS"]) / "h100-sxm"
+place.mkdir(parents=True, exist_ok=True)
+kept = place / "ceilings-{of}.json"
+kept.write_text(json.dumps(dict(identity="a machine", of="{of}", entries=[1] * {count})))
+print("false verdicts: 0 of 40")
+"""
+
+
+def test_the_fullest_ceilings_are_published_and_what_a_step_prints_where_it_keeps_no_run(planned):
+    """A later call on another machine of the same name measures a few ceilings anew: they are newer, and fewer."""
+    full, few = (step(name, KEPT.format(of=name, count=n), kept_as=f"{name}.txt") for name, n in (("a", 9), ("b", 2)))
+    assert planned([full, few]) == 0
+    place = planned.folder / "published/h100-sxm"
+    assert json.loads((place / "ceilings.json").read_text()) == {"of": "a", "entries": [1] * 9}
+    assert (place / "b.txt").read_text() == "false verdicts: 0 of 40\n"

@@ -1,6 +1,6 @@
 """A GPU that is not there: tensors on `cuda:0` that lie in host memory, and a device clock that runs by a work model.
 
-    python -m tests.simulated_gpu bench.matmul --dtype bf16 --shape 256,512
+    python -m tests.simulated_gpu bench.matmul --dtype fp16 --shape 64
 
 Every command runs its CUDA path from end to end on it: device detection, streams, events, graphs, pinned memory,
 torch's CUDA operations, autograd, autocast, and Triton kernels in Triton's interpreter. Values are computed by

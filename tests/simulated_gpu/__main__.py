@@ -1,4 +1,4 @@
-"""Runs a module on the simulated device: `python -m tests.simulated_gpu bench.matmul --dtype bf16 --shape 256`.
+"""Runs a module on the simulated device: `python -m tests.simulated_gpu bench.matmul --dtype fp16 --shape 64`.
 
 Runs go to a folder of their own unless RIDGEPOINT_RUNS names one: nobody shall take them for those of a GPU.
 """
