@@ -64,7 +64,7 @@ QUICK_TESTS = "gpu-tests-quick"
 def plan(is_gpu, root=ROOT):
     """Return the steps for a GPU or a CPU, most telling first, and why others are left out, by name.
 
-    A GPU is lent for half an hour at times: what a record cannot do without comes before what makes it complete.
+    Time on a GPU is often rented by the hour: what a record cannot do without comes before what makes it complete.
     """
     on_gpu = gpu_tests(root)
     quick = [step for step in on_gpu if step.name == QUICK_TESTS]

@@ -270,7 +270,7 @@ def is_whole(file):
 def _collect_ceilings(folder, place):
     """Put the ceilings that hold most beside the runs, without what identifies the machine.
 
-    Not the newest: another machine of the same name, lent for a later call, finds those of the first one stale, and
+    Not the newest: another machine of the same name, as a later call may get, finds those of the first one stale, and
     measures in a hurry the few that its rows are judged by.
     """
     most = {}

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from roofline.accounting.config_file import read_config
 from roofline.accounting.flops import train_flops
 
-transformers = pytest.importorskip("transformers")  # a machine that lends its GPU may have torch alone
+transformers = pytest.importorskip("transformers")  # a machine with a GPU may have torch alone
 
 SEQUENCE, BATCH = 24, 2
 REAL = {name: values for name, values in VARIED.items() if values["model_type"] != "nanogpt"}
