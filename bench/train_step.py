@@ -32,7 +32,7 @@ from results.table import format_number, format_percent, format_time
 from roofline.accounting.step_memory import COMPONENTS, StepMemory, StepPlan, step_memory
 
 if TYPE_CHECKING:
-    from bench.harness.device import Device
+    from bench.harness.device.device import Device
     from bench.harness.runner import Settings
     from bench.harness.training import Step
 

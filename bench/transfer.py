@@ -39,7 +39,7 @@ from results.record import Record
 from roofline.work import Work
 
 if TYPE_CHECKING:
-    from bench.harness.device import Device
+    from bench.harness.device.device import Device
     from bench.harness.runner import Settings
     from bench.harness.token_loader import TokenFile
 

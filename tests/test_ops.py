@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.__main__ import families
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.inputs import Filler, InputSet, make_sets, torch_dtype
 from bench.harness.op import Case, UnsupportedCaseError
 from bench.harness.providers import load, numerics

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.device import MIB, Device
+from bench.harness.device.device import MIB, Device
 from bench.harness.search import Candidate, Chosen, Launch, Measure, Note, NotMeasuredError, Summary, best_of, silent
 from bench.harness.timing import Limits
 from results.stats import median

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from bench.harness.bandwidth import CACHE, Stream, measure_mix, named
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.inputs import COLD_CACHES, MAX_COPIES
 from bench.harness.search import Launch, Measure, Note, NotMeasuredError, Summary, silent
 from bench.harness.timing import Limits, Samples

@@ -22,9 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.harness import nvml, samplers
+from bench.harness import samplers
 from bench.harness.cost import CostEstimator
-from bench.harness.device import MIB, Device, installed_version
+from bench.harness.device import nvml
+from bench.harness.device.device import MIB, Device
+from bench.harness.device.stamp import installed_version
 from bench.harness.inputs import Filler, make_sets
 from bench.harness.op import Case, Op
 from bench.harness.providers import load, numerics

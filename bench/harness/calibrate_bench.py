@@ -16,11 +16,11 @@ from typing import Any
 
 from bench.harness import bandwidth, samplers
 from bench.harness.calibrate import DISTURBED
-from bench.harness.device import Device
+from bench.harness.device.device import Device
+from bench.harness.device.telemetry import Monitor, row_telemetry
 from bench.harness.evidence import disturbance, preempted, throttled
 from bench.harness.op import Op
 from bench.harness.search import Note, NotMeasuredError, Rate, Summary
-from bench.harness.telemetry import Monitor, row_telemetry
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, Samples, collect, warm_up
 from results.record import Record
 from results.stats import half_width, median

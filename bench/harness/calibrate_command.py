@@ -19,7 +19,7 @@ from results.table import format_rate, format_time, header_lines, printable
 if TYPE_CHECKING:
     from bench.harness.calibrate import MeasuredCeilings
     from bench.harness.calibrate_bench import Part, Plan
-    from bench.harness.device import Device
+    from bench.harness.device.device import Device
     from results.record import Environment, Record
     from results.store import RunWriter
     from roofline.ceilings import Ceiling, Ceilings
@@ -120,7 +120,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         StoreError: the run file cannot be created.
         OutputError: stdout cannot be written.
     """
-    from bench.harness import cli, device
+    from bench.harness import cli
+    from bench.harness.device import device
 
     args.gpu = None
     check_dtypes(args.dtype, families["matmul"][0])
@@ -148,9 +149,9 @@ def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequen
     from bench.harness.calibrate import MeasuredCeilings, ceilings_of
     from bench.harness.calibrate_bench import PLANS, Bench
     from bench.harness.calibrate_parts import plan_parts
+    from bench.harness.device.telemetry import Monitor
     from bench.harness.runner import Settings
     from bench.harness.session import stamp, use_threads
-    from bench.harness.telemetry import Monitor
     from results.store import RunWriter, runs_directory
 
     interrupted, known = False, ceilings_of(device, None)

@@ -10,11 +10,11 @@ from typing import Any
 
 from bench.harness import bandwidth, bandwidth_curve, compute_peak, samplers
 from bench.harness.calibrate_bench import Bench, Outcome, Part, bytes_of_mix, record_of
-from bench.harness.device import Device
+from bench.harness.device.device import Device
+from bench.harness.device.telemetry import row_telemetry
 from bench.harness.matmul_shapes import CPU_STEP, GPU_STEP, Shape, cpu_shapes, fitting, gpu_shapes, neighbors
 from bench.harness.matmul_timer import MatmulTimer
 from bench.harness.search import Note, NotMeasuredError, SearchPlan, ShapeSearch, rate_of
-from bench.harness.telemetry import row_telemetry
 from bench.harness.timing import CPU_LIMITS, FEWEST_SAMPLES, GPU_LIMITS, Samples, collect
 from results.record import Record
 from results.stats import median, median_ci95

@@ -54,7 +54,7 @@ def guarded(
     prepare_streams()
     args = parser.parse_args(argv)
     prog = getattr(args, "prog", parser.prog)
-    from bench.harness.device import NoDeviceError
+    from bench.harness.device.device import NoDeviceError
     from results.store import StoreError
     from roofline.plot import PlotError
 
@@ -90,7 +90,8 @@ def run(
         NoDeviceError: the device is not there.
         OutputError: stdout cannot be written.
     """
-    from bench.harness import device, providers, runner
+    from bench.harness import providers, runner
+    from bench.harness.device import device
 
     if args.signature:
         return print_signatures(family, args, ops, options)

@@ -18,7 +18,7 @@ from results.compare_command import margin
 from results.comparison import DEFAULT_MARGIN, LEAST_PAIRS
 
 if TYPE_CHECKING:
-    from bench.harness.device import Device
+    from bench.harness.device.device import Device
     from bench.harness.runner import Settings
     from bench.harness.session import Session
     from bench.harness.table import Progress
@@ -188,8 +188,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         OutputError: stdout cannot be written.
     """
     from bench.harness import cli, runner
-    from bench.harness import device as machine
     from bench.harness.compare_show import show
+    from bench.harness.device import device as machine
 
     started = time.perf_counter()
     ops = chosen_ops(args.op, families)

@@ -13,7 +13,7 @@ from typing import Any
 from bench.harness.compare_meter import InterleavingMeter
 from bench.harness.compare_rounds import Rounds, Rule
 from bench.harness.cost import CostEstimator
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.guards import ForeignWatch, Watch
 from bench.harness.inputs import Filler, InputSet
 from bench.harness.lent_memory import LentMemory

@@ -15,11 +15,11 @@ from typing import Any
 
 from bench.harness import samplers
 from bench.harness.compare_rounds import Rounds, Rule, run_rounds
-from bench.harness.device import Device
+from bench.harness.device.device import Device
+from bench.harness.device.telemetry import row_telemetry
 from bench.harness.meter import Measurement, Meter
 from bench.harness.providers import ProviderUnavailableError
 from bench.harness.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
-from bench.harness.telemetry import row_telemetry
 from bench.harness.timing import Limits, Sampler, Samples
 from bench.harness.turn_file import announced
 from results.stats import half_width, median, median_ci95

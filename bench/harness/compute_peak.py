@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.inputs import torch_dtype
 from bench.harness.search import (
     Candidate,

@@ -18,7 +18,7 @@ from results.stats import median, median_ci95
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bench.harness.device import Device
+    from bench.harness.device.device import Device
 
 FLOAT_BYTES = 4
 """Buffers hold fp32: a copy does not look at its bits."""

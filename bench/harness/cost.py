@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.inputs import Filler, make_sets
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers import load, numerics

@@ -15,7 +15,7 @@ from bench.harness.op import Case, Op
 from results.verdict import SAME, Comparison, compare_pairs, smallest_detectable_change
 
 if TYPE_CHECKING:
-    from bench.harness.device import Device
+    from bench.harness.device.device import Device
     from bench.harness.settle import Settling
 
 FIT, NOT_FIT = 0, 1
@@ -99,12 +99,14 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         NoDeviceError: the device is not there.
         OutputError: stdout cannot be written.
     """
-    from bench.harness import device as machine
-    from bench.harness import machine_facts, samplers, session
+    from bench.harness import samplers, session
+    from bench.harness.device import device as devices
+    from bench.harness.device import facts as machine_facts
+    from bench.harness.device import stamp
     from bench.harness.interrupt import raise_when_interrupted
     from bench.harness.table import Progress
 
-    device = machine.detect(args.device)
+    device = devices.detect(args.device)
     raise_when_interrupted()
     session.use_threads(device)
     with Progress(args.quiet) as progress:
@@ -118,7 +120,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         progress.say("timing one kernel as two providers")
         compared = compare_with_itself(device, families["matmul"][0], args.budget, args.seed)
     findings += noise_findings(compared)
-    versions = machine.versions()
+    versions = stamp.versions()
     is_fit = all(finding.status != BAD for finding in findings)
     print_page(args.format, page(device, versions, findings, compared, is_fit))
     return FIT if is_fit else NOT_FIT
@@ -129,10 +131,10 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int, d
     import time
 
     from bench.harness import inputs, samplers
+    from bench.harness.device.telemetry import Monitor, row_telemetry
     from bench.harness.evidence import disturbance
     from bench.harness.providers import load, numerics
     from bench.harness.settle import CPU_SETTLE, GPU_SETTLE, settle
-    from bench.harness.telemetry import Monitor, row_telemetry
     from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, no_garbage_collection
 
     monitor, size = Monitor(device), SIZES[device.type]
@@ -160,7 +162,7 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int, d
 
 
 def host_findings(facts: Mapping[str, Any], device: Device) -> list[Finding]:
-    """Return what the host's cores tell; `facts` are those of `machine_facts.host_facts`."""
+    """Return what the host's cores tell; `facts` are those of `facts.host_facts`."""
     cores, quota, load = facts["cores_allowed"], facts["cgroup_quota_cores"], facts["load_average"]
     threads = "" if device.threads is None else f", {device.threads} threads are used"
     found = [Finding("cores", OK, f"{cores} allowed{threads}")]
@@ -181,7 +183,7 @@ def host_findings(facts: Mapping[str, Any], device: Device) -> list[Finding]:
 
 
 def gpu_findings(facts: Mapping[str, Any]) -> list[Finding]:
-    """Return what NVML tells; `facts` are those of `machine_facts.gpu_facts`."""
+    """Return what NVML tells; `facts` are those of `facts.gpu_facts`."""
     problem = facts["errors"].get("nvml")
     if problem:
         advice = "clocks, power and throttling will be missing from every row; times are not affected"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.harness.telemetry import slowdowns
+from bench.harness.device.telemetry import slowdowns
 from bench.harness.timing import Samples
 from results.stats import Modes, drift, half_width, two_modes
 from roofline.ceilings import Ceiling

@@ -17,7 +17,7 @@ from typing import Any
 from bench.harness import inputs as copies
 from bench.harness.arguments import UsageError
 from bench.harness.calibrate import MeasuredCeilings, ceilings_of
-from bench.harness.device import Device, NoDeviceError, detect, slugify
+from bench.harness.device.device import Device, NoDeviceError, detect, slugify
 from bench.harness.evidence import Context, Flag, flags_of
 from bench.harness.meter import Measurement, Meter
 from bench.harness.roofs import roofs_of

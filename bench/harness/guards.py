@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import verify
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.inputs import Filler, InputSet
 from bench.harness.lent_memory import MUTATED, LentMemory, places_of
 from bench.harness.op import Case, Op

@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.harness import samplers
+from bench.harness.device.telemetry import Monitor, row_telemetry
 from bench.harness.evidence import Context, flags_of
 from bench.harness.meter import Measurement
 from bench.harness.roofs import roofs_of
 from bench.harness.runner import filled
 from bench.harness.settle import CPU_SETTLE, GPU_SETTLE, settle
-from bench.harness.telemetry import Monitor, row_telemetry
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, collect
 from roofline.work import Work
 
 if TYPE_CHECKING:
-    from bench.harness.device import Device
+    from bench.harness.device.device import Device
     from bench.harness.scenario import Bench
     from results.record import Record
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.harness.device import MIB, Device
+from bench.harness.device.device import MIB, Device
 from bench.harness.op import Case, Op
 from roofline.work import bytes_of
 

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bench.harness.device import MIB, Device
+from bench.harness.device.device import MIB, Device
 from bench.harness.inputs import Filler, InputSet
 from bench.harness.op import Case, Op
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.harness.cost import CostEstimator
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.inputs import Filler, InputSet, torch_dtype
 from bench.harness.matmul_shapes import Shape
 from bench.harness.op import Op, UnsupportedCaseError

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.harness import samplers
-from bench.harness.device import Device
+from bench.harness.device.device import Device
+from bench.harness.device.telemetry import Monitor, row_telemetry
 from bench.harness.evidence import disturbance, other_stream
 from bench.harness.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
-from bench.harness.telemetry import Monitor, row_telemetry
 from bench.harness.timing import FEWEST_SAMPLES, Limits, Sampler, Samples, collect
 from results.stats import two_modes
 

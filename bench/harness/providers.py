@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.inputs import InputSet
 from bench.harness.op import Op
 from bench.harness.trusted import Snapshot

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import pytest
 
 from bench.harness.arguments import UsageError
-from bench.harness.device import installed_version
+from bench.harness.device.stamp import installed_version
 from bench.harness.function_meter import Answer, Question, as_arguments, measure_function
 from bench.harness.runner import plain
 from results.table import printable

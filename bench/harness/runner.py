@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from bench.harness import inputs, verify
 from bench.harness.cost import CALLS_PER_CASE, CostEstimator
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.evidence import Context, Flag, flags_of
 from bench.harness.guards import ForeignWatch, Watch
 from bench.harness.meter import Measurement, Meter

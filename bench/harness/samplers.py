@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.timing import Limits, Sampler, clock_tick_s, launches_for
 from results.stats import median
 

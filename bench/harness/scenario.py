@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from bench.harness.device import Device
+    from bench.harness.device.device import Device
     from bench.harness.runner import Settings
     from roofline.ceilings import Ceilings
 
@@ -144,7 +144,7 @@ def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None
     """
     scenario.check(args)
     check_places(args)
-    from bench.harness import device
+    from bench.harness.device import device
     from bench.harness.runner import Settings
 
     started = time.perf_counter()

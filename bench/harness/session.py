@@ -18,7 +18,7 @@ from bench.harness.worker import Job, Workers
 from results.record import Environment, Record
 
 if TYPE_CHECKING:
-    from bench.harness.device import Device
+    from bench.harness.device.device import Device
     from bench.harness.runner import Row, Settings
     from results.store import RunWriter
     from roofline.ceilings import Ceilings
@@ -170,8 +170,8 @@ def stamp(
     command: str, device: Device, ceilings: Ceilings, settings: Settings, argv: Sequence[str] | None
 ) -> Environment:
     """Return the environment of this run; `argv` None stands for the arguments of the process."""
-    from bench.harness import device as machine
-    from bench.harness.machine_facts import modes
+    from bench.harness.device import stamp as machine
+    from bench.harness.device.facts import modes
     from results.store import new_run_id
 
     costs = preflight(device, ceilings)  # before the modes: an idle GPU does not tell how its clocks are set

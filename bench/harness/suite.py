@@ -53,7 +53,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         UsageError: a dtype or a provider that no family has, or a place where nothing can be written.
         NoDeviceError: the device is not there.
     """
-    from bench.harness import cli, device, providers, runner
+    from bench.harness import cli, providers, runner
+    from bench.harness.device import device
     from bench.harness.session import Run, execute
 
     check_words("dtype", args.dtype, {dtype for ops in families.values() for op in ops for dtype in op.dtypes})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bench.harness.device import Device
+    from bench.harness.device.device import Device
 
 TOKEN_DTYPES = {"uint16": 2, "uint32": 4}
 """Bytes of a token id. 16 bits hold vocabularies up to 65,536."""

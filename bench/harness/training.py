@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.transformer import Transformer
 from roofline.accounting.flops import linear_flops
 from roofline.accounting.step_memory import StepPlan

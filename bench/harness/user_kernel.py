@@ -95,7 +95,7 @@ def with_revision(record: Record) -> Record:
 @functools.cache
 def _git_of_text(source: Source, sha256: str | None) -> dict[str, Any] | None:
     """Return the state of the repository as it was when a text was first seen: the same for all rows of a run."""
-    from bench.harness.device import file_git_state
+    from bench.harness.device.stamp import file_git_state
 
     git = None if source.file is None else file_git_state(source.file)
     return git | {"dirty": True} if git and source.sha256() != sha256 else git

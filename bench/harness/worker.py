@@ -29,7 +29,7 @@ from bench.harness.turn_file import TurnFile
 from results.record import Record, RecordError
 
 if TYPE_CHECKING:
-    from bench.harness.device import Device
+    from bench.harness.device.device import Device
     from bench.harness.op import Case
     from bench.harness.runner import Settings
     from bench.harness.timing import Limits

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness.cost import CostEstimator
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.expendable import die_with
 from bench.harness.forked_worker import LENGTH
 from bench.harness.guards import ForeignWatch, Watch
@@ -70,7 +70,7 @@ def preload() -> None:
     """Load what every worker needs, without running any of it: a process that has used a GPU must not fork."""
     import torch  # noqa: F401
 
-    for name in ("cost", "session", "samplers", "settle", "telemetry", "nvml", "verify", "inputs"):
+    for name in ("cost", "session", "samplers", "settle", "device.telemetry", "device.nvml", "verify", "inputs"):
         importlib.import_module(f"bench.harness.{name}")
     importlib.import_module("results.stats")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.harness.calibrate import MeasuredCeilings
 from bench.harness.cli import main
-from bench.harness.device import cpu_device
+from bench.harness.device.device import cpu_device
 from bench.harness.timing import Limits
 from roofline.ceilings import Ceiling, Ceilings
 

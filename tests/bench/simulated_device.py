@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.harness.telemetry import ClockAndPower
+from bench.harness.device.telemetry import ClockAndPower
 
 DRAWS = 512
 

@@ -11,7 +11,7 @@ import torch
 
 from bench.harness import bandwidth
 from bench.harness.bandwidth import CACHE, MIXES, Arrays, Stream, measure_mix, named, operand_bytes
-from bench.harness.device import MIB, Device
+from bench.harness.device.device import MIB, Device
 from bench.harness.samplers import make_sampler
 from bench.harness.search import Launch, NotMeasuredError
 from bench.harness.timing import Limits, Samples, collect

@@ -20,7 +20,7 @@ from bench.harness.bandwidth_curve import (
     sizes,
     warm_curve,
 )
-from bench.harness.device import MIB, Device
+from bench.harness.device.device import MIB, Device
 from bench.harness.search import Launch, NotMeasuredError
 from bench.harness.timing import Limits, Samples
 from results.stats import median, median_ci95

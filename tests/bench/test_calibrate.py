@@ -8,7 +8,7 @@ import pytest
 
 from bench.harness import calibrate
 from bench.harness.calibrate import MATMUL_SIZES, SLOWEST_CALL_S, MeasuredCeilings, ceilings_of, identity
-from bench.harness.device import MIB, Device
+from bench.harness.device.device import MIB, Device
 from bench.matmul import OPS as MATMUL
 from roofline.ceilings import Ceiling, Ceilings
 from roofline.hardware import UnknownGpuError, find_gpu

@@ -13,7 +13,7 @@ import pytest
 from bench import __main__ as command
 from bench.harness import calibrate, calibrate_bench, calibrate_command, calibrate_parts
 from bench.harness.calibrate_bench import PLANS, Outcome, Part, Plan, bytes_of_mix
-from bench.harness.device import MIB, Device, cpu_device
+from bench.harness.device.device import MIB, Device, cpu_device
 from bench.harness.matmul_shapes import Shape
 from bench.harness.search import NotMeasuredError
 from bench.harness.timing import Samples

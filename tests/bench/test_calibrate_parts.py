@@ -8,11 +8,11 @@ import pytest
 from bench.harness import calibrate_bench, calibrate_parts
 from bench.harness.calibrate_bench import PLANS, Bench, PartTimer, Plan, bytes_of_mix
 from bench.harness.calibrate_command import doubts
-from bench.harness.device import MIB, Device
+from bench.harness.device.device import MIB, Device
+from bench.harness.device.telemetry import Monitor
 from bench.harness.matmul_shapes import Shape
 from bench.harness.samplers import HostSampler
 from bench.harness.search import NotMeasuredError
-from bench.harness.telemetry import Monitor
 from bench.harness.timing import Samples
 from bench.matmul import OPS as MATMUL
 from roofline.ceilings import Ceilings

@@ -10,7 +10,8 @@ import commands
 import pytest
 import torch
 
-from bench.harness import calibrate, device, runner
+from bench.harness import calibrate, runner
+from bench.harness.device import device
 
 
 @pytest.fixture(autouse=True)

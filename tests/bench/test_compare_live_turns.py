@@ -7,7 +7,7 @@ from bench.harness import compare_meter, samplers
 from bench.harness.compare_case import InterleavingRunner
 from bench.harness.compare_meter import Broken, InterleavingMeter, Ready, Turns, share_launches
 from bench.harness.cost import CostEstimator
-from bench.harness.device import cpu_device
+from bench.harness.device.device import cpu_device
 from bench.harness.op import Case
 from bench.harness.runner import Settings
 from bench.harness.timing import Limits

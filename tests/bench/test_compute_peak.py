@@ -19,7 +19,7 @@ from bench.harness.compute_peak import (
     small_of,
     zeros_against_random,
 )
-from bench.harness.device import MIB, Device
+from bench.harness.device.device import MIB, Device
 from bench.harness.samplers import make_sampler
 from bench.harness.search import NotMeasuredError
 from bench.harness.timing import Limits, Samples, collect

@@ -10,7 +10,7 @@ import torch
 from bench.decode import LAYER, OPS
 from bench.harness import decoder
 from bench.harness.critical_batch import critical_batch_lines, meeting_batch
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.inputs import Filler, make_sets
 from bench.harness.op import Case
 from bench.harness.providers import load, numerics

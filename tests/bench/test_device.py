@@ -7,8 +7,8 @@ import types
 import pytest
 import torch
 
-from bench.harness import device, linux
-from bench.harness.device import (
+from bench.harness.device import device, linux, stamp
+from bench.harness.device.device import (
     DEFAULT_CPU_CACHE_BYTES,
     Device,
     NoDeviceError,
@@ -17,7 +17,7 @@ from bench.harness.device import (
     gpu_device,
     slugify,
 )
-from bench.harness.linux import (
+from bench.harness.device.linux import (
     available_memory_bytes,
     cpu_name,
     cpu_quota,
@@ -384,19 +384,19 @@ def test_memory_clock_and_bus_come_from_nvml_by_uuid_in_si_units(monkeypatch, cu
 
 
 def test_versions_are_text_or_missing():
-    found = device.versions()
+    found = stamp.versions()
     assert found["torch"] == torch.__version__
     assert found["python"].count(".") == 2
     assert all(value is None or isinstance(value, str) for value in found.values())
 
 
 def test_a_distribution_that_is_not_installed_has_no_version():
-    assert device.installed_version("pytest") == pytest.__version__
-    assert device.installed_version("no-such-distribution-anywhere") is None
+    assert stamp.installed_version("pytest") == pytest.__version__
+    assert stamp.installed_version("no-such-distribution-anywhere") is None
 
 
 def test_a_command_line_reproduces_the_run():
-    assert device.command_line("bench.matmul", ["--dtype", "bf16"]) == [
+    assert stamp.command_line("bench.matmul", ["--dtype", "bf16"]) == [
         "python",
         "-m",
         "bench.matmul",

@@ -9,7 +9,7 @@ import pytest
 
 from bench import __main__ as command
 from bench.harness import doctor
-from bench.harness.device import cpu_device
+from bench.harness.device.device import cpu_device
 from bench.harness.doctor import (
     BAD,
     NOTE,
@@ -162,7 +162,7 @@ def test_the_exit_code_says_whether_the_machine_is_fit(monkeypatch, capsys, chan
 
 def test_hostile_names_reach_no_terminal(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "compare_with_itself", lambda *arguments: compared())
-    monkeypatch.setattr("bench.harness.linux.cpu_name", lambda: "CPU \x1b[31m[bold]")
+    monkeypatch.setattr("bench.harness.device.linux.cpu_name", lambda: "CPU \x1b[31m[bold]")
     command.main(["doctor", "--device", "cpu", "-q"])
     out = capsys.readouterr().out
     assert "\x1b" not in out.replace("\x1b[0m", "")

@@ -9,7 +9,7 @@ from bench import elementwise
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.elementwise import check_dropout, is_unlikely
 from bench.harness import runner
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.inputs import Filler, InputSet, make_sets
 from bench.harness.op import Case
 from bench.harness.providers import Provider

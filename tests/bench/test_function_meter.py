@@ -9,7 +9,7 @@ from commands import PEAKS_FLOPS_PER_S, QUICK, keep_ceilings
 
 from bench.harness import function_meter
 from bench.harness.arguments import UsageError
-from bench.harness.device import cpu_device
+from bench.harness.device.device import cpu_device
 from bench.harness.function_meter import Question, as_arguments, measure_function
 from roofline.ceilings import Ceiling, Ceilings
 

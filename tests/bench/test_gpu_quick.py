@@ -12,7 +12,8 @@ import pytest
 from commands import FAMILIES, QUICK
 from test_stand_ins import NoEstimate
 
-from bench.harness import device, meter
+from bench.harness import meter
+from bench.harness.device import device
 from bench.harness.op import Case
 from bench.harness.providers import AUTOTUNE, kernel_versions, stand_ins
 from bench.harness.runner import Runner, Settings, plan

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.harness.host_load import lost_shares, snapshot, switches_and_state
+from bench.harness.device.host_load import lost_shares, snapshot, switches_and_state
 
 V2 = (
     "usage_usec 9000000\nuser_usec 8000000\nsystem_usec 1000000\nnr_periods {0}\nnr_throttled {1}\nthrottled_usec {2}\n"

@@ -8,7 +8,7 @@ import torch
 
 from bench.cross_entropy import OPS as CROSS_ENTROPY
 from bench.elementwise import OPS as ELEMENTWISE
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.inputs import (
     COLD_CACHES,
     CPU_COPIES_BYTES,

@@ -8,7 +8,7 @@ import pytest
 from test_telemetry import CPU, H100
 
 from bench.harness import session
-from bench.harness.machine_facts import gpu_facts, host_facts, modes
+from bench.harness.device.facts import gpu_facts, host_facts, modes
 from bench.harness.runner import Settings
 from results.compare_sides import CompareError, differences
 from roofline.ceilings import Ceilings

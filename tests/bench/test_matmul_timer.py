@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bench.harness import matmul_timer
-from bench.harness.device import MIB, Device
+from bench.harness.device.device import MIB, Device
 from bench.harness.matmul_shapes import Shape
 from bench.harness.matmul_timer import MatmulTimer
 from bench.harness.search import NotMeasuredError, SearchPlan, ShapeSearch

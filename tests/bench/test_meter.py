@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.harness import meter
-from bench.harness.device import cpu_device
+from bench.harness.device.device import cpu_device
 from bench.harness.meter import Meter
 from bench.harness.timing import Limits
 

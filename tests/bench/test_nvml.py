@@ -11,10 +11,10 @@ import pynvml
 import pytest
 from test_telemetry import H100, measure
 
-from bench.harness import nvml
-from bench.harness.machine_facts import gpu_facts
-from bench.harness.reading import MAX_ERROR_LETTERS, Reading, attempt, difference, per_second
-from bench.harness.telemetry import Monitor
+from bench.harness.device import nvml
+from bench.harness.device.facts import gpu_facts
+from bench.harness.device.reading import MAX_ERROR_LETTERS, Reading, attempt, difference, per_second
+from bench.harness.device.telemetry import Monitor
 
 ROOT = Path(__file__).resolve().parents[2]
 

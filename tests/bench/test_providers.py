@@ -10,7 +10,7 @@ import torch
 from bench.__main__ import families
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness import providers
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.inputs import Filler, make_sets
 from bench.harness.op import Case
 from bench.harness.providers import (

@@ -14,7 +14,7 @@ import pytest
 from commands import BANDWIDTH_BYTES_PER_S, PEAKS_FLOPS_PER_S, QUICK, keep_ceilings
 
 from bench.harness import function_meter, ridgepoint_pytest
-from bench.harness.device import cpu_device
+from bench.harness.device.device import cpu_device
 from bench.harness.pytest_plugin import NEEDED, GpuBenchmark, achievements, annotate
 from roofline.ceilings import Ceiling, Ceilings
 

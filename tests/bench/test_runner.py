@@ -11,7 +11,7 @@ import torch
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness import runner
 from bench.harness.cost import CALLS_PER_CASE
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.op import Case
 from bench.harness.providers import Provider, ProviderUnavailableError
 from bench.harness.runner import (

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from test_runner import ADD, CASE, CPU, GPU, MATMUL_OP, matmul_case
 
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.runner import CPU_DTYPES, Settings, has_dtype, in_gb, plan
 from results.record import Record
 from results.runfile import encode_line

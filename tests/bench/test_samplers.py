@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bench.harness import samplers
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.samplers import (
     EVENT_TICK_S,
     EVENT_TICKS,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 from simulated_device import SimulatedDevice
 
+from bench.harness.device.telemetry import ClockAndPower
 from bench.harness.evidence import Context, flags_of
 from bench.harness.settle import (
     CPU_SETTLE,
@@ -18,7 +19,6 @@ from bench.harness.settle import (
     keeps_still,
     settle,
 )
-from bench.harness.telemetry import ClockAndPower
 from bench.harness.timing import GPU_LIMITS, collect
 
 

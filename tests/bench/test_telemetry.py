@@ -7,10 +7,10 @@ from dataclasses import replace
 import nvml_replay
 import pytest
 
-from bench.harness import telemetry
-from bench.harness.device import Device
-from bench.harness.reading import Reading
-from bench.harness.telemetry import Monitor, row_telemetry, share_of_time, slowdowns, window_energy_j
+from bench.harness.device import telemetry
+from bench.harness.device.device import Device
+from bench.harness.device.reading import Reading
+from bench.harness.device.telemetry import Monitor, row_telemetry, share_of_time, slowdowns, window_energy_j
 
 H100 = Device(
     type="cuda",

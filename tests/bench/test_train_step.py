@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from bench.harness.device import cpu_device
+from bench.harness.device.device import cpu_device
 from bench.harness.live_bytes import LiveBytes, SavedBytes, is_random_state
 from bench.harness.step_audit import counted_flops, measured_memory, memory_report
 from bench.harness.step_check import backward_of, check_step

@@ -10,7 +10,8 @@ import commands
 import pytest
 import torch
 
-from bench.harness import device, meter, session, timing, training
+from bench.harness import meter, session, timing, training
+from bench.harness.device import device
 from bench.harness.scenario import main
 from bench.harness.settle import SettleLimits
 from bench.train_step import EXAMPLES, SCENARIO

@@ -14,7 +14,7 @@ from commands import keep_ceilings
 from bench import transfer
 from bench.harness import copies, host_clock, token_loader
 from bench.harness.copies import Pair, Products, copy_calls, make_pairs, measure_overlap
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.meter import Measurement
 from bench.harness.runner import Settings
 from bench.harness.scenario import build_parser, main

@@ -12,7 +12,7 @@ import sys
 import commands
 import pytest
 
-from bench.harness.device import file_git_state, git_state
+from bench.harness.device.stamp import file_git_state, git_state
 
 FIRST = """
 import torch

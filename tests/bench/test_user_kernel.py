@@ -149,7 +149,7 @@ def others(mine):
 
 @pytest.mark.parametrize(("word", "message"), BAD)
 def test_where_nothing_else_is_named_it_is_refused_before_anything_starts(others, capsys, monkeypatch, word, message):
-    monkeypatch.setattr("bench.harness.device.detect", lambda requested: pytest.fail("the device was asked for"))
+    monkeypatch.setattr("bench.harness.device.device.detect", lambda requested: pytest.fail("the device was asked for"))
     assert commands.here("elementwise", "--op", "gelu", "--provider", word) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"python -m bench.elementwise: error: provider '{word}'")

@@ -8,7 +8,7 @@ import torch
 from bench.cross_entropy import OPS as CROSS_ENTROPY
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness import verify
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.inputs import Filler, InputSet, make_sets
 from bench.harness.op import Case
 from bench.harness.runner import Settings, blank_record

@@ -5,7 +5,7 @@ import torch
 
 from bench.cross_entropy import OPS as CROSS_ENTROPY
 from bench.harness import verify
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.inputs import Filler, InputSet, make_sets
 from bench.harness.op import Case
 from bench.harness.providers import numerics

@@ -13,7 +13,7 @@ import user_kernels
 from process_checks import is_running, soon
 from user_kernels import measure
 
-from bench.harness.linux import available_memory_bytes
+from bench.harness.device.linux import available_memory_bytes
 from bench.harness.worker import Workers
 
 

@@ -1,7 +1,7 @@
 """Files of users' functions for the tests: honest ones, ones that cheat, and ones that end their process."""
 
 from bench.elementwise import OPS
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.op import Case
 from bench.harness.runner import Settings, blank_record
 from bench.harness.timing import Limits

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from bench.__main__ import families
 from bench.harness import inputs, verify
 from bench.harness.arguments import UsageError
-from bench.harness.device import Device
+from bench.harness.device.device import Device
 from bench.harness.op import Case, Op
 from bench.harness.providers import load, numerics
 from bench.harness.runner import refusal

@@ -26,9 +26,9 @@ from typing import Any, Self
 import torch
 
 from bench.harness import samplers
-from bench.harness.device import Device
+from bench.harness.device.device import Device
+from bench.harness.device.telemetry import Monitor
 from bench.harness.samplers import Call, EventSampler, GraphSampler
-from bench.harness.telemetry import Monitor
 from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, collect, no_garbage_collection, warm_up
 from results.stats import median
 from tests.perf.gap_reasons import Rung

@@ -200,7 +200,8 @@ def run(args: argparse.Namespace) -> int:
         NoDeviceError: the device is not there.
         StoreError: the folder cannot be written.
     """
-    from bench.harness import device as machine
+    from bench.harness.device import device as machine
+    from bench.harness.device import stamp
     from tests.perf.listed_cases import WrongResultError, chosen_cases
 
     device = machine.detect(args.device)
@@ -228,7 +229,7 @@ def run(args: argparse.Namespace) -> int:
     except CountersError as error:
         say(str(error))
     if args.output is not None:
-        head = {"schema": 1, "device": device.to_dict(), "versions": machine.versions(), "git": machine.git_state()}
+        head = {"schema": 1, "device": device.to_dict(), "versions": stamp.versions(), "git": stamp.git_state()}
         path = args.output / "profiler_times.json"
         write_output(path, json_text({**head, "times": times, "bytes": counted}).encode())
         print_out(f"saved: {path}\n")

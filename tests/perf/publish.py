@@ -54,7 +54,7 @@ PROBE = """
 import json, time
 began = time.perf_counter()
 import torch, triton, bench.matmul
-from bench.harness import device
+from bench.harness.device import device
 took_s = time.perf_counter() - began
 found = device.detect(None)
 known = {"slug": found.slug, "name": found.name, "uuid": found.uuid, "is_gpu": found.is_gpu}

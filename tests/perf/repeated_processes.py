@@ -234,7 +234,7 @@ def run(args: argparse.Namespace) -> int:
         NoDeviceError: the device is not there.
         StoreError: the folder cannot be written.
     """
-    from bench.harness.device import detect
+    from bench.harness.device.device import detect
     from tests.perf.listed_cases import chosen_cases, parse_case
 
     device = detect(args.device)

@@ -9,7 +9,7 @@ machine that others use gives UNSURE, which is no false verdict, and the interva
 import argparse
 from collections import Counter
 
-from bench.harness.device import detect
+from bench.harness.device.device import detect
 from bench.harness.doctor import compare_with_itself
 from bench.harness.session import use_threads
 from bench.matmul import OPS

@@ -304,7 +304,7 @@ def finite(value: Any) -> Any:
 
 def environment(device: Any, args: argparse.Namespace) -> dict[str, Any]:
     """Return what opens the JSON file: machine, versions, settings."""
-    from bench.harness import device as machine
+    from bench.harness.device import stamp as machine
 
     versions, slug = machine.versions(), device.slug if device.is_gpu else ""
     names = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
@@ -354,7 +354,7 @@ def run(args: argparse.Namespace) -> int:
         NoDeviceError: the device is not there.
         StoreError: the folder cannot be written.
     """
-    from bench.harness.device import detect
+    from bench.harness.device.device import detect
     from tests.perf.listed_cases import CPU_CASES, GPU_CASES, chosen_cases
 
     device = detect(args.device)

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from bench.harness import runner, samplers
-from bench.harness.device import cpu_device
+from bench.harness.device.device import cpu_device
 from bench.harness.op import Case
 from bench.harness.timing import Limits, collect
 from bench.matmul import OPS

@@ -23,7 +23,7 @@ from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.harness import inputs
-from bench.harness.device import cpu_device
+from bench.harness.device.device import cpu_device
 from bench.harness.op import Case
 from bench.harness.providers import load, numerics
 from bench.harness.samplers import make_sampler

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.harness.device import cpu_device
+from bench.harness.device.device import cpu_device
 from roofline.work import Work
 from tests.perf import hardware_counters, kernel_activities, profiler_times
 from tests.perf.hardware_counters import (

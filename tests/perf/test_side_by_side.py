@@ -6,7 +6,7 @@ import json
 import pytest
 
 from bench.harness.arguments import UsageError
-from bench.harness.device import cpu_device
+from bench.harness.device.device import cpu_device
 from tests.perf import listed_cases, other_clocks, side_by_side
 from tests.perf.gap_reasons import Explanation
 from tests.perf.listed_cases import CPU_CASES, GPU_CASES, WrongResultError, estimate_s, make_ready, parse_case

@@ -16,7 +16,7 @@ import torch
 from bench.harness.compare_case import InterleavingRunner
 from bench.harness.compare_rounds import Rule
 from bench.harness.cost import CostEstimator
-from bench.harness.device import detect
+from bench.harness.device.device import detect
 from bench.harness.op import Case
 from bench.harness.providers import Provider
 from bench.harness.runner import Settings

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.harness import bandwidth, compute_peak
-from bench.harness.device import MIB, Device
+from bench.harness.device.device import MIB, Device
 from kernels.bandwidth import v1_tiles
 from kernels.bandwidth.v1_tiles import Config
 from kernels.fma import v1_chains

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from bench.harness.nvml import open_gpu
+from bench.harness.device.nvml import open_gpu
 from tests.simulated_gpu.clock import TIMELINE
 
 GPU = "cuda:0"

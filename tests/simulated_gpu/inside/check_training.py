@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.harness.device import detect
+from bench.harness.device.device import detect
 from bench.harness.step_audit import measured_memory, memory_report
 from bench.harness.step_check import check_step
 from bench.harness.training import Step

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.harness import linux, reading
-from bench.harness.linux import ROOT
-from bench.harness.reading import Reading, attempt, failed
+from bench.harness.device import linux, reading
+from bench.harness.device.linux import ROOT
+from bench.harness.device.reading import Reading, attempt, failed
 
 CGROUP_PERIOD_S = 0.1
 """The usual period of a cgroup's CPU quota, and so the step in which throttled time is counted.

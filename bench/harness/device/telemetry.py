@@ -32,10 +32,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from bench.harness import host_load, nvml, reading
-from bench.harness.device import Device
-from bench.harness.linux import ROOT
-from bench.harness.reading import Reading, failed
+from bench.harness.device import host_load, nvml, reading
+from bench.harness.device.device import Device
+from bench.harness.device.linux import ROOT
+from bench.harness.device.reading import Reading, failed
 
 COUNTER_STEP_S = 0.1
 """The driver's counters of energy and of throttled time advance in steps up to this long, so that a difference is off

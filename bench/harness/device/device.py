@@ -1,29 +1,19 @@
-"""What machine this is: the device under test, its memory and caches, and the environment stamp of a run."""
+"""The device under test: what torch calls it, its memory and its caches."""
 
 from __future__ import annotations
 
-import functools
 import os
-import platform
 import re
-import subprocess
-import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from bench.harness import linux, nvml
+from bench.harness.device import linux, nvml
 from roofline.hardware import match_driver_name
 
 MIB = 2**20
 
 DEFAULT_CPU_CACHE_BYTES = 32 * MIB
 """Assumed last-level cache where sysfs does not tell: that of a common server core complex."""
-
-
-GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
-"""Variables by which a process is bound to one repository. Source: git-rev-parse(1), `--local-env-vars`."""
 
 
 class NoDeviceError(RuntimeError):
@@ -155,85 +145,3 @@ def _memory_interface(uuid: str | None) -> tuple[float | None, int | None]:
 def slugify(name: str) -> str:
     """Return `name` in lower case with everything but letters and digits turned into single dashes."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
-
-
-# ---- the environment stamp ----------------------------------------------------------------------------------------
-
-
-def versions() -> dict[str, str | None]:
-    """Return the versions of what takes part in a measurement, None where it is not there."""
-    import torch
-
-    has_gpu = torch.cuda.is_available()
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "triton": installed_version("triton"),
-        "cuda": torch.version.cuda if has_gpu else None,
-        "driver": nvml.driver_version().value if has_gpu else None,
-    }
-
-
-def installed_version(distribution: str) -> str | None:
-    """Return the version of an installed distribution, or None, without importing it."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
-
-
-def host() -> dict[str, Any]:
-    """Return what is known of the machine around the device."""
-    return {
-        "name": platform.node(),
-        "kernel": platform.release(),
-        "cpu": linux.cpu_name(),
-        "cores": os.cpu_count(),
-        "memory_bytes": linux.total_memory_bytes(),
-    }
-
-
-@functools.cache
-def git_state() -> dict[str, Any]:
-    """Return revision and cleanness of the code that measures, None where this is no git checkout."""
-    root = Path(__file__).resolve().parents[2]
-    status = _git(root, "status", "--porcelain")
-    return {"sha": _git(root, "rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
-
-
-def file_git_state(file: Path) -> dict[str, Any] | None:
-    """Return `sha` and `dirty` of the repository that holds a file; None where none does, or where it ignores the file.
-
-    Dirty is what git itself calls so (`git describe --dirty`): files that it tracks were changed, or the file is not
-    among those. What else lies in the folder, such as the output of a measurement, changes no revision.
-    """
-    folder = file.parent
-    sha = _git(folder, "rev-parse", "HEAD")
-    if sha is None or _git(folder, "check-ignore", "--quiet", "--", file.name) is not None:
-        return None
-    status = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    is_tracked = _git(folder, "ls-files", "--error-unmatch", "--", f":(literal){file.name}") is not None
-    return {"sha": sha, "dirty": None if status is None else bool(status) or not is_tracked}
-
-
-def _git(folder: Path, *words: str) -> str | None:
-    """Return what git answers in a folder, None where it fails; it reads and changes nothing, not even its index.
-
-    Variables that name a repository, as hooks set them, would make it answer for another one.
-    """
-    known = {name: value for name, value in os.environ.items() if name not in GIT_VARIABLES}
-    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *words]
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=known, capture_output=True, text=True, errors="replace", timeout=5, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
-
-
-def command_line(prog: str, arguments: Sequence[str] | None = None) -> list[str]:
-    """Return the command that reproduces this run; `arguments` None stands for those of the process."""
-    return ["python", "-m", prog, *(sys.argv[1:] if arguments is None else arguments)]

@@ -28,10 +28,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.harness import host_load, linux, nvml, reading
-from bench.harness.device import Device
-from bench.harness.linux import ROOT
-from bench.harness.reading import Reading
+from bench.harness.device import host_load, linux, nvml, reading
+from bench.harness.device.device import Device
+from bench.harness.device.linux import ROOT
+from bench.harness.device.reading import Reading
 
 MAX_MEMORY_BYTES = 2**50
 """No GPU has a pebibyte of memory; more is an answer that is none."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.harness.reading import Reading, attempt, failed
+from bench.harness.device.reading import Reading, attempt, failed
 
 MAX_CLOCK_MHZ = 20_000
 """No GPU clock is higher: SMs stay below 4 GHz, and GDDR7 of 32 Gbit/s a pin counts as 16 GHz."""

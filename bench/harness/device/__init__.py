@@ -1,0 +1,4 @@
+"""The machine that is measured: its device, what each system tells of it, and what it did meanwhile.
+
+Imports nothing else of `bench`.
+"""
