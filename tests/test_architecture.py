@@ -173,7 +173,7 @@ def test_every_module_public_class_and_public_function_has_a_docstring(path):
 
 @pytest.mark.parametrize("path", SOURCES, ids=label)
 def test_files_can_be_read_at_a_sitting(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 450
 
 
 # ---- what really happens -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.arguments import FORMATS, UsageError, add_list, make_cases, number, path
-from bench.harness.compare_rounds import MOST_ROUNDS
-from bench.harness.interrupt import raise_when_interrupted
+from bench.harness.compare_rounds import MOST_ROUNDS, Share
+from bench.harness.interrupt import INTERRUPTED, raise_when_interrupted
 from bench.harness.op import Case, Op, Option
 from results.compare_command import margin
 from results.comparison import DEFAULT_MARGIN, LEAST_PAIRS
@@ -22,13 +23,20 @@ if TYPE_CHECKING:
     from bench.harness.runner import Settings
     from bench.harness.session import Session
     from bench.harness.table import Progress
-    from results.record import Environment
+    from results.record import Environment, Record
     from roofline.ceilings import Ceilings
 
 CASE_S = 10.0
 """Time of the rounds of one case where no budget is given: some thousand rounds of two short kernels."""
 
 MOST_PROCESSES = 100
+
+STARTED_TOO_LATE = "was spent before its process had started, which takes some seconds; a larger --budget is needed"
+
+BUDGET_HELP = """\
+for all cases together, shared evenly: with preparing, compiling, verifying and the start of each new process, in which
+a call may take half of its case's share; without the start of the command and calibration (default: 10 s of rounds a
+case)"""
 
 NEGATIVE = re.compile(r"-\d*\.?\d+%?$")
 """What argparse is to take for a value and not for an option: `--margin -3%` is then told what is wrong with it."""
@@ -46,7 +54,8 @@ A comparison ends as soon as its verdicts are clear, else after 10 s a case, or 
 so its interval is wider than that of a fixed count of rounds (--rounds). Each provider is verified before and after.
 
 A function of your own, path/to/file.py:function, is compared in a process beside this one: what it breaks is its own
-row. All go round the same memory. One that cannot be loaded fails, and the others are compared.
+row. All go round the same memory. One that cannot be loaded fails, and the others are compared. A case that cannot be
+measured (a dtype the device lacks, no memory, no time) is listed as not compared, with the reason.
 What speaks against a measurement is shown as flags; a time that cannot be true is no time, and has no verdict.
 A provider that is named twice is compared with itself, as NAME and NAME#2: that must come out as SAME."""
 
@@ -101,12 +110,13 @@ def add_how(group: Any) -> None:
     seconds = number(1e-3, 1e9, "a number of seconds from 0.001 to 1e9")
     whole = number(LEAST_PAIRS, MOST_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MOST_ROUNDS}", int)
     processes = number(1, MOST_PROCESSES, f"a whole number from 1 to {MOST_PROCESSES}", int)
-    group.add_argument("--budget", metavar="SECONDS", type=seconds, help="for the whole run (default: 10 s a case)")
+    group.add_argument("--budget", metavar="SECONDS", type=seconds, help=BUDGET_HELP)
     group.add_argument(
         "--margin", metavar="SHARE", type=margin, default=DEFAULT_MARGIN, help="change that is none (default: 1%%)"
     )
     group.add_argument("--rounds", metavar="N", type=whole, help="exactly so many rounds, and one look at the end")
-    group.add_argument("--turn-file", metavar="PATH", help=argparse.SUPPRESS)
+    for name, kind in (("--turn-file", str), ("--table-rows", int), ("--deadline", float), ("--case-deadline", float)):
+        group.add_argument(name, type=kind, help=argparse.SUPPRESS)  # for a process that measures one case of many
     group.add_argument("--processes", metavar="N", type=processes, default=1, help="repeat in N new processes")
 
 
@@ -154,8 +164,8 @@ class Plan:
     """As they are loaded, the baseline first."""
     device: Device
     settings: Settings
-    deadline: float | None
-    """Reading of `time.perf_counter`."""
+    deadline: float | None = None
+    """Reading of `time.perf_counter` when the budget is spent, set as measuring begins; None: no budget."""
 
     @property
     def names(self) -> list[str]:
@@ -170,13 +180,28 @@ class Plan:
         """Whether new processes measure: many of them, or one that a user's function may bring down."""
         from bench.harness.user_kernel import is_user_kernel
 
-        is_child = self.args.turn_file is not None
-        return not is_child and (self.args.processes > 1 or any(map(is_user_kernel, self.providers)))
+        return not self.is_child and (self.args.processes > 1 or any(map(is_user_kernel, self.providers)))
+
+    @property
+    def is_child(self) -> bool:
+        """Whether this process measures one case for the command that started it, which shows what is found."""
+        return self.args.turn_file is not None
 
     @property
     def rows(self) -> int:
-        """Comparisons in the whole table."""
-        return len(self.cases) * (len(self.providers) - 1)
+        """Comparisons in the whole table, in each process anew: a child is told how many there are."""
+        told: int | None = self.args.table_rows
+        return told or len(self.cases) * (len(self.providers) - 1) * int(self.args.processes)
+
+    def share(self, cases_left: int) -> Share:
+        """Return what the next case has of the whole, when so many are left, this one among them."""
+        return Share(self.rows, self.deadline, cases_left)
+
+    def blanks(self, one: Planned) -> list[Record]:
+        """Return for each provider the record of a case with nothing measured."""
+        from bench.harness.runner import blank_record
+
+        return [blank_record(one.op, one.case, name, self.settings) for name in self.names]
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
@@ -191,7 +216,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.compare_show import show
     from bench.harness.device import device as machine
 
-    started = time.perf_counter()
     ops = chosen_ops(args.op, families)
     providers = chosen_providers(args, [family for family, _ in ops])
     make_all_cases(args, ops, "cpu")
@@ -199,10 +223,12 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     device = machine.detect(args.device)
     raise_when_interrupted()
     settings = runner.Settings(args.fill, args.cache, args.budget, args.seed)
-    deadline = None if args.budget is None else started + args.budget
-    plan = Plan(args, make_all_cases(args, ops, device.type), providers, device, settings, deadline)
-    refuse_if_none_can_run(plan)
+    plan = Plan(args, make_all_cases(args, ops, device.type), providers, device, settings)
+    if not plan.is_child:
+        refuse_if_none_can_run(plan)
     environment, kept, interrupted = measure(plan, argv)
+    if plan.is_child:
+        return INTERRUPTED if interrupted else 0
     return show(args, plan.names[0], environment, kept, interrupted)
 
 
@@ -311,10 +337,12 @@ def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Sessio
             kept.writer = RunWriter.create(environment, "compare", args.output)
         if args.baseline is None:
             progress.note(f"baseline: {plan.names[0]}, the first provider; --baseline names another")
+        deadline = None if args.budget is None else time.perf_counter() + args.budget
+        plan = replace(plan, deadline=args.deadline if plan.is_child else deadline)
         try:
             if plan.is_elsewhere:
                 _measure_elsewhere(plan, kept, progress)
-            elif args.turn_file is not None:
+            elif plan.is_child:
                 with unheard():
                     measure_here(plan, kept, progress, ceilings)
             else:
@@ -327,8 +355,9 @@ def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Sessio
 
 def _measure_elsewhere(plan: Plan, kept: Session, progress: Progress) -> None:
     """Measure each case in a new process, as often as asked for, one after the other."""
+    from bench.harness.compare_case import all_without
     from bench.harness.compare_processes import SEED_STEP, records_of_case
-    from bench.harness.runner import blank_record
+    from bench.harness.runner import refusal
     from bench.harness.table import describe
 
     count = plan.args.processes
@@ -337,10 +366,13 @@ def _measure_elsewhere(plan: Plan, kept: Session, progress: Progress) -> None:
     for done, (process, place, one) in enumerate(units):
         also = f" (process {process + 1} of {count})" if count > 1 else ""
         progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}{also}")
-        left_s = None if plan.deadline is None else (plan.deadline - time.perf_counter()) / (len(units) - done)
-        blanks = [blank_record(one.op, one.case, name, plan.settings) for name in plan.names]
-        seed = (plan.args.seed + process * SEED_STEP + place) % 2**63
-        for record in records_of_case(plan.args, one.case, plan.providers, blanks, seed, left_s):
+        seed, share = (plan.args.seed + process * SEED_STEP + place) % 2**63, plan.share(len(units) - done)
+        blanks, refused = plan.blanks(one), refusal(one.op, one.case, plan.device)
+        if refused is not None:  # no process is needed to find that out
+            records = all_without(blanks, "skipped", refused)
+        else:
+            records = records_of_case(plan.args, one.case, plan.providers, blanks, seed, share, progress.note)
+        for record in records:
             kept.keep(replace(record, extra=record.extra | {"process": process}))
             if plan.args.verbose:
                 for line in describe(record):
@@ -350,7 +382,7 @@ def _measure_elsewhere(plan: Plan, kept: Session, progress: Progress) -> None:
 
 def measure_here(plan: Plan, kept: Session, progress: Progress, ceilings: Ceilings) -> None:
     """Measure case by case; the records of one are kept as soon as all its providers are verified again."""
-    from bench.harness.compare_case import InterleavingRunner
+    from bench.harness.compare_case import InterleavingRunner, all_without
     from bench.harness.compare_rounds import Rule
     from bench.harness.cost import CostEstimator
     from bench.harness.runner import plan as planned_rows
@@ -364,12 +396,17 @@ def measure_here(plan: Plan, kept: Session, progress: Progress, ceilings: Ceilin
     for place, one in enumerate(plan.cases):
         progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}")
         runner = InterleavingRunner(one.family, plan.device, settings, estimator, plan.deadline, ceilings, announce)
-        rule = Rule(args.margin, plan.rows * args.processes, CASE_S, args.seed + place, args.rounds)
-        if plan.deadline is not None:
-            left_s = max(0.0, plan.deadline - time.perf_counter())
-            rule = replace(rule, budget_s=left_s / (len(plan.cases) - place))
+        now, share = time.perf_counter(), plan.share(len(plan.cases) - place)
+        until = args.case_deadline if plan.is_child else share.until(now)
+        rule = Rule(args.margin, share.rows, CASE_S, args.seed + place, args.rounds)
+        if until is not None:
+            rule = replace(rule, budget_s=math.inf, deadline=until)
         rows = planned_rows([(one.op, one.case)], list(plan.providers), plan.device, settings)
-        for record in runner.measure_case(rows, plan.names, rule):
+        if plan.is_child and share.is_spent(now):
+            records = all_without(plan.blanks(one), "skipped", f"the budget of {args.budget:g} s {STARTED_TOO_LATE}")
+        else:
+            records = runner.measure_case(rows, plan.names, rule)
+        for record in records:
             kept.keep(record)
             for line in describe(record) if args.verbose else ():
                 progress.note(line)

@@ -70,9 +70,11 @@ class InterleavingRunner(Runner):
         harm = self._harm
         if harm is not None and len(suspects) > 1:
             self._is_sharing = False
-            records, _ = self._measure_together(rows, names, rule)
-            if any(records[place].status == "invalid" for place in suspects):
-                return records
+            again, _ = self._measure_together(rows, names, rule)
+            if any(again[place].status == "invalid" for place in suspects):
+                return again
+            if all(again[place].status != "skipped" for place in suspects):  # else there was no time left for it
+                records = again
             harm += f"; it was one of {', '.join(names[place] for place in suspects)}"
         if harm is not None:
             for place in suspects:
@@ -95,9 +97,11 @@ class InterleavingRunner(Runner):
                 place = len(opened)
                 opened.append(place)
                 if place and not ready:
-                    records[place] = self._without_baseline(rows[place], records[0])
+                    blank = blank_record(rows[place].op, rows[place].case, rows[place].provider, self._settings)
+                    records[place] = without_baseline(blank, records[0])
                     continue
                 self._announce(place)
+                self.together = len(rows) - place
                 records[place] = self.measure(rows[place])
 
         self._shared, self._memory, self._harm = [], None, None
@@ -179,10 +183,17 @@ class InterleavingRunner(Runner):
         filler = Filler(self._settings.fill, case.dtype, self._device, self._settings.seed)
         self._memory.put_right(self._row.op, case, filler)
 
-    def _without_baseline(self, row: Row, baseline: Record) -> Record:
-        blank = blank_record(row.op, row.case, row.provider, self._settings)
-        text = f"nothing to compare with: {baseline.provider} {baseline.status}: {baseline.reason}"
-        return replace(blank, reason=text)
+
+def without_baseline(blank: Record, baseline: Record) -> Record:
+    """Return the record of a provider that is not measured because the baseline was not."""
+    text = f"nothing to compare with: {baseline.provider} {baseline.status}: {baseline.reason}"
+    return replace(blank, status="skipped", reason=text)
+
+
+def all_without(blanks: Sequence[Record], status: str, reason: str) -> list[Record]:
+    """Return the records of a case that cannot be measured at all: the baseline says why, the others name it."""
+    baseline = replace(blanks[0], status=status, reason=reason)
+    return [baseline, *(without_baseline(blank, baseline) for blank in blanks[1:])]
 
 
 def _invalid(record: Record, reason: str) -> Record:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.harness import samplers
 from bench.harness.compare_rounds import Rounds, Rule, run_rounds
+from bench.harness.cost import CALLS_PER_CASE
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import row_telemetry
 from bench.harness.meter import Measurement, Meter
 from bench.harness.providers import ProviderUnavailableError
 from bench.harness.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
 from bench.harness.timing import Limits, Sampler, Samples
-from bench.harness.turn_file import announced
+from bench.harness.turn_file import PROBES, SLOW_CALL_S, announced
 from results.stats import half_width, median, median_ci95
 
 SLOT_S = {"cpu": 0.0, "cuda": 0.025, "rocm": 0.025}
@@ -82,6 +84,8 @@ class Ready:
     calls: Sequence[samplers.Call]
     cache: str
     announce: Announce
+    least_s: float = 0.0
+    """Of the calls that even the shortest comparison makes; 0 where calls are short."""
 
 
 @dataclass(frozen=True)
@@ -135,13 +139,20 @@ class InterleavingMeter(Meter):
         """Wait for the other providers, take turns with them, and return what was measured of these calls.
 
         A provider that is left alone is measured as in any other run. Arguments as of `Meter.measure`.
+
+        Raises:
+            ProviderUnavailableError: its calls are so slow that the fewest do not fit the time that is left.
         """
-        announce = self._announcer()
+        announce, began = self._announcer(), time.perf_counter()
         calls = announced(calls, announce, self._device.synchronize)
-        place, ready = len(self._ready), Ready(calls, cache, announce)
+        ready = Ready(calls, cache, announce, least_s(time.perf_counter() - began))
+        self._refuse_if_too_slow(ready, left_s)
+        place = len(self._ready)
         self._ready.append(ready)
         self._open_next()
         if len(self._ready) == 1:
+            if self._rule.deadline is not None:
+                left_s = max(0.0, self._rule.deadline - time.perf_counter())
             return super().measure(calls, cache, flops, left_s, prepared_s)
         if self._found is None:
             self._found = self._interleave()
@@ -153,6 +164,14 @@ class InterleavingMeter(Meter):
             raise ProviderUnavailableError("nothing to compare with: the baseline failed while it was timed")
         ready.announce()
         return self._measurement(ready, turns, place, self._found)
+
+    def _refuse_if_too_slow(self, ready: Ready, left_s: float | None) -> None:
+        """Refuse a provider whose slow calls, beside those of the others, would take longer than what is left."""
+        least = ready.least_s + sum(other.least_s for other in self._ready)
+        if left_s is not None and ready.least_s and least > left_s:
+            text = f"a call takes {ready.least_s / CALLS_PER_CASE:.2g} s and the fewest of a comparison {least:.2g} s, "
+            text += f"more than the {max(0.0, left_s):.2g} s that are left; a larger --budget allows it"
+            raise ProviderUnavailableError(text)
 
     @property
     def rounds(self) -> Rounds | None:
@@ -260,6 +279,12 @@ def share_launches(turns: Sequence[Turns | Broken]) -> None:
         fitting = math.floor(LONGEST_SHARED_S / max(call_s, 1e-9))
         sampler.launches_per_sample = min(most, max(sampler.launches_per_sample, fitting))
         sampler.rewind()
+
+
+def least_s(probing_s: float) -> float:
+    """Return the seconds of the fewest calls that a comparison makes, from those of probing; 0 for short calls."""
+    call_s = probing_s / PROBES
+    return CALLS_PER_CASE * call_s if call_s >= SLOW_CALL_S else 0.0
 
 
 def samples_per_turn(sample_s: float, device_type: str) -> int:

@@ -9,19 +9,21 @@ The command is not the parent of that process: what stands between may be killed
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.harness import expendable
-from bench.harness.arguments import UsageError
+from bench.harness.compare_case import all_without, without_baseline
+from bench.harness.compare_rounds import Share
 from bench.harness.forked_worker import signal_in_words
 from bench.harness.op import Case
 from bench.harness.trusted import hold_clocks
@@ -29,12 +31,22 @@ from bench.harness.turn_file import POLL_S, Patience, TurnFile
 from results.record import Record
 from results.store import StoreError, load_run
 
-VALUES = ("device", "gpu", "fill", "cache", "margin", "rounds")
+VALUES = ("device", "gpu", "fill", "cache", "margin", "rounds", "budget")
 SEED_STEP = 1_000_003
 """Between the seeds of two processes: far more than a run has cases, each of which takes a seed of its own."""
 
-GOOD = (0, 1)
-"""Exit codes of a process that measured: with or without a regression."""
+MEASURED = 0
+"""Exit code of a process that has kept a record of every provider, whatever became of them."""
+
+CANNOT = (2, 3, -signal.SIGKILL)
+"""How a process ends that cannot measure though nothing in it is broken: what it was asked for cannot be, the device is
+gone, or the system has ended it because memory ran out."""
+
+OVERTIME_S = 3.0
+"""A call that is still going on when the budget is spent, and has taken so long, is ended."""
+
+MOST_OF_SHARE = 0.5
+"""A call may take so much of the time that its case has, and `OVERTIME_S` at least: the others are to have some too."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +59,31 @@ class Ended:
     """Whose turn it was, where it did not end well."""
     reason: str
     """What happened, for the one whose turn it was."""
+    status: str = "failed"
+    """What becomes of its record."""
+
+
+@dataclass(frozen=True)
+class CallLimit:
+    """How long one call may take."""
+
+    seconds: float
+    advice: str = "--timeout allows more"
+    deadline: float | None = None
+    """Reading of `time.perf_counter` when the budget is spent."""
+
+    @classmethod
+    def of(cls, timeout_s: float, share: Share, now: float) -> CallLimit:
+        """Return the limit for a process that is started now, for a case with this share."""
+        until = share.until(now)
+        allowed_s = math.inf if until is None else max(OVERTIME_S, MOST_OF_SHARE * (until - now))
+        if timeout_s <= allowed_s:
+            return cls(timeout_s, deadline=share.deadline)
+        return cls(allowed_s, "a larger --budget allows more", share.deadline)
 
 
 def child_arguments(
-    args: argparse.Namespace, case: Case, names: Sequence[str], seed: int, left_s: float | None
+    args: argparse.Namespace, case: Case, names: Sequence[str], seed: int, share: Share, now: float
 ) -> list[str]:
     """Return the arguments that measure one case here in another process, the first provider being the baseline.
 
@@ -59,27 +92,29 @@ def child_arguments(
         case: the case.
         names: providers, the baseline first.
         seed: of this process.
-        left_s: time that it may take; None without a budget.
+        share: what this case has of the whole comparison.
+        now: reading of `time.perf_counter`: the start of the process counts against its share.
     """
     words = ["compare", "--quiet", "--format", "json", "--seed", str(seed), "--processes", "1"]
     words += ["--op", case.op, "--dtype", case.dtype, "--shape", "x".join(map(str, case.shape.values()))]
     words += ["--provider", ",".join(names)]
     for name, value in case.options.items():
         words += [f"--{name}", str(value)]
-    if left_s is not None:
-        words += ["--budget", f"{max(left_s, 1e-3):.3f}"]
+    words += ["--table-rows", str(share.rows)]
+    if share.deadline is not None:
+        words += ["--deadline", repr(share.deadline), "--case-deadline", repr(share.until(now))]
     for name in VALUES:
         if getattr(args, name, None) is not None:
             words += [f"--{name}", str(getattr(args, name))]
     return words
 
 
-def run_process(words: Sequence[str], timeout_s: float) -> Ended:
+def run_process(words: Sequence[str], limit: CallLimit) -> Ended:
     """Run `python -m bench` with these arguments in a new process until it ends, or a call in it does not.
 
     Args:
         words: as `child_arguments` returns them; the files are added.
-        timeout_s: longest time of one call, or of the import of a user's file.
+        limit: longest time of one call, or of the import of a user's file.
 
     Raises:
         KeyboardInterrupt: this process was interrupted.
@@ -95,26 +130,30 @@ def run_process(words: Sequence[str], timeout_s: float) -> Ended:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
             )
-            patience = Patience(turns, timeout_s)
             try:
-                has_hung = _wait(process, patience)
+                ended_for = _wait(process, turns, limit)
             finally:
                 _end(process)
             errors.seek(0)
             message = last_line(errors.read().decode("utf-8", "replace"))
-        code = exit_code_of(status)
-        is_done = code in GOOD
-        reason = patience.reason if has_hung else how(code, message if turns.place is None else "")
-        return Ended(_records(output) if is_done else (), code, turns.place, reason)
+        code, place = exit_code_of(status), turns.place
+        if ended_for is not None:
+            return Ended((), code, place, *ended_for)
+        records = _records(output) if code == MEASURED else ()
+        becomes = "skipped" if place is None and code in CANNOT else "failed"
+        return Ended(records, code, place, how(code, message if place is None else ""), becomes)
 
 
-def _wait(process: subprocess.Popen[bytes], patience: Patience) -> bool:
-    """Wait for a process; return whether a call in it took too long."""
+def _wait(process: subprocess.Popen[bytes], turns: TurnFile, limit: CallLimit) -> tuple[str, str] | None:
+    """Wait for a process; return reason and status where it must be ended, because a call in it takes too long."""
+    patience, overtime = Patience(turns, limit.seconds), Patience(turns, OVERTIME_S)
     while process.poll() is None:
         time.sleep(POLL_S)
         if patience.is_over:
-            return True
-    return False
+            return f"a call did not end within {limit.seconds:.3g} s; {limit.advice}", "failed"
+        if overtime.is_over and limit.deadline is not None and time.perf_counter() > limit.deadline:
+            return "the budget was spent in a call that had not ended; a larger --budget allows more", "skipped"
+    return None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -138,6 +177,8 @@ def how(code: int | None, message: str) -> str:
         return "killed its parent process"
     if code < 0:
         return signal_in_words(-code)
+    if code in CANNOT and message:
+        return message
     return f"ended the process with exit code {code}" + (f": {message}" if message else "")
 
 
@@ -180,9 +221,12 @@ def records_of_case(
     names: Sequence[str],
     blanks: Sequence[Record],
     seed: int,
-    left_s: float | None,
+    share: Share,
+    note: Callable[[str], None] = lambda text: None,
 ) -> list[Record]:
     """Measure one case in a new process, and once more without the provider that broke it, as often as needed.
+
+    Where the process could not measure and no provider is to blame, all records say why.
 
     Args:
         args: those of the whole comparison.
@@ -190,31 +234,42 @@ def records_of_case(
         names: providers as they are loaded, the baseline first.
         blanks: for each a record with its name in the table, for where there is nothing to keep.
         seed: of this process.
-        left_s: time that the rounds may take; None without a budget.
+        share: what this case has of the whole comparison; that of a process that is run again is counted anew.
+        note: is told why a case is measured again.
 
     Raises:
-        UsageError: the process could not measure, and no provider is to blame.
         KeyboardInterrupt: it was interrupted.
     """
     kept: dict[int, Record] = {}
     places = list(range(len(names)))
     while len(places) > 1 and 0 in places:
-        ended = run_process(child_arguments(args, case, [names[place] for place in places], seed, left_s), args.timeout)
+        now, left = time.perf_counter(), [blanks[place] for place in places]
+        if share.is_spent(now):
+            spent = all_without(left, "skipped", f"the budget of {args.budget:g} s is spent")
+            return _in_order(kept | dict(zip(places, spent, strict=True)))
+        words = child_arguments(args, case, [names[place] for place in places], seed, share, now)
+        ended = run_process(words, CallLimit.of(args.timeout, share, now))
         if len(ended.records) == len(places):
             kept |= {
                 place: _renamed(record, blanks[place]) for place, record in zip(places, ended.records, strict=True)
             }
-            places = []
-            break
+            return _in_order(kept)
         if ended.place is None or ended.place >= len(places):
-            raise UsageError(ended.reason)
+            return _in_order(kept | dict(zip(places, all_without(left, ended.status, ended.reason), strict=True)))
         culprit = places.pop(ended.place)
-        kept[culprit] = replace(blanks[culprit], status="failed", reason=ended.reason)
+        kept[culprit] = replace(blanks[culprit], status=ended.status, reason=ended.reason)
+        if len(places) > 1 and 0 in places:
+            note(f"{blanks[culprit].provider}: {ended.reason}; the others are measured again without it")
     for place in places:
-        broken = blanks[0].provider if place and 0 not in places else "the other provider"
-        text = f"nothing to compare with: {broken} failed"
-        kept[place] = replace(blanks[place], status="skipped", reason=text)
-    return [kept[place] for place in range(len(names))]
+        if place:
+            kept[place] = without_baseline(blanks[place], kept[0])
+        else:
+            kept[place] = replace(blanks[place], status="skipped", reason="nothing to compare with: no other is left")
+    return _in_order(kept)
+
+
+def _in_order(records: Mapping[int, Record]) -> list[Record]:
+    return [records[place] for place in sorted(records)]
 
 
 def _renamed(record: Record, blank: Record) -> Record:

@@ -48,10 +48,32 @@ class Rule:
     rows: int = 1
     """Comparisons in the whole table: a verdict must hold among so many."""
     budget_s: float = 10.0
-    """Time after which no further round begins."""
+    """Time of the rounds after which no further one begins."""
     seed: int = 0
     rounds: int | None = None
     """Exactly so many rounds and one look at the end; None: until the verdicts are clear."""
+    deadline: float | None = None
+    """Reading of the clock after which no further round begins, whatever time the preparation took; None: no such."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one case has of a whole comparison: its place among all rows, and its part of the time that is left."""
+
+    rows: int
+    """Comparisons in the whole table, in all processes: a verdict must hold among so many."""
+    deadline: float | None = None
+    """Reading of `time.perf_counter`, which is the same in all processes, when the budget is spent; None: no budget."""
+    cases_left: int = 1
+    """Cases that are still to be measured, this one among them."""
+
+    def until(self, now: float) -> float | None:
+        """Return the reading of the clock at which this case is to end if it begins, with its preparation, now."""
+        return None if self.deadline is None else now + max(0.0, self.deadline - now) / self.cases_left
+
+    def is_spent(self, now: float) -> bool:
+        """Return whether the budget is spent."""
+        return self.deadline is not None and now >= self.deadline
 
 
 @dataclass
@@ -92,7 +114,7 @@ def run_rounds(
 
     Args:
         contenders: the baseline first.
-        rule: margin, time and seed.
+        rule: margin, time and seed; its deadline is a reading of `now`.
         now: seconds of a clock that only runs forward.
         clock_hz: reads the SM clock, right after each turn.
     """
@@ -106,10 +128,11 @@ def run_rounds(
             for place in order.sample(places, len(places)):
                 _take_turn(found, place, contenders[place], clock_hz)
             found.seconds = now() - start
+            is_over = found.seconds >= rule.budget_s or (rule.deadline is not None and now() >= rule.deadline)
             if rule.rounds is None and found.count >= next_look:
                 found.looks, next_look = found.looks + 1, next_look * LOOK_EVERY
                 found.is_clear = _are_clear(found, rule)
-            if found.seconds >= rule.budget_s and found.count >= LEAST_PAIRS:
+            if is_over and found.count >= LEAST_PAIRS:
                 break
     found.is_clear = _are_clear(found, rule)
     return found

@@ -209,6 +209,8 @@ class Runner:
         self._ceilings, self._workers = ceilings, workers
         self.rows_left = 1
         """Rows that the time until the deadline is for; each may sample for its share."""
+        self.together = 1
+        """Providers whose calls the next row's estimate is for, where several are measured at once."""
 
     def measure(self, row: Row) -> Record:
         """Return the record of one row, whatever becomes of it; `passed_over` says who refused it before a stand-in."""
@@ -354,7 +356,7 @@ class Runner:
             limit = f"the {plain(allowance_s, 2)} s that are left"
         spent_s = (self._settings.budget_s or allowance_s) - allowance_s
         call_s = self._estimator.call_s(op, case)
-        case_s = (call_s or 0.0) * CALLS_PER_CASE
+        case_s = (call_s or 0.0) * CALLS_PER_CASE * (1 if self._deadline is None else self.together)
         case_s += PREPARE_S_PER_BYTE[self._device.type] * self._rotation(op, case).copies * op.work(case).bytes
         if case_s <= allowance_s:
             return None
