@@ -4,22 +4,27 @@ import argparse
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import commands
 import pytest
 from process_checks import is_running, soon
 
 from bench.__main__ import main
-from bench.harness import compare_processes
-from bench.harness.arguments import UsageError
-from bench.harness.compare_processes import Ended, child_arguments, last_line, records_of_case
+from bench.harness import compare_processes, turn_file
+from bench.harness.compare_processes import CallLimit, Ended, child_arguments, last_line, records_of_case
+from bench.harness.compare_rounds import Share
 from bench.harness.op import Case
-from bench.harness.turn_file import TurnFile
+from bench.harness.turn_file import NOBODY, TurnFile
 from results.record import Record
 from results.store import load_run
 
 CASE = Case("matmul", "bf16", {"m": 16, "n": 32, "k": 48}, {"layout": "nt", "batch": 2})
-ARGS = argparse.Namespace(timeout=9.0, device="cpu", gpu=None, fill="uniform", cache="cold", margin=0.02, rounds=None)
+ARGS = argparse.Namespace(
+    timeout=9.0, device="cpu", gpu=None, fill="uniform", cache="cold", margin=0.02, rounds=None, budget=None
+)
+SHARE = Share(rows=12)
 
 
 def record(provider, status="ok"):
@@ -30,7 +35,8 @@ def ask(monkeypatch, names, broken):
     """Return the records of a case whose processes die of the first provider in `broken` that they have."""
     asked = []
 
-    def run_process(words, timeout_s):
+    def run_process(words, limit):
+        assert words[words.index("--table-rows") + 1] == "12"  # those of the whole table, however many are left of it
         given = words[words.index("--provider") + 1].split(",")
         asked.append(given)
         for place, name in enumerate(given):
@@ -40,7 +46,7 @@ def ask(monkeypatch, names, broken):
 
     monkeypatch.setattr(compare_processes, "run_process", run_process)
     blanks = [replace(record(f"{name}#"), status="skipped", median_s=None) for name in names]
-    found = records_of_case(ARGS, CASE, names, blanks, 0, None)
+    found = records_of_case(ARGS, CASE, names, blanks, 0, SHARE)
     return asked, [(one.provider, one.status, one.reason) for one in found]
 
 
@@ -66,7 +72,7 @@ def test_without_the_baseline_the_others_are_not_measured(monkeypatch):
     assert len(asked) == 1
     assert found[0] == ("a#", "failed", "a died")
     assert [(status, reason) for _, status, reason in found[1:]] == [
-        ("skipped", "nothing to compare with: a# failed")
+        ("skipped", "nothing to compare with: a# failed: a died")
     ] * 2
 
 
@@ -76,10 +82,88 @@ def test_a_baseline_that_is_left_alone_is_not_measured(monkeypatch):
     assert [status for _, status, _ in found] == ["skipped", "failed"]
 
 
-def test_where_nobody_is_to_blame_the_message_is_that_of_the_process(monkeypatch):
-    monkeypatch.setattr(compare_processes, "run_process", lambda words, timeout_s: Ended((), 2, None, "no such file"))
-    with pytest.raises(UsageError, match="no such file"):
-        records_of_case(ARGS, CASE, ["torch", "a"], [record("torch"), record("a")], 0, None)
+def blanks_of(*names):
+    return [replace(record(name, "skipped"), median_s=None) for name in names]
+
+
+def test_where_nobody_is_to_blame_the_case_has_the_message_of_the_process(monkeypatch):
+    ended = Ended((), 2, None, "no such file", "skipped")
+    monkeypatch.setattr(compare_processes, "run_process", lambda words, limit: ended)
+    found = records_of_case(ARGS, CASE, ["torch", "a"], blanks_of("torch", "a"), 0, SHARE)
+    assert [(one.provider, one.status, one.reason) for one in found] == [
+        ("torch", "skipped", "no such file"),
+        ("a", "skipped", "nothing to compare with: torch skipped: no such file"),
+    ]
+
+
+def test_a_process_that_is_run_again_has_only_the_time_that_is_left(monkeypatch):
+    """The budget is 60 s for three cases; the first process of the first one dies after 30 s, the second after 25 s."""
+    now, given, limits, dies_after = [1000.0], [], [], {0: 30.0, 1: 25.0, 2: 10.0}
+    monkeypatch.setattr(compare_processes, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def run_process(words, limit):
+        assert float(words[words.index("--deadline") + 1]) == 1060
+        given.append(float(words[words.index("--case-deadline") + 1]) - now[0])
+        limits.append(limit.seconds)
+        now[0] += dies_after[len(given) - 1]
+        return Ended((), -11, 1, "it died")
+
+    monkeypatch.setattr(compare_processes, "run_process", run_process)
+    names = ["torch", "a", "b", "c", "d"]
+    args, share = argparse.Namespace(**vars(ARGS) | {"budget": 60.0}), Share(12, deadline=1060.0, cases_left=3)
+    found = records_of_case(args, CASE, names, blanks_of(*names), 0, share)
+    assert given == pytest.approx([20, 10, 5 / 3])
+    assert limits == [9.0, 5.0, compare_processes.OVERTIME_S]  # half of it, or what --timeout allows where that is less
+    assert [one.status for one in found] == ["skipped", "failed", "failed", "failed", "skipped"]
+    assert found[0].reason == "the budget of 60 s is spent"
+    assert found[4].reason == "nothing to compare with: torch skipped: the budget of 60 s is spent"
+
+
+@pytest.mark.parametrize(
+    ("code", "place", "status", "reason"),
+    [
+        (2, None, "skipped", "no such file"),
+        (3, None, "skipped", "no such file"),
+        (-9, None, "skipped", "killed by SIGKILL, which the system does when memory runs out"),
+        (-9, 1, "failed", "killed by SIGKILL, which the system does when memory runs out"),
+        (2, 1, "failed", "ended the process with exit code 2"),
+        (1, None, "failed", "ended the process with exit code 1: no such file"),
+    ],
+)
+def test_how_a_process_ends_tells_whether_something_is_broken(monkeypatch, code, place, status, reason):
+    def popen(command, stderr, **options):
+        stderr.write(b"python -m bench: error: no such file\n")
+        path = command[command.index("--turn-file") + 1]
+        TurnFile.open(Path(path)).announce(NOBODY if place is None else place)
+        return SimpleNamespace(poll=lambda: 0, pid=0, wait=lambda: 0)
+
+    monkeypatch.setattr(compare_processes.subprocess, "Popen", popen)
+    monkeypatch.setattr(compare_processes.os, "killpg", lambda pid, number: None)
+    monkeypatch.setattr(compare_processes, "exit_code_of", lambda status: code)
+    ended = compare_processes.run_process([], CallLimit(9.0))
+    assert (ended.records, ended.place, ended.status, ended.reason) == ((), place, status, reason)
+
+
+def test_a_call_that_goes_on_when_the_budget_is_spent_is_ended(monkeypatch, tmp_path):
+    now = [0.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[0], monotonic=lambda: now[0], sleep=lambda seconds: None)
+    turns = TurnFile.create(tmp_path / "turn")
+    turns.announce(1)
+    monkeypatch.setattr(compare_processes, "time", clock)
+    monkeypatch.setattr(turn_file, "time", clock)
+
+    def poll():
+        now[0] += 1.0
+
+    def ended_at(limit, begun):
+        now[0] = begun
+        found = compare_processes._wait(SimpleNamespace(poll=poll), turns, limit)
+        return now[0], found[1]
+
+    limit = CallLimit.of(600.0, Share(1, deadline=20.0), now=-980.0)
+    assert ended_at(limit, 5.0) == (21.0, "skipped")
+    assert ended_at(limit, 19.0) == (pytest.approx(19 + compare_processes.OVERTIME_S, abs=1), "skipped")
+    assert ended_at(CallLimit.of(10.0, Share(1), now=0.0), 0.0) == (pytest.approx(10, abs=1.5), "failed")
 
 
 def test_the_arguments_ask_for_this_case_alone(monkeypatch):
@@ -94,10 +178,12 @@ def test_the_arguments_ask_for_this_case_alone(monkeypatch):
         return 0
 
     monkeypatch.setattr(compare, "run", run)
-    assert main(child_arguments(ARGS, CASE, ["a.py:f", "torch"], 5, 2.5)) == 0
+    args, share = argparse.Namespace(**vars(ARGS) | {"budget": 60.0}), Share(12, deadline=160.25, cases_left=4)
+    assert main(child_arguments(args, CASE, ["a.py:f", "torch"], 5, share, now=100.25)) == 0
     args, (planned,) = seen[0]
     assert planned.case == CASE
-    assert (args.provider, args.baseline, args.seed, args.budget) == (["a.py:f", "torch"], None, 5, 2.5)
+    assert (args.provider, args.baseline, args.seed, args.budget) == (["a.py:f", "torch"], None, 5, 60.0)
+    assert (args.table_rows, args.deadline, args.case_deadline) == (12, 160.25, 115.25)
     assert (args.margin, args.fill, args.processes, args.rounds) == (0.02, "uniform", 1, None)
 
 

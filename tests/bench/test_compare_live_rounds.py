@@ -10,6 +10,7 @@ from bench.harness.compare_rounds import (
     FIRST_LOOK,
     MOST_ROUNDS,
     Rule,
+    Share,
     run_rounds,
     times_longer,
 )
@@ -94,6 +95,23 @@ def test_a_budget_that_is_too_short_still_makes_an_interval():
     found = rounds_of(SimulatedDevice(), 1.0, 1.0, rule=rule)
     assert found.count == 6
     assert not math.isinf(found.comparison(1, rule).ci95[1])
+
+
+def test_a_deadline_ends_the_rounds_whatever_the_preparation_took():
+    for prepared_s, rounds_s in ((0.0, 2.0), (1.5, 0.5)):
+        device = SimulatedDevice(noise=0.05, seconds=prepared_s)
+        found = rounds_of(device, 1.0, 1.0, rule=Rule(0.001, budget_s=math.inf, deadline=2.0))
+        assert found.seconds == pytest.approx(rounds_s, abs=0.01)
+    found = rounds_of(SimulatedDevice(seconds=3.0), 1.0, 1.0, rule=Rule(0.001, deadline=2.0))
+    assert found.count == 6  # it is over already, and still makes an interval
+
+
+def test_a_case_has_its_part_of_the_time_that_is_left():
+    share = Share(12, deadline=100.0, cases_left=4)
+    assert [share.until(now) for now in (60.0, 96.0, 100.0, 130.0)] == [70.0, 97.0, 100.0, 130.0]
+    assert [share.is_spent(now) for now in (60.0, 100.0)] == [False, True]
+    assert Share(12).until(60.0) is None
+    assert not Share(12).is_spent(60.0)
 
 
 def test_rounds_never_exceed_what_the_looks_are_planned_for():

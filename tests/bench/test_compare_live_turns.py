@@ -1,16 +1,23 @@
 """All providers of a case go round the same copies of the inputs, and never right behind each other."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from bench.elementwise import OPS
-from bench.harness import compare_meter, samplers
+from bench.harness import compare_meter, runner, samplers, turn_file
 from bench.harness.compare_case import InterleavingRunner
 from bench.harness.compare_meter import Broken, InterleavingMeter, Ready, Turns, share_launches
+from bench.harness.compare_rounds import Rounds, Rule
 from bench.harness.cost import CostEstimator
 from bench.harness.device.device import cpu_device
+from bench.harness.meter import Meter
 from bench.harness.op import Case
+from bench.harness.providers import ProviderUnavailableError
 from bench.harness.runner import Settings
 from bench.harness.timing import Limits
+from results.record import Record
 from roofline.ceilings import Ceilings
 
 RELU = next(op for op in OPS if op.name == "relu")
@@ -49,6 +56,88 @@ def test_turns_begin_as_far_apart_as_the_copies_allow(monkeypatch, copies, provi
     for place, ready in enumerate(meter._ready):
         assert not isinstance(meter._turns(ready, place), Broken)
     assert began == starts
+
+
+def ready_to_measure(monkeypatch, call_s, left_s, deadline=None, others=()):
+    """Hand a meter calls of so many seconds on a fake clock; return what it says and whether the next was opened."""
+    now, opened = [0.0], []
+    clock = SimpleNamespace(perf_counter=lambda: now[0])
+    for module in (compare_meter, turn_file):
+        monkeypatch.setattr(module, "time", clock)
+
+    def call():
+        now[0] += call_s
+
+    meter = InterleavingMeter(cpu_device(), LIMITS)
+    meter.expect(Rule(0.01, deadline=deadline), lambda: opened.append(None), lambda: lambda: None, lambda: None)
+    meter._ready = list(others)
+    monkeypatch.setattr(Meter, "measure", lambda self, calls, cache, flops, left_s, prepared_s: left_s)
+    monkeypatch.setattr(meter, "_interleave", lambda: SimpleNamespace(rounds=Rounds([[]], [[]]), turns=[None, None]))
+    monkeypatch.setattr(meter, "_measurement", lambda *found: "rounds")
+    try:
+        return meter.measure([call], "cold", None, left_s), bool(opened)
+    except ProviderUnavailableError as error:
+        return str(error), bool(opened)
+
+
+def test_a_provider_that_is_too_slow_for_the_time_left_is_refused_before_the_rounds(monkeypatch):
+    """The fewest calls are 15: of 2 s each they do not fit 29 s, nor beside another's of 10 s 39 s."""
+    text = "a call takes 2 s and the fewest of a comparison 30 s, more than the 29 s that are left"
+    assert ready_to_measure(monkeypatch, 2.0, 29.0) == (f"{text}; a larger --budget allows it", False)
+    assert ready_to_measure(monkeypatch, 2.0, 31.0)[1]
+    assert ready_to_measure(monkeypatch, 2.0, None)[1]
+    other = Ready([lambda: None], "cold", lambda: None, least_s=10.0)
+    assert "40 s, more than the 39 s" in ready_to_measure(monkeypatch, 2.0, 39.0, others=[other])[0]
+    slow = SimpleNamespace(calls=[], announce=lambda: None, least_s=10.0)
+    assert ready_to_measure(monkeypatch, 2.0, 41.0, others=[slow]) == ("rounds", True)
+    assert ready_to_measure(monkeypatch, 1e-3, 1e-3)[1]  # for short calls there is the first estimate
+
+
+def test_a_provider_that_is_left_alone_has_the_time_of_its_case_and_not_all(monkeypatch):
+    assert ready_to_measure(monkeypatch, 0.0, 100.0, deadline=5.0) == (5.0, True)
+    assert ready_to_measure(monkeypatch, 0.0, 100.0) == (100.0, True)
+
+
+def test_the_estimate_of_a_case_is_for_all_providers_that_are_still_to_be_prepared(monkeypatch):
+    """With a budget: 15 calls of 1 s by each of three fit 50 s, but not 40 s; without, a case is judged by itself."""
+    device = cpu_device()
+    monkeypatch.setattr(runner, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+    estimator = SimpleNamespace(call_s=lambda op, case: 1.0)
+
+    def too_long(deadline, together, call_s=1.0):
+        estimator.call_s = lambda op, case: call_s
+        made = InterleavingRunner(
+            "elementwise", device, Settings(budget_s=deadline), estimator, deadline, Ceilings("x", "X")
+        )
+        made.together = together
+        return made._too_long(RELU, Case("relu", "fp32", {"n": 64}))
+
+    assert too_long(50.0, 3) is None
+    assert too_long(40.0, 3).startswith(
+        "estimated 1 s a launch and 45 s for the case, more than the 40 s that are left"
+    )
+    assert too_long(40.0, 1) is None
+    assert too_long(None, 3, 0.5) is None
+
+
+@pytest.mark.parametrize(("again", "wanted"), [("ok", "the second"), ("skipped", "the first")])
+def test_who_did_harm_is_not_forgotten_where_no_time_is_left_to_find_out(monkeypatch, again, wanted):
+    """Two functions took part, and no time is left to measure them with memory of their own."""
+    device = cpu_device()
+    made = InterleavingRunner("elementwise", device, Settings(), None, None, Ceilings("x", "X"))
+    passes = iter([("ok", "the first"), (again, "the second")])
+
+    def together(rows, names, rule):
+        status, text = next(passes)
+        made._harm = "changes its inputs"
+        blank = Record(op="relu", provider="torch", dtype="fp32", shape={"n": 64}, case="64", status="ok", reason=text)
+        return [blank, *(replace(blank, provider=name, status=status) for name in names[1:])], [1, 2]
+
+    monkeypatch.setattr(made, "_measure_together", together)
+    found = made.measure_case([None] * 3, ["torch", "a", "b"], Rule(0.01))
+    assert found[0].reason == wanted
+    assert [one.status for one in found] == ["ok", "invalid", "invalid"]
+    assert all("changes its inputs; it was one of a, b" in one.reason for one in found[1:])
 
 
 def turns(launches, call_s):
