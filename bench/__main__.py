@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-from bench.harness import calibrate_command, compare, doctor, suite
+from bench.harness import calibrate_command, catalog, compare, doctor, suite
 from bench.harness.arguments import Parser, UsageError
 from bench.harness.cli import guarded
-from bench.harness.op import Op, Option
-from bench.harness.scenario import Scenario
-from bench.harness.table import OutputError, console_of, print_out
+from bench.harness.op import Op
+from bench.harness.table import OutputError, console_of, print_out, say
 
 EPILOG = """\
 Each family is a command of its own, with its own --help:
@@ -22,33 +19,11 @@ Each family is a command of its own, with its own --help:
 
 
 def families() -> dict[str, tuple[Op, ...]]:
-    """Return the ops of every family: each public file of this package that has `OPS`."""
-    found = {}
-    for path in _public_files():
-        ops = getattr(importlib.import_module(f"bench.{path.stem}"), "OPS", ())
-        if ops:
-            found[path.stem] = ops
-    return found
+    """Return the ops of every family that can be used."""
+    return dict(catalog.read(compare.reserved_names()).families)
 
 
-def scenarios() -> dict[str, Scenario]:
-    """Return the commands whose rows are no ops: each public file of this package that has `SCENARIO`."""
-    modules = {path.stem: importlib.import_module(f"bench.{path.stem}") for path in _public_files()}
-    return {name: module.SCENARIO for name, module in modules.items() if hasattr(module, "SCENARIO")}
-
-
-def _public_files() -> list[Path]:
-    return sorted(Path(__file__).parent.glob("[a-z]*.py"))
-
-
-def options_of(families: Mapping[str, tuple[Op, ...]]) -> list[Option]:
-    """Return the options that only one family has, of all of them."""
-    return [
-        option for family in families for option in getattr(importlib.import_module(f"bench.{family}"), "OPTIONS", ())
-    ]
-
-
-def print_list(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
+def print_list(found: catalog.Catalog) -> int:
     """Print every op and every scenario with its command, formula and dtypes.
 
     Raises:
@@ -62,11 +37,11 @@ def print_list(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]],
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for title in ("command", "op", "formula", "shape", "dtypes", "providers"):
         table.add_column(title, overflow="fold")
-    for family, ops in families.items():
+    for family, ops in found.families.items():
         names = ", ".join(provider_names(family))
         for op in ops:
             table.add_row(f"bench.{family}", op.name, op.formula, "x".join(op.axes), ", ".join(op.dtypes), names)
-    for name, scenario in scenarios().items():
+    for name, scenario in found.scenarios.items():
         words = ", ".join(scenario.dtypes), ", ".join(scenario.providers)
         table.add_row(f"bench.{name}", scenario.name, scenario.formula, scenario.axes, *words)
     if sys.stdout is None:
@@ -89,17 +64,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    found = families()
+    found = catalog.read(compare.reserved_names())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     listing = commands.add_parser("list", help="the operations that can be measured, with their commands")
-    listing.set_defaults(run=print_list)
+    listing.set_defaults(run=lambda args, families, argv: print_list(found))
     suite.add_parser(commands)
-    compare.add_parser(commands, options_of(found))
+    compare.add_parser(commands, found.families)
     calibrate_command.add_parser(commands)
     doctor.add_parser(commands)
     for subcommand in commands.choices.values():
         subcommand.set_defaults(prog=subcommand.prog)
-    return guarded(parser, lambda args: int(args.run(args, found, argv)), argv)
+
+    def run(args: argparse.Namespace) -> int:
+        for problem in [] if getattr(args, "quiet", False) else found.problems:
+            say(f"note: {problem}")
+        return int(args.run(args, found.families, argv))
+
+    return guarded(parser, run, argv)
 
 
 if __name__ == "__main__":

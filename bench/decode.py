@@ -113,7 +113,7 @@ def parse_layers(word: str) -> str:
 
 
 OPTIONS = (
-    Option("model", "preset, or path/to/config.json", parse_model, lambda dtype: DEFAULT_MODEL),
+    Option("model", "preset, or path/to/config.json", parse_model, lambda dtype: DEFAULT_MODEL, label=str),
     Option("layers", "layers of decode-step, a number or all", parse_layers, lambda dtype: "all"),
 )
 
@@ -349,6 +349,7 @@ OPS = (
         work=work_by(decode_attention_work),
         magnitude=attention_magnitude,
         intermediate_roundings=1,
+        defined_in=("bench.harness.decoder",),
         check=check,
     ),
     Op(
@@ -370,6 +371,7 @@ OPS = (
         magnitude=layers_magnitude,
         terms=terms,
         intermediate_roundings=LAYER_ROUNDINGS,
+        defined_in=("bench.harness.decoder",),
         check=check,
         notes=critical_batch_lines,
     ),
@@ -390,6 +392,7 @@ OPS = (
         magnitude=layers_magnitude,
         terms=terms,
         intermediate_roundings=LAYER_ROUNDINGS,
+        defined_in=("bench.harness.decoder",),
         check=check,
         notes=critical_batch_lines,
     ),

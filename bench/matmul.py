@@ -55,8 +55,15 @@ def parse_batch(word: str) -> int:
 
 
 OPTIONS = (
-    Option("layout", "how A and B are stored: nn, nt, tn", parse_layout, lambda d: "nt" if d[:3] == "fp8" else "nn"),
-    Option("batch", "products in one launch", parse_batch, lambda dtype: 1),
+    Option(
+        "layout",
+        "how A and B are stored: nn, nt, tn",
+        parse_layout,
+        lambda dtype: "nt" if dtype[:3] == "fp8" else "nn",
+        label=lambda layout: "" if layout == "nn" else layout,
+        place=1,
+    ),
+    Option("batch", "products in one launch", parse_batch, lambda dtype: 1, lambda batch: f"b{batch}" * (batch > 1)),
 )
 
 

@@ -326,6 +326,7 @@ SCENARIO = Scenario(
     add_options=add_options,
     check=check,
     plan=rows_of,
+    defined_in=("bench.harness.transformer", "bench.harness.training"),
     columns=TIMES,
     more_tables={MEMORY_TITLE: MEMORY, FLOPS_TITLE: FLOPS},
     footer=notes_on,

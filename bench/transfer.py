@@ -346,6 +346,7 @@ SCENARIO = Scenario(
     add_options=add_options,
     check=check,
     plan=plan,
+    defined_in=("bench.harness.copies", "bench.harness.token_loader"),
     columns=COLUMNS,
     footer=footer,
 )

@@ -98,7 +98,11 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
     parser.add_argument(
         "--fail-on", choices=("slower", "unsure"), default="slower", help="verdicts that exit with 1 (default: slower)"
     )
-    parser.add_argument("--force", action="store_true", help="compare although machine, fill or cache differ")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="compare although machine, fill, cache or the op's definition (`op_sha256`) differ",
+    )
     parser.add_argument("--format", choices=("table", "json", "csv", "md"), default="table", help="(default: table)")
     parser.add_argument("-o", "--output", metavar="PICTURE", type=Path, help="draw it: .png, .svg or .pdf")
 

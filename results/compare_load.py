@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy import float64, int64
     from numpy.typing import NDArray
 
-WORDS = ("op", "provider", "dtype", "status", "reason", "method", "cache", "fill", "source_sha256")
+WORDS = ("op", "provider", "dtype", "status", "reason", "method", "cache", "fill", "source_sha256", "op_sha256")
 """Fields of a record that are looked at and have few values in a run: what was right once is right again."""
 
 VALUES = (
@@ -82,6 +82,8 @@ class Measured(NamedTuple):
     """Where its median is among those of its run; -1 where it has none."""
     turns: Turns | None = None
     """How it took turns with others; None where it was measured alone."""
+    op_sha256: str | None = None
+    """Hash of the definition of the op; None where it is not known, as in runs of before."""
 
     @property
     def is_users(self) -> bool:
@@ -300,6 +302,7 @@ class _Reader:
             len(samples),
             place,
             turns,
+            get("op_sha256"),
         )
 
 

@@ -84,10 +84,10 @@ def match(
         baseline: records of one side; with one provider only, unless `with_provider`.
         candidate: records of the other.
         with_provider: whether only records of the same provider belong together.
-        force: whether records that differ in fill or cache alone do as well.
+        force: whether records that differ in fill or cache alone do as well, or in the definition of their op.
 
     Raises:
-        CompareError: records differ in fill or cache alone, and it is not forced.
+        CompareError: records differ in fill or cache alone or in the definition of their op, and it is not forced.
     """
     first, rest = _grouped("baseline", baseline, with_provider)
     second, more = _grouped("candidate", candidate, with_provider)
@@ -102,6 +102,7 @@ def match(
     taken = {one for one in second if one not in left} if left else set()
     loose, notes = _loosely_paired(by_key, left, taken, force)
     pairs += loose
+    notes += _redefined(pairs, force)
     used = {*map(id, [pair.baseline for pair in pairs]), *map(id, [pair.candidate for pair in pairs])}
     for side, groups, lost in (("baseline", first, rest), ("candidate", left, more)):
         other = "candidate" if side == "baseline" else "baseline"
@@ -191,6 +192,34 @@ def _difference(before: Key, after: Key) -> str:
         for name in ("fill", "cache")
         if getattr(before, name) != getattr(after, name)
     )
+
+
+def definitions(records: Iterable[Measured]) -> list[str]:
+    """Return the definitions of the op that were measured, as far as they are known, each once."""
+    return list(dict.fromkeys(one.op_sha256 for one in records if one.op_sha256 is not None))
+
+
+def _redefined(pairs: Iterable[Pair], force: bool) -> list[str]:
+    """Return a note on the pairs that were measured by two definitions of their op, where that is forced; refuse else.
+
+    A change of their times may be one of the op. Records that do not tell their definition are compared as ever.
+    """
+    found = {
+        pair.key: known
+        for pair in pairs
+        if len({one.op_sha256 for one in (*pair.baseline, *pair.candidate)}) > 1  # quick, as there may be many rows
+        and len(known := definitions((*pair.baseline, *pair.candidate))) > 1
+    }
+    if not found:
+        return []
+    key, known = next(iter(found.items()))
+    ops = ", ".join(dict.fromkeys(key.op for key in found))
+    hashes = " against ".join(one[:10] for one in known)
+    rows = f"{len(found)} row{'s' * (len(found) != 1)}"
+    text = f"{rows} of {ops} measured by two definitions of the op, such as {key.op} {key.case} {key.dtype} ({hashes})"
+    if not force:
+        raise CompareError(f"{text}: a change may be one of the op; --op selects others, --force compares all the same")
+    return [f"compared by force: {text}"]
 
 
 def _with_blame(one: Unmatched, baselines: Set[Key], with_provider: bool) -> Unmatched:

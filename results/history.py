@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 from results.compare_drift import drift_of
 from results.compare_flags import DISTURBED, flags_of, with_flags
 from results.compare_load import Loaded, Measured, Wanted, load, windows
-from results.compare_match import Key
+from results.compare_match import Key, definitions
 from results.compare_sides import METRICS, CompareError, revision_of
 from results.comparison import DEFAULT_MARGIN, LEAST_PAIRS, Comparison, with_holm
 from results.history_changes import LEAST_RUNS, all_change_points, spread_of_runs
@@ -33,6 +33,8 @@ class Point:
     """Ten digits of the git revision, `-dirty` where files were changed; of a user's kernel that of its repository."""
     source_sha256: str | None
     """Hash of the kernel's file."""
+    op_sha256: str | None
+    """Hash of the definition of the op; None where it is not known."""
     path: str
     median_s: float
     ci95_s: tuple[float, float] | None
@@ -45,6 +47,8 @@ class Point:
     """Against the run before; None for the first."""
     is_change: bool = False
     """From here on, the level is another one."""
+    is_redefined: bool = False
+    """From here on, the op is defined otherwise than in the last run before that tells its definition."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,16 @@ class _Raw:
     levels_s: list[float]
     """The median of each run."""
 
+    def redefined(self) -> list[int]:
+        """Return the places of the runs whose op is defined otherwise than in the last run before that tells it."""
+        places, last = [], None
+        for at, records in enumerate(self.records):
+            known = definitions(records)
+            if known and known != [last]:
+                places += [at] * (last is not None or len(known) > 1)
+                last = known[-1]
+        return places
+
     def undisturbed(self) -> list[int]:
         """Return the places of the runs that no other process and no heat held up; of all where those are too few."""
         places = [at for at, records in enumerate(self.records) if DISTURBED.isdisjoint(flags_of(records))]
@@ -176,7 +190,16 @@ def _raw(key: Key, provider: str, entries: Sequence[tuple[Loaded, list[Measured]
     runs, records, factors = (list(column) for column in zip(*usable, strict=True))
     levels_s = [median([one.median_s for one in found if one.median_s]) for found in records]
     raw = _Raw(key, provider, runs, records, factors, notes, levels_s)
-    return replace(raw, notes=notes + _unclear_revisions(raw))
+    return replace(raw, notes=notes + _unclear_revisions(raw) + _redefinitions(raw))
+
+
+def _redefinitions(raw: _Raw) -> list[str]:
+    """Return a note on the runs from which on the op was defined otherwise: a change there may be one of the op."""
+    dates = [short_date(raw.runs[at].environment.started_at) for at in raw.redefined()]
+    if not dates:
+        return []
+    text = f"{raw.key.op} is defined otherwise from {', '.join(dates)} on: a change there may be one of the op"
+    return [f"{raw.provider}: {text}"]
 
 
 def _unclear_revisions(raw: _Raw) -> list[str]:
@@ -206,9 +229,10 @@ def _judged(
     left_out = rows - sum(map(len, fit))
     series = []
     for raw, places, found in zip(raws, fit, cuts, strict=True):
-        marked = {places[cut] for cut in found}
+        marked, redefined = {places[cut] for cut in found}, set(raw.redefined())
         points = tuple(
-            _point(raw, at, metric, next(changes) if at else None, at in marked) for at in range(len(raw.runs))
+            _point(raw, at, metric, next(changes) if at else None, at in marked, at in redefined)
+            for at in range(len(raw.runs))
         )
         notes = [*skipped, *raw.notes]
         if len(points) < LEAST_RUNS:
@@ -242,7 +266,7 @@ def _factor(run: Loaded, one: Measured, metric: str) -> float | None:
     return value * one.median_s if value else None
 
 
-def _point(raw: _Raw, at: int, metric: str, change: Comparison | None, is_change: bool) -> Point:
+def _point(raw: _Raw, at: int, metric: str, change: Comparison | None, is_change: bool, is_redefined: bool) -> Point:
     records, factor, environment = raw.records[at], raw.factors[at], raw.runs[at].environment
     is_time, level_s = metric == "time", raw.levels_s[at]
     spread = _spread(records)
@@ -252,6 +276,7 @@ def _point(raw: _Raw, at: int, metric: str, change: Comparison | None, is_change
         started_at=environment.started_at,
         revision=revision_of(records[0], environment),
         source_sha256=records[0].source_sha256,
+        op_sha256=records[0].op_sha256,
         path=str(raw.runs[at].path),
         median_s=level_s,
         ci95_s=spread,
@@ -260,6 +285,7 @@ def _point(raw: _Raw, at: int, metric: str, change: Comparison | None, is_change
         flags=flags_of(records),
         since_last=change,
         is_change=is_change,
+        is_redefined=is_redefined,
     )
 
 

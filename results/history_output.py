@@ -57,6 +57,7 @@ def _json_point(point: Point) -> dict[str, Any]:
         "started_at": point.started_at,
         "revision": point.revision,
         "source_sha256": point.source_sha256,
+        "op_sha256": point.op_sha256,
         "path": point.path,
         "median_s": point.median_s,
         "ci95_s": list(point.ci95_s) if point.ci95_s else None,
@@ -68,6 +69,7 @@ def _json_point(point: Point) -> dict[str, Any]:
         "reason": change.reason if change else None,
         "flags": list(point.flags),
         "is_change": point.is_change,
+        "is_redefined": point.is_redefined,
     }
 
 
@@ -110,6 +112,11 @@ def _shown(value: float, metric: str) -> str:
     return format_rate(value, "FLOP/s") if metric == "flops" else format_percent(100 * value)
 
 
+def _marks(point: Point) -> list[str]:
+    """Return what is otherwise from a run on."""
+    return ["<- from here on"] * point.is_change + ["<- the op was redefined"] * point.is_redefined
+
+
 def _cells(one: Series, point: Point) -> dict[str, str]:
     change = point.since_last
     return {
@@ -121,7 +128,7 @@ def _cells(one: Series, point: Point) -> dict[str, str]:
         "time ratio to last": f"{change.ratio:.4f}" if change else ABSENT,
         "verdict": change.verdict if change else ABSENT,
         "flags": ", ".join(point.flags),
-        "change": "<- from here on" if point.is_change else "",
+        "change": ", ".join(_marks(point)),
         "run": point.run_id,
     }
 

@@ -163,6 +163,9 @@ class Record:
     verified: dict[str, Any] = field(default_factory=dict)
     source_sha256: str | None = None
     """Hash of the text, of a kernel of ours with all that it imports of ours: tells two texts of one name apart."""
+    op_sha256: str | None = None
+    """Hash of the definition of the op that was measured: its inputs, formula and work, see `bench.harness.definition`.
+    None for records of before, and where no op of ours was measured."""
     source_git: dict[str, Any] | None = None
     """`sha` and `dirty` of the repository that holds a user's kernel; None where none does, and for kernels of ours."""
     compiled: dict[str, Any] | None = None
@@ -391,6 +394,7 @@ _FIELDS: dict[str, Any] = {
     "telemetry": _mapping,
     "verified": _mapping,
     "source_sha256": _text,
+    "op_sha256": _text,
     "source_git": _mapping,
     "compiled": _mapping,
 }

@@ -23,6 +23,7 @@ COLUMNS = (
     *JUDGED_KEYS,
     *("flops", "bytes_read", "bytes_written", "launches_per_sample", "method", "cache", "copies", "fill"),
     *("converged", "settled", "host_latency_s", "first_call_s", "flags", "flag_reasons", "source_sha256", "source_git"),
+    "op_sha256",
 )
 """The columns that every row has, in this order. After them come `shape_<axis>`, `option_<name>`, `telemetry_<name>`
 and `verified_<name>`, as far as the records have them."""

@@ -33,7 +33,7 @@ def case_of(name, dtype, *extents, **options):
     """Return a case with the options that its family has, at their defaults."""
     known = getattr(OPTIONS[name], "OPTIONS", ())
     chosen = {option.name: option.default(dtype) for option in known} | options
-    return Case(name, dtype, dict(zip(OPS[name].axes, extents, strict=True)), chosen)
+    return Case.of(name, dtype, dict(zip(OPS[name].axes, extents, strict=True)), known, chosen)
 
 
 def test_every_family_is_found_and_names_are_unique():

@@ -102,13 +102,13 @@ def build_parser(
 ) -> Parser:
     """Return the parser of one family's command."""
     prog = f"python -m bench.{family}"
-    width = max(len(arguments) for arguments, _ in examples)
+    width = max((len(arguments) for arguments, _ in examples), default=0)
     lines = [f"  {prog} {arguments:<{width}}  {meaning}" for arguments, meaning in examples]
     parser = Parser(
         prog=prog,
         usage=f"{prog} [--dtype LIST] [--shape LIST] [--provider LIST] [options]",
         description=doc,
-        epilog="\n".join([COLUMNS, "", "examples:", *lines]),
+        epilog="\n".join([COLUMNS, *(["", "examples:", *lines] if lines else [])]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -122,7 +122,7 @@ def build_parser(
         add_list(what, "--size", "instead of a shape: bytes of one operand, such as 256MiB or 1GB")
     for option in options:
         default = option.default(DEFAULT_DTYPE)
-        add_list(what, f"--{option.name}", f"{option.help} (default: {default})")
+        add_list(what, f"--{option.name}", f"{option.help} (default: {default})".replace("%", "%%"))
     names = ", ".join((*provider_names(family), USER_KERNEL, "package.module:function"))
     add_list(what, "--provider", f"who computes: {names} (default: torch, newest triton)")
     what.add_argument("--baseline", metavar="NAME", help="provider that the others are set against")
@@ -188,7 +188,7 @@ def make_cases(
         for dtype in chosen_dtypes(args, op):
             values = [[(option.name, value) for value in _values(args, option, dtype)] for option in options]
             for shape, chosen in itertools.product(_shapes(args, op, dtype, device_type), itertools.product(*values)):
-                cases.append((op, Case(op.name, dtype, shape, dict(chosen))))
+                cases.append((op, Case.of(op.name, dtype, shape, options, dict(chosen))))
                 if len(cases) > MAX_CASES:
                     raise UsageError(f"more than {MAX_CASES} cases are asked for; use fewer sizes")
     return cases
@@ -222,19 +222,19 @@ def chosen_dtypes(args: argparse.Namespace, op: Op) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _required(args: argparse.Namespace, name: str, default: list[str]) -> list[str]:
+def _required(args: argparse.Namespace, name: str, default: list[str], written: str | None = None) -> list[str]:
     """Return the words of a list option; an empty list is a mistake, not a wish for nothing."""
     given: list[str] | None = getattr(args, name, None)
     if given is None:
         return default
     if not given:
-        raise UsageError(f"--{name} is empty; name at least one")
+        raise UsageError(f"--{written or name} is empty; name at least one")
     return given
 
 
 def _values(args: argparse.Namespace, option: Option, dtype: str) -> list[Any]:
     """Return the values of an option that only this family has."""
-    given = _required(args, option.name, [])
+    given = _required(args, option.dest, [], option.name)
     try:
         return list(dict.fromkeys(option.parse(word) for word in given)) or [option.default(dtype)]
     except ValueError as error:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.arguments import FORMATS, UsageError, add_list, make_cases, number, path
+from bench.harness.arguments import FORMATS, Parser, UsageError, add_list, build_parser, make_cases, number, path
+from bench.harness.catalog import options_of
 from bench.harness.compare_rounds import MOST_ROUNDS, Share
 from bench.harness.interrupt import INTERRUPTED, raise_when_interrupted
 from bench.harness.op import Case, Op, Option
@@ -69,8 +70,8 @@ examples:
   python -m bench compare --op softmax --provider torch,torch-compile --processes 3 --fail-on unsure"""
 
 
-def add_parser(commands: Any, options: Sequence[Option]) -> None:
-    """Add the command to `python -m bench`; `options` are those that only one family has."""
+def add_parser(commands: Any, families: Mapping[str, tuple[Op, ...]]) -> None:
+    """Add the command to `python -m bench`, with the options that only some of the families have."""
     parser = commands.add_parser(
         "compare",
         help="which provider is faster, measured side by side, with a verdict",
@@ -80,20 +81,43 @@ def add_parser(commands: Any, options: Sequence[Option]) -> None:
         allow_abbrev=False,
     )
     parser._negative_number_matcher = NEGATIVE
-    add_what(parser.add_argument_group("what to compare"), options)
+    add_arguments(parser, families)
+
+
+def add_arguments(parser: argparse.ArgumentParser, families: Mapping[str, tuple[Op, ...]]) -> None:
+    """Add all that the command takes."""
+    add_what(parser.add_argument_group("what to compare"), merged_options(families))
     add_how(parser.add_argument_group("how to measure"))
     add_output(parser.add_argument_group("what to do with it"))
     parser.set_defaults(run=run, recalibrate=False, fill_sensitivity=False)
 
 
-def add_what(group: Any, options: Sequence[Option]) -> None:
-    """Add the options that name ops, cases and providers."""
+def merged_options(families: Mapping[str, tuple[Op, ...]]) -> dict[str, dict[str, Option]]:
+    """Return the options that only some families have, by name and then by family; one name is one option."""
+    merged: dict[str, dict[str, Option]] = {}
+    for family in families:
+        for option in options_of(family):
+            merged.setdefault(option.name, {})[family] = option
+    return merged
+
+
+def reserved_names() -> set[str]:
+    """Return what no option of a family may be called: this command, or that of the family, has it."""
+    parser = Parser()
+    add_arguments(parser, {})
+    actions = [*parser._actions, *build_parser("", "", (), (), ())._actions]
+    return {action.dest for action in actions} | set(parser._defaults) | {"command", "prog"}
+
+
+def add_what(group: Any, options: Mapping[str, Mapping[str, Option]]) -> None:
+    """Add the options that name ops, cases and providers; `options` as `merged_options` returns them."""
     add_list(group, "--op", "operations, of any family: python -m bench list")
     add_list(group, "--dtype", "dtypes (default: bf16)")
     add_list(group, "--shape", "shapes, as in the family's own command (default: the op's)")
     add_list(group, "--size", "instead of a shape: bytes of one operand, such as 64MiB")
-    for option in options:
-        add_list(group, f"--{option.name}", option.help)
+    for name, by_family in options.items():
+        texts = [f"{family}: {option.help}" for family, option in by_family.items()]
+        add_list(group, f"--{name}", "; ".join(texts).replace("%", "%%"))
     add_list(
         group,
         "--provider",
@@ -217,6 +241,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.device import device as machine
 
     ops = chosen_ops(args.op, families)
+    refuse_options_of_others(args, ops, families)
     providers = chosen_providers(args, [family for family, _ in ops])
     make_all_cases(args, ops, "cpu")
     cli.check_places(args)
@@ -274,24 +299,33 @@ def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[
     return names
 
 
+def refuse_options_of_others(
+    args: argparse.Namespace, ops: Sequence[tuple[str, Op]], families: Mapping[str, tuple[Op, ...]]
+) -> None:
+    """Refuse an option of some families where the op of another one is asked for as well.
+
+    Raises:
+        UsageError: with the option and the first such op.
+    """
+    for name, by_family in merged_options(families).items():
+        is_given = any(getattr(args, option.dest, None) is not None for option in by_family.values())
+        other = next((op for family, op in ops if family not in by_family), None)
+        if is_given and other is not None:
+            raise UsageError(f"--{name} is no option of {other.name}; leave it out")
+
+
 def make_all_cases(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], device_type: str) -> list[Planned]:
     """Return all cases asked for; a shape or a dtype must be one of every op.
 
     Raises:
-        UsageError: a dtype, a shape or an option that an op does not have.
+        UsageError: a dtype, a shape or an option's value that an op does not have.
     """
-    import importlib
-
     planned = []
     for family, op in ops:
-        options: Sequence[Option] = getattr(importlib.import_module(f"bench.{family}"), "OPTIONS", ())
-        for name in ("layout", "batch"):
-            if getattr(args, name, None) is not None and name not in [option.name for option in options]:
-                raise UsageError(f"--{name} is no option of {op.name}; leave it out")
         if args.size is not None and not op.is_sized:
             raise UsageError(f"{op.name} is not asked for by --size; use --shape")
         only = argparse.Namespace(**vars(args) | {"op": [op.name]})
-        planned += [Planned(family, op, case) for _, case in make_cases(only, [op], options, device_type)]
+        planned += [Planned(family, op, case) for _, case in make_cases(only, [op], options_of(family), device_type)]
     return planned
 
 

@@ -199,7 +199,7 @@ def all_without(blanks: Sequence[Record], status: str, reason: str) -> list[Reco
 def _invalid(record: Record, reason: str) -> Record:
     """Return a record without what was measured, because it does not count."""
     fields = ("op", "provider", "dtype", "shape", "case", "options", "flops", "bytes_read", "bytes_written", "fill")
-    kept = {name: getattr(record, name) for name in (*fields, "verified", "source_sha256")}
+    kept = {name: getattr(record, name) for name in (*fields, "verified", "source_sha256", "op_sha256")}
     return Record(**kept, status="invalid", reason=reason)
 
 

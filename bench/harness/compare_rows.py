@@ -180,6 +180,7 @@ def measured_of(record: Record) -> Measured:
         sm_clock_hz=record.telemetry.get("sm_clock_hz"),
         samples=b"",
         source_sha256=record.source_sha256,
+        op_sha256=record.op_sha256,
         flags=record.flags,
     )
 

@@ -34,8 +34,10 @@ class Shape:
 
     def case(self, dtype: str) -> Case:
         """Return the case of `bench.matmul` that this is in a dtype."""
+        from bench.matmul import OPTIONS
+
         extents = {"m": self.m, "n": self.n, "k": self.k}
-        return Case("matmul", dtype, extents, {"layout": self.layout, "batch": 1})
+        return Case.of("matmul", dtype, extents, OPTIONS, {"layout": self.layout, "batch": 1})
 
     def bytes(self, dtype: str, out_dtype: str) -> int:
         """Return what the three matrices take in memory."""

@@ -60,9 +60,26 @@ class Option:
     name: str
     help: str
     parse: Callable[[str], Any]
-    """Turns one word into a value; raises `ValueError` with what is allowed."""
+    """Turns one word into a value; raises `ValueError` with what is allowed. The text of a value, `str(value)`, must
+    give that value again: so it is passed on to other processes. Records keep it as JSON."""
     default: Callable[[str], Any]
     """The value when none is given, by dtype."""
+    label: Callable[[Any], str] | None = None
+    """How a value is shown in a case's name, empty where it is the usual one. None: `name=value`, and nothing where it
+    is the default."""
+    place: int = 0
+    """Where the label stands in the name, the lowest first; those of one place in the order of the options."""
+
+    @property
+    def dest(self) -> str:
+        """The name of its values among the parsed arguments."""
+        return self.name.replace("-", "_")
+
+    def label_of(self, value: Any, dtype: str) -> str:
+        """Return how a value is shown in the name of a case of this dtype; empty where it is left out."""
+        if self.label is not None:
+            return self.label(value)
+        return "" if value == self.default(dtype) else f"{self.name}={value}"
 
 
 class TensorMaker(Protocol):
@@ -78,7 +95,7 @@ class TensorMaker(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    """An op at one dtype and shape."""
+    """An op at one dtype and shape. Where the family has options, `Case.of` makes it, with the labels of its name."""
 
     op: str
     dtype: str
@@ -86,16 +103,23 @@ class Case:
     """Extent of each axis, in the order of the op's axes."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What else tells one case from another, such as layout and batch."""
+    labels: tuple[str, ...] = ()
+    """How the name shows the options that have other than the usual values, see `Option.label`."""
+
+    @classmethod
+    def of(
+        cls, op: str, dtype: str, shape: Mapping[str, int], options: Sequence[Option], values: Mapping[str, Any]
+    ) -> Case:
+        """Return the case of an op whose family has these options, with a value for each of them."""
+        chosen = {option.name: values[option.name] for option in options}
+        ordered = sorted(options, key=lambda option: option.place)
+        labels = [option.label_of(chosen[option.name], dtype) for option in ordered]
+        return cls(op, dtype, shape, chosen, tuple(filter(None, labels)))
 
     @property
     def name(self) -> str:
         """The shape in one word, `4096x4096x4096`; options other than the usual ones follow after a colon."""
-        extents = "x".join(str(extent) for extent in self.shape.values())
-        suffix = [f"b{self.options['batch']}"] if self.options.get("batch", 1) > 1 else []
-        suffix += [self.options["layout"]] if self.options.get("layout", "nn") != "nn" else []
-        suffix += [self.options["model"]] if "model" in self.options else []
-        suffix += [f"layers={self.options['layers']}"] if self.options.get("layers", "all") != "all" else []
-        return ":".join([extents, *suffix])
+        return ":".join(["x".join(str(extent) for extent in self.shape.values()), *self.labels])
 
 
 @dataclass(frozen=True)
@@ -152,6 +176,8 @@ class Op:
     the output's rows), so that a large result can be checked piece by piece. None: checked in one piece."""
     rows: Callable[[Case], int] = lambda case: 1
     """How many rows `take_rows` can choose from."""
+    defined_in: tuple[str, ...] = ()
+    """Modules of this project, by their full names, that say what is computed, beside the files of the functions."""
     check: Callable[[Case, str], None] = lambda case, device_type: None
     """Raises `UnsupportedCaseError` where this op has no such case."""
     notes: Callable[[Environment, Sequence[Record]], Sequence[str]] | None = None

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from bench.harness import inputs, verify
 from bench.harness.cost import CALLS_PER_CASE, CostEstimator
+from bench.harness.definition import op_sha256
 from bench.harness.device.device import Device
 from bench.harness.evidence import Context, Flag, flags_of
 from bench.harness.guards import ForeignWatch, Watch
@@ -150,6 +151,7 @@ def blank_record(op: Op, case: Case, provider: str, settings: Settings) -> Recor
         bytes_read=work.bytes_read if is_countable else None,
         bytes_written=work.bytes_written if is_countable else None,
         fill=settings.fill,
+        op_sha256=op_sha256(op),
     )
 
 

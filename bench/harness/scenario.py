@@ -11,10 +11,12 @@ import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.arguments import Parser, add_machine, add_output
 from bench.harness.cli import check_places, guarded, refuse_all
+from bench.harness.definition import modules_sha256
 from bench.harness.interrupt import raise_when_interrupted
 from bench.harness.session import Run, Session, conduct
 from bench.harness.table import Progress, describe
@@ -106,6 +108,8 @@ class Scenario:
     """Columns of further tables with the same rows, by title."""
     footer: Callable[[Sequence[Record]], Sequence[str]] = lambda records: ()
     """Returns the lines below the tables."""
+    defined_in: Sequence[str] = ()
+    """Modules of this project, by their full names, that say what a row measures, beside the command's own file."""
     describe: Callable[[Record], Sequence[str]] = describe
     """Returns how a row was verified and measured, a line each, for `-v`."""
 
@@ -118,13 +122,13 @@ def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
 def build_parser(scenario: Scenario) -> Parser:
     """Return the parser of a scenario's command."""
     prog = f"python -m {scenario.command}"
-    width = max(len(arguments) for arguments, _ in scenario.examples)
+    width = max((len(arguments) for arguments, _ in scenario.examples), default=0)
     lines = [f"  {prog} {arguments:<{width}}  {meaning}" for arguments, meaning in scenario.examples]
     parser = Parser(
         prog=prog,
         usage=f"{prog} [options]",
         description=scenario.doc,
-        epilog="\n".join([scenario.notes, "", EXIT_CODES, "", "examples:", *lines]),
+        epilog="\n".join([scenario.notes, "", EXIT_CODES, *(["", "examples:", *lines] if lines else [])]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -154,6 +158,7 @@ def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None
     rows = scenario.plan(args, under_test, settings)
     refuse_all([f"{row.label}: {row.blank.reason}" for row in rows if row.blank.reason], len(rows))
     dtypes = tuple(dict.fromkeys(row.blank.dtype for row in rows if not row.blank.reason))
+    rows = with_definition(scenario, rows)
     plan = Run(scenario.command, scenario.name, args, under_test, settings, (), started, argv)
     return conduct(
         plan,
@@ -161,6 +166,16 @@ def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None
         lambda *now: measure_rows(plan, rows, scenario.describe, *now),
         render=lambda environment, records, console: render(scenario, environment, records, console),
     )
+
+
+def with_definition(scenario: Scenario, rows: Sequence[Row]) -> list[Row]:
+    """Return rows whose records say which definition of the scenario was measured."""
+    sha256 = modules_sha256((scenario.command, *scenario.defined_in))
+
+    def measure(row: Row, bench: Bench) -> Record:
+        return replace(row.measure(bench), op_sha256=sha256)
+
+    return [replace(row, blank=replace(row.blank, op_sha256=sha256), measure=partial(measure, row)) for row in rows]
 
 
 def measure_rows(

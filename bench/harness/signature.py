@@ -72,7 +72,7 @@ def signature(op: Op, dtype: str, options: Sequence[Option]) -> str:
     from bench.harness.user_kernel import input_names
 
     axes = dict(zip(op.axes, EXTENTS, strict=False))
-    case = Case(op.name, dtype, axes, {option.name: option.default(dtype) for option in options})
+    case = Case.of(op.name, dtype, axes, options, {option.name: option.default(dtype) for option in options})
     tensors = op.make_inputs(case, lambda *shape, dtype=None: _described(*shape, dtype=dtype or case.dtype))
     names = dict(zip(_enough(input_names(op), len(tensors)), tensors, strict=True))
     described = {name: (_shape(x.shape, axes), f"{x.dtype}{_order(x)}") for name, x in names.items()}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.harness.arguments import COLUMNS, UsageError, add_how, add_list, add_output, make_cases
+from bench.harness.catalog import options_of
 from bench.harness.interrupt import raise_when_interrupted
 from bench.harness.op import Case, Op
 
@@ -95,14 +96,12 @@ def chosen(given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
 
 def planned(dtypes: Sequence[str] | None, families: Mapping[str, tuple[Op, ...]], device_type: str) -> list[Planned]:
     """Return the default cases of every op in every dtype asked for that it has."""
-    import importlib
-
     cases = []
     for family, ops in families.items():
-        options = getattr(importlib.import_module(f"bench.{family}"), "OPTIONS", ())
+        options = options_of(family)
         for op in filter(lambda op: op.is_in_suite, ops):
             names = chosen(dtypes or ["bf16"], op.dtypes)
-            unset = {option.name: None for option in options}
+            unset = {option.dest: None for option in options}
             args = argparse.Namespace(op=[op.name], dtype=names, shape=None, size=None, **unset)
             found = make_cases(args, [op], options, device_type) if names else []
             cases += [(family, op, case) for op, case in found]

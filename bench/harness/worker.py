@@ -244,6 +244,8 @@ def _record(answer: dict[str, Any], blank: Record) -> Record:
     keys = ("op", "provider", "dtype", "case", "flops", "bytes_read", "bytes_written", "fill")
     if any(getattr(record, key) != getattr(blank, key) for key in keys):
         raise WorkerError("its worker sent the record of another row")
+    if record.op_sha256 != blank.op_sha256:
+        raise WorkerError(f"the definition of {blank.op} in its file was changed during the run; start it again")
     return record
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.decode import LAYER, OPS
+from bench.decode import LAYER, OPS, OPTIONS
 from bench.harness import decoder
 from bench.harness.critical_batch import critical_batch_lines, meeting_batch
 from bench.harness.device.device import Device
@@ -51,7 +51,7 @@ def one_thread():
 
 
 def case_of(op, model, batch, length, dtype="bf16", layers="all"):
-    return Case(op, dtype, {"b": batch, "s": length}, {"model": model, "layers": layers})
+    return Case.of(op, dtype, {"b": batch, "s": length}, OPTIONS, {"model": model, "layers": layers})
 
 
 def data_of(case, fill="uniform"):

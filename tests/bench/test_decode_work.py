@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.decode import FAMILIES, OPS, model_of
+from bench.decode import FAMILIES, OPS, OPTIONS, model_of
 from bench.harness.inputs import torch_dtype
 from bench.harness.op import Case, UnsupportedCaseError
 from roofline.accounting.answers_infer import infer_answer
@@ -21,7 +21,7 @@ OP = {op.name: op for op in OPS}
 
 
 def case_of(op, model, batch, length, dtype="bf16", layers="all"):
-    return Case(op, dtype, {"b": batch, "s": length}, {"model": model, "layers": layers})
+    return Case.of(op, dtype, {"b": batch, "s": length}, OPTIONS, {"model": model, "layers": layers})
 
 
 def supported(op="decode-block", length=64):

@@ -5,13 +5,13 @@ A case is written `op/dtype/shape`, as `matmul/bf16/4096` or `rmsnorm/fp32/512x4
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bench.__main__ import families
 from bench.harness import inputs, verify
 from bench.harness.arguments import UsageError
+from bench.harness.catalog import options_of
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op
 from bench.harness.providers import load, numerics
@@ -72,10 +72,9 @@ def parse_case(text: str) -> Listed:
         raise UsageError(str(error)) from None
     if len(shapes) != 1:
         raise UsageError(f"case '{text}' names {len(shapes)} shapes; write them one by one")
-    options = {
-        one.name: one.default(dtype) for one in getattr(importlib.import_module(f"bench.{family}"), "OPTIONS", ())
-    }
-    return Listed(text, family, op, Case(name, dtype, shapes[0], options))
+    options = options_of(family)
+    values = {one.name: one.default(dtype) for one in options}
+    return Listed(text, family, op, Case.of(name, dtype, shapes[0], options, values))
 
 
 def chosen_cases(words: Sequence[str] | None, default: Sequence[str]) -> list[Listed]:
