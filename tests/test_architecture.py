@@ -171,11 +171,6 @@ def test_every_module_public_class_and_public_function_has_a_docstring(path):
     assert not bare
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=label)
-def test_files_can_be_read_at_a_sitting(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 450
-
-
 # ---- what really happens -------------------------------------------------------------------------------------------
 
 FAMILIES = sorted(path.stem for path in (ROOT / "bench").glob("[a-z]*.py"))
@@ -252,4 +247,4 @@ runpy.run_module("bench.{family}", run_name="__main__", alter_sys=True)
     done = run(code, "--help")
     assert done.returncode == 0
     assert done.stderr == "\n"
-    assert "examples:" in done.stdout
+    assert "exit codes:" in done.stdout

@@ -23,9 +23,12 @@ CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes
 FAMILIES = families()
 MODELS = ("decode",)
 """Families that measure parts of a model, whose default is too large for these tests; they have tests of their own."""
-OPS = {op.name: op for family, ops in FAMILIES.items() if family not in MODELS for op in ops}
+SHIPPED = ("matmul", "elementwise", "matvec", "reduction", "norm", "softmax", "cross_entropy")
+"""Families whose ops have values by hand in the tables below; a new family is held to what needs no table."""
+EVERY_OP = {op.name: op for family, ops in FAMILIES.items() if family not in MODELS for op in ops}
+OPS = {op.name: op for family in SHIPPED for op in FAMILIES[family]}
 OPTIONS = {op.name: importlib.import_module(f"bench.{family}") for family, ops in FAMILIES.items() for op in ops}
-EVERY_OP_AND_DTYPE = [(name, dtype) for name, op in OPS.items() for dtype in op.dtypes]
+EVERY_OP_AND_DTYPE = [(name, dtype) for name, op in EVERY_OP.items() for dtype in op.dtypes]
 ON_THIS_CPU = [(name, dtype) for name, dtype in EVERY_OP_AND_DTYPE if dtype in CPU_DTYPES]
 
 
@@ -33,19 +36,28 @@ def case_of(name, dtype, *extents, **options):
     """Return a case with the options that its family has, at their defaults."""
     known = getattr(OPTIONS[name], "OPTIONS", ())
     chosen = {option.name: option.default(dtype) for option in known} | options
-    return Case.of(name, dtype, dict(zip(OPS[name].axes, extents, strict=True)), known, chosen)
+    return Case.of(name, dtype, dict(zip(EVERY_OP[name].axes, extents, strict=True)), known, chosen)
+
+
+def is_refused(case):
+    """Return whether the op has no such case."""
+    try:
+        EVERY_OP[case.op].check(case, "cpu")
+    except UnsupportedCaseError:
+        return True
+    return False
 
 
 def test_every_family_is_found_and_names_are_unique():
-    assert set(FAMILIES) >= {"matmul", "elementwise", "matvec", "reduction", "norm", "softmax", "cross_entropy"}
+    assert set(FAMILIES) >= {*SHIPPED, *MODELS}
     names = [op.name for ops in FAMILIES.values() for op in ops]
     assert len(names) == len(set(names))
     assert set(OPS) >= {"matmul", "matvec", "sum", "dot", "copy", "relu", "gelu", "gelu-tanh", "silu", "swiglu"}
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", EVERY_OP)
 def test_every_op_says_what_it_computes_and_what_is_measured_by_default(name):
-    op = OPS[name]
+    op = EVERY_OP[name]
     assert op.formula
     assert all(axis in op.formula for axis in op.axes) or op.axes == ("n",)
     for device_type in ("cpu", "cuda"):
@@ -65,7 +77,7 @@ def meta_inputs(name, case):
     def tensor(*shape, dtype=None):
         return torch.empty(shape, dtype=torch_dtype(dtype or case.dtype), device="meta")
 
-    op = OPS[name]
+    op = EVERY_OP[name]
     out = torch.empty(op.output_shape(case), dtype=torch_dtype(op.output_dtype(case.dtype)), device="meta")
     return op.make_inputs(case, tensor), out
 
@@ -103,7 +115,7 @@ def test_flops_equal_those_that_torch_counts(case):
     assert OPS[case.op].work(case).flops == flops
 
 
-@pytest.mark.parametrize(("name", "dtype"), EVERY_OP_AND_DTYPE)
+@pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name, op in OPS.items() for dtype in op.dtypes])
 def test_what_torch_counts_is_matmul_alone_so_the_rest_is_counted_by_hand(name, dtype):
     case = case_of(name, dtype, *(32 for _ in OPS[name].axes))
     flops = counted_flops(name, case)
@@ -217,9 +229,11 @@ def test_work_takes_the_bits_of_the_dtype_and_no_other(name):
 @pytest.mark.parametrize(("name", "dtype"), EVERY_OP_AND_DTYPE)
 @pytest.mark.parametrize("extent", [1, 7, 10**6])
 def test_the_reference_has_the_shape_that_the_op_declares(name, dtype, extent):
-    case = case_of(name, dtype, *(extent + index for index in range(len(OPS[name].axes))))
+    case = case_of(name, dtype, *(extent + index for index in range(len(EVERY_OP[name].axes))))
+    if name not in OPS and is_refused(case):
+        pytest.skip(f"{name} has no case {case.name}")
     inputs, out = meta_inputs(name, case)
-    assert OPS[name].reference(*widened(inputs)).shape == out.shape
+    assert EVERY_OP[name].reference(*widened(inputs)).shape == out.shape
 
 
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.take_rows])
@@ -247,7 +261,7 @@ def test_rows_of_a_batched_product(batch):
 
 
 def verdict(name, case, data, provider="torch"):
-    op = OPS[name]
+    op = EVERY_OP[name]
     with numerics(case.dtype):
         call = load(provider, op, "", CPU).call(data)
         return check(op, case, data, run_poisoned(call, data.out, CPU.synchronize))
@@ -257,7 +271,8 @@ def sizes(name):
     """Return small extents: one, odd ones, multiples of 16, and very unequal ones."""
     each = {1: [(1,), (7,), (64,), (1000,)], 2: [(1, 1), (3, 5), (64, 48), (1, 333), (333, 1)]}
     each[3] = [(1, 1, 1), (3, 5, 7), (32, 48, 64), (1, 65, 129), (65, 1, 129), (65, 129, 1), (17, 16, 500)]
-    return each[len(OPS[name].axes)]
+    count = len(EVERY_OP[name].axes)
+    return each.get(count, [(1,) * count, (2,) * count, tuple(range(2, 2 + count)), (16,) * count])
 
 
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
@@ -265,8 +280,10 @@ def sizes(name):
 def test_eager_torch_is_right_at_every_size_in_every_dtype_that_this_cpu_has(name, dtype, fill):
     for extents in sizes(name):
         case = case_of(name, dtype, *extents)
-        OPS[name].check(case, "cpu")
-        data = make_sets(OPS[name], case, Filler(fill, dtype, CPU, 0), CPU, 1)[0]
+        if is_refused(case):
+            assert name not in OPS
+            continue
+        data = make_sets(EVERY_OP[name], case, Filler(fill, dtype, CPU, 0), CPU, 1)[0]
         found = verdict(name, case, data)
         assert found.is_right, f"{extents}: {found.reason}"
         assert found.checked_elements == found.elements == data.out.numel()
