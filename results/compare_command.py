@@ -16,7 +16,10 @@ from results.runfile import StoreError
 if TYPE_CHECKING:
     from results.compare_load import Loaded
 
-EPILOG = """examples:
+EPILOG = """Rows of two definitions of an op (`op_sha256`, a hash of its file without comments) are refused unless
+--force: a change may be one of the op. Records of before, which do not tell it, are compared as ever.
+
+examples:
   python -m results compare 20261120T21 latest
   python -m results compare main.jsonl branch.jsonl --margin 2% --format md
   python -m results compare latest --by provider --baseline torch --metric mfu -o compare.png

@@ -13,7 +13,10 @@ from results.comparison import DEFAULT_MARGIN
 from results.runfile import StoreError
 from results.store import list_runs
 
-EPILOG = """examples:
+EPILOG = """A run from which on the op is defined otherwise (`op_sha256`, a hash of its file without comments) is
+marked: a change there may be one of the op.
+
+examples:
   python -m results history --op gelu --dtype bf16 --case 67108864 --provider triton-v2
   python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu -o history.png
 """

@@ -1,6 +1,7 @@
 """A new op is one file: it is listed, measured and compared, whatever its options are called."""
 
 import json
+import pickle
 import re
 from dataclasses import replace
 
@@ -161,6 +162,12 @@ def test_names_are_those_of_before():
     assert name(matmul, "fp8e4m3", layout="nt", batch=1) == "4x5:nt"  # also where it is the default
     assert name(decode, model="qwen2.5-0.5b", layers="all") == "4x5:qwen2.5-0.5b"
     assert name(decode, model="gpt2", layers="2") == "4x5:gpt2:layers=2"
+
+
+def test_a_case_keeps_its_name_on_the_way_to_another_process():
+    case = Case.of("op", "bf16", {"m": 4}, options_of("matmul"), {"layout": "nt", "batch": 4})
+    assert pickle.loads(pickle.dumps(case)) == case
+    assert pickle.loads(pickle.dumps(case)).name == "4:b4:nt"
 
 
 def test_an_option_without_a_label_is_shown_by_name_unless_it_is_the_default_of_the_dtype():

@@ -1,0 +1,114 @@
+"""Rows of two definitions of an op: `results compare` refuses them or is forced, `results history` marks them."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from compare_runs import NO_DRIFT, case, compared, refused
+
+from results.__main__ import main
+from results.compare_load import load
+from results.store import load_run
+
+ONE, OTHER = "1" * 64, "2" * 64
+
+
+def test_two_definitions_are_refused_and_forced(save, measured, capsys):
+    same = measured(seed=1, op_sha256=ONE, **case(64))
+    before = save("a", same, measured(seed=1, op_sha256=ONE))
+    after = save("b", same, measured(2.0, seed=2, op_sha256=OTHER))
+    message = refused(capsys, before, after)
+    assert (
+        "1 row of matmul measured by two definitions of the op, such as matmul 1024x1024x1024 bf16 "
+        "(1111111111 against 2222222222): a change may be one of the op; --op selects others, --force compares"
+    ) in message
+    code, document = compared(capsys, before, after, "--force")
+    assert (code, [row["verdict"] for row in document["rows"]]) == (1, ["SAME", "SLOWER"])
+    (note,) = [note for note in document["summary"]["notes"] if "definition" in note]
+    assert note.startswith("compared by force: 1 row of matmul measured by two definitions of the op, such as matmul")
+    assert main(["compare", *NO_DRIFT, before, after, "--force"]) == 1
+    assert "note: compared by force: 1 row of matmul" in capsys.readouterr().err
+    assert "definition" not in str(compared(capsys, before, after, "--case", "64x64"))
+
+
+@pytest.mark.parametrize("known", [(None, None), (ONE, None), (None, OTHER), (ONE, ONE)], ids=str)
+def test_what_does_not_tell_its_definition_is_compared_as_before(save, measured, capsys, known):
+    before, after = (save(name, measured(seed=1, op_sha256=sha)) for name, sha in zip("ab", known, strict=True))
+    code, document = compared(capsys, before, after)
+    assert (code, len(document["rows"])) == (0, 1)
+    assert "definition" not in str(document["summary"]["notes"])
+
+
+def test_repeated_rows_of_one_side_of_two_definitions_are_refused_too(save, measured, capsys):
+    before = save("a", *[measured(seed=seed, op_sha256=sha) for seed, sha in enumerate((ONE, None, OTHER))])
+    assert "two definitions of the op" in refused(capsys, before, save("b", measured(seed=5)))
+
+
+def test_providers_of_one_run_are_of_one_definition(save, measured, capsys):
+    both = [measured(seed=1, op_sha256=ONE), measured(seed=2, provider="triton-v1", op_sha256=ONE)]
+    assert compared(capsys, save("a", *both), "--by", "provider")[0] == 0
+    both[1] = measured(seed=2, provider="triton-v1", op_sha256=OTHER)
+    assert "1 row of matmul measured by two definitions" in refused(capsys, save("b", *both), "--by", "provider")
+
+
+def test_each_record_keeps_its_own_definition_however_it_is_read(save, measured, tmp_path):
+    """Records that differ in the definition alone are read by the quick path, where words are looked at once."""
+    path = save("a", *[measured(seed=n, op_sha256=sha, **case(n + 1)) for n, sha in enumerate((ONE, OTHER, None, ONE))])
+    assert [one.op_sha256 for one in load(load_run(path).path).measured] == [ONE, OTHER, None, ONE]
+    assert [one.op_sha256 for one in load_run(path).records] == [ONE, OTHER, None, ONE]
+    assert json.loads(load_run(path).path.read_text().splitlines()[3])["op_sha256"] is None
+
+
+def test_a_hash_that_is_no_text_is_a_bad_line(save, measured, capsys):
+    path = save("a", measured(seed=1, op_sha256=ONE), measured(seed=2, op_sha256=OTHER))
+    Path(path).write_text(Path(path).read_text().replace(f'"{OTHER}"', "7"))
+    assert main(["compare", path, save("b", measured(seed=3, op_sha256=ONE))]) == 2
+    assert "'op_sha256' must be text, found 7" in capsys.readouterr().err
+
+
+# ---- history ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def days(save, measured, runs):
+    """Keeps a run a day with these definitions, in the folder of runs."""
+
+    def keep(*known):
+        for day, sha in enumerate(known, 1):
+            started = f"2026-11-{day:02d}T10:00:00+00:00"
+            run = {"run_id": f"202611{day:02d}T100000Z-{day:010x}", "started_at": started}
+            path = save(f"day{day}", measured(seed=day, op_sha256=sha), **run)
+            runs.mkdir(exist_ok=True)
+            (runs / f"{run['run_id']}.jsonl").write_bytes(load_run(path).path.read_bytes())
+
+    return keep
+
+
+def history(capsys, form):
+    assert main(["history", "--format", form]) == 0
+    return capsys.readouterr()
+
+
+def test_a_history_says_from_where_on_an_op_is_defined_otherwise(days, capsys):
+    days(None, ONE, None, ONE, OTHER, OTHER, ONE)
+    out, err = history(capsys, "json")
+    (series,) = json.loads(out)["series"]
+    assert [place for place, point in enumerate(series["points"]) if point["is_redefined"]] == [4, 6]
+    assert [point["op_sha256"] for point in series["points"]][:2] == [None, ONE]
+    note = "torch: matmul is defined otherwise from 2026-11-05 10:00, 2026-11-07 10:00 on: a change there may be one"
+    assert err.count(note) == 1
+    rows = list(csv.DictReader(io.StringIO(history(capsys, "csv")[0])))
+    assert [row["is_redefined"] for row in rows].count("true") == 2
+    table = history(capsys, "table")[0]
+    assert [("the op was redefined" in line) for line in table.splitlines() if "2026-11-0" in line] == [
+        place in (4, 6) for place in range(7)
+    ]
+
+
+def test_a_history_of_one_definition_or_of_none_that_is_known_says_nothing(days, capsys):
+    days(None, ONE, None, ONE)
+    out, err = history(capsys, "json")
+    assert "true" not in out
+    assert "defined" not in err
