@@ -1,6 +1,7 @@
 """python -m kernels: the shipped Triton kernels, and what the compiler makes of them or of yours, with no GPU."""
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -136,7 +137,18 @@ def _warps(text: str) -> int:
     return warps
 
 
+def _require_triton() -> None:
+    """Refuse what reads or compiles kernels where they cannot be imported.
+
+    Raises:
+        AuditError: Triton is not installed.
+    """
+    if importlib.util.find_spec("triton") is None:
+        raise AuditError("the kernels need Triton, which is not installed; there are wheels for Linux only")
+
+
 def _list(args: argparse.Namespace) -> int:
+    _require_triton()
     from kernels.audit import catalog
 
     rows = catalog.by_version() if args.format in ("table", "md") else catalog.listing()
@@ -145,6 +157,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _audit(args: argparse.Namespace) -> int:
+    _require_triton()
     from kernels.audit.command import run
 
     return run(args)

@@ -311,7 +311,7 @@ def load_both(
 ) -> tuple[Loaded, Loaded]:
     """Read two runs, without samples, long ones side by side in two processes. Arguments and errors as of `load`."""
     read = partial(load, wanted=wanted, with_bandwidths=with_bandwidths, keeps_samples=False)
-    if _size(first) + _size(second) < PARALLEL_BYTES or len(os.sched_getaffinity(0)) < 2:
+    if _size(first) + _size(second) < PARALLEL_BYTES or _cores() < 2:
         return read(first), read(second)
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
@@ -328,8 +328,16 @@ def load_both(
     return loaded, replace(found, measured=tuple(map(Measured._make, found.measured)))
 
 
+def _cores() -> int:
+    """Return the cores that this process may use; only some systems tell which."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _has_one_thread() -> bool:
-    """Return whether this process may be copied, which starts at once: no other thread holds a lock in the copy."""
+    """Return whether this process may be copied, which starts at once: no other thread holds a lock in the copy.
+
+    Only Linux tells; elsewhere a new process starts afresh.
+    """
     try:
         return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208  # names alone, of a place that is no folder
     except OSError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from results.record import Environment, Record
 from results.runfile import Run, RunFileError, StoreError, encode_line, load_run, read_head, reason_of
@@ -44,6 +43,9 @@ RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-(?:(.+)-)?([0-9a-f]+)")
 
 LISTED_MATCHES = 5
 """Runs named in a message before it is cut."""
+
+LOCKED_BYTE = 2**30
+"""Which byte stands for the whole file in a lock of Windows."""
 
 
 class RunNotFoundError(StoreError):
@@ -87,7 +89,7 @@ class RunWriter:
         first_line = encode_line(environment)
         name = _file_name(environment, op)
         path = Path(output) if output else runs_directory() / _word(environment.device["slug"]) / name
-        is_folder = isinstance(output, str) and output.endswith(os.sep)
+        is_folder = isinstance(output, str) and output.endswith(("/", os.sep))
         try:
             path = path / name if is_folder or path.is_dir() else path
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,7 +165,9 @@ def _open_new(path: Path) -> tuple[int, bool]:
         StoreError: the file holds something, is no regular file, or another run is writing it.
         OSError: it cannot be opened.
     """
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe without a reader would wait for one
+    # A pipe without a reader would wait for one; Windows has no such flags, and makes two bytes of each line end.
+    names = ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY")
+    flags = os.O_WRONLY | os.O_APPEND | sum(getattr(os, name, 0) for name in names)
     try:
         descriptor, is_new = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666), True
     except FileExistsError:
@@ -183,9 +187,32 @@ def _open_new(path: Path) -> tuple[int, bool]:
 def _lock(descriptor: int) -> None:
     """Keep a second run from choosing the same, still empty, file; a file system without locks is no obstacle."""
     try:
+        import fcntl
+    except ImportError:
+        return _lock_on_windows(descriptor)
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
+    except OSError:
+        pass
+
+
+def _lock_on_windows(descriptor: int) -> None:
+    """Lock one byte far behind the end: on Windows nobody else could read what is locked.
+
+    Source: Python documentation, `msvcrt.locking`, which locks from the place of the file on and fails with EACCES.
+    """
+    try:
+        import msvcrt
+    except ImportError:
+        return
+    locks: Any = msvcrt
+    try:
+        os.lseek(descriptor, LOCKED_BYTE, os.SEEK_SET)
+        locks.locking(descriptor, locks.LK_NBLCK, 1)
+    except PermissionError:
+        raise BlockingIOError from None
     except OSError:
         pass
 

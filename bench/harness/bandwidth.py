@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.device.device import MIB, Device
+from bench.harness.providers import has_triton
 from bench.harness.search import Candidate, Chosen, Launch, Measure, Note, NotMeasuredError, Summary, best_of, silent
 from bench.harness.timing import Limits
 from results.stats import median
@@ -133,7 +134,7 @@ class Arrays:
 
 def streams(device: Device, arrays: Arrays) -> list[Stream]:
     """Return all that moves bytes on a device, for every mix; first what need not be compiled, so that it is tried."""
-    own = triton_streams(device, arrays) if device.type == "cuda" else []
+    own = triton_streams(device, arrays) if device.type == "cuda" and has_triton() else []
     return [*torch_streams(device, arrays), *own]
 
 
@@ -200,15 +201,15 @@ def triton_streams(device: Device, arrays: Arrays) -> list[Stream]:
 def cache_streams(device: Device, arrays: Arrays, launch_bytes: int = CACHE_LOOP_BYTES) -> list[Stream]:
     """Return what reads a working set, a part of the first array, from the last-level cache.
 
-    On a GPU a Triton kernel goes round and round it within one launch, so that no launch is in the time. On a CPU
-    torch reads it once a launch.
+    On a GPU a Triton kernel goes round and round it within one launch, so that no launch is in the time. On a CPU, and
+    without Triton, torch reads it once a launch.
 
     Args:
         device: the device under test.
         arrays: where the working sets are.
         launch_bytes: what one launch on a GPU reads.
     """
-    if device.type != "cuda":
+    if device.type != "cuda" or not has_triton():
         reading = [stream for stream in torch_streams(device, arrays) if stream.mix == "read"]
         return [Stream(CACHE, stream.name, stream.launch) for stream in reading]
     import torch

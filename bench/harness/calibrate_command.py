@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -189,8 +188,10 @@ def chosen_dtypes(args: argparse.Namespace, device: Device, matmul: Op, job: Cal
 
 def warn_if_busy(device: Device, progress: Progress) -> None:
     """Say so where other processes have kept a CPU busy for the last minute."""
-    load = os.getloadavg()[0]
-    if not device.is_gpu and load > BUSY_LOAD * (device.threads or 1):
+    from bench.harness.device.system import here
+
+    load = here().load_average().value
+    if load is not None and not device.is_gpu and load > BUSY_LOAD * (device.threads or 1):
         progress.note(f"the machine is busy (load average {load:.1f}, {device.threads} threads): roofs may read low")
 
 

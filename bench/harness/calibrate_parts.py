@@ -14,6 +14,7 @@ from bench.harness.device.device import Device
 from bench.harness.device.telemetry import row_telemetry
 from bench.harness.matmul_shapes import CPU_STEP, GPU_STEP, Shape, cpu_shapes, fitting, gpu_shapes, neighbors
 from bench.harness.matmul_timer import MatmulTimer
+from bench.harness.providers import has_triton
 from bench.harness.search import Note, NotMeasuredError, SearchPlan, ShapeSearch, rate_of
 from bench.harness.timing import CPU_LIMITS, FEWEST_SAMPLES, GPU_LIMITS, Samples, collect
 from results.record import Record
@@ -57,7 +58,7 @@ def launch_part(bench: Bench, note: Note) -> Outcome:
     timer = bench.timer(bench.plan.launch_s, 1)
     one, out = (torch.ones(1, device=bench.device.torch_name) for _ in range(2))
     what, call = "copy of one element", partial(out.copy_, one)
-    if bench.device.type == "cuda":
+    if bench.device.type == "cuda" and has_triton():
         from kernels.launch_floor import v1_empty
 
         what, call = "triton v1, empty kernel", partial(v1_empty.launch, one)

@@ -38,15 +38,18 @@ SEED_STEP = 1_000_003
 MEASURED = 0
 """Exit code of a process that has kept a record of every provider, whatever became of them."""
 
-CANNOT = (2, 3, -signal.SIGKILL)
+CANNOT = (2, 3, -9)
 """How a process ends that cannot measure though nothing in it is broken: what it was asked for cannot be, the device is
-gone, or the system has ended it because memory ran out."""
+gone, or the system has ended it by SIGKILL (9) because memory ran out."""
 
 OVERTIME_S = 3.0
 """A call that is still going on when the budget is spent, and has taken so long, is ended."""
 
 MOST_OF_SHARE = 0.5
 """A call may take so much of the time that its case has, and `OVERTIME_S` at least: the others are to have some too."""
+
+HAS_FORK = hasattr(os, "fork")
+"""Whether something can stand between; where it cannot, only torch is measured there, and no user's function."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +122,13 @@ def run_process(words: Sequence[str], limit: CallLimit) -> Ended:
     Raises:
         KeyboardInterrupt: this process was interrupted.
     """
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # Windows keeps a file that is mapped
         folder = Path(name)
         output, turn_file, status = folder / "run.jsonl", folder / "turn", folder / "status"
         turns = TurnFile.create(turn_file)
-        between = [sys.executable, "-I", "-S", expendable.__file__, str(os.getpid()), str(status)]
-        command = [*between, "-m", "bench", *words, "--output", str(output), "--turn-file", str(turn_file)]
+        between = ["-I", "-S", expendable.__file__, str(os.getpid()), str(status)] if HAS_FORK else []
+        arguments = [*words, "--output", str(output), "--turn-file", str(turn_file)]
+        command = [sys.executable, *between, "-m", "bench", *arguments]
         with (folder / "errors").open("w+b") as errors:
             # A session of its own: Ctrl-C and a signal to its process group stay where they come from.
             process = subprocess.Popen(
@@ -136,7 +140,7 @@ def run_process(words: Sequence[str], limit: CallLimit) -> Ended:
                 _end(process)
             errors.seek(0)
             message = last_line(errors.read().decode("utf-8", "replace"))
-        code, place = exit_code_of(status), turns.place
+        code, place = exit_code_of(status) if HAS_FORK else process.returncode, turns.place
         if ended_for is not None:
             return Ended((), code, place, *ended_for)
         records = _records(output) if code == MEASURED else ()
@@ -158,8 +162,10 @@ def _wait(process: subprocess.Popen[bytes], turns: TurnFile, limit: CallLimit) -
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End what stands between, with it the process behind it, and all that it has started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    if HAS_FORK:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
     process.wait()
 
 

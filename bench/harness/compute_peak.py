@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.device.device import Device
 from bench.harness.inputs import torch_dtype
+from bench.harness.providers import has_triton
 from bench.harness.search import (
     Candidate,
     Chosen,
@@ -93,11 +94,13 @@ def gpu_fma_candidates(dtype: str, device: Device) -> list[Candidate]:
     """Return the FMA kernel in every configuration worth trying.
 
     Raises:
-        NotMeasuredError: the dtype has no such instruction, or the device does not run CUDA.
+        NotMeasuredError: the dtype has no such instruction, the device does not run CUDA, or Triton is not there.
     """
     if dtype not in FMA_DTYPES or device.type != "cuda":
         known = ", ".join(FMA_DTYPES)
         raise NotMeasuredError(f"no kernel of {dtype} multiply-adds for {device.type}; for cuda there are: {known}")
+    if not has_triton():
+        raise NotMeasuredError("its kernel needs Triton, which is not installed; there are wheels for Linux only")
     from kernels.fma import v1_chains
 
     def candidate(config: Any) -> Candidate:

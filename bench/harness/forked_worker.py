@@ -202,6 +202,6 @@ class Worker:
 def signal_in_words(number: int) -> str:
     """Return how a process ended that a signal killed."""
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    if number == signal.SIGKILL:
+    if name == "SIGKILL":
         return f"killed by {name}, which the system does when memory runs out"
     return f"crashed: {name} ({(signal.strsignal(number) or 'no name').lower()})"

@@ -10,6 +10,7 @@ Of a version's file two module-level names are read from its text, so that no li
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from bench.harness.device.device import Device
+from bench.harness.device.system import here
 from bench.harness.inputs import InputSet
 from bench.harness.op import Op
 from bench.harness.trusted import Snapshot
@@ -109,7 +111,7 @@ def default_providers(family: str, device: Device) -> list[str]:
 
     Which version takes a case is known to the version alone; where it refuses one, `stand_ins` come next.
     """
-    if not device.is_gpu:
+    if not device.is_gpu or not has_triton():
         return ["torch"]
     arch = architecture(device)
     return ["torch", *_fixed_versions(family, arch)[:1]]
@@ -128,11 +130,26 @@ def _fixed_versions(family: str, arch: int) -> list[str]:
     return fitting[::-1]
 
 
+def has_triton() -> bool:
+    """Return whether Triton is installed, without importing it: its wheels are for Linux only."""
+    return importlib.util.find_spec("triton") is not None
+
+
 def unavailable(name: str, device: Device) -> str | None:
-    """Return why a provider can run nothing on a device, whatever the op, or None: our kernels need a GPU."""
-    if device.is_gpu or name in ("torch", "torch-compile") or is_user_kernel(name):
-        return None
-    return f"{name} needs a GPU; this is a CPU"
+    """Return why a provider can run nothing here, whatever the op, or None.
+
+    Our kernels need a GPU and Triton, which `torch-compile` needs on a GPU too; a user's function needs a process of
+    its own.
+    """
+    if is_user_kernel(name):
+        why = here().why_no_isolation()
+        return why and f"a user's function runs in a forked process of its own, {why}"
+    if name.startswith("triton") and not device.is_gpu:
+        return f"{name} needs a GPU; this is a CPU"
+    needs_triton = name.startswith("triton") or (name == "torch-compile" and device.type in ("cuda", "rocm"))
+    if needs_triton and not has_triton():
+        return f"{name} needs Triton on a GPU, which is not installed; there are wheels for Linux only"
+    return None
 
 
 def check_names(names: list[str], family: str) -> None:

@@ -215,7 +215,7 @@ def check_user_kernels(run: Run, workers: Workers, progress: Progress) -> list[F
     rows = []
     for family, row in run.rows:
         key = family, row.op.name, row.provider
-        if is_user_kernel(row.provider) and key not in problems:
+        if is_user_kernel(row.provider) and row.refused is None and key not in problems:
             progress.say(f"importing {row.provider}")
             job = Job(family=family, ops=(row.op.name,), provider=row.provider, device=run.device)
             problems[key] = workers.problem(job)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import resource
 import tempfile
 import time
 from collections.abc import Callable
@@ -12,6 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
+
+from bench.harness.device.reading import difference
+from bench.harness.device.system import here
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +24,10 @@ TOKEN_DTYPES = {"uint16": 2, "uint32": 4}
 """Bytes of a token id. 16 bits hold vocabularies up to 65,536."""
 
 WRITE_TOKENS = 2**22
+
+
+CAN_FORGET = hasattr(os, "posix_fadvise")
+"""Whether this system can be asked to take a file out of the page cache."""
 
 
 class TokenFileError(ValueError):
@@ -63,7 +69,8 @@ class TokenFile:
         """Take the file out of the page cache, as far as the system lets go of it."""
         if hasattr(self._map, "madvise"):
             self._map.madvise(mmap.MADV_DONTNEED)
-        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if CAN_FORGET:
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Close the file; the map goes with the last batch that looks into it."""
@@ -143,8 +150,8 @@ class Loop:
     def __init__(self, batches: Batches, work: Callable[[], None], device: Device, is_prefetching: bool) -> None:
         """Take batches one by one, or let a thread make the next one while a step computes."""
         self.waits_s: list[float] = []
-        self.major_faults = 0
-        """Pages that had to be read from the disk."""
+        self.major_faults: int | None = 0
+        """Pages that had to be read from the disk; None where the system does not tell."""
         self._batches, self._work, self._device = batches, work, device
         self._thread = ThreadPoolExecutor(1) if is_prefetching else None
         self._next: Future[tuple[Tensor, Tensor]] | None = None
@@ -164,14 +171,15 @@ class Loop:
 
     def step(self) -> None:
         """Take a batch, look at its ids, compute, and wait until all is done."""
-        faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+        before = here().major_faults()
         start = time.perf_counter()
         inputs, labels = self._take()
         self.waits_s.append(time.perf_counter() - start)
         inputs.sum().add_(labels.sum())
         self._work()
         self._device.synchronize()
-        self.major_faults += resource.getrusage(resource.RUSAGE_SELF).ru_majflt - faults
+        faults = difference(before, here().major_faults()).value
+        self.major_faults = None if faults is None or self.major_faults is None else self.major_faults + faults
 
     def _take(self) -> tuple[Tensor, Tensor]:
         if self._thread is None or self._next is None:

@@ -106,6 +106,6 @@ def footer(records: Sequence[Record]) -> list[str]:
             f"{percent_of(loops[1])} for one made ahead"
         )
     cold = [r for r in records if r.op == "load" and r.status == "ok" and r.options["page_cache"] == "cold"]
-    if any(not record.extra["major_faults"] for record in cold):
+    if any(record.extra["major_faults"] == 0 for record in cold):
         lines.append("no page had to be read from the disk: the system kept the file in memory all the same")
     return lines

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.harness.device import linux, nvml
+from bench.harness.device.system import here
 from roofline.hardware import match_driver_name
 
 MIB = 2**20
 
 DEFAULT_CPU_CACHE_BYTES = 32 * MIB
-"""Assumed last-level cache where sysfs does not tell: that of a common server core complex."""
+"""Assumed last-level cache where the system does not tell: that of a common server core complex."""
+
+DEFAULT_CPU_FREE_BYTES = 2**32
+"""Assumed free memory where the system does not tell: what a small laptop can spare."""
 
 
 class NoDeviceError(RuntimeError):
@@ -34,7 +37,8 @@ class Device:
     """The driver's or the processor's own name."""
     cache_bytes: int
     """Last-level cache that a CPU's threads have together; L2 of a GPU."""
-    memory_bytes: int
+    memory_bytes: int | None
+    """None where the system does not tell."""
     threads: int | None = None
     """Threads that a CPU measurement uses."""
     sm_count: int | None = None
@@ -52,7 +56,8 @@ class Device:
     def free_bytes(self) -> int:
         """Return the memory that a measurement may still take, bytes."""
         if not self.is_gpu:
-            return linux.available_memory_bytes()
+            free_bytes = here().available_memory_bytes()
+            return DEFAULT_CPU_FREE_BYTES if free_bytes is None else free_bytes
         import torch
 
         free, _ = torch.cuda.mem_get_info(self.torch_name)
@@ -94,9 +99,9 @@ def detect(requested: str | None) -> Device:
 
 def cpu_device() -> Device:
     """Return the CPU, with the threads that affinity and cgroup quota leave to this process."""
-    name, cpus = linux.cpu_name(), os.sched_getaffinity(0)
-    threads = linux.usable_threads(len(cpus), linux.cpu_quota())
-    cache_bytes = linux.last_level_cache_bytes(sorted(cpus), threads)
+    name, cpus = here().cpu_name(), here().allowed_cores()
+    threads = linux.usable_threads(len(cpus), here().cpu_quota())
+    cache_bytes = here().last_level_cache_bytes(sorted(cpus), threads)
     return Device(
         type="cpu",
         torch_name="cpu",
@@ -104,7 +109,7 @@ def cpu_device() -> Device:
         name=name,
         cache_bytes=cache_bytes or DEFAULT_CPU_CACHE_BYTES,
         cache_is_assumed=cache_bytes is None,
-        memory_bytes=linux.total_memory_bytes(),
+        memory_bytes=here().total_memory_bytes(),
         threads=threads,
     )
 

@@ -28,10 +28,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.harness.device import host_load, linux, nvml, reading
+from bench.harness.device import nvml, reading
 from bench.harness.device.device import Device
-from bench.harness.device.linux import ROOT
 from bench.harness.device.reading import Reading
+from bench.harness.device.system import ROOT, here
 
 MAX_MEMORY_BYTES = 2**50
 """No GPU has a pebibyte of memory; more is an answer that is none."""
@@ -192,7 +192,7 @@ def modes(device: Device, root: Path = ROOT) -> dict[str, Any]:
         `clock_mode`, `power_limit_w` and `power_limit_default_w` of a GPU; `governor` and `turbo` of a CPU.
     """
     if not device.is_gpu:
-        return reading.values({"governor": host_load.governor(root), "turbo": host_load.turbo(root)})
+        return reading.values({"governor": here().governor(root), "turbo": here().turbo(root)})
     gpu = _opened(device)
     return reading.values(
         {
@@ -217,12 +217,12 @@ def host_facts(root: Path = ROOT) -> dict[str, Any]:
         The keys that this file's opening lists.
     """
     readings = {
-        "cores_allowed": reading.attempt(lambda: len(host_load.allowed_cores())),
-        "load_average": host_load.load_average(root),
-        "governor": host_load.governor(root),
-        "turbo": host_load.turbo(root),
+        "cores_allowed": reading.attempt(lambda: len(here().allowed_cores())),
+        "load_average": here().load_average(root),
+        "governor": here().governor(root),
+        "turbo": here().turbo(root),
     }
     return reading.values(readings) | {
-        "cgroup_quota_cores": linux.cpu_quota(root),
+        "cgroup_quota_cores": here().cpu_quota(root),
         "errors": reading.errors(readings),
     }

@@ -1,36 +1,25 @@
 """What else the host's cores were doing: throttling by the cgroup, theft by the hypervisor, switches, load, clocks.
 
-Everything is read from Linux. Counters are read before and after a measurement and differenced; what is not there is
-None with the error's name, never 0.
+Counters are read before and after a measurement and differenced; what a system does not tell is None with the error's
+name, never 0.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.harness.device import linux, reading
-from bench.harness.device.linux import ROOT
-from bench.harness.device.reading import Reading, attempt, failed
+from bench.harness.device import reading
+from bench.harness.device.linux import CgroupCounters
+from bench.harness.device.reading import Reading, failed
+from bench.harness.device.system import ROOT, here
 
 CGROUP_PERIOD_S = 0.1
 """The usual period of a cgroup's CPU quota, and so the step in which throttled time is counted.
 
 Source: Linux documentation, scheduler/sched-bwc: the default period is 100 ms."""
-
-
-@dataclass(frozen=True)
-class CgroupCounters:
-    """How far the quota of a cgroup has held its threads back so far."""
-
-    throttled_periods: int
-    throttled_s: float
-    """Summed over the cores that stood still."""
 
 
 @dataclass(frozen=True)
@@ -57,80 +46,18 @@ def snapshot(cores: frozenset[int], root: Path = ROOT) -> HostSnapshot:
         cores: cores that this process may use.
         root: folder below which Linux shows its state.
     """
-    usage = attempt(lambda: resource.getrusage(resource.RUSAGE_SELF))
-    ticks = attempt(lambda: _ticks(root / "proc/stat", cores))
+    system = here()
+    switches, ticks = system.context_switches(), system.clock_ticks(cores, root)
     return HostSnapshot(
-        involuntary_switches=usage.map(lambda found: found.ru_nivcsw),
-        voluntary_switches=usage.map(lambda found: found.ru_nvcsw),
-        cgroups=attempt(lambda: _cgroups(root)),
+        involuntary_switches=switches.map(lambda found: found[0]),
+        voluntary_switches=switches.map(lambda found: found[1]),
+        cgroups=system.throttling(root),
         steal_ticks=ticks.map(lambda found: found[0]),
         total_ticks=ticks.map(lambda found: found[1]),
-        load_average=load_average(root),
-        governor=governor(root),
-        turbo=turbo(root),
+        load_average=system.load_average(root),
+        governor=system.governor(root),
+        turbo=system.turbo(root),
     )
-
-
-def allowed_cores() -> frozenset[int]:
-    """Return the numbers of the cores that the scheduler may use for this process."""
-    return frozenset(os.sched_getaffinity(0))
-
-
-def load_average(root: Path = ROOT) -> Reading:
-    """Return the mean number of runnable threads of the last minute. Source: proc_loadavg(5)."""
-    return attempt(lambda: float((root / "proc/loadavg").read_text().split()[0]))
-
-
-def governor(root: Path = ROOT) -> Reading:
-    """Return the clock governor of the first core, for example `performance`. Source: Linux documentation, cpufreq."""
-    return attempt(lambda: _first_line(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))
-
-
-def turbo(root: Path = ROOT) -> Reading:
-    """Return whether cores may clock above their nominal clock.
-
-    Source: Linux documentation, `intel_pstate/no_turbo` (1: may not) and `cpufreq/boost` (1: may).
-    """
-    forbidden = attempt(lambda: _first_line(root / "sys/devices/system/cpu/intel_pstate/no_turbo"))
-    if forbidden.value in ("0", "1"):
-        return Reading(forbidden.value == "0")
-    allowed = attempt(lambda: _first_line(root / "sys/devices/system/cpu/cpufreq/boost"))
-    return Reading(allowed.value == "1") if allowed.value in ("0", "1") else failed(allowed.error or "Implausible")
-
-
-def _first_line(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace").splitlines()[0].strip()
-
-
-def _ticks(path: Path, cores: frozenset[int]) -> tuple[int, int] | None:
-    """Return stolen and all ticks of some cores, None where the file has none of them.
-
-    Source: proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal; guest time is part of user time.
-    """
-    stolen = total = 0
-    seen = False
-    for line in path.read_text().splitlines():
-        name, *counts = line.split()
-        if re.fullmatch(r"cpu\d+", name) and int(name[3:]) in cores:
-            states = [int(count) for count in counts[:8]]
-            stolen, total, seen = stolen + states[7], total + sum(states), True
-    return (stolen, total) if seen else None
-
-
-def _cgroups(root: Path) -> dict[str, CgroupCounters]:
-    """Return the counters of each control group around this process that counts throttling, by its folder.
-
-    Source: Linux documentation, cgroup-v2 (`nr_throttled` and `throttled_usec` in `cpu.stat`, present where the
-    controller is enabled) and scheduler/sched-bwc for version 1 (`throttled_time`, nanoseconds).
-    """
-    found: dict[str, CgroupCounters] = {}
-    for group in linux.groups("cpu", root):
-        counts = dict(re.findall(r"^(\w+) ([0-9]{1,20})$", linux.text_of(group / "cpu.stat"), re.MULTILINE))
-        if "nr_throttled" in counts and "throttled_usec" in counts:
-            found[str(group)] = CgroupCounters(int(counts["nr_throttled"]), int(counts["throttled_usec"]) * 1e-6)
-        elif "nr_throttled" in counts and "throttled_time" in counts:
-            found[str(group)] = CgroupCounters(int(counts["nr_throttled"]), int(counts["throttled_time"]) * 1e-9)
-    return found
 
 
 # ---- from two snapshots -------------------------------------------------------------------------------------------

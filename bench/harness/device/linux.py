@@ -1,4 +1,4 @@
-"""What Linux tells of the machine: the processor, its caches, memory, and the limits of control groups.
+"""What Linux tells of the machine: the processor, its caches, memory, load, and what control groups allow and take.
 
 Every function reads text files below a folder that can be another one, and takes a missing or strange file as "not
 told": containers and sandboxes show as much of them as they like.
@@ -9,9 +9,42 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path("/")
+from bench.harness.device.other import (
+    ROOT,
+    allowed_cores,
+    context_switches,
+    major_faults,
+    tick_s,
+    why_no_isolation,
+)
+from bench.harness.device.reading import Reading, attempt, failed
+
+__all__ = [
+    "ROOT",
+    "CgroupCounters",
+    "allowed_cores",
+    "available_memory_bytes",
+    "clock_ticks",
+    "context_switches",
+    "count_of",
+    "cpu_name",
+    "cpu_quota",
+    "governor",
+    "groups",
+    "last_level_cache_bytes",
+    "load_average",
+    "major_faults",
+    "text_of",
+    "throttling",
+    "tick_s",
+    "total_memory_bytes",
+    "turbo",
+    "usable_threads",
+    "why_no_isolation",
+]
 
 SIZE_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -84,15 +117,15 @@ def cpu_quota(root: Path = ROOT) -> float | None:
     return min(quotas, default=None)
 
 
-def total_memory_bytes(root: Path = ROOT) -> int:
-    """Return the memory of the machine, or of a control group where that is less, bytes."""
-    return min([_meminfo_bytes("MemTotal", root), *(limit for limit, _ in _memory_limits(root))])
+def total_memory_bytes(root: Path = ROOT) -> int | None:
+    """Return the memory of the machine, or of a control group where that is less, bytes; None where neither tells."""
+    return min([*_meminfo_bytes("MemTotal", root), *(limit for limit, _ in _memory_limits(root))], default=None)
 
 
-def available_memory_bytes(root: Path = ROOT) -> int:
+def available_memory_bytes(root: Path = ROOT) -> int | None:
     """Return the memory that can be taken without swapping, bytes, within the limits of the control groups."""
-    left = [limit - used for limit, used in _memory_limits(root)]
-    return max(0, min([_meminfo_bytes("MemAvailable", root), *left]))
+    left = [*_meminfo_bytes("MemAvailable", root), *(limit - used for limit, used in _memory_limits(root))]
+    return max(0, min(left)) if left else None
 
 
 def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
@@ -130,6 +163,86 @@ def groups(controller: str, root: Path) -> Iterator[Path]:
             yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(base))
 
 
-def _meminfo_bytes(key: str, root: Path) -> int:
+def _meminfo_bytes(key: str, root: Path) -> list[int]:
+    """Return the bytes of one line, none where it is not there."""
     match = re.search(rf"^{key}:\s+(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
-    return int(match[1]) * 1024 if match else 0
+    return [int(match[1]) * 1024] if match else []
+
+
+# ---- what else the cores were doing ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CgroupCounters:
+    """How far the quota of a cgroup has held its threads back so far."""
+
+    throttled_periods: int
+    throttled_s: float
+    """Summed over the cores that stood still."""
+
+
+def load_average(root: Path = ROOT) -> Reading:
+    """Return the mean number of runnable threads of the last minute. Source: proc_loadavg(5)."""
+    return attempt(lambda: float((root / "proc/loadavg").read_text().split()[0]))
+
+
+def governor(root: Path = ROOT) -> Reading:
+    """Return the clock governor of the first core, for example `performance`. Source: Linux documentation, cpufreq."""
+    return attempt(lambda: _first_line(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))
+
+
+def turbo(root: Path = ROOT) -> Reading:
+    """Return whether cores may clock above their nominal clock.
+
+    Source: Linux documentation, `intel_pstate/no_turbo` (1: may not) and `cpufreq/boost` (1: may).
+    """
+    forbidden = attempt(lambda: _first_line(root / "sys/devices/system/cpu/intel_pstate/no_turbo"))
+    if forbidden.value in ("0", "1"):
+        return Reading(forbidden.value == "0")
+    allowed = attempt(lambda: _first_line(root / "sys/devices/system/cpu/cpufreq/boost"))
+    return Reading(allowed.value == "1") if allowed.value in ("0", "1") else failed(allowed.error or "Implausible")
+
+
+def _first_line(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()[0].strip()
+
+
+def clock_ticks(cores: frozenset[int], root: Path = ROOT) -> Reading:
+    """Return stolen and all ticks of some cores since the machine started."""
+    return attempt(lambda: _ticks(root / "proc/stat", cores))
+
+
+def _ticks(path: Path, cores: frozenset[int]) -> tuple[int, int] | None:
+    """Return stolen and all ticks of some cores, None where the file has none of them.
+
+    Source: proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal; guest time is part of user time.
+    """
+    stolen = total = 0
+    seen = False
+    for line in path.read_text().splitlines():
+        name, *counts = line.split()
+        if re.fullmatch(r"cpu\d+", name) and int(name[3:]) in cores:
+            states = [int(count) for count in counts[:8]]
+            stolen, total, seen = stolen + states[7], total + sum(states), True
+    return (stolen, total) if seen else None
+
+
+def throttling(root: Path = ROOT) -> Reading:
+    """Return the `CgroupCounters` of each control group around this process, by its folder."""
+    return attempt(lambda: _cgroups(root))
+
+
+def _cgroups(root: Path) -> dict[str, CgroupCounters]:
+    """Return the counters of each control group around this process that counts throttling, by its folder.
+
+    Source: Linux documentation, cgroup-v2 (`nr_throttled` and `throttled_usec` in `cpu.stat`, present where the
+    controller is enabled) and scheduler/sched-bwc for version 1 (`throttled_time`, nanoseconds).
+    """
+    found: dict[str, CgroupCounters] = {}
+    for group in groups("cpu", root):
+        counts = dict(re.findall(r"^(\w+) ([0-9]{1,20})$", text_of(group / "cpu.stat"), re.MULTILINE))
+        if "nr_throttled" in counts and "throttled_usec" in counts:
+            found[str(group)] = CgroupCounters(int(counts["nr_throttled"]), int(counts["throttled_usec"]) * 1e-6)
+        elif "nr_throttled" in counts and "throttled_time" in counts:
+            found[str(group)] = CgroupCounters(int(counts["nr_throttled"]), int(counts["throttled_time"]) * 1e-9)
+    return found

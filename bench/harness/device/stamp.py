@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.harness.device import linux, nvml
+from bench.harness.device import nvml
+from bench.harness.device.system import here
 
 GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 """Variables by which a process is bound to one repository. Source: git-rev-parse(1), `--local-env-vars`."""
@@ -46,9 +47,9 @@ def host() -> dict[str, Any]:
     return {
         "name": platform.node(),
         "kernel": platform.release(),
-        "cpu": linux.cpu_name(),
+        "cpu": here().cpu_name(),
         "cores": os.cpu_count(),
-        "memory_bytes": linux.total_memory_bytes(),
+        "memory_bytes": here().total_memory_bytes(),
     }
 
 

@@ -25,7 +25,6 @@ Keys of the JSON object, the same for every device, SI base units, None where no
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,8 +33,8 @@ from typing import Any, TypeGuard
 
 from bench.harness.device import host_load, nvml, reading
 from bench.harness.device.device import Device
-from bench.harness.device.linux import ROOT
 from bench.harness.device.reading import Reading, failed
+from bench.harness.device.system import ROOT, here
 
 COUNTER_STEP_S = 0.1
 """The driver's counters of energy and of throttled time advance in steps up to this long, so that a difference is off
@@ -112,7 +111,7 @@ class Monitor:
 
     def snapshot(self) -> Snapshot:
         """Return everything that a record's telemetry is made from, as it is now."""
-        cores = host_load.allowed_cores()
+        cores = here().allowed_cores()
         if self._gpu is None:
             host = host_load.snapshot(cores, self._root)
             return Snapshot(time.perf_counter(), host, None, len(cores))
@@ -158,7 +157,7 @@ def row_telemetry(
     host_lost = host_load.lost_shares(before.host, after.host, window_s, after.cores)
     row: dict[str, Any] = {"window_s": None if math.isnan(window_s) else window_s}
     if before.gpu is None or after.gpu is None:
-        step_s = 1 / os.sysconf("SC_CLK_TCK")
+        step_s = here().tick_s()
         row |= dict.fromkeys(GPU_KEYS) | {"power_source": None, "throttle": reading.values(host_lost)}
         row |= {"throttle_resolution": _resolution(step_s, window_s), "host_throttle": None}
         problems = reading.errors(host_lost, "throttle.")
@@ -248,8 +247,8 @@ def share_of_time(before: Reading, after: Reading, window_s: float) -> Reading:
     return Reading(lost.value / window_s)
 
 
-def _resolution(step_s: float, window_s: float) -> float | None:
-    return step_s / window_s if reading.is_positive(window_s) else None
+def _resolution(step_s: float | None, window_s: float) -> float | None:
+    return step_s / window_s if step_s is not None and reading.is_positive(window_s) else None
 
 
 def _both(before: Reading, after: Reading) -> Reading:
