@@ -11,6 +11,7 @@ from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("bench", "kernels", "roofline", "results")
@@ -213,3 +214,15 @@ def test_a_wheel_of_the_source_distribution_is_as_empty(tmp_path):
     (made,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(made) as archive:
         assert [name for name in archive.namelist() if not name.startswith(f"{DIST_INFO}/")] == [PLUGIN]
+
+
+# ---- what it needs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("system", "left_out"), [("linux", set()), ("win32", {"triton"}), ("darwin", {"triton", "nvidia-ml-py"})]
+)
+def test_what_has_no_wheel_for_a_system_is_not_asked_for_there(system, left_out):
+    needed = [Requirement(text) for text in PROJECT["dependencies"]]
+    skipped = {one.name for one in needed if one.marker and not one.marker.evaluate({"sys_platform": system})}
+    assert skipped == left_out

@@ -202,9 +202,11 @@ class Plan:
     @property
     def is_elsewhere(self) -> bool:
         """Whether new processes measure: many of them, or one that a user's function may bring down."""
+        from bench.harness.providers import unavailable
         from bench.harness.user_kernel import is_user_kernel
 
-        return not self.is_child and (self.args.processes > 1 or any(map(is_user_kernel, self.providers)))
+        foreign = [name for name in self.providers if is_user_kernel(name) and not unavailable(name, self.device)]
+        return not self.is_child and (self.args.processes > 1 or bool(foreign))
 
     @property
     def is_child(self) -> bool:

@@ -143,7 +143,7 @@ def unavailable(name: str, device: Device) -> str | None:
     """
     if is_user_kernel(name):
         why = here().why_no_isolation()
-        return why and f"a user's function runs in a forked process of its own, {why}"
+        return why and f"a user's function runs in a forked process of its own, and {why}"
     if name.startswith("triton") and not device.is_gpu:
         return f"{name} needs a GPU; this is a CPU"
     needs_triton = name.startswith("triton") or (name == "torch-compile" and device.type in ("cuda", "rocm"))
@@ -248,7 +248,7 @@ def _compiled(op: Op, device: Device) -> Provider:
     """Return `torch.compile` of the op, compiled anew: static shapes, nothing kept from the case before."""
     import torch
 
-    if not device.is_gpu and shutil.which("g++") is None and shutil.which("clang++") is None:
+    if not device.is_gpu and not any(map(shutil.which, ("g++", "clang++", "cl"))):
         raise ProviderUnavailableError("torch-compile needs a C++ compiler on a CPU: install g++")
     torch._dynamo.reset()
     expression = op.expression or op.reference

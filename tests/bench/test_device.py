@@ -7,7 +7,7 @@ import types
 import pytest
 import torch
 
-from bench.harness.device import device, linux, stamp
+from bench.harness.device import linux, stamp
 from bench.harness.device.device import (
     DEFAULT_CPU_CACHE_BYTES,
     Device,

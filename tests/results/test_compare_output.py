@@ -89,6 +89,15 @@ def test_long_files_are_read_side_by_side_with_the_same_result(save, measured, c
     assert after in refused(capsys, before, after)
 
 
+def test_where_no_system_call_tells_the_cores_all_of_them_count(save, measured, capsys, monkeypatch):
+    path = save("a", measured(seed=1, **case(1)))
+    alone = compared(capsys, path, path)
+    monkeypatch.setattr("results.compare_load.PARALLEL_BYTES", 0)
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    assert compared(capsys, path, path) == alone
+
+
 def test_a_table_of_many_rows_shows_those_that_matter(save, measured, capsys):
     records = [measured(seed=size, count=8, **case(size)) for size in range(1, 230)]
     slower = [*records[:-1], measured(1.5, seed=-1, count=8, **case(229))]

@@ -80,8 +80,8 @@ def available_memory_bytes() -> int | None:
 
 
 def why_no_isolation() -> str | None:
-    """Return why there is none: macOS cannot wait for a process by a file, and its libraries do not survive a fork."""
-    return "which needs a fork of a process with torch in it, as only Linux allows; this is macOS"
+    """Return why there is none: a forked process is watched through calls that only Linux has."""
+    return "macOS has no memfd_create and no pidfd_open, which that needs"
 
 
 def _count(name: str) -> int | None:

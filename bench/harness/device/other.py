@@ -11,6 +11,11 @@ from typing import Any
 
 from bench.harness.device.reading import Reading, attempt, failed
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 ROOT = Path("/")
 
 NOT_TOLD = "NotToldByThisSystem"
@@ -97,7 +102,7 @@ def why_no_isolation() -> str | None:
     """Return which call is missing for a forked process of its own, or None where all are there."""
     missing = [f"os.{name}" for name in ISOLATION_CALLS if not hasattr(os, name)]
     missing += [] if hasattr(socket, "send_fds") else ["socket.send_fds"]
-    return f"which needs {missing[0]}, as Linux has it, and is not there on {platform.system()}" if missing else None
+    return f"this Python has no {' and no '.join(missing)}" if missing else None
 
 
 def not_told() -> Reading:
@@ -119,8 +124,4 @@ def _sysconf(name: str) -> int:
 
 def _usage() -> Reading:
     """Return what this process has used, where the module `resource` is there."""
-    try:
-        import resource
-    except ImportError:
-        return not_told()
-    return attempt(lambda: resource.getrusage(resource.RUSAGE_SELF))
+    return not_told() if resource is None else attempt(lambda: resource.getrusage(resource.RUSAGE_SELF))

@@ -112,7 +112,7 @@ def available_memory_bytes() -> int | None:
 
 def why_no_isolation() -> str | None:
     """Return why there is none: Windows has no fork."""
-    return "which needs a fork, and Windows has none"
+    return "Windows has no fork"
 
 
 def _kernel32() -> Any:
