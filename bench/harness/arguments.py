@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bench.harness.device.system import here
 from bench.harness.inputs import FILLS
 from bench.harness.op import Case, Op, Option
 from bench.harness.providers import USER_KERNEL, provider_names
@@ -87,6 +88,13 @@ def device_name(text: str) -> str:
     return text
 
 
+def thread_count(text: str) -> int:
+    """Return a number of threads, at most one for each logical CPU of this process."""
+    most = len(here().allowed_cores())
+    what = f"a whole number from 1 to {most}, the logical CPUs of this process"
+    return int(number(1, most, what, int)(text))
+
+
 def path(text: str) -> Path | str:
     """Return a path; one that is written as a folder and is none yet stays text, as `Path` drops the last slash.
 
@@ -158,11 +166,23 @@ def add_machine(group: Any) -> None:
     """Add the options that name the device, its roofs and the time to take, the same for all commands."""
     seconds = number(1e-3, MAX_BUDGET_S, "a number of seconds from 0.001 to 1e9")
     whole = number(0, MAX_SEED, "a whole number from 0 to 2^63 - 1", int)
-    group.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
+    add_device(group)
     group.add_argument("--gpu", metavar="SLUG", help="entry of `python -m roofline gpus` to judge by, not to run on")
     group.add_argument("--budget", metavar="SECONDS", type=seconds, help="time for the whole run (default: no limit)")
     group.add_argument("--seed", type=whole, default=0, help="of the inputs (default: 0)")
     group.add_argument("--recalibrate", action="store_true", help="measure the roofs of this machine anew")
+
+
+def add_device(group: Any) -> None:
+    """Add the options that name the device and its threads, the same wherever something is measured."""
+    group.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
+    group.add_argument(
+        "--threads",
+        metavar="N",
+        type=thread_count,
+        help="of a CPU measurement, not of a GPU's (default: torch's own, which OMP_NUM_THREADS sets, within the "
+        "limits of affinity and cgroup)",
+    )
 
 
 def add_output(group: Any) -> None:

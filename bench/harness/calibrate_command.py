@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.arguments import FORMATS, UsageError, add_list, device_name, path
-from bench.harness.interrupt import INTERRUPTED, raise_when_interrupted
+from bench.harness.arguments import FORMATS, UsageError, add_device, add_list, path
+from bench.harness.interrupt import INTERRUPTED
 from bench.harness.op import Op
 from bench.harness.table import OutputError, Progress, console_of, print_out, print_path
 from results.table import format_rate, format_time, header_lines, printable
@@ -63,7 +63,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="a quarter of the time, and wider intervals")
     add_list(parser, "--dtype", "dtypes of matmul and FMA (default: bf16,fp32 on a CPU, on a GPU all it has)")
-    parser.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
+    add_device(parser)
     group = parser.add_argument_group("what to do with it")
     group.add_argument("--format", choices=FORMATS, default="table", help="of what goes to stdout (default: table)")
     group.add_argument("--output", metavar="PATH", type=path, help="file or folder for the run file")
@@ -120,13 +120,11 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         OutputError: stdout cannot be written.
     """
     from bench.harness import cli
-    from bench.harness.device import device
 
     args.gpu = None
     check_dtypes(args.dtype, families["matmul"][0])
     cli.check_places(args)
-    under_test = device.detect(args.device)
-    raise_when_interrupted()
+    under_test = cli.device_of(args)
     return calibrate(args, under_test, families["matmul"][0], argv)
 
 

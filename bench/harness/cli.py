@@ -19,6 +19,7 @@ from bench.harness.table import OutputError, prepare_streams, say
 from bench.harness.user_kernel import problem_of_all
 
 if TYPE_CHECKING:
+    from bench.harness.device.device import Device
     from bench.harness.runner import Row
 
 
@@ -91,14 +92,12 @@ def run(
         OutputError: stdout cannot be written.
     """
     from bench.harness import providers, runner
-    from bench.harness.device import device
 
     if args.signature:
         return print_signatures(family, args, ops, options)
     names = check_arguments(family, args, ops, options)
     start = time.perf_counter()
-    under_test = device.detect(args.device)
-    raise_when_interrupted()
+    under_test = device_of(args)
     settings = runner.Settings(args.fill, args.cache, args.budget, args.seed)
     cases = make_cases(args, ops, options, under_test.type)
     stand_ins = {} if names else providers.stand_ins(family, under_test)
@@ -107,6 +106,27 @@ def run(
     refuse_if_none_can_run(rows)
     pairs = [(family, row) for row in rows]
     return execute(Run(f"bench.{family}", family, args, under_test, settings, pairs, start, argv))
+
+
+def device_of(args: argparse.Namespace) -> Device:
+    """Return the device asked for, a CPU with the threads asked for.
+
+    Raises:
+        NoDeviceError: there is no such device.
+        UsageError: threads are asked for, but the device is a GPU.
+        KeyboardInterrupt: Ctrl-C came while torch was loaded.
+    """
+    from bench.harness.device import device
+
+    found = device.detect(args.device)
+    raise_when_interrupted()
+    if args.threads is None:
+        return found
+    if found.is_gpu:
+        raise UsageError(
+            f"--threads {args.threads} does not fit: the device measured is a GPU; add --device cpu or leave it out"
+        )
+    return device.cpu_device(args.threads)
 
 
 def check_arguments(family: str, args: argparse.Namespace, ops: Sequence[Op], options: Sequence[Option]) -> list[str]:

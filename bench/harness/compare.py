@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.arguments import FORMATS, Parser, UsageError, add_list, build_parser, make_cases, number, path
 from bench.harness.catalog import options_of
 from bench.harness.compare_rounds import MOST_ROUNDS, Share
-from bench.harness.interrupt import INTERRUPTED, raise_when_interrupted
+from bench.harness.interrupt import INTERRUPTED
 from bench.harness.op import Case, Op, Option
 from results.compare_command import margin
 from results.comparison import DEFAULT_MARGIN, LEAST_PAIRS
@@ -240,15 +240,13 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     """
     from bench.harness import cli, runner
     from bench.harness.compare_show import show
-    from bench.harness.device import device as machine
 
     ops = chosen_ops(args.op, families)
     refuse_options_of_others(args, ops, families)
     providers = chosen_providers(args, [family for family, _ in ops])
     make_all_cases(args, ops, "cpu")
     cli.check_places(args)
-    device = machine.detect(args.device)
-    raise_when_interrupted()
+    device = cli.device_of(args)
     settings = runner.Settings(args.fill, args.cache, args.budget, args.seed)
     plan = Plan(args, make_all_cases(args, ops, device.type), providers, device, settings)
     if not plan.is_child:

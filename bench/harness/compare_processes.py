@@ -31,7 +31,7 @@ from bench.harness.turn_file import POLL_S, Patience, TurnFile
 from results.record import Record
 from results.store import StoreError, load_run
 
-VALUES = ("device", "gpu", "fill", "cache", "margin", "rounds", "budget")
+VALUES = ("device", "threads", "gpu", "fill", "cache", "margin", "rounds", "budget")
 SEED_STEP = 1_000_003
 """Between the seeds of two processes: far more than a run has cases, each of which takes a seed of its own."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.arguments import Parser, device_name, number
+from bench.harness.arguments import Parser, add_device, number
 from bench.harness.op import Case, Op
 from results.verdict import SAME, Comparison, compare_pairs, smallest_detectable_change
 
@@ -83,7 +83,7 @@ def add_parser(commands: Any) -> None:
         allow_abbrev=False,
     )
     seconds = number(0.1, 3600, "a number of seconds from 0.1 to 3600")
-    parser.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
+    add_device(parser)
     whole = number(0, 2**63 - 1, "a whole number, 0 or more", int)
     parser.add_argument("--budget", metavar="SECONDS", type=seconds, default=SECONDS, help="of the timing (default: 4)")
     parser.add_argument("--seed", type=whole, default=0, help="of the order of the pairs (default: 0)")
@@ -99,15 +99,12 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         NoDeviceError: the device is not there.
         OutputError: stdout cannot be written.
     """
-    from bench.harness import samplers, session
-    from bench.harness.device import device as devices
+    from bench.harness import cli, samplers, session
     from bench.harness.device import facts as machine_facts
     from bench.harness.device import stamp
-    from bench.harness.interrupt import raise_when_interrupted
     from bench.harness.table import Progress
 
-    device = devices.detect(args.device)
-    raise_when_interrupted()
+    device = cli.device_of(args)
     session.use_threads(device)
     with Progress(args.quiet) as progress:
         progress.say("looking at the machine")
@@ -169,7 +166,9 @@ def host_findings(facts: Mapping[str, Any], device: Device) -> list[Finding]:
     if quota is not None:
         text = f"the control group may use {quota:g} cores' worth of time"
         is_short = cores is not None and quota < cores
-        found.append(Finding("cpu quota", NOTE if is_short else OK, text, "fewer threads are used" if is_short else ""))
+        is_kept = (device.threads or 0) <= max(1.0, quota)
+        advice = "fewer threads are used" if is_kept else "the threads are stopped again and again; use fewer"
+        found.append(Finding("cpu quota", NOTE if is_short else OK, text, advice if is_short else ""))
     if load is not None and cores:
         is_busy = load > BUSY_SHARE * cores
         advice = "wait until nothing else runs; rows that were disturbed are flagged `preempted`" if is_busy else ""

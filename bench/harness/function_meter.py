@@ -17,7 +17,7 @@ from typing import Any
 from bench.harness import inputs as copies
 from bench.harness.arguments import UsageError
 from bench.harness.calibrate import MeasuredCeilings, ceilings_of
-from bench.harness.device.device import Device, NoDeviceError, detect, slugify
+from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
 from bench.harness.evidence import Context, Flag, flags_of
 from bench.harness.meter import Measurement, Meter
 from bench.harness.roofs import roofs_of
@@ -236,8 +236,7 @@ def _device_of(name: str | None, values: Iterable[Any]) -> Device | None:
     if device.is_gpu:
         return device
     # Threads are the caller's choice here; the roofs of another number of threads are another machine's.
-    threads = torch.get_num_threads()
-    return replace(device, threads=threads, slug=f"cpu-{slugify(device.name)}-{threads}t")
+    return cpu_device(torch.get_num_threads())
 
 
 def _only_device() -> Device:

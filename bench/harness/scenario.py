@@ -15,9 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.arguments import Parser, add_machine, add_output
-from bench.harness.cli import check_places, guarded, refuse_all
+from bench.harness.cli import check_places, device_of, guarded, refuse_all
 from bench.harness.definition import modules_sha256
-from bench.harness.interrupt import raise_when_interrupted
 from bench.harness.session import Run, Session, conduct
 from bench.harness.table import Progress, describe
 from results.record import Environment, Record
@@ -148,12 +147,10 @@ def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None
     """
     scenario.check(args)
     check_places(args)
-    from bench.harness.device import device
     from bench.harness.runner import Settings
 
     started = time.perf_counter()
-    under_test = device.detect(args.device)
-    raise_when_interrupted()
+    under_test = device_of(args)
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     rows = scenario.plan(args, under_test, settings)
     refuse_all([f"{row.label}: {row.blank.reason}" for row in rows if row.blank.reason], len(rows))

@@ -147,8 +147,8 @@ def conduct(
 
 
 def use_threads(device: Device) -> None:
-    """Set the threads of a CPU measurement to those that this process really has."""
-    if not device.is_gpu and device.threads:
+    """Let torch compute with the threads of a CPU measurement."""
+    if device.threads is not None:
         import torch
 
         torch.set_num_threads(device.threads)

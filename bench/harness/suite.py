@@ -9,7 +9,6 @@ from typing import Any
 
 from bench.harness.arguments import COLUMNS, UsageError, add_how, add_list, add_output, make_cases
 from bench.harness.catalog import options_of
-from bench.harness.interrupt import raise_when_interrupted
 from bench.harness.op import Case, Op
 
 DESCRIPTION = """\
@@ -55,15 +54,13 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         NoDeviceError: the device is not there.
     """
     from bench.harness import cli, providers, runner
-    from bench.harness.device import device
     from bench.harness.session import Run, execute
 
     check_words("dtype", args.dtype, {dtype for ops in families.values() for op in ops for dtype in op.dtypes})
     check_words("provider", args.provider, {name for family in families for name in providers.provider_names(family)})
     cli.check_places(args)
     started = time.perf_counter()
-    under_test = device.detect(args.device)
-    raise_when_interrupted()
+    under_test = cli.device_of(args)
     settings = runner.Settings(args.fill, args.cache, args.budget, args.seed)
     rows = []
     for family, op, case in by_information(planned(args.dtype, families, under_test.type)):

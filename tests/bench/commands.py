@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.harness.calibrate import MeasuredCeilings
 from bench.harness.cli import main
-from bench.harness.device.device import cpu_device
+from bench.harness.device.device import cpu_device, default_threads
 from bench.harness.timing import Limits
 from roofline.ceilings import Ceiling, Ceilings
 
@@ -24,9 +24,13 @@ BANDWIDTH_BYTES_PER_S = 2e10
 PEAKS_FLOPS_PER_S = {"fp64": 5e10, "fp32": 1e11, "fp16": 1e11, "bf16": 2e11, "int8": 4e11}
 
 
+THREADS = default_threads()
+"""Of a command in this process: asked for here, before any test gives torch another number."""
+
+
 def keep_ceilings(runs):
     """Put ceilings where a calibration of this CPU would have: known values, and no test has to wait for them."""
-    device = cpu_device()
+    device = cpu_device(THREADS)
     entries = [
         Ceiling("launch", "launch", 1e-6, "measured", "made up"),
         Ceiling("bandwidth", "copy", BANDWIDTH_BYTES_PER_S, "measured", "made up"),

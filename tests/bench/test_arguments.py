@@ -35,7 +35,7 @@ FAMILIES = {
 EVERYWHERE = {
     "--help", "--dtype", "--shape", "--provider", "--baseline", "--device", "--gpu", "--fill", "--cache", "--budget",
     "--seed", "--fill-sensitivity", "--recalibrate", "--format", "--output", "--no-save", "--plot", "--quiet",
-    "--verbose", "--timeout", "--signature", "--op",
+    "--verbose", "--timeout", "--signature", "--op", "--threads",
 }  # fmt: skip
 SHORT = {"-h", "-q", "-v"}
 ONLY = {

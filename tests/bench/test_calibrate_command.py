@@ -13,7 +13,7 @@ import pytest
 from bench import __main__ as command
 from bench.harness import calibrate, calibrate_bench, calibrate_command, calibrate_parts
 from bench.harness.calibrate_bench import PLANS, Outcome, Part, Plan, bytes_of_mix
-from bench.harness.device.device import MIB, Device, cpu_device
+from bench.harness.device.device import MIB, Device, detect
 from bench.harness.matmul_shapes import Shape
 from bench.harness.search import NotMeasuredError
 from bench.harness.timing import Samples
@@ -133,7 +133,7 @@ def test_every_ceiling_comes_back_from_the_file_with_all_it_says(capsys, runs, g
     entry = replace(a_ceiling(), sm_clock_hz=1.98e9, memory_clock_hz=2.6e9, measured_at="2026-01-01T00:00:00+00:00")
     given_parts(a_part(entry))
     run(capsys, "--no-save")
-    assert calibrate.MeasuredCeilings(cpu_device(), runs, pytest.fail, pytest.fail).load() == (entry,)
+    assert calibrate.MeasuredCeilings(detect("cpu"), runs, pytest.fail, pytest.fail).load() == (entry,)
 
 
 def test_json_holds_ceilings_records_and_what_is_missing(capsys, given_parts):

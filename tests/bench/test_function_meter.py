@@ -5,7 +5,7 @@ import time
 
 import pytest
 import torch
-from commands import PEAKS_FLOPS_PER_S, QUICK, keep_ceilings
+from commands import PEAKS_FLOPS_PER_S, QUICK, THREADS, keep_ceilings
 
 from bench.harness import function_meter
 from bench.harness.arguments import UsageError
@@ -25,7 +25,7 @@ def quick(monkeypatch):
 def threads():
     """The threads that a calibration of this CPU would have used."""
     before = torch.get_num_threads()
-    torch.set_num_threads(cpu_device().threads)
+    torch.set_num_threads(THREADS)
     yield
     torch.set_num_threads(before)
 
@@ -226,9 +226,9 @@ def test_rates_and_shares_come_from_the_counts_and_the_measured_roofs(runs, thre
 
 def test_roofs_of_another_number_of_threads_do_not_count(runs, threads):
     keep_ceilings(runs)
-    torch.set_num_threads(cpu_device().threads + 1)
+    torch.set_num_threads(THREADS + 1)
     answer = measured(torch.neg, torch.ones(4), flops=4, bytes_moved=32, dtype="fp32")
-    assert answer.device.threads == cpu_device().threads + 1
+    assert answer.device.threads == THREADS + 1
     assert answer.device.slug.endswith(f"-{answer.device.threads}t")
     assert (answer.judged["mfu"], answer.judged["mbu"]) == (None, None)
     assert answer.judged["flops_per_s"] > 0

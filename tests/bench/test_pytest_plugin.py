@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from commands import BANDWIDTH_BYTES_PER_S, PEAKS_FLOPS_PER_S, QUICK, keep_ceilings
+from commands import BANDWIDTH_BYTES_PER_S, PEAKS_FLOPS_PER_S, QUICK, THREADS, keep_ceilings
 
 from bench.harness import function_meter, ridgepoint_pytest
 from bench.harness.device.device import cpu_device
@@ -148,7 +148,7 @@ def run_pytest(folder, site, runs, text, *options, path=(), **variables):
     environment |= {
         "PYTHONPATH": os.pathsep.join(map(str, (*path, site, ROOT))),
         "RIDGEPOINT_RUNS": str(runs),
-        "OMP_NUM_THREADS": str(cpu_device().threads),
+        "OMP_NUM_THREADS": str(THREADS),
         "COLUMNS": "250",
     }
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", folder, *options, "test_it.py"]
@@ -201,7 +201,7 @@ def test_the_samples_are_the_rounds_and_the_launches_their_iterations(measured):
 def test_extra_info_holds_the_machine_the_work_and_what_it_means(measured):
     _, entries = measured
     warm, cold = (entries[name]["extra_info"] for name in ("test_warm", "test_cold"))
-    device = cpu_device()
+    device = cpu_device(THREADS)
     for info in (warm, cold):
         assert (info["device"], info["device_type"], info["device_slug"]) == (device.name, "cpu", device.slug)
         assert (info["method"], info["threads"]) == ("host", device.threads)
@@ -242,7 +242,7 @@ def test_the_table_shows_what_was_reached(measured):
 def test_below_the_table_stand_the_machine_and_what_speaks_against_a_time(measured):
     done, entries = measured
     said = [line for line in done.stdout.splitlines() if line.startswith("gpu_benchmark: ")]
-    device = cpu_device()
+    device = cpu_device(THREADS)
     assert said[0].startswith(f"gpu_benchmark: {device.name} (cpu, {device.threads} threads), torch ")
     for name in ("test_warm", "test_cold"):
         for flag, reason in entries[name]["extra_info"]["flag_reasons"].items():

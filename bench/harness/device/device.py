@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -88,7 +89,7 @@ def detect(requested: str | None) -> Device:
 
     has_gpu = torch.cuda.is_available()
     if requested == "cpu" or (requested is None and not has_gpu):
-        return cpu_device()
+        return cpu_device(default_threads())
     index = int((requested or "cuda").partition(":")[2] or 0)
     if not has_gpu:
         raise NoDeviceError(f"no device '{requested}': torch sees no GPU here; --device cpu measures the CPU")
@@ -97,11 +98,32 @@ def detect(requested: str | None) -> Device:
     return gpu_device(index)
 
 
-def cpu_device() -> Device:
-    """Return the CPU, with the threads that affinity and cgroup quota leave to this process."""
-    name, cpus = here().cpu_name(), here().allowed_cores()
-    threads = linux.usable_threads(len(cpus), here().cpu_quota())
-    cache_bytes = here().last_level_cache_bytes(sorted(cpus), threads)
+def allowed_threads() -> int:
+    """Return the threads that affinity and cgroup quota leave to this process."""
+    return linux.usable_threads(len(here().allowed_cores()), here().cpu_quota())
+
+
+def default_threads() -> int:
+    """Return what torch starts with, as far as affinity and cgroup quota allow it.
+
+    Torch heeds OMP_NUM_THREADS and MKL_NUM_THREADS; without them, and where it is built with MKL, it takes one thread
+    for each physical core.
+    """
+    return min(_torch_threads(), allowed_threads())
+
+
+@functools.cache  # what it started with: commands of this process set it later
+def _torch_threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def cpu_device(threads: int | None = None) -> Device:
+    """Return the CPU with this many threads; by default with all that affinity and cgroup quota leave."""
+    name, cpus = here().cpu_name(), sorted(here().allowed_cores())
+    threads = threads or allowed_threads()
+    cache_bytes = here().last_level_cache_bytes(cpus, threads)
     return Device(
         type="cpu",
         torch_name="cpu",
