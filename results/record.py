@@ -21,7 +21,7 @@ SCHEMA = 1
 STATUSES = ("ok", "skipped", "invalid", "failed")
 METHODS = ("graph", "events", "host")
 CACHE_STATES = ("cold", "warm")
-DEVICE_TYPES = ("cuda", "rocm", "cpu")
+DEVICE_TYPES = ("cuda", "rocm", "mps", "cpu")
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8e4m3", "fp8e5m2", "int8", "nvfp4", "int32")
 """All that `roofline.work` knows the width of; a test keeps the two alike."""
 

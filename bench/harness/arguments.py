@@ -83,8 +83,8 @@ def number(least: float, most: float, what: str, kind: type = float) -> Callable
 
 def device_name(text: str) -> str:
     """Return a device's name in torch's spelling."""
-    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", text):
-        raise argparse.ArgumentTypeError(f"unknown device '{text}'; write cpu, cuda or cuda:N")
+    if not re.fullmatch(r"cpu|mps|cuda(:[0-9]{1,3})?", text):
+        raise argparse.ArgumentTypeError(f"unknown device '{text}'; write cpu, cuda, cuda:N or mps")
     return text
 
 
@@ -175,7 +175,8 @@ def add_machine(group: Any) -> None:
 
 def add_device(group: Any) -> None:
     """Add the options that name the device and its threads, the same wherever something is measured."""
-    group.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")
+    names = "cpu, cuda, cuda:N, or mps, an Apple GPU (default: the first GPU, else the CPU)"
+    group.add_argument("--device", type=device_name, help=names)
     group.add_argument(
         "--threads",
         metavar="N",

@@ -253,7 +253,7 @@ def cache_plateau(
         NotMeasuredError: nothing runs here, or no size lies inside the cache.
     """
     chosen = measure_mix(CACHE, among, device.cache_bytes // 4, measure, screening, screening, note, summary)
-    smallest_bytes = GPU_PLATEAU_BYTES if device.is_gpu else device.cache_bytes // PRIVATE_CACHES
+    smallest_bytes = GPU_PLATEAU_BYTES if device.has_cuda else device.cache_bytes // PRIVATE_CACHES
     stream = named(among, CACHE, chosen.rate.config)
     points = warm_curve(stream, sizes(largest_bytes, smallest_bytes, 2), measure, limits, note)
     return plateau(points, chosen.rate.config, device.cache_bytes, summary)

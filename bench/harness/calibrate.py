@@ -52,6 +52,9 @@ MATMUL_SIZES = (512, 1024, 2048, 3072)
 """Square sizes among which the fastest matmul is looked for; one that would take longer than `SLOWEST_CALL_S` a call
 is left out, and so are larger ones."""
 
+GPU_MATMUL_SIZES = (*MATMUL_SIZES, 4096, 8192)
+"""The same for an Apple GPU, which smaller ones do not fill."""
+
 SLOWEST_CALL_S = 0.15
 LIMITS = Limits(min_samples=10, target_half_width=0.01, min_time_s=0.0, cap_s=0.6, warm_up_s=0.05, min_sample_s=1e-3)
 
@@ -74,11 +77,12 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
 
     Raises:
         UnknownGpuError: the table has no such entry.
-        ValueError: a GPU was named, but the device is a CPU.
+        ValueError: a GPU was named, but the device is a CPU or an Apple GPU.
     """
-    if not device.is_gpu:
+    if not device.has_cuda:
         if gpu_slug is not None:
-            raise ValueError(f"--gpu {gpu_slug} does not fit: the device measured is a CPU; leave --gpu out")
+            found = "an Apple GPU, of which the table has none" if device.is_gpu else "a CPU"
+            raise ValueError(f"--gpu {gpu_slug} does not fit: the device measured is {found}; leave --gpu out")
         return Ceilings(device.slug, device.name)
     gpu, note = (find_gpu(gpu_slug), None) if gpu_slug else identify(device)
     known = gpu_ceilings(gpu)
@@ -115,7 +119,7 @@ def identity(device: Device) -> dict[str, Any]:
         "memory_bytes": device.memory_bytes,
         "torch": installed_version("torch"),
         "triton": installed_version("triton"),
-        "driver": nvml.driver_version().value if device.is_gpu else None,
+        "driver": nvml.driver_version().value if device.has_cuda else None,
         "power_limit_w": _power_limit_w(device),
         "onednn_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),
         "method": 2,
@@ -250,14 +254,14 @@ class MeasuredCeilings:
         kept = self.load()
         if again:  # only what is measured anew now is dropped
             anew = {("launch", "launch")}
-            if not self._device.is_gpu:
+            if not self._device.has_cuda:
                 anew |= {("bandwidth", "copy"), ("bandwidth", "triad"), *flops_of(wanted)}
             kept = tuple(e for e in kept if (e.quantity, e.name) not in anew)
         found = ceilings.with_entries(kept)
         had = found.entries
         if found.launch_floor() is None:
             found = found.with_entries(self._attempt("launch floor", self._launch_floor))
-        if not self._device.is_gpu:
+        if not self._device.has_cuda:
             if again or found.bandwidth() is None:
                 found = found.with_entries(self._attempt("memory bandwidth", self._bandwidths))
             for dtype in [dtype for dtype in wanted if found.peak(dtype) is None]:
@@ -300,7 +304,7 @@ class MeasuredCeilings:
         array_bytes = min(array_bytes, self._device.free_bytes() // 8)
         elements = array_bytes // 4
         self._progress("calibrating: memory bandwidth")
-        a, b, c = (torch.rand(elements, dtype=torch.float32) for _ in range(3))
+        a, b, c = (torch.rand(elements, dtype=torch.float32, device=self._device.torch_name) for _ in range(3))
         timed = {
             "copy": (2, lambda: c.copy_(a)),
             "triad": (3, lambda: torch.add(a, b, alpha=0.5, out=c)),
@@ -332,7 +336,7 @@ class MeasuredCeilings:
             return []
         best: tuple[float, str] | None = None
         estimator = CostEstimator(self._device, "uniform", SEED)
-        for size in MATMUL_SIZES:
+        for size in GPU_MATMUL_SIZES if self._device.is_gpu else MATMUL_SIZES:
             case = Case("matmul", dtype, {"m": size, "n": size, "k": size}, {"layout": "nn", "batch": 1})
             if (estimator.call_s(matmul, case) or 0.0) > SLOWEST_CALL_S:
                 if best is not None:
@@ -358,7 +362,7 @@ class MeasuredCeilings:
         The least, as STREAM reports it: whatever else runs on the machine only ever adds time, and a roof is what
         the machine can do when nothing does.
         """
-        limits = LIMITS if not self._device.is_gpu else GPU_LIMITS
+        limits = LIMITS if not self._device.has_cuda else GPU_LIMITS
         calls[0]()
         sampler = samplers.make_sampler(calls, self._device, limits)
         warm_up(sampler, min(limits.warm_up_s, CPU_LIMITS.warm_up_s))

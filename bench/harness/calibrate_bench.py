@@ -112,7 +112,7 @@ class PartTimer:
             monitor: reads clocks and throttling around every measurement.
             now: seconds of a clock that only runs forward.
         """
-        base = GPU_LIMITS if device.is_gpu else CPU_LIMITS
+        base = GPU_LIMITS if device.has_cuda else CPU_LIMITS
         each_s, last_s = limit_s * SCREENING_SHARE / max(1, candidates), limit_s * CONFIRMING_SHARE
         # No half width ends them: the shortest time of a noisy machine needs all the time there is.
         every = replace(base, target_half_width=0.0, min_time_s=0.0)
@@ -163,7 +163,7 @@ class Bench:
     @property
     def summary(self) -> Summary:
         """The time that stands for several."""
-        return median if self.device.is_gpu else min
+        return median if self.device.has_cuda else min
 
     @cached_property
     def arrays(self) -> bandwidth.Arrays:
@@ -189,7 +189,7 @@ class Bench:
         """Return a measured ceiling with clocks and date; `details` are further fields of `Ceiling`."""
         now = datetime.now(UTC)
         source = f"measured here {now:%Y-%m-%d}: {how}, {self.device.threads or 'GPU'} threads"
-        disturbed = disturbance(telemetry, self.device.is_gpu)
+        disturbed = disturbance(telemetry, self.device.has_cuda)
         if disturbed:
             source += f"; {DISTURBED}: {disturbed}"
         clocks = {key: telemetry.get(key) for key in ("sm_clock_hz", "memory_clock_hz")}
@@ -198,7 +198,7 @@ class Bench:
 
     def of_rate(self, quantity: str, name: str, rate: Rate, telemetry: dict[str, Any]) -> Ceiling:
         """Return the ceiling that a rate is on this device."""
-        value = rate.value if self.device.is_gpu else rate.fastest
+        value = rate.value if self.device.has_cuda else rate.fastest
         details = {"ci95": rate.ci95, "config": rate.config, "work_per_launch": rate.work_per_launch}
         return self.ceiling(quantity, name, value, rate.config, telemetry, **details)
 

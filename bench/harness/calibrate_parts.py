@@ -12,7 +12,7 @@ from bench.harness import bandwidth, bandwidth_curve, compute_peak, samplers
 from bench.harness.calibrate_bench import Bench, Outcome, Part, bytes_of_mix, record_of
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import row_telemetry
-from bench.harness.matmul_shapes import CPU_STEP, GPU_STEP, Shape, cpu_shapes, fitting, gpu_shapes, neighbors
+from bench.harness.matmul_shapes import CPU_STEP, GPU_STEP, SQUARES, Shape, cpu_shapes, fitting, gpu_shapes, neighbors
 from bench.harness.matmul_timer import MatmulTimer
 from bench.harness.providers import has_triton
 from bench.harness.search import Note, NotMeasuredError, SearchPlan, ShapeSearch, rate_of
@@ -65,7 +65,7 @@ def launch_part(bench: Bench, note: Note) -> Outcome:
     call()
     floor = timer([call], timer.confirming)
     found = {"launch": (floor, f"{what}, {'per graph node' if floor.method == 'graph' else 'back to back'}")}
-    if bench.device.is_gpu:
+    if bench.device.has_cuda:
         found["host-submit"] = _host_submit(call, bench.device), f"{what}, host submit"
         queue = samplers.EventSampler([call], SUBMITTED, 0.0)
         found["back-to-back"] = collect(queue, timer.screening, "warm"), f"{what}, back to back"
@@ -178,14 +178,14 @@ def fma_part(bench: Bench, dtype: str, note: Note) -> Outcome:
 def matmul_part(bench: Bench, dtype: str, limit_s: float, note: Note) -> Outcome:
     """Return the fastest matmul of a dtype: by a search, in a long run split into burst and sustained, and on zeros."""
     device, plan, op = bench.device, bench.plan, bench.matmul
-    limits, shapes = GPU_LIMITS if device.is_gpu else CPU_LIMITS, shapes_of(bench, dtype)
+    limits, shapes = GPU_LIMITS if device.has_cuda else CPU_LIMITS, shapes_of(bench, dtype)
     timer = MatmulTimer(op, dtype, device, shapes, limits)
     began = time.perf_counter()
     search = ShapeSearch(
         shapes,
         timer,
         SearchPlan(plan.repetitions, summary=bench.summary),
-        partial(neighbors, step=GPU_STEP if device.is_gpu else CPU_STEP),
+        partial(neighbors, step=GPU_STEP if device.has_cuda else CPU_STEP),
         lambda: search.repetitions > 0 and time.perf_counter() - began >= SEARCH_SHARE * limit_s,
     )
     found = search.run(lambda line: note(f"{dtype} matmul: {line}"))
@@ -210,11 +210,12 @@ def shapes_of(bench: Bench, dtype: str) -> list[Shape]:
         NotMeasuredError: not even the smallest fits.
     """
     quick = bench.plan.is_quick
-    if bench.device.is_gpu:
+    if bench.device.has_cuda:
         layouts = ("nt",) if dtype.startswith("fp8") else ("nn",) if quick else ("nn", "nt", "tn")
         shapes = gpu_shapes(bench.device.sm_count or 1, layouts)
     else:
         shapes = cpu_shapes(("nn",) if quick else ("nn", "nt"))
+        shapes += [Shape(n, n, n) for n in SQUARES[1:]] if bench.device.is_gpu else []
     if quick:
         shapes = [shape for shape in shapes if shape.m == shape.n == shape.k]
     memory_bytes = bench.device.free_bytes() // MATMUL_MEMORY_SHARE
@@ -249,7 +250,7 @@ def matmul_outcome(
         long, samples_s=tuple(confirmed_s), median_s=median(confirmed_s), ci95_s=median_ci95(confirmed_s)
     )
     best = rate_of(config, flops, confirmed)
-    value = best.value if bench.device.is_gpu else flops / min(*confirmed_s, *long.samples_s)
+    value = best.value if bench.device.has_cuda else flops / min(*confirmed_s, *long.samples_s)
     rates = {"zeros": rate_of(config, flops, zeros)} if zeros else {}
     try:
         split = compute_peak.endurance(config, flops, long)

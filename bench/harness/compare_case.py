@@ -43,7 +43,7 @@ class InterleavingRunner(Runner):
         """Prepare; as of `Runner`, and `announce` is told the place of the provider whose code runs, or `NOBODY`."""
         self._announce = announce
         self._place: Callable[[], int] = lambda: 0
-        limits = GPU_LIMITS if device.is_gpu else CPU_LIMITS
+        limits = GPU_LIMITS if device.has_cuda else CPU_LIMITS
         super().__init__(family, device, settings, estimator, limits, deadline, ceilings)
         self._meter: InterleavingMeter = InterleavingMeter(device, limits)
         self._row: Row | None = None

@@ -26,7 +26,7 @@ from bench.harness.timing import Limits, Sampler, Samples
 from bench.harness.turn_file import PROBES, SLOW_CALL_S, announced
 from results.stats import half_width, median, median_ci95
 
-SLOT_S = {"cpu": 0.0, "cuda": 0.025, "rocm": 0.025}
+SLOT_S = {"cpu": 0.0, "mps": 0.0, "cuda": 0.025, "rocm": 0.025}
 """Length of a turn: on a GPU so long that the clock follows the work that runs; on a CPU one sample, so that neighbors
 who come and go meet both of a pair."""
 
@@ -195,7 +195,7 @@ class InterleavingMeter(Meter):
             return sum(times_s[-1] for times_s in warm_up if times_s)
 
         share_launches(turns)
-        settling = settle(work, self._monitor.clock_and_power, GPU_SETTLE if self._device.is_gpu else CPU_SETTLE)
+        settling = settle(work, self._monitor.clock_and_power, GPU_SETTLE if self._device.has_cuda else CPU_SETTLE)
         for times_s, turn in zip(warm_up, turns, strict=True):
             if isinstance(turn, Turns):
                 turn.samples = samples_per_turn(median(times_s[-CALIBRATION_TURNS:]), self._device.type)
@@ -256,7 +256,7 @@ class InterleavingMeter(Meter):
             warm_s=self._warm_s(calls, samples),
             host_launch_s=samplers.host_launch_s(calls, self._device.synchronize),
             host_latency_s=samplers.host_latency_s(calls, self._device.synchronize),
-            tail_s=self._tail_s(turns.sampler) if self._device.is_gpu else None,
+            tail_s=self._tail_s(turns.sampler) if self._device.has_cuda else None,
             settling=found.settling,
             telemetry=found.telemetry | clock,
         )

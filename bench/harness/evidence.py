@@ -84,6 +84,7 @@ class Context:
     """What is known of a row beside its samples; None where it is not known."""
 
     is_gpu: bool
+    """Whether CUDA's events or graphs timed it; else the host's clock did, and what the host suffers is in the time."""
     asked_cache: str = "cold"
     tick_s: float | None = None
     """Smallest step of the clock that timed the samples."""

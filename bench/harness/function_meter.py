@@ -53,7 +53,7 @@ class Question:
     cache: str | None = None
     """`cold`, `warm`, or None: cold where there is something to rotate."""
     device: str | None = None
-    """`cpu`, `cuda` or `cuda:N`; None: where the tensors are."""
+    """`cpu`, `cuda`, `cuda:N` or `mps`; None: where the tensors are."""
     budget_s: float | None = None
     """Time that sampling may take at most, beside its own cap."""
 
@@ -134,9 +134,9 @@ def _check_device(name: object) -> None:
         UsageError: with the value.
     """
     kind, _, index = name.partition(":") if isinstance(name, str) else ("", "", "")
-    is_name = kind in ("cpu", "cuda") if not index else kind == "cuda" and index.isascii() and index.isdecimal()
+    is_name = kind in ("cpu", "cuda", "mps") if not index else kind == "cuda" and index.isascii() and index.isdecimal()
     if name is not None and (not is_name or str(name).endswith(":")):
-        raise UsageError(f"device={name!r} must be 'cpu', 'cuda' or 'cuda:N'")
+        raise UsageError(f"device={name!r} must be 'cpu', 'cuda', 'cuda:N' or 'mps'")
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def _device_of(name: str | None, values: Iterable[Any]) -> Device | None:
             return None
         if len(others) > 1:
             raise UsageError(f"the tensors lie on {' and '.join(others)}; device= says which of them is measured")
-        name = others[0] if others else "cpu"
+        name = others[0].replace("mps:0", "mps") if others else "cpu"
     try:
         _check_device(name)
         device = _detect(name)
@@ -247,9 +247,10 @@ def _only_device() -> Device:
     """
     import torch
 
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        gpu = "cuda" if torch.cuda.is_available() else "mps"
         raise UsageError(
-            "neither arguments nor result are tensors, so that device='cpu' or device='cuda' must be given"
+            f"neither arguments nor result are tensors, so that device='cpu' or device='{gpu}' must be given"
         )
     device = _device_of("cpu", ())
     assert device is not None
@@ -258,14 +259,14 @@ def _only_device() -> Device:
 
 def _limits(device: Device) -> Limits:
     """Return when sampling stops, as for the bench commands."""
-    return GPU_LIMITS if device.is_gpu else CPU_LIMITS
+    return GPU_LIMITS if device.has_cuda else CPU_LIMITS
 
 
 def _current(device: Device) -> Any:
-    """Return a context in which a GPU is torch's current one."""
+    """Return a context in which a GPU is torch's current one; there is one Apple GPU."""
     import torch
 
-    return torch.cuda.device(device.torch_name) if device.is_gpu else nullcontext()
+    return torch.cuda.device(device.torch_name) if device.has_cuda else nullcontext()
 
 
 def _known_ceilings(device: Device) -> Ceilings:
@@ -326,7 +327,7 @@ def _context(measured: Measurement, tick_s: float, device: Device, ceilings: Cei
     """Return what is known of a measurement beside its samples."""
     work = question.work
     return Context(
-        is_gpu=device.is_gpu,
+        is_gpu=device.has_cuda,
         tick_s=tick_s,
         host_launch_s=measured.host_launch_s,
         target_half_width=_limits(device).target_half_width,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def limits_of(device: Device) -> Limits:
     """Return when a measurement is good enough on a device."""
-    return GPU_LIMITS if device.is_gpu else CPU_LIMITS
+    return GPU_LIMITS if device.has_cuda else CPU_LIMITS
 
 
 def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float | None = None) -> Measurement:
@@ -40,7 +40,7 @@ def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float
     if left_s is not None:
         cap_s = min(limits.cap_s, max(0.0, left_s))
         limits = replace(limits, cap_s=cap_s, min_time_s=min(limits.min_time_s, cap_s))
-    settling = settle(sampler.sample, monitor.clock_and_power, GPU_SETTLE if device.is_gpu else CPU_SETTLE)
+    settling = settle(sampler.sample, monitor.clock_and_power, GPU_SETTLE if device.has_cuda else CPU_SETTLE)
     before, began = monitor.snapshot(), time.perf_counter()
     samples = collect(sampler, limits, cache)
     elapsed_s = time.perf_counter() - began
@@ -57,16 +57,16 @@ def record_of(blank: Record, measured: Measurement, bench: Bench) -> Record:
     """
     device = bench.device
     work = Work(blank.flops or 0, blank.bytes_read or 0, blank.bytes_written or 0)
-    roofs = roofs_of(bench.ceilings, blank.dtype, work) if not device.is_gpu and work.bytes else {}
+    roofs = roofs_of(bench.ceilings, blank.dtype, work) if not device.has_cuda and work.bytes else {}
     context = Context(
-        is_gpu=device.is_gpu,
+        is_gpu=device.has_cuda,
         asked_cache=measured.samples.cache,
         tick_s=samplers.tick_s(device),
         target_half_width=limits_of(device).target_half_width,
         flops=blank.flops,
         bytes_moved=work.bytes or None,
         cache_bytes=device.cache_bytes,
-        warm_s=None if device.is_gpu else measured.warm_s,
+        warm_s=None if device.has_cuda else measured.warm_s,
         **roofs,
         telemetry=measured.telemetry,
         tail_s=measured.tail_s,

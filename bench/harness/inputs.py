@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FILLS = ("uniform", "normal", "zeros")
 
-COLD_CACHES = {"cpu": 4, "cuda": 3, "rocm": 3}
+COLD_CACHES = {"cpu": 4, "mps": 4, "cuda": 3, "rocm": 3}
 """How many times the last-level cache all copies together must fill, so that a copy has left it when its turn comes.
 
 Source: NVIDIA, CUTLASS guide to measuring GEMM performance (2 x L2 and at least two copies), with a margin for caches
@@ -55,7 +55,7 @@ def plan_rotation(set_bytes: int, cache_bytes: int, free_bytes: int, device_type
         set_bytes: compulsory bytes of one launch, inputs and output.
         cache_bytes: last-level cache.
         free_bytes: memory that could be taken.
-        device_type: `cuda`, `rocm` or `cpu`.
+        device_type: `cuda`, `rocm`, `mps` or `cpu`.
         cache: `cold` or `warm`, as asked for.
 
     A case that could not be made cold within the limits comes back as `warm`: what is not so is not claimed.
@@ -103,7 +103,9 @@ class Filler:
         import torch
 
         self._fill, self._dtype, self._device = fill, dtype, device
-        self._generator = torch.Generator(device=device.torch_name).manual_seed(seed)
+        # On an Apple GPU torch draws fewer dtypes and shorter ranges: there the numbers come from the processor.
+        self._drawn_on = "cpu" if device.type == "mps" else device.torch_name
+        self._generator = torch.Generator(device=self._drawn_on).manual_seed(seed)
         self._pools: dict[str, Tensor] = {}
         self._next_offset = 0
 
@@ -117,7 +119,8 @@ class Filler:
         if self._fill == "zeros":
             return result.zero_()
         if dtype == "int64":
-            return result.random_(0, MAX_INTEGER, generator=self._generator)
+            drawn = torch.empty(shape, dtype=stored, device=self._drawn_on)
+            return result.copy_(drawn.random_(0, MAX_INTEGER, generator=self._generator))
         stretch = min(elements, POOL_ELEMENTS)
         pool = self._pool("int8" if dtype == "int8" else self._dtype, stretch + POOL_OFFSETS)
         flat = result.view(-1)
@@ -139,14 +142,14 @@ class Filler:
         import torch
 
         scratch = torch.float64 if dtype == "fp64" else torch.float32
-        numbers = torch.empty(elements, dtype=scratch, device=self._device.torch_name)
+        numbers = torch.empty(elements, dtype=scratch, device=self._drawn_on)
         if self._fill == "uniform":
             numbers.uniform_(-1.0, 1.0, generator=self._generator)
         else:
             numbers.normal_(generator=self._generator)
         if dtype == "int8":
             numbers.mul_(127 if self._fill == "uniform" else 32).round_().clamp_(-127, 127)
-        return numbers.to(torch_dtype(dtype))
+        return numbers.to(torch_dtype(dtype)).to(self._device.torch_name)
 
     def release_pool(self) -> None:
         """Free the random pools once all copies are made."""

@@ -125,9 +125,9 @@ class LentMemory:
         """Return odd numbers that nobody else knows: with them no change of a single word keeps the sum."""
         import torch
 
-        generator = torch.Generator(device=self._device.torch_name).manual_seed(secrets.randbits(62))
-        numbers = torch.empty(count, dtype=torch.int64, device=self._device.torch_name)
-        return numbers.random_(-(2**62), 2**62, generator=generator) * 2 + 1
+        generator = torch.Generator().manual_seed(secrets.randbits(62))
+        numbers = torch.empty(count, dtype=torch.int64).random_(-(2**62), 2**62, generator=generator) * 2 + 1
+        return numbers.to(self._device.torch_name)
 
 
 def places_of(data: InputSet) -> tuple[int, ...]:

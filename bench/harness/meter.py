@@ -95,7 +95,7 @@ class Meter:
         """
         begin = time.perf_counter()
         sampler = self.sampler(calls, self._limits)
-        settle_limits = GPU_SETTLE if self._device.is_gpu else CPU_SETTLE
+        settle_limits = GPU_SETTLE if self._device.has_cuda else CPU_SETTLE
         settling = settle(sampler.sample, self._monitor.clock_and_power, settle_limits)
         host_launch_s = samplers.host_launch_s(calls, self._device.synchronize)
         host_latency_s = samplers.host_latency_s(calls, self._device.synchronize)
@@ -107,7 +107,7 @@ class Meter:
             warm_s=self._warm_s(calls, samples),
             host_launch_s=host_launch_s,
             host_latency_s=host_latency_s,
-            tail_s=self._tail_s(sampler) if self._device.is_gpu else None,
+            tail_s=self._tail_s(sampler) if self._device.has_cuda else None,
             settling=settling,
             telemetry=telemetry,
         )
@@ -142,7 +142,7 @@ class Meter:
         have two speeds, which is how it looks when a neighbor begins or ends. The last one counts, whatever it shows.
         `repeats` in the telemetry says how often.
         """
-        is_gpu, end = self._device.is_gpu, time.perf_counter() + limits.cap_s
+        is_gpu, end = self._device.has_cuda, time.perf_counter() + limits.cap_s
         for repeats in range(MOST_REPEATS + 1):
             before = self._monitor.snapshot()
             samples = collect(sampler, limits, cache)

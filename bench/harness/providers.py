@@ -111,7 +111,7 @@ def default_providers(family: str, device: Device) -> list[str]:
 
     Which version takes a case is known to the version alone; where it refuses one, `stand_ins` come next.
     """
-    if not device.is_gpu or not has_triton():
+    if not device.has_cuda or not has_triton():
         return ["torch"]
     arch = architecture(device)
     return ["torch", *_fixed_versions(family, arch)[:1]]
@@ -120,7 +120,7 @@ def default_providers(family: str, device: Device) -> list[str]:
 def stand_ins(family: str, device: Device) -> dict[str, tuple[str, ...]]:
     """Return by default provider what takes its place, in order, where it refuses a case: the older Triton versions."""
     newest, *older = _fixed_versions(family, architecture(device)) or [""]
-    return {newest: tuple(older)} if device.is_gpu and older else {}
+    return {newest: tuple(older)} if device.has_cuda and older else {}
 
 
 def _fixed_versions(family: str, arch: int) -> list[str]:
@@ -144,9 +144,10 @@ def unavailable(name: str, device: Device) -> str | None:
     if is_user_kernel(name):
         why = here().why_no_isolation()
         return why and f"a user's function runs in a forked process of its own, and {why}"
-    if name.startswith("triton") and not device.is_gpu:
-        return f"{name} needs a GPU; this is a CPU"
-    needs_triton = name.startswith("triton") or (name == "torch-compile" and device.type in ("cuda", "rocm"))
+    if name.startswith("triton") and not device.has_cuda:
+        wanted = "a GPU that Triton compiles for; this is an Apple GPU" if device.is_gpu else "a GPU; this is a CPU"
+        return f"{name} needs {wanted}"
+    needs_triton = name.startswith("triton") or (name == "torch-compile" and device.has_cuda)
     if needs_triton and not has_triton():
         return f"{name} needs Triton on a GPU, which is not installed; there are wheels for Linux only"
     return None

@@ -82,7 +82,7 @@ class GpuBenchmark:
                 one. Launches go round so many of them that none finds its own in the cache.
             cache: `cold`, which needs `inputs`, or `warm`: the same arguments again and again. By default cold with
                 `inputs` and warm without.
-            device: `cpu`, `cuda` or `cuda:N`; by default where the tensors among arguments and result are.
+            device: `cpu`, `cuda`, `cuda:N` or `mps`; by default where the tensors among arguments and result are.
             budget_s: seconds that sampling may take at most; the warm-up comes beside it.
             kwargs: keyword arguments of the function.
         """

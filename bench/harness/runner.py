@@ -15,6 +15,7 @@ from types import MappingProxyType
 from bench.harness import inputs, verify
 from bench.harness.cost import CALLS_PER_CASE, CostEstimator
 from bench.harness.definition import op_sha256
+from bench.harness.device import mps
 from bench.harness.device.device import Device
 from bench.harness.evidence import Context, Flag, flags_of
 from bench.harness.guards import ForeignWatch, Watch
@@ -37,9 +38,10 @@ MIN_CAPABILITY = {"fp16": 5.3, "bf16": 8.0, "tf32": 8.0, "int8": 7.2, "fp8e4m3":
 
 Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities, table of arithmetic instruction throughput."""
 
-PREPARE_S_PER_BYTE = {"cpu": 2e-9, "cuda": 1e-10, "rocm": 1e-10}
-"""Time to fill, copy and check the inputs of a case, per byte of all copies: as a two-core machine takes it; and as a
-GPU of 1 TB/s would whose memory moves a hundred bytes for each, most of them for the fp64 reference."""
+PREPARE_S_PER_BYTE = {"cpu": 2e-9, "mps": 2e-9, "cuda": 1e-10, "rocm": 1e-10}
+"""Time to fill, copy and check the inputs of a case, per byte of all copies: as a two-core machine takes it, also for
+an Apple GPU, where this is done on the processor; and as a GPU of 1 TB/s would whose memory moves a hundred bytes for
+each, most of them for the fp64 reference."""
 
 INVALID_FLAGS = ("faster-than-physics", "other-stream")
 """Flags of times that cannot be true."""
@@ -95,7 +97,8 @@ def plan(
 def refusal(op: Op, case: Case, device: Device) -> str | None:
     """Return why a case cannot run on a device, or None: a dtype it lacks, a shape no library takes, memory."""
     if not has_dtype(device, case.dtype):
-        return f"{device.name} has no {case.dtype} arithmetic"
+        who = "torch on an Apple GPU" if device.type == "mps" else device.name
+        return f"{who} has no {case.dtype} arithmetic"
     try:
         op.check(case, device.type)
     except UnsupportedCaseError as error:
@@ -108,8 +111,10 @@ def refusal(op: Op, case: Case, device: Device) -> str | None:
 
 def has_dtype(device: Device, dtype: str) -> bool:
     """Return whether the device has arithmetic of a dtype."""
-    if not device.is_gpu:
+    if device.type == "cpu":
         return dtype in CPU_DTYPES
+    if device.type == "mps":
+        return mps.has_dtype(dtype)
     if device.type == "rocm" or device.compute_capability is None:
         return True  # no table for AMD: torch refuses by itself, and the row says so
     major, minor = device.compute_capability.split(".")
@@ -205,7 +210,7 @@ class Runner:
         """
         self._family, self._device, self._settings = family, device, settings
         self._estimator = estimator or CostEstimator(device, settings.fill, settings.seed)
-        self._limits = limits or (GPU_LIMITS if device.is_gpu else CPU_LIMITS)
+        self._limits = limits or (GPU_LIMITS if device.has_cuda else CPU_LIMITS)
         self._deadline = deadline
         self._meter = Meter(device, self._limits)
         self._ceilings, self._workers = ceilings, workers
@@ -333,7 +338,7 @@ class Runner:
         """Return what speaks against a measurement."""
         work, device = op.work(case), self._device
         context = Context(
-            is_gpu=device.is_gpu,
+            is_gpu=device.has_cuda,
             asked_cache=self._settings.cache,
             tick_s=self._meter.tick_s,
             host_launch_s=measured.host_launch_s,
@@ -372,7 +377,7 @@ def release(device: Device) -> None:
     if device.is_gpu:
         import torch
 
-        torch.cuda.empty_cache()
+        (torch.cuda if device.has_cuda else torch.mps).empty_cache()
 
 
 def restored_settings(restored: tuple[str, ...]) -> tuple[Flag, ...]:

@@ -44,6 +44,9 @@ SHORTEST_LAUNCH_S = 1e-7
 GROWN = 1.5
 """Factor by which a graph must be too short to be captured again."""
 
+WAITED_SAMPLE_S = 0.02
+"""Shortest sample where the wait for the device is in it, so that its share of the time is small."""
+
 LATENCY_CALLS = 50
 PROBE_CAP_S = 0.2
 """Time after which estimates stop calling: one call of a slow case is enough to know it."""
@@ -53,14 +56,22 @@ _failed_graphs: list[Any] = []
 
 
 class HostSampler:
-    """Times launches with the host's clock: the only clock of a CPU, and exact there."""
+    """Times launches with the host's clock: the only clock of a CPU, and exact there.
+
+    On an Apple GPU a sample ends when all of its launches are done. `torch.mps.Event` is not used: its times were found
+    to be those of callbacks on the host, which come late and not always in order, and waiting for one could hang.
+
+    Source: https://github.com/pytorch/pytorch/pull/196395.
+    """
 
     method = "host"
 
-    def __init__(self, calls: Sequence[Call], launches_per_sample: int) -> None:
-        """Go round `calls`, `launches_per_sample` of them between two readings."""
+    def __init__(
+        self, calls: Sequence[Call], launches_per_sample: int, synchronize: Callable[[], object] = lambda: None
+    ) -> None:
+        """Go round `calls`, `launches_per_sample` of them between two readings, and wait with `synchronize`."""
         self.launches_per_sample = launches_per_sample
-        self._round = calls
+        self._round, self._synchronize = calls, synchronize
         self.rewind()
 
     def rewind(self) -> None:
@@ -73,6 +84,7 @@ class HostSampler:
         start = time.perf_counter()
         for call in launches:
             call()
+        self._synchronize()
         return time.perf_counter() - start
 
 
@@ -163,10 +175,8 @@ class EventSampler:
 
 def make_sampler(calls: Sequence[Call], device: Device, limits: Limits, is_capturable: bool = True) -> Sampler:
     """Return the best sampler that this device and these calls allow; a graph only where `is_capturable`."""
-    if not device.is_gpu:
-        durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=device.synchronize, after=lambda: None)
-        # The least: one preempted call of five must not make the samples a thousand times too short.
-        return HostSampler(calls, launches_for(max(min(durations), 1e-9), limits.min_sample_s, clock_tick_s()))
+    if not device.has_cuda:
+        return _host_sampler(calls, device, limits)
     launch_s = host_launch_s(calls, device.synchronize)
     events = EventSampler(calls, min(MAX_QUEUED, max(1, len(calls))), launch_s)
     # The least, here too: where the host was late, the events also timed how long the GPU waited for it.
@@ -178,6 +188,19 @@ def make_sampler(calls: Sequence[Call], device: Device, limits: Limits, is_captu
     except RuntimeError:
         device.synchronize()
     return EventSampler(calls, min(MAX_QUEUED, wanted), launch_s)
+
+
+def _host_sampler(calls: Sequence[Call], device: Device, limits: Limits) -> HostSampler:
+    """Return what times launches with the host's clock, so many of them that a sample is long enough."""
+    durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=device.synchronize, after=device.synchronize)
+    # The least: one preempted call of five must not make the samples a thousand times too short.
+    launch_s, tick_s = max(min(durations), 1e-9), clock_tick_s()
+    if not device.is_gpu:
+        return HostSampler(calls, launches_for(launch_s, limits.min_sample_s, tick_s))
+    least_s = max(limits.min_sample_s, WAITED_SAMPLE_S)
+    few = HostSampler(calls, launches_for(launch_s, least_s, tick_s), device.synchronize)
+    launch_s = max(few.sample() / few.launches_per_sample, SHORTEST_LAUNCH_S)  # so far each was waited for
+    return HostSampler(calls, launches_for(launch_s, least_s, tick_s), device.synchronize)
 
 
 def _graph_sampler(calls: Sequence[Call], wanted: int, limits: Limits) -> GraphSampler:
@@ -211,7 +234,7 @@ def host_launch_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> flo
 
 def tick_s(device: Device) -> float:
     """Return the smallest step of the clock that samples are read from, seconds: the host's, or that of CUDA events."""
-    return event_tick_s() if device.is_gpu else clock_tick_s()
+    return event_tick_s() if device.has_cuda else clock_tick_s()
 
 
 def event_tick_s() -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.arguments import Parser, add_machine, add_output
+from bench.harness.arguments import Parser, UsageError, add_machine, add_output
 from bench.harness.cli import check_places, device_of, guarded, refuse_all
 from bench.harness.definition import modules_sha256
 from bench.harness.session import Run, Session, conduct
@@ -151,6 +151,8 @@ def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None
 
     started = time.perf_counter()
     under_test = device_of(args)
+    if under_test.type == "mps":
+        raise UsageError(f"{scenario.name} needs CUDA or a CPU and has not been written for an Apple GPU: --device cpu")
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     rows = scenario.plan(args, under_test, settings)
     refuse_all([f"{row.label}: {row.blank.reason}" for row in rows if row.blank.reason], len(rows))

@@ -135,7 +135,7 @@ def _objects() -> dict[str, Any]:
         holder = _resolve(name)
         if holder is not None:
             found |= {f"{name}.{key}": value for key, value in vars(holder).items() if callable(value)}
-    for name, keys in (*CHECKING.items(), ("torch.cuda", CUDA_FUNCTIONS)):
+    for name, keys in (*CHECKING.items(), ("torch.cuda", CUDA_FUNCTIONS), ("torch.mps", ("synchronize",))):
         found |= {f"{name}.{key}": getattr(_resolve(name), key, None) for key in keys}
     return found
 

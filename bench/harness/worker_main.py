@@ -130,7 +130,7 @@ def perform(job: Job, turns: TurnFile) -> bytes | dict[str, Any]:
     try:
         os.chdir(job.folder)
         ops = find_ops(job)
-        if job.device.is_gpu:
+        if job.device.has_cuda:
             import torch
 
             torch.cuda.set_device(job.device.torch_name)

@@ -61,7 +61,7 @@ def test_cold_is_claimed_only_where_the_copies_fill_the_cache_several_times(
 
 
 def test_the_factors_are_those_of_the_protocol():
-    assert COLD_CACHES == {"cpu": 4, "cuda": 3, "rocm": 3}
+    assert COLD_CACHES == {"cpu": 4, "mps": 4, "cuda": 3, "rocm": 3}
 
 
 @pytest.mark.parametrize(

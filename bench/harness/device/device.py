@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.harness.device import linux, nvml
+from bench.harness.device import darwin, linux, mps, nvml
 from bench.harness.device.system import here
 from roofline.hardware import match_driver_name
 
@@ -29,9 +29,9 @@ class Device:
     """The device under test."""
 
     type: str
-    """`cuda`, `rocm` or `cpu`."""
+    """`cuda`, `rocm`, `mps` or `cpu`."""
     torch_name: str
-    """What torch calls it: `cpu`, `cuda:0`."""
+    """What torch calls it: `cpu`, `cuda:0`, `mps`."""
     slug: str
     """Folder name of its runs."""
     name: str
@@ -54,8 +54,18 @@ class Device:
         """Whether work is launched asynchronously on a GPU."""
         return self.type != "cpu"
 
+    @property
+    def has_cuda(self) -> bool:
+        """Whether `torch.cuda` drives it, ROCm's GPUs too: events, graphs, streams, an allocator, kernels of Triton.
+
+        What has not, a CPU or an Apple GPU, is timed by the host's clock and judged by roofs measured on it.
+        """
+        return self.type in ("cuda", "rocm")
+
     def free_bytes(self) -> int:
         """Return the memory that a measurement may still take, bytes."""
+        if self.type == "mps":
+            return mps.free_bytes()
         if not self.is_gpu:
             free_bytes = here().available_memory_bytes()
             return DEFAULT_CPU_FREE_BYTES if free_bytes is None else free_bytes
@@ -66,10 +76,14 @@ class Device:
 
     def synchronize(self) -> None:
         """Wait until the device has finished all work."""
-        if self.is_gpu:
-            import torch
+        if not self.is_gpu:
+            return
+        import torch
 
+        if self.has_cuda:
             torch.cuda.synchronize(self.torch_name)
+        else:
+            torch.mps.synchronize()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object kept under `device` in a run file."""
@@ -80,14 +94,18 @@ def detect(requested: str | None) -> Device:
     """Return the device under test.
 
     Args:
-        requested: `cpu`, `cuda`, `cuda:1`, or None for the first GPU and else the CPU.
+        requested: `cpu`, `cuda`, `cuda:1`, `mps`, or None for the first GPU and else the CPU.
 
     Raises:
         NoDeviceError: there is no such device.
     """
     import torch
 
-    has_gpu = torch.cuda.is_available()
+    has_gpu, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if requested == "mps" and not has_mps:
+        raise NoDeviceError("no device 'mps': torch sees no Apple GPU here; --device cpu measures the CPU")
+    if requested == "mps" or (requested is None and has_mps and not has_gpu):
+        return mps_device()
     if requested == "cpu" or (requested is None and not has_gpu):
         return cpu_device(default_threads())
     index = int((requested or "cuda").partition(":")[2] or 0)
@@ -133,6 +151,20 @@ def cpu_device(threads: int | None = None) -> Device:
         cache_is_assumed=cache_bytes is None,
         memory_bytes=here().total_memory_bytes(),
         threads=threads,
+    )
+
+
+def mps_device() -> Device:
+    """Return the Apple GPU; torch knows of one."""
+    name = darwin.cpu_name()  # of the chip, which the GPU shares with the processor
+    return Device(
+        type="mps",
+        torch_name="mps",
+        slug=f"mps-{slugify(name)}",
+        name=name,
+        cache_bytes=mps.ASSUMED_CACHE_BYTES,
+        cache_is_assumed=True,
+        memory_bytes=mps.memory_bytes(),
     )
 
 

@@ -105,7 +105,7 @@ class Monitor:
         self._gpu: nvml.Gpu | None = None
         if device.type == "cuda":
             self._gpu = nvml.open_gpu(device.uuid)
-        elif device.is_gpu:
+        elif device.has_cuda:
             self._gpu = nvml.no_gpu("NotNvidia")
         self._power_limit_w = None if self._gpu is None else self._gpu.power_limit_w().value
 
