@@ -207,6 +207,8 @@ def _load(options: argparse.Namespace) -> tuple[Run, list[str]]:
 
 def _report(run: Run, problems: Sequence[str]) -> int:
     """Say on stderr what was wrong with a run, after its good rows were printed; return the exit code."""
+    if not run.records and not run.problems:
+        _say(f"note: {run.path} has no record")
     for note in run.notes:
         _say(f"note: {note}")
     for problem in (*run.problems, *(f"{run.path}: {problem}" for problem in problems)):

@@ -168,9 +168,11 @@ def _spaced(lines: list[str], form: str) -> list[str]:
 def _empty(run: Loaded, wanted: object) -> str:
     """Return why there is nothing of a run to compare."""
     from results.compare_load import EVERYTHING
+    from results.runfile import MEASURING
 
     selected = "" if wanted == EVERYTHING else " of what --op, --dtype, --case, --provider name"
     text = f"{run.path} has no record{selected}"
+    text += f": {MEASURING}" if any(note.endswith(MEASURING) for note in run.notes) else ""
     if not run.problems:
         return text
     count = len(run.problems)

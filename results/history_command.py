@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, directory: Path, stdout: TextIO) -> Output:
     if options.output is not None:
         check_picture(options.output)
     chosen = [frozenset().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider")]
-    runs = list_runs(directory)
+    runs = list_runs(directory, counts_records=False)
     if not runs:
         raise StoreError(f"there is no run in {directory}: python -m bench.matmul makes one")
     series = history(runs, Wanted(*chosen), options.metric, options.margin, options.gpu)

@@ -33,6 +33,12 @@ MAX_LINE_BYTES = 32 * 1024**2
 BUFFER_BYTES = 256 * 1024
 """Read at once. Few lines are then put together from two reads, which halves the time that reading alone takes."""
 
+HEAD_BYTES = 8 * 1024
+"""Read at once where only the first line is wanted, which is 2 to 4 KiB long."""
+
+MEASURING = "the run is still being measured"
+"""Note on a file whose writer has it open."""
+
 MAX_DEPTH = 32
 """Levels of nesting in one line. Ours have four; what reads the values back must not run out of stack."""
 
@@ -115,6 +121,8 @@ def scan_run(
     decoder = _DECODER if checks_numbers else _QuickDecoder()
     with _opened(path) as file, without_collector():
         environment = _environment(path, file)
+        if _is_being_written(file.fileno()):
+            notes.append(f"{path}: {MEASURING}")
         for number, raw in _lines(file):
             try:
                 taken = take(_object(raw, kind="record", decoder=decoder))
@@ -155,8 +163,32 @@ def read_head(path: Path) -> tuple[Environment, int]:
     return environment, count
 
 
+def read_environment(path: Path) -> Environment:
+    """Return the environment of a run file, and read no more than its first line takes.
+
+    Raises:
+        RunFileError: as `load_run`.
+    """
+    with _opened(path, HEAD_BYTES) as file:
+        return _environment(path, file)
+
+
+def _is_being_written(descriptor: int) -> bool:
+    """Return whether a writer holds its lock on a run file; False where the system has no such locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        pass
+    return False
+
+
 @contextmanager
-def _opened(path: Path) -> Iterator[BufferedReader[Any]]:
+def _opened(path: Path, buffer_bytes: int = BUFFER_BYTES) -> Iterator[BufferedReader[Any]]:
     """Open a run file, unless it is none by its kind or size; opening a pipe would wait for its writer."""
     try:
         status = path.stat()
@@ -172,7 +204,7 @@ def _opened(path: Path) -> Iterator[BufferedReader[Any]]:
     if status.st_size > MAX_FILE_BYTES:
         raise RunFileError(f"{path} is {status.st_size / 1e9:.1f} GB long, too long for a run file")
     try:
-        with BufferedReader(path.open("rb", buffering=0), BUFFER_BYTES) as file:
+        with BufferedReader(path.open("rb", buffering=0), buffer_bytes) as file:
             yield file
     except OSError as error:
         raise RunFileError(f"cannot read {path}: {reason_of(error)}") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import math
 import os
 import re
 import secrets
@@ -21,7 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from results.record import Environment, Record
-from results.runfile import Run, RunFileError, StoreError, encode_line, load_run, read_head, reason_of
+from results.runfile import Run, RunFileError, StoreError, encode_line, load_run, read_environment, read_head, reason_of
 
 __all__ = [
     "Run",
@@ -40,6 +41,9 @@ __all__ = [
 SUFFIX = ".jsonl"
 RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-(?:(.+)-)?([0-9a-f]+)")
 """A run id `<UTC>-<short id>`, or the stem of its file `<UTC>-<op>-<short id>`."""
+
+NAME_LAG_S = 2.0
+"""How much later than the time in its file's name a run may have started: both are read within the same second."""
 
 LISTED_MATCHES = 5
 """Runs named in a message before it is cut."""
@@ -246,7 +250,7 @@ class RunSummary:
     op: str | None = None
     """From the file's name; None where it has another form."""
     records: int | None = None
-    """Whole lines after the first."""
+    """Whole lines after the first; None where they were not counted."""
     command: str | None = None
     """What was typed to take the run."""
     error: str | None = None
@@ -255,14 +259,23 @@ class RunSummary:
     """Start of the run in Unix time, which the list is sorted by; the file's own time where the run tells none."""
 
 
-def list_runs(directory: Path | None = None) -> list[RunSummary]:
+def list_runs(directory: Path | None = None, counts_records: bool = True) -> list[RunSummary]:
     """Return the runs of a directory, the newest first; a file that cannot be read is listed with its error.
+
+    Args:
+        directory: where the runs are; None for `runs_directory()`.
+        counts_records: whether the records of each run are counted, for which every byte of every file is read; where
+            not, only the first line of each is.
 
     Raises:
         StoreError: the directory cannot be read. One that does not exist has no runs.
     """
-    summaries = [_summary(path) for path in _run_files(directory or runs_directory())]
-    return sorted(summaries, key=lambda run: (run.started_s, run.run_id), reverse=True)
+    summaries = [_summary(path, counts_records) for path in _run_files(directory or runs_directory())]
+    return sorted(summaries, key=_by_age, reverse=True)
+
+
+def _by_age(run: RunSummary) -> tuple[float, str]:
+    return run.started_s, run.run_id
 
 
 def _run_files(directory: Path) -> list[Path]:
@@ -277,7 +290,7 @@ def _run_files(directory: Path) -> list[Path]:
     return [path for path in (*inside, *nested) if path.suffix == SUFFIX and not path.is_dir()]
 
 
-def _summary(path: Path) -> RunSummary:
+def _summary(path: Path, counts_records: bool) -> RunSummary:
     match = RUN_ID.fullmatch(path.stem)
     op = match[2] if match else None
     try:
@@ -285,7 +298,7 @@ def _summary(path: Path) -> RunSummary:
     except OSError:
         modified_s = 0.0
     try:
-        environment, records = read_head(path)
+        environment, records = read_head(path) if counts_records else (read_environment(path), None)
     except RunFileError as error:
         return RunSummary(path, path.stem, op=op, error=str(error), started_s=modified_s)
     return RunSummary(
@@ -325,12 +338,13 @@ def find_run(name: str, directory: Path | None = None) -> Path:
         if not _exists(name):
             raise RunNotFoundError(_no_run_file(name) or f"there is no run file {name}")
         return Path(name)
-    runs = list_runs(directory)
-    if not runs or not name:
+    files = _run_files(directory)
+    if not files or not name:
         why = _no_run_file(name) or f"there is no run yet in {directory}" if name else "name one"
         raise RunNotFoundError(f"no run '{name}': {why}")
     if name == "latest":
-        return _latest(runs, directory)
+        return _latest(files, directory)
+    runs = list_runs(directory, counts_records=False)
     exact = [run for run in runs if name in _names(run)]
     matches = exact or [run for run in runs if any(known.startswith(name) for known in _names(run))]
     if len(matches) == 1:
@@ -343,11 +357,28 @@ def find_run(name: str, directory: Path | None = None) -> Path:
     raise RunNotFoundError(f"no run '{name}': {place}" if place else _nothing_found(name, runs, directory))
 
 
-def _latest(runs: list[RunSummary], directory: Path) -> Path:
-    readable = [run.path for run in runs if run.error is None]
-    if not readable:
+def _latest(files: list[Path], directory: Path) -> Path:
+    """Return the newest run that can be read, opening the files whose names tell no time and the newest of the others.
+
+    The time in a name is that of the run's start but for `NAME_LAG_S`, so files that are older by their names than a
+    run already found need not be opened.
+    """
+    newest: RunSummary | None = None
+    for named_s, path in sorted(((_named_time(path), path) for path in files), reverse=True):
+        if newest is not None and named_s + NAME_LAG_S < newest.started_s:
+            break
+        run = _summary(path, counts_records=False)
+        if run.error is None and (newest is None or _by_age(run) > _by_age(newest)):
+            newest = run
+    if newest is None:
         raise RunNotFoundError(f"no run in {directory} can be read: python -m results list says why")
-    return readable[0]
+    return newest.path
+
+
+def _named_time(path: Path) -> float:
+    """Return the start of a run in Unix time as the name of its file tells it; infinity where the name tells none."""
+    match = RUN_ID.fullmatch(path.stem)
+    return _unix_time(match[1], math.inf) if match else math.inf
 
 
 def _names(run: RunSummary) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from bench.__main__ import main as bench_main
 from bench.harness import calibrate, calibrate_command, compare_meter, doctor, inputs, meter, runner, samplers, verify
 from bench.harness.arguments import UsageError
 from bench.harness.calibrate import ceilings_of
-from bench.harness.device import darwin, device, mps
+from bench.harness.device import darwin, device, linux, mps
 from bench.harness.device.device import NoDeviceError, detect
+from bench.harness.device.reading import Reading
 from bench.harness.function_meter import Question, _device_of, _only_device
 from bench.harness.inputs import Filler, InputSet, make_sets
 from bench.harness.op import Case
@@ -307,7 +308,7 @@ def test_a_function_on_its_tensors_is_measured_on_it(apple):
 
 
 def test_the_calibration_warns_of_a_busy_processor_only_where_it_is_measured(apple, monkeypatch):
-    monkeypatch.setattr(calibrate_command.os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
+    monkeypatch.setattr(linux, "load_average", lambda: Reading(1000.0))
     notes = []
     calibrate_command.warn_if_busy(detect("mps"), SimpleNamespace(note=notes.append))
     assert notes == []

@@ -18,6 +18,7 @@ import pytest
 from bench.harness import bandwidth, calibrate_command, compare_processes, compute_peak, providers
 from bench.harness.device import darwin, host_load, linux, other, system, windows
 from bench.harness.device.device import DEFAULT_CPU_CACHE_BYTES, DEFAULT_CPU_FREE_BYTES, Device, cpu_device
+from bench.harness.compare_processes import CallLimit
 from bench.harness.device.facts import host_facts
 from bench.harness.search import NotMeasuredError
 
@@ -250,7 +251,7 @@ def test_on_a_gpu_without_triton_torch_is_measured_and_the_others_say_why_not(mo
 
 def test_without_a_fork_nothing_stands_between_the_command_and_a_process(monkeypatch):
     monkeypatch.setattr(compare_processes, "HAS_FORK", False)
-    ended = compare_processes.run_process(["list"], 60.0)
+    ended = compare_processes.run_process(["list"], CallLimit(60.0))
     assert (ended.code, ended.records) == (2, ())
     assert "unrecognized arguments: --output" in ended.reason
 

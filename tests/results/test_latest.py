@@ -1,0 +1,157 @@
+"""`latest` and all that looks for a run: which file it is, how little is read, what is said of unfinished ones."""
+
+import io
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from results.__main__ import main
+from results.runfile import load_run
+from results.store import RunNotFoundError, RunWriter, find_run, list_runs
+
+RUNS, RUN_BYTES = 200, 40_000
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The bytes that were read of each file since, by path; a file that was only opened has 0."""
+    seen: dict[Path, int] = {}
+
+    class Counting(io.FileIO):
+        def readinto(self, buffer):
+            count = super().readinto(buffer)
+            seen[Path(self.name)] += count
+            return count
+
+    def opened(path, mode="r", buffering=-1, **options):
+        if (mode, buffering) != ("rb", 0):
+            return io.open(path, mode, buffering, **options)  # noqa: UP020
+        seen.setdefault(path, 0)
+        return Counting(path, "rb")
+
+    monkeypatch.setattr(Path, "open", opened)
+    return seen
+
+
+@pytest.fixture
+def keep(make_environment, make_record, monkeypatch):
+    """Returns a function that keeps a run of a minute of one day and returns its file; several may share a minute."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # hundreds of them take a minute on a slow disk
+
+    def write(minute, number=0, **changes):
+        start = datetime(2026, 11, 20, tzinfo=UTC) + timedelta(minutes=minute)
+        usual = {"run_id": f"{start:%Y%m%dT%H%M%SZ}-{number:010x}", "started_at": start.isoformat()}
+        with RunWriter.create(make_environment(**(usual | changes)), "matmul") as writer:
+            writer.append(make_record())
+        return writer.path
+
+    return write
+
+
+@pytest.fixture
+def many(keep):
+    """Many runs of some size, the oldest first: a long line stands for its records."""
+    paths = [keep(minute) for minute in range(RUNS)]
+    for path in paths:
+        with path.open("ab") as file:
+            file.write(b"#" * RUN_BYTES + b"\n")
+    return paths
+
+
+def test_the_newest_of_many_runs_is_found_without_reading_them(many, reads):
+    assert find_run("latest") == many[-1]
+    assert list(reads) == [many[-1]]
+    assert sum(reads.values()) < RUN_BYTES / 2
+
+
+def test_a_run_is_found_by_its_id_without_reading_the_records(many, reads):
+    assert find_run(load_run(many[3]).environment.run_id) == many[3]
+    reads.clear()
+    assert find_run("20261120T0003") == many[3]
+    assert len(reads) == RUNS
+    assert max(reads.values()) < RUN_BYTES / 2
+
+
+def test_history_reads_each_byte_once(many, reads, capsys):
+    main(["history", "--op", "matmul"])
+    capsys.readouterr()
+    heads = 16 * 1024  # the first line is read twice: once for the date, once with the records
+    assert all(count <= path.stat().st_size + heads for path, count in reads.items())
+
+
+def test_records_are_counted_for_the_list_alone(keep):
+    keep(1)
+    assert [run.records for run in list_runs()] == [1]
+    assert [run.records for run in list_runs(counts_records=False)] == [None]
+
+
+def test_runs_that_are_no_later_than_the_newest_are_not_opened_whatever_their_names(keep, reads, runs):
+    """A file whose name tells no time is opened, and so is one by whose name it could be newer."""
+    paths = [keep(minute) for minute in range(20)]
+    renamed = paths[10].rename(paths[10].with_name("kept.jsonl"))
+    assert find_run("latest") == paths[-1]
+    assert set(reads) == {paths[-1], renamed}
+
+
+def test_a_renamed_run_is_the_newest_all_the_same(keep):
+    keep(1)
+    renamed = keep(2).rename(keep(0).with_name("the best one.jsonl"))
+    assert find_run("latest") == renamed
+
+
+def test_of_two_runs_of_one_second_the_larger_id_is_the_newest(keep, make_environment):
+    """As in the list. The second run started within the same second, and its clock said the next one in between."""
+    keep(1, number=2)
+    larger = keep(1, number=3)
+    assert find_run("latest") == larger == list_runs()[0].path
+    later = keep(1, number=1, started_at="2026-11-20T00:01:01+00:00")
+    assert find_run("latest") == later == list_runs()[0].path
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0\1\2", b'{"kind": "environment", "schema": 999}\n', b'{"kind": "enviro'])
+def test_a_newest_file_that_cannot_be_read_is_passed_over(keep, damage):
+    good, bad = keep(1), keep(2)
+    bad.write_bytes(damage)
+    assert find_run("latest") == good
+    good.unlink()
+    with pytest.raises(RunNotFoundError, match=r"no run in .* can be read: python -m results list says why"):
+        find_run("latest")
+
+
+def test_latest_is_what_the_list_begins_with(keep, tmp_path, runs):
+    for minute in (3, 1, 2):
+        keep(minute, device={"slug": f"gpu-{minute}", "name": "a device", "type": "cuda"})
+    (runs / "gpu-1/20261130T000000Z-matmul-ffff.jsonl").symlink_to(runs / "nowhere")
+    (runs / "gpu-1/20269999T999999Z-matmul-ffff.jsonl").write_text("no time and no run")
+    os.utime(keep(0, run_id="mine", started_at="2026-11-20T00:02:30+00:00"), (0, 0))
+    assert find_run("latest") == next(run.path for run in list_runs() if run.error is None)
+
+
+# ---- a run that is not finished ------------------------------------------------------------------------------------
+
+
+def said(capsys, *arguments):
+    code = main([*arguments])
+    return code, capsys.readouterr().err
+
+
+def test_a_run_that_is_still_being_measured_is_said_to_be(make_environment, make_record, capsys):
+    with RunWriter.create(make_environment(), "matmul") as writer:
+        empty, note = f"note: {writer.path} has no record\n", f"note: {writer.path}: the run is still being measured\n"
+        assert said(capsys, "show", "latest") == (0, empty + note)
+        refusal = f"{writer.path} has no record: the run is still being measured\n"
+        assert said(capsys, "compare", "latest", "--by", "provider") == (2, refusal)
+        writer.append(make_record())
+        assert said(capsys, "show", "latest") == (0, note)
+        assert said(capsys, "export", "latest", "--format", "csv") == (0, note)
+    assert said(capsys, "show", "latest") == (0, "")
+
+
+def test_a_run_that_ended_without_a_record_is_named(make_environment, capsys):
+    RunWriter.create(make_environment(), "matmul").close()
+    path = find_run("latest")
+    assert said(capsys, "export", "latest", "--format", "csv") == (0, f"note: {path} has no record\n")
+    assert said(capsys, "compare", "latest") == (2, f"{path} has no record\n")
+    assert load_run(path).notes == ()
