@@ -15,6 +15,7 @@ from roofline.accounting.config_file import preset_names
 from roofline.accounting.flops import CONVENTIONS, DEFAULT_CONVENTION, RECOMPUTE, train_flops
 from roofline.accounting.number_formats import FORMATS
 from roofline.accounting.state import OPTIMIZERS, RECIPES, Sharding, bytes_per_param, recipe_of
+from roofline.output import say
 from roofline.work import DTYPES
 
 
@@ -51,6 +52,15 @@ def _gpus_option(parser: argparse.ArgumentParser) -> None:
 
 def _uses(args: argparse.Namespace) -> tuple[list[answers_budget.Use], list[str]]:
     return answers_budget.usable(arguments.machines_of(args), arguments.joined(args.dtype) or ["bf16"])
+
+
+def _uses_for_training(args: argparse.Namespace) -> tuple[list[answers_budget.Use], list[str]]:
+    """Return machines and dtypes; where a measured run tells no MFU, a note on stderr says what is assumed instead."""
+    uses, missing = _uses(args)
+    for machine, dtype in uses:
+        if machine.run and args.mfu is None and dtype not in machine.mfu:
+            say(f"note: {machine.mfu_of(dtype, None)[1]}")
+    return uses, missing
 
 
 def _tensor_options(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +172,7 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(args: argparse.Namespace) -> Answer:
-    uses, missing = _uses(args)
+    uses, missing = _uses_for_training(args)
     if args.params is not None:
         if args.model or args.config or args.convention != "6nd":
             raise ConfigError("--params goes with 6 N D alone: leave --model, --config and --convention out")
@@ -218,7 +228,7 @@ def _chinchilla(args: argparse.Namespace) -> Answer:
         return answers_budget.compute_answer(args.flops, args.tokens_per_param)
     if args.days is None:
         raise ConfigError("give a budget: --gpu SLUG --gpus N --days DAYS, or --flops FLOPS")
-    uses, _ = _uses(args)
+    uses, _ = _uses_for_training(args)
     return answers_budget.chinchilla_answer(uses, args.gpus, args.days, args.mfu, args.tokens_per_param)
 
 

@@ -31,6 +31,8 @@ class Machine:
     source: str
     mfu: dict[str, tuple[float, str]] = field(default_factory=dict)
     """By dtype: what was reached in a run, and by what."""
+    run: str | None = None
+    """The run whose machine it is, as messages name it; None for a GPU of the table."""
     lacking: dict[str, str] = field(default_factory=dict)
     """By dtype without a peak: why."""
 
@@ -75,7 +77,8 @@ class Machine:
             return given, f"MFU {given:g}, as given"
         if dtype in self.mfu:
             return self.mfu[dtype]
-        return ASSUMED_MFU, f"MFU {ASSUMED_MFU:g} is assumed: published runs reach 0.38 to 0.57"
+        measured = f", for {self.run} has no {TRAINING} and no matmul in {dtype}" if self.run else ""
+        return ASSUMED_MFU, f"MFU {ASSUMED_MFU:g} is assumed{measured}: published runs reach 0.38 to 0.57"
 
 
 def gpu_machine(gpu: Gpu) -> Machine:
@@ -118,6 +121,7 @@ def run_machine(run: Run, where: str) -> Machine:
         memory_bytes=memory if isinstance(memory, int) and memory > 0 else None,
         source=f"{' and '.join(kinds) or 'no ceilings'}, {where}",
         mfu=reached,
+        run=where,
     )
 
 

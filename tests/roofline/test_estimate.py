@@ -239,6 +239,21 @@ def test_a_training_step_counts_before_a_matmul(capsys, tmp_path):
     assert any("measured: train-step" in line for line in data["assumptions"])
 
 
+@pytest.mark.parametrize(
+    ("question", "notes"), [("train --params 1e6 --tokens 1e6", 1), ("chinchilla --days 1", 1), ("fit", 0)]
+)
+def test_a_run_that_tells_no_mfu_says_that_one_is_assumed(capsys, tmp_path, question, notes):
+    path = measured_run(tmp_path, [("relu", 10**9)])
+    line = "MFU 0.5 is assumed, for run 20260101T000000Z-abc has no train-step and no matmul in bf16: published runs"
+    command = [*question.split(), "--measured", str(path)]
+    assert call(*command) == 0
+    out, err = capsys.readouterr()
+    assert (" ".join(out.split()).count(line), err.count(f"note: {line}"), err.count("\n")) == (notes, notes, notes)
+    if notes:
+        assert call(*command, "--mfu", "0.3") == 0
+        assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("question", ["flops", "memory", "train --tokens 1e9 --gpu h100-sxm", "infer --gpu h100-sxm"])
 def test_a_sequence_too_long_for_the_model_is_named(capsys, question):
     option = "--prompt" if question.startswith("infer") else "--sequence"
