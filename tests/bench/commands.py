@@ -13,6 +13,7 @@ from bench.harness.cli import main
 from bench.harness.device.device import cpu_device, default_threads
 from bench.harness.timing import Limits
 from roofline.ceilings import Ceiling, Ceilings
+from tests.child_signals import usual_signals
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = ("matmul", "elementwise", "matvec", "reduction", "norm", "softmax", "cross_entropy")
@@ -59,13 +60,9 @@ def here(family, *words, ops=None):
 def start(module, *words, **popen):
     """Start `python -m module` in a session of its own, stdout and stderr as pipes of text."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # Where this process ignores Ctrl-C, as one in the background of a script does, its children must not.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    with usual_signals():
         command = [sys.executable, "-m", module, *words]
         return subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes | popen)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def finish(process, timeout_s=120):

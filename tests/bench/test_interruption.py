@@ -14,6 +14,7 @@ import pytest
 
 from bench.harness import calibrate, interrupt, runner
 from results.store import load_run
+from tests.child_signals import usual_signals
 
 MANY_ROWS = ("elementwise", "--op", "relu,add", "--dtype", "fp32", "--shape", "1024:65536:1024")
 ROWS = 2 * 64
@@ -168,12 +169,20 @@ def test_ctrl_c_while_torch_loads_is_one_line(runs):
     assert commands.run_files(runs) == []
 
 
+def ended(text):
+    """Run a program that sends itself a signal; return its exit code, stdout and stderr."""
+    with usual_signals():
+        process = subprocess.Popen(
+            [sys.executable, "-c", text], cwd=commands.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
 def test_ctrl_c_before_the_arguments_are_read_is_one_line():
     """The very start: the package is imported, and the process sends itself the signal from there."""
     text = "import os, signal, sys; sys.argv = ['-m']; import bench; os.kill(os.getpid(), signal.SIGINT)"
-    command = [sys.executable, "-c", text]
-    done = subprocess.run(command, cwd=commands.ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted before anything was measured\n")
+    assert ended(text) == (130, "", "interrupted before anything was measured\n")
 
 
 def test_ctrl_c_after_the_last_line_changes_nothing():
@@ -185,8 +194,8 @@ def test_ctrl_c_after_the_last_line_changes_nothing():
         "os.kill(os.getpid(), signal.SIGINT)\n"
         "raise SystemExit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", text], cwd=commands.ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    code, _, err = ended(text)
+    assert (code, err.count("\n")) == (2, 1)
 
 
 def test_ctrl_c_that_is_ignored_stays_so(runs):
@@ -204,6 +213,20 @@ def start_many_rows_ignoring_interrupts():
     command = f"trap '' INT; exec {sys.executable} -m bench.matvec --op matvec --shape 16,32,48,64 --device cpu"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(["sh", "-c", command], cwd=commands.ROOT, start_new_session=True, **pipes)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_a_test_interrupts_hears_it_although_the_test_does_not(number):
+    """This very suite may run in the background, where a shell ignores Ctrl-C."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with usual_signals():
+            process = subprocess.Popen(["sleep", "60"])
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+    process.send_signal(number)
+    assert process.wait(60) == -number
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.child_signals import usual_signals
 from tests.perf import publish, publish_plans, publish_process, publish_steps, publish_summary
 from tests.perf.publish_plans import DEVICE, states, step
 from tests.perf.publish_steps import ROOT
@@ -217,13 +218,13 @@ raise SystemExit(publish.main(["--output", sys.argv[1]]))
 @pytest.fixture
 def hanging(tmp_path):
     """Start a call in a process of its own, and return it when its second step hangs."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(tmp_path / "record")],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    with usual_signals():
+        process = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, str(tmp_path / "record")],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
     pids = tmp_path / "record/steps/hangs/pids"
     try:
         assert eventually(pids.exists)

@@ -13,6 +13,7 @@ import pytest
 
 from results.__main__ import main
 from results.store import RunWriter
+from tests.child_signals import usual_signals
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD_FILE = Path(__file__).parent / "data" / "schema_1.jsonl"
@@ -257,9 +258,10 @@ def test_an_interrupt_is_quiet_and_exit_130(runs):
     runs.mkdir()
     pause = "import results.__main__ as m, time; m.list_runs = lambda d: (print('ready', flush=True), time.sleep(60))"
     code = f"{pause}; import sys; sys.exit(m.main(['list']))"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    with usual_signals():
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
