@@ -8,7 +8,7 @@ from bench.harness.device.device import MIB, Device
 from bench.harness.matmul_shapes import Shape
 from bench.harness.matmul_timer import MatmulTimer
 from bench.harness.search import NotMeasuredError, SearchPlan, ShapeSearch
-from bench.harness.timing import Limits
+from bench.harness.timing import Limits, collect
 from bench.matmul import OPS
 
 CPU = Device("cpu", "cpu", "cpu", "cpu", 32 * MIB, 2**40, threads=1)
@@ -106,11 +106,31 @@ def test_a_shape_that_would_take_too_long_is_never_called(monkeypatch, calls):
     assert calls == []
 
 
-def test_a_run_keeps_every_sample_of_its_time():
-    samples = timer().run(SHAPES[0], 0.05)
-    assert sum(samples.samples_s) * samples.launches_per_sample >= 0.02  # the rest is between the samples
-    assert len(samples.samples_s) > 5
-    assert samples.cache == "warm"
+def test_a_run_keeps_every_sample_of_its_time(monkeypatch):
+    """The clock passes with the samples alone: 8 of 2 ms and then 16 of 1 ms fill 32 ms, and the first ones count."""
+    passed_s = []
+
+    class Slowing:
+        method, launches_per_sample = "host", 2
+
+        def sample(self):
+            passed_s.append((2 if len(passed_s) < 8 else 1) * 2.0**-10)
+            return passed_s[-1]
+
+    def collected(sampler, limits, cache):
+        return collect(sampler, limits, cache, now=lambda: sum(passed_s))
+
+    monkeypatch.setattr(matmul_timer, "make_sampler", lambda calls, device, limits: Slowing())
+    monkeypatch.setattr(matmul_timer, "collect", collected)
+    samples = timer().run(SHAPES[0], 32 * 2.0**-10)
+    assert samples.samples_s == (2.0**-10,) * 8 + (2.0**-11,) * 16  # of one launch
+    assert (samples.launches_per_sample, samples.cache) == (2, "warm")
+
+
+def test_a_run_on_this_very_machine_has_samples():
+    samples = timer().run(SHAPES[0], 0.01)
+    assert all(seconds > 0 for seconds in samples.samples_s)
+    assert (samples.method, samples.cache) == ("host", "warm")
 
 
 def test_a_search_on_this_very_machine_ends_with_fresh_samples():
