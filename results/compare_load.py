@@ -313,12 +313,12 @@ def load_both(
     read = partial(load, wanted=wanted, with_bandwidths=with_bandwidths, keeps_samples=False)
     if _size(first) + _size(second) < PARALLEL_BYTES or _cores() < 2:
         return read(first), read(second)
-    from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
+
+    from results.second_process import second_process
 
     try:
-        with ProcessPoolExecutor(1, get_context("fork" if _has_one_thread() else "spawn")) as pool:
+        with second_process(_has_one_thread()) as pool:
             other = pool.submit(_load_or_error, read, second)
             loaded, found = read(first), other.result()
     except (OSError, BrokenProcessPool):  # where no second process may be started, one reads both

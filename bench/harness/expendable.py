@@ -1,5 +1,7 @@
 """Stands between the command and a process that runs code which is not ours: who kills its parent kills this one.
 
+It ends when the command does, however that ends, and takes with it all that the process behind it has started.
+
     python expendable.py PARENT STATUS_FILE ARGUMENTS...    runs `python ARGUMENTS...` and writes how it ended
 
 It imports nothing that takes time, and nothing of this project, so that it is there at once.
@@ -9,6 +11,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,9 +27,34 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+def when_gone(parent: int, end: Callable[[], None]) -> None:
+    """Let the kernel tell this process when its parent ends, also where it was stopped; then `end` is called.
+
+    The signal is the one that wakes up a stopped process. Whoever else sends it finds the parent there.
+    """
+
+    def look(*_: object) -> None:
+        if os.getppid() != parent:
+            try:
+                end()
+            finally:
+                os._exit(1)
+
+    signal.signal(signal.SIGCONT, look)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
+    look()
+
+
+def end_group() -> None:
+    """Kill this process and all that it, or what it has started, has started, as far as they stayed in its group."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+
+
 def main(parent: int, status_file: str, arguments: list[str]) -> None:
     """Run Python with these arguments, wait for its end, and write its wait status."""
-    die_with(parent)
+    when_gone(parent, end_group)
     own = os.getpid()
     child = os.fork()
     if child == 0:

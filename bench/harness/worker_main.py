@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.harness.cost import CostEstimator
 from bench.harness.device.device import Device
-from bench.harness.expendable import die_with
+from bench.harness.expendable import die_with, when_gone
 from bench.harness.forked_worker import LENGTH
 from bench.harness.guards import ForeignWatch, Watch
 from bench.harness.meter import Measurement, Meter
@@ -41,17 +41,19 @@ FIRST_TO_DIE = "1000"
 
 def main(control_fd: int, parent: int) -> None:
     """Fork workers as they are asked for, until the other end of the socket is closed."""
-    die_with(parent)
+    living = set[int]()
+    when_gone(parent, lambda: end_all(living))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     preload()
-    control, living = socket.socket(fileno=control_fd), set[int]()
+    control = socket.socket(fileno=control_fd)
     try:
         control.sendall(b".")
         while True:
             message, fds, _, _ = socket.recv_fds(control, 1, 3)
             if message == FORK:
                 pid = forked(control, *fds)
-                living.add(pid)
+                if pid > 0:
+                    living.add(pid)
                 control.sendall(PROCESS.pack(pid))
             elif message == WAIT:
                 pid = PROCESS.unpack(control.recv(PROCESS.size, socket.MSG_WAITALL))[0]
@@ -60,10 +62,15 @@ def main(control_fd: int, parent: int) -> None:
             else:
                 break
     finally:
-        for pid in living - {-1}:
-            with suppress(OSError):
-                os.killpg(pid, signal.SIGKILL)
+        end_all(living)
         os._exit(0)
+
+
+def end_all(workers: set[int]) -> None:
+    """Kill workers with all that they have started."""
+    for pid in workers:
+        with suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 def preload() -> None:
@@ -98,6 +105,7 @@ def forked(control: socket.socket, channel_fd: int, output_fd: int, turns_fd: in
 def work(template: int, channel_fd: int, output_fd: int, turns_fd: int) -> None:
     """Do one job in this process, which ends here."""
     os.setsid()
+    signal.signal(signal.SIGCONT, signal.SIG_DFL)
     die_with(template)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(FIRST_TO_DIE)

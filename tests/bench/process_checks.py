@@ -18,3 +18,20 @@ def soon(condition, seconds=20):
     while not condition() and time.monotonic() < end:
         time.sleep(0.02)
     return condition()
+
+
+def descendants(pid):
+    """Return the processes that a process, or one of those, has started, and that are still below it."""
+    children = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    found, left = [], [pid]
+    while left:
+        left += (own := children.get(left.pop(), []))
+        found += own
+    return found

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from bench.harness.expendable import die_with
 from roofline.work import Work
 
 TOLERANCE = 0.02
@@ -69,7 +72,10 @@ def count(command: Sequence[str], metrics: tuple[str, str, str], folder: Path) -
         CountersError: the tool failed, took too long, or printed no counters.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, cwd=folder)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, cwd=folder,
+            preexec_fn=partial(die_with, os.getpid()),
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise CountersError(f"ncu took more than {TIMEOUT_S} s") from None
     except OSError as error:

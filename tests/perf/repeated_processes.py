@@ -15,16 +15,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.harness.arguments import Parser, add_list, device_name, number
 from bench.harness.cli import guarded
 from bench.harness.evidence import ROOF_MARGIN
+from bench.harness.expendable import die_with
 from bench.harness.interrupt import INTERRUPTED, raise_when_interrupted
 from bench.harness.table import print_out, say
 from results.export import json_text, write_output
@@ -107,7 +110,10 @@ def measured(command: Sequence[str]) -> dict[str, Any]:
         ProcessError: it failed, took too long, or printed something else.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, cwd=ROOT)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, cwd=ROOT,
+            preexec_fn=partial(die_with, os.getpid()),
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise ProcessError(f"took more than {TIMEOUT_S} s") from None
     try:

@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
+from bench.harness.expendable import die_with
 from tests.simulated_gpu.start import build, environment, missing
 
 
@@ -24,7 +26,9 @@ def main(words: list[str]) -> int:
     print(f"a simulated GPU: every time is made up; runs are kept in {runs}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="simulated-gpu-") as folder:
         variables = environment(build(Path(folder))) | {"RIDGEPOINT_RUNS": runs}
-        return subprocess.run([sys.executable, "-m", *words], env=variables, check=False).returncode
+        dying = partial(die_with, os.getpid())
+        command = [sys.executable, "-m", *words]
+        return subprocess.run(command, env=variables, check=False, preexec_fn=dying).returncode
 
 
 if __name__ == "__main__":

@@ -1,0 +1,232 @@
+"""Workers of any kind end when their parent does, however it ends, and leave nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench import commands
+from tests.bench.process_checks import descendants, is_running, soon
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+
+ROOT = Path(__file__).resolve().parents[1]
+START_S, END_S = 240, 60
+"""Generous limits, for a busy machine: until workers are at work, and until nothing is left of them."""
+
+ENDINGS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Return what starts `python WORDS`; a process that is still there after the test is killed, and those below it."""
+    running = []
+
+    def start(*words, **variables):
+        process = subprocess.Popen(
+            [sys.executable, *map(str, words)],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
+            stdout=subprocess.DEVNULL,
+            stderr=(tmp_path / "errors").open("w"),
+            start_new_session=True,
+            # A shell may have started these tests with Ctrl-C ignored, which children would inherit.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        for pid in [process.pid, *descendants(process.pid)] if process.poll() is None else ():
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def ends_with_all(process, how, at_work):
+    """Wait until workers are at work, end their parent, and say which of its descendants outlive it."""
+    assert soon(lambda: process.poll() is not None or at_work(), START_S)
+    assert process.poll() is None
+    workers = descendants(process.pid)
+    assert workers
+    process.send_signal(how)
+    process.wait(END_S)
+    soon(lambda: not any(map(is_running, workers)), END_S)
+    left = [pid for pid in workers if is_running(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return left
+
+
+def errors(tmp_path):
+    return (tmp_path / "errors").read_text()
+
+
+# ---- kernels audit -------------------------------------------------------------------------------------------------
+
+SLOW_COMPILER = """
+import os, pathlib, time
+from kernels.audit import compiling
+
+def compile_ahead(kernel, source, arch, options):
+    folder = pathlib.Path(os.environ["AT_WORK"])
+    number = len(list(folder.iterdir()))
+    (folder / str(os.getpid())).touch()
+    if number == 0 and "BROKEN" in os.environ:
+        time.sleep(2)
+        raise compiling.AuditError("does not compile")
+    time.sleep(1000)
+
+compiling.compile_ahead = compile_ahead
+"""
+"""In place of the compiler, in every process of the command."""
+
+
+@pytest.fixture
+def audit(started, tmp_path, monkeypatch):
+    """Return what starts an audit of many kernels, and says whether two of its processes compile."""
+    (tmp_path / "slow_compiler.py").write_text(SLOW_COMPILER)
+    text = "import slow_compiler, sys; from kernels.__main__ import main\nif __name__ == '__main__': sys.exit(main())"
+    script = tmp_path / "audit.py"
+    script.write_text(text)
+    at_work = tmp_path / "at work"
+    at_work.mkdir()
+
+    def start(**variables):
+        process = started(
+            script, "audit", "gelu", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}", AT_WORK=str(at_work), **variables
+        )
+        return process, lambda: len(list(at_work.iterdir())) >= min(2, len(os.sched_getaffinity(0)))
+
+    return start
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_an_audit_that_is_ended_leaves_no_process(audit, tmp_path, how):
+    process, at_work = audit()
+    assert ends_with_all(process, how, at_work) == []
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert errors(tmp_path).splitlines()[-1] == "python -m kernels audit: interrupted"
+        assert "Traceback" not in errors(tmp_path)
+
+
+def test_an_audit_with_a_kernel_that_does_not_compile_ends_at_once(audit, tmp_path):
+    process, _ = audit(BROKEN="1")
+    workers = set()
+    assert soon(lambda: workers.update(descendants(process.pid)) or process.poll() is not None, START_S)
+    assert process.returncode == 2
+    assert errors(tmp_path).splitlines()[-1] == "python -m kernels audit: error: does not compile"
+    assert workers
+    assert soon(lambda: not any(map(is_running, workers)), END_S)
+
+
+def test_ctrl_c_on_a_terminal_reaches_the_audit_alone(audit, tmp_path):
+    """There the whole process group is interrupted, the workers too."""
+    process, at_work = audit()
+    assert soon(at_work, START_S)
+    workers = descendants(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(END_S) == 130
+    assert "Traceback" not in errors(tmp_path)
+    assert soon(lambda: not any(map(is_running, workers)), END_S)
+
+
+# ---- results compare -----------------------------------------------------------------------------------------------
+
+READING = """
+import os, pathlib, sys, time
+from results import compare_load
+
+def load(path, **options):
+    (pathlib.Path(path) / str(os.getpid())).touch()
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    compare_load.PARALLEL_BYTES = 0
+    compare_load.load = load
+    compare_load._has_one_thread = lambda: sys.argv[2] == "fork"
+    os.sched_getaffinity = lambda process: {0, 1}
+    folder = pathlib.Path(sys.argv[1])
+    try:
+        compare_load.load_both(folder, folder)
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_two_runs_read_side_by_side_leave_no_process(started, tmp_path, method, how):
+    script, at_work = tmp_path / "reading.py", tmp_path / "at work"
+    script.write_text(READING)
+    at_work.mkdir()
+    process = started(script, at_work, method)
+    assert ends_with_all(process, how, lambda: len(list(at_work.iterdir())) == 2) == []
+    assert process.returncode in (130, -how)
+    assert "Traceback" not in errors(tmp_path)
+
+
+# ---- a user's function in a process of its own ---------------------------------------------------------------------
+
+USERS = """
+import os, pathlib, signal, subprocess, sys, time
+
+def gelu(x):
+    if os.environ.get("STOPS_ITS_PARENT"):
+        os.kill(os.getppid(), signal.SIGSTOP)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    pathlib.Path(os.environ["AT_WORK"]).touch()
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("stops", ["", "1"], ids=["running", "stopped"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["bench.elementwise", "bench compare"])
+def test_what_a_users_function_has_started_ends_with_the_command(started, runs, tmp_path, command, how, stops):
+    """Also where the function has stopped the process between the command and its own."""
+    commands.keep_ceilings(runs)
+    file, at_work = tmp_path / "mine.py", tmp_path / "at work"
+    file.write_text(USERS)
+    words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm", "--device", "cpu"]
+    words += ["--provider", f"torch,{file}:gelu", "--timeout", "600", "--no-save"]
+    process = started("-m", *command.split(), *words, AT_WORK=str(at_work), STOPS_ITS_PARENT=stops)
+    assert ends_with_all(process, how, at_work.exists) == []
+
+
+# ---- tools of the tests --------------------------------------------------------------------------------------------
+
+STEP = """
+import os, pathlib, sys
+from tests.perf import publish_process
+folder = pathlib.Path(sys.argv[1])
+code = "import pathlib, time; pathlib.Path('at work').touch(); time.sleep(1000)"
+publish_process.run([sys.executable, "-c", code], folder, dict(os.environ), 1000, 1)
+"""
+CASE = """
+import sys
+from tests.perf import repeated_processes
+code = "import pathlib, sys, time; pathlib.Path(sys.argv[1], 'at work').touch(); time.sleep(1000)"
+repeated_processes.measured([sys.executable, "-c", code, sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("code", [STEP, CASE], ids=["publish", "repeated_processes"])
+def test_a_tool_of_the_tests_leaves_no_process(started, tmp_path, code, how):
+    process = started("-c", code, tmp_path)
+    assert ends_with_all(process, how, (tmp_path / "at work").exists) == []
+
+
+def test_descendants_are_found_to_the_last():
+    code = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])"
+    process = subprocess.Popen([sys.executable, "-c", f"{code}; time.sleep(1000)"], start_new_session=True)
+    try:
+        assert soon(lambda: len(descendants(process.pid)) == 1, START_S)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
