@@ -16,7 +16,8 @@ EXAMPLES = """examples:
   python -m kernels audit gelu --arch sm_90                 all versions of one operation on a Hopper GPU
   python -m kernels audit norm/v2 --dtype bf16 --format md
   python -m kernels audit matmul --arch sm_90 --sass        the loop that takes the time, as machine code
-  python -m kernels audit --quick --check                   hold all against the recorded figures
+  python -m kernels audit --check                           hold the quick set against the recorded figures
+  python -m kernels audit --all                             every variant there is
   python -m kernels audit mine.py:scale_kernel --signature 'x_ptr=*bf16:16,out_ptr=*bf16:16,n=i32' \\
       --constexpr BLOCK=1024 --elements 1024 --bytes 4096
 
@@ -24,7 +25,10 @@ exit codes: 0 done, 1 --check found something worse, 2 a wrong value, 130 interr
 """
 
 AUDIT = """Compile kernels ahead of time, for GPUs that need not be here, and read the machine code. Nothing is run.
-Sizes of a shipped kernel are unknown where it does not let Triton specialize them, multiples of 16 where it does."""
+Sizes of a shipped kernel are unknown where it does not let Triton specialize them, multiples of 16 where it does.
+
+Without NAME, --dtype and --version the quick set is compiled: the newest version of each kernel, in bf16 where it has
+that, for the first and the last class of its shapes. With one of them, all variants that it selects."""
 
 SIGNATURE = """types of the arguments, in their order or by name: '*bf16:16,*bf16:16,i32' or 'x_ptr=*bf16:16,n=i32';
 ':16' is what Triton knows of a pointer or size that is a multiple of 16; without it nothing is known, as of odd ones"""
@@ -85,7 +89,7 @@ def _add_choices(audit: argparse.ArgumentParser) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="family, operation, either with /v2 behind it, or path/to/file.py:kernel; none: all shipped kernels",
+        help="family, operation, either with /v2 behind it, or path/to/file.py:kernel; none: the quick set of all",
     )
     for option, help_text in {
         "--arch": "architectures, sm_90; default: sm_80, sm_90 and sm_100",
@@ -95,7 +99,8 @@ def _add_choices(audit: argparse.ArgumentParser) -> None:
     }.items():
         audit.add_argument(option, action="extend", type=_comma_list, default=[], metavar="LIST", help=help_text)
     audit.add_argument("--format", choices=output.FORMATS, default="table")
-    audit.add_argument("--quick", action="store_true", help="leave out fp16 and fp32 where there is bf16")
+    audit.add_argument("--all", action="store_true", help="all variants of all versions: some minutes")
+    audit.add_argument("--quick", action="store_true", help="the quick set, also of what is named")
     audit.add_argument("--odd-sizes", action="store_true", help="compile for sizes of which nothing is known")
     audit.add_argument("--sass", action="store_true", help="print the hot loop, or the hot path where there is no loop")
     audit.add_argument("--check", action="store_true", help="exit 1 where something is worse than recorded")

@@ -105,7 +105,16 @@ def choices(arches: Sequence[int] = ARCHES) -> list[Choice]:
 
 
 def quick(every: Sequence[Choice]) -> list[Choice]:
-    """Return fewer variants that still tell nearly all: each kernel for each architecture, in fewer dtypes and shapes.
+    """Return what is compiled by default: the first and last shape class of what is recorded of the newest versions."""
+    kept = recorded(every)
+    ends = _ends(kept)
+    return [choice for choice in kept if choice in ends and is_newest(choice)]
+
+
+def recorded(every: Sequence[Choice]) -> list[Choice]:
+    """Return the variants of which golden figures are kept; they tell nearly all that all variants would.
+
+    Each kernel of each version is there for each architecture, in fewer dtypes and shapes.
 
     bf16 stands for fp16, which has the same width. fp32 is left out of what has bf16 as well, but for one variant of
     the newest version of each operation, on sm_90. Of an older version, the first and the last shape class stand for

@@ -1,7 +1,7 @@
 """What `python -m kernels audit` does once its arguments are read; imported late, because Triton takes long."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import triton
 
@@ -25,6 +25,10 @@ def run(args: argparse.Namespace) -> int:
     """
     if launch.INTERPRETED:
         raise AuditError("TRITON_INTERPRET is set, and the interpreter compiles nothing; unset it for an audit")
+    if args.record and not args.all and golden.is_of_another_triton():
+        raise AuditError(
+            f"the golden figures are of another Triton than {triton.__version__}: record all of them, --all --record"
+        )
     own = [name for name in args.names if ".py" in name or ":" in name]  # no shipped name has a colon
     _require_fitting(args, own)
     found = _own_kernel(own[0], args) if own else _shipped(args)
@@ -33,19 +37,23 @@ def run(args: argparse.Namespace) -> int:
         if row.obstacle:
             output.say(f"{row.key}: does not launch: {row.obstacle}")
     if args.record:
-        golden.record(found)
-        output.say(f"recorded {len(found)} rows in {golden.FILE}")
+        wanted = _keys(catalog.recorded(catalog.choices()))
+        kept = [row for row in found if row.key in wanted]
+        golden.record(kept, known=_keys(catalog.choices()))
+        output.say(f"recorded {len(kept)} rows in {golden.FILE}")
     return _check(found) if args.check else 0
 
 
 def _require_fitting(args: argparse.Namespace, own: Sequence[str]) -> None:
     """Refuse options that do not go with each other, or with what is audited."""
-    for_shipped = args.check or args.record or args.dtype or args.version or args.quick or args.odd_sizes
+    for_shipped = args.check or args.record or args.dtype or args.version or args.quick or args.all or args.odd_sizes
     if own and (len(args.names) > 1 or for_shipped):
         raise AuditError(
-            f"{own[0]} is audited alone, without other names, --dtype, --version, --quick, --odd-sizes, --check and "
-            "--record"
+            f"{own[0]} is audited alone, without other names, --dtype, --version, --quick, --all, --odd-sizes, --check "
+            "and --record"
         )
+    if args.quick and args.all:
+        raise AuditError("--quick and --all exclude each other; give one of them")
     for_files = [f"--{name.replace('_', '-')}" for name in OF_FILES if getattr(args, name) is not None]
     if not own and for_files:
         raise AuditError(
@@ -83,7 +91,8 @@ def _targets(args: argparse.Namespace, allowed: Sequence[int]) -> dict[int, str]
 def _shipped(args: argparse.Namespace) -> list[rows.Row]:
     gpus = _targets(args, catalog.ARCHES)
     chosen = catalog.select(args.names, list(gpus), args.dtype, args.version)
-    chosen = catalog.quick(chosen) if args.quick else chosen
+    if args.quick or not (args.all or args.names or args.dtype or args.version):
+        chosen = catalog.quick(chosen) or catalog.recorded(chosen)
     jobs = [work.Job(choice, gpus[choice.arch], not args.odd_sizes, args.sass) for choice in chosen]
     return work.audit_all(jobs)
 
@@ -127,21 +136,31 @@ def _described(row: rows.Row) -> str:
     return f"{what}, {row.hot_instructions} instructions"
 
 
+def _keys(choices: Iterable[catalog.Choice]) -> set[str]:
+    """Return the keys that the rows of variants have."""
+    return {rows.key_of(choice) for choice in choices}
+
+
 def _check(found: Sequence[rows.Row]) -> int:
     recorded = golden.load()
-    result = golden.compare(found, recorded)
+    result = golden.compare(found, recorded, _keys(catalog.choices()))
+    expected = _keys(catalog.recorded(catalog.choices()))
     if not recorded.same_triton:
         output.say(
             f"golden figures are of Triton {recorded.triton}, this is {triton.__version__}: registers and instructions "
             "are not compared; spills, widths and tensor-core instructions are"
         )
+    forgotten = [key for key in result.missing if key in expected]
     for line in result.worse:
         output.say(f"worse: {line}")
-    for key in result.missing:
+    for key in forgotten:
         output.say(f"not recorded: {key}")
     for key in result.gone:
         output.say(f"recorded, but gone: {key}")
-    if result.worse or result.missing:
+    if len(result.missing) > len(forgotten):
+        others = len(result.missing) - len(forgotten)
+        output.say(f"{others} rows are of variants that no figures are kept of: fp16 and fp32 where there is bf16")
+    if result.worse or forgotten:
         return 1
-    output.say(f"{len(found)} rows are no worse than recorded")
+    output.say(f"{len(found) - len(result.missing)} rows are no worse than recorded")
     return 0

@@ -7,7 +7,7 @@ compared.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,23 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def record(rows: Sequence[Row], path: Path = FILE) -> None:
-    """Write the figures of `rows`; those of other kernels stay as they are, if they are of the same Triton.
+def is_of_another_triton(path: Path | None = None) -> bool:
+    """Return whether there are figures of which none can be kept beside new ones.
+
+    Raises:
+        AuditError: The file cannot be read.
+    """
+    path = path or FILE
+    return path.exists() and load(path).triton != triton.__version__
+
+
+def record(rows: Sequence[Row], path: Path = FILE, *, known: Set[str] = frozenset()) -> None:
+    """Write the figures of `rows`; others stay as they are, if they are of the same Triton.
+
+    Args:
+        rows: What was compiled.
+        path: The file.
+        known: Keys of rows that there still are; of the kernels and architectures in `rows`, others are forgotten.
 
     Raises:
         AuditError: The file cannot be read or written.
@@ -68,7 +83,7 @@ def record(rows: Sequence[Row], path: Path = FILE) -> None:
     kept = dict(old.rows) if old and old.triton == triton.__version__ else {}
     audited = {row.kernel for row in rows}
     arches = {row.arch for row in rows}
-    kept = {key: value for key, value in kept.items() if not _is_of(key, audited, arches)}
+    kept = {key: value for key, value in kept.items() if key in known or not _is_of(key, audited, arches)}
     kept |= {row.key: {name: getattr(row, name) for name in KEPT} for row in rows}
     ptxas = {**(old.ptxas if old else {}), **{row.arch: row.ptxas for row in rows}}
     lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(kept[key])}" for key in sorted(kept))
@@ -94,8 +109,8 @@ def load(path: Path = FILE) -> Golden:
         raise AuditError(f"cannot read the golden figures in {path}: {one_line(error)}") from None
 
 
-def compare(rows: Sequence[Row], golden: Golden) -> Comparison:
-    """Compare rows with what is recorded of them."""
+def compare(rows: Sequence[Row], golden: Golden, known: Set[str] = frozenset()) -> Comparison:
+    """Compare rows with what is recorded of them; rows among the `known` keys are there, compiled or not."""
     worse, missing = [], []
     for row in rows:
         before = golden.rows.get(row.key)
@@ -104,7 +119,7 @@ def compare(rows: Sequence[Row], golden: Golden) -> Comparison:
         else:
             worse += [f"{row.key}: {line}" for line in _differences(row, before, golden.same_triton)]
     now, audited, arches = {row.key for row in rows}, {row.kernel for row in rows}, {row.arch for row in rows}
-    gone = sorted(key for key in golden.rows if key not in now and _is_of(key, audited, arches))
+    gone = sorted(key for key in golden.rows if key not in now | known and _is_of(key, audited, arches))
     return Comparison(tuple(worse), tuple(missing), tuple(gone))
 
 

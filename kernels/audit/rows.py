@@ -7,6 +7,7 @@ from typing import Any
 import triton
 
 from kernels.audit import hot_path, limits, sass
+from kernels.audit.catalog import Choice
 from kernels.audit.compiling import ptxas_version
 from kernels.audit.reading import Binary, accesses_a_pass
 
@@ -77,8 +78,19 @@ class Row:
     @property
     def key(self) -> str:
         """What the row is of: kernel, version, dtype, part, shapes, architecture."""
-        words = (self.kernel, self.version, self.dtype, self.part, self.shape_class, self.arch)
-        return " | ".join(word for word in words if word)
+        return _joined(self.kernel, self.version, self.dtype, self.part, self.shape_class, self.arch)
+
+
+def key_of(choice: Choice) -> str:
+    """Return the key that the row of a shipped variant will have."""
+    variant = choice.variant
+    return _joined(
+        choice.kernel, choice.version.name, variant.dtype, variant.part, variant.shape_class, f"sm_{choice.arch}"
+    )
+
+
+def _joined(*words: str | None) -> str:
+    return " | ".join(word for word in words if word)
 
 
 @dataclass(frozen=True)

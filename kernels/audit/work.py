@@ -1,16 +1,16 @@
 """Many kernels compiled at once, in processes of their own."""
 
 import os
+import random
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from multiprocessing import get_context
 
-from kernels.audit import compiling, limits, output, reading, rows
+from kernels.audit import compiling, limits, output, reading, rows, workers
 from kernels.audit.catalog import Choice
 
 FEW = 6  # kernels are compiled sooner here than processes are started
@@ -30,12 +30,12 @@ class Job:
     with_listing: bool = False
 
 
-def audit(jobs: Sequence[Job], told: bool = False) -> list[rows.Row]:
+def audit(jobs: Sequence[Job], step: Callable[[int], None] | None = None) -> list[rows.Row]:
     """Compile variants in this process and return their rows.
 
     Args:
         jobs: The variants.
-        told: Whether stderr is told what takes long.
+        step: Is told how many are compiled, after each; stderr is then told of each that takes long as well.
 
     Raises:
         AuditError: One of them does not compile.
@@ -45,8 +45,10 @@ def audit(jobs: Sequence[Job], told: bool = False) -> list[rows.Row]:
         choice, variant = job.choice, job.choice.variant
         source = compiling.source_of(variant, known_sizes=job.known_sizes)
         what = f"compiling {choice.kernel} {choice.version.name} {variant.dtype} for sm_{choice.arch}"
-        with told_if_slow(what) if told else nullcontext():
+        with told_if_slow(what) if step else nullcontext():
             compiled.append(compiling.compile_ahead(variant.kernel, source, choice.arch, variant.options))
+        if step:
+            step(len(compiled))
     unique = {item.hash: item for item in compiled}  # two operations may share a kernel
     binaries = dict(zip(unique, reading.read_back(list(unique.values())), strict=True))
     return [_row(job, binaries[item.hash]) for job, item in zip(jobs, compiled, strict=True)]
@@ -74,23 +76,21 @@ def audit_all(jobs: Sequence[Job]) -> list[rows.Row]:
         AuditError: One of them does not compile.
     """
     if len(jobs) <= FEW:
-        return rows.ordered(audit(jobs, told=True))
+        with _progress(len(jobs)) as step:
+            return rows.ordered(audit(jobs, step))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     size = max(1, min(CHUNK, -(-len(jobs) // cores)))
     chunks = [jobs[start : start + size] for start in range(0, len(jobs), size)]
-    found: list[rows.Row] = []
-    # Threads of torch and the compiler do not survive a fork, so each process starts afresh.
+    random.Random(0).shuffle(chunks)  # kernels of one kind lie together: now what is done tells how long the rest takes
     processes = min(cores, len(chunks))
-    workers = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
     beginning = told_if_slow(f"compiling {len(jobs)} kernels in {processes} process{'es' * (processes > 1)}")
-    with workers as pool, beginning, _progress(len(jobs)) as step:
-        try:
-            for done in as_completed([pool.submit(audit, chunk) for chunk in chunks]):
-                found += done.result()
-                step(len(found))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    found: list[rows.Row] = []
+    with beginning, _progress(len(jobs)) as step, workers.pool_of(processes) as pool:
+        with workers.interrupts_held():  # processes start with the tasks
+            tasks = [pool.submit(audit, chunk) for chunk in chunks]
+        for done in as_completed(tasks):
+            found += done.result()
+            step(len(found))
     return rows.ordered(found)
 
 
@@ -108,7 +108,7 @@ def told_if_slow(what: str) -> Iterator[None]:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Say on stderr how far it is, once it takes longer than two seconds."""
+    """Say on stderr how far it is and how long the rest will take, once it takes longer than two seconds."""
     started = time.monotonic()
     said = started + QUIET_S - REPORT_EVERY_S
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
@@ -119,10 +119,19 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
         if sys.stderr is None or now - said < (0.2 if is_terminal and now - started > QUIET_S else REPORT_EVERY_S):
             return
         said = now
-        print(f"compiled {count} of {total} kernels", end="\r" if is_terminal else "\n", file=sys.stderr, flush=True)
+        line = f"compiled {count} of {total} kernels{_left((now - started) * (total - count) / max(count, 1))}"
+        end = "\x1b[K\r" if is_terminal else "\n"
+        print(line, end=end, file=sys.stderr, flush=True)
 
     try:
         yield step
     finally:
         if is_terminal:
             print("\x1b[2K", end="\r", file=sys.stderr, flush=True)
+
+
+def _left(seconds: float) -> str:
+    """Return a time that is left, in words; nothing where none is."""
+    if seconds < 1:
+        return ""
+    return f", about {seconds:.0f} s left" if seconds < 90 else f", about {seconds / 60:.0f} min left"

@@ -13,7 +13,7 @@ import pytest
 import triton.language as tl
 
 from kernels.__main__ import main
-from kernels.audit import compiling, limits, user_kernel, work
+from kernels.audit import catalog, compiling, limits, user_kernel, work
 from kernels.launch import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
@@ -186,6 +186,7 @@ MISTAKES = {
     "fusion of a shipped kernel": (["gelu", "--fp-fusion"], "--fp-fusion goes with a kernel of your own"),
     "no fusion of a shipped kernel": (["gelu", "--no-fp-fusion"], "--fp-fusion goes with a kernel of your own"),
     "unknown option": (["gelu", "--fast"], "unrecognized arguments: --fast"),
+    "quick and all": (["gelu", "--quick", "--all"], "--quick and --all exclude each other; give one of them"),
     "no dtype": ([COPY, *KNOWN[:2], "--constexpr", "BLOCK=tl.bfloat17"], "BLOCK=tl.bfloat17 is no dtype of Triton; "),
     "dtype of torch": ([COPY, *KNOWN[:2], "--constexpr", "BLOCK=torch.int8"], "is no dtype of Triton; there are bf16,"),
     "other case": (
@@ -354,7 +355,9 @@ def test_one_long_compile_is_told(capsys, monkeypatch):
     _, _, err = said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90")
     assert err.splitlines()[0] == f"compiling {COPY} for sm_90"
     _, _, err = said(capsys, "audit", "copy/v1", "--dtype", "bf16", "--arch", "sm_80,sm_90")
-    assert err.splitlines()[:2] == [f"compiling elementwise/copy v1 bf16 for sm_{arch}" for arch in (80, 90)]
+    begun = [line for line in err.splitlines() if line.startswith("compiling ")]
+    assert begun == [f"compiling elementwise/copy v1 bf16 for sm_{arch}" for arch in (80, 90)]
+    assert "compiled 1 of 2 kernels" in err
     monkeypatch.setattr(work, "QUIET_S", 60.0)
     assert "compiling" not in said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90")[2]
 
@@ -370,6 +373,67 @@ def test_progress_is_told_where_it_takes_long(capsys, monkeypatch):
     with work._progress(5) as step:
         step(1)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("now_s", "left"), [(12.0, ", about 48 s left"), (60.0, ", about 4 min left"), (0.2, ""), (0.0, "")]
+)
+def test_progress_tells_how_long_the_rest_takes(capsys, monkeypatch, now_s, left):
+    monkeypatch.setattr(work, "QUIET_S", 0.0)
+    clock = iter([0.0, now_s])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    with work._progress(10) as step:
+        step(2)
+    assert capsys.readouterr().err == f"compiled 2 of 10 kernels{left}\n"
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """Return the list of what is to be compiled; nothing is."""
+    found = []
+    monkeypatch.setattr(work, "audit_all", lambda jobs: found.extend(job.choice for job in jobs) or [])
+    return found
+
+
+def test_without_a_name_the_quick_set_is_compiled(capsys, chosen):
+    assert said(capsys, "audit")[0] == 0
+    assert chosen == catalog.quick(catalog.choices())
+    kernels = {(choice.kernel, choice.arch) for choice in catalog.choices() if catalog.is_newest(choice)}
+    assert {(choice.kernel, choice.arch) for choice in chosen} == kernels
+    assert len(chosen) < 250  # 0.4 s of a core each: below a minute on two
+    assert {choice.arch for choice in chosen} == set(catalog.ARCHES)
+    for choice in chosen:
+        assert catalog.is_newest(choice)
+
+
+@pytest.mark.parametrize("words", [("--arch", "sm_90"), ("--quick", "--arch", "sm_90"), ("--gpu", "h100-sxm")])
+def test_an_architecture_selects_from_the_quick_set(capsys, chosen, words):
+    assert said(capsys, "audit", *words)[0] == 0
+    assert chosen == [choice for choice in catalog.quick(catalog.choices()) if choice.arch == 90]
+
+
+@pytest.mark.parametrize(
+    "words", [("--all",), ("gelu",), ("gelu", "--all"), ("--dtype", "fp16"), ("--version", "v1"), ("norm", "softmax")]
+)
+def test_what_is_selected_is_compiled_whole(capsys, chosen, words):
+    assert said(capsys, "audit", *words)[0] == 0
+    every = catalog.choices()
+    for word in words:
+        every = {
+            "gelu": [choice for choice in every if choice.variant.op == "gelu"],
+            "fp16": [choice for choice in every if choice.variant.dtype == "fp16"],
+            "v1": [choice for choice in every if choice.version.name == "v1"],
+            "norm": [choice for choice in every if choice.version.family in ("norm", "softmax")],
+        }.get(word, every)
+    assert chosen == every
+
+
+@pytest.mark.parametrize(("name", "versions"), [("gelu", {"v3"}), ("gelu/v1", {"v1"})])
+def test_the_quick_set_of_what_is_named(capsys, chosen, name, versions):
+    assert said(capsys, "audit", name, "--quick")[0] == 0
+    assert {choice.variant.op for choice in chosen} == {"gelu"}
+    assert {choice.version.name for choice in chosen} == versions
+    assert "fp16" not in {choice.variant.dtype for choice in chosen}
 
 
 def test_configurations_of_an_autotuned_kernel_are_said_to_be_left_out(capsys, tmp_path):

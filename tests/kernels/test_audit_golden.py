@@ -8,8 +8,8 @@ import triton
 from compiled import shipped_rows
 
 from kernels.__main__ import main
-from kernels.audit import golden
-from kernels.audit.rows import Row
+from kernels.audit import catalog, golden, work
+from kernels.audit.rows import Row, key_of
 from kernels.launch import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
@@ -108,6 +108,16 @@ def test_recording_some_kernels_keeps_the_others(tmp_path):
     assert {key: row["registers"] for key, row in golden.load(path).rows.items()} == {ROW.key: 90, other.key: 100}
 
 
+def test_rows_that_were_not_compiled_are_neither_forgotten_nor_gone(tmp_path):
+    path = tmp_path / "golden.json"
+    older, vanished = (dataclasses.replace(ROW, version=version) for version in ("v1", "v0"))
+    known = {ROW.key, older.key}
+    golden.record([ROW, older, vanished], path)
+    assert golden.compare([ROW], golden.load(path), known).gone == (vanished.key,)
+    golden.record([dataclasses.replace(ROW, registers=90)], path, known=known)
+    assert set(golden.load(path).rows) == known
+
+
 def test_counts_of_another_triton_are_not_compared(recorded):
     foreign = dataclasses.replace(recorded, triton="3.1.0")
     assert not foreign.same_triton
@@ -148,6 +158,73 @@ def test_record_then_check_then_a_planted_rise(own_file, capsys):
     assert "not recorded: launch_floor/launch-floor | v1 | fp32 | sm_90" in capsys.readouterr().err
 
 
+@pytest.fixture
+def instant(monkeypatch):
+    """Give every variant the same figures, so that nothing has to be compiled."""
+
+    def audit_all(jobs):
+        return [
+            dataclasses.replace(
+                ROW,
+                kernel=job.choice.kernel,
+                version=job.choice.version.name,
+                arch=f"sm_{job.choice.arch}",
+                dtype=job.choice.variant.dtype,
+                part=job.choice.variant.part,
+                shape_class=job.choice.variant.shape_class,
+            )
+            for job in jobs
+        ]
+
+    monkeypatch.setattr(work, "audit_all", audit_all)
+
+
+def rows_in(path):
+    return json.loads(path.read_text())["rows"]
+
+
+@pytest.mark.usefixtures("instant")
+def test_what_the_quick_set_leaves_out_is_neither_gone_nor_dropped(own_file, capsys):
+    quick, kept = (set(map(key_of, chosen(catalog.choices()))) for chosen in (catalog.quick, catalog.recorded))
+    assert quick < kept
+    assert main(["audit", "--all", "--record"]) == 0
+    assert set(rows_in(own_file)) == kept
+    assert main(["audit", "--check"]) == 0
+    err = capsys.readouterr().err
+    assert f"{len(quick)} rows are no worse than recorded" in err
+    assert "gone" not in err
+    assert main(["audit", "--record"]) == 0
+    assert set(rows_in(own_file)) == kept
+    assert main(["audit", "--all", "--check"]) == 0
+    others = len(catalog.choices()) - len(kept)
+    assert f"{others} rows are of variants that no figures are kept of" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("instant")
+def test_the_quick_set_finds_what_is_worse_forgotten_or_no_more(own_file, capsys):
+    assert main(["audit", "--all", "--record"]) == 0
+    figures = json.loads(own_file.read_text())
+    first, second, *_ = map(key_of, catalog.quick(catalog.choices()))
+    figures["rows"][first]["registers"] = 50
+    figures["rows"]["elementwise/gelu | v0 | bf16 | sm_90"] = figures["rows"].pop(second)
+    own_file.write_text(json.dumps(figures))
+    assert main(["audit", "--check"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert f"worse: {first}: registers 50 -> 100 (+100.0 %)" in lines
+    assert f"not recorded: {second}" in lines
+    assert "recorded, but gone: elementwise/gelu | v0 | bf16 | sm_90" in lines
+
+
+def test_figures_of_another_triton_are_recorded_all_together(own_file, capsys):
+    assert main([*ONE, "--record"]) == 0
+    figures = json.loads(own_file.read_text())
+    own_file.write_text(json.dumps(figures | {"triton": "3.1.0"}))
+    before = own_file.read_text()
+    assert main([*ONE, "--record"]) == 2
+    assert "record all of them, --all --record" in capsys.readouterr().err
+    assert own_file.read_text() == before
+
+
 def test_check_with_another_triton_says_what_it_leaves_out(own_file, capsys):
     assert main([*ONE, "--record"]) == 0
     figures = json.loads(own_file.read_text())
@@ -174,7 +251,7 @@ def test_no_shipped_kernel_is_worse_than_recorded():
         pytest.skip(f"golden figures are of Triton {recorded.triton}, this is {triton.__version__}")
     result = golden.compare(shipped_rows(), recorded)
     assert not result.worse, "\n".join(result.worse)
-    assert not result.missing, f"record them with `python -m kernels audit --record`: {result.missing[:5]}"
+    assert not result.missing, f"record them with `python -m kernels audit --all --record`: {result.missing[:5]}"
     assert not result.gone, result.gone[:5]
 
 
