@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.harness.device.telemetry import slowdowns
+from bench.harness.samplers import LONGEST_SPIN_S, wanted_spin_s
 from bench.harness.timing import Samples
 from results.stats import Modes, drift, half_width, two_modes
 from roofline.ceilings import Ceiling
@@ -131,7 +132,7 @@ def flags_of(samples: Samples, context: Context) -> tuple[Flag, ...]:
         bimodal(two_modes(samples.samples_s, (context.tick_s or 0.0) / launches)),
         drifting(drift(samples.samples_s)),
         not_converged(samples, context.target_half_width),
-        launch_limited(time_s, context.host_launch_s) if context.is_gpu else None,
+        launch_limited(samples, context.host_launch_s) if context.is_gpu else None,
     )
     return tuple(flag for flag in found if flag is not None)
 
@@ -290,14 +291,24 @@ def tick_limited(time_s: float, launches_per_sample: int, tick_s: float | None) 
     )
 
 
-def launch_limited(time_s: float, host_launch_s: float | None) -> Flag | None:
-    """Flag a launch that costs the host more than the device: outside of a graph, users wait for the host."""
-    if host_launch_s is None or host_launch_s <= time_s:
+def launch_limited(samples: Samples, host_launch_s: float | None) -> Flag | None:
+    """Flag a launch that costs the host more than the device: outside of a graph, users wait for the host.
+
+    Also one that takes the host longer to queue than the spin before a sample may last.
+    """
+    if host_launch_s is None:
         return None
+    launches = samples.launches_per_sample
+    is_cut = samples.method == "events" and wanted_spin_s(host_launch_s, launches) > LONGEST_SPIN_S
+    if host_launch_s <= samples.median_s and not is_cut:
+        return None
+    reason = f"the host takes {host_launch_s:.3g} s to launch {samples.median_s:.3g} s of device time"
+    if is_cut:
+        reason += (
+            f"; a sample is {launches} of them, held back for {LONGEST_SPIN_S:g} s at most, and may hold host time"
+        )
     return Flag(
-        "launch-limited",
-        f"the host takes {host_launch_s:.3g} s to launch {time_s:.3g} s of device time",
-        "a CUDA graph or a larger case; launched one by one, it is as slow as the host",
+        "launch-limited", reason, "a CUDA graph or a larger case; launched one by one, it is as slow as the host"
     )
 
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from bench.harness.device.device import Device
@@ -246,20 +246,39 @@ def shared_options(module: ModuleType, op: str, dtype: str, arch: int) -> dict[s
 
 
 def _compiled(op: Op, device: Device) -> Provider:
-    """Return `torch.compile` of the op, compiled anew: static shapes, nothing kept from the case before."""
+    """Return `torch.compile` of the op, compiled anew: static shapes, nothing kept from the case before.
+
+    What others have compiled in this process stays as it is.
+    """
     import torch
 
     if not device.is_gpu and not any(map(shutil.which, ("g++", "clang++", "cl"))):
         raise ProviderUnavailableError("torch-compile needs a C++ compiler on a CPU: install g++")
-    torch._dynamo.reset()
-    expression = op.expression or op.reference
-    if not op.writes_out_when_compiled:
-        return Provider("torch-compile", torch.compile(expression, dynamic=False), takes_out=False)
+    expression = _with_own_code(op.expression or op.reference)
+
+    def returned(*inputs: Any) -> Any:
+        return expression(*inputs)
 
     def into_out(*inputs: Any, out: Any) -> None:
         out.copy_(expression(*inputs))
 
-    return Provider("torch-compile", torch.compile(into_out, dynamic=False), takes_out=True)
+    takes_out = op.writes_out_when_compiled
+    function = _with_own_code(into_out if takes_out else returned)
+    return Provider("torch-compile", torch.compile(function, dynamic=False), takes_out)
+
+
+def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a copy of a function that shares no code object with it; what is no function of Python is itself.
+
+    torch keeps what it has compiled with the code object, and after `recompile_limit` times, 8, compiles it no more.
+    Source: torch 2.11, `torch/_dynamo/cache_size.py` and `_dynamo/config.py`.
+    """
+    if not isinstance(function, FunctionType):
+        return function
+    code, closure = function.__code__.replace(), function.__closure__
+    copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
 @contextmanager

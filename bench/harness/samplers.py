@@ -39,6 +39,13 @@ host never waits for the GPU within a sample."""
 SPIN_CYCLES_PER_S = 2e9
 """Cycles of the spinning kernel per second at the highest clock of today's GPUs: slower clocks only spin longer."""
 
+SPIN_SHARE = 1.3
+"""The spin lasts so many times what it takes to queue the launches behind it."""
+
+LONGEST_SPIN_S = 0.5
+"""Longer than `MAX_QUEUED` launches take that the host queues in a millisecond each. A host that takes longer is not
+waited for: else one reading that holds a compilation would make every sample last for minutes."""
+
 ESTIMATE_LAUNCHES = 5
 SHORTEST_LAUNCH_S = 1e-7
 GROWN = 1.5
@@ -146,7 +153,8 @@ def _after_failed_capture(graph: Any, stream: Any) -> None:
 class EventSampler:
     """Times a queue of launches between two CUDA events, held back by a spinning kernel until all are queued.
 
-    Without the spin the GPU would wait for the host between short launches, and the time would be the host's.
+    Without the spin the GPU would wait for the host between short launches, and the time would be the host's. The same
+    is true of launches that take the host longer than the longest spin.
     """
 
     method = "events"
@@ -157,7 +165,8 @@ class EventSampler:
 
         self.launches_per_sample = launches_per_sample
         self._calls = itertools.cycle(calls)
-        self._spin_cycles = math.ceil(enqueue_s * launches_per_sample * 1.3 * SPIN_CYCLES_PER_S)
+        spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
+        self._spin_cycles = math.ceil(spin_s * SPIN_CYCLES_PER_S)
         self._start, self._end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
     def sample(self) -> float:
@@ -171,6 +180,11 @@ class EventSampler:
         self._end.record()
         self._end.synchronize()
         return float(self._start.elapsed_time(self._end)) / 1e3
+
+
+def wanted_spin_s(enqueue_s: float, launches: int) -> float:
+    """Return how long a spin has to be that holds launches back until all are queued, seconds."""
+    return enqueue_s * launches * SPIN_SHARE
 
 
 def make_sampler(calls: Sequence[Call], device: Device, limits: Limits, is_capturable: bool = True) -> Sampler:
@@ -226,8 +240,13 @@ def graph_launches(copies: int, wanted: int) -> int:
 
 
 def host_launch_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> float:
-    """Return the seconds that one call keeps the host, median of a few, the queue empty before each."""
+    """Return the seconds that one call keeps the host, median of a few, the queue empty before each.
+
+    A first call that takes very long may have compiled something, and does not count.
+    """
     durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=synchronize, after=lambda: None)
+    if len(durations) == 1:
+        durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=synchronize, after=lambda: None)
     synchronize()
     return median(durations)
 

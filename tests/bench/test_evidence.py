@@ -26,6 +26,7 @@ from bench.harness.evidence import (
     tick_limited,
 )
 from bench.harness.roofs import roofs_of
+from bench.harness.samplers import LONGEST_SPIN_S
 from bench.harness.timing import Samples
 from results.record import Record
 from results.stats import Modes
@@ -97,6 +98,14 @@ def test_each_finding_alone_gives_its_flag_alone(samples, changes, name):
     assert names(flags) == [name]
     assert flags[0].reason
     assert flags[0].advice
+
+
+@pytest.mark.parametrize(("method", "is_told"), [("events", True), ("graph", False)])
+def test_a_queue_that_is_held_back_for_too_short_a_time_is_told(method, is_told):
+    slow = replace(samples_of(median_s=1.0, launches=2), method=method)
+    flags = flags_of(slow, context_of(host_launch_s=0.9 * LONGEST_SPIN_S, flops=None, bytes_moved=None, warm_s=None))
+    assert names(flags) == ["launch-limited"] * is_told
+    assert not is_told or "a sample is 2 of them, held back for 0.5 s at most" in flags[0].reason
 
 
 def test_the_samples_themselves_are_looked_at():
@@ -379,7 +388,7 @@ def test_the_tick_is_told_in_percent_of_a_sample():
 
 @pytest.mark.parametrize(("host_s", "is_flagged"), [(9e-6, False), (1.1e-5, True), (None, False)])
 def test_launch_limited_is_when_the_host_takes_longer(host_s, is_flagged):
-    assert (launch_limited(1e-5, host_s) is not None) is is_flagged
+    assert (launch_limited(samples_of(median_s=1e-5), host_s) is not None) is is_flagged
 
 
 @pytest.mark.parametrize(

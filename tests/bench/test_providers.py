@@ -181,10 +181,9 @@ def test_without_a_compiler_torch_compile_says_what_to_install(monkeypatch):
 def test_torch_compile_compiles_anew_for_each_case_with_static_shapes(monkeypatch, name, takes_out):
     asked = []
     monkeypatch.setattr(providers.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(torch._dynamo, "reset", lambda: asked.append("reset"))
     monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(options) or function)
     provider = load("torch-compile", OPS[name], "any", CPU)
-    assert asked == ["reset", {"dynamic": False}]
+    assert asked == [{"dynamic": False}]
     assert provider.takes_out is takes_out
 
     options = {"layout": "nn", "batch": 1} if name == "matmul" else {}
@@ -193,6 +192,52 @@ def test_torch_compile_compiles_anew_for_each_case_with_static_shapes(monkeypatc
     result = run_poisoned(provider.call(data), data.out, CPU.synchronize)
     assert (result is data.out) is takes_out
     assert check(OPS[name], case, data, result).is_right
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Return the list of the graphs that `torch.compile` compiles by default, which then run as they are."""
+    graphs, compile_with = [], torch.compile
+
+    def backend(graph, inputs):
+        graphs.append(tuple(inputs[0].shape))
+        return graph.forward
+
+    monkeypatch.setattr(providers.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **options: compile_with(function, backend=backend, **options)
+    )
+    yield graphs
+    torch._dynamo.reset()
+
+
+def call_of(name, size):
+    case = Case(
+        name, "fp32", dict.fromkeys(OPS[name].axes, size), {"layout": "nn", "batch": 1} if name == "matmul" else {}
+    )
+    data = make_sets(OPS[name], case, Filler("uniform", "fp32", CPU, 0), CPU, 1)[0]
+    return load("torch-compile", OPS[name], "any", CPU).call(data)
+
+
+@pytest.mark.parametrize("name", ["add", "matmul"])
+def test_loading_torch_compile_leaves_what_a_user_has_compiled(compiled, name):
+    users = torch.compile(lambda x: x.sin() + 1)
+    x = torch.ones(5)
+    users(x)
+    call_of(name, 32)()
+    users(x)
+    assert compiled == [(5,), compiled[1]]
+
+
+@pytest.mark.parametrize("name", ["add", "matmul"])
+def test_each_of_many_cases_is_compiled_once(compiled, name):
+    """Also beyond the number of times that torch compiles one function, and the same case again."""
+    sizes = [*range(8, 8 * (torch._dynamo.config.recompile_limit + 4), 8), 8]
+    for size in sizes:
+        call = call_of(name, size)
+        call()
+        call()
+    assert len(compiled) == len(sizes)
 
 
 @pytest.mark.parametrize("before", ["ieee", "tf32"])

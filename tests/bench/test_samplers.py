@@ -11,8 +11,10 @@ from bench.harness.samplers import (
     EVENT_TICK_S,
     EVENT_TICKS,
     LATENCY_CALLS,
+    LONGEST_SPIN_S,
     MAX_GRAPH_LAUNCHES,
     MAX_QUEUED,
+    SPIN_CYCLES_PER_S,
     EventSampler,
     GraphSampler,
     HostSampler,
@@ -170,6 +172,39 @@ def test_queued_launches_wait_behind_a_spin_so_that_the_host_is_not_measured(gpu
     assert sampler.sample() == pytest.approx(100 * 10e-6)
     assert gpu.log == ["spin"] + ["a"] * 100
     assert (sampler.method, sampler.launches_per_sample) == ("events", 100)
+
+
+def spins_of(gpu, monkeypatch):
+    """Return the list of the seconds that each spin is asked to last, at the clock that it is counted with."""
+    spins_s, sleep = [], gpu.sleep
+    monkeypatch.setattr(
+        torch.cuda, "_sleep", lambda cycles: spins_s.append(cycles / SPIN_CYCLES_PER_S) or sleep(cycles)
+    )
+    return spins_s
+
+
+@pytest.mark.parametrize("compiling", [1, 2, 3])
+def test_what_a_first_call_compiles_does_not_become_the_length_of_a_spin(gpu, monkeypatch, compiling):
+    spins_s, launch, calls = spins_of(gpu, monkeypatch), gpu.launch("a", 10e-6), iter(range(10**6))
+    gpu.can_capture = False
+
+    def call():
+        gpu.host_s += 30.0 if next(calls) < compiling else 0.0
+        launch()
+
+    sampler = make_sampler([call] * 7, GPU, GPU_LIMITS)
+    sampler.sample()
+    assert spins_s
+    assert max(spins_s) <= LONGEST_SPIN_S
+    if compiling == 1:
+        assert max(spins_s) < 0.01
+
+
+def test_a_host_that_is_always_slow_is_waited_for_no_longer_than_the_longest_spin(gpu, monkeypatch):
+    spins_s = spins_of(gpu, monkeypatch)
+    gpu.enqueue_s, gpu.can_capture = 30.0, False
+    make_sampler([gpu.launch("a", 10e-6)], GPU, GPU_LIMITS).sample()
+    assert set(spins_s) == {LONGEST_SPIN_S}
 
 
 def test_without_enough_spin_the_fake_shows_the_hosts_time(gpu):
