@@ -173,7 +173,7 @@ def timed_record(step: Step, blank: Record, bench: Bench) -> Record:
         telemetry=measured.telemetry,
         tail_s=measured.tail_s,
     )
-    phases = step.clock.phases_s(len(samples.samples_s) * samples.launches_per_sample)
+    phases = step.clock.phases_s(len(samples.samples_s) * samples.launches_per_sample, measured.tail_launches)
     spent = {name: median([phase[name] for phase in phases]) for name in phases[0]}
     flags = flags_of(samples, context)
     damning = next((flag.reason for flag in flags if flag.name in INVALID_FLAGS), None)

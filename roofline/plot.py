@@ -20,14 +20,23 @@ from typing import TYPE_CHECKING
 from results.record import Environment, Record
 from roofline.ceilings import Ceilings
 from roofline.plot_draw import draw, legend_keys
-from roofline.plot_scene import PlotError, PlotMachine, build_scene, caption, title_lines
+from roofline.plot_scene import NoRoofError, PlotError, PlotMachine, build_scene, caption, title_lines
 from roofline.plot_sheet import Sheet, view_of
 from roofline.plot_style import one_line, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["PlotError", "PlotMachine", "check_path", "draw_roofline", "plot_run", "run_machine", "save_figure"]
+__all__ = [
+    "NoRoofError",
+    "PlotError",
+    "PlotMachine",
+    "check_path",
+    "draw_roofline",
+    "plot_run",
+    "run_machine",
+    "save_figure",
+]
 
 SUFFIXES = (".png", ".svg", ".pdf")
 PNG_DPI = 200
@@ -86,7 +95,8 @@ def plot_run(environment: Environment, records: Sequence[Record], path: Path) ->
         path: the picture to write; its suffix names the format.
 
     Raises:
-        PlotError: no ceiling is known, or the file cannot be written.
+        NoRoofError: no ceiling is known.
+        PlotError: the file cannot be written.
         CeilingError: the ceilings in the environment are not what they should be.
     """
     check_path(path)

@@ -28,6 +28,10 @@ class PlotError(ValueError):
     """What was asked for cannot be drawn or written; the message is one line for the user."""
 
 
+class NoRoofError(PlotError):
+    """No ceiling is known, so that there is no roof to draw."""
+
+
 @dataclass(frozen=True)
 class PlotMachine:
     """One machine with what was measured on it."""
@@ -194,7 +198,8 @@ def build_scene(machines: Sequence[PlotMachine], dtypes: Sequence[str] | None = 
         dtypes: those to draw; None for all.
 
     Raises:
-        PlotError: not one roof is known, or the values are not those of a machine.
+        NoRoofError: not one roof is known.
+        PlotError: the values are not those of a machine.
     """
     slopes: list[Slope] = []
     flats: list[Flat] = []
@@ -214,7 +219,7 @@ def build_scene(machines: Sequence[PlotMachine], dtypes: Sequence[str] | None = 
                 points.append(point)
     if not slopes and not flats:
         names = ", ".join(one_line(machine.ceilings.slug) for machine in machines)
-        raise PlotError(
+        raise NoRoofError(
             f"no ceiling is known for {names or 'no machine'}: there is no roof to draw; "
             "calibrate the machine, or give a known one with --gpu"
         )

@@ -10,7 +10,7 @@ from typing import Any
 from bench.harness.arguments import UsageError
 from bench.harness.compare_rows import compared
 from bench.harness.interrupt import INTERRUPTED
-from bench.harness.session import Session
+from bench.harness.session import USAGE, Session
 from bench.harness.table import OutputError, print_out, print_path, say
 from results.compare import Compared
 from results.compare_table import as_csv, as_json, as_markdown, describe, exit_code, print_table
@@ -32,12 +32,12 @@ def show(args: argparse.Namespace, baseline: str, environment: Environment, kept
     Raises:
         UsageError: nothing could be compared.
         OutputError: stdout cannot be written.
-        StoreError: the picture cannot be written.
+        StoreError: the picture cannot be written, or the run file could not be to its end.
     """
     from results.compare_plot import draw, save
 
     found = compared(environment, kept.records, baseline, args.margin)
-    code = INTERRUPTED if interrupted else exit_code(found, args.fail_on)
+    code = USAGE if kept.problem else INTERRUPTED if interrupted else exit_code(found, args.fail_on)
     if not found.rows and not code:
         raise UsageError(f"nothing could be compared: {describe(found.unmatched[0])}")
     try:
@@ -51,6 +51,7 @@ def show(args: argparse.Namespace, baseline: str, environment: Environment, kept
         print_path("plot", args.plot, args.format)
     if not found.rows:
         say("nothing was compared" if interrupted else f"nothing was compared: {describe(found.unmatched[-1])}")
+    kept.raise_if_unsaved()
     return code
 
 

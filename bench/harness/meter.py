@@ -53,6 +53,8 @@ class Measurement:
     """Seconds that the GPU was still busy after the event that ended a sample; None on a CPU."""
     settling: Settling
     telemetry: dict[str, Any]
+    tail_launches: int = 0
+    """Launches that looked for the tail, the last of all: none of them is in a sample."""
 
 
 class Meter:
@@ -102,14 +104,17 @@ class Meter:
         launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
         beside_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")
         samples, telemetry = self._undisturbed(sampler, self._sampling(launch_s, beside_s, left_s), cache, flops)
+        warm_s = self._warm_s(calls, samples)
+        tails_s = self._tails_s(sampler) if self._device.has_cuda else []
         return Measurement(
             samples=samples,
-            warm_s=self._warm_s(calls, samples),
+            warm_s=warm_s,
             host_launch_s=host_launch_s,
             host_latency_s=host_latency_s,
-            tail_s=self._tail_s(sampler) if self._device.has_cuda else None,
+            tail_s=min(tails_s, default=None),
             settling=settling,
             telemetry=telemetry,
+            tail_launches=len(tails_s) * sampler.launches_per_sample,
         )
 
     def sampler(self, calls: Sequence[samplers.Call], limits: Limits) -> Sampler:
@@ -164,7 +169,11 @@ class Meter:
         return collect(sampler, WARM_LIMITS, "warm").median_s
 
     def _tail_s(self, sampler: Sampler) -> float:
-        """Return how long the whole device is busy after the end of a sample on its own stream.
+        """Return how long the whole device is busy after the end of a sample on its own stream: the least of a few."""
+        return min(self._tails_s(sampler))
+
+    def _tails_s(self, sampler: Sampler) -> list[float]:
+        """Return how long the whole device is busy after the end of each of a few samples on its own stream.
 
         Waiting for an idle device costs some microseconds too, more after a pause than right after another wait. So
         what it costs after a spinning kernel of about the same length is taken off. The least of a few counts: work on
@@ -181,7 +190,7 @@ class Meter:
             busy_s = self._waiting_s()
             samplers.EventSampler([lambda: None], 1, pause_s).sample()
             tails_s.append(max(0.0, busy_s - self._waiting_s()))
-        return min(tails_s)
+        return tails_s
 
     def _waiting_s(self) -> float:
         """Return how long the host waits until the device is idle."""

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.harness.arguments import UsageError
 from bench.harness.interrupt import INTERRUPTED
-from bench.harness.table import Progress, Render, describe, print_path, print_run, table_of
+from bench.harness.table import Progress, Render, describe, print_path, print_run, say, table_of
 from bench.harness.user_kernel import is_user_kernel, with_revision
 from bench.harness.worker import Job, Workers
 from results.record import Environment, Record
@@ -20,7 +21,7 @@ from results.record import Environment, Record
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
     from bench.harness.runner import Row, Settings
-    from results.store import RunWriter
+    from results.store import RunWriter, StoreError
     from roofline.ceilings import Ceilings
 
     FamilyRow = tuple[str, Row]
@@ -56,13 +57,35 @@ class Session:
 
     writer: RunWriter | None = None
     records: list[Record] = field(default_factory=list)
+    unsaved: int = 0
+    """Records that are in no file, the last ones, because it could not be written."""
+    problem: StoreError | None = None
+    """Why it could not."""
 
     def keep(self, record: Record) -> None:
-        """Take a finished record, on disk first."""
+        """Take a finished record, on disk first; where the disk is full it is still shown at the end."""
+        from results.store import StoreError
+
         record = with_revision(record)
-        if self.writer is not None:
-            self.writer.append(record)
+        if self.writer is not None and self.problem is None:
+            try:
+                self.writer.append(record)
+            except StoreError as error:
+                self.problem = error
+                say(f"records are not kept from here on: {error}")
+        self.unsaved += self.problem is not None
         self.records.append(record)
+
+    def raise_if_unsaved(self) -> None:
+        """End a run that was shown but is not whole in its file.
+
+        Raises:
+            StoreError: with what is missing, and why.
+        """
+        from results.store import StoreError
+
+        if self.problem is not None:
+            raise StoreError(f"{self.unsaved} of {len(self.records)} records are in no file: {self.problem}")
 
 
 def execute(run: Run) -> int:
@@ -113,6 +136,7 @@ def conduct(
     Raises:
         UsageError: the GPU named does not fit the device.
         OutputError: stdout cannot be written.
+        StoreError: the run file could not be written to its end; what was measured has been shown.
     """
     from bench.harness.calibrate import ceilings_of
     from results.store import RunWriter
@@ -138,9 +162,11 @@ def conduct(
             progress.note(where_time_went(session.records, time.perf_counter() - began))
         if interrupted:
             progress.note("interrupted: what was finished is kept")
-    if run.always_draw and args.plot is None and session.writer is not None:
-        args.plot = session.writer.path.with_suffix(".png")
-    show(args, environment, session, render)
+    beside = None
+    if run.always_draw and session.writer is not None and session.problem is None:
+        beside = session.writer.path.with_suffix(".png")
+    show(args, environment, session, render, beside)
+    session.raise_if_unsaved()
     if interrupted:
         return INTERRUPTED
     return WRONG_RESULT if any(record.status in ("invalid", "failed") for record in session.records) else OK
@@ -301,17 +327,39 @@ def fills_of(fill: str, is_sensitivity_asked: bool) -> tuple[str, ...]:
     return fill, "uniform" if fill == "zeros" else "zeros"
 
 
-def show(args: argparse.Namespace, environment: Environment, session: Session, render: Render | None = None) -> None:
+def show(
+    args: argparse.Namespace,
+    environment: Environment,
+    session: Session,
+    render: Render | None = None,
+    beside: Path | None = None,
+) -> None:
     """Print what was measured, draw it where that was asked for, and say where it is kept.
+
+    Args:
+        args: format, baseline and picture.
+        environment: of the run.
+        session: its records and its file.
+        render: prints the table; by default that of ops.
+        beside: the picture to draw where none was asked for; without a roof there is a note in place of it.
 
     Raises:
         OutputError: stdout cannot be written.
         PlotError: the picture cannot be drawn or written.
     """
-    from roofline.plot import plot_run
+    from roofline.plot import NoRoofError, plot_run
 
     saved = session.writer.path if session.writer else None
     print_run(environment, session.records, args.format, getattr(args, "baseline", None), saved, render)
-    if args.plot is not None:
-        plot_run(environment, session.records, args.plot)
-        print_path("plot", args.plot, args.format)
+    picture = args.plot or beside
+    if picture is None:
+        return
+    try:
+        plot_run(environment, session.records, picture)
+    except NoRoofError as error:
+        if args.plot is not None:
+            raise
+        if not args.quiet:
+            say(f"no picture: {error}")
+        return
+    print_path("plot", picture, args.format)

@@ -1,5 +1,6 @@
 """Whatever ends a run, what was finished is in its file: Ctrl-C, kill -9, two runs at once."""
 
+import errno
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 import commands
 import pytest
 
+from bench import __main__ as command
 from bench.harness import calibrate, interrupt, runner
 from results.store import load_run
 from tests.child_signals import usual_signals
@@ -262,6 +264,67 @@ def test_handlers_follow_one_another_and_respect_those_of_others():
 def test_a_command_called_by_a_program_leaves_its_handlers_alone(capsys):
     assert commands.here("matvec", "--op", "matvec", "--shape", "16", "--no-save") == 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# ---- a disk that fills up ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Let the disk be full after the first record of a run."""
+    write, lines = os.write, []
+
+    def full_after_one(descriptor, data):
+        if re.match(rb'{"kind": ?"record"', bytes(data)):
+            lines.append(bytes(data))
+            if len(lines) > 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", full_after_one)
+
+
+def assert_shown_and_told(capsys, runs, command, rows):
+    """Check what a full disk leaves: one record in the file, all of them on stdout, and a line that says so."""
+    out, err = capsys.readouterr()
+    (saved,) = commands.run_files(runs)
+    assert len(load_run(saved).records) == 1
+    told = f"cannot write {saved}: No space left on device"
+    assert err.count(f"records are not kept from here on: {told}") == 1
+    assert err.splitlines()[-1].startswith(f"{command}: error: {rows - 1} of {rows} records are in no file: {told}")
+    assert "Traceback" not in err
+    return out
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_shows_what_was_measured(capsys, runs):
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48") == 2
+    out = assert_shown_and_told(capsys, runs, "python -m bench.matvec", 3)
+    assert re.findall(r"^matvec +(\d+)x", out, re.MULTILINE) == ["16", "32", "48"]
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_shows_the_json_of_a_suite(capsys, runs):
+    assert command.main(["suite", "--budget", "0.001", "--format", "json", "--device", "cpu"]) == 2
+    out = capsys.readouterr()
+    rows = len(json.loads(out.out)["records"])
+    assert rows > 10
+    assert f"error: {rows - 1} of {rows} records are in no file: cannot write " in out.err.splitlines()[-1]
+    assert not list(runs.rglob("*.png"))
+
+
+@pytest.mark.usefixtures("full_disk")
+@pytest.mark.parametrize("output_format", ["table", "json"])
+def test_a_full_disk_shows_a_comparison(capsys, runs, output_format):
+    words = ["--op", "relu", "--dtype", "fp32", "--shape", "1024", "--provider", "torch,torch", "--rounds", "10"]
+    assert command.main(["compare", *words, "--device", "cpu", "--format", output_format]) == 2
+    out = assert_shown_and_told(capsys, runs, "python -m bench compare", 2)
+    if output_format == "json":
+        document = json.loads(out)
+        assert document["summary"]["exit_code"] == 2
+        assert len(document["rows"]) == 1
+    else:
+        assert re.search(r"SAME|UNSURE|FASTER|SLOWER", out)
 
 
 # ---- two at once ---------------------------------------------------------------------------------------------------

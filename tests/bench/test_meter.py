@@ -8,6 +8,8 @@ import pytest
 from bench.harness import meter
 from bench.harness.device.device import cpu_device
 from bench.harness.meter import Meter
+from bench.harness.samplers import HostSampler
+from bench.harness.settle import SettleLimits
 from bench.harness.timing import Limits
 
 LIMITS = Limits(5, 0.5, 0.0, 0.05, 0.0, 1e-5)
@@ -135,6 +137,31 @@ def test_the_time_that_is_left_bounds_the_sampling(limits_seen, left_s, cap_s):
 def test_the_time_that_is_left_comes_before_the_share_of_the_clock():
     limits = Meter(cpu_device(), LIMITS)._sampling(2e-3, beside_s=100.0, left_s=1.5)
     assert (limits.cap_s, limits.min_time_s) == (1.5, 1.5)
+
+
+def test_launches_that_look_for_the_tail_are_counted_and_the_last_of_all(monkeypatch):
+    made, calls, counted = Meter(cpu_device(), LIMITS), [], []
+    gpu = SimpleNamespace(is_gpu=True, synchronize=lambda: None)
+    monkeypatch.setattr(made, "_device", gpu)
+    monkeypatch.setattr(made, "sampler", lambda calls, limits: HostSampler(calls, 4))
+    monkeypatch.setattr(meter, "GPU_SETTLE", SettleLimits(0.0, 0.01))
+    vars(made)["tick_s"] = 1e-6
+    nothing = SimpleNamespace(sample=lambda: None)
+    monkeypatch.setattr(meter.samplers, "EventSampler", lambda *_: nothing)
+    collect = meter.collect
+
+    def watched(*arguments):
+        begin = len(calls)
+        found = collect(*arguments)
+        counted[:] = range(begin, len(calls))
+        return found
+
+    monkeypatch.setattr(meter, "collect", watched)
+    found = made.measure([lambda: calls.append(None)], "warm")
+    launches = len(found.samples.samples_s) * 4
+    assert found.tail_launches >= 4 * meter.TAIL_SAMPLES
+    end = len(calls) - found.tail_launches
+    assert list(range(end - launches, end)) == counted
 
 
 def test_the_clock_of_a_cpu_has_a_tick():

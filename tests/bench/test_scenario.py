@@ -11,7 +11,7 @@ import pytest
 
 from bench.harness.scenario import Column, Row, Scenario, main
 from results.record import Record
-from results.store import load_run
+from results.store import RunWriter, StoreError, load_run
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +104,18 @@ def test_a_table_has_the_columns_of_the_command_and_those_that_say_something(cap
     assert "[2/2] nap of 2" in err
     (saved,) = commands.run_files(runs)
     assert out.splitlines()[-1] == f"saved: {saved}"
+
+
+def test_a_full_disk_shows_what_was_measured(capsys, runs, monkeypatch):
+    def full(writer, record):
+        raise StoreError(f"cannot write {writer.path}: No space left on device")
+
+    monkeypatch.setattr(RunWriter, "append", full)
+    assert run(nap((1, ok), (2, lambda bench: finished(2)))) == 2
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines() if line[:1] in ("1", "2")] == ["1", "2"]
+    assert err.splitlines()[-1].startswith("python -m bench.nap: error: 2 of 2 records are in no file: cannot write ")
+    assert err.splitlines()[-1].endswith("No space left on device")
 
 
 def test_more_tables_have_the_same_rows_and_a_footer_ends_them(capsys):

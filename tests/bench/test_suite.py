@@ -5,8 +5,10 @@ import json
 import pytest
 
 from bench import __main__ as command
+from bench.harness import session
 from bench.harness.arguments import UsageError
 from bench.harness.suite import by_information, check_words, planned
+from roofline.ceilings import Ceilings
 
 
 def families():
@@ -54,6 +56,34 @@ def test_a_short_run_keeps_one_file_with_a_picture_beside_it(capsys, runs):
     assert len(files) == 1
     assert files[0].with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert len(files[0].read_text(encoding="utf-8").splitlines()) == 1 + len(document["records"])
+
+
+@pytest.fixture
+def no_roof(monkeypatch):
+    """Let no ceiling of the machine be known, and none be measured."""
+    nothing = Ceilings("box", "a box")
+    monkeypatch.setattr(session, "calibrated", lambda *arguments: nothing)
+
+
+@pytest.mark.usefixtures("no_roof")
+@pytest.mark.parametrize("quiet", [[], ["-q"]])
+def test_without_a_roof_there_is_a_note_and_no_picture(capsys, runs, quiet):
+    assert command.main(["suite", "--budget", "0.001", "--provider", "torch", "--device", "cpu", *quiet]) == 0
+    out, err = capsys.readouterr()
+    assert "saved: " in out
+    assert "plot: " not in out
+    assert len(list(runs.rglob("*-suite-*.jsonl"))) == 1
+    assert not list(runs.rglob("*.png"))
+    assert ("no picture: no ceiling is known for" in err) is (not quiet)
+
+
+@pytest.mark.usefixtures("no_roof")
+def test_a_picture_that_was_asked_for_needs_a_roof_but_the_table_does_not(capsys, runs, tmp_path):
+    words = ["suite", "--budget", "0.001", "--provider", "torch", "--device", "cpu", "--plot", str(tmp_path / "a.png")]
+    assert command.main(words) == 2
+    out, err = capsys.readouterr()
+    assert "saved: " in out
+    assert err.splitlines()[-1].startswith("python -m bench suite: error: no ceiling is known for")
 
 
 def test_mistakes_take_one_line(capsys):

@@ -7,23 +7,33 @@ import subprocess
 import sys
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import commands
 import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from bench import train_step
+from bench.harness import meter, training
 from bench.harness.device.device import cpu_device
 from bench.harness.live_bytes import LiveBytes, SavedBytes, is_random_state
+from bench.harness.meter import Measurement
+from bench.harness.runner import Settings
+from bench.harness.scenario import Bench
+from bench.harness.settle import Settling
 from bench.harness.step_audit import counted_flops, measured_memory, memory_report
 from bench.harness.step_check import backward_of, check_step
-from bench.harness.training import OPTIMIZERS, Step
+from bench.harness.table import Progress
+from bench.harness.timing import Samples
+from bench.harness.training import OPTIMIZERS, PhaseClock, Step
 from bench.harness.training_options import OPTIMIZER_NAMES, Case
 from bench.harness.training_plan import checking_bytes, countable_flops, flops_of, plan_of
 from bench.harness.transformer import Transformer
 from roofline.accounting.config_file import read_config
 from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.step_memory import step_memory
+from roofline.ceilings import Ceilings
 
 
 @pytest.fixture(autouse=True)
@@ -394,6 +404,42 @@ def test_a_wrong_step_is_found(mistake, monkeypatch):
     mistake(step, monkeypatch)
     reason = check_step(step).reason
     assert reason.startswith("the loss starts at" if mistake in (wrong_sum, shifted_loss) else "the gradient of ")
+
+
+def test_phases_are_those_of_the_steps_that_count(monkeypatch):
+    """Not of those before them, and not of those that looked for work on another stream after them."""
+    lasting_s, now_s = {"forward": 1.0, "backward": 2.0, "optimizer": 4.0}, [0.0]
+    clock = PhaseClock(cpu_device())
+    monkeypatch.setattr(training.time, "perf_counter", lambda: now_s[0])
+
+    def step(factor):
+        clock.start()
+        for phase, seconds in lasting_s.items():
+            clock.enter(phase)
+            now_s[0] += factor * seconds
+        clock.enter("")
+
+    for factor in (10, 10, 1, 2, 3, 100, 100, 100, 100):
+        step(factor)
+
+    class Measured:
+        tick_s = 1e-9
+
+        def __init__(self, *arguments, **options):
+            pass
+
+        def measure(self, *arguments):
+            samples = Samples((7.0, 14.0, 21.0), 1, "events", "warm", 14.0, (7.0, 21.0), True)
+            settling = Settling(True, 1.0, "time", 1, ())
+            return Measurement(samples, None, 1e-3, 14.0, 0.0, settling, {}, tail_launches=4)
+
+    monkeypatch.setattr(meter, "Meter", Measured)
+    case = Case(gpt(), 2, 16, "fp32", "none", 1, "adamw", "torch")
+    planned = plan_of(case, "cpu")
+    blank = train_step.blank_record(case, planned, step_memory(planned), None)
+    bench = Bench(cpu_device(), Settings(), Ceilings("box", "a box"), Progress(True), None, 1)
+    record = train_step.timed_record(SimpleNamespace(clock=clock), blank, bench)
+    assert record.extra["phases_s"] == {"forward": 2.0, "backward": 4.0, "optimizer": 8.0}
 
 
 def test_a_step_updates_weights_and_leaves_no_gradients():
