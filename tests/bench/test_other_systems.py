@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from bench.harness import bandwidth, calibrate_command, compare_processes, compute_peak, providers
+from bench.harness.compare_processes import CallLimit
 from bench.harness.device import darwin, host_load, linux, other, system, windows
 from bench.harness.device.device import DEFAULT_CPU_CACHE_BYTES, DEFAULT_CPU_FREE_BYTES, Device, cpu_device
-from bench.harness.compare_processes import CallLimit
 from bench.harness.device.facts import host_facts
 from bench.harness.search import NotMeasuredError
 
