@@ -110,46 +110,58 @@ except ImportError:
     assert imported(ROOT / "bench/harness/x.py", tree=relative) >= names
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=label)
-def test_imports_only_go_down(path):
-    package = path.relative_to(ROOT).parts[0]
-    above = tops(imported(path)) & set(FLOORS) - {package} - FLOORS[package]
-    assert not above, f"{label(path)} imports {', '.join(sorted(above))}"
+def offenders(problem, paths=SOURCES):
+    """Return what is wrong, by file, where `problem(path)` finds something."""
+    return {label(path): found for path in paths if (found := problem(path))}
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if label(path).startswith("kernels")], ids=label)
-def test_kernels_stand_on_torch_and_triton_alone(path):
-    assert tops(imported(path)) <= {"kernels", "torch", "triton"} | sys.stdlib_module_names
+def below(*floors):
+    return [path for path in SOURCES if label(path).startswith(floors)]
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if label(path).startswith(WITHOUT_TORCH)], ids=label)
-def test_model_and_records_never_import_torch(path):
-    assert not tops(imported(path)) & {"torch", "triton"}
+def test_imports_only_go_down():
+    def above(path):
+        package = path.relative_to(ROOT).parts[0]
+        return tops(imported(path)) & set(FLOORS) - {package} - FLOORS[package]
+
+    assert not offenders(above)
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if not label(path).startswith("kernels")], ids=label)
-def test_heavy_imports_are_inside_the_functions_that_need_them(path):
-    heavy = HEAVY - {"torch"} if label(path) in BUILT_ON_TORCH else HEAVY
-    assert not tops(imported(path, at_import_only=True)) & heavy
+def test_kernels_stand_on_torch_and_triton_alone():
+    allowed = {"kernels", "torch", "triton"} | sys.stdlib_module_names
+    assert not offenders(lambda path: tops(imported(path)) - allowed, below("kernels"))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=label)
-def test_what_is_built_on_torch_is_imported_as_late_as_torch(path):
+def test_model_and_records_never_import_torch():
+    assert not offenders(lambda path: tops(imported(path)) & {"torch", "triton"}, below(*WITHOUT_TORCH))
+
+
+def test_heavy_imports_are_inside_the_functions_that_need_them():
+    def heavy(path):
+        allowed = {"torch"} if label(path) in BUILT_ON_TORCH else set()
+        return tops(imported(path, at_import_only=True)) & HEAVY - allowed
+
+    assert not offenders(heavy, below("bench", "roofline", "results"))
+
+
+def test_what_is_built_on_torch_is_imported_as_late_as_torch():
     late = {name.removesuffix(".py").replace("/", ".") for name in BUILT_ON_TORCH}
-    assert label(path) in BUILT_ON_TORCH or not imported(path, at_import_only=True) & late
+    others = [path for path in SOURCES if label(path) not in BUILT_ON_TORCH]
+    assert not offenders(lambda path: imported(path, at_import_only=True) & late, others)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=label)
-def test_modules_have_names_that_say_what_is_in_them(path):
-    names = {part.removesuffix(".py") for part in path.relative_to(ROOT).parts}
-    assert not names & FORBIDDEN_NAMES
-    assert not {name for name in names if name.endswith(("_utils", "_helpers"))}
+def test_modules_have_names_that_say_what_is_in_them():
+    def vague(path):
+        names = {part.removesuffix(".py") for part in path.relative_to(ROOT).parts}
+        return names & FORBIDDEN_NAMES | {name for name in names if name.endswith(("_utils", "_helpers"))}
+
+    assert not offenders(vague)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=label)
-def test_no_module_has_the_name_of_one_in_the_standard_library(path):
+def test_no_module_has_the_name_of_one_in_the_standard_library():
     # `python path/to/file.py` puts the file's folder in front of the standard library.
-    assert path.stem == "__init__" or path.stem not in sys.stdlib_module_names - {"__main__"}
+    taken = sys.stdlib_module_names - {"__main__", "__init__"}
+    assert not offenders(lambda path: {path.stem} & taken)
 
 
 def public_definitions(tree):
@@ -163,12 +175,12 @@ def public_definitions(tree):
                 )
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=label)
-def test_every_module_public_class_and_public_function_has_a_docstring(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert ast.get_docstring(tree), f"{label(path)} does not say what it is"
-    bare = [node.name for node in public_definitions(tree) if not ast.get_docstring(node)]
-    assert not bare
+def test_every_module_public_class_and_public_function_has_a_docstring():
+    def bare(path):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        return [node for node in (tree, *public_definitions(tree)) if not ast.get_docstring(node)]
+
+    assert not offenders(bare)
 
 
 # ---- what really happens -------------------------------------------------------------------------------------------
