@@ -204,16 +204,16 @@ def _redefined(pairs: Iterable[Pair], force: bool) -> list[str]:
 
     A change of their times may be one of the op. Records that do not tell their definition are compared as ever.
     """
-    found = {
-        pair.key: known
+    found = [
+        (pair.key, known)
         for pair in pairs
         if len({one.op_sha256 for one in (*pair.baseline, *pair.candidate)}) > 1  # quick, as there may be many rows
         and len(known := definitions((*pair.baseline, *pair.candidate))) > 1
-    }
+    ]
     if not found:
         return []
-    key, known = next(iter(found.items()))
-    ops = ", ".join(dict.fromkeys(key.op for key in found))
+    key, known = found[0]
+    ops = ", ".join(dict.fromkeys(key.op for key, _ in found))
     hashes = " against ".join(one[:10] for one in known)
     rows = f"{len(found)} row{'s' * (len(found) != 1)}"
     text = f"{rows} of {ops} measured by two definitions of the op, such as {key.op} {key.case} {key.dtype} ({hashes})"
