@@ -17,10 +17,11 @@ from bench.harness.compare_processes import CallLimit, Ended, child_arguments, l
 from bench.harness.compare_rounds import Share
 from bench.harness.op import Case
 from bench.harness.turn_file import NOBODY, TurnFile
+from bench.matmul import OPTIONS
 from results.record import Record
 from results.store import load_run
 
-CASE = Case("matmul", "bf16", {"m": 16, "n": 32, "k": 48}, {"layout": "nt", "batch": 2})
+CASE = Case.of("matmul", "bf16", {"m": 16, "n": 32, "k": 48}, OPTIONS, {"layout": "nt", "batch": 2})
 ARGS = argparse.Namespace(
     timeout=9.0, device="cpu", gpu=None, fill="uniform", cache="cold", margin=0.02, rounds=None, budget=None
 )
