@@ -55,7 +55,7 @@ def test_what_is_no_count_is_refused_with_its_value(name, value):
         ({"budget_s": 0}, "budget_s=0 must be a number of seconds above 0"),
         ({"budget_s": float("inf")}, "budget_s=inf must be a number of seconds above 0"),
         ({"budget_s": "1"}, "budget_s='1' must be a number of seconds above 0"),
-        ({"device": "gpu"}, "device='gpu' must be 'cpu', 'cuda' or 'cuda:N'"),
+        ({"device": "gpu"}, "device='gpu' must be 'cpu', 'cuda', 'cuda:N' or 'mps'"),
         ({"device": "cpu:0"}, "device='cpu:0' must be"),
         ({"device": "cuda:"}, "device='cuda:' must be"),
         ({"device": 0}, "device=0 must be"),
