@@ -27,6 +27,7 @@ from bench.harness.runner import (
 from bench.harness.suite import planned
 from bench.harness.timing import Limits
 from bench.matmul import OPS as MATMUL
+from bench.matmul import OPTIONS
 from bench.norm import OPS as NORM
 from results.record import Record
 from results.runfile import encode_line
@@ -50,7 +51,7 @@ CASE_BYTES = 3 * 4096 * 4
 
 
 def matmul_case(m, n, k, dtype="bf16", layout="nn", batch=1):
-    return Case("matmul", dtype, {"m": m, "n": n, "k": k}, {"layout": layout, "batch": batch})
+    return Case.of("matmul", dtype, {"m": m, "n": n, "k": k}, OPTIONS, {"layout": layout, "batch": batch})
 
 
 class NoEstimate:
