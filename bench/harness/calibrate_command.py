@@ -167,6 +167,9 @@ def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequen
         except KeyboardInterrupt:
             interrupted = True
             progress.note("interrupted: the ceilings that were finished are kept")
+        finally:
+            if job.writer is not None:
+                job.writer.close()
     show(args, replace(environment, hardware=job.all().to_dict()), job)
     if interrupted:
         return INTERRUPTED

@@ -384,6 +384,8 @@ def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Sessio
         except KeyboardInterrupt:
             interrupted = True
             progress.note("interrupted: what was finished is kept")
+        finally:
+            kept.close()
     return environment, kept, interrupted
 
 

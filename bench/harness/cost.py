@@ -22,8 +22,10 @@ LONG_ENOUGH_S = 0.05
 adds to a call of several threads are small against it."""
 
 PILOT_CALLS = 5
+LEAST_PILOT_CALLS = 3
 PILOT_CAP_S = 0.05
-"""A pilot is called again until it was called this often or took this long."""
+"""A pilot is called again until it was called `PILOT_CALLS` times or took this long, and three times in any case: the
+only call of a small pilot may have been held up for 50 ms by a busy machine, which a large case would multiply."""
 
 CALLS_PER_CASE = 15
 """Calls that even the shortest measurement makes: first, estimate, settling, five samples, warm, latency, last check;
@@ -91,7 +93,7 @@ class CostEstimator:
         seconds: list[float] = []
         with numerics(case.dtype):
             call()
-            while len(seconds) < PILOT_CALLS and sum(seconds) < PILOT_CAP_S:
+            while len(seconds) < LEAST_PILOT_CALLS or (len(seconds) < PILOT_CALLS and sum(seconds) < PILOT_CAP_S):
                 self._device.synchronize()
                 start = time.perf_counter()
                 call()

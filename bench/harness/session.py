@@ -76,6 +76,11 @@ class Session:
         self.unsaved += self.problem is not None
         self.records.append(record)
 
+    def close(self) -> None:
+        """Close the run file: nothing follows."""
+        if self.writer is not None:
+            self.writer.close()
+
     def raise_if_unsaved(self) -> None:
         """End a run that was shown but is not whole in its file.
 
@@ -158,6 +163,8 @@ def conduct(
             measure(session, progress, ceilings)
         except KeyboardInterrupt:
             interrupted = True
+        finally:
+            session.close()
         if session.records:
             progress.note(where_time_went(session.records, time.perf_counter() - began))
         if interrupted:

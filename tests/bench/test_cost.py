@@ -192,5 +192,9 @@ def test_a_pilot_is_the_fastest_of_a_few_calls_after_the_first(monkeypatch):
     assert CostEstimator(CPU, "uniform", 0)._time(OPS["relu"], case_of("relu", 64)) == pytest.approx(0.01)
 
 
+def test_one_call_that_is_held_up_is_not_the_pilot(monkeypatch):
+    assert timed(monkeypatch, [1.0, 0.06, 0.001, 0.001, 0.001]) == pytest.approx(0.001)
+
+
 def test_total_is_flops_and_bytes():
     assert total(Work(flops=3, bytes_read=5, bytes_written=7)) == 15
