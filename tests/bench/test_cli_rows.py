@@ -168,7 +168,9 @@ def test_a_slow_dtype_is_estimated_from_small_cases_and_never_run(capsys, runs):
     assert commands.here("matmul", "--shape", "4096", "--dtype", "fp32", ops=with_eager("matmul", slow)) == 0
     ((*_, status, reason),) = statuses(runs)
     assert status == "skipped"
-    launch_s = float(re.match(r"estimated (\S+) s a launch and \S+ s for the case, more than the 10 s", reason)[1].replace(",", ""))
+    launch_s = float(
+        re.match(r"estimated (\S+) s a launch and \S+ s for the case, more than the 10 s", reason)[1].replace(",", "")
+    )
     assert launch_s == pytest.approx(2 * 4096**3 / 2e9, rel=0.5)
     assert re.search(r"--budget [0-9]+ would allow it$", reason)
     assert max(sizes) <= 1024

@@ -136,7 +136,7 @@ def test_how_a_process_ends_tells_whether_something_is_broken(monkeypatch, code,
         stderr.write(b"python -m bench: error: no such file\n")
         path = command[command.index("--turn-file") + 1]
         TurnFile.open(Path(path)).announce(NOBODY if place is None else place)
-        return SimpleNamespace(poll=lambda: 0, pid=0, wait=lambda: 0)
+        return SimpleNamespace(poll=lambda: 0, pid=0, kill=lambda: None, wait=lambda: 0)
 
     monkeypatch.setattr(compare_processes.subprocess, "Popen", popen)
     monkeypatch.setattr(compare_processes.os, "killpg", lambda pid, number: None)

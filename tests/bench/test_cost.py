@@ -1,5 +1,7 @@
 """The estimate before a case runs: from smaller cases, in proportion to the work, without running what is slow."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from bench.elementwise import OPS as ELEMENTWISE
@@ -175,21 +177,22 @@ def test_a_pilot_really_runs(case):
     assert seconds > 0
 
 
-def test_a_pilot_is_the_fastest_of_a_few_calls_after_the_first(monkeypatch):
-    durations_s = iter([9.0, 0.03, 0.01, 0.02, 0.5])  # a library loads, then the machine is busy now and then
-    seconds = 0.0
+def timed(monkeypatch, durations_s):
+    """Return what the estimator makes of calls that last so long, the first of them not among its pilots."""
+    durations, seconds = iter(durations_s), 0.0
 
     def call():
         nonlocal seconds
-        seconds += next(durations_s)
+        seconds += next(durations)
 
-    class Provider:
-        def call(self, data):
-            return call
-
-    monkeypatch.setattr(cost, "load", lambda *_: Provider())
+    monkeypatch.setattr(cost, "load", lambda *_: SimpleNamespace(call=lambda data: call))
     monkeypatch.setattr(cost.time, "perf_counter", lambda: seconds)
-    assert CostEstimator(CPU, "uniform", 0)._time(OPS["relu"], case_of("relu", 64)) == pytest.approx(0.01)
+    return CostEstimator(CPU, "uniform", 0)._time(OPS["relu"], case_of("relu", 64))
+
+
+def test_a_pilot_is_the_fastest_of_a_few_calls_after_the_first(monkeypatch):
+    # A library loads, then the machine is busy now and then.
+    assert timed(monkeypatch, [9.0, 0.03, 0.01, 0.02, 0.5]) == pytest.approx(0.01)
 
 
 def test_one_call_that_is_held_up_is_not_the_pilot(monkeypatch):
