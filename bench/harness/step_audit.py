@@ -26,7 +26,8 @@ def counted_flops(plan: StepPlan) -> dict[str, int]:
     """Return the FLOPs of a step that torch's counter finds, by operation, forward, backward and recomputation.
 
     The step runs on the meta device, which computes nothing and needs no memory. Attention is taken apart into its
-    products: of the fused kernel, torch counts nothing on a CPU and every pair of tokens elsewhere.
+    products: of the fused kernel, torch up to 2.13 counts nothing on a CPU, and every release
+    every pair of tokens elsewhere.
     """
     with torch.device("meta"):
         model = Transformer(plan.config, plan.checkpoint)
