@@ -414,7 +414,7 @@ def test_a_killed_command_leaves_no_process_behind(mine, tmp_path):
         f"torch,{mine}:here",
     )  # fmt: skip
     pid = tmp_path / "pid"
-    assert soon(lambda: pid.exists() and pid.read_text())
+    assert soon(lambda: pid.exists() and pid.read_text(), 120)
     process.kill()
     commands.finish(process)
     assert soon(lambda: not is_running(int(pid.read_text())))
