@@ -1,4 +1,4 @@
-"""One place decides what is skipped, and says why; every test gets a run folder of its own."""
+"""One place decides what is skipped or left for later, and says why; every test gets a run folder of its own."""
 
 import pytest
 
@@ -11,7 +11,13 @@ def runs(tmp_path_factory, monkeypatch):
     return folder
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--sample", type=int, help="of each test run so many cases alone, as if it were marked sampled")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what `-m` does not choose
+def pytest_collection_modifyitems(config, items):
+    leave_most_for_later(items, config.getoption("--sample"))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu_items:
         return
@@ -20,3 +26,20 @@ def pytest_collection_modifyitems(items):
     if not torch.cuda.is_available():
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device; torch sees none here"))
+
+
+def leave_most_for_later(items, sample):
+    """Make all cases of a test marked `sampled(n)` exhaustive but n, which lie as far apart as they can.
+
+    `sample` is the n of tests without the mark, None for all of their cases.
+    """
+    cases = {}
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if count := mark.args[0] if mark else sample:
+            cases.setdefault((item.nodeid.partition("[")[0], count), []).append(item)
+    for (_, count), same in cases.items():
+        kept = {round(place * (len(same) - 1) / max(1, count - 1)) for place in range(count)}
+        for place, item in enumerate(same):
+            if place not in kept:
+                item.add_marker(pytest.mark.exhaustive)

@@ -104,6 +104,7 @@ def audit(started, tmp_path, monkeypatch):
     return start
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ENDINGS)
 def test_an_audit_that_is_ended_leaves_no_process(audit, tmp_path, how):
     process, at_work = audit()
@@ -114,6 +115,7 @@ def test_an_audit_that_is_ended_leaves_no_process(audit, tmp_path, how):
         assert "Traceback" not in errors(tmp_path)
 
 
+@pytest.mark.exhaustive
 def test_an_audit_with_a_kernel_that_does_not_compile_ends_at_once(audit, tmp_path):
     process, _ = audit(BROKEN="1")
     workers = set()
@@ -124,6 +126,7 @@ def test_an_audit_with_a_kernel_that_does_not_compile_ends_at_once(audit, tmp_pa
     assert soon(lambda: not any(map(is_running, workers)), END_S)
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_on_a_terminal_reaches_the_audit_alone(audit, tmp_path):
     """There the whole process group is interrupted, the workers too."""
     process, at_work = audit()
@@ -158,6 +161,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ENDINGS)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_two_runs_read_side_by_side_leave_no_process(started, tmp_path, method, how):
@@ -184,6 +188,7 @@ def gelu(x):
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("stops", ["", "1"], ids=["running", "stopped"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("command", ["bench.elementwise", "bench compare"])
@@ -215,6 +220,7 @@ repeated_processes.measured([sys.executable, "-c", code, sys.argv[1]])
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("code", [STEP, CASE], ids=["publish", "repeated_processes"])
 def test_a_tool_of_the_tests_leaves_no_process(started, tmp_path, code, how):

@@ -31,7 +31,7 @@ def test_ci_runs_the_test_command_as_the_readme_has_it():
     assert INSTALLING[1] in script
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_all_commands_run_in_order(tmp_path):
     assert len(COMMANDS) > 10
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -162,6 +162,7 @@ def test_the_line_finds_launch_and_roof(seed):
     assert line.bandwidth_ci95[0] < line.bandwidth < line.bandwidth_ci95[1]
 
 
+@pytest.mark.exhaustive
 def test_the_intervals_of_the_line_cover_the_truth():
     covered = []
     for seed in range(200):

@@ -224,6 +224,7 @@ def test_the_table_names_machine_and_ceilings_has_a_row_a_case_and_ends_with_the
 # ---- formats, quiet, verbose ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_csv_loads_again_with_the_values_of_the_run_file(capsys, runs):
     assert commands.here("matmul", "--shape", "16,32", "--dtype", "fp32,fp64", "--format", "csv") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))

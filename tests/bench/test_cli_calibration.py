@@ -50,6 +50,7 @@ def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs):
     assert anew["copy"] != first["copy"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("text", ["", '{"torn": ', "[]", '{"identity": {}, "entries": []}', "\x00"])
 def test_ceilings_that_cannot_be_read_or_are_another_machines_are_measured_anew(capsys, fresh_runs, text):
     calibrated(capsys, "--dtype", "fp32")

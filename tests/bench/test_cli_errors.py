@@ -280,6 +280,7 @@ def test_a_picture_that_fails_after_all_costs_the_picture_only(capsys, runs, tmp
 # ---- as a user sees it ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

@@ -139,6 +139,7 @@ def test_torch_compile_without_a_compiler_is_skipped_with_the_remedy(capsys, run
     assert statuses(runs)[0][3:] == ("skipped", "torch-compile needs a C++ compiler on a CPU: install g++")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(providers.shutil.which("g++") is None, reason="torch-compile on a CPU needs g++")
 def test_torch_compile_has_its_compile_time_apart_and_stands_against_the_baseline(capsys, runs):
     words = ("--op", "gelu", "--shape", "4096", "--dtype", "fp32", "--provider", "torch-compile")

@@ -22,6 +22,7 @@ def buffering(request, monkeypatch):
         monkeypatch.setenv("PYTHONUNBUFFERED", "1")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("buffering")
 def test_a_full_disk_behind_stdout_is_one_line_and_the_run_is_kept(runs):
     with Path("/dev/full").open("w") as full:
@@ -32,6 +33,7 @@ def test_a_full_disk_behind_stdout_is_one_line_and_the_run_is_kept(runs):
     assert len(load_run(saved).records) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_reader_that_leaves_ends_neither_the_run_nor_its_exit_code(runs, tmp_path):
     process = commands.start(
         "bench.matmul", "--shape", "16,32", "--device", "cpu", "--plot", tmp_path / "a.png", stderr=subprocess.STDOUT
@@ -44,6 +46,7 @@ def test_a_reader_that_leaves_ends_neither_the_run_nor_its_exit_code(runs, tmp_p
     assert (tmp_path / "a.png").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_terminal_that_knows_ascii_only(runs, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     code, out, err = commands.call("matmul", "--shape", "16", "-q", "--output", runs / "caf\xe9.jsonl")

@@ -253,6 +253,7 @@ def test_a_saved_run_tells_the_same_again(capsys, runs, provide):
     assert [again.rows[0].ratio, *again.rows[0].ci95] == [found["rows"][0]["ratio"], *found["rows"][0]["ci95"]]
 
 
+@pytest.mark.exhaustive
 def test_new_processes_are_combined_and_their_spread_counts(capsys, runs):
     found = document(capsys, "--provider", "torch,torch", "--processes", "2", "--margin", "90%")
     assert found["rows"][0]["windows_candidate"] == 2

@@ -312,6 +312,7 @@ def compare(*words):
     return commands.finish(commands.start("bench", "compare", "--format", "json", *map(str, words)))
 
 
+@pytest.mark.exhaustive
 def test_two_functions_of_one_file_are_versions_to_compare(mine, runs):
     code, out, err = compare("--provider", f"{mine}:v1,{mine}:v2")
     assert code == 1, err
@@ -332,7 +333,8 @@ def outcomes(mine, *names, timeout="20"):
     return compared, {one["provider"].split(":")[1]: one["reason"] for one in found["unmatched"]}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.exhaustive
 def test_what_a_function_breaks_is_its_own_row(mine):
     broken = ("crash_in_its_turn", "kill_its_parent", "loop", "interrupt")
     compared, reasons = outcomes(mine, *broken, "loud", timeout="4")
@@ -345,6 +347,7 @@ def test_what_a_function_breaks_is_its_own_row(mine):
     }
 
 
+@pytest.mark.exhaustive
 def test_what_does_not_end_the_process_is_found_in_one_go(mine):
     (mine.parent / "stops.py").write_text("import sys\nsys.exit(3)\ndef f(x): pass\n")
     (mine.parent / "broken.py").write_text("def f(x:\n")
@@ -367,6 +370,7 @@ def test_what_does_not_end_the_process_is_found_in_one_go(mine):
 LEAVING = {"leave": "sys.exit(3)", "leave_in_its_turn": 'sys.exit("enough")'}
 
 
+@pytest.mark.exhaustive
 def test_a_slow_function_is_compared_though_all_its_calls_take_longer_than_one_may(mine):
     providers = f"{mine}:slow,torch"
     code, out, err = compare("--provider", providers, "--timeout", "2")
@@ -374,6 +378,7 @@ def test_a_slow_function_is_compared_though_all_its_calls_take_longer_than_one_m
     assert [row["verdict"] for row in json.loads(out)["rows"]] == ["FASTER"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -389,6 +394,7 @@ def test_who_damages_the_memory_of_all_is_found_and_the_others_are_compared(mine
     assert reason in reasons[name]
 
 
+@pytest.mark.exhaustive
 def test_the_only_function_is_to_blame_at_once_and_where_nobody_is_found_all_are(mine):
     compared, reasons = outcomes(mine, "change_an_input_once")
     assert (compared, list(reasons)) == ([], ["change_an_input_once"])
@@ -406,6 +412,7 @@ def test_where_no_provider_is_there_at_all_it_takes_one_line(mine, capsys):
     assert err.count("\n") == 1
 
 
+@pytest.mark.exhaustive
 def test_a_killed_command_leaves_no_process_behind(mine, tmp_path):
     says_where = f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
     mine.write_text(f"{MINE}\ndef here(x, out):\n{says_where}    loop(x, out)\n")

@@ -37,6 +37,7 @@ IN_SHORT = [
 """All of them, with more trials, are counted by `python -m tests.perf.simulated_verdicts`."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", IN_SHORT)
 def test_verdicts_are_false_and_changes_missed_as_rarely_as_promised(name):
     scenario = NAMED[name]
@@ -47,6 +48,7 @@ def test_verdicts_are_false_and_changes_missed_as_rarely_as_promised(name):
         assert counts[simulated_verdicts.right(scenario)] >= scenario.least_share * TRIALS, counts
 
 
+@pytest.mark.exhaustive
 def test_a_change_just_at_the_margin_is_not_called_one_however_often_it_is_looked_at():
     scenario = NAMED["+1 %: just at the margin, noise 2 %"]
     verdicts = [simulated_verdicts.paired(scenario, seed, budget_s=1.5)[1].verdict for seed in range(TRIALS)]

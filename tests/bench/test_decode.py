@@ -383,6 +383,7 @@ def quick(runs, monkeypatch):
     monkeypatch.setattr("bench.harness.runner.CPU_LIMITS", QUICK)
 
 
+@pytest.mark.exhaustive
 def test_json_has_the_model_its_layers_and_the_work(models, quick, capsys):
     words = ("--model", models["llama"], "--op", "decode-step", "--layers", "1", "--shape", "2x16", "--format", "json")
     assert here("decode", *words, "--quiet", "--cache", "warm") == 0
@@ -398,6 +399,7 @@ def test_json_has_the_model_its_layers_and_the_work(models, quick, capsys):
     assert record["verified"]["after"]["checked_elements"] == 2 * (101 + 2 * 16)
 
 
+@pytest.mark.exhaustive
 def test_the_critical_batch_stands_below_the_table(models, quick, capsys):
     words = (
         "--model",

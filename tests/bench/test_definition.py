@@ -173,6 +173,7 @@ def kept(folder):
     return load_run(path).records
 
 
+@pytest.mark.exhaustive
 def test_rows_that_were_measured_and_skipped_and_of_a_users_function_have_it(tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text("def relu(x, out):\n    out.copy_(x.clamp(min=0))\n\n\ndef bad(x, out):\n    raise ValueError\n")
@@ -188,6 +189,7 @@ def test_rows_that_were_measured_and_skipped_and_of_a_users_function_have_it(tmp
     assert {one["op_sha256"] for one in json.loads(out)["records"]} == {op_sha256(OPS["relu"][1])}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("more", [(), ("--processes", "2")], ids=["here", "elsewhere"])
 def test_rows_of_a_comparison_have_it(tmp_path, more):
     words = ("compare", "--op", "relu", "--dtype", "fp32", "--shape", "4096", "--provider", "torch,torch")
@@ -219,6 +221,7 @@ def test_an_op_that_is_edited_during_a_run_is_not_measured_by_a_worker_as_if_it_
         worker._record(other.to_dict(), blank)
 
 
+@pytest.mark.exhaustive
 def test_two_definitions_of_a_new_op_are_told_apart_from_the_edit_to_the_comparison(tmp_path):
     """From one end to the other: measure, edit the op, measure, compare the two runs."""
     repository = repository_with(tmp_path / "repository", scaled_copy=SCALED_COPY)

@@ -55,6 +55,7 @@ def reason(change=None, **options):
 # ---- right ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
 @pytest.mark.parametrize("n", [1, 7, 1000, MANY + 3])
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -62,6 +63,7 @@ def test_a_right_kernel_passes(dtype, n, fill):
     assert reason(n=n, dtype=dtype, fill=fill) is None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_eager_torch_passes_and_two_of_its_results_differ(dtype):
     case = case_of(MANY, dtype)
@@ -109,6 +111,7 @@ def of_a_neighbor(x, out):
     out[index] = x[index + 1].double() / 0.9
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", [wrong_element, not_scaled, unwritten, infinite, of_a_neighbor])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("chunk", [1000, 2**24])

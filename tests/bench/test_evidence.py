@@ -221,6 +221,7 @@ def machine(mixes, is_published, peak=None):
 SINGLE = [{name: value} for name, value in CALIBRATED.items()]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("is_gpu", [True, False], ids=["gpu", "cpu"])
 @pytest.mark.parametrize("is_published", [True, False], ids=["published", "measured"])
 @pytest.mark.parametrize("mixes", [CALIBRATED, {}, *SINGLE], ids=lambda mixes: "+".join(mixes) or "none")

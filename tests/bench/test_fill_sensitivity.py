@@ -71,6 +71,7 @@ def test_a_baseline_is_of_the_same_fill():
     ]
 
 
+@pytest.mark.exhaustive
 def test_a_run_measures_each_row_twice(capsys, runs):
     assert commands.here("matmul", "--shape", "64", "--fill-sensitivity", "--format", "json", "-q") == 0
     records = json.loads(capsys.readouterr().out)["records"]

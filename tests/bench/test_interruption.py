@@ -45,6 +45,7 @@ def wait_for(condition, process, timeout_s=120):
 # ---- kill -9 -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_killed_run_keeps_every_finished_record_and_can_be_shown(runs):
     process = start_many_rows("-q")
 
@@ -69,6 +70,7 @@ def test_a_killed_run_keeps_every_finished_record_and_can_be_shown(runs):
     assert len(re.findall(r"^relu +\d+ +fp32 +torch ", out, re.MULTILINE)) == len(run.records)
 
 
+@pytest.mark.exhaustive
 def test_each_record_is_on_the_disk_before_the_next_row_starts(runs, monkeypatch):
     on_disk = []
     measure = runner.Runner.measure
@@ -117,6 +119,7 @@ def interrupt_in_row(monkeypatch, number):
     monkeypatch.setattr(runner.Runner, "_measure", interrupted)
 
 
+@pytest.mark.exhaustive
 def test_json_of_an_interrupted_run_is_whole(capsys, runs, monkeypatch):
     interrupt_in_row(monkeypatch, 2)
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48,64", "--format", "json") == 130
@@ -200,6 +203,7 @@ def test_ctrl_c_after_the_last_line_changes_nothing():
     assert (code, err.count("\n")) == (2, 1)
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_that_is_ignored_stays_so(runs):
     """A shell starts background jobs of a script with SIGINT ignored; they go on when the script is interrupted."""
     process = start_many_rows_ignoring_interrupts()
@@ -330,6 +334,7 @@ def test_a_full_disk_shows_a_comparison(capsys, runs, output_format):
 # ---- two at once ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_two_runs_at_once_write_two_whole_files(runs):
     words = ("--op", "matvec", "--shape", "16:64:16", "--dtype", "fp32", "-q", "--device", "cpu")
     processes = [commands.start(f"bench.{family}", *words) for family in ("matvec", "matvec")]
@@ -344,6 +349,7 @@ def test_two_runs_at_once_write_two_whole_files(runs):
         assert (run.problems, run.notes) == ((), ())
 
 
+@pytest.mark.exhaustive
 def test_two_runs_at_once_into_one_file_are_one_run_and_one_refusal(runs, tmp_path):
     path = tmp_path / "both.jsonl"
     words = ("--op", "matvec", "--shape", "16:64:16", "--dtype", "fp32", "-q", "--device", "cpu", "--output", str(path))
@@ -356,6 +362,7 @@ def test_two_runs_at_once_into_one_file_are_one_run_and_one_refusal(runs, tmp_pa
     assert [record.case for record in load_run(path).records] == ["16x16", "32x32", "48x48", "64x64"]
 
 
+@pytest.mark.exhaustive
 def test_two_first_runs_at_once_both_keep_ceilings_that_can_be_read(capsys, runs, monkeypatch):
     """The second one saves while the first one is still calibrating: the file is always a whole one."""
     (kept,) = runs.rglob("ceilings-*.json")

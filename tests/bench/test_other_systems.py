@@ -423,6 +423,7 @@ def test_macos_measures_and_compares_the_cpu_and_says_what_it_lacks(on, runs):
     assert "1 passed" in fixture.out
 
 
+@pytest.mark.exhaustive
 def test_windows_measures_and_compares_the_cpu_and_says_what_it_lacks(on, runs):
     step = ["--config", "small.json", "--shape", "2x32", "--recipe", "fp32", "--checkpoint", "none", "--format", "json"]
     answers = on(

@@ -19,6 +19,7 @@ def quick(runs, monkeypatch):
     monkeypatch.setattr(runner, "CPU_LIMITS", commands.QUICK)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".PNG"])
 def test_the_suffix_names_the_format(capsys, tmp_path, suffix):
     path = tmp_path / f"roofline{suffix}"
@@ -77,6 +78,7 @@ def test_a_run_with_nothing_measured_still_shows_the_roofs(capsys, tmp_path, dra
     assert path.stat().st_size > 5000
 
 
+@pytest.mark.exhaustive
 def test_every_family_can_be_drawn(capsys, tmp_path):
     for family in commands.FAMILIES:
         path = tmp_path / f"{family}.svg"

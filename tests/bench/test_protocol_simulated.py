@@ -44,6 +44,7 @@ def flag_names(bytes_moved=40_000_000, limits=GPU_LIMITS, **parameters):
     return {flag.name for flag in flags_of(samples, context)}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("limits", "correlation", "runs"),
     [(GPU_LIMITS, 0.0, 1000), (GPU_LIMITS, 0.3, 1000), (CPU_LIMITS, 0.0, 3000), (CPU_LIMITS, 0.2, 3000)],
@@ -94,6 +95,7 @@ def test_a_clean_device_gets_no_flag(parameters):
     assert len(seen) <= TRIALS * 0.01, seen
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("flag", "parameters"),
     [

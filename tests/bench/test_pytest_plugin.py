@@ -185,6 +185,7 @@ def measured(site, tmp_path_factory):
     return done, {entry["name"]: entry for entry in document["benchmarks"]}
 
 
+@pytest.mark.exhaustive
 def test_the_samples_are_the_rounds_and_the_launches_their_iterations(measured):
     _, entries = measured
     assert set(entries) == {"test_warm", "test_cold", "test_plain"}
@@ -252,6 +253,7 @@ def test_below_the_table_stand_the_machine_and_what_speaks_against_a_time(measur
 # ---- saved runs ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_two_saves_are_compared_and_a_slower_one_fails(start, tmp_path):
     options = ("--benchmark-autosave", "--benchmark-storage", tmp_path / "kept", "--benchmark-time-unit=ms")
     first = start(ASLEEP, *options)
@@ -310,6 +312,7 @@ def test_disabled_it_calls_the_function_once_and_still_checks_what_it_is_told(st
     assert "Name (time in" not in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_skip_and_only_count_it_as_a_benchmark(start):
     skipped = start(COUNTED, "--benchmark-skip")
     assert outcomes(skipped) == {"passed": 1, "skipped": 2}, skipped.stdout

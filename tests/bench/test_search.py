@@ -92,6 +92,7 @@ def outcome(landscape, seed, full, summary=median, first=1, **device):
     return share, found.repetitions / (len(GRID) * full)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("full", [30, 100])
 @pytest.mark.parametrize("landscape", [wave_quantized, unrelated, needle])
 def test_within_one_percent_of_the_best_for_15_percent_of_the_measurements(landscape, full):

@@ -68,6 +68,7 @@ def test_what_torch_started_with_is_asked_once():
         torch.set_num_threads(before)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("variable", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
 def test_one_thread_asked_for_by_the_environment_is_one_thread(variable, runs):
     commands.keep_ceilings(runs)

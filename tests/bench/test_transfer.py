@@ -348,6 +348,7 @@ def test_all_operations_on_a_cpu(quick, capsys):
     assert all(Record.from_dict(record) for record in records)
 
 
+@pytest.mark.exhaustive
 def test_the_table_says_what_was_copied_where(quick, capsys):
     code, printed = command(
         "--op", "h2d,load", "--size", "4KiB", "--shape", "2x16", "--step-time", "0.0001", capsys=capsys

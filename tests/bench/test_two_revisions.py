@@ -103,6 +103,7 @@ def sha(repository, tag):
     return repository.git("rev-parse", tag)
 
 
+@pytest.mark.exhaustive
 def test_a_confirmed_regression_between_revisions_exits_with_1(repository, records):
     done = repository.judge("first", "slower", expected=1)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -115,6 +116,7 @@ def test_a_confirmed_regression_between_revisions_exits_with_1(repository, recor
     assert found["summary"]["exit_code"] == 1
 
 
+@pytest.mark.exhaustive
 def test_an_equal_pair_of_revisions_exits_with_0(repository, records):
     done = repository.judge("first", "comment", expected=0)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -143,6 +145,7 @@ def test_records_hold_the_revision_and_the_text_of_the_users_file(repository, re
     assert environment["git"]["sha"] == git_state()["sha"] != records["first"]["source_git"]["sha"]
 
 
+@pytest.mark.exhaustive
 def test_uncommitted_changes_are_told_apart_by_their_text(repository, records):
     path = repository.folder / "kernel.py"
     repository.git("checkout", "--quiet", "first")

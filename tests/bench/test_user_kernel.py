@@ -272,6 +272,7 @@ def test_signature_names_shapes_dtypes_and_the_output():
         assert f"    {line}\n" in text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("family", "words", "providers"),
     [
@@ -289,6 +290,7 @@ def test_what_signature_prints_works_as_it_is(tmp_path, runs, capsys, family, wo
         assert ",ok," in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_a_family_of_one_op_takes_its_name_too():
     assert signature("matmul", "--op", "matmul") == signature("matmul")
 
@@ -301,6 +303,7 @@ def test_an_unknown_op_has_no_signature(capsys):
 # ---- as a provider like others -------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_versions_in_one_file_stand_beside_a_baseline(mine, runs, capsys):
     commands.keep_ceilings(runs)
     words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm"]
@@ -314,6 +317,7 @@ def test_versions_in_one_file_stand_beside_a_baseline(mine, runs, capsys):
     assert {line["source_sha256"] for line in kept} == {load("mine.py:gelu", GELU, "elementwise", CPU).source_sha256}
 
 
+@pytest.mark.exhaustive
 def test_a_function_of_an_installed_module_is_a_provider(runs, capsys):
     commands.keep_ceilings(runs)
     words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm"]

@@ -61,6 +61,7 @@ CASES = [
 IDS = [f"{case.op}-{case.dtype}" for case in CASES]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_the_best_possible_result_passes(case, fill):
@@ -105,6 +106,7 @@ def negative(result):
 FAULTS = [wrong_element, unwritten_tail, zeros, transposed_neighbors, negative]
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_a_planted_fault_fails(case, fault):
@@ -114,6 +116,7 @@ def test_a_planted_fault_fails(case, fault):
     assert "\n" not in found.reason
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("fault", [nan_element, infinite_element])
 @pytest.mark.parametrize(
     "case", [c for c in CASES if c.dtype != "int8"], ids=[i for i in IDS if not i.endswith("int8")]
@@ -122,6 +125,7 @@ def test_nan_and_infinity_fail(case, fault):
     assert not verdict(case, fault).is_right
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("fault", [wrong_element, unwritten_tail, lambda result: result.add_(1)])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_faults_show_on_zeros_too(case, fault):
@@ -207,6 +211,7 @@ def times_seen(case, length, seed=0):
     return sum(not check(OPS[case.op], case, data, without(case, data, i, i + length)).is_right for i in starts)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", ["sum", "dot"])
 @pytest.mark.parametrize("seed", range(3))
@@ -218,12 +223,14 @@ def test_zero_is_no_sum_of_a_million_terms(name, dtype, seed):
 
 
 # What is missing can sum to nearly nothing by chance, and then nobody can see it: hence 13 of 16 and not all.
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", ["sum", "dot"])
 def test_half_of_the_terms_missing_shows_in_every_dtype(name, dtype):
     assert times_seen(case_of(name, dtype, MANY), MANY // 2) >= 13
 
 
+@pytest.mark.exhaustive
 def test_a_thousand_of_a_million_terms_missing_show_in_fp32():
     assert times_seen(case_of("dot", "fp32", MANY), 1024) >= 13
 
@@ -267,6 +274,7 @@ def test_a_tile_of_zeros_fails_in_tf32_too():
 # ---- large results, in pieces --------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("chunk", [7, 100, 10**6])
 @pytest.mark.parametrize("case", [c for c in CASES if c.dtype == "bf16"], ids=[i for i in IDS if "bf16" in i])
 def test_every_element_is_checked_however_it_is_cut(monkeypatch, case, chunk):

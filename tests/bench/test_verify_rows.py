@@ -38,6 +38,7 @@ def verdict(case, data, result):
 # ---- right results -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", [*ROWWISE, "matvec-int8"])
@@ -56,6 +57,7 @@ def chained_sum(x):
     return x.cumsum(-1)[:, -1:]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
 def test_one_chain_of_fp32_additions_is_no_fault_in_rows_of_a_million(seed):
     case, data = inputs_of("softmax", "fp32", 1, 2**20, "uniform", seed)
@@ -101,6 +103,7 @@ def test_labels_are_not_widened_and_weights_are():
 # ---- one element ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", ROWWISE)
 def test_one_element_that_is_off_by_two_percent_fails(name, dtype):
@@ -138,6 +141,7 @@ def test_neighbors_that_changed_places_fail(dtype):
 # ---- the scale -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("factor", [1.005, 0.995])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", ["rmsnorm", "layernorm", "softmax", "cross-entropy", "matvec-int8"])
@@ -148,6 +152,7 @@ def test_half_a_percent_on_the_whole_fails(name, dtype, factor):
     assert not verdict(case, data, truth * factor).is_right
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("plane", [0, 1])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_half_a_percent_in_one_of_two_results_fails(dtype, plane):

@@ -61,6 +61,7 @@ def test_what_ends_a_worker_fails_its_row_with_the_cause(workers, crashes, funct
     assert len(record.source_sha256) == 64
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("function", ["endless", "waits_for_ever"])
 def test_what_never_returns_is_ended_after_the_timeout(hasty, crashes, function):
     record = measure(hasty, f"{crashes}:{function}")
@@ -73,6 +74,7 @@ def test_the_next_row_finds_a_clean_process(workers, crashes):
     assert measure(workers, f"{crashes}:prints").status == "ok"
 
 
+@pytest.mark.exhaustive
 def test_a_slow_function_is_not_ended_though_its_row_takes_longer_than_one_call_may(hasty, crashes):
     began = time.monotonic()
     record = measure(hasty, f"{crashes}:slow")
@@ -103,6 +105,7 @@ def test_a_traceback_is_kept_from_the_users_file_on(workers, crashes):
     assert "bench/harness" not in output
 
 
+@pytest.mark.exhaustive
 def test_leaked_memory_goes_with_its_process(workers, crashes):
     measure(workers, f"{crashes}:prints")
     before = available_memory_bytes()
@@ -139,6 +142,7 @@ def test_clocks_of_the_measuring_code_are_its_own():
 # ---- the whole command ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_bad_rows_leave_the_others_as_they_are(runs, crashes, tmp_path):
     commands.keep_ceilings(runs)
     mine = tmp_path / "mine.py"
@@ -181,6 +185,7 @@ def started_until_it_measures(crashes, tmp_path, runs):
     return process, int(file.read_text())
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_ends_the_worker_and_keeps_what_was_finished(crashes, tmp_path, runs):
     process, worker = started_until_it_measures(crashes, tmp_path, runs)
     process.send_signal(signal.SIGINT)
@@ -190,6 +195,7 @@ def test_ctrl_c_ends_the_worker_and_keeps_what_was_finished(crashes, tmp_path, r
     assert soon(lambda: not is_running(worker))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_worker_outlives_a_command_that_is_killed(crashes, tmp_path, runs, number):
     process, worker = started_until_it_measures(crashes, tmp_path, runs)

@@ -27,26 +27,30 @@ class Run:
     failed: tuple[str, ...]
 
 
+SAMPLE = ("--sample", "1")
+EVERYTHING = ("-m", "")
+
+
 @functools.cache
-def _started() -> dict[str, Future]:
+def _started(chosen: tuple[str, ...]) -> dict[str, Future]:
     pool = ThreadPoolExecutor(PROCESSES)
-    runs = {check: pool.submit(_run, check) for check in CHECKS}
+    runs = {check: pool.submit(_run, check, chosen) for check in CHECKS}
     pool.shutdown(wait=False)
     return runs
 
 
-def run_of(check: str) -> Run:
-    """Return the run of one file; the first call starts all."""
-    return _started()[check].result()
+def run_of(check: str, chosen: tuple[str, ...] = EVERYTHING) -> Run:
+    """Return the run of one file with all of its checks, or a sample of them; the first call starts all files."""
+    return _started(chosen)[check].result()
 
 
-def _run(check: str) -> Run:
+def _run(check: str, chosen: tuple[str, ...]) -> Run:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         path = HERE / "interpreted" / f"{check}.py"
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", str(path), *OPTIONS, f"--junit-xml={report}"],
+            [sys.executable, "-m", "pytest", str(path), *OPTIONS, *chosen, f"--junit-xml={report}"],
             cwd=HERE.parents[1],
             env=env | {"TRITON_INTERPRET": "1"},
             capture_output=True,

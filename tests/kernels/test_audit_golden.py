@@ -12,7 +12,7 @@ from kernels.audit import catalog, golden, work
 from kernels.audit.rows import Row, key_of
 from kernels.launch import INTERPRETED
 
-pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")]
 
 ROW = Row(
     kernel="family/op",

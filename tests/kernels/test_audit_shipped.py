@@ -6,7 +6,7 @@ from compiled import odd_size_rows, shipped_rows
 from kernels.audit import catalog, golden
 from kernels.launch import INTERPRETED
 
-pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")]
 
 ARCHES = {f"sm_{arch}": arch for arch in catalog.ARCHES}
 NEWEST = {

@@ -10,7 +10,7 @@ from planted import plant
 from kernels.cross_entropy import v1_naive, v2_online, v3_split_rows
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, INTERPRETED
 
-pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")]
 
 MODULES = (v1_naive, v2_online, v3_split_rows)
 DTYPE_OF = {name: dtype for dtype, name in DTYPES.items()}

@@ -13,7 +13,7 @@ from planted import plant
 from kernels.audit import hot_path
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, INTERPRETED
 
-pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")]
 
 BF16 = torch.bfloat16
 KERNELS_OF = {"unary": "relu", "binary": "triad", "bias": "bias-gelu", "random": "dropout"}

@@ -12,7 +12,10 @@ import kernels.launch
 from kernels.audit import sass
 from kernels.matmul import tiles, v3_persistent, v4_tma
 
-pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
+]
 
 NEWEST = [
     pytest.param(80, v3_persistent, id="sm_80-v3"),

@@ -9,7 +9,7 @@ from compiled import ARCHES, assert_lean, compile_ahead, read_back
 from kernels.audit import hot_path
 from kernels.launch import ALIGNMENT_BYTES, INTERPRETED
 
-pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")]
 
 VERSIONS = cases.versions()
 NEWEST = list(VERSIONS.values())[-1]

@@ -18,7 +18,7 @@ from triton.compiler import ASTSource
 from kernels.launch import ALIGNMENT_BYTES, INTERPRETED
 from kernels.norm import v1_naive, v2_warps, v3_vectors
 
-pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")]
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}

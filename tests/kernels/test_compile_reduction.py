@@ -11,7 +11,7 @@ from planted import plant
 from kernels.audit import hot_path
 from kernels.launch import INTERPRETED
 
-pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")]
 
 VERSIONS = cases.versions()
 NEWEST = list(VERSIONS.values())[-1]

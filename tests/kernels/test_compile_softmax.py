@@ -10,7 +10,7 @@ from planted import plant
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, INTERPRETED
 from kernels.softmax import v1_naive, v2_aligned
 
-pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")]
 
 DTYPE_OF = {name: dtype for dtype, name in DTYPES.items()}
 MAX_ELEMENTS_A_THREAD = 64

@@ -8,7 +8,7 @@ rounds bf16 wrongly (it truncates). To see one fail by itself:
 """
 
 import pytest
-from interpreted_runs import CHECKS, run_of
+from interpreted_runs import CHECKS, SAMPLE, run_of
 
 from kernels.audit import catalog
 from kernels.launch import INTERPRETED
@@ -41,12 +41,21 @@ def test_every_family_has_its_checks():
 
 
 @pytest.mark.parametrize("check", CHECKS)
+def test_a_sample_of_the_checks_passes(check):
+    run = run_of(check, SAMPLE)
+    assert run.returncode == 0, f"\n{run.output[-8000:]}"
+    assert run.passed, "no check was run"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("check", CHECKS)
 def test_every_check_passes(check):
     run = run_of(check)
     assert run.returncode == 0, f"\n{run.output[-8000:]}"
     assert run.passed, "no check was run"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("family", "label"), wanted())
 def test_every_operation_was_checked(family, label):
     passed = run_of(f"check_{family}").passed

@@ -7,7 +7,10 @@ from test_launch import divisible, launches  # noqa: F401  the fixture: launches
 import kernels.launch
 from kernels.cross_entropy import v1_naive, v2_online, v3_split_rows
 
-pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = [
+    pytest.mark.sampled(4),
+    pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
+]
 
 VERSIONS = {"v1": v1_naive, "v2": v2_online, "v3": v3_split_rows}
 POINTERS = {"x_ptr", "labels_ptr", "out_ptr"}

@@ -10,7 +10,10 @@ import kernels.launch
 from kernels.matmul import operands, tiles
 from kernels.matmul.operands import DTYPES, Operands
 
-pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = [
+    pytest.mark.sampled(4),
+    pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
+]
 
 POINTERS = {"a_ptr", "b_ptr", "out_ptr"}
 

@@ -7,7 +7,10 @@ from test_launch import divisible, launches  # noqa: F401  the fixture: launches
 
 import kernels.launch
 
-pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = [
+    pytest.mark.sampled(4),
+    pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
+]
 
 VERSIONS = cases.versions()
 V3 = VERSIONS["v3"]

@@ -12,7 +12,10 @@ from triton.runtime.jit import JITFunction
 
 import kernels.launch
 
-pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = [
+    pytest.mark.sampled(4),
+    pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
+]
 
 
 class NoDevice:

@@ -13,7 +13,10 @@ from kernels.norm import v3_vectors
 from kernels.reduction import v2_one_launch
 from kernels.softmax import v2_aligned
 
-pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = [
+    pytest.mark.sampled(4),
+    pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
+]
 
 BUFFER = torch.zeros(4096)
 

@@ -20,7 +20,10 @@ from planted import KINDS, ROOT
 from kernels.audit import catalog
 from kernels.launch import INTERPRETED
 
-pytestmark = pytest.mark.skipif(INTERPRETED, reason="the interpreter runs in processes of its own")
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(INTERPRETED, reason="the interpreter runs in processes of its own"),
+]
 
 CALIBRATION = ("bandwidth", "fma", "launch_floor")
 FAMILIES = [version.family for version in catalog.newest() if version.family not in CALIBRATION]

@@ -80,7 +80,7 @@ def _template(make_record, count, ratio):
     return json.dumps(record.to_dict(), separators=(",", ":")).split("-1", 2)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_hundred_thousand_records_on_either_side_fit_in_a_gigabyte(large):
     ratios = list(RATIOS)
     paths = large("a", [1.0] * len(ratios)), large("b", ratios)

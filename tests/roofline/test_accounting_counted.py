@@ -45,6 +45,7 @@ def predicted(values, recompute="none"):
     return train_flops(config, SEQUENCE, BATCH, "gemm-full", recompute=recompute, is_flash=False)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("values", REAL.values(), ids=REAL)
 def test_every_product_is_counted_and_no_other(values):
     count = predicted(values)

@@ -12,7 +12,7 @@ from tests.simulated_gpu.start import build, environment, missing
 ROOT = Path(__file__).parents[2]
 TIME_LIMIT_S = 300
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(bool(missing()), reason=missing() or "")]
 
 
 @pytest.fixture(scope="module")
