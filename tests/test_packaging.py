@@ -206,7 +206,8 @@ def test_a_source_distribution_holds_the_sources_and_nobodys_runs(tmp_path):
 
 def test_a_wheel_of_the_source_distribution_is_as_empty(tmp_path):
     with tarfile.open(build("sdist", tmp_path)) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11 has none before 3.11.4
+        archive.extractall(tmp_path)
     (source,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     code = "import sys, hatchling.build; hatchling.build.build_wheel(sys.argv[1])"
     done = python("-c", code, str(tmp_path), cwd=source)
