@@ -12,7 +12,7 @@ def is_running(pid):
         return False
 
 
-def soon(condition, seconds=20):
+def soon(condition, seconds=120):
     """Return whether a condition comes to hold."""
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:

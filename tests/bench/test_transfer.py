@@ -140,7 +140,7 @@ def test_the_copy_runs_while_the_products_do(monkeypatch):
         begun.set()
         if threading.current_thread() is not threading.main_thread():
             alone[0] = False
-            assert done.wait(30)
+            assert done.wait(120)
 
     class Meeting:
         flops = 8
@@ -288,7 +288,7 @@ def test_the_next_batch_is_made_while_a_step_works(file):
 
 
 def assert_set(event):
-    assert event.wait(30)
+    assert event.wait(120)
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def started_until_it_measures(crashes, tmp_path, runs):
         *commands.arguments([*words, f"torch,{crashes}:says_where"]),
         env=os.environ | {"PROCESS_FILE": str(file)},
     )
-    assert soon(lambda: file.exists() and file.read_text(), 60)
+    assert soon(lambda: file.exists() and file.read_text())
     return process, int(file.read_text())
 
 

@@ -264,7 +264,7 @@ def test_an_interrupt_is_quiet_and_exit_130(runs):
         )
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (130, "")
 
 

@@ -107,7 +107,7 @@ def test_a_run_killed_at_any_moment_keeps_every_finished_record(template):
         assert process.stdout.readline() == "finished\n"
     os.kill(process.pid, signal.SIGKILL)
     finished = 5 + process.stdout.read().count("finished\n")
-    assert process.wait(timeout=30) == -signal.SIGKILL
+    assert process.wait(timeout=120) == -signal.SIGKILL
     run = load_run(path)
     # The last record may be on the disk although the process had no time to say so.
     assert finished <= len(run.records) <= finished + 1
