@@ -80,6 +80,7 @@ def test_one_thread_asked_for_by_the_environment_is_one_thread(variable, runs):
     assert (found["threads"], found["slug"][-3:]) == (1, "-1t")
 
 
+@pytest.mark.exhaustive
 def test_the_number_asked_for_is_the_number_used(runs, tmp_path, capsys):
     """In this process, in that of a user's function, and where the ceilings are kept."""
     seen, file = tmp_path / "seen", tmp_path / "mine.py"

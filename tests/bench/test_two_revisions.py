@@ -125,16 +125,19 @@ def test_an_equal_pair_of_revisions_exits_with_0(repository, records):
     assert (row["baseline"], row["candidate"]) == tuple(sha(repository, tag)[:10] for tag in ("first", "comment"))
 
 
+@pytest.mark.exhaustive
 def test_the_faster_revision_is_no_regression(repository, records):
     assert repository.judge("slower", "first", expected=0).returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_one_revision_is_not_compared_with_itself(repository, records):
     done = repository.compare("first", "first", "--by", "git")
     assert (done.returncode, done.stdout) == (2, "")
     assert f"both runs are of revision {sha(repository, 'first')[:10]}; leave --by away" in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_records_hold_the_revision_and_the_text_of_the_users_file(repository, records):
     for tag, record in records.items():
         assert record["provider"] == "kernel.py:gelu"

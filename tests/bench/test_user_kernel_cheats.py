@@ -87,6 +87,7 @@ CHEATS = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("function", "reason"), CHEATS)
 def test_a_cheat_is_invalid_with_its_reason(workers, files, function, reason):
     record = measure(workers, f"{files}/cheats.py:{function}")

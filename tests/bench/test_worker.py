@@ -41,6 +41,7 @@ def line_of(text):
     return next(n for n, line in enumerate(user_kernels.CRASHES.splitlines(), start=1) if text in line)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("function", "reason"),
     [

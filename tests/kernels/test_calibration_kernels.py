@@ -37,6 +37,7 @@ def compiled(variant, dtype, arch):
     return read_back(compile_ahead(replace(variant, dtype=dtype), arch))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("dtype", "arch", "chains"),
     [
@@ -73,6 +74,7 @@ def test_chains_stay_small_and_never_settle(dtype):
     assert ((x - before).abs() > 0.05).float().mean() > 0.8
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "shape", "arch"),
     [
