@@ -102,7 +102,7 @@ def match(
     taken = {one for one in second if one not in left} if left else set()
     loose, notes = _loosely_paired(by_key, left, taken, force)
     pairs += loose
-    notes += _redefined(pairs, force)
+    notes += _redefined(pairs, force) + _of_other_work(pairs)
     used = {*map(id, [pair.baseline for pair in pairs]), *map(id, [pair.candidate for pair in pairs])}
     for side, groups, lost in (("baseline", first, rest), ("candidate", left, more)):
         other = "candidate" if side == "baseline" else "baseline"
@@ -220,6 +220,19 @@ def _redefined(pairs: Iterable[Pair], force: bool) -> list[str]:
     if not force:
         raise CompareError(f"{text}: a change may be one of the op; --op selects others, --force compares all the same")
     return [f"compared by force: {text}"]
+
+
+def _of_other_work(pairs: Iterable[Pair]) -> list[str]:
+    """Return a note on the pairs whose sides count other FLOPs or bytes: their times are of other work."""
+    found = [
+        pair.key
+        for pair in pairs
+        if len({(one.flops, one.bytes_read, one.bytes_written) for one in (*pair.baseline, *pair.candidate)}) > 1
+    ]
+    if not found:
+        return []
+    rows, key = f"{len(found)} row{'s' * (len(found) != 1)}", found[0]
+    return [f"{rows} with other FLOPs or bytes on the two sides, such as {key.op} {key.case} {key.dtype}: not one work"]
 
 
 def _with_blame(one: Unmatched, baselines: Set[Key], with_provider: bool) -> Unmatched:

@@ -42,7 +42,11 @@ def main(
         argv: arguments, by default those of the process.
     """
     family = Path(file).stem
-    parser = build_parser(family, doc or "", examples, ops, options)
+    try:
+        parser = build_parser(family, doc or "", examples, ops, options)
+    except argparse.ArgumentError as error:
+        message = f"{Path(file).name}: {error}; every command has that option, give the family's another name"
+        return _fail(f"python -m bench.{family}", message, USAGE)
     return guarded(parser, lambda args: run(family, args, ops, options, argv), argv)
 
 

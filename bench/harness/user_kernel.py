@@ -263,7 +263,7 @@ def takes_out(source: Source, function: Callable[..., Any], op: Op) -> bool:
 def _misfits(signature: inspect.Signature, op: Op, has_out: bool) -> list[str]:
     """Return why a call does not fit a signature; where an op has more inputs in some dtypes, one fit is enough."""
     out = {"out": None} if has_out else {}
-    kinds = [parameter.kind for parameter in inspect.signature(op.reference).parameters.values()]
+    kinds = [parameter.kind for parameter in _input_parameters(op)]
     fewest = len(kinds) - (inspect.Parameter.VAR_POSITIONAL in kinds)
     problems = []
     for count in range(fewest, fewest + (MORE_INPUTS if fewest < len(kinds) else 0) + 1):
@@ -278,7 +278,12 @@ def _misfits(signature: inspect.Signature, op: Op, has_out: bool) -> list[str]:
 
 def input_names(op: Op) -> list[str]:
     """Return the names of an op's inputs: the parameters of its reference."""
-    return list(inspect.signature(op.reference).parameters)
+    return [parameter.name for parameter in _input_parameters(op)]
+
+
+def _input_parameters(op: Op) -> list[inspect.Parameter]:
+    """Return the parameters of an op's reference without `out`, which one that serves as `eager` too has."""
+    return [one for name, one in inspect.signature(op.reference).parameters.items() if name != "out"]
 
 
 def _imported(source: Source) -> ModuleType:

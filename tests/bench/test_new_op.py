@@ -25,6 +25,7 @@ UNFINISHED = {
     "clashing": SCALED_COPY.replace("scaled-copy", "other-copy").replace('"scale-by"', '"fail-on"'),
     "twin": SCALED_COPY,
     "wrong": '"""An op that is none."""\n\nOPS = ("gelu",)\n',
+    "usual": SCALED_COPY.replace("scaled-copy", "usual-copy").replace('"scale-by"', '"dtype"'),
 }
 
 
@@ -60,6 +61,7 @@ def test_a_new_op_is_listed_and_what_is_not_finished_has_a_line_each(repository)
     assert "line 3" in told["broken"]
     assert "SystemExit" in told["leaving"]
     assert told["clashing"] == "another option is called --fail-on too; give it another name"
+    assert told["usual"] == "another option is called --dtype too; give it another name"
     assert told["twin"] == "bench/scaled_copy.py has an op 'scaled-copy' too; give it another name"
     assert told["wrong"] == "its OPS must be a tuple of Op"
 
@@ -82,6 +84,18 @@ def test_help_of_a_new_op_without_examples(repository):
     out, _ = ready(repository, "bench.scaled_copy", "--help")
     assert "examples:" not in out
     assert "the factor, 50% for half (default: 2.0)" in " ".join(out.split())
+
+
+def test_the_command_of_an_op_with_an_option_of_every_command_says_so(repository):
+    code, out, err = run_in(repository, "bench.usual", "--help")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "usual.py: argument --dtype: conflicting option string: --dtype; every command has that option" in err
+
+
+def test_out_of_a_reference_is_no_input(repository):
+    """What `--signature` prints of an op whose reference serves as `eager` too takes what the op gives."""
+    out, _ = ready(repository, "bench.scaled_copy", "--signature")
+    assert "def scaled_copy(x, out):" in out
 
 
 def test_a_new_op_is_compared_and_each_family_reads_its_own_option(repository, tmp_path):

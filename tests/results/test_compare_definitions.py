@@ -41,6 +41,15 @@ def test_what_does_not_tell_its_definition_is_compared_as_before(save, measured,
     assert "definition" not in str(document["summary"]["notes"])
 
 
+def test_other_flops_or_bytes_are_told(save, measured, capsys):
+    before = save("a", measured(seed=1, flops=1000), measured(seed=1, **case(64)))
+    after = save("b", measured(seed=2, flops=2000), measured(seed=2, **case(64)))
+    code, document = compared(capsys, before, after)
+    assert code == 0
+    (note,) = [note for note in document["summary"]["notes"] if "FLOPs" in note]
+    assert note.startswith("1 row with other FLOPs or bytes on the two sides, such as matmul 1024x1024x1024 bf16")
+
+
 def test_repeated_rows_of_one_side_of_two_definitions_are_refused_too(save, measured, capsys):
     before = save("a", *[measured(seed=seed, op_sha256=sha) for seed, sha in enumerate((ONE, None, OTHER))])
     assert "two definitions of the op" in refused(capsys, before, save("b", measured(seed=5)))
