@@ -62,6 +62,7 @@ def reported(family):
 def compiled_cases(family):
     report = Path(os.environ["TRITON_CACHE_DIR"]) / f"planted_{family}.xml"
     command = [sys.executable, "-m", "pytest", str(HERE / f"test_compile_{family}.py"), "-k", "test_planted_", "-q"]
+    command += ["-m", ""]  # these tests are exhaustive, which pytest leaves out by default
     subprocess.run(
         [*command, "-p", "no:cacheprovider", f"--junit-xml={report}"], cwd=ROOT, capture_output=True, timeout=300
     )
