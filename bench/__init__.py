@@ -8,7 +8,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from bench.harness.interrupt import leave_when_interrupted
+from bench.harness.cli.interrupt import leave_when_interrupted
 
 IS_COMMAND = sys.argv[:1] == ["-m"]
 """Whether this is the start of `python -m bench.x`: Python has not found the module's file yet."""

@@ -6,11 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.harness import calibrate_command, catalog, compare, doctor, suite
-from bench.harness.arguments import Parser, UsageError
-from bench.harness.cli import guarded
+from bench.harness.cli.arguments import Parser, UsageError
+from bench.harness.cli.main import guarded
+from bench.harness.cli.terminal import OutputError, console_of, print_out, say
+from bench.harness.commands import calibrate, catalog, doctor, suite
+from bench.harness.compare import command
 from bench.harness.op import Op
-from bench.harness.table import OutputError, console_of, print_out, say
 
 EPILOG = """\
 Each family is a command of its own, with its own --help:
@@ -20,7 +21,7 @@ Each family is a command of its own, with its own --help:
 
 def families() -> dict[str, tuple[Op, ...]]:
     """Return the ops of every family that can be used."""
-    return dict(catalog.read(compare.reserved_names()).families)
+    return dict(catalog.read(command.reserved_names()).families)
 
 
 def print_list(found: catalog.Catalog) -> int:
@@ -32,7 +33,7 @@ def print_list(found: catalog.Catalog) -> int:
     from rich import box
     from rich.table import Table
 
-    from bench.harness.providers import provider_names
+    from bench.harness.providers.registry import provider_names
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for title in ("command", "op", "formula", "shape", "dtypes", "providers"):
@@ -64,13 +65,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    found = catalog.read(compare.reserved_names())
+    found = catalog.read(command.reserved_names())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     listing = commands.add_parser("list", help="the operations that can be measured, with their commands")
     listing.set_defaults(run=lambda args, families, argv: print_list(found))
     suite.add_parser(commands)
-    compare.add_parser(commands, found.families)
-    calibrate_command.add_parser(commands)
+    command.add_parser(commands, found.families)
+    calibrate.add_parser(commands)
     doctor.add_parser(commands)
     for subcommand in commands.choices.values():
         subcommand.set_defaults(prog=subcommand.prog)

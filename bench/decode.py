@@ -34,9 +34,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.harness.cli import main
-from bench.harness.critical_batch import critical_batch_lines
-from bench.harness.decoder import (
+from bench.harness.cli.main import main
+from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError
+from bench.harness.scenarios.critical_batch import critical_batch_lines
+from bench.harness.scenarios.decoder import (
     LAYER,
     library_attention,
     library_norm,
@@ -49,9 +50,8 @@ from bench.harness.decoder import (
     through_step,
     weighted,
 )
-from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError
-from roofline.accounting.config import ConfigError, ModelConfig
-from roofline.accounting.config_file import load_config, load_preset
+from roofline.accounting.config.config import ConfigError, ModelConfig
+from roofline.accounting.config.file import load_config, load_preset
 from roofline.accounting.inference import (
     decode_attention_work,
     decode_layer_work,
@@ -349,7 +349,7 @@ OPS = (
         work=work_by(decode_attention_work),
         magnitude=attention_magnitude,
         intermediate_roundings=1,
-        defined_in=("bench.harness.decoder",),
+        defined_in=("bench.harness.scenarios.decoder",),
         check=check,
     ),
     Op(
@@ -371,7 +371,7 @@ OPS = (
         magnitude=layers_magnitude,
         terms=terms,
         intermediate_roundings=LAYER_ROUNDINGS,
-        defined_in=("bench.harness.decoder",),
+        defined_in=("bench.harness.scenarios.decoder",),
         check=check,
         notes=critical_batch_lines,
     ),
@@ -392,7 +392,7 @@ OPS = (
         magnitude=layers_magnitude,
         terms=terms,
         intermediate_roundings=LAYER_ROUNDINGS,
-        defined_in=("bench.harness.decoder",),
+        defined_in=("bench.harness.scenarios.decoder",),
         check=check,
         notes=critical_batch_lines,
     ),

@@ -21,9 +21,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli import main
+from bench.harness.cli.main import main
+from bench.harness.data.verify import CHUNK_ELEMENTS, LEAST_SCALE_ERROR, SCALE_ELEMENTS, UNIT_ROUNDOFF
 from bench.harness.op import Case, Op, TensorMaker
-from bench.harness.verify import CHUNK_ELEMENTS, LEAST_SCALE_ERROR, SCALE_ELEMENTS, UNIT_ROUNDOFF
 from roofline.work import LABEL_BYTES, elementwise_work
 
 if TYPE_CHECKING:

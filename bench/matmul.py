@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli import main
+from bench.harness.cli.main import main
 from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError
 from roofline.work import Work, matmul_work
 

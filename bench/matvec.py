@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli import main
+from bench.harness.cli.main import main
 from bench.harness.op import Case, Op, TensorMaker
 from roofline.work import Work, int8_matvec_work, matvec_work
 

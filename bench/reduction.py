@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bench.harness.cli import main
+from bench.harness.cli.main import main
 from bench.harness.op import Case, Op, TensorMaker
 from roofline.work import reduction_work
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli import main
+from bench.harness.cli.main import main
+from bench.harness.data.verify import sum_roundings
 from bench.harness.op import Op, rows_by_width
-from bench.harness.verify import sum_roundings
 from roofline.work import elementwise_work
 
 if TYPE_CHECKING:

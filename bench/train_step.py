@@ -23,18 +23,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.scenario import Bench, Column, Row, Scenario, main
-from bench.harness.training_options import PROVIDERS, RECIPE_NAMES, Case, add_options, cases_of, check
-from bench.harness.training_plan import checking_bytes, countable_flops, flops_of, plan_of
+from bench.harness.scenarios.scenario import Bench, Column, Row, Scenario, main
+from bench.harness.train.options import PROVIDERS, RECIPE_NAMES, Case, add_options, cases_of, check
+from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
 from results.record import Record
-from results.stats import half_width, median
-from results.table import format_number, format_percent, format_time
+from results.show.table import format_number, format_percent, format_time
+from results.stats.samples import half_width, median
 from roofline.accounting.step_memory import COMPONENTS, StepMemory, StepPlan, step_memory
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.runner import Settings
-    from bench.harness.training import Step
+    from bench.harness.measure.runner import Settings
+    from bench.harness.train.step import Step
 
 EXAMPLES = (
     ("--recipe fp32,amp,bf16", "two small models in three precisions"),
@@ -110,9 +110,9 @@ def blank_record(case: Case, step: StepPlan, memory: StepMemory, reason: str | N
 
 def measure(case: Case, plan: StepPlan, memory: StepMemory, bench: Bench) -> Record:
     """Verify the step, count what it computes and holds, time it, and return its record."""
-    from bench.harness.step_audit import counted_flops, explanations, measured_memory, memory_report
-    from bench.harness.step_check import check_step
-    from bench.harness.training import Step
+    from bench.harness.train.audit import counted_flops, explanations, measured_memory, memory_report
+    from bench.harness.train.check import check_step
+    from bench.harness.train.step import Step
 
     blank = blank_record(case, plan, memory, None)
     too_long = expected_too_long(blank, bench)
@@ -149,11 +149,11 @@ def measure(case: Case, plan: StepPlan, memory: StepMemory, bench: Bench) -> Rec
 
 def timed_record(step: Step, blank: Record, bench: Bench) -> Record:
     """Return the record with whole steps timed by the usual protocol, and the phases of the very same steps."""
-    from bench.harness.evidence import Context, flags_of
-    from bench.harness.meter import Meter
-    from bench.harness.roofs import roofs_of
-    from bench.harness.runner import INVALID_FLAGS, filled
-    from bench.harness.timing import CPU_LIMITS, GPU_LIMITS
+    from bench.harness.measure.evidence import Context, flags_of
+    from bench.harness.measure.meter import Meter
+    from bench.harness.measure.roofs import roofs_of
+    from bench.harness.measure.runner import INVALID_FLAGS, filled
+    from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS
     from roofline.work import Work
 
     limits = GPU_LIMITS if bench.device.is_gpu else CPU_LIMITS
@@ -186,7 +186,7 @@ def expected_too_long(blank: Record, bench: Bench) -> str | None:
 
     The guess takes the faster of the roof and of a product timed now: a roof measured at a busy moment is too low.
     """
-    from bench.harness.training import product_flops_per_s
+    from bench.harness.train.step import product_flops_per_s
 
     peak = bench.ceilings.peak(blank.dtype)
     fastest = max(peak.value if peak else 0.0, product_flops_per_s(blank.dtype, bench.device))
@@ -326,7 +326,7 @@ SCENARIO = Scenario(
     add_options=add_options,
     check=check,
     plan=rows_of,
-    defined_in=("bench.harness.transformer", "bench.harness.training"),
+    defined_in=("bench.harness.train.transformer", "bench.harness.train.step"),
     columns=TIMES,
     more_tables={MEMORY_TITLE: MEMORY, FLOPS_TITLE: FLOPS},
     footer=notes_on,

@@ -31,17 +31,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.arguments import UsageError, add_list, number, path
-from bench.harness.scenario import Bench, Row, Scenario, main
+from bench.harness.cli.arguments import UsageError, add_list, number, path
+from bench.harness.scenarios.scenario import Bench, Row, Scenario, main
 from bench.harness.shapes import ShapeError, parse_size
-from bench.harness.transfer_table import COLUMNS, NOTES, footer
+from bench.harness.transfer.table import COLUMNS, NOTES, footer
 from results.record import Record
 from roofline.work import Work
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.runner import Settings
-    from bench.harness.token_loader import TokenFile
+    from bench.harness.measure.runner import Settings
+    from bench.harness.transfer.token_loader import TokenFile
 
 KINDS = ("h2d", "d2h", "overlap", "load")
 MEMORY = ("pageable", "pinned")
@@ -149,7 +149,7 @@ def check(args: argparse.Namespace) -> None:
     sizes_of(args, "cpu")
     batches_of(args)
     if "load" in (args.op or KINDS):
-        from bench.harness.token_loader import TokenFile, TokenFileError, largest_vocabulary
+        from bench.harness.transfer.token_loader import TokenFile, TokenFileError, largest_vocabulary
 
         most = largest_vocabulary(args.token_dtype)
         if args.vocabulary > most:
@@ -216,7 +216,7 @@ def copy_row(op: str, device: Device, size_bytes: int, memory: str, transfer: st
 
 def load_row(args: argparse.Namespace, batch: tuple[int, int], page_cache: str, prefetch: str) -> Row:
     """Return the row of a loop that loads batches."""
-    from bench.harness.token_loader import CAN_FORGET
+    from bench.harness.transfer.token_loader import CAN_FORGET
 
     kept = "this system cannot be asked to take a file out of its page cache"
     blank = Record(
@@ -235,9 +235,9 @@ def load_row(args: argparse.Namespace, batch: tuple[int, int], page_cache: str, 
 
 def measure_copy(blank: Record, bench: Bench) -> Record:
     """Return the record of a copy: checked, timed, checked again."""
-    from bench.harness.copies import copy_calls, make_pairs
-    from bench.harness.host_clock import limits_of, record_of
-    from bench.harness.meter import Meter
+    from bench.harness.measure.meter import Meter
+    from bench.harness.scenarios.host_clock import limits_of, record_of
+    from bench.harness.transfer.copies import copy_calls, make_pairs
 
     device = bench.device
     pairs, cache = make_pairs(blank.op, blank.options["memory"], blank.shape["bytes"], device, bench.settings.seed)
@@ -265,8 +265,8 @@ def checked(blank: Record) -> dict[str, Any]:
 
 def link_of(device: Device) -> float | None:
     """Return what the PCI Express link of a GPU of the table carries one way, bytes per second; None if not known."""
-    from roofline.hardware import match_driver_name
-    from roofline.links import pcie_bytes_per_s
+    from roofline.hardware.gpu import match_driver_name
+    from roofline.hardware.links import pcie_bytes_per_s
 
     gpu = match_driver_name(device.name, device.memory_bytes).gpu if device.is_gpu else None
     if gpu is None or gpu.pcie_gen is None or gpu.pcie_lanes is None:
@@ -276,8 +276,8 @@ def link_of(device: Device) -> float | None:
 
 def measure_overlapped(blank: Record, bench: Bench) -> Record:
     """Return the record of a copy beside products; its samples are those of both at once."""
-    from bench.harness.copies import copy_calls, make_pairs, measure_overlap
-    from results.stats import median
+    from bench.harness.transfer.copies import copy_calls, make_pairs, measure_overlap
+    from results.stats.samples import median
 
     device = bench.device
     pairs, cache = make_pairs("h2d", blank.options["memory"], blank.shape["bytes"], device, bench.settings.seed)
@@ -307,7 +307,7 @@ def measure_overlapped(blank: Record, bench: Bench) -> Record:
 
 def measure_load(blank: Record, args: argparse.Namespace, bench: Bench) -> Record:
     """Return the record of a loop on batches of the token file."""
-    from bench.harness.token_loader import TokenFile, write_random_tokens
+    from bench.harness.transfer.token_loader import TokenFile, write_random_tokens
 
     if args.tokens is not None:
         return measure_loop(blank, args, bench, TokenFile(Path(args.tokens), args.token_dtype))
@@ -318,9 +318,9 @@ def measure_load(blank: Record, args: argparse.Namespace, bench: Bench) -> Recor
 
 def measure_loop(blank: Record, args: argparse.Namespace, bench: Bench, file: TokenFile) -> Record:
     """Return the record of a loop: a batch checked against the file, then steps on the clock."""
-    from bench.harness.copies import Products
-    from bench.harness.host_clock import measure_steps, record_of
-    from bench.harness.token_loader import Batches, Loop
+    from bench.harness.scenarios.host_clock import measure_steps, record_of
+    from bench.harness.transfer.copies import Products
+    from bench.harness.transfer.token_loader import Batches, Loop
 
     device, seed = bench.device, bench.settings.seed
     is_cold = blank.options["page_cache"] == "cold"
@@ -350,7 +350,7 @@ SCENARIO = Scenario(
     add_options=add_options,
     check=check,
     plan=plan,
-    defined_in=("bench.harness.copies", "bench.harness.token_loader"),
+    defined_in=("bench.harness.transfer.copies", "bench.harness.transfer.token_loader"),
     columns=COLUMNS,
     footer=footer,
 )

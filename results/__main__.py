@@ -12,11 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from results import compare_command, history_command
-from results.export import FORMATS, csv_text, json_text, markdown_text, parquet_bytes, render, write_output
-from results.runfile import Run, StoreError, load_run, reason_of, without_collector
-from results.store import find_run, list_runs, runs_directory
-from results.table import printable, render_runs, render_table, table_console
+from results.compare import command as compare_command
+from results.history import command as history_command
+from results.show.export import FORMATS, csv_text, json_text, markdown_text, parquet_bytes, render, write_output
+from results.show.table import printable, render_runs, render_table, table_console
+from results.store.runfile import Run, StoreError, load_run, reason_of, without_collector
+from results.store.runs import find_run, list_runs, runs_directory
 
 USAGE = 2
 NEGATIVE = re.compile(r"-\.?\d")

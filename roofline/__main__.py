@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from roofline import estimate_command, gpus_command, notes_command, plot_command
-from roofline.output import OutputError, fail, print_out, say
-from roofline.plot_style import one_line
+from roofline.commands import estimate, gpus, notes, plot
+from roofline.commands.output import OutputError, fail, print_out, say
+from roofline.plot.style import one_line
 
 INTERRUPTED = 130
 
@@ -62,10 +62,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    gpus_command.add_parser(commands)
-    plot_command.add_parser(commands)
-    estimate_command.add_parser(commands)
-    notes_command.add_parser(commands)
+    gpus.add_parser(commands)
+    plot.add_parser(commands)
+    estimate.add_parser(commands)
+    notes.add_parser(commands)
     return parser
 
 

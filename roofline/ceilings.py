@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from roofline.hardware import Gpu
+from roofline.hardware.gpu import Gpu
 
 QUANTITIES = {
     "flops": "FLOP/s",

@@ -22,9 +22,7 @@ WITHOUT_TORCH = ("roofline", "results")
 HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml"}
 """What takes long to import: only inside the functions that need it, so that every --help answers at once."""
 
-BUILT_ON_TORCH = {
-    f"bench/harness/{name}.py" for name in ("live_bytes", "step_audit", "step_check", "training", "transformer")
-}
+BUILT_ON_TORCH = {f"bench/harness/train/{name}.py" for name in ("audit", "check", "live_bytes", "step", "transformer")}
 """What derives classes from torch's: such a file is itself imported only inside the functions that need it."""
 
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "tools", "lib", "core"}
@@ -206,7 +204,7 @@ HEAVY_NOW = f"import sys; print(*sorted({HEAVY!r} & set(sys.modules)), file=sys.
 
 def test_importing_every_family_has_no_effect(tmp_path):
     imports = "; ".join(f"import bench.{family}" for family in FAMILIES)
-    done = run(f"{imports}; import bench.__main__, bench.harness.cli; {HEAVY_NOW}", "--bogus", cwd=tmp_path)
+    done = run(f"{imports}; import bench.__main__, bench.harness.cli.main; {HEAVY_NOW}", "--bogus", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "\n")  # nothing said, nothing heavy
     assert list(tmp_path.iterdir()) == []  # nothing written
 

@@ -11,12 +11,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.__main__ import families
+from bench.harness.data.inputs import Filler, InputSet, make_sets, torch_dtype
+from bench.harness.data.verify import check, run_poisoned, widened
 from bench.harness.device.device import Device
-from bench.harness.inputs import Filler, InputSet, make_sets, torch_dtype
+from bench.harness.measure.runner import CPU_DTYPES
 from bench.harness.op import Case, UnsupportedCaseError
-from bench.harness.providers import load, numerics
-from bench.harness.runner import CPU_DTYPES
-from bench.harness.verify import check, run_poisoned, widened
+from bench.harness.providers.registry import load, numerics
 from roofline.model import intensity
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)

@@ -142,7 +142,7 @@ def test_the_entry_point_of_pytest_names_the_module_that_is_installed(request, k
         entry_points = archive.read(f"{DIST_INFO}/entry_points.txt").decode()
         module = archive.read(PLUGIN)
     assert entry_points.split() == ["[pytest11]", "ridgepoint", "=", PLUGIN.removesuffix(".py")]
-    assert module == (ROOT / "bench" / "harness" / PLUGIN).read_bytes()
+    assert module == (ROOT / "bench" / "harness" / "fixture" / PLUGIN).read_bytes()
 
 
 def test_a_plain_wheel_overwrites_no_foreign_kernels(wheel, foreign):

@@ -142,20 +142,20 @@ def test_ctrl_c_on_a_terminal_reaches_the_audit_alone(audit, tmp_path):
 
 READING = """
 import os, pathlib, sys, time
-from results import compare_load
+from results.compare import load as loading
 
 def load(path, **options):
     (pathlib.Path(path) / str(os.getpid())).touch()
     time.sleep(1000)
 
 if __name__ == "__main__":
-    compare_load.PARALLEL_BYTES = 0
-    compare_load.load = load
-    compare_load._has_one_thread = lambda: sys.argv[2] == "fork"
+    loading.PARALLEL_BYTES = 0
+    loading.load = load
+    loading._has_one_thread = lambda: sys.argv[2] == "fork"
     os.sched_getaffinity = lambda process: {0, 1}
     folder = pathlib.Path(sys.argv[1])
     try:
-        compare_load.load_both(folder, folder)
+        loading.load_both(folder, folder)
     except KeyboardInterrupt:
         sys.exit(130)
 """

@@ -167,7 +167,7 @@ class Op:
     """How often torch rounds to the case's dtype before the final store, where it runs as several kernels."""
     magnitude: Callable[..., Tensor] | None = None
     """`magnitude(truth, *inputs)` in fp64: what the errors of fp32 arithmetic are proportional to, for each element of
-    the output, where that is neither the operands' size nor a sum of products. `bench.harness.verify` has the bound."""
+    the output, where that is neither the operands' size nor a sum of products. See `bench.harness.data.verify`."""
     check_result: Callable[[Case, Launch, Launch | None], str | None] | None = None
     """Where the result is random, in place of the comparison with `reference`: `check_result(case, launch, earlier)`
     returns what is wrong, or None. `earlier` is a launch on other inputs, where there was one."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, isqrt
 
-from roofline.accounting.config import ConfigError, Experts, ModelConfig
+from roofline.accounting.config.config import ConfigError, Experts, ModelConfig
 
 FP32_BYTES = 4
 ID_BYTES = 8

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from roofline.accounting.attention_work import attention_core_flops
-from roofline.accounting.config import ConfigError, ModelConfig
+from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.parameters import ParameterCount, count_parameters, weights
 from roofline.model import mfu, rate
 

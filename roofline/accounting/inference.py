@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roofline.accounting.attention_work import attention_core_flops
-from roofline.accounting.config import ModelConfig
+from roofline.accounting.config.config import ModelConfig
 from roofline.accounting.flops import gemm_flops
 from roofline.accounting.parameters import count_parameters
 from roofline.model import ridge_intensity

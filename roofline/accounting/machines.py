@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from results.record import Record
-from results.store import Run
-from roofline.accounting.config import ConfigError
+from results.store.runs import Run
+from roofline.accounting.config.config import ConfigError
 from roofline.ceilings import Ceilings
-from roofline.hardware import Gpu
+from roofline.hardware.gpu import Gpu
 from roofline.model import mfu, rate
 
 ASSUMED_MFU = 0.5

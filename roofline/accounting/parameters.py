@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from roofline.accounting.config import Experts, LatentAttention, ModelConfig
+from roofline.accounting.config.config import Experts, LatentAttention, ModelConfig
 
 COMPONENTS = ("embedding", "positions", "attention", "mlp", "router", "experts", "shared_experts", "norms", "lm_head")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from roofline.accounting.config import ConfigError, ModelConfig
+from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.parameters import Weight, weights
 
 FP32_BYTES = 4

@@ -18,7 +18,7 @@ from roofline.accounting.activations import (
     layer_activations,
     model_activations,
 )
-from roofline.accounting.config import ModelConfig
+from roofline.accounting.config.config import ModelConfig
 from roofline.accounting.parameters import weights
 from roofline.accounting.state import Recipe, optimizer_bytes, state_bytes
 

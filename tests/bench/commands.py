@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.harness.calibrate import MeasuredCeilings
-from bench.harness.cli import main
+from bench.harness.calibrate.calibration import MeasuredCeilings
+from bench.harness.cli.main import main
 from bench.harness.device.device import cpu_device, default_threads
-from bench.harness.timing import Limits
+from bench.harness.timing.protocol import Limits
 from roofline.ceilings import Ceiling, Ceilings
 from tests.child_signals import usual_signals
 

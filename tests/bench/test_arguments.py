@@ -8,7 +8,7 @@ from bench.cross_entropy import EXAMPLES as CROSS_ENTROPY_EXAMPLES
 from bench.cross_entropy import OPS as CROSS_ENTROPY
 from bench.elementwise import EXAMPLES as ELEMENTWISE_EXAMPLES
 from bench.elementwise import OPS as ELEMENTWISE
-from bench.harness.arguments import UsageError, build_parser, make_cases
+from bench.harness.cli.arguments import UsageError, build_parser, make_cases
 from bench.matmul import EXAMPLES as MATMUL_EXAMPLES
 from bench.matmul import OPS as MATMUL
 from bench.matmul import OPTIONS

@@ -9,13 +9,13 @@ import random
 import pytest
 import torch
 
-from bench.harness import bandwidth
-from bench.harness.bandwidth import CACHE, MIXES, Arrays, Stream, measure_mix, named, operand_bytes
+from bench.harness.calibrate import bandwidth
+from bench.harness.calibrate.bandwidth import CACHE, MIXES, Arrays, Stream, measure_mix, named, operand_bytes
+from bench.harness.calibrate.search import Launch, NotMeasuredError
 from bench.harness.device.device import MIB, Device
-from bench.harness.samplers import make_sampler
-from bench.harness.search import Launch, NotMeasuredError
-from bench.harness.timing import Limits, Samples, collect
-from results.stats import median, median_ci95
+from bench.harness.timing.protocol import Limits, Samples, collect
+from bench.harness.timing.samplers import make_sampler
+from results.stats.samples import median, median_ci95
 
 FEW = Limits(5, 0.05, 0.0, 1.0, 0.0, 0.0)
 MANY = Limits(20, 0.01, 0.0, 1.0, 0.0, 0.0)

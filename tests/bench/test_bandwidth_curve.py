@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from bench.harness import bandwidth_curve
-from bench.harness.bandwidth import CACHE, Stream
-from bench.harness.bandwidth_curve import (
+from bench.harness.calibrate import bandwidth_curve
+from bench.harness.calibrate.bandwidth import CACHE, Stream
+from bench.harness.calibrate.bandwidth_curve import (
     Point,
     cache_plateau,
     cold_copies,
@@ -20,10 +20,10 @@ from bench.harness.bandwidth_curve import (
     sizes,
     warm_curve,
 )
+from bench.harness.calibrate.search import Launch, NotMeasuredError
 from bench.harness.device.device import MIB, Device
-from bench.harness.search import Launch, NotMeasuredError
-from bench.harness.timing import Limits, Samples
-from results.stats import median, median_ci95
+from bench.harness.timing.protocol import Limits, Samples
+from results.stats.samples import median, median_ci95
 
 KIB, GIB = 2**10, 2**30
 LIMITS = Limits(9, 0.01, 0.0, 1.0, 0.0, 0.0)

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from bench.harness import calibrate
-from bench.harness.calibrate import MATMUL_SIZES, SLOWEST_CALL_S, MeasuredCeilings, ceilings_of, identity
+from bench.harness.calibrate import calibration
+from bench.harness.calibrate.calibration import MATMUL_SIZES, SLOWEST_CALL_S, MeasuredCeilings, ceilings_of, identity
 from bench.harness.device.device import MIB, Device
 from bench.matmul import OPS as MATMUL
 from roofline.ceilings import Ceiling, Ceilings
-from roofline.hardware import UnknownGpuError, find_gpu
+from roofline.hardware.gpu import UnknownGpuError, find_gpu
 
 CPU = Device(
     type="cpu", torch_name="cpu", slug="cpu-a-2t", name="a CPU", cache_bytes=MIB, memory_bytes=2**34, threads=2
@@ -99,8 +99,8 @@ class Machine(MeasuredCeilings):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Small arrays and matrices: only what is done with them matters here."""
-    monkeypatch.setattr(calibrate, "ARRAY_BYTES", (MIB, MIB))
-    monkeypatch.setattr(calibrate, "MATMUL_SIZES", (16, 32))
+    monkeypatch.setattr(calibration, "ARRAY_BYTES", (MIB, MIB))
+    monkeypatch.setattr(calibration, "MATMUL_SIZES", (16, 32))
 
 
 def test_a_cpu_is_measured_and_every_ceiling_says_how(tmp_path):
@@ -230,7 +230,7 @@ def test_another_machine_has_another_file(tmp_path, other):
 )
 def test_another_host_or_torch_has_another_file(tmp_path, monkeypatch, module, name, value):
     before = Machine(tmp_path).path
-    monkeypatch.setattr(getattr(calibrate, module) if module else calibrate, name, value)
+    monkeypatch.setattr(getattr(calibration, module) if module else calibration, name, value)
     assert Machine(tmp_path).path != before
 
 
@@ -342,7 +342,9 @@ def test_recalibrating_a_cpu_keeps_the_mixes_that_only_the_command_measures(tmp_
 
 
 def test_a_roof_that_was_measured_on_a_busy_machine_is_said_to_be(tmp_path, monkeypatch):
-    source = f"measured here 2026-01-01: torch copy_; {calibrate.DISTURBED}: 300 times a second a thread lost its core"
+    source = (
+        f"measured here 2026-01-01: torch copy_; {calibration.DISTURBED}: 300 times a second a thread lost its core"
+    )
     low = Ceiling("bandwidth", "copy", 1e9, "measured", source)
     for kept, is_said in ((low,), True), ((replace(low, source="measured here"),), False):
         machine = Machine(tmp_path)
@@ -378,8 +380,8 @@ class Estimator:
     ],
 )
 def test_sizes_that_take_too_long_are_left_out(tmp_path, monkeypatch, rate, tried):
-    monkeypatch.setattr(calibrate, "MATMUL_SIZES", MATMUL_SIZES)
-    monkeypatch.setattr(calibrate, "CostEstimator", Estimator)
+    monkeypatch.setattr(calibration, "MATMUL_SIZES", MATMUL_SIZES)
+    monkeypatch.setattr(calibration, "CostEstimator", Estimator)
     monkeypatch.setattr(Estimator, "rate", rate)
     asked = []
 
@@ -408,8 +410,10 @@ def test_the_fastest_matmul_is_the_peak_and_is_named(tmp_path, monkeypatch):
 
 
 def test_a_real_calibration_gives_ceilings_that_can_be_kept(tmp_path, monkeypatch):
-    quick = replace(calibrate.LIMITS, min_samples=5, target_half_width=1.0, cap_s=0.05, warm_up_s=0, min_sample_s=1e-5)
-    monkeypatch.setattr(calibrate, "LIMITS", quick)
+    quick = replace(
+        calibration.LIMITS, min_samples=5, target_half_width=1.0, cap_s=0.05, warm_up_s=0, min_sample_s=1e-5
+    )
+    monkeypatch.setattr(calibration, "LIMITS", quick)
     notes = []
     found = MeasuredCeilings(CPU, tmp_path, notes.append, notes.append).complete(BLANK, ["fp32"], MATMUL[0])
     assert {entry.name for entry in found.entries} == {"launch", "copy", "triad", "fp32"}

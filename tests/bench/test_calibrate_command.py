@@ -11,17 +11,20 @@ from dataclasses import replace
 import pytest
 
 from bench import __main__ as command
-from bench.harness import calibrate, calibrate_bench, calibrate_command, calibrate_parts
-from bench.harness.calibrate_bench import PLANS, Outcome, Part, Plan, bytes_of_mix
+from bench.harness.calibrate import bench as calibrate_bench
+from bench.harness.calibrate import calibration
+from bench.harness.calibrate import parts as calibrate_parts
+from bench.harness.calibrate.bench import PLANS, Outcome, Part, Plan, bytes_of_mix
+from bench.harness.calibrate.matmul_shapes import Shape
+from bench.harness.calibrate.search import NotMeasuredError
+from bench.harness.commands import calibrate as calibrate_command
 from bench.harness.device.device import MIB, Device, detect
-from bench.harness.matmul_shapes import Shape
-from bench.harness.search import NotMeasuredError
-from bench.harness.timing import Samples
+from bench.harness.timing.protocol import Samples
 from bench.matmul import OPS as MATMUL
-from results.runfile import load_run
-from results.store import RunWriter, StoreError
+from results.store.runfile import load_run
+from results.store.runs import RunWriter, StoreError
 from roofline.ceilings import Ceiling, Ceilings, gpu_ceilings
-from roofline.hardware import find_gpu
+from roofline.hardware.gpu import find_gpu
 
 CPU = Device("cpu", "cpu", "cpu-a-2t", "a CPU", MIB, 2**34, threads=2)
 H100 = Device(
@@ -133,7 +136,7 @@ def test_every_ceiling_comes_back_from_the_file_with_all_it_says(capsys, runs, g
     entry = replace(a_ceiling(), sm_clock_hz=1.98e9, memory_clock_hz=2.6e9, measured_at="2026-01-01T00:00:00+00:00")
     given_parts(a_part(entry))
     run(capsys, "--no-save")
-    assert calibrate.MeasuredCeilings(detect("cpu"), runs, pytest.fail, pytest.fail).load() == (entry,)
+    assert calibration.MeasuredCeilings(detect("cpu"), runs, pytest.fail, pytest.fail).load() == (entry,)
 
 
 def test_json_holds_ceilings_records_and_what_is_missing(capsys, given_parts):
@@ -233,13 +236,13 @@ def test_a_disk_that_fills_while_the_ceilings_are_written_leaves_the_old_ones(ca
     given_parts(a_part(a_ceiling()))
     run(capsys, "--no-save")
     before = kept(runs)
-    write = calibrate.Path.write_text
+    write = calibration.Path.write_text
 
     def full(path, text, **how):
         write(path, text[:20], **how)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(calibrate.Path, "write_text", full)
+    monkeypatch.setattr(calibration.Path, "write_text", full)
     given_parts(a_part(a_ceiling(value=9e10)), a_part(a_ceiling(name="read")))
     code, out, err = run(capsys, "--no-save")
     assert code == 0
@@ -269,8 +272,8 @@ def test_a_stale_file_is_reported_with_what_has_changed_and_not_believed(capsys,
     given_parts(a_part(a_ceiling()))
     run(capsys, "--no-save")
     (old,) = runs.rglob("ceilings-*.json")
-    version = calibrate.installed_version
-    monkeypatch.setattr(calibrate, "installed_version", lambda name: "9.9" if name == "torch" else version(name))
+    version = calibration.installed_version
+    monkeypatch.setattr(calibration, "installed_version", lambda name: "9.9" if name == "torch" else version(name))
     given_parts(a_part(a_ceiling(name="read")))
     code, out, err = run(capsys, "--no-save")
     assert code == 0
@@ -282,17 +285,17 @@ def test_a_stale_file_is_reported_with_what_has_changed_and_not_believed(capsys,
 @pytest.mark.parametrize("text", ["", "[]", '{"identity": 3}', '{"identity": null}', "[" * 100_000])
 def test_a_stale_file_that_is_torn_too_is_not_worth_a_word(tmp_path, text):
     notes = []
-    machine = calibrate.MeasuredCeilings(CPU, tmp_path, notes.append, notes.append)
+    machine = calibration.MeasuredCeilings(CPU, tmp_path, notes.append, notes.append)
     machine.path.parent.mkdir()
     (machine.path.parent / "ceilings-0.json").write_text(text)
     assert (machine.load(), notes) == ((), [])
 
 
 def test_the_power_limit_and_the_driver_are_part_of_what_a_gpu_is(monkeypatch):
-    before = calibrate.identity(H100)
+    before = calibration.identity(H100)
     assert {"power_limit_w", "driver", "triton", "uuid", "torch", "threads"} <= set(before)
-    monkeypatch.setattr(calibrate, "_power_limit_w", lambda device: 350.0)
-    assert calibrate.identity(H100) != before
+    monkeypatch.setattr(calibration, "_power_limit_w", lambda device: 350.0)
+    assert calibration.identity(H100) != before
 
 
 # ---- what it is asked ----------------------------------------------------------------------------------------------
@@ -350,29 +353,29 @@ def test_a_gpu_keeps_its_datasheet_and_says_how_the_measured_peak_comes_about():
     measured = Ceiling("flops", "bf16", 790e12, "measured", "a test", sm_clock_hz=1.755e9)
     known = gpu_ceilings(find_gpu("h100-sxm")).with_entries([measured])
     assert known.peak("bf16").kind == "datasheet"
-    (sentence,) = calibrate.peak_sentences(known, ["bf16", "fp16"])
+    (sentence,) = calibration.peak_sentences(known, ["bf16", "fp16"])
     # 132 SMs x 4096 FLOPs a clock x 1.755 GHz = 948.9 TFLOP/s
     assert sentence == (
         "bf16: datasheet 989.4 TFLOP/s -> x clock 0.96 (1755 MHz) = 948.9 -> x software 0.83 -> measured 790 TFLOP/s"
     )
     cores = Ceiling("fma", "fp32", 60e12, "measured", "a test", sm_clock_hz=1.98e9)
-    (sentence,) = calibrate.peak_sentences(known.with_entries([cores]), ["fp32"])
+    (sentence,) = calibration.peak_sentences(known.with_entries([cores]), ["fp32"])
     # 132 SMs x 256 FLOPs a clock x 1.98 GHz = 66.9 TFLOP/s
     assert sentence == (
         "fp32 FMA: datasheet 66.9 TFLOP/s -> x clock 1.00 (1980 MHz) = 66.91 -> x software 0.90 -> measured 60 TFLOP/s"
     )
     unknown_clock = known.with_entries([replace(measured, sm_clock_hz=None)])
-    assert calibrate.peak_sentences(unknown_clock, ["bf16"]) == []
-    assert calibrate.peak_sentences(Ceilings(CPU.slug, CPU.name, (measured,)), ["bf16"]) == []
+    assert calibration.peak_sentences(unknown_clock, ["bf16"]) == []
+    assert calibration.peak_sentences(Ceilings(CPU.slug, CPU.name, (measured,)), ["bf16"]) == []
 
 
 def test_other_commands_print_that_line_for_a_calibrated_gpu(tmp_path, monkeypatch):
     notes = []
-    machine = calibrate.MeasuredCeilings(H100, tmp_path, notes.append, notes.append)
+    machine = calibration.MeasuredCeilings(H100, tmp_path, notes.append, notes.append)
     floor = Ceiling("launch", "launch", 2e-6, "measured", "a test")
     peak = Ceiling("flops", "bf16", 790e12, "measured", "a test", sm_clock_hz=1.755e9)
     machine.save(Ceilings(H100.slug, H100.name, (floor, peak)))
-    found = machine.complete(calibrate.ceilings_of(H100, None), ["bf16"], MATMUL[0])
+    found = machine.complete(calibration.ceilings_of(H100, None), ["bf16"], MATMUL[0])
     assert found.note.startswith("bf16: datasheet 989.4 TFLOP/s -> x clock 0.96")
     assert notes == []
 

@@ -5,15 +5,15 @@ from functools import partial
 
 import pytest
 
-from bench.harness import calibrate_bench, calibrate_parts
-from bench.harness.calibrate_bench import PLANS, Bench, PartTimer, Plan, bytes_of_mix
-from bench.harness.calibrate_command import doubts
+from bench.harness.calibrate import bench, parts
+from bench.harness.calibrate.bench import PLANS, Bench, PartTimer, Plan, bytes_of_mix
+from bench.harness.calibrate.matmul_shapes import Shape
+from bench.harness.calibrate.search import NotMeasuredError
+from bench.harness.commands.calibrate import doubts
 from bench.harness.device.device import MIB, Device
 from bench.harness.device.telemetry import Monitor
-from bench.harness.matmul_shapes import Shape
-from bench.harness.samplers import HostSampler
-from bench.harness.search import NotMeasuredError
-from bench.harness.timing import Samples
+from bench.harness.timing.protocol import Samples
+from bench.harness.timing.samplers import HostSampler
 from bench.matmul import OPS as MATMUL
 from roofline.ceilings import Ceilings
 
@@ -35,11 +35,11 @@ def samples(*samples_s, launches=1):
     ("kind", "quick", "promised_s"), [("cpu", 1, 30), ("cpu", 0, 120), ("gpu", 1, 60), ("gpu", 0, 300)]
 )
 def test_the_parts_fit_into_what_is_promised(kind, quick, promised_s):
-    plan, dtypes = PLANS[kind, bool(quick)], calibrate_bench.DTYPES[kind, bool(quick)]
+    plan, dtypes = PLANS[kind, bool(quick)], bench.DTYPES[kind, bool(quick)]
     fma = [dtype for dtype in dtypes if dtype in ("fp64", "fp32", "fp16", "bf16")] if kind == "gpu" else ["fp32"]
     parts_s = plan.launch_s + 4 * plan.mix_s + plan.matmul_s + plan.cache_s + plan.curve_s + len(fma) * plan.fma_s
     assert parts_s <= plan.total_s < promised_s
-    assert 2 * plan.long_run_s * len(dtypes) < (1 - calibrate_parts.SEARCH_SHARE) * plan.matmul_s
+    assert 2 * plan.long_run_s * len(dtypes) < (1 - parts.SEARCH_SHARE) * plan.matmul_s
 
 
 # ---- the clock of a part -------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_a_kernel_is_compiled_before_its_launches_are_timed(monkeypatch):
         calls_before_the_clock.append(len(called))
         return HostSampler(calls, 1)
 
-    monkeypatch.setattr(calibrate_bench.samplers, "make_sampler", make_sampler)
+    monkeypatch.setattr(bench.samplers, "make_sampler", make_sampler)
     timer = PartTimer(H100, 0.01, 1, Monitor(CPU))
     timer([lambda: called.append(1)], timer.screening)
     assert calls_before_the_clock == [1]
@@ -112,9 +112,7 @@ LONG = samples(*[0.05] * 2, *[0.10] * 8)
 @pytest.mark.parametrize(("device", "seconds"), [(CPU, 0.05), (H100, 0.25)])
 def test_a_cpu_is_as_fast_as_its_shortest_time_and_a_gpu_as_its_median(device, seconds):
     shape = Shape(64, 64, 64)
-    outcome = calibrate_parts.matmul_outcome(
-        bench_of(device), "fp32", shape, [0.25, 0.25, 0.20], LONG, samples(0.04), {}
-    )
+    outcome = parts.matmul_outcome(bench_of(device), "fp32", shape, [0.25, 0.25, 0.20], LONG, samples(0.04), {})
     found = {c.quantity: c.value for c in outcome.ceilings}
     flops = 2 * 64**3
     assert found == {
@@ -132,9 +130,7 @@ def test_a_cpu_is_as_fast_as_its_shortest_time_and_a_gpu_as_its_median(device, s
 
 
 def test_a_run_too_short_to_split_says_so():
-    outcome = calibrate_parts.matmul_outcome(
-        bench_of(CPU), "fp32", Shape(8, 8, 8), [1e-3], samples(1e-3), samples(1e-3), {}
-    )
+    outcome = parts.matmul_outcome(bench_of(CPU), "fp32", Shape(8, 8, 8), [1e-3], samples(1e-3), samples(1e-3), {})
     assert {c.quantity for c in outcome.ceilings} == {"flops", "zeros"}
     assert "fp32: burst and sustained are not told apart" in outcome.notes[0]
 
@@ -149,13 +145,13 @@ def test_the_bytes_of_a_mix_are_split_as_it_moves_them(mix, read, written):
 def test_quick_looks_among_squares_and_fp8_at_the_one_layout_it_takes(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**36)
     full = replace(NO_TIME, is_quick=False)
-    assert all(s.m == s.n == s.k and s.layout == "nn" for s in calibrate_parts.shapes_of(bench_of(CPU), "bf16"))
-    assert {s.layout for s in calibrate_parts.shapes_of(bench_of(CPU, full), "bf16")} == {"nn", "nt"}
-    assert {s.layout for s in calibrate_parts.shapes_of(bench_of(H100, full), "fp8e4m3")} == {"nt"}
-    assert len(calibrate_parts.shapes_of(bench_of(H100), "bf16")) == 3
+    assert all(s.m == s.n == s.k and s.layout == "nn" for s in parts.shapes_of(bench_of(CPU), "bf16"))
+    assert {s.layout for s in parts.shapes_of(bench_of(CPU, full), "bf16")} == {"nn", "nt"}
+    assert {s.layout for s in parts.shapes_of(bench_of(H100, full), "fp8e4m3")} == {"nt"}
+    assert len(parts.shapes_of(bench_of(H100), "bf16")) == 3
     monkeypatch.setattr(Device, "free_bytes", lambda self: 8)
     with pytest.raises(NotMeasuredError, match="no bf16 matmul of the search fits"):
-        calibrate_parts.shapes_of(bench_of(CPU), "bf16")
+        parts.shapes_of(bench_of(CPU), "bf16")
 
 
 # ---- curves that say nothing ---------------------------------------------------------------------------------------
@@ -164,8 +160,8 @@ def test_quick_looks_among_squares_and_fp8_at_the_one_layout_it_takes(monkeypatc
 @pytest.fixture
 def small_bench(monkeypatch):
     """Return a bench of small arrays, whose launches all take what `seconds_of` says of their bytes."""
-    monkeypatch.setattr(calibrate_bench.bandwidth, "operand_bytes", lambda device: 4 * MIB)
-    monkeypatch.setattr(calibrate_parts.bandwidth_curve, "cold_copies", lambda *_: 1)
+    monkeypatch.setattr(bench.bandwidth, "operand_bytes", lambda device: 4 * MIB)
+    monkeypatch.setattr(parts.bandwidth_curve, "cold_copies", lambda *_: 1)
 
     def made(times_s):
         left = iter(times_s)
@@ -176,11 +172,11 @@ def small_bench(monkeypatch):
 
 
 def curve_times_s(launch_s, bandwidth):
-    return [launch_s + 2 * size / bandwidth for size in calibrate_parts.bandwidth_curve.sizes(4 * MIB)]
+    return [launch_s + 2 * size / bandwidth for size in parts.bandwidth_curve.sizes(4 * MIB)]
 
 
 def test_the_line_through_a_curve_gives_launch_and_roof(small_bench):
-    outcome = calibrate_parts.curve_part(small_bench(curve_times_s(1e-5, 2e10)), lambda line: None)
+    outcome = parts.curve_part(small_bench(curve_times_s(1e-5, 2e10)), lambda line: None)
     found = {(c.quantity, c.name): c.value for c in outcome.ceilings}
     assert found == {("fit", "copy"): pytest.approx(2e10), ("launch", "fit"): pytest.approx(1e-5)}
     assert Ceilings("a", "A", outcome.ceilings).launch_floor() is None  # an intercept is no floor to judge by
@@ -190,7 +186,7 @@ def test_the_line_through_a_curve_gives_launch_and_roof(small_bench):
 def test_nothing_is_claimed_by_a_line_that_no_point_is_near_to(small_bench):
     times_s = curve_times_s(1e-5, 2e10)
     times_s[2] = 16e-3  # preempted
-    outcome = calibrate_parts.curve_part(small_bench(times_s), lambda line: None)
+    outcome = parts.curve_part(small_bench(times_s), lambda line: None)
     assert outcome.ceilings == ()
     assert outcome.notes[0].startswith("the curve is no line, so nothing is claimed by it")
     assert len(outcome.records) == 7
@@ -198,11 +194,11 @@ def test_nothing_is_claimed_by_a_line_that_no_point_is_near_to(small_bench):
 
 @pytest.mark.parametrize(("slow_from", "expected"), [(4, {"cache", "knee"}), (1, set())])
 def test_a_plateau_needs_more_than_one_size(small_bench, slow_from, expected):
-    steps = calibrate_parts.bandwidth_curve.sizes(4 * MIB, MIB // 8, 2)
+    steps = parts.bandwidth_curve.sizes(4 * MIB, MIB // 8, 2)
     rates = [2e10 if step < slow_from else 1e9 for step in range(len(steps))]
     screening = [1e-6, 2e-6, 3e-6, 1e-6]  # and the first once more
     made = small_bench(screening + [size / rate for size, rate in zip(steps, rates, strict=True)])
-    outcome = calibrate_parts.cache_part(made, lambda line: None)
+    outcome = parts.cache_part(made, lambda line: None)
     assert {c.quantity for c in outcome.ceilings} == expected
     assert bool(outcome.notes) == (not expected)
     assert {r.cache for r in outcome.records} == {"warm"}
@@ -228,16 +224,16 @@ class FakeTimer:
 @pytest.mark.parametrize("refuses_zeros", [False, True])
 def test_a_search_whose_time_is_over_at_once_still_measures_a_shape(monkeypatch, refuses_zeros):
     monkeypatch.setattr(FakeTimer, "refuses_zeros", refuses_zeros)
-    monkeypatch.setattr(calibrate_parts, "MatmulTimer", FakeTimer)
+    monkeypatch.setattr(parts, "MatmulTimer", FakeTimer)
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**36)
-    outcome = calibrate_parts.matmul_part(bench_of(CPU), "fp32", 0.0, lambda line: None)
+    outcome = parts.matmul_part(bench_of(CPU), "fp32", 0.0, lambda line: None)
     found = {c.quantity for c in outcome.ceilings}
     assert found == {"flops", "burst", "sustained"} | (set() if refuses_zeros else {"zeros"})
     assert outcome.notes == (("on zeros: estimated 0.17 s a launch",) if refuses_zeros else ())
 
 
 def test_a_measurement_whose_core_was_taken_away_carries_the_flag_and_is_named():
-    one = partial(calibrate_bench.record_of, "copy", "fp32", {"n": 1}, samples(1e-3), "a way")
+    one = partial(bench.record_of, "copy", "fp32", {"n": 1}, samples(1e-3), "a way")
     busy, quiet = (one(telemetry={"involuntary_switches_per_s": rate}) for rate in (1e4, 0.0))
     assert (busy.flags, quiet.flags) == (("preempted",), ())
     assert "lost its core" in busy.flag_reasons["preempted"]

@@ -12,11 +12,12 @@ from pathlib import Path
 import commands
 import pytest
 
-from bench.harness import cli, runner
-from bench.harness.arguments import build_parser
-from results.judge import JUDGED_KEYS
-from results.store import load_run
-from results.table import format_time
+from bench.harness.cli import main
+from bench.harness.cli.arguments import build_parser
+from bench.harness.measure import runner
+from results.show.judge import JUDGED_KEYS
+from results.show.table import format_time
+from results.store.runs import load_run
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
@@ -100,7 +101,7 @@ def test_every_example_passes_all_checks_that_come_before_torch(family, tmp_path
     options = getattr(module, "OPTIONS", ())
     parser = build_parser(family, module.__doc__, module.EXAMPLES, module.OPS, options)
     for arguments, _ in module.EXAMPLES:
-        cli.check_arguments(family, parser.parse_args(arguments.split()), module.OPS, options)
+        main.check_arguments(family, parser.parse_args(arguments.split()), module.OPS, options)
 
 
 def test_the_list_names_each_op_with_its_formula_and_its_command():

@@ -5,7 +5,8 @@ import json
 import commands
 import pytest
 
-from bench.harness import calibrate, runner
+from bench.harness.calibrate import calibration
+from bench.harness.measure import runner
 
 
 @pytest.fixture(autouse=True)
@@ -17,9 +18,9 @@ def quick(monkeypatch):
 def fresh_runs(tmp_path, monkeypatch):
     """Return a folder without ceilings, where a calibration is a matter of milliseconds."""
     monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
-    monkeypatch.setattr(calibrate, "LIMITS", commands.QUICK)
-    monkeypatch.setattr(calibrate, "MATMUL_SIZES", (32, 64))
-    monkeypatch.setattr(calibrate, "ARRAY_BYTES", (2**20, 2**20))
+    monkeypatch.setattr(calibration, "LIMITS", commands.QUICK)
+    monkeypatch.setattr(calibration, "MATMUL_SIZES", (32, 64))
+    monkeypatch.setattr(calibration, "ARRAY_BYTES", (2**20, 2**20))
     return tmp_path
 
 

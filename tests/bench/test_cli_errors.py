@@ -10,8 +10,9 @@ import commands
 import pytest
 import torch
 
-from bench.harness import calibrate, runner
+from bench.harness.calibrate import calibration
 from bench.harness.device import device
+from bench.harness.measure import runner
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def measures_nothing(monkeypatch):
     def measured(*arguments, **options):
         raise AssertionError("something was measured")
 
-    monkeypatch.setattr(calibrate.MeasuredCeilings, "complete", measured)
+    monkeypatch.setattr(calibration.MeasuredCeilings, "complete", measured)
     monkeypatch.setattr(runner.Runner, "measure", measured)
 
 
@@ -257,7 +258,7 @@ def test_a_folder_that_only_seems_writable_is_found_before_measuring(capsys, run
 
 
 def test_a_picture_that_fails_after_all_costs_the_picture_only(capsys, runs, tmp_path, monkeypatch):
-    from bench.harness import session
+    from bench.harness.cli import session
 
     folder = tmp_path / "gone"
     folder.mkdir()

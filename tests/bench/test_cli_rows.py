@@ -9,8 +9,9 @@ import commands
 import pytest
 
 from bench import matmul
-from bench.harness import providers, runner
-from results.store import load_run
+from bench.harness.measure import runner
+from bench.harness.providers import registry
+from results.store.runs import load_run
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +113,7 @@ def test_a_case_that_runs_out_of_memory_is_skipped_and_the_run_goes_on(capsys, r
 
 
 def test_triton_on_a_cpu_is_skipped_with_the_reason(capsys, runs):
-    (version, *_) = providers.kernel_versions("elementwise")
+    (version, *_) = registry.kernel_versions("elementwise")
     words = ("--op", "relu", "--shape", "1024", "--provider", f"torch,{version}")
     assert commands.here("elementwise", *words, "--baseline", "torch") == 0
     assert [row[2:] for row in statuses(runs)] == [
@@ -123,7 +124,7 @@ def test_triton_on_a_cpu_is_skipped_with_the_reason(capsys, runs):
 
 @pytest.mark.parametrize("family", ["matmul", "softmax", "elementwise"])
 def test_triton_alone_on_a_cpu_is_refused_in_one_line_before_anything_is_measured(capsys, runs, family):
-    (version, *_) = providers.kernel_versions(family)
+    (version, *_) = registry.kernel_versions(family)
     assert commands.here(family, "--provider", version, "--dtype", "fp32") == 2
     output = capsys.readouterr()
     [line] = output.err.splitlines()
@@ -133,14 +134,14 @@ def test_triton_alone_on_a_cpu_is_refused_in_one_line_before_anything_is_measure
 
 
 def test_torch_compile_without_a_compiler_is_skipped_with_the_remedy(capsys, runs, monkeypatch):
-    monkeypatch.setattr(providers.shutil, "which", lambda name: None)
+    monkeypatch.setattr(registry.shutil, "which", lambda name: None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert commands.here("elementwise", "--op", "relu", "--shape", "1024", "--provider", "torch-compile") == 0
     assert statuses(runs)[0][3:] == ("skipped", "torch-compile needs a C++ compiler on a CPU: install g++")
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(providers.shutil.which("g++") is None, reason="torch-compile on a CPU needs g++")
+@pytest.mark.skipif(registry.shutil.which("g++") is None, reason="torch-compile on a CPU needs g++")
 def test_torch_compile_has_its_compile_time_apart_and_stands_against_the_baseline(capsys, runs):
     words = ("--op", "gelu", "--shape", "4096", "--dtype", "fp32", "--provider", "torch-compile")
     assert commands.here("elementwise", *words, "--baseline", "torch") == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import commands
 import pytest
 
-from results.store import load_run
+from results.store.runs import load_run
 
 
 @pytest.fixture(autouse=True)

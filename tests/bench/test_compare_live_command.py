@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from bench import __main__ as command
-from bench.harness import compare_case, compare_meter, runner
-from bench.harness.providers import Provider, ProviderUnavailableError
-from bench.harness.settle import SettleLimits
-from results.store import load_run
+from bench.harness.compare import case, meter
+from bench.harness.measure import runner
+from bench.harness.providers.registry import Provider, ProviderUnavailableError
+from bench.harness.timing.settle import SettleLimits
+from results.store.runs import load_run
 
 CASE = ("--op", "relu", "--dtype", "fp32", "--shape", "4096", "--device", "cpu")
 ROUNDS = ("--rounds", "25")
@@ -61,8 +62,8 @@ def unavailable(x, out):
 @pytest.fixture(autouse=True)
 def quick(runs, monkeypatch):
     commands.keep_ceilings(runs)
-    monkeypatch.setattr(compare_case, "CPU_LIMITS", commands.QUICK)
-    monkeypatch.setattr(compare_meter, "CPU_SETTLE", SettleLimits(0.0, 0.01))
+    monkeypatch.setattr(case, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.01))
 
 
 @pytest.fixture
@@ -140,14 +141,14 @@ def test_one_provider_twice_is_compared_with_itself(capsys, provide):
 
 def test_unsure_fails_where_that_is_asked_for(capsys, provide, monkeypatch):
     """The second provider is made ten times slower in one round and ten times faster in the next."""
-    run_rounds = compare_meter.run_rounds
+    run_rounds = meter.run_rounds
 
     def jittering(*arguments, **options):
         found = run_rounds(*arguments, **options)
         found.slots[1] = [(slot[0] * 10 ** (1 - 2 * (place % 2)),) for place, slot in enumerate(found.slots[0])]
         return found
 
-    monkeypatch.setattr(compare_meter, "run_rounds", jittering)
+    monkeypatch.setattr(meter, "run_rounds", jittering)
     provide(torch=same)
     words = (*CASE, *ROUNDS, "--provider", "torch,torch", "-q", "--no-save")
     assert compare(*words) == 0
@@ -244,7 +245,7 @@ def test_every_sample_is_kept_in_order_with_what_pairs_them(capsys, runs, provid
 
 
 def test_a_saved_run_tells_the_same_again(capsys, runs, provide):
-    from bench.harness.compare_rows import compared
+    from bench.harness.compare.rows import compared
 
     provide(torch=same, torch_compile=slow)
     found = document(capsys, "--provider", "torch,torch-compile", code=1)
@@ -289,7 +290,7 @@ def test_the_first_provider_is_said_to_be_the_baseline(capsys, provide):
 
 def test_ctrl_c_keeps_the_cases_that_were_finished(capsys, runs, provide, monkeypatch):
     provide(torch=same, torch_compile=slow)
-    measure_case, seen = compare_case.InterleavingRunner.measure_case, []
+    measure_case, seen = case.InterleavingRunner.measure_case, []
 
     def interrupted(self, *arguments):
         seen.append(None)
@@ -297,7 +298,7 @@ def test_ctrl_c_keeps_the_cases_that_were_finished(capsys, runs, provide, monkey
             raise KeyboardInterrupt
         return measure_case(self, *arguments)
 
-    monkeypatch.setattr(compare_case.InterleavingRunner, "measure_case", interrupted)
+    monkeypatch.setattr(case.InterleavingRunner, "measure_case", interrupted)
     words = ("--shape", "8192", "--provider", "torch,torch-compile")
     found = document(capsys, *words, code=130)
     assert [row["case"] for row in found["rows"]] == ["4096"]
@@ -334,7 +335,7 @@ def test_a_mistake_takes_one_line_and_exit_code_2(capsys, runs, monkeypatch, wor
     def measured(*arguments, **options):
         raise AssertionError("something was measured")
 
-    monkeypatch.setattr(compare_case.InterleavingRunner, "measure_case", measured)
+    monkeypatch.setattr(case.InterleavingRunner, "measure_case", measured)
     assert compare(*words.split(), "--device", "cpu") == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -12,14 +12,15 @@ import pytest
 from process_checks import is_running, soon
 
 from bench.__main__ import main
-from bench.harness import compare_processes, turn_file
-from bench.harness.compare_processes import CallLimit, Ended, child_arguments, last_line, records_of_case
-from bench.harness.compare_rounds import Share
+from bench.harness.compare import processes
+from bench.harness.compare.processes import CallLimit, Ended, child_arguments, last_line, records_of_case
+from bench.harness.compare.rounds import Share
+from bench.harness.isolate import heartbeat
+from bench.harness.isolate.heartbeat import NOBODY, TurnFile
 from bench.harness.op import Case
-from bench.harness.turn_file import NOBODY, TurnFile
 from bench.matmul import OPTIONS
 from results.record import Record
-from results.store import load_run
+from results.store.runs import load_run
 
 CASE = Case.of("matmul", "bf16", {"m": 16, "n": 32, "k": 48}, OPTIONS, {"layout": "nt", "batch": 2})
 ARGS = argparse.Namespace(
@@ -45,7 +46,7 @@ def ask(monkeypatch, names, broken):
                 return Ended((), -11, place, f"{name} died")
         return Ended([record(name) for name in given], 0, None, "")
 
-    monkeypatch.setattr(compare_processes, "run_process", run_process)
+    monkeypatch.setattr(processes, "run_process", run_process)
     blanks = [replace(record(f"{name}#"), status="skipped", median_s=None) for name in names]
     found = records_of_case(ARGS, CASE, names, blanks, 0, SHARE)
     return asked, [(one.provider, one.status, one.reason) for one in found]
@@ -89,7 +90,7 @@ def blanks_of(*names):
 
 def test_where_nobody_is_to_blame_the_case_has_the_message_of_the_process(monkeypatch):
     ended = Ended((), 2, None, "no such file", "skipped")
-    monkeypatch.setattr(compare_processes, "run_process", lambda words, limit: ended)
+    monkeypatch.setattr(processes, "run_process", lambda words, limit: ended)
     found = records_of_case(ARGS, CASE, ["torch", "a"], blanks_of("torch", "a"), 0, SHARE)
     assert [(one.provider, one.status, one.reason) for one in found] == [
         ("torch", "skipped", "no such file"),
@@ -100,7 +101,7 @@ def test_where_nobody_is_to_blame_the_case_has_the_message_of_the_process(monkey
 def test_a_process_that_is_run_again_has_only_the_time_that_is_left(monkeypatch):
     """The budget is 60 s for three cases; the first process of the first one dies after 30 s, the second after 25 s."""
     now, given, limits, dies_after = [1000.0], [], [], {0: 30.0, 1: 25.0, 2: 10.0}
-    monkeypatch.setattr(compare_processes, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(processes, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def run_process(words, limit):
         assert float(words[words.index("--deadline") + 1]) == 1060
@@ -109,12 +110,12 @@ def test_a_process_that_is_run_again_has_only_the_time_that_is_left(monkeypatch)
         now[0] += dies_after[len(given) - 1]
         return Ended((), -11, 1, "it died")
 
-    monkeypatch.setattr(compare_processes, "run_process", run_process)
+    monkeypatch.setattr(processes, "run_process", run_process)
     names = ["torch", "a", "b", "c", "d"]
     args, share = argparse.Namespace(**vars(ARGS) | {"budget": 60.0}), Share(12, deadline=1060.0, cases_left=3)
     found = records_of_case(args, CASE, names, blanks_of(*names), 0, share)
     assert given == pytest.approx([20, 10, 5 / 3])
-    assert limits == [9.0, 5.0, compare_processes.OVERTIME_S]  # half of it, or what --timeout allows where that is less
+    assert limits == [9.0, 5.0, processes.OVERTIME_S]  # half of it, or what --timeout allows where that is less
     assert [one.status for one in found] == ["skipped", "failed", "failed", "failed", "skipped"]
     assert found[0].reason == "the budget of 60 s is spent"
     assert found[4].reason == "nothing to compare with: torch skipped: the budget of 60 s is spent"
@@ -138,10 +139,10 @@ def test_how_a_process_ends_tells_whether_something_is_broken(monkeypatch, code,
         TurnFile.open(Path(path)).announce(NOBODY if place is None else place)
         return SimpleNamespace(poll=lambda: 0, pid=0, kill=lambda: None, wait=lambda: 0)
 
-    monkeypatch.setattr(compare_processes.subprocess, "Popen", popen)
-    monkeypatch.setattr(compare_processes.os, "killpg", lambda pid, number: None)
-    monkeypatch.setattr(compare_processes, "exit_code_of", lambda status: code)
-    ended = compare_processes.run_process([], CallLimit(9.0))
+    monkeypatch.setattr(processes.subprocess, "Popen", popen)
+    monkeypatch.setattr(processes.os, "killpg", lambda pid, number: None)
+    monkeypatch.setattr(processes, "exit_code_of", lambda status: code)
+    ended = processes.run_process([], CallLimit(9.0))
     assert (ended.records, ended.place, ended.status, ended.reason) == ((), place, status, reason)
 
 
@@ -150,26 +151,26 @@ def test_a_call_that_goes_on_when_the_budget_is_spent_is_ended(monkeypatch, tmp_
     clock = SimpleNamespace(perf_counter=lambda: now[0], monotonic=lambda: now[0], sleep=lambda seconds: None)
     turns = TurnFile.create(tmp_path / "turn")
     turns.announce(1)
-    monkeypatch.setattr(compare_processes, "time", clock)
-    monkeypatch.setattr(turn_file, "time", clock)
+    monkeypatch.setattr(processes, "time", clock)
+    monkeypatch.setattr(heartbeat, "time", clock)
 
     def poll():
         now[0] += 1.0
 
     def ended_at(limit, begun):
         now[0] = begun
-        found = compare_processes._wait(SimpleNamespace(poll=poll), turns, limit)
+        found = processes._wait(SimpleNamespace(poll=poll), turns, limit)
         return now[0], found[1]
 
     limit = CallLimit.of(600.0, Share(1, deadline=20.0), now=-980.0)
     assert ended_at(limit, 5.0) == (21.0, "skipped")
-    assert ended_at(limit, 19.0) == (pytest.approx(19 + compare_processes.OVERTIME_S, abs=1), "skipped")
+    assert ended_at(limit, 19.0) == (pytest.approx(19 + processes.OVERTIME_S, abs=1), "skipped")
     assert ended_at(CallLimit.of(10.0, Share(1), now=0.0), 0.0) == (pytest.approx(10, abs=1.5), "failed")
 
 
 def test_the_arguments_ask_for_this_case_alone(monkeypatch):
     """They are read back by the very parser that the other process uses."""
-    from bench.harness import compare
+    from bench.harness.compare import command as compare
 
     seen = []
 
@@ -194,7 +195,7 @@ def test_a_turn_is_seen_by_another_process(tmp_path):
     assert turns.place is None
     before = turns.read()
     text = "from pathlib import Path\n"
-    text += f"from bench.harness.turn_file import TurnFile\nTurnFile.open(Path({str(path)!r})).announce(3)"
+    text += f"from bench.harness.isolate.heartbeat import TurnFile\nTurnFile.open(Path({str(path)!r})).announce(3)"
     commands.subprocess.run([sys.executable, "-c", text], cwd=commands.ROOT, check=True)
     assert turns.place == 3
     assert turns.read() != before

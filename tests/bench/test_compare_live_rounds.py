@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from simulated_device import SimulatedDevice
 
-from bench.harness.compare_rounds import (
+from bench.harness.compare.rounds import (
     FIRST_LOOK,
     MOST_ROUNDS,
     Rule,
@@ -14,8 +14,8 @@ from bench.harness.compare_rounds import (
     run_rounds,
     times_longer,
 )
-from results.comparison import FASTER, SAME, SLOWER, UNSURE
-from results.verdict import LOOKING_FOR_A_VERDICT, compare_pairs, judge_rounds
+from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
+from results.stats.verdict import LOOKING_FOR_A_VERDICT, compare_pairs, judge_rounds
 from tests.perf import simulated_verdicts
 
 TRIALS = 200

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from bench.harness.compare_meter import samples_per_turn
-from bench.harness.compare_rows import compared, round_times
-from results.compare_table import as_markdown, exit_code, json_rows, summary
-from results.comparison import FASTER, SAME, SLOWER, UNSURE
+from bench.harness.compare.meter import samples_per_turn
+from bench.harness.compare.rows import compared, round_times
+from results.compare.output import as_markdown, exit_code, json_rows, summary
 from results.record import Environment, Record
-from results.stats import median
+from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
+from results.stats.samples import median
 
 ENVIRONMENT = Environment(
     run_id="r", started_at="2026-11-21", argv=(), device={"slug": "cpu", "name": "cpu", "type": "cpu"}

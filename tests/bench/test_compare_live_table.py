@@ -17,16 +17,20 @@ import torch
 from simulated_device import SimulatedDevice
 
 from bench import __main__ as command
-from bench.harness import compare, compare_case, compare_meter, compare_processes, runner
-from bench.harness.compare_processes import Ended
-from bench.harness.compare_rounds import run_rounds
+from bench.harness.compare import case as compare_case
+from bench.harness.compare import command as compare
+from bench.harness.compare import meter
+from bench.harness.compare import processes as compare_processes
+from bench.harness.compare.processes import Ended
+from bench.harness.compare.rounds import run_rounds
 from bench.harness.device.device import cpu_device
-from bench.harness.providers import Provider
-from bench.harness.runner import blank_record
-from bench.harness.settle import SettleLimits
-from bench.harness.turn_file import TurnFile
-from results.stats import median, median_ci95
-from results.store import load_run
+from bench.harness.isolate.heartbeat import TurnFile
+from bench.harness.measure import runner
+from bench.harness.measure.runner import blank_record
+from bench.harness.providers.registry import Provider
+from bench.harness.timing.settle import SettleLimits
+from results.stats.samples import median, median_ci95
+from results.store.runs import load_run
 
 SHAPES = [str(1024 * factor) for factor in range(1, 13)]
 MINE = "import torch\n\n\ndef f(x, out):\n    torch.clamp_min(x, 0, out=out)\n"
@@ -196,7 +200,7 @@ def quick(runs, monkeypatch, tmp_path):
     """Measure for real, but not for long; what stands for a new process is this one."""
     commands.keep_ceilings(runs)
     monkeypatch.setattr(compare_case, "CPU_LIMITS", commands.QUICK)
-    monkeypatch.setattr(compare_meter, "CPU_SETTLE", SettleLimits(0.0, 0.01))
+    monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.01))
     processes_of_this_one(monkeypatch, tmp_path, SimpleNamespace(started=0, start_s=0.0, seconds=0.0))
 
 
@@ -238,7 +242,7 @@ def test_a_case_that_takes_too_long_is_a_row(capsys, quick, monkeypatch, way):
     def call_s(self, op, case):
         return 1e6 if case.shape["n"] == 2048 else None
 
-    monkeypatch.setattr("bench.harness.cost.CostEstimator.call_s", call_s)
+    monkeypatch.setattr("bench.harness.measure.cost.CostEstimator.call_s", call_s)
     compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "2048,1024", *way)
     assert compared == [("fp32", "1024")]
     text = "estimated 1,000,000 s a launch and 15,000,000 s for the case, more than the 10 s that a case may take"
@@ -289,7 +293,7 @@ def test_a_process_that_cannot_measure_its_case_leaves_the_others(capsys, quick,
 
 @WAYS
 def test_where_no_case_can_run_it_is_a_mistake_in_one_line(capsys, quick, monkeypatch, way):
-    monkeypatch.setattr("bench.harness.cost.CostEstimator.call_s", lambda self, op, case: 1e6)
+    monkeypatch.setattr("bench.harness.measure.cost.CostEstimator.call_s", lambda self, op, case: 1e6)
     words = ["compare", "--op", "relu", "--device", "cpu", "-q", "--dtype", "fp32", "--shape", "2048,1024"]
     assert command.main([*words, "--provider", "torch,torch", *way]) == 2
     out, err = capsys.readouterr()

@@ -6,17 +6,20 @@ from types import SimpleNamespace
 import pytest
 
 from bench.elementwise import OPS
-from bench.harness import compare_meter, runner, samplers, turn_file
-from bench.harness.compare_case import InterleavingRunner
-from bench.harness.compare_meter import Broken, InterleavingMeter, Ready, Turns, share_launches
-from bench.harness.compare_rounds import Rounds, Rule
-from bench.harness.cost import CostEstimator
+from bench.harness.compare import meter as compare_meter
+from bench.harness.compare.case import InterleavingRunner
+from bench.harness.compare.meter import Broken, InterleavingMeter, Ready, Turns, share_launches
+from bench.harness.compare.rounds import Rounds, Rule
 from bench.harness.device.device import cpu_device
-from bench.harness.meter import Meter
+from bench.harness.isolate import heartbeat
+from bench.harness.measure import runner
+from bench.harness.measure.cost import CostEstimator
+from bench.harness.measure.meter import Meter
+from bench.harness.measure.runner import Settings
 from bench.harness.op import Case
-from bench.harness.providers import ProviderUnavailableError
-from bench.harness.runner import Settings
-from bench.harness.timing import Limits
+from bench.harness.providers.registry import ProviderUnavailableError
+from bench.harness.timing import samplers
+from bench.harness.timing.protocol import Limits
 from results.record import Record
 from roofline.ceilings import Ceilings
 
@@ -62,7 +65,7 @@ def ready_to_measure(monkeypatch, call_s, left_s, deadline=None, others=()):
     """Hand a meter calls of so many seconds on a fake clock; return what it says and whether the next was opened."""
     now, opened = [0.0], []
     clock = SimpleNamespace(perf_counter=lambda: now[0])
-    for module in (compare_meter, turn_file):
+    for module in (compare_meter, heartbeat):
         monkeypatch.setattr(module, "time", clock)
 
     def call():

@@ -6,8 +6,8 @@ import random
 import pytest
 import torch
 
-from bench.harness import compute_peak
-from bench.harness.compute_peak import (
+from bench.harness.calibrate import compute_peak
+from bench.harness.calibrate.compute_peak import (
     FMA_DTYPES,
     PeakLine,
     cpu_fma_candidates,
@@ -19,12 +19,12 @@ from bench.harness.compute_peak import (
     small_of,
     zeros_against_random,
 )
+from bench.harness.calibrate.search import NotMeasuredError
 from bench.harness.device.device import MIB, Device
-from bench.harness.samplers import make_sampler
-from bench.harness.search import NotMeasuredError
-from bench.harness.timing import Limits, Samples, collect
-from results.stats import median, median_ci95
-from roofline.hardware import derive_unknown_gpu, find_gpu
+from bench.harness.timing.protocol import Limits, Samples, collect
+from bench.harness.timing.samplers import make_sampler
+from results.stats.samples import median, median_ci95
+from roofline.hardware.gpu import derive_unknown_gpu, find_gpu
 
 CPU = Device("cpu", "cpu", "cpu", "cpu", 32 * MIB, 2**40, threads=1)
 GPU = Device("cuda", "cpu", "gpu", "gpu", 50 * MIB, 2**40, sm_count=2)  # built on the CPU, never launched

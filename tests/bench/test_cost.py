@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from bench.elementwise import OPS as ELEMENTWISE
-from bench.harness import cost
-from bench.harness.cost import LONG_ENOUGH_S, SMALL_WORK, CostEstimator, smaller_cases, total
 from bench.harness.device.device import Device
+from bench.harness.measure import cost
+from bench.harness.measure.cost import LONG_ENOUGH_S, SMALL_WORK, CostEstimator, smaller_cases, total
 from bench.harness.op import Case
 from bench.matmul import OPS as MATMUL
 from bench.matvec import OPS as MATVEC

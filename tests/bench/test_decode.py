@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from bench.decode import LAYER, OPS, OPTIONS
-from bench.harness import decoder
-from bench.harness.critical_batch import critical_batch_lines, meeting_batch
+from bench.harness.data.inputs import Filler, make_sets
+from bench.harness.data.verify import check, run_poisoned, widened
 from bench.harness.device.device import Device
-from bench.harness.inputs import Filler, make_sets
 from bench.harness.op import Case
-from bench.harness.providers import load, numerics
-from bench.harness.verify import check, run_poisoned, widened
+from bench.harness.providers.registry import load, numerics
+from bench.harness.scenarios import decoder
+from bench.harness.scenarios.critical_batch import critical_batch_lines, meeting_batch
 from results.record import Environment, Record
 from roofline.ceilings import Ceiling, Ceilings
 from roofline.model import least_time_s
@@ -380,7 +380,7 @@ def test_sweeps_are_told_apart_and_what_is_none_has_no_line():
 def quick(runs, monkeypatch):
     """Let commands judge by ceilings that are made up, and look at each row only shortly."""
     keep_ceilings(runs)
-    monkeypatch.setattr("bench.harness.runner.CPU_LIMITS", QUICK)
+    monkeypatch.setattr("bench.harness.measure.runner.CPU_LIMITS", QUICK)
 
 
 @pytest.mark.exhaustive

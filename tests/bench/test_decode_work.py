@@ -7,13 +7,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.decode import FAMILIES, OPS, OPTIONS, model_of
-from bench.harness.inputs import torch_dtype
+from bench.harness.data.inputs import torch_dtype
 from bench.harness.op import Case, UnsupportedCaseError
-from roofline.accounting.answers_infer import infer_answer
-from roofline.accounting.config_file import preset_names
+from roofline.accounting.answers.infer import infer_answer
+from roofline.accounting.config.file import preset_names
 from roofline.accounting.inference import critical_batch
 from roofline.accounting.machines import gpu_machine
-from roofline.hardware import load_gpus
+from roofline.hardware.gpu import load_gpus
 from roofline.model import bound, intensity, least_time_s
 from roofline.work import DTYPE_BITS
 

@@ -13,12 +13,14 @@ import pytest
 from new_op import SCALED_COPY, repository_with, run_in
 
 from bench.__main__ import families
-from bench.harness import catalog, runner, worker
+from bench.harness.commands import catalog
 from bench.harness.definition import code_of, modules_sha256, op_sha256
+from bench.harness.isolate import worker
+from bench.harness.measure import runner
+from bench.harness.measure.runner import Settings, blank_record
 from bench.harness.op import Case, Op
-from bench.harness.runner import Settings, blank_record
-from bench.harness.scenario import Row, with_definition
-from results.store import load_run
+from bench.harness.scenarios.scenario import Row, with_definition
+from results.store.runs import load_run
 
 OPS = {op.name: (family, op) for family, ops in families().items() for op in ops}
 TEXT = '''"""A module."""
@@ -127,7 +129,12 @@ def test_an_op_of_functions_without_a_text_has_none():
     assert op_sha256(own) is not None
 
 
-MACHINERY = {"bench.harness.cli", "bench.harness.op", "bench.harness.verify", "bench.harness.critical_batch"}
+MACHINERY = {
+    "bench.harness.cli.main",
+    "bench.harness.op",
+    "bench.harness.data.verify",
+    "bench.harness.scenarios.critical_batch",
+}
 """What op files import that says nothing of what is computed: command, types, check, lines below a table."""
 
 

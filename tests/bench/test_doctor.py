@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from bench import __main__ as command
-from bench.harness import doctor
-from bench.harness.device.device import cpu_device
-from bench.harness.doctor import (
+from bench.harness.commands import doctor
+from bench.harness.commands.doctor import (
     BAD,
     NOTE,
     OK,
@@ -20,8 +19,9 @@ from bench.harness.doctor import (
     noise_findings,
     tick_finding,
 )
-from bench.harness.settle import Settling
-from results.verdict import SLOWER, compare_pairs, smallest_detectable_change
+from bench.harness.device.device import cpu_device
+from bench.harness.timing.settle import Settling
+from results.stats.verdict import SLOWER, compare_pairs, smallest_detectable_change
 
 HOST = {"cores_allowed": 8, "cgroup_quota_cores": None, "load_average": 0.1, "governor": "performance", "turbo": True}
 GPU = {
@@ -178,7 +178,7 @@ def test_pairs_are_interleaved_in_an_order_that_the_seed_decides(monkeypatch):
             made.append(("new", name))
             return SimpleNamespace(launches_per_sample=1, sample=lambda: made.append(("ran", name)) or 1e-3)
 
-        monkeypatch.setattr("bench.harness.samplers.make_sampler", sampler_of)
+        monkeypatch.setattr("bench.harness.timing.samplers.make_sampler", sampler_of)
         found = doctor.compare_with_itself(cpu_device(), command.families()["matmul"][0], 0.0, seed=3)
         ran = [name for kind, name in made if kind == "ran"][found.settling.launches :]
         assert len(ran) == 2 * doctor.LEAST_PAIRS

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.harness.evidence import (
+from bench.harness.measure.evidence import (
     ABOVE_ROOF,
     CACHED_RESULT,
     PREEMPTIONS_PER_S,
@@ -25,13 +25,13 @@ from bench.harness.evidence import (
     throttled,
     tick_limited,
 )
-from bench.harness.roofs import roofs_of
-from bench.harness.samplers import LONGEST_SPIN_S
-from bench.harness.timing import Samples
+from bench.harness.measure.roofs import roofs_of
+from bench.harness.timing.protocol import Samples
+from bench.harness.timing.samplers import LONGEST_SPIN_S
 from results.record import Record
-from results.stats import Modes
+from results.stats.samples import Modes
 from roofline.ceilings import Ceiling, Ceilings, gpu_ceilings
-from roofline.hardware import find_gpu
+from roofline.hardware.gpu import find_gpu
 from roofline.model import judge
 from roofline.work import Work
 

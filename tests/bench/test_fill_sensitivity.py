@@ -6,8 +6,8 @@ from dataclasses import replace
 import commands
 import pytest
 
-from bench.harness.session import fills_of
-from bench.harness.table import baseline_lines, fill_lines
+from bench.harness.cli.session import fills_of
+from bench.harness.cli.terminal import baseline_lines, fill_lines
 from results.record import Record
 
 ROW = Record(

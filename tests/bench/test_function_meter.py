@@ -7,10 +7,10 @@ import pytest
 import torch
 from commands import PEAKS_FLOPS_PER_S, QUICK, THREADS, keep_ceilings
 
-from bench.harness import function_meter
-from bench.harness.arguments import UsageError
+from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import cpu_device
-from bench.harness.function_meter import Question, as_arguments, measure_function
+from bench.harness.fixture import function as function_meter
+from bench.harness.fixture.function import Question, as_arguments, measure_function
 from roofline.ceilings import Ceiling, Ceilings
 
 MIB = 2**20

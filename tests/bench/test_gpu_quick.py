@@ -12,12 +12,12 @@ import pytest
 from commands import FAMILIES, QUICK
 from test_stand_ins import NoEstimate
 
-from bench.harness import meter
 from bench.harness.device import device
+from bench.harness.measure import meter
+from bench.harness.measure.runner import Runner, Settings, plan
 from bench.harness.op import Case
-from bench.harness.providers import AUTOTUNE, kernel_versions, stand_ins
-from bench.harness.runner import Runner, Settings, plan
-from bench.harness.settle import SettleLimits
+from bench.harness.providers.registry import AUTOTUNE, kernel_versions, stand_ins
+from bench.harness.timing.settle import SettleLimits
 
 pytestmark = pytest.mark.gpu
 

@@ -8,8 +8,7 @@ import torch
 
 from bench.cross_entropy import OPS as CROSS_ENTROPY
 from bench.elementwise import OPS as ELEMENTWISE
-from bench.harness.device.device import Device
-from bench.harness.inputs import (
+from bench.harness.data.inputs import (
     COLD_CACHES,
     CPU_COPIES_BYTES,
     FILLS,
@@ -21,6 +20,7 @@ from bench.harness.inputs import (
     required_bytes,
     torch_dtype,
 )
+from bench.harness.device.device import Device
 from bench.harness.op import Case
 from bench.matmul import OPS as MATMUL
 from bench.matvec import OPS as MATVEC

@@ -14,8 +14,10 @@ import commands
 import pytest
 
 from bench import __main__ as command
-from bench.harness import calibrate, interrupt, runner
-from results.store import load_run
+from bench.harness.calibrate import calibration
+from bench.harness.cli import interrupt
+from bench.harness.measure import runner
+from results.store.runs import load_run
 from tests.child_signals import usual_signals
 
 MANY_ROWS = ("elementwise", "--op", "relu,add", "--dtype", "fp32", "--shape", "1024:65536:1024")
@@ -158,7 +160,7 @@ def test_ctrl_c_while_calibrating_is_one_line_and_leaves_no_run(capsys, runs, mo
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(calibrate.MeasuredCeilings, "complete", interrupted)
+    monkeypatch.setattr(calibration.MeasuredCeilings, "complete", interrupted)
     assert commands.here("matvec", "--op", "matvec", "--shape", "16") == 130
     assert capsys.readouterr() == ("", "python -m bench.matvec: error: interrupted\n")
     assert commands.run_files(runs) == []
@@ -193,7 +195,7 @@ def test_ctrl_c_before_the_arguments_are_read_is_one_line():
 def test_ctrl_c_after_the_last_line_changes_nothing():
     """What is left is to exit: libraries that clean up then would answer with a traceback of their own."""
     text = (
-        "import os, signal, sys; from bench import matmul as m; from bench.harness.cli import main\n"
+        "import os, signal, sys; from bench import matmul as m; from bench.harness.cli.main import main\n"
         "sys.argv = ['bench.matmul', '--shape', '0']\n"
         "code = main(m.__file__, m.__doc__, m.EXAMPLES, m.OPS, m.OPTIONS)\n"
         "os.kill(os.getpid(), signal.SIGINT)\n"
@@ -373,11 +375,11 @@ def test_two_first_runs_at_once_both_keep_ceilings_that_can_be_read(capsys, runs
         save(self, ceilings)
         saves.append(json.loads(kept.read_text())["identity"])
 
-    save = calibrate.MeasuredCeilings.save
-    monkeypatch.setattr(calibrate.MeasuredCeilings, "save", watched)
-    monkeypatch.setattr(calibrate, "LIMITS", commands.QUICK)
-    monkeypatch.setattr(calibrate, "MATMUL_SIZES", (32,))
-    monkeypatch.setattr(calibrate, "ARRAY_BYTES", (2**20, 2**20))
+    save = calibration.MeasuredCeilings.save
+    monkeypatch.setattr(calibration.MeasuredCeilings, "save", watched)
+    monkeypatch.setattr(calibration, "LIMITS", commands.QUICK)
+    monkeypatch.setattr(calibration, "MATMUL_SIZES", (32,))
+    monkeypatch.setattr(calibration, "ARRAY_BYTES", (2**20, 2**20))
     kept.unlink()
     assert commands.here("matvec", "--op", "matvec", "--shape", "16", "--no-save") == 0
     assert saves == [json.loads(whole)["identity"]]

@@ -7,10 +7,10 @@ import nvml_replay
 import pytest
 from test_telemetry import CPU, H100
 
-from bench.harness import session
+from bench.harness.cli import session
 from bench.harness.device.facts import gpu_facts, host_facts, modes
-from bench.harness.runner import Settings
-from results.compare_sides import CompareError, differences
+from bench.harness.measure.runner import Settings
+from results.compare.sides import CompareError, differences
 from roofline.ceilings import Ceilings
 
 

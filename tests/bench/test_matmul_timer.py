@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from bench.harness import matmul_timer
+from bench.harness.calibrate import matmul_timer
+from bench.harness.calibrate.matmul_shapes import Shape
+from bench.harness.calibrate.matmul_timer import MatmulTimer
+from bench.harness.calibrate.search import NotMeasuredError, SearchPlan, ShapeSearch
 from bench.harness.device.device import MIB, Device
-from bench.harness.matmul_shapes import Shape
-from bench.harness.matmul_timer import MatmulTimer
-from bench.harness.search import NotMeasuredError, SearchPlan, ShapeSearch
-from bench.harness.timing import Limits, collect
+from bench.harness.timing.protocol import Limits, collect
 from bench.matmul import OPS
 
 CPU = Device("cpu", "cpu", "cpu", "cpu", 32 * MIB, 2**40, threads=1)

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.harness import meter
 from bench.harness.device.device import cpu_device
-from bench.harness.meter import Meter
-from bench.harness.samplers import HostSampler
-from bench.harness.settle import SettleLimits
-from bench.harness.timing import Limits
+from bench.harness.measure import meter
+from bench.harness.measure.meter import Meter
+from bench.harness.timing.protocol import Limits
+from bench.harness.timing.samplers import HostSampler
+from bench.harness.timing.settle import SettleLimits
 
 LIMITS = Limits(5, 0.5, 0.0, 0.05, 0.0, 1e-5)
 

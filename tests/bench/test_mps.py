@@ -9,24 +9,30 @@ import pytest
 import torch
 
 from bench.__main__ import main as bench_main
-from bench.harness import calibrate, calibrate_command, compare_meter, doctor, inputs, meter, runner, samplers, verify
-from bench.harness.arguments import UsageError
-from bench.harness.calibrate import ceilings_of
+from bench.harness.calibrate import calibration
+from bench.harness.calibrate.calibration import ceilings_of
+from bench.harness.cli.arguments import UsageError
+from bench.harness.commands import calibrate as calibrate_command
+from bench.harness.commands import doctor
+from bench.harness.compare import meter as compare_meter
+from bench.harness.data import inputs, verify
+from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.device import darwin, device, linux, mps
 from bench.harness.device.device import NoDeviceError, detect
 from bench.harness.device.reading import Reading
-from bench.harness.function_meter import Question, _device_of, _only_device
-from bench.harness.inputs import Filler, InputSet, make_sets
+from bench.harness.fixture.function import Question, _device_of, _only_device
+from bench.harness.measure import meter, runner
 from bench.harness.op import Case
-from bench.harness.providers import default_providers, stand_ins, unavailable
-from bench.harness.scenario import main as scenario_main
-from bench.harness.settle import SettleLimits
-from bench.harness.timing import CPU_LIMITS
+from bench.harness.providers.registry import default_providers, stand_ins, unavailable
+from bench.harness.scenarios.scenario import main as scenario_main
+from bench.harness.timing import samplers
+from bench.harness.timing.protocol import CPU_LIMITS
+from bench.harness.timing.settle import SettleLimits
 from bench.matmul import OPS
 from bench.train_step import SCENARIO as TRAIN_STEP
 from bench.transfer import SCENARIO as TRANSFER
 from results.record import DEVICE_TYPES
-from results.store import load_run
+from results.store.runs import load_run
 
 MATMUL = OPS[0]
 GIB = 2**30
@@ -174,9 +180,9 @@ def test_no_roof_of_it_is_known_before_it_is_measured(apple):
 @pytest.fixture
 def quick(monkeypatch):
     """Measure what is looked at, not believed: small roofs, few samples."""
-    monkeypatch.setattr(calibrate, "GPU_MATMUL_SIZES", (64,))
-    monkeypatch.setattr(calibrate, "ARRAY_BYTES", (2**20, 2**20))
-    monkeypatch.setattr(calibrate, "LIMITS", commands.QUICK)
+    monkeypatch.setattr(calibration, "GPU_MATMUL_SIZES", (64,))
+    monkeypatch.setattr(calibration, "ARRAY_BYTES", (2**20, 2**20))
+    monkeypatch.setattr(calibration, "LIMITS", commands.QUICK)
     monkeypatch.setattr(runner, "CPU_LIMITS", commands.QUICK)
     monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.05))
 

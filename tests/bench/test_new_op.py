@@ -10,12 +10,12 @@ import pytest
 from new_op import SCALED_COPY, repository_with, run_in
 
 from bench.__main__ import families
-from bench.harness import compare
-from bench.harness.arguments import Parser
-from bench.harness.catalog import options_of
+from bench.harness.cli.arguments import Parser
+from bench.harness.cli.terminal import baseline_lines
+from bench.harness.commands.catalog import options_of
+from bench.harness.compare import command as compare
 from bench.harness.op import Case, Option
-from bench.harness.table import baseline_lines
-from results.store import load_run
+from results.store.runs import load_run
 
 UNFINISHED = {
     "empty": '"""An op that is not begun."""\n',

@@ -15,12 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness import bandwidth, calibrate_command, compare_processes, compute_peak, providers
-from bench.harness.compare_processes import CallLimit
+from bench.harness.calibrate import bandwidth, compute_peak
+from bench.harness.calibrate.search import NotMeasuredError
+from bench.harness.commands import calibrate
+from bench.harness.compare import processes
+from bench.harness.compare.processes import CallLimit
 from bench.harness.device import darwin, host_load, linux, other, system, windows
 from bench.harness.device.device import DEFAULT_CPU_CACHE_BYTES, DEFAULT_CPU_FREE_BYTES, Device, cpu_device
 from bench.harness.device.facts import host_facts
-from bench.harness.search import NotMeasuredError
+from bench.harness.providers import registry as providers
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB, MIB = 2**30, 2**20
@@ -250,8 +253,8 @@ def test_on_a_gpu_without_triton_torch_is_measured_and_the_others_say_why_not(mo
 
 
 def test_without_a_fork_nothing_stands_between_the_command_and_a_process(monkeypatch):
-    monkeypatch.setattr(compare_processes, "HAS_FORK", False)
-    ended = compare_processes.run_process(["list"], CallLimit(60.0))
+    monkeypatch.setattr(processes, "HAS_FORK", False)
+    ended = processes.run_process(["list"], CallLimit(60.0))
     assert (ended.code, ended.records) == (2, ())
     assert "unrecognized arguments: --output" in ended.reason
 
@@ -260,10 +263,10 @@ def test_an_unknown_load_warns_nobody(monkeypatch):
     said = []
     progress = types.SimpleNamespace(note=said.append)
     monkeypatch.setattr(linux, "load_average", other.governor)
-    calibrate_command.warn_if_busy(replace(CPU, threads=1), progress)
+    calibrate.warn_if_busy(replace(CPU, threads=1), progress)
     assert said == []
     monkeypatch.setattr(linux, "load_average", lambda root=None: other.Reading(50.0))
-    calibrate_command.warn_if_busy(replace(CPU, threads=1), progress)
+    calibrate.warn_if_busy(replace(CPU, threads=1), progress)
     assert len(said) == 1
 
 

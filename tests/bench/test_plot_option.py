@@ -5,10 +5,10 @@ import json
 import commands
 import pytest
 
-from bench.harness import runner
-from results.store import load_run
-from roofline import plot
+from bench.harness.measure import runner
+from results.store.runs import load_run
 from roofline.ceilings import Ceilings
+from roofline.plot import figure
 
 BEGINNINGS = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
 
@@ -34,13 +34,13 @@ def test_the_suffix_names_the_format(capsys, tmp_path, suffix):
 @pytest.fixture
 def drawn(monkeypatch):
     """Return the list of what is drawn while the test runs: machines and dtypes of each picture."""
-    pictures, draw = [], plot.draw_roofline
+    pictures, draw = [], figure.draw_roofline
 
     def watched(machines, dtypes=None, title=None):
         pictures.append((machines, dtypes))
         return draw(machines, dtypes, title)
 
-    monkeypatch.setattr(plot, "draw_roofline", watched)
+    monkeypatch.setattr(figure, "draw_roofline", watched)
     return pictures
 
 

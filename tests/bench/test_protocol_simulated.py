@@ -6,8 +6,8 @@ import statistics
 import pytest
 from simulated_device import SimulatedDevice
 
-from bench.harness.evidence import Context, flags_of
-from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, collect
+from bench.harness.measure.evidence import Context, flags_of
+from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, collect
 from roofline.ceilings import Ceiling
 
 TRIALS = 200

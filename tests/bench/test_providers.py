@@ -9,11 +9,12 @@ import torch
 
 from bench.__main__ import families
 from bench.elementwise import OPS as ELEMENTWISE
-from bench.harness import providers
+from bench.harness.data.inputs import Filler, make_sets
+from bench.harness.data.verify import check, run_poisoned
 from bench.harness.device.device import Device
-from bench.harness.inputs import Filler, make_sets
 from bench.harness.op import Case
-from bench.harness.providers import (
+from bench.harness.providers import registry
+from bench.harness.providers.registry import (
     ProviderUnavailableError,
     UnknownProviderError,
     check_names,
@@ -24,7 +25,6 @@ from bench.harness.providers import (
     numerics,
     provider_names,
 )
-from bench.harness.verify import check, run_poisoned
 from bench.matmul import OPS as MATMUL
 from kernels import versions as kernel_files
 
@@ -91,9 +91,9 @@ def versions(tmp_path, monkeypatch):
         (family / name).write_text("raise RuntimeError('imported')")
     monkeypatch.setattr(kernel_files, "PACKAGE", package)
     monkeypatch.syspath_prepend(tmp_path)
-    real = providers.importlib.import_module
+    real = registry.importlib.import_module
     monkeypatch.setattr(
-        providers.importlib, "import_module", lambda name: real(name.replace("kernels.", "kernels_of_a_test.", 1))
+        registry.importlib, "import_module", lambda name: real(name.replace("kernels.", "kernels_of_a_test.", 1))
     )
     yield family
     for name in [name for name in sys.modules if name.startswith("kernels_of_a_test")]:
@@ -171,7 +171,7 @@ def test_eager_torch_writes_into_the_output_that_it_is_given():
 
 
 def test_without_a_compiler_torch_compile_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(providers.shutil, "which", lambda name: None)
+    monkeypatch.setattr(registry.shutil, "which", lambda name: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a GPU beside the CPU that is asked for
     with pytest.raises(ProviderUnavailableError, match=r"needs a C\+\+ compiler on a CPU: install g\+\+"):
         load("torch-compile", OPS["add"], "elementwise", CPU)
@@ -180,7 +180,7 @@ def test_without_a_compiler_torch_compile_says_what_to_install(monkeypatch):
 @pytest.mark.parametrize(("name", "takes_out"), [("add", True), ("matmul", False)])
 def test_torch_compile_compiles_anew_for_each_case_with_static_shapes(monkeypatch, name, takes_out):
     asked = []
-    monkeypatch.setattr(providers.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(registry.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(options) or function)
     provider = load("torch-compile", OPS[name], "any", CPU)
     assert asked == [{"dynamic": False}]
@@ -203,7 +203,7 @@ def compiled(monkeypatch):
         graphs.append(tuple(inputs[0].shape))
         return graph.forward
 
-    monkeypatch.setattr(providers.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(registry.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(
         torch, "compile", lambda function, **options: compile_with(function, backend=backend, **options)
     )

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from commands import BANDWIDTH_BYTES_PER_S, PEAKS_FLOPS_PER_S, QUICK, THREADS, keep_ceilings
 
-from bench.harness import function_meter, ridgepoint_pytest
 from bench.harness.device.device import cpu_device
-from bench.harness.pytest_plugin import NEEDED, GpuBenchmark, achievements, annotate
+from bench.harness.fixture import function, ridgepoint_pytest
+from bench.harness.fixture.plugin import NEEDED, GpuBenchmark, achievements, annotate
 from roofline.ceilings import Ceiling, Ceilings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -417,14 +417,14 @@ class StandIn:
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    monkeypatch.setattr(function_meter, "_limits", lambda device: QUICK)
+    monkeypatch.setattr(function, "_limits", lambda device: QUICK)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     return StandIn()
 
 
 def test_a_time_that_cannot_be_fails_the_test_and_is_not_handed_over(stand_in, monkeypatch):
     peak = Ceiling("flops", "bf16", 1e12, "datasheet", "made up")
-    monkeypatch.setattr(function_meter, "_known_ceilings", lambda device: Ceilings("x", "X", (peak,)))
+    monkeypatch.setattr(function, "_known_ceilings", lambda device: Ceilings("x", "X", (peak,)))
     with pytest.raises(pytest.fail.Exception, match=r"^gpu_benchmark: invalid: faster than physics: "):
         GpuBenchmark(stand_in)(time.sleep, 0.001, device="cpu", flops=10**15, dtype="bf16")
     assert stand_in.has_error

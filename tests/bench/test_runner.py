@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from bench.elementwise import OPS as ELEMENTWISE
-from bench.harness import runner
-from bench.harness.cost import CALLS_PER_CASE
+from bench.harness.commands.suite import planned
 from bench.harness.device.device import Device
-from bench.harness.op import Case
-from bench.harness.providers import Provider, ProviderUnavailableError
-from bench.harness.runner import (
+from bench.harness.measure import runner
+from bench.harness.measure.cost import CALLS_PER_CASE
+from bench.harness.measure.runner import (
     CASE_ALLOWANCE_S,
     Row,
     Runner,
@@ -24,13 +23,14 @@ from bench.harness.runner import (
     one_line,
     plan,
 )
-from bench.harness.suite import planned
-from bench.harness.timing import Limits
+from bench.harness.op import Case
+from bench.harness.providers.registry import Provider, ProviderUnavailableError
+from bench.harness.timing.protocol import Limits
 from bench.matmul import OPS as MATMUL
 from bench.matmul import OPTIONS
 from bench.norm import OPS as NORM
 from results.record import Record
-from results.runfile import encode_line
+from results.store.runfile import encode_line
 from roofline.ceilings import Ceiling, Ceilings
 
 MATMUL_OP = MATMUL[0]

@@ -5,9 +5,10 @@ import contextlib
 import pytest
 import torch
 
-from bench.harness import samplers
 from bench.harness.device.device import Device
-from bench.harness.samplers import (
+from bench.harness.timing import samplers
+from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, Limits
+from bench.harness.timing.samplers import (
     EVENT_TICK_S,
     EVENT_TICKS,
     LATENCY_CALLS,
@@ -22,7 +23,6 @@ from bench.harness.samplers import (
     host_latency_s,
     make_sampler,
 )
-from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 GPU = Device(type="cuda", torch_name="cuda:0", slug="gpu", name="a GPU", cache_bytes=2**20, memory_bytes=2**30)

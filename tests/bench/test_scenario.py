@@ -9,9 +9,9 @@ from dataclasses import replace
 import commands
 import pytest
 
-from bench.harness.scenario import Column, Row, Scenario, main
+from bench.harness.scenarios.scenario import Column, Row, Scenario, main
 from results.record import Record
-from results.store import RunWriter, StoreError, load_run
+from results.store.runs import RunWriter, StoreError, load_run
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from bench.harness.matmul_shapes import (
+from bench.harness.calibrate.matmul_shapes import (
     DEPTHS,
     TILES,
     WAVES,
@@ -17,7 +17,7 @@ from bench.harness.matmul_shapes import (
     gpu_shapes,
     neighbors,
 )
-from bench.harness.search import (
+from bench.harness.calibrate.search import (
     Candidate,
     Launch,
     NotMeasuredError,
@@ -26,8 +26,8 @@ from bench.harness.search import (
     best_of,
     rate_of,
 )
-from bench.harness.timing import Limits, Samples
-from results.stats import median, median_ci95
+from bench.harness.timing.protocol import Limits, Samples
+from results.stats.samples import median, median_ci95
 
 PEAK = 1e15  # FLOP/s of the simulated device
 STEP = 128

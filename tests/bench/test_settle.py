@@ -7,8 +7,9 @@ import pytest
 from simulated_device import SimulatedDevice
 
 from bench.harness.device.telemetry import ClockAndPower
-from bench.harness.evidence import Context, flags_of
-from bench.harness.settle import (
+from bench.harness.measure.evidence import Context, flags_of
+from bench.harness.timing.protocol import GPU_LIMITS, collect
+from bench.harness.timing.settle import (
     CPU_SETTLE,
     GPU_SETTLE,
     LEAST_READINGS,
@@ -19,7 +20,6 @@ from bench.harness.settle import (
     keeps_still,
     settle,
 )
-from bench.harness.timing import GPU_LIMITS, collect
 
 
 def settled(device, limits=GPU_SETTLE):

@@ -7,12 +7,13 @@ import pytest
 from test_providers import A100, CPU, FOR_HOPPER, H100, KERNEL, OPS, TUNED, versions  # noqa: F401  the fixture
 
 from bench.__main__ import main as bench_main
-from bench.harness import runner, session
-from bench.harness.cli import main
+from bench.harness.cli import session
+from bench.harness.cli.main import main
 from bench.harness.device import device
+from bench.harness.measure import runner
 from bench.harness.op import Case
-from bench.harness.providers import load, stand_ins
-from bench.harness.timing import Limits
+from bench.harness.providers.registry import load, stand_ins
+from bench.harness.timing.protocol import Limits
 from bench.matmul import EXAMPLES, OPTIONS
 from bench.matmul import OPS as MATMUL
 from kernels import versions as kernel_files

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from bench import __main__ as command
-from bench.harness import session
-from bench.harness.arguments import UsageError
-from bench.harness.suite import by_information, check_words, planned
+from bench.harness.cli import session
+from bench.harness.cli.arguments import UsageError
+from bench.harness.commands.suite import by_information, check_words, planned
 from roofline.ceilings import Ceilings
 
 

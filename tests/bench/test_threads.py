@@ -11,16 +11,16 @@ import torch
 from test_stand_ins import H100
 
 from bench.__main__ import main as bench_main
-from bench.harness import cli, session
-from bench.harness.arguments import UsageError
-from bench.harness.calibrate import MeasuredCeilings, identity
-from bench.harness.compare_processes import child_arguments
-from bench.harness.compare_rounds import Share
+from bench.harness.calibrate.calibration import MeasuredCeilings, identity
+from bench.harness.cli import main, session
+from bench.harness.cli.arguments import UsageError
+from bench.harness.commands.doctor import host_findings
+from bench.harness.compare.processes import child_arguments
+from bench.harness.compare.rounds import Share
 from bench.harness.device import device, linux
 from bench.harness.device.system import here
-from bench.harness.doctor import host_findings
 from bench.harness.op import Case
-from bench.harness.scenario import build_parser
+from bench.harness.scenarios.scenario import build_parser
 from bench.train_step import SCENARIO as TRAIN_STEP
 from bench.transfer import SCENARIO as TRANSFER
 
@@ -141,9 +141,9 @@ def test_the_processes_of_a_comparison_are_told_the_threads():
 
 def test_threads_are_refused_where_a_gpu_is_measured(monkeypatch):
     monkeypatch.setattr(device, "detect", lambda word: H100)
-    assert cli.device_of(argparse.Namespace(device=None, threads=None)) is H100
+    assert main.device_of(argparse.Namespace(device=None, threads=None)) is H100
     with pytest.raises(UsageError, match="--threads 1 does not fit: the device measured is a GPU; add --device cpu"):
-        cli.device_of(argparse.Namespace(device=None, threads=1))
+        main.device_of(argparse.Namespace(device=None, threads=1))
 
 
 def test_a_gpus_measurement_leaves_torchs_threads_alone():

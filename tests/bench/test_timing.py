@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from bench.harness import timing
-from bench.harness.timing import (
+from bench.harness.timing import protocol
+from bench.harness.timing.protocol import (
     CPU_LIMITS,
     FEWEST_SAMPLES,
     GPU_LIMITS,
@@ -19,7 +19,7 @@ from bench.harness.timing import (
     no_garbage_collection,
     warm_up,
 )
-from results.stats import median, median_ci95
+from results.stats.samples import median, median_ci95
 
 LIMITS = Limits(min_samples=20, target_half_width=0.02, min_time_s=0.0, cap_s=10.0, warm_up_s=0.5, min_sample_s=1e-3)
 
@@ -147,7 +147,7 @@ def test_the_interval_is_computed_at_growing_distances(monkeypatch):
         checked.append(len(samples_s))
         return 0.0, 1.0  # never narrow enough
 
-    monkeypatch.setattr(timing, "median_ci95", interval)
+    monkeypatch.setattr(protocol, "median_ci95", interval)
     samples = measured(steady(0.01), with_limits(cap_s=10.0))
     assert len(samples.samples_s) == pytest.approx(1000, abs=1)
     *inside, last = checked

@@ -15,22 +15,23 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from bench import train_step
-from bench.harness import meter, training
+from bench.harness.cli.terminal import Progress
 from bench.harness.device.device import cpu_device
-from bench.harness.live_bytes import LiveBytes, SavedBytes, is_random_state
-from bench.harness.meter import Measurement
-from bench.harness.runner import Settings
-from bench.harness.scenario import Bench
-from bench.harness.settle import Settling
-from bench.harness.step_audit import counted_flops, measured_memory, memory_report
-from bench.harness.step_check import backward_of, check_step
-from bench.harness.table import Progress
-from bench.harness.timing import Samples
-from bench.harness.training import OPTIMIZERS, PhaseClock, Step
-from bench.harness.training_options import OPTIMIZER_NAMES, Case
-from bench.harness.training_plan import checking_bytes, countable_flops, flops_of, plan_of
-from bench.harness.transformer import Transformer
-from roofline.accounting.config_file import read_config
+from bench.harness.measure import meter
+from bench.harness.measure.meter import Measurement
+from bench.harness.measure.runner import Settings
+from bench.harness.scenarios.scenario import Bench
+from bench.harness.timing.protocol import Samples
+from bench.harness.timing.settle import Settling
+from bench.harness.train import step as training
+from bench.harness.train.audit import counted_flops, measured_memory, memory_report
+from bench.harness.train.check import backward_of, check_step
+from bench.harness.train.live_bytes import LiveBytes, SavedBytes, is_random_state
+from bench.harness.train.options import OPTIMIZER_NAMES, Case
+from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
+from bench.harness.train.step import OPTIMIZERS, PhaseClock, Step
+from bench.harness.train.transformer import Transformer
+from roofline.accounting.config.file import read_config
 from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.step_memory import step_memory
 from roofline.ceilings import Ceilings

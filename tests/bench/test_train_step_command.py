@@ -10,13 +10,16 @@ import commands
 import pytest
 import torch
 
-from bench.harness import meter, session, timing, training
+from bench.harness.cli import session
 from bench.harness.device import device
-from bench.harness.scenario import main
-from bench.harness.settle import SettleLimits
+from bench.harness.measure import meter
+from bench.harness.scenarios.scenario import main
+from bench.harness.timing import protocol
+from bench.harness.timing.settle import SettleLimits
+from bench.harness.train import step
 from bench.train_step import EXAMPLES, SCENARIO
-from results.store import load_run
-from roofline.accounting.config_file import load_config
+from results.store.runs import load_run
+from roofline.accounting.config.file import load_config
 from roofline.accounting.flops import train_flops
 from roofline.accounting.machines import run_machine
 
@@ -31,7 +34,7 @@ def quick(runs, tmp_path, monkeypatch):
     (tmp_path / "small.json").write_text(json.dumps(KEYS))
     monkeypatch.setattr(session, "use_threads", lambda device: torch.set_num_threads(1))
     monkeypatch.setattr(meter, "ON_THE_CLOCK", 0.0)
-    monkeypatch.setattr(timing, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
     monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.05))
     threads = torch.get_num_threads()
     yield
@@ -163,7 +166,7 @@ def test_a_step_that_does_not_fit_is_skipped_with_its_estimate(capsys, monkeypat
 
 
 def test_a_step_that_takes_too_long_is_skipped_with_a_budget_that_would_do(monkeypatch, runs):
-    monkeypatch.setattr(training, "product_flops_per_s", lambda *_: 1e6)
+    monkeypatch.setattr(step, "product_flops_per_s", lambda *_: 1e6)
     monkeypatch.setitem(commands.PEAKS_FLOPS_PER_S, "fp32", 1e6)
     commands.keep_ceilings(runs)
     assert run(*SMALL, "--recipe", "fp32") == 0
@@ -174,8 +177,8 @@ def test_a_step_that_takes_too_long_is_skipped_with_a_budget_that_would_do(monke
 
 
 def test_a_wrong_gradient_is_invalid_and_never_timed(capsys, monkeypatch, runs):
-    right = training.Step.loss
-    monkeypatch.setattr(training.Step, "loss", lambda self, *tokens: right(self, *tokens) * 0.99)
+    right = step.Step.loss
+    monkeypatch.setattr(step.Step, "loss", lambda self, *tokens: right(self, *tokens) * 0.99)
     assert run(*SMALL, "--recipe", "fp32") == 1
     (record,) = load_run(commands.run_files(runs)[0]).records
     assert record.status == "invalid"
@@ -185,13 +188,13 @@ def test_a_wrong_gradient_is_invalid_and_never_timed(capsys, monkeypatch, runs):
 
 
 def test_a_step_that_goes_wrong_while_it_is_timed_is_invalid(monkeypatch, runs):
-    right, calls = training.Step.loss, []
+    right, calls = step.Step.loss, []
 
     def wrong_later(self, *tokens):
         calls.append(1)
         return right(self, *tokens) * (1.0 if len(calls) < 5 else 1.01)
 
-    monkeypatch.setattr(training.Step, "loss", wrong_later)
+    monkeypatch.setattr(step.Step, "loss", wrong_later)
     assert run(*SMALL, "--recipe", "fp32") == 1
     (record,) = load_run(commands.run_files(runs)[0]).records
     assert (record.status, record.samples_s) == ("invalid", ())
@@ -200,14 +203,14 @@ def test_a_step_that_goes_wrong_while_it_is_timed_is_invalid(monkeypatch, runs):
 
 
 def test_ctrl_c_keeps_the_finished_steps(capsys, monkeypatch, runs):
-    right = training.Step.__init__
+    right = step.Step.__init__
 
     def second_is_interrupted(self, plan, *rest):
         if plan.recipe.name == "amp":
             raise KeyboardInterrupt
         right(self, plan, *rest)
 
-    monkeypatch.setattr(training.Step, "__init__", second_is_interrupted)
+    monkeypatch.setattr(step.Step, "__init__", second_is_interrupted)
     assert run(*SMALL, "--recipe", "fp32,amp,bf16") == 130
     assert [record.options["recipe"] for record in load_run(commands.run_files(runs)[0]).records] == ["fp32"]
     out, err = capsys.readouterr()
@@ -248,7 +251,7 @@ def test_help_needs_no_torch_and_names_every_column():
 
 
 def test_every_example_passes_all_checks_that_come_before_torch():
-    from bench.harness.scenario import build_parser
+    from bench.harness.scenarios.scenario import build_parser
 
     for arguments, _ in EXAMPLES:
         SCENARIO.check(build_parser(SCENARIO).parse_args(arguments.split()))

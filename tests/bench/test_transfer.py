@@ -12,18 +12,19 @@ import torch
 from commands import keep_ceilings
 
 from bench import transfer
-from bench.harness import copies, host_clock, token_loader
-from bench.harness.copies import Pair, Products, copy_calls, make_pairs, measure_overlap
 from bench.harness.device.device import Device
-from bench.harness.meter import Measurement
-from bench.harness.runner import Settings
-from bench.harness.scenario import build_parser, main
-from bench.harness.settle import Settling
-from bench.harness.timing import Samples
-from bench.harness.token_loader import Batches, Loop, TokenFile, TokenFileError, write_random_tokens
+from bench.harness.measure.meter import Measurement
+from bench.harness.measure.runner import Settings
+from bench.harness.scenarios import host_clock
+from bench.harness.scenarios.scenario import build_parser, main
+from bench.harness.timing.protocol import Samples
+from bench.harness.timing.settle import Settling
+from bench.harness.transfer import copies, token_loader
+from bench.harness.transfer.copies import Pair, Products, copy_calls, make_pairs, measure_overlap
+from bench.harness.transfer.token_loader import Batches, Loop, TokenFile, TokenFileError, write_random_tokens
 from bench.transfer import SCENARIO, copy_work, link_of
 from results.record import Record
-from roofline.links import hidden_share, pcie_bytes_per_s, wait_share
+from roofline.hardware.links import hidden_share, pcie_bytes_per_s, wait_share
 from roofline.work import Work
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**12, memory_bytes=2**30, threads=1)
@@ -56,7 +57,7 @@ def quick(monkeypatch, tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     monkeypatch.setenv("RIDGEPOINT_RUNS", str(runs))
     keep_ceilings(runs)
-    from bench.harness import host_clock
+    from bench.harness.scenarios import host_clock
 
     short = host_clock.CPU_LIMITS.__class__(5, 1.0, 0.0, 0.1, 0.0, 1e-6)
     monkeypatch.setattr(host_clock, "CPU_LIMITS", short)

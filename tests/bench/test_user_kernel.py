@@ -10,9 +10,9 @@ import commands
 import pytest
 from user_kernels import CPU, ELEMENTWISE, measure
 
-from bench.harness.providers import load
-from bench.harness.user_kernel import UserKernelError, find, input_names, is_user_kernel
-from bench.harness.worker import Job, WorkerError, Workers
+from bench.harness.isolate.worker import Job, WorkerError, Workers
+from bench.harness.providers.registry import load
+from bench.harness.providers.user_kernel import UserKernelError, find, input_names, is_user_kernel
 from bench.matmul import OPS as MATMUL
 
 GELU = ELEMENTWISE["gelu"]
@@ -50,7 +50,7 @@ _hidden = lambda x: x
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Let rows end as soon as they can: workers sample within the limits of this process."""
-    monkeypatch.setattr("bench.harness.runner.CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr("bench.harness.measure.runner.CPU_LIMITS", commands.QUICK)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_what_lies_beside_a_file_is_found_by_it_and_hides_nothing_later(tmp_path
     (tmp_path / "results" / "__init__.py").write_text("raise SystemExit\n")
     file = tmp_path / "mine.py"
     file.write_text(
-        "import beside_a_kernel, torch\ndef gelu(x):\n    import beside_a_kernel, results.stats\n"
+        "import beside_a_kernel, torch\ndef gelu(x):\n    import beside_a_kernel, results.stats.samples\n"
         "    return torch.nn.functional.gelu(x)\n"
     )
     with Workers(60) as workers:
@@ -224,7 +224,7 @@ def test_what_an_import_shows_is_one_line(mine, workers, text, message):
 
 def test_a_problem_ends_a_command_before_it_calibrates(mine, capsys, monkeypatch):
     mine.write_text("import torch\nraise ImportError('not here')\ndef f(x): pass\n")
-    monkeypatch.setattr("bench.harness.session.calibrated", lambda *arguments: pytest.fail("calibrating"))
+    monkeypatch.setattr("bench.harness.cli.session.calibrated", lambda *arguments: pytest.fail("calibrating"))
     assert commands.here("elementwise", "--op", "gelu", "--provider", "mine.py:f", "-q") == 2
     out, err = capsys.readouterr()
     assert err == (
@@ -235,7 +235,7 @@ def test_a_problem_ends_a_command_before_it_calibrates(mine, capsys, monkeypatch
 
 
 def test_a_worker_that_cannot_start_is_said_in_one_line(monkeypatch):
-    monkeypatch.setattr("bench.harness.worker.BOOT", "raise SystemExit")
+    monkeypatch.setattr("bench.harness.isolate.worker.BOOT", "raise SystemExit")
     with Workers(60) as workers, pytest.raises(WorkerError, match="no worker process can be started"):
         workers.ask(Job(family="elementwise", ops=("gelu",), provider="a.py:f", device=CPU))
 

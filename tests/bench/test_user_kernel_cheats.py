@@ -7,8 +7,8 @@ import pytest
 import user_kernels
 from user_kernels import measure
 
-from bench.harness.runner import Settings
-from bench.harness.worker import Workers
+from bench.harness.isolate.worker import Workers
+from bench.harness.measure.runner import Settings
 
 
 @pytest.fixture(scope="module")

@@ -7,18 +7,18 @@ import torch
 
 from bench.cross_entropy import OPS as CROSS_ENTROPY
 from bench.elementwise import OPS as ELEMENTWISE
-from bench.harness import verify
+from bench.harness.data import verify
+from bench.harness.data.inputs import Filler, InputSet, make_sets
+from bench.harness.data.verify import check, run_poisoned, widened
 from bench.harness.device.device import Device
-from bench.harness.inputs import Filler, InputSet, make_sets
+from bench.harness.measure.runner import Settings, blank_record
 from bench.harness.op import Case
-from bench.harness.runner import Settings, blank_record
-from bench.harness.verify import check, run_poisoned, widened
 from bench.matmul import OPS as MATMUL
 from bench.matvec import OPS as MATVEC
 from bench.norm import OPS as NORM
 from bench.reduction import OPS as REDUCTION
 from bench.softmax import OPS as SOFTMAX
-from results.runfile import encode_line
+from results.store.runfile import encode_line
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *MATVEC, *REDUCTION, *NORM, *SOFTMAX, *CROSS_ENTROPY)}

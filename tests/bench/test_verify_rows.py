@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from bench.cross_entropy import OPS as CROSS_ENTROPY
-from bench.harness import verify
+from bench.harness.data import verify
+from bench.harness.data.inputs import Filler, InputSet, make_sets
+from bench.harness.data.verify import check, run_poisoned, sum_roundings, widened
 from bench.harness.device.device import Device
-from bench.harness.inputs import Filler, InputSet, make_sets
 from bench.harness.op import Case
-from bench.harness.providers import numerics
-from bench.harness.verify import check, run_poisoned, sum_roundings, widened
+from bench.harness.providers.registry import numerics
 from bench.matvec import OPS as MATVEC
 from bench.norm import OPS as NORM
 from bench.softmax import OPS as SOFTMAX

@@ -14,7 +14,7 @@ from process_checks import is_running, soon
 from user_kernels import measure
 
 from bench.harness.device.linux import available_memory_bytes
-from bench.harness.worker import Workers
+from bench.harness.isolate.worker import Workers
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_a_slow_function_is_not_ended_though_its_row_takes_longer_than_one_call_
 
 
 def test_a_budget_ends_a_row_before_the_timeout(workers, crashes, monkeypatch):
-    monkeypatch.setattr("bench.harness.worker.BUDGET_GRACE_S", 1.0)
+    monkeypatch.setattr("bench.harness.isolate.worker.BUDGET_GRACE_S", 1.0)
     assert measure(workers, f"{crashes}:prints").status == "ok"  # the template is there
     record = measure(workers, f"{crashes}:endless", deadline=time.perf_counter() + 1)
     assert (record.status, record.reason) == ("failed", "no result after 2 s; --budget allows more")
@@ -131,10 +131,12 @@ def test_a_function_that_writes_into_the_workers_own_socket_fails_and_the_next_r
 
 def test_clocks_of_the_measuring_code_are_its_own():
     script = (
-        "from bench.harness import trusted, guards, meter, runner, samplers, settle, timing; trusted.hold_clocks()\n"
+        "from bench.harness.providers import trusted; from bench.harness.data import checks\n"
+        "from bench.harness.measure import meter, runner; from bench.harness.timing import protocol, samplers, settle\n"
+        "trusted.hold_clocks()\n"
         "import time; time.perf_counter = time.perf_counter_ns = lambda: 0\n"
-        "print(samplers.HostSampler([lambda: sum(range(10000))], 5).sample() > 0, timing.clock_tick_s() > 0)\n"
-        "print({module.time.perf_counter() > 0 for module in (guards, meter, runner, samplers, settle, timing)})\n"
+        "print(samplers.HostSampler([lambda: sum(range(10000))], 5).sample() > 0, protocol.clock_tick_s() > 0)\n"
+        "print({module.time.perf_counter() > 0 for module in (checks, meter, runner, samplers, settle, protocol)})\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=commands.ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["True True", "{True}"]

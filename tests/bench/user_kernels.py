@@ -2,10 +2,10 @@
 
 from bench.elementwise import OPS
 from bench.harness.device.device import Device
+from bench.harness.isolate.worker import Job
+from bench.harness.measure.runner import Settings, blank_record
 from bench.harness.op import Case
-from bench.harness.runner import Settings, blank_record
-from bench.harness.timing import Limits
-from bench.harness.worker import Job
+from bench.harness.timing.protocol import Limits
 
 ELEMENTWISE = {op.name: op for op in OPS}
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**15, memory_bytes=2**30, threads=1)

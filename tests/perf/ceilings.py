@@ -18,18 +18,18 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.harness.arguments import FORMATS, Parser
-from bench.harness.calibrate import DISTURBED
-from bench.harness.calibrate_command import value_text
-from bench.harness.evidence import power_limited
-from bench.harness.table import prepare_streams, print_out, say
-from results.export import csv_text, json_text, markdown_text
-from results.runfile import StoreError, load_run
-from results.stats import half_width
-from results.store import runs_directory
-from results.table import format_percent, printable
+from bench.harness.calibrate.calibration import DISTURBED
+from bench.harness.cli.arguments import FORMATS, Parser
+from bench.harness.cli.terminal import prepare_streams, print_out, say
+from bench.harness.commands.calibrate import value_text
+from bench.harness.measure.evidence import power_limited
+from results.show.export import csv_text, json_text, markdown_text
+from results.show.table import format_percent, printable
+from results.stats.samples import half_width
+from results.store.runfile import StoreError, load_run
+from results.store.runs import runs_directory
 from roofline.ceilings import QUANTITIES, CeilingError, Ceilings
-from roofline.hardware import load_gpus
+from roofline.hardware.gpu import load_gpus
 
 RECORDS = Path(__file__).with_name("records.toml")
 MAX_BYTES = 64 * 2**20

@@ -1,6 +1,6 @@
 """`gpu_benchmark` is there for these tests also where the repository is not installed, only on pytest's path."""
 
-from bench.harness import ridgepoint_pytest
+from bench.harness.fixture import ridgepoint_pytest
 
 
 def pytest_configure(config):

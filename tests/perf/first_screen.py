@@ -14,14 +14,14 @@ import sys
 from pathlib import Path
 
 from bench.__main__ import families
-from bench.harness.arguments import Parser, add_list
-from bench.harness.table import prepare_streams, print_out, say
-from results.export import markdown_text
-from results.rows import flat_rows
-from results.runfile import StoreError, load_run
-from results.stats import half_width
-from results.store import find_run, runs_directory
-from results.table import format_number, format_percent, format_time
+from bench.harness.cli.arguments import Parser, add_list
+from bench.harness.cli.terminal import prepare_streams, print_out, say
+from results.show.export import markdown_text
+from results.show.rows import flat_rows
+from results.show.table import format_number, format_percent, format_time
+from results.stats.samples import half_width
+from results.store.runfile import StoreError, load_run
+from results.store.runs import find_run, runs_directory
 
 COLUMNS = (
     *("op", "dtype", "case", "provider", "median", "95% CI", "TFLOP/s", "GB/s", "MFU", "MBU", "% measured roof"),

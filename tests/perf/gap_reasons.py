@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from results.stats import median, student_t_975
+from results.stats.samples import median, student_t_975
 
 TOLERANCE = 0.02
 """A ratio within 2 % of 1 needs no reason."""

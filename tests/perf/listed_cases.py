@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bench.__main__ import families
-from bench.harness import inputs, verify
-from bench.harness.arguments import UsageError
-from bench.harness.catalog import options_of
+from bench.harness.cli.arguments import UsageError
+from bench.harness.commands.catalog import options_of
+from bench.harness.data import inputs, verify
 from bench.harness.device.device import Device
+from bench.harness.measure.runner import refusal
 from bench.harness.op import Case, Op
-from bench.harness.providers import load, numerics
-from bench.harness.runner import refusal
-from bench.harness.samplers import Call
+from bench.harness.providers.registry import load, numerics
 from bench.harness.shapes import parse_shapes
-from roofline.hardware import load_gpus
+from bench.harness.timing.samplers import Call
+from roofline.hardware.gpu import load_gpus
 from roofline.model import least_time_s
 
 GPU_CASES = (

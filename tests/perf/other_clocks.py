@@ -25,12 +25,12 @@ from typing import Any, Self
 
 import torch
 
-from bench.harness import samplers
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Monitor
-from bench.harness.samplers import Call, EventSampler, GraphSampler
-from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, Limits, collect, no_garbage_collection, warm_up
-from results.stats import median
+from bench.harness.timing import samplers
+from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, Limits, collect, no_garbage_collection, warm_up
+from bench.harness.timing.samplers import Call, EventSampler, GraphSampler
+from results.stats.samples import median
 from tests.perf.gap_reasons import Rung
 from tests.perf.listed_cases import Ready
 

@@ -23,12 +23,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.harness.arguments import Parser, UsageError, add_list, device_name, number
-from bench.harness.cli import guarded
-from bench.harness.interrupt import raise_when_interrupted
-from bench.harness.table import print_out, say
-from results.export import json_text, write_output
-from results.table import format_time
+from bench.harness.cli.arguments import Parser, UsageError, add_list, device_name, number
+from bench.harness.cli.interrupt import raise_when_interrupted
+from bench.harness.cli.main import guarded
+from bench.harness.cli.terminal import print_out, say
+from results.show.export import json_text, write_output
+from results.show.table import format_time
 from tests.perf import hardware_counters, kernel_activities
 from tests.perf.hardware_counters import CountersError, ForbiddenError
 from tests.perf.kernel_activities import ActivityError
@@ -62,10 +62,10 @@ def time_case(listed: Any, device: Any, seed: int) -> dict[str, Any]:
         UsageError: the device cannot run it.
         WrongResultError: the result is wrong.
     """
-    from bench.harness.providers import numerics
-    from bench.harness.samplers import make_sampler
-    from bench.harness.timing import CPU_LIMITS, GPU_LIMITS, collect, warm_up
-    from results.stats import median
+    from bench.harness.providers.registry import numerics
+    from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, collect, warm_up
+    from bench.harness.timing.samplers import make_sampler
+    from results.stats.samples import median
     from tests.perf.listed_cases import make_ready
     from tests.perf.other_clocks import torch_threads
 
@@ -157,7 +157,7 @@ def launch_once(text: str, device: Any, seed: int) -> int:
     """Launch one case twice, the second time where a profiler looks: what `ncu` runs."""
     import torch
 
-    from bench.harness.providers import default_providers, numerics
+    from bench.harness.providers.registry import default_providers, numerics
     from tests.perf.listed_cases import make_ready, parse_case
 
     name, _, by = text.partition(":")

@@ -27,11 +27,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.harness.arguments import Parser, add_list, number
-from bench.harness.table import prepare_streams, say
-from results.export import write_output
-from results.runfile import StoreError
-from results.table import printable
+from bench.harness.cli.arguments import Parser, add_list, number
+from bench.harness.cli.terminal import prepare_streams, say
+from results.show.export import write_output
+from results.show.table import printable
+from results.store.runfile import StoreError
 from tests.perf import publish_process, publish_steps, publish_summary
 from tests.perf.publish_steps import ROOT
 from tests.perf.publish_summary import CUT, DONE, FAILED, RUNNING, STOPPED

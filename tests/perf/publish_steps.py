@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.harness.providers import AUTOTUNE, provider_names
+from bench.harness.providers.registry import AUTOTUNE, provider_names
 
 ROOT = Path(__file__).resolve().parents[2]
 

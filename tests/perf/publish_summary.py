@@ -13,9 +13,9 @@ import tarfile
 from collections import Counter
 from pathlib import Path
 
-from results.export import json_text, markdown_text, write_output
-from results.runfile import StoreError, load_run
-from results.table import printable
+from results.show.export import json_text, markdown_text, write_output
+from results.show.table import printable
+from results.store.runfile import StoreError, load_run
 
 DONE, FAILED, STOPPED, CUT, KILLED, RUNNING = "done", "failed", "stopped", "cut", "killed", "running"
 MEANINGS = {

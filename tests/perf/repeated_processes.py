@@ -24,15 +24,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.harness.arguments import Parser, add_list, device_name, number
-from bench.harness.cli import guarded
-from bench.harness.evidence import ROOF_MARGIN
-from bench.harness.expendable import die_with
-from bench.harness.interrupt import INTERRUPTED, raise_when_interrupted
-from bench.harness.table import print_out, say
-from results.export import json_text, write_output
-from results.stats import median
-from results.table import format_rate, format_time
+from bench.harness.cli.arguments import Parser, add_list, device_name, number
+from bench.harness.cli.interrupt import INTERRUPTED, raise_when_interrupted
+from bench.harness.cli.main import guarded
+from bench.harness.cli.terminal import print_out, say
+from bench.harness.isolate.expendable import die_with
+from bench.harness.measure.evidence import ROOF_MARGIN
+from results.show.export import json_text, write_output
+from results.show.table import format_rate, format_time
+from results.stats.samples import median
 from roofline.ceilings import CeilingError, Ceilings
 
 OK, WRONG_RESULT = 0, 1

@@ -9,12 +9,12 @@ machine that others use gives UNSURE, which is no false verdict, and the interva
 import argparse
 from collections import Counter
 
+from bench.harness.cli.session import use_threads
+from bench.harness.commands.doctor import compare_with_itself
 from bench.harness.device.device import detect
-from bench.harness.doctor import compare_with_itself
-from bench.harness.session import use_threads
 from bench.matmul import OPS
-from results.stats import half_width, median
-from results.verdict import FASTER, SLOWER
+from results.stats.samples import half_width, median
+from results.stats.verdict import FASTER, SLOWER
 
 
 def main() -> None:

@@ -27,15 +27,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.harness.arguments import Parser, UsageError, add_list, device_name, number
-from bench.harness.cli import guarded
-from bench.harness.evidence import PREEMPTIONS_PER_S
-from bench.harness.interrupt import INTERRUPTED, raise_when_interrupted
-from bench.harness.table import print_out, say
-from results.export import json_text, markdown_text, write_output
-from results.stats import median
-from results.store import runs_directory
-from results.table import format_time
+from bench.harness.cli.arguments import Parser, UsageError, add_list, device_name, number
+from bench.harness.cli.interrupt import INTERRUPTED, raise_when_interrupted
+from bench.harness.cli.main import guarded
+from bench.harness.cli.terminal import print_out, say
+from bench.harness.measure.evidence import PREEMPTIONS_PER_S
+from results.show.export import json_text, markdown_text, write_output
+from results.show.table import format_time
+from results.stats.samples import median
+from results.store.runs import runs_directory
 from tests.perf.gap_reasons import LEAST_ROUNDS, Evidence, Explanation, Rung, explain, percent
 
 OK, WRONG_RESULT = 0, 1
@@ -79,7 +79,7 @@ class Compared:
 
 def compare_case(listed: Any, device: Any, rounds: int, seconds: float, seed: int) -> Compared:
     """Return one case, timed in all ways, in turns; whatever becomes of it, the next one is not touched."""
-    from bench.harness.runner import release
+    from bench.harness.measure.runner import release
     from tests.perf.listed_cases import WrongResultError, estimate_s
     from tests.perf.other_clocks import ladders_of
 
@@ -104,7 +104,7 @@ def take_turns(compared: Compared, listed: Any, device: Any, rounds: int, second
         UsageError: the device cannot run it.
         WrongResultError: the result is wrong, before or after.
     """
-    from bench.harness.providers import numerics
+    from bench.harness.providers.registry import numerics
     from tests.perf.listed_cases import make_ready
     from tests.perf.other_clocks import Clocks, clocks_of, torch_threads, ways_of
 
@@ -258,7 +258,7 @@ def print_table(title: str, cases: Sequence[Compared]) -> None:
     from rich import box
     from rich.table import Table
 
-    from bench.harness.table import console_of
+    from bench.harness.cli.terminal import console_of
 
     rows = table_rows(cases)
     kept = [name for name in rows[0] if any(row[name] != "-" for row in rows)]

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.harness.compare_rounds import Rule, run_rounds
-from results.compare_drift import drift_of
-from results.stats import median
-from results.verdict import FASTER, SAME, SLOWER, UNSURE, compare_many
+from bench.harness.compare.rounds import Rule, run_rounds
+from results.stats.drift import drift_of
+from results.stats.samples import median
+from results.stats.verdict import FASTER, SAME, SLOWER, UNSURE, compare_many
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 from simulated_device import SimulatedDevice  # lies beside the tests that use it too

@@ -8,15 +8,16 @@ from functools import partial
 
 import pytest
 
-from bench.harness import runner, samplers
 from bench.harness.device.device import cpu_device
+from bench.harness.measure import runner
 from bench.harness.op import Case
-from bench.harness.timing import Limits, collect
+from bench.harness.timing import samplers
+from bench.harness.timing.protocol import Limits, collect
 from bench.matmul import OPS
-from results.judge import JUDGED_KEYS, judged
 from results.record import Environment, Record
-from results.runfile import encode_line, load_run
-from results.store import RunWriter
+from results.show.judge import JUDGED_KEYS, judged
+from results.store.runfile import encode_line, load_run
+from results.store.runs import RunWriter
 from roofline.ceilings import Ceiling, Ceilings
 
 RECORDS = 10_000

@@ -22,15 +22,15 @@ import torch
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.harness import inputs
+from bench.harness.cli.terminal import console_of
+from bench.harness.data import inputs
 from bench.harness.device.device import cpu_device
 from bench.harness.op import Case
-from bench.harness.providers import load, numerics
-from bench.harness.samplers import make_sampler
-from bench.harness.table import console_of
-from bench.harness.timing import CPU_LIMITS, Limits, collect, warm_up
+from bench.harness.providers.registry import load, numerics
+from bench.harness.timing.protocol import CPU_LIMITS, Limits, collect, warm_up
+from bench.harness.timing.samplers import make_sampler
 from bench.matmul import OPS
-from results.stats import median
+from results.stats.samples import median
 
 MATMUL = OPS[0]
 DTYPES, SIZES = ("bf16", "fp32"), (1024, 2048)

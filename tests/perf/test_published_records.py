@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from results.record import Environment, Record
-from results.store import RunWriter
+from results.store.runs import RunWriter
 from roofline.ceilings import QUANTITIES, Ceiling, Ceilings
-from roofline.hardware import load_gpus
+from roofline.hardware.gpu import load_gpus
 from tests.perf import ceilings
 
 H200_GOALS = {

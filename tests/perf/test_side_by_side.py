@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from bench.harness.arguments import UsageError
+from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import cpu_device
 from tests.perf import listed_cases, other_clocks, side_by_side
 from tests.perf.gap_reasons import Explanation
@@ -71,7 +71,7 @@ def test_a_wrong_result_is_not_timed(monkeypatch):
 
 
 def listed_cases_provider(function):
-    from bench.harness.providers import Provider
+    from bench.harness.providers.registry import Provider
 
     return Provider("torch", function, takes_out=True)
 
@@ -122,7 +122,7 @@ def test_what_the_device_cannot_run_is_skipped(tmp_path, capsys):
 
 
 def test_a_folder_that_cannot_be_written_is_known_before_anything_is_measured(tmp_path, monkeypatch):
-    from results.store import StoreError
+    from results.store.runs import StoreError
 
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(side_by_side, "compare_case", lambda *_: pytest.fail("measured"))

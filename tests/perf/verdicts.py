@@ -13,19 +13,19 @@ from collections import Counter
 
 import torch
 
-from bench.harness.compare_case import InterleavingRunner
-from bench.harness.compare_rounds import Rule
-from bench.harness.cost import CostEstimator
+from bench.harness.cli.session import use_threads
+from bench.harness.compare.case import InterleavingRunner
+from bench.harness.compare.rounds import Rule
 from bench.harness.device.device import detect
+from bench.harness.measure.cost import CostEstimator
+from bench.harness.measure.runner import Settings
+from bench.harness.measure.runner import plan as planned_rows
 from bench.harness.op import Case
-from bench.harness.providers import Provider
-from bench.harness.runner import Settings
-from bench.harness.runner import plan as planned_rows
-from bench.harness.session import use_threads
+from bench.harness.providers.registry import Provider
 from bench.matmul import OPS
-from results.comparison import FASTER, SLOWER
 from results.record import Environment
-from results.stats import half_width, median
+from results.stats.comparison import FASTER, SLOWER
+from results.stats.samples import half_width, median
 from roofline.ceilings import Ceilings
 
 SIZE = 512
@@ -56,7 +56,8 @@ def load(name, op, family, device):
 
 def compared(device, candidate, seed, budget_s):
     """Return the comparison of one run, and the seconds of its rounds."""
-    from bench.harness import compare_rows, runner
+    from bench.harness.compare import rows as compare_rows
+    from bench.harness.measure import runner
 
     runner.load = load
     runner.unavailable = lambda name, device: None  # the names here are none of ours

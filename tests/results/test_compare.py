@@ -5,7 +5,7 @@ import re
 import pytest
 from compare_runs import case, compared, refused
 
-from results.judge import judged
+from results.show.judge import judged
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from compare_runs import NO_DRIFT, case, compared, refused
 
 from results.__main__ import main
-from results.compare_load import load
-from results.store import load_run
+from results.compare.load import load
+from results.store.runs import load_run
 
 ONE, OTHER = "1" * 64, "2" * 64
 

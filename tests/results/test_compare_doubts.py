@@ -10,10 +10,10 @@ import pytest
 from compare_runs import NO_DRIFT, case, compared, refused, samples
 
 from results.__main__ import main
-from results.compare_drift import ASSUMED, drift_of
-from results.comparison import geometric_mean
-from results.unpaired import compare_many
-from results.verdict import FASTER, SAME, SLOWER, UNSURE
+from results.stats.comparison import geometric_mean
+from results.stats.drift import ASSUMED, drift_of
+from results.stats.unpaired import compare_many
+from results.stats.verdict import FASTER, SAME, SLOWER, UNSURE
 
 # ---- flags --------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from results.compare_numbers import Numbers
+from results.compare.number_columns import Numbers
 from results.record import MAX_COUNT, RecordError, checked_fields
 
 BAD = {

@@ -8,7 +8,7 @@ import pytest
 from compare_runs import NO_DRIFT, case, compared, refused
 
 from results.__main__ import main
-from results.store import RunWriter
+from results.store.runs import RunWriter
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -82,7 +82,7 @@ def test_long_files_are_read_side_by_side_with_the_same_result(save, measured, c
     records = [measured(seed=size, **case(size)) for size in range(1, 6)]
     before, after = save("a", *records), save("b", *records[1:], measured(1.1, seed=9, **case(1)))
     alone = compared(capsys, before, after)
-    monkeypatch.setattr("results.compare_load.PARALLEL_BYTES", 0)
+    monkeypatch.setattr("results.compare.load.PARALLEL_BYTES", 0)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     assert compared(capsys, before, after) == alone
     Path(after).write_bytes(b"\0")
@@ -92,7 +92,7 @@ def test_long_files_are_read_side_by_side_with_the_same_result(save, measured, c
 def test_where_no_system_call_tells_the_cores_all_of_them_count(save, measured, capsys, monkeypatch):
     path = save("a", measured(seed=1, **case(1)))
     alone = compared(capsys, path, path)
-    monkeypatch.setattr("results.compare_load.PARALLEL_BYTES", 0)
+    monkeypatch.setattr("results.compare.load.PARALLEL_BYTES", 0)
     monkeypatch.delattr("os.sched_getaffinity")
     monkeypatch.setattr("os.cpu_count", lambda: None)
     assert compared(capsys, path, path) == alone
@@ -108,7 +108,7 @@ def test_a_table_of_many_rows_shows_those_that_matter(save, measured, capsys):
 
 
 def test_what_is_kept_of_a_record_is_what_the_record_says(measured, tmp_path, make_environment):
-    from results.compare_load import load, windows
+    from results.compare.load import load, windows
 
     record = measured(seed=1, telemetry={"sm_clock_hz": 1.5e9}, options={"batch": 1, "layout": "nn", "process": 3})
     with RunWriter.create(make_environment(), "matmul", tmp_path / "run.jsonl") as writer:

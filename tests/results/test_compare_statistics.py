@@ -6,10 +6,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from results.comparison import UNKNOWN, combine, geometric_mean, holm, judged, with_holm
-from results.stats import independent_blocks, log_medians, median, median_ci95, normal_deviate, student_t_975
-from results.unpaired import compare_many, compare_unpaired, compare_windows
-from results.verdict import FASTER, SAME, SLOWER, UNSURE, compare_pairs
+from results.stats.comparison import UNKNOWN, combine, geometric_mean, holm, judged, with_holm
+from results.stats.samples import independent_blocks, log_medians, median, median_ci95, normal_deviate, student_t_975
+from results.stats.unpaired import compare_many, compare_unpaired, compare_windows
+from results.stats.verdict import FASTER, SAME, SLOWER, UNSURE, compare_pairs
 
 TRIALS = 1000
 

@@ -6,8 +6,8 @@ import random
 import pytest
 from compare_runs import case, compared
 
-from bench.harness.compare_rows import compared as live
-from results.store import load_run
+from bench.harness.compare.rows import compared as live
+from results.store.runs import load_run
 
 ROUNDS = 60
 

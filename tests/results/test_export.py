@@ -14,13 +14,13 @@ from dataclasses import fields
 import pandas as pd
 import pytest
 
-from results.benchmark_json import sample_stats
-from results.export import TEXT_FORMATS, markdown_text, parquet_bytes, render, write_output
-from results.judge import JUDGED_KEYS
 from results.record import Record
-from results.rows import COLUMNS, TELEMETRY_NUMBERS, TELEMETRY_WHOLE, WHOLE_COLUMNS, document, flat_rows, to_frame
-from results.runfile import Run, StoreError
-from results.table import TABLE_COLUMNS
+from results.show.benchmark_json import sample_stats
+from results.show.export import TEXT_FORMATS, markdown_text, parquet_bytes, render, write_output
+from results.show.judge import JUDGED_KEYS
+from results.show.rows import COLUMNS, TELEMETRY_NUMBERS, TELEMETRY_WHOLE, WHOLE_COLUMNS, document, flat_rows, to_frame
+from results.show.table import TABLE_COLUMNS
+from results.store.runfile import Run, StoreError
 
 HOSTILE = "a|b\nc\x1b[31m\\|`<b>,\"'\u202e\ud800"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from results.store import RunNotFoundError, RunWriter, find_run
+from results.store.runs import RunNotFoundError, RunWriter, find_run
 
 
 @pytest.mark.parametrize("has_runs", [True, False])

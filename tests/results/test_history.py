@@ -11,10 +11,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from results import history, history_output
 from results.__main__ import main
-from results.history_changes import LEAST_RUNS, all_change_points, change_points, spread_of_runs
-from results.store import RunWriter
+from results.history import output, segments
+from results.history.changes import LEAST_RUNS, all_change_points, change_points, spread_of_runs
+from results.store.runs import RunWriter
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_quiet_runs_are_the_same(keep, capsys):
 
 
 def test_a_step_that_may_be_chance_among_many_is_said_to_be(keep, capsys, monkeypatch):
-    monkeypatch.setattr(history, "drift_of", lambda *known: None)
+    monkeypatch.setattr(segments, "drift_of", lambda *known: None)
     for day in range(1, 25):
         keep(day, 1.0 if day < 24 else 1.0112)
     point = shown(capsys)[0]["points"][-1]
@@ -322,8 +322,8 @@ def drawn(monkeypatch, capsys, tmp_path):
     """Returns a function that draws a history and returns its axes and figure."""
 
     def run(*arguments):
-        figures, original = [], history_output.draw
-        monkeypatch.setattr(history_output, "draw", lambda series: figures.append(original(series)) or figures[0])
+        figures, original = [], output.draw
+        monkeypatch.setattr(output, "draw", lambda series: figures.append(original(series)) or figures[0])
         assert main(["history", "-o", str(tmp_path / "history.png"), *arguments]) == 0
         capsys.readouterr()
         return figures[0].axes[0], figures[0]
@@ -342,7 +342,7 @@ def test_the_picture_has_room_for_a_hundred_runs_and_many_providers(drawn, make_
                 writer.append(make_record(provider=name, source_git={"sha": f"{day:02d}" * 20, "dirty": False}))
     axes, figure = drawn("--metric", "mfu")
     ticks = [label.get_text() for label in axes.get_xticklabels()]
-    assert len(ticks) == history_output.TICKS - 4
+    assert len(ticks) == output.TICKS - 4
     assert ticks[1] == "2026-01-06  0505050505"  # of the users' repository, whole
     assert axes.get_ylabel() == "MFU, %, 95 % CI"
     # Names that are cut are told apart by their ends, lines by color and marker.

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from results import judge
-from results.judge import JUDGED_KEYS, judged
+from results.show import judge
+from results.show.judge import JUDGED_KEYS, judged
 
 PACKAGE = Path(judge.__file__).parent
 

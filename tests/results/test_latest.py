@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from results.__main__ import main
-from results.runfile import load_run
-from results.store import RunNotFoundError, RunWriter, find_run, list_runs
+from results.store.runfile import load_run
+from results.store.runs import RunNotFoundError, RunWriter, find_run, list_runs
 
 RUNS, RUN_BYTES = 200, 40_000
 

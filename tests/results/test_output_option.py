@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.arguments import UsageError, path
-from bench.harness.cli import check_output, check_places
-from results.store import RunWriter
+from bench.harness.cli.arguments import UsageError, path
+from bench.harness.cli.main import check_output, check_places
+from results.store.runs import RunWriter
 
 
 def test_a_run_goes_into_a_folder_that_is_written_as_one_and_made(make_environment, tmp_path):

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from results.record import DTYPES, MAX_COUNT, SCHEMA, Environment, Record, RecordError
-from results.runfile import encode_line
+from results.store.runfile import encode_line
 from roofline.work import DTYPE_BITS
 
 HUGE = 10**4000

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from results.__main__ import main
-from results.store import RunWriter
+from results.store.runs import RunWriter
 from tests.child_signals import usual_signals
 
 ROOT = Path(__file__).resolve().parents[2]

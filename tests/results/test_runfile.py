@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from results.record import SCHEMA, Record
-from results.runfile import MAX_LINE_BYTES, RunFileError, encode_line, load_run, read_head, scan_run
+from results.store.runfile import MAX_LINE_BYTES, RunFileError, encode_line, load_run, read_head, scan_run
 
 OLD_FILE = Path(__file__).parent / "data" / "schema_1.jsonl"
 

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from results.stats import (
+from results.stats.samples import (
     LEAST_DRIFT,
     MODE_SHARE,
     drift,

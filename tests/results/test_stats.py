@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from results.stats import block_length, half_width, median, median_ci95
+from results.stats.samples import block_length, half_width, median, median_ci95
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 101])

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from results import store
 from results.record import RecordError
-from results.store import (
+from results.store.runs import (
     RunNotFoundError,
     RunWriter,
     StoreError,
@@ -22,13 +21,14 @@ from results.store import (
     new_run_id,
     runs_directory,
 )
+from results.store.runs import runs as store
 
 ROOT = Path(__file__).resolve().parents[2]
 
 WRITER = """
 import sys
 from pathlib import Path
-from results.store import RunWriter, load_run, new_run_id
+from results.store.runs import RunWriter, load_run, new_run_id
 from dataclasses import replace
 source = load_run(Path(sys.argv[1]))
 environment = replace(source.environment, run_id=new_run_id())
@@ -250,7 +250,7 @@ def test_an_output_that_cannot_be_written_is_one_line(make_environment, tmp_path
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from results.store import RunWriter, StoreError, load_run
+from results.store.runs import RunWriter, StoreError, load_run
 source = load_run(Path(sys.argv[1]))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 size = Path(sys.argv[1]).stat().st_size

@@ -5,8 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from results.store import RunSummary
-from results.table import (
+from results.show.table import (
     format_number,
     format_percent,
     format_rate,
@@ -17,6 +16,7 @@ from results.table import (
     render_table,
     table_console,
 )
+from results.store.runs import RunSummary
 
 
 def rendered(environment, records, width=200, report=None, terminal=False):
@@ -229,7 +229,7 @@ def test_no_name_is_broken_over_two_lines_but_a_reason_may_be(make_environment, 
 
 
 def test_a_table_ends_where_nobody_reads_on_and_says_so(make_environment, make_record, make_skipped, monkeypatch):
-    monkeypatch.setattr("results.table.MAX_ROWS", 3)
+    monkeypatch.setattr("results.show.table.MAX_ROWS", 3)
     records = [make_record() for _ in range(5)] + [make_skipped() for _ in range(1003)]
     text = rendered(make_environment(), records)
     assert text.count("1024x1024x1024") == 6

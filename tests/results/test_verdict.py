@@ -6,8 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from results.stats import median
-from results.verdict import (
+from results.stats.samples import median
+from results.stats.verdict import (
     FASTER,
     LEAST_PAIRS,
     SAME,

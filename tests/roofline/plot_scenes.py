@@ -14,7 +14,7 @@ from matplotlib.text import Text
 
 from results.record import Environment, Record
 from roofline.ceilings import Ceiling, Ceilings
-from roofline.plot import PlotMachine, draw_roofline
+from roofline.plot.figure import PlotMachine, draw_roofline
 from roofline.work import bytes_of
 
 Ends = tuple[tuple[float, float], tuple[float, float]]

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from roofline.accounting.config import ConfigError
-from roofline.accounting.config_file import load_config, load_preset, preset_names, read_config
+from roofline.accounting.config.config import ConfigError
+from roofline.accounting.config.file import load_config, load_preset, preset_names, read_config
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

@@ -11,7 +11,7 @@ from test_accounting_parameters import VARIED
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from roofline.accounting.config_file import read_config
+from roofline.accounting.config.file import read_config
 from roofline.accounting.flops import train_flops
 
 transformers = pytest.importorskip("transformers")  # a machine with a GPU may have torch alone

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from roofline.accounting.attention_work import attention_core_flops, doubled_pairs, packed_pairs
-from roofline.accounting.config import ConfigError
-from roofline.accounting.config_file import load_preset, preset_names
+from roofline.accounting.config.config import ConfigError
+from roofline.accounting.config.file import load_preset, preset_names
 from roofline.accounting.flops import (
     CONVENTIONS,
     attention_share,

@@ -23,7 +23,7 @@ from roofline.accounting.communication import (
     fully_sharded_bytes,
     tensor_parallel_bytes,
 )
-from roofline.accounting.config_file import load_preset
+from roofline.accounting.config.file import load_preset
 from roofline.accounting.inference import (
     critical_batch,
     decode_flops,

@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from roofline.accounting.config_file import MODEL_FOLDER, load_preset, preset_names, read_config
+from roofline.accounting.config.file import MODEL_FOLDER, load_preset, preset_names, read_config
 from roofline.accounting.parameters import (
     COMPONENTS,
     count_parameters,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from roofline.ceilings import Ceiling, CeilingError, Ceilings, gpu_ceilings
-from roofline.hardware import find_gpu
+from roofline.hardware.gpu import find_gpu
 from roofline.model import ridge_intensity
 
 

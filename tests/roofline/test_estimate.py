@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from results.record import Environment, Record
-from results.store import RunWriter
-from roofline import estimate_command
-from roofline.accounting.answer import billions, duration, number, size
+from results.store.runs import RunWriter
+from roofline.accounting.answers.answer import billions, duration, number, size
+from roofline.commands import estimate
 
 ROOT = Path(__file__).parents[2]
 
 
 def call(*arguments):
     parser = argparse.ArgumentParser(prog="python -m roofline")
-    estimate_command.add_parser(parser.add_subparsers())
+    estimate.add_parser(parser.add_subparsers())
     args = parser.parse_args(["estimate", *arguments])
     return args.run(args)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from roofline.gpu_files import PROVENANCE, GpuFileError, read_rates_file
-from roofline.hardware import (
+from roofline.hardware.files import PROVENANCE, GpuFileError, read_rates_file
+from roofline.hardware.gpu import (
     GPU_FOLDER,
     RATES_FILE,
     clock_limited_peak_flops_per_s,

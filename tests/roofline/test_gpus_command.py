@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from roofline import gpus_command, hardware
-from roofline.hardware import Gpu, derive_unknown_gpu, load_gpus
+from roofline.commands import gpus
+from roofline.hardware import gpu as hardware
+from roofline.hardware.gpu import Gpu, derive_unknown_gpu, load_gpus
 from roofline.work import DTYPES
 
 REPOSITORY = Path(__file__).parents[2]
@@ -22,7 +23,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 def run(*arguments: str) -> int:
     parser = argparse.ArgumentParser(prog="python -m roofline")
-    gpus_command.add_parser(parser.add_subparsers())
+    gpus.add_parser(parser.add_subparsers())
     args = parser.parse_args(["gpus", *arguments])
     return args.run(args)
 
@@ -67,7 +68,7 @@ def test_piped_table_has_every_gpu_and_column_unwrapped(capsys):
     rows = table_of(capsys)
     assert set(load_gpus()) <= set(rows)
     assert " ".join(rows["GPU"]) == "GPU fp64 fp32 tf32 fp16 bf16 fp8 int8 nvfp4 GB/s L2 MiB " + " ".join(
-        f"ridge {label}" for label in gpus_command.TABLE_COLUMNS
+        f"ridge {label}" for label in gpus.TABLE_COLUMNS
     )
     shown = " ".join(rows["h100-sxm"])
     assert shown == "h100-sxm 66.9 66.9 494.7 989.4 989.4 1978.9 1978.9 - 3352 50 20 20 148 295 295 590 590 -"
@@ -202,7 +203,7 @@ def test_unknown_slug_is_one_line_and_exit_2(capsys, form, slugs):
 
 def test_broken_file_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path):
     (tmp_path / "x.toml").write_text("sm_count = ", encoding="utf-8")
-    monkeypatch.setattr(gpus_command, "load_gpus", lambda: load_gpus(tmp_path))
+    monkeypatch.setattr(gpus, "load_gpus", lambda: load_gpus(tmp_path))
     assert run() == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -233,7 +234,7 @@ def hostile_gpu() -> Gpu:
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_names_cannot_steer_the_terminal(capsys, monkeypatch, form, slugs, is_terminal):
     table = {"hostile": hostile_gpu(), "t4": load_gpus()["t4"]}
-    monkeypatch.setattr(gpus_command, "load_gpus", lambda: table)
+    monkeypatch.setattr(gpus, "load_gpus", lambda: table)
     if is_terminal:
         out = "\n".join(at_width(monkeypatch, 200, *slugs, "--format", form))
     else:
@@ -250,7 +251,7 @@ def test_names_cannot_steer_the_terminal(capsys, monkeypatch, form, slugs, is_te
 
 def test_unknown_gpu_shows_question_marks(capsys, monkeypatch):
     gpu = derive_unknown_gpu("Some GPU", 2.619e9, 5120, None, 132, "9.0")
-    monkeypatch.setattr(gpus_command, "load_gpus", lambda: {gpu.slug: gpu})
+    monkeypatch.setattr(gpus, "load_gpus", lambda: {gpu.slug: gpu})
     rows = table_of(capsys)
     assert rows["unknown-some-gpu"][1:] == ["?"] * 8 + ["3352.3", "?"] + ["?"] * 8
     assert run(gpu.slug) == 0
@@ -263,9 +264,9 @@ def test_unknown_gpu_shows_question_marks(capsys, monkeypatch):
 
 PROGRAM = """
 import argparse, sys
-from roofline import gpus_command
+from roofline.commands import gpus
 parser = argparse.ArgumentParser()
-gpus_command.add_parser(parser.add_subparsers())
+gpus.add_parser(parser.add_subparsers())
 args = parser.parse_args(sys.argv[1:])
 code = args.run(args)
 print(sorted({"torch", "numpy", "pandas", "matplotlib", "triton"} & set(sys.modules)), file=sys.stderr)
@@ -282,7 +283,7 @@ def test_neither_torch_nor_anything_heavy_is_imported(arguments):
 
 
 def test_importing_the_command_does_not_import_rich():
-    code = "import sys, roofline.gpus_command; print('rich' in sys.modules)"
+    code = "import sys, roofline.commands.gpus; print('rich' in sys.modules)"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
@@ -314,4 +315,4 @@ def test_output_without_unicode():
 
 
 def test_the_table_comes_from_the_files():
-    assert gpus_command.load_gpus is hardware.load_gpus
+    assert gpus.load_gpus is hardware.load_gpus

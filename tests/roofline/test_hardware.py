@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from roofline.hardware import (
+from roofline.hardware.gpu import (
     PEAKS_OF_DTYPE,
     Gpu,
     UnknownGpuError,

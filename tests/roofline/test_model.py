@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from results.judge import JUDGED_KEYS
 from results.record import Record
+from results.show.judge import JUDGED_KEYS
 from roofline import model
 from roofline.ceilings import Ceiling, Ceilings
 from roofline.model import (

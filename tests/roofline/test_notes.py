@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from roofline.accounting import claims_memory, claims_time
-from roofline.accounting.claim import NOTES, compared, holds_to
-from roofline.accounting.claims import all_claims
+from roofline.accounting.claims import memory, speed
+from roofline.accounting.claims.checks import all_claims
+from roofline.accounting.claims.claim import NOTES, compared, holds_to
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,12 +71,12 @@ def test_the_verdict_follows_from_the_numbers():
 
 
 def test_our_values_are_computed(monkeypatch):
-    monkeypatch.setattr(claims_time, "H100_PEAK", claims_time.H100_PEAK * 2)
-    rows = {claim.claim: claim for claim in claims_time.time_claims()}
+    monkeypatch.setattr(speed, "H100_PEAK", speed.H100_PEAK * 2)
+    rows = {claim.claim: claim for claim in speed.time_claims()}
     assert rows["70B on 15T tokens, 1024 H100"].ours == "71.96 days"
     assert rows["70B on 15T tokens, 1024 H100"].verdict == "wrong"
-    monkeypatch.setattr(claims_memory, "largest_params", lambda *_: 53e9)
-    rows = {claim.claim: claim for claim in claims_memory.state_claims()}
+    monkeypatch.setattr(memory, "largest_params", lambda *_: 53e9)
+    rows = {claim.claim: claim for claim in memory.state_claims()}
     assert rows["largest on one H100 at 12 bytes"].verdict == "holds"
 
 

@@ -36,7 +36,7 @@ from plot_scenes import (
 )
 
 from roofline.ceilings import Ceiling, CeilingError, Ceilings
-from roofline.plot import (
+from roofline.plot.figure import (
     PlotError,
     PlotMachine,
     check_path,
@@ -45,7 +45,7 @@ from roofline.plot import (
     run_machine,
     save_figure,
 )
-from roofline.plot_scene import build_scene
+from roofline.plot.scene import build_scene
 
 
 @pytest.fixture(scope="module", params=SCENES)
@@ -343,7 +343,7 @@ def test_drawing_loads_neither_torch_nor_pyplot_nor_pandas(tmp_path: Path) -> No
         "import sys\n"
         "from pathlib import Path\n"
         "from roofline.ceilings import Ceiling, Ceilings\n"
-        "from roofline.plot import PlotMachine, draw_roofline, save_figure\n"
+        "from roofline.plot.figure import PlotMachine, draw_roofline, save_figure\n"
         "assert not {'matplotlib', 'numpy', 'torch', 'pandas', 'rich'} & set(sys.modules), 'loaded too early'\n"
         "known = Ceilings('g', 'G', (Ceiling('flops', 'bf16', 1e15, 'datasheet', 's'),"
         " Ceiling('bandwidth', 'memory', 1e12, 'datasheet', 's')))\n"

@@ -15,10 +15,10 @@ import pytest
 from plot_scenes import CPU, environment, matmul
 
 from results.record import Environment, Record
-from roofline import plot_command
 from roofline.__main__ import main
 from roofline.ceilings import Ceiling
-from roofline.plot import PlotMachine, draw_roofline
+from roofline.commands import plot
+from roofline.plot.figure import PlotMachine, draw_roofline
 
 ROOT = Path(__file__).parents[2]
 GOOD = [matmul(n, "bf16", 8e11) for n in (512, 1024)]
@@ -48,7 +48,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(machines=machines, dtypes=dtypes, title=title)
         return draw_roofline(machines, dtypes, title)
 
-    monkeypatch.setattr(plot_command, "draw_roofline", spy)
+    monkeypatch.setattr(plot, "draw_roofline", spy)
     return seen
 
 
@@ -100,7 +100,7 @@ def test_default_dtypes_are_those_that_the_gpus_have(
 
 def test_every_gpu_of_the_table_can_be_drawn() -> None:
     from roofline.ceilings import gpu_ceilings
-    from roofline.hardware import load_gpus
+    from roofline.hardware.gpu import load_gpus
 
     for gpu in load_gpus().values():
         draw_roofline([PlotMachine(gpu_ceilings(gpu))])
@@ -376,7 +376,7 @@ def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(plot_command, "draw_roofline", interrupt)
+    monkeypatch.setattr(plot, "draw_roofline", interrupt)
     assert main(["plot", "--gpu", "h100-sxm", "-o", str(tmp_path / "x.png")]) == 130
     assert not list(tmp_path.iterdir())
 

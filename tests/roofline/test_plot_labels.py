@@ -28,10 +28,10 @@ from plot_scenes import (
     words,
 )
 
-from roofline.labels import Candidate, Placer, along_line, around_point
-from roofline.plot import PlotMachine, draw_roofline
-from roofline.plot_mixes import mixes_label, thin_mixes
-from roofline.plot_scene import build_scene
+from roofline.plot.figure import PlotMachine, draw_roofline
+from roofline.plot.labels import Candidate, Placer, along_line, around_point
+from roofline.plot.mixes import mixes_label, thin_mixes
+from roofline.plot.scene import build_scene
 
 
 @pytest.fixture(scope="module", params=SCENES)

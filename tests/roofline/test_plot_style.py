@@ -10,9 +10,9 @@ import pytest
 from matplotlib.colors import to_hex, to_rgb
 from plot_scenes import CPU, draw, ends, environment, flats, machine, markers, matmul, words
 
-from roofline.plot import PlotMachine, draw_roofline
-from roofline.plot_scene import short_case
-from roofline.plot_style import (
+from roofline.plot.figure import PlotMachine, draw_roofline
+from roofline.plot.scene import short_case
+from roofline.plot.style import (
     DTYPE_COLORS,
     MOST_MACHINES,
     contrast_to_white,

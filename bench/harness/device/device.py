@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.harness.device import darwin, linux, mps, nvml
 from bench.harness.device.system import here
-from roofline.hardware import match_driver_name
+from roofline.hardware.gpu import match_driver_name
 
 MIB = 2**20
 

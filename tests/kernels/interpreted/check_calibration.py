@@ -6,7 +6,7 @@ Words are integers, so a sum in any order is exact and the smallest slip in an a
 import pytest
 import torch
 
-from bench.harness import bandwidth, compute_peak
+from bench.harness.calibrate import bandwidth, compute_peak
 from bench.harness.device.device import MIB, Device
 from kernels.bandwidth import v1_tiles
 from kernels.bandwidth.v1_tiles import Config

@@ -3,12 +3,12 @@
 import pytest
 
 from bench.harness.device.device import detect
-from bench.harness.step_audit import measured_memory, memory_report
-from bench.harness.step_check import check_step
-from bench.harness.training import Step
-from bench.harness.training_options import Case
-from bench.harness.training_plan import plan_of
-from roofline.accounting.config_file import read_config
+from bench.harness.train.audit import measured_memory, memory_report
+from bench.harness.train.check import check_step
+from bench.harness.train.options import Case
+from bench.harness.train.plan import plan_of
+from bench.harness.train.step import Step
+from roofline.accounting.config.file import read_config
 from roofline.accounting.step_memory import step_memory
 
 SIZES = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "vocab_size": 1000}

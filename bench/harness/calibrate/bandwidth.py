@@ -1,0 +1,287 @@
+"""Memory and cache bandwidth of this machine: what moves the bytes, for each mix of reads and writes.
+
+A GPU runs the Triton kernels of `kernels/bandwidth` in several configurations and torch's own; a CPU runs torch's.
+Bytes are counted as STREAM counts them: what the operation names, without lines that a store may read first.
+`bandwidth_curve` measures the same against size.
+
+Source: McCalpin, Memory bandwidth and machine balance in current high performance computers, IEEE TCCA Newsletter,
+December 1995, for copy and triad, and for arrays of at least four times the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.calibrate.search import (
+    Candidate,
+    Chosen,
+    Launch,
+    Measure,
+    Note,
+    NotMeasuredError,
+    Summary,
+    best_of,
+    silent,
+)
+from bench.harness.device.device import MIB, Device
+from bench.harness.providers.registry import has_triton
+from bench.harness.timing.protocol import Limits
+from results.stats.samples import median
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Function = Callable[[Tensor, Tensor, Tensor], object]
+    """Works on x, y and out."""
+
+MIXES = ("read", "write", "copy", "triad")
+"""Reads to writes: 1:0, 0:1, 1:1, 2:1."""
+
+CACHE = "cache"
+"""Stands for a mix where a working set is read from the last-level cache again and again."""
+
+CACHES = 4
+"""Each array is at least this many times the last-level cache.
+
+Source: the rule of STREAM, McCalpin, IEEE TCCA Newsletter, December 1995."""
+
+CPU_OPERAND_BYTES = 64 * MIB
+"""Least size of an array on a CPU, so that a launch lasts a millisecond or more."""
+
+GPU_OPERAND_BYTES, GPU_CACHES = 4096 * MIB, 20
+"""Least size of an array on a GPU, and least multiple of its L2: a launch lasts a millisecond or more, and what the
+L2 may keep from the launch before is a twentieth of the bytes at most."""
+
+MEMORY_SHARE = 8
+"""One array takes at most this fraction of the free memory, `1 / MEMORY_SHARE`."""
+
+CACHE_LOOP_BYTES = 16 * 2**30
+"""Bytes that one launch of the L2 kernel reads: 1 ms at 17 TB/s, above any L2 figure published so far."""
+
+CACHE_CONFIGS = ((8, 4, 4), (8, 8, 2), (8, 4, 8), (16, 4, 2))
+"""Warps, accesses of 16 bytes a thread in flight, and programs a multiprocessor of the L2 kernel."""
+
+FACTOR = 0.5
+"""The number in torch's launches, as in the triad x + factor y."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One way to move bytes, of any size up to that of its arrays."""
+
+    mix: str
+    """One of `MIXES`, or `CACHE`."""
+    name: str
+    """The configuration in words."""
+    launch: Callable[[int, int], Launch]
+    """`launch(operand_bytes, start_byte)` works on that stretch of each array, or on a little less of it where it must
+    be whole tiles. Raises `ValueError` where the stretch is too small for the configuration."""
+    is_loop: bool = False
+    """Whether one launch goes round its stretch again and again."""
+
+    def of_size(self, operand_bytes: int) -> Candidate:
+        """Return the candidate that works on this many bytes of each operand."""
+        return Candidate(self.name, lambda: self.launch(operand_bytes, 0))
+
+
+def operand_bytes(device: Device) -> int:
+    """Return the bytes of each of the three arrays on a device, whole MiB.
+
+    Raises:
+        NotMeasuredError: so little memory is free that an array would be less than `CACHES` times the cache.
+    """
+    needed = CACHES * device.cache_bytes
+    if device.has_cuda:
+        wanted = max(GPU_OPERAND_BYTES, GPU_CACHES * device.cache_bytes)
+    else:
+        wanted = max(CPU_OPERAND_BYTES, needed)
+    free = device.free_bytes()
+    affordable = min(wanted, free // MEMORY_SHARE) // MIB * MIB
+    if affordable < needed // MIB * MIB or not affordable:
+        raise NotMeasuredError(
+            f"memory bandwidth needs arrays of {needed / 1e6:.0f} MB, {CACHES} times the cache; "
+            f"{free / 1e6:.0f} MB are free, and one array takes at most 1/{MEMORY_SHARE} of that"
+        )
+    return affordable
+
+
+class Arrays:
+    """Three arrays on the device, every page of them written with random bits before anything is read.
+
+    Pages that were never written all read from one page of zeros, which stays in the cache.
+    """
+
+    def __init__(self, device: Device, size_bytes: int, seed: int = 0) -> None:
+        """Allocate and fill.
+
+        Args:
+            device: where.
+            size_bytes: of each array, a multiple of 8.
+            seed: of the random bits.
+        """
+        import torch
+
+        self.size_bytes = size_bytes
+        generator = torch.Generator(device=device.torch_name if device.has_cuda else "cpu").manual_seed(seed)
+        self._arrays = [self._filled(device, generator) for _ in range(3)]
+
+    def _filled(self, device: Device, generator: Any) -> Tensor:
+        """Return one array of bytes; without CUDA those of fp32 in [0, 1): sums of denormal numbers are slow."""
+        import torch
+
+        if device.has_cuda:
+            words = torch.empty(self.size_bytes // 8, dtype=torch.int64, device=device.torch_name)
+            return words.random_(-(2**63), None, generator=generator).view(torch.uint8)
+        numbers = torch.rand(self.size_bytes // 4, dtype=torch.float32, generator=generator)
+        return numbers.to(device.torch_name).view(torch.uint8)
+
+    def views(self, dtype: Any, operand_bytes: int, start_byte: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the same stretch of x, y and out as tensors of `dtype`."""
+        x, y, out = (array[start_byte : start_byte + operand_bytes].view(dtype) for array in self._arrays)
+        return x, y, out
+
+
+def streams(device: Device, arrays: Arrays) -> list[Stream]:
+    """Return all that moves bytes on a device, for every mix; first what need not be compiled, so that it is tried."""
+    own = triton_streams(device, arrays) if device.type == "cuda" and has_triton() else []
+    return [*torch_streams(device, arrays), *own]
+
+
+def torch_streams(device: Device, arrays: Arrays) -> list[Stream]:
+    """Return what torch offers for each mix, in fp32; without Triton several ways, because none of them is tuned."""
+    import torch
+
+    number = torch.empty((), device=device.torch_name)
+    found: list[tuple[str, str, int, Function]] = [
+        ("read", "torch sum", 1, lambda x, y, out: torch.sum(x, 0, out=number)),
+        ("write", "torch fill_", 1, lambda x, y, out: out.fill_(FACTOR)),
+        ("copy", "torch copy_", 2, lambda x, y, out: out.copy_(x)),
+        ("triad", "torch add with alpha", 3, lambda x, y, out: torch.add(x, y, alpha=FACTOR, out=out)),
+    ]
+    if not device.has_cuda:
+        found += [
+            ("read", "torch amax", 1, lambda x, y, out: torch.amax(x, 0, out=number)),
+            ("read", "torch dot of two arrays", 2, lambda x, y, out: torch.dot(x, y, out=number)),
+            ("write", "torch zero_", 1, lambda x, y, out: out.zero_()),
+            ("copy", "torch mul by a number", 2, lambda x, y, out: torch.mul(x, FACTOR, out=out)),
+            ("triad", "torch add", 3, lambda x, y, out: torch.add(x, y, out=out)),
+        ]
+    return [_torch_stream(arrays, *entry) for entry in found]
+
+
+def _torch_stream(arrays: Arrays, mix: str, name: str, operands: int, function: Function) -> Stream:
+    """Return one way of torch; a launch of it goes over `operands` arrays once."""
+
+    def launch(operand_bytes: int, start_byte: int) -> Launch:
+        import torch
+
+        x, y, out = arrays.views(torch.float32, operand_bytes, start_byte)
+        return Launch(lambda: function(x, y, out), operands * operand_bytes)
+
+    return Stream(mix, name, launch)
+
+
+def triton_streams(device: Device, arrays: Arrays) -> list[Stream]:
+    """Return the Triton kernels for each mix in every configuration worth trying, on 32-bit words."""
+    import torch
+
+    from kernels.bandwidth import v1_tiles as tiles
+
+    smallest_tile = min(config.block for config in tiles.configs(device.sm_count or 1))
+    sums = torch.empty(arrays.size_bytes // 4 // smallest_tile, dtype=torch.int32, device=device.torch_name)
+
+    def stream(mix: str, config: Any) -> Stream:
+        def launch(operand_bytes: int, start_byte: int) -> Launch:
+            size_bytes = tiles.WORD_BYTES * tiles.covered(config, operand_bytes // tiles.WORD_BYTES)
+            x, y, out = arrays.views(torch.int32, size_bytes, start_byte)
+            operands, call = {
+                "read": (1, lambda: tiles.read(x, out=sums, config=config)),
+                "write": (1, lambda: tiles.write(out=out, config=config)),
+                "copy": (2, lambda: tiles.copy(x, out=out, config=config)),
+                "triad": (3, lambda: tiles.triad(x, y, out=out, config=config)),
+            }[mix]
+            return Launch(call, operands * size_bytes)
+
+        return Stream(mix, f"triton v1, {config.words}", launch)
+
+    return [stream(mix, config) for mix in MIXES for config in tiles.configs(device.sm_count or 1)]
+
+
+def cache_streams(device: Device, arrays: Arrays, launch_bytes: int = CACHE_LOOP_BYTES) -> list[Stream]:
+    """Return what reads a working set, a part of the first array, from the last-level cache.
+
+    On a GPU a Triton kernel goes round and round it within one launch, so that no launch is in the time. On a CPU, and
+    without Triton, torch reads it once a launch.
+
+    Args:
+        device: the device under test.
+        arrays: where the working sets are.
+        launch_bytes: what one launch on a GPU reads.
+    """
+    if device.type != "cuda" or not has_triton():
+        reading = [stream for stream in torch_streams(device, arrays) if stream.mix == "read"]
+        return [Stream(CACHE, stream.name, stream.launch) for stream in reading]
+    import torch
+
+    from kernels.bandwidth import v1_tiles as tiles
+
+    configs = [
+        tiles.Config(warps, accesses, per_sm * (device.sm_count or 1)) for warps, accesses, per_sm in CACHE_CONFIGS
+    ]
+    sums = torch.empty(max(config.programs or 0 for config in configs), dtype=torch.int32, device=device.torch_name)
+
+    def stream(config: Any) -> Stream:
+        tile_bytes = config.block * tiles.WORD_BYTES
+
+        def launch(operand_bytes: int, start_byte: int) -> Launch:
+            if operand_bytes < tile_bytes:
+                raise ValueError(f"{operand_bytes} bytes are less than one tile of {tile_bytes}")
+            x, _, _ = arrays.views(torch.int32, operand_bytes // tile_bytes * tile_bytes, start_byte)
+            steps = max(1, launch_bytes // (config.programs * tile_bytes))
+            return Launch(
+                lambda: tiles.cache_read(x, steps, out=sums, config=config), config.programs * steps * tile_bytes
+            )
+
+        return Stream(CACHE, f"triton v1, {config.words}", launch, is_loop=True)
+
+    return [stream(config) for config in configs]
+
+
+def measure_mix(
+    mix: str,
+    among: Iterable[Stream],
+    size_bytes: int,
+    measure: Measure,
+    screening: Limits,
+    confirming: Limits,
+    note: Note = silent,
+    summary: Summary = median,
+) -> Chosen:
+    """Return the bandwidth of a mix, B/s, by the fastest of its streams, measured afresh.
+
+    Args:
+        mix: one of `MIXES`, or `CACHE`.
+        among: streams, of which those of the mix are tried.
+        size_bytes: of each operand.
+        measure: the timing protocol.
+        screening: limits for all of them.
+        confirming: limits for the one that is chosen.
+        note: told the name of each configuration before it runs.
+        summary: what the screening compares.
+
+    Raises:
+        NotMeasuredError: none of them runs here.
+    """
+    candidates = [stream.of_size(size_bytes) for stream in among if stream.mix == mix]
+    return best_of(candidates, measure, screening, confirming, lambda line: note(f"{mix}: {line}"), summary)
+
+
+def named(among: Iterable[Stream], mix: str, config: str) -> Stream:
+    """Return the stream of a mix by its configuration, as `Rate.config` gives it.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return {(stream.mix, stream.name): stream for stream in among}[mix, config]

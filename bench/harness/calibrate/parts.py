@@ -1,0 +1,283 @@
+"""The parts of `python -m bench calibrate`: what each measures, and the ceilings and records that come out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from bench.harness.calibrate import bandwidth, bandwidth_curve, compute_peak
+from bench.harness.calibrate.bench import Bench, Outcome, Part, bytes_of_mix, record_of
+from bench.harness.calibrate.matmul_shapes import (
+    CPU_STEP,
+    GPU_STEP,
+    SQUARES,
+    Shape,
+    cpu_shapes,
+    fitting,
+    gpu_shapes,
+    neighbors,
+)
+from bench.harness.calibrate.matmul_timer import MatmulTimer
+from bench.harness.calibrate.search import Note, NotMeasuredError, SearchPlan, ShapeSearch, rate_of
+from bench.harness.device.device import Device
+from bench.harness.device.telemetry import row_telemetry
+from bench.harness.providers.registry import has_triton
+from bench.harness.timing import samplers
+from bench.harness.timing.protocol import CPU_LIMITS, FEWEST_SAMPLES, GPU_LIMITS, Samples, collect
+from results.record import Record
+from results.stats.samples import median, median_ci95
+from roofline.work import matmul_work
+
+SEARCH_SHARE = 0.6
+"""Share of a dtype's time after which its search looks no further."""
+
+MATMUL_MEMORY_SHARE = 8
+"""The three matrices take at most this fraction of the free memory, `1 / MATMUL_MEMORY_SHARE`."""
+
+CURVE_SHARE = 0.7
+"""Share of a curve's time that its points take together."""
+
+WORST_RESIDUAL = 0.5
+"""A line from which a point lies farther away, as a fraction of its time, does not describe the curve: nothing is
+claimed by it."""
+
+SUBMITTED = 200
+"""Launches that the host submits between two readings of its clock: well below what the queue holds."""
+
+
+def plan_parts(bench: Bench, dtypes: Sequence[str]) -> list[Part]:
+    """Return all parts, what others rely on most first, so that an interruption costs the least."""
+    fma = compute_peak.FMA_DTYPES if bench.device.is_gpu else compute_peak.CPU_FMA_DTYPES
+    return [
+        Part("launch", partial(launch_part, bench)),
+        *(Part(f"bandwidth, {mix}", partial(mix_part, bench, mix)) for mix in ("copy", "triad", "read", "write")),
+        *(Part(f"{d} matmul", partial(matmul_part, bench, d, bench.plan.matmul_s / len(dtypes))) for d in dtypes),
+        Part("last-level cache", partial(cache_part, bench)),
+        Part("bandwidth against size", partial(curve_part, bench)),
+        *(Part(f"{dtype} FMA", partial(fma_part, bench, dtype)) for dtype in dtypes if dtype in fma),
+    ]
+
+
+def launch_part(bench: Bench, note: Note) -> Outcome:
+    """Return the launch floor: of an empty kernel on a GPU, apart for the host; of a copy of one element on a CPU."""
+    import torch
+
+    timer = bench.timer(bench.plan.launch_s, 1)
+    one, out = (torch.ones(1, device=bench.device.torch_name) for _ in range(2))
+    what, call = "copy of one element", partial(out.copy_, one)
+    if bench.device.type == "cuda" and has_triton():
+        from kernels.launch_floor import v1_empty
+
+        what, call = "triton v1, empty kernel", partial(v1_empty.launch, one)
+    call()
+    floor = timer([call], timer.confirming)
+    found = {"launch": (floor, f"{what}, {'per graph node' if floor.method == 'graph' else 'back to back'}")}
+    if bench.device.has_cuda:
+        found["host-submit"] = _host_submit(call, bench.device), f"{what}, host submit"
+        queue = samplers.EventSampler([call], SUBMITTED, 0.0)
+        found["back-to-back"] = collect(queue, timer.screening, "warm"), f"{what}, back to back"
+    ceilings = [
+        bench.ceiling("launch", name, bench.summary(s.samples_s), how, timer.telemetry, ci95=s.ci95_s, config=how)
+        for name, (s, how) in found.items()
+    ]
+    records = [
+        record_of(name, "fp32", {"n": 1}, samples, how, flops=0, bytes_read=0, bytes_written=0)
+        for name, (samples, how) in found.items()
+    ]
+    return Outcome(tuple(ceilings), tuple(records))
+
+
+def _host_submit(call: samplers.Call, device: Device) -> Samples:
+    """Return the time that a call keeps the host, the queue empty before each sample."""
+    sampler, samples_s = samplers.HostSampler([call], SUBMITTED), []
+    for _ in range(4 * FEWEST_SAMPLES):
+        device.synchronize()
+        samples_s.append(sampler.sample() / SUBMITTED)
+    device.synchronize()
+    return Samples(tuple(samples_s), SUBMITTED, "host", "warm", median(samples_s), median_ci95(samples_s), True)
+
+
+def mix_part(bench: Bench, mix: str, note: Note) -> Outcome:
+    """Return the bandwidth of one mix, of arrays many times the cache."""
+    among = [stream for stream in bench.streams if stream.mix == mix]
+    timer, size_bytes = bench.timer(bench.plan.mix_s, len(among)), bench.arrays.size_bytes
+    chosen = bandwidth.measure_mix(
+        mix, among, size_bytes, timer, timer.screening, timer.confirming, note, bench.summary
+    )
+    rate = chosen.rate
+    bench.chosen[mix] = rate.config
+    ceiling = bench.of_rate("bandwidth", mix, rate, timer.telemetry)
+    moved = bytes_of_mix(mix, rate.work_per_launch)
+    shape, extra = {"n": size_bytes // 4}, {"telemetry": timer.telemetry, "cache": "cold"}
+    return Outcome((ceiling,), (record_of(mix, "fp32", shape, rate.samples, rate.config, **moved, **extra),))
+
+
+def cache_part(bench: Bench, note: Note) -> Outcome:
+    """Return the plateau of the last-level cache, and where it ends."""
+    device, among = bench.device, bandwidth.cache_streams(bench.device, bench.arrays)
+    largest_bytes = min(bench.arrays.size_bytes, 4 * device.cache_bytes)
+    timer = bench.timer(bench.plan.cache_s, 3 * len(among))
+    points = len(bandwidth_curve.sizes(largest_bytes, device.cache_bytes // bandwidth_curve.PRIVATE_CACHES, 2))
+    limits = replace(timer.confirming, cap_s=CURVE_SHARE * bench.plan.cache_s / points, warm_up_s=0.0)
+    # A copy: the few that are tried are never refused for the time, because the choice is measured with it once more.
+    screening = replace(timer.screening)
+    plateau = bandwidth_curve.cache_plateau(among, largest_bytes, device, timer, screening, limits, note, bench.summary)
+    how = f"{plateau.config}, working sets of {plateau.working_sets_bytes[0] / 1e6:.3g} MB and more"
+    found = [bench.ceiling("cache", "last-level", plateau.value, how, timer.telemetry, ci95=plateau.ci95, config=how)]
+    if plateau.knee_bytes is not None:
+        found.append(bench.ceiling("knee", "last-level", plateau.knee_bytes, how, timer.telemetry, config=how))
+    records = [_point_record("cache", point, plateau.config, "read", "warm") for point in plateau.points]
+    if len(plateau.working_sets_bytes) > 1:
+        return Outcome(tuple(found), tuple(records))
+    return Outcome((), tuple(records), ("one size alone is no plateau of the cache: the machine is too busy to tell",))
+
+
+def _point_record(op: str, point: bandwidth_curve.Point, config: str, mix: str, cache: str) -> Record:
+    moved, shape = bytes_of_mix(mix, point.bytes_per_launch), {"n": max(1, point.working_set_bytes // 4)}
+    return record_of(op, "fp32", shape, point.samples, config, cache=cache, **moved)
+
+
+def curve_part(bench: Bench, note: Note) -> Outcome:
+    """Return what the line through the bandwidth of copies of growing sizes says of launch and roof."""
+    config = bench.chosen.get("copy") or next(s.name for s in bench.streams if s.mix == "copy")
+    stream, size_bytes = bandwidth.named(bench.streams, "copy", config), bench.arrays.size_bytes
+    timer, steps = bench.timer(bench.plan.curve_s, 1), bandwidth_curve.sizes(size_bytes)
+    limits = replace(timer.confirming, cap_s=CURVE_SHARE * bench.plan.curve_s / max(1, len(steps)), warm_up_s=0.0)
+    points = bandwidth_curve.cold_curve(stream, steps, size_bytes, bench.device, timer, limits, note)
+    line = bandwidth_curve.fit(points, bench.summary)
+    how = f"T = a + V / b through {len(points)} sizes of copy, {config}; worst residual {line.worst_residual:.1%}"
+    records = [_point_record("curve", point, config, "copy", "cold") for point in points]
+    if line.worst_residual > WORST_RESIDUAL:
+        return Outcome((), tuple(records), (f"the curve is no line, so nothing is claimed by it: {how}",))
+    found, notes = [], []
+    for quantity, name, value, interval in (
+        ("fit", "copy", line.bandwidth, line.bandwidth_ci95),
+        ("launch", "fit", line.launch_s, line.launch_ci95_s),
+    ):
+        if 0 < value < float("inf"):
+            ci95 = interval if 0 <= interval[0] <= interval[1] < float("inf") else None
+            found.append(bench.ceiling(quantity, name, value, how, timer.telemetry, ci95=ci95, config=how))
+        else:
+            notes.append(f"the curve does not resolve its {'launch' if quantity == 'launch' else 'roof'}: {how}")
+    return Outcome(tuple(found), tuple(records), tuple(notes))
+
+
+def fma_part(bench: Bench, dtype: str, note: Note) -> Outcome:
+    """Return the rate of fused multiply-adds of a dtype outside the tensor cores."""
+    candidates = 10  # of the order of what `compute_peak` tries
+    timer = bench.timer(bench.plan.fma_s, candidates)
+    chosen = compute_peak.measure_fma(
+        dtype, bench.device, timer, timer.screening, timer.confirming, note, bench.summary
+    )
+    rate = chosen.rate
+    record = record_of(
+        "fma",
+        dtype,
+        {"n": max(1, rate.work_per_launch // 2)},
+        rate.samples,
+        rate.config,
+        flops=rate.work_per_launch,
+        telemetry=timer.telemetry,
+    )
+    return Outcome((bench.of_rate("fma", dtype, rate, timer.telemetry),), (record,))
+
+
+def matmul_part(bench: Bench, dtype: str, limit_s: float, note: Note) -> Outcome:
+    """Return the fastest matmul of a dtype: by a search, in a long run split into burst and sustained, and on zeros."""
+    device, plan, op = bench.device, bench.plan, bench.matmul
+    limits, shapes = GPU_LIMITS if device.has_cuda else CPU_LIMITS, shapes_of(bench, dtype)
+    timer = MatmulTimer(op, dtype, device, shapes, limits)
+    began = time.perf_counter()
+    search = ShapeSearch(
+        shapes,
+        timer,
+        SearchPlan(plan.repetitions, summary=bench.summary),
+        partial(neighbors, step=GPU_STEP if device.has_cuda else CPU_STEP),
+        lambda: search.repetitions > 0 and time.perf_counter() - began >= SEARCH_SHARE * limit_s,
+    )
+    found = search.run(lambda line: note(f"{dtype} matmul: {line}"))
+    note(f"{dtype} matmul {found.shape.name}: a long run, and zeros")
+    before = bench.monitor.snapshot()
+    long = timer.run(found.shape, plan.long_run_s)
+    telemetry = row_telemetry(before, bench.monitor.snapshot(), flops=found.shape.flops)
+    zeros: Samples | None = None
+    notes: tuple[str, ...] = ()
+    try:
+        zeros = MatmulTimer(op, dtype, device, [found.shape], limits, "zeros").run(found.shape, plan.long_run_s)
+    except NotMeasuredError as error:
+        notes = (f"on zeros: {error}",)
+    outcome = matmul_outcome(bench, dtype, found.shape, found.samples_s, long, zeros, telemetry)
+    return replace(outcome, notes=(*outcome.notes, *notes))
+
+
+def shapes_of(bench: Bench, dtype: str) -> list[Shape]:
+    """Return the matmuls worth trying in a dtype, as far as they fit into memory.
+
+    Raises:
+        NotMeasuredError: not even the smallest fits.
+    """
+    quick = bench.plan.is_quick
+    if bench.device.has_cuda:
+        layouts = ("nt",) if dtype.startswith("fp8") else ("nn",) if quick else ("nn", "nt", "tn")
+        shapes = gpu_shapes(bench.device.sm_count or 1, layouts)
+    else:
+        shapes = cpu_shapes(("nn",) if quick else ("nn", "nt"))
+        shapes += [Shape(n, n, n) for n in SQUARES[1:]] if bench.device.is_gpu else []
+    if quick:
+        shapes = [shape for shape in shapes if shape.m == shape.n == shape.k]
+    memory_bytes = bench.device.free_bytes() // MATMUL_MEMORY_SHARE
+    found = fitting(shapes, dtype, bench.matmul.output_dtype(dtype), memory_bytes)
+    if not found:
+        raise NotMeasuredError(f"no {dtype} matmul of the search fits into {memory_bytes / 1e9:.2g} GB")
+    return found
+
+
+def matmul_outcome(
+    bench: Bench,
+    dtype: str,
+    shape: Shape,
+    confirmed_s: Sequence[float],
+    long: Samples,
+    zeros: Samples | None,
+    telemetry: dict[str, Any],
+) -> Outcome:
+    """Return ceilings and records of the fastest shape.
+
+    Args:
+        bench: the device.
+        dtype: of the matmul.
+        shape: the fastest.
+        confirmed_s: seconds per launch that took no part in the choice.
+        long: samples of the long run on random data.
+        zeros: samples of the same run on zeros; None where there was none.
+        telemetry: of the long run.
+    """
+    config, flops, notes = f"matmul {shape.name}", shape.flops, []
+    confirmed = replace(
+        long, samples_s=tuple(confirmed_s), median_s=median(confirmed_s), ci95_s=median_ci95(confirmed_s)
+    )
+    best = rate_of(config, flops, confirmed)
+    value = best.value if bench.device.has_cuda else flops / min(*confirmed_s, *long.samples_s)
+    rates = {"zeros": rate_of(config, flops, zeros)} if zeros else {}
+    try:
+        split = compute_peak.endurance(config, flops, long)
+        rates |= {"burst": split.burst, "sustained": split.sustained}
+    except NotMeasuredError as error:
+        notes.append(f"{dtype}: burst and sustained are not told apart: {error}")
+    details = {"ci95": best.ci95, "config": config, "work_per_launch": flops}
+    work = matmul_work(shape.m, shape.n, shape.k, dtype, bench.matmul.output_dtype(dtype))
+    counted = {"flops": flops, "bytes_read": work.bytes_read, "bytes_written": work.bytes_written, "cache": "warm"}
+    extent = {"m": shape.m, "n": shape.n, "k": shape.k}
+    options = {"options": {"layout": shape.layout, "config": config}, "telemetry": telemetry}
+    records = [record_of("matmul", dtype, extent, confirmed, config, fill="uniform", **counted, **options)]
+    for name, rate in rates.items():
+        fill = "zeros" if name == "zeros" else "uniform"
+        records.append(record_of(name, dtype, extent, rate.samples, config, fill=fill, **counted, **options))
+    # What lasts is told by the median on every device: a shortest time says nothing of it.
+    found = [bench.ceiling("flops", dtype, value, config, telemetry, **details)]
+    for name, rate in rates.items():
+        found.append(bench.ceiling(name, dtype, rate.value, config, telemetry, **details | {"ci95": rate.ci95}))
+    return Outcome(tuple(found), tuple(records), tuple(notes))

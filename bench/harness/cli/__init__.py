@@ -1,0 +1,1 @@
+"""What every command shares: arguments, the session that keeps a run, the terminal, Ctrl-C."""

@@ -1,0 +1,287 @@
+"""What a bench command can be asked: the options, read and checked, and the cases that they make."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bench.harness.data.inputs import FILLS
+from bench.harness.device.system import here
+from bench.harness.isolate.worker import DEFAULT_TIMEOUT_S
+from bench.harness.op import Case, Op, Option
+from bench.harness.providers.registry import USER_KERNEL, provider_names
+from bench.harness.shapes import MAX_CASES, MAX_EXTENT, parse_shapes, parse_size
+from results.record import CACHE_STATES
+from roofline.work import DTYPE_BITS
+
+DEFAULT_DTYPE = "bf16"
+FORMATS = ("table", "json", "csv", "md")
+
+MAX_BUDGET_S = 1e9
+"""Thirty years."""
+
+MAX_SEED = 2**63 - 1
+"""The largest that every random generator of torch takes."""
+
+COLUMNS = """\
+columns:
+  median      seconds per launch, with the half width of its 95 % confidence interval
+  TFLOP/s     declared FLOPs per second, in 10^12 (GFLOP/s: 10^9); an FMA counts as 2
+  GB/s        compulsory bytes per second, in 10^9: each input read once, each output written once
+  FLOP/B      arithmetic intensity, FLOPs over compulsory bytes
+  bound       what limits at this intensity: memory, compute, mixed (within 10 %) or launch
+  MFU, MBU    share of the dense peak of the dtype, and of the memory bandwidth
+  % roof      share of min(peak, intensity x bandwidth)
+  first call  the first call's seconds: loading, compiling, tuning
+
+exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, what was finished is kept"""
+
+
+class UsageError(ValueError):
+    """What was asked for cannot be; the message is the one line that the user sees."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors take one line, and name the command that they are of."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse what no argument takes here: what a command passes back, the parser above would call its own."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with 2."""
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
+
+
+def words(text: str) -> list[str]:
+    """Return the comma-separated words of a list option."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def number(least: float, most: float, what: str, kind: type = float) -> Callable[[str], Any]:
+    """Return a parser of a number from `least` to `most`, written in ASCII digits."""
+
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text) if text.isascii() and "_" not in text else math.nan
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:  # also when it is NaN
+            raise argparse.ArgumentTypeError(f"'{text}' must be {what}")
+        return value
+
+    return parse
+
+
+def device_name(text: str) -> str:
+    """Return a device's name in torch's spelling."""
+    if not re.fullmatch(r"cpu|mps|cuda(:[0-9]{1,3})?", text):
+        raise argparse.ArgumentTypeError(f"unknown device '{text}'; write cpu, cuda, cuda:N or mps")
+    return text
+
+
+def thread_count(text: str) -> int:
+    """Return a number of threads, at most one for each logical CPU of this process."""
+    most = len(here().allowed_cores())
+    what = f"a whole number from 1 to {most}, the logical CPUs of this process"
+    return int(number(1, most, what, int)(text))
+
+
+def path(text: str) -> Path | str:
+    """Return a path; one that is written as a folder and is none yet stays text, as `Path` drops the last slash.
+
+    An empty one, as of a variable that is not set, would be the current folder.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return text if text.endswith("/") and not Path(text).is_dir() else Path(text)
+
+
+def build_parser(
+    family: str, doc: str, examples: Sequence[tuple[str, str]], ops: Sequence[Op], options: Sequence[Option]
+) -> Parser:
+    """Return the parser of one family's command."""
+    prog = f"python -m bench.{family}"
+    width = max((len(arguments) for arguments, _ in examples), default=0)
+    lines = [f"  {prog} {arguments:<{width}}  {meaning}" for arguments, meaning in examples]
+    parser = Parser(
+        prog=prog,
+        usage=f"{prog} [--dtype LIST] [--shape LIST] [--provider LIST] [options]",
+        description=doc,
+        epilog="\n".join([COLUMNS, *(["", "examples:", *lines] if lines else [])]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    what = parser.add_argument_group("what to measure")
+    add_list(what, "--op", f"operations: {', '.join(op.name for op in ops)}{' (default: all)' * (len(ops) > 1)}")
+    dtypes = list(dict.fromkeys(dtype for op in ops for dtype in op.dtypes))
+    add_list(what, "--dtype", f"dtypes: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
+    axes = " or ".join(dict.fromkeys("x".join(op.axes) for op in ops))
+    add_list(what, "--shape", f"shapes {axes}, a single number, or a range start:stop:step in place of any number")
+    if all(op.is_sized for op in ops):
+        add_list(what, "--size", "instead of a shape: bytes of one operand, such as 256MiB or 1GB")
+    for option in options:
+        default = option.default(DEFAULT_DTYPE)
+        add_list(what, f"--{option.name}", f"{option.help} (default: {default})".replace("%", "%%"))
+    names = ", ".join((*provider_names(family), USER_KERNEL, "package.module:function"))
+    add_list(what, "--provider", f"who computes: {names} (default: torch, newest triton)")
+    what.add_argument("--baseline", metavar="NAME", help="provider that the others are set against")
+    what.add_argument("--signature", action="store_true", help="show what a function of your own must take, and exit")
+    add_how(parser.add_argument_group("how to measure"))
+    add_output(parser.add_argument_group("what to do with it"))
+    return parser
+
+
+def add_list(group: Any, name: str, text: str) -> None:
+    """Add an option that takes a comma-separated list and may repeat."""
+    group.add_argument(name, metavar="LIST", type=words, action="extend", default=None, help=text)
+
+
+def add_how(group: Any) -> None:
+    """Add the options that say how to measure, the same for all ops."""
+    add_machine(group)
+    group.add_argument("--fill", choices=FILLS, default="uniform", help="inputs (default: uniform in [-1, 1])")
+    group.add_argument("--cache", choices=CACHE_STATES[:2], default="cold", help="state of the caches (default: cold)")
+    group.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=number(0.1, MAX_BUDGET_S, "a number of seconds from 0.1 to 1e9"),
+        default=DEFAULT_TIMEOUT_S,
+        help=f"longest call, or import, of a function of your own (default: {DEFAULT_TIMEOUT_S:g})",
+    )
+    group.add_argument(
+        "--fill-sensitivity", action="store_true", help="measure with zeros too, and say what data costs"
+    )
+
+
+def add_machine(group: Any) -> None:
+    """Add the options that name the device, its roofs and the time to take, the same for all commands."""
+    seconds = number(1e-3, MAX_BUDGET_S, "a number of seconds from 0.001 to 1e9")
+    whole = number(0, MAX_SEED, "a whole number from 0 to 2^63 - 1", int)
+    add_device(group)
+    group.add_argument("--gpu", metavar="SLUG", help="entry of `python -m roofline gpus` to judge by, not to run on")
+    group.add_argument("--budget", metavar="SECONDS", type=seconds, help="time for the whole run (default: no limit)")
+    group.add_argument("--seed", type=whole, default=0, help="of the inputs (default: 0)")
+    group.add_argument("--recalibrate", action="store_true", help="measure the roofs of this machine anew")
+
+
+def add_device(group: Any) -> None:
+    """Add the options that name the device and its threads, the same wherever something is measured."""
+    names = "cpu, cuda, cuda:N, or mps, an Apple GPU (default: the first GPU, else the CPU)"
+    group.add_argument("--device", type=device_name, help=names)
+    group.add_argument(
+        "--threads",
+        metavar="N",
+        type=thread_count,
+        help="of a CPU measurement, not of a GPU's (default: torch's own, which OMP_NUM_THREADS sets, within the "
+        "limits of affinity and cgroup)",
+    )
+
+
+def add_output(group: Any) -> None:
+    """Add the options that say what becomes of the measurements, the same for all commands."""
+    group.add_argument("--format", choices=FORMATS, default="table", help="of what goes to stdout (default: table)")
+    group.add_argument("--output", metavar="PATH", type=path, help="file or folder for the run file")
+    group.add_argument("--no-save", action="store_true", help="keep no run file")
+    group.add_argument("--plot", metavar="PATH", type=path, help="draw the roofline: .png, .svg or .pdf")
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
+    group.add_argument("-v", "--verbose", action="store_true", help="say how each row was verified and timed")
+
+
+def make_cases(
+    args: argparse.Namespace, ops: Sequence[Op], options: Sequence[Option], device_type: str
+) -> list[tuple[Op, Case]]:
+    """Return the cases that the arguments ask for, op by op, dtype by dtype.
+
+    Raises:
+        UsageError: an op, a dtype, a shape, a size or an option's value that does not exist.
+    """
+    cases: list[tuple[Op, Case]] = []
+    for op in chosen_ops(args, ops):
+        for dtype in chosen_dtypes(args, op):
+            values = [[(option.name, value) for value in _values(args, option, dtype)] for option in options]
+            for shape, chosen in itertools.product(_shapes(args, op, dtype, device_type), itertools.product(*values)):
+                cases.append((op, Case.of(op.name, dtype, shape, options, dict(chosen))))
+                if len(cases) > MAX_CASES:
+                    raise UsageError(f"more than {MAX_CASES} cases are asked for; use fewer sizes")
+    return cases
+
+
+def chosen_ops(args: argparse.Namespace, ops: Sequence[Op]) -> list[Op]:
+    """Return the ops asked for, all by default.
+
+    Raises:
+        UsageError: one of them does not exist.
+    """
+    known = {op.name: op for op in ops}
+    names = _required(args, "op", list(known))
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown op '{name}'; there are: {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def chosen_dtypes(args: argparse.Namespace, op: Op) -> list[str]:
+    """Return the dtypes asked for.
+
+    Raises:
+        UsageError: one of them is unknown, or the op does not have it.
+    """
+    names = _required(args, "dtype", [DEFAULT_DTYPE])
+    for name in names:
+        if name not in op.dtypes:
+            unknown = "unknown dtype" if name not in DTYPE_BITS else f"{op.name} has no dtype"
+            raise UsageError(f"{unknown} '{name}'; {op.name} has: {', '.join(op.dtypes)}")
+    return list(dict.fromkeys(names))
+
+
+def _required(args: argparse.Namespace, name: str, default: list[str], written: str | None = None) -> list[str]:
+    """Return the words of a list option; an empty list is a mistake, not a wish for nothing."""
+    given: list[str] | None = getattr(args, name, None)
+    if given is None:
+        return default
+    if not given:
+        raise UsageError(f"--{written or name} is empty; name at least one")
+    return given
+
+
+def _values(args: argparse.Namespace, option: Option, dtype: str) -> list[Any]:
+    """Return the values of an option that only this family has."""
+    given = _required(args, option.dest, [], option.name)
+    try:
+        return list(dict.fromkeys(option.parse(word) for word in given)) or [option.default(dtype)]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _shapes(args: argparse.Namespace, op: Op, dtype: str, device_type: str) -> list[dict[str, int]]:
+    """Return the shapes of one op at one dtype: by `--shape`, by `--size`, or its default ones."""
+    sizes = getattr(args, "size", None)
+    if sizes is not None and args.shape is not None:
+        raise UsageError("--shape and --size exclude each other; give one of them")
+    default = op.default_shapes.get("cpu" if device_type == "cpu" else "cuda", ())
+    written = _required(args, "shape", list(default))
+    try:
+        if sizes is not None:
+            written = [_elements(text, dtype) for text in _required(args, "size", [])]
+        return parse_shapes(written, op)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _elements(text: str, dtype: str) -> str:
+    """Return the count of elements that fill a size given in bytes."""
+    bits, size_bytes = DTYPE_BITS[dtype], parse_size(text)
+    if size_bytes * 8 % bits:
+        raise UsageError(f"size '{text}' is no whole number of {dtype} elements of {bits // 8} bytes")
+    if size_bytes > MAX_EXTENT:
+        raise UsageError(f"size '{text}' is more than 10^18 - 1 bytes; use a smaller one")
+    return str(size_bytes * 8 // bits)

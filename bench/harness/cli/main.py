@@ -1,0 +1,255 @@
+"""The command of every op file: read the arguments, find what is wrong with them, plan the rows."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.harness.cli.arguments import UsageError, build_parser, make_cases
+from bench.harness.cli.interrupt import INTERRUPTED, exit_undisturbed, leave_when_interrupted, raise_when_interrupted
+from bench.harness.cli.session import NO_DEVICE, USAGE, Run, execute
+from bench.harness.cli.signature import print_signatures
+from bench.harness.cli.terminal import OutputError, prepare_streams, say
+from bench.harness.op import Op, Option
+from bench.harness.providers.user_kernel import problem_of_all
+
+if TYPE_CHECKING:
+    from bench.harness.device.device import Device
+    from bench.harness.measure.runner import Row
+
+
+def main(
+    file: str,
+    doc: str | None,
+    examples: Sequence[tuple[str, str]],
+    ops: Sequence[Op],
+    options: Sequence[Option] = (),
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Run the command of one family and return its exit code.
+
+    Args:
+        file: the op file; its stem names the family.
+        doc: the op file's docstring, shown by `--help`.
+        examples: argument lines and what they do.
+        ops: the family's operations.
+        options: command-line options that only this family has.
+        argv: arguments, by default those of the process.
+    """
+    family = Path(file).stem
+    try:
+        parser = build_parser(family, doc or "", examples, ops, options)
+    except argparse.ArgumentError as error:
+        message = f"{Path(file).name}: {error}; every command has that option, give the family's another name"
+        return _fail(f"python -m bench.{family}", message, USAGE)
+    return guarded(parser, lambda args: run(family, args, ops, options, argv), argv)
+
+
+def guarded(
+    parser: argparse.ArgumentParser, body: Callable[[argparse.Namespace], int], argv: Sequence[str] | None
+) -> int:
+    """Run a command and return its exit code; what a user can do wrong takes one line, whatever the command."""
+    if argv is None:
+        leave_when_interrupted()
+    prepare_streams()
+    args = parser.parse_args(argv)
+    prog = getattr(args, "prog", parser.prog)
+    from bench.harness.device.device import NoDeviceError
+    from results.store.runs import StoreError
+    from roofline.plot.figure import PlotError
+
+    try:
+        return body(args)
+    except (UsageError, OutputError, StoreError, PlotError) as error:
+        return _fail(prog, str(error), USAGE)
+    except NoDeviceError as error:
+        return _fail(prog, str(error), NO_DEVICE)
+    except KeyboardInterrupt:
+        return _fail(prog, "interrupted", INTERRUPTED)
+    finally:
+        if argv is None:
+            exit_undisturbed()
+
+
+def _fail(prog: str, message: str, code: int) -> int:
+    say(f"{prog}: error: {' '.join(message.split())}")
+    return code
+
+
+def run(
+    family: str,
+    args: argparse.Namespace,
+    ops: Sequence[Op],
+    options: Sequence[Option],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Measure what the arguments ask for and return the exit code.
+
+    Raises:
+        UsageError: something asked for cannot be.
+        NoDeviceError: the device is not there.
+        OutputError: stdout cannot be written.
+    """
+    from bench.harness.measure import runner
+    from bench.harness.providers import registry
+
+    if args.signature:
+        return print_signatures(family, args, ops, options)
+    names = check_arguments(family, args, ops, options)
+    start = time.perf_counter()
+    under_test = device_of(args)
+    settings = runner.Settings(args.fill, args.cache, args.budget, args.seed)
+    cases = make_cases(args, ops, options, under_test.type)
+    stand_ins = {} if names else registry.stand_ins(family, under_test)
+    names = names or registry.default_providers(family, under_test)
+    rows = runner.plan(cases, names, under_test, settings, stand_ins)
+    refuse_if_none_can_run(rows)
+    pairs = [(family, row) for row in rows]
+    return execute(Run(f"bench.{family}", family, args, under_test, settings, pairs, start, argv))
+
+
+def device_of(args: argparse.Namespace) -> Device:
+    """Return the device asked for, a CPU with the threads asked for.
+
+    Raises:
+        NoDeviceError: there is no such device.
+        UsageError: threads are asked for, but the device is a GPU.
+        KeyboardInterrupt: Ctrl-C came while torch was loaded.
+    """
+    from bench.harness.device import device
+
+    found = device.detect(args.device)
+    raise_when_interrupted()
+    if args.threads is None:
+        return found
+    if found.is_gpu:
+        raise UsageError(
+            f"--threads {args.threads} does not fit: the device measured is a GPU; add --device cpu or leave it out"
+        )
+    return device.cpu_device(args.threads)
+
+
+def check_arguments(family: str, args: argparse.Namespace, ops: Sequence[Op], options: Sequence[Option]) -> list[str]:
+    """Find what is wrong before torch is loaded and anything is measured; return the providers asked for.
+
+    Raises:
+        UsageError: a value that cannot be, or a place where nothing can be written.
+        PlotError: the picture cannot be written.
+    """
+    make_cases(args, ops, options, "cpu")
+    names = chosen_providers(args, family)
+    check_places(args)
+    return names
+
+
+def check_places(args: argparse.Namespace) -> None:
+    """Find a GPU name that is none, and places where nothing can be written, stdout too, before measuring.
+
+    Raises:
+        UsageError: with the name or the place.
+        PlotError: the picture cannot be written.
+    """
+    from results.store.runs import runs_directory
+    from roofline.hardware.gpu import UnknownGpuError, find_gpu
+    from roofline.plot.figure import check_path
+
+    if sys.stdout is None:
+        raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
+    if args.no_save and args.output is not None:
+        raise UsageError("--no-save and --output exclude each other; give one of them")
+    if args.gpu is not None:
+        try:
+            find_gpu(args.gpu)
+        except UnknownGpuError as error:
+            raise UsageError(str(error)) from None
+    try:
+        if isinstance(args.plot, str):
+            raise UsageError(f"--plot {args.plot} is written as a folder; name a picture in it")
+        if args.plot is not None:
+            check_path(args.plot)
+            check_folder(args.plot.parent, args.plot)
+        if not args.no_save:
+            check_output(args.output or runs_directory())
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None
+
+
+def check_output(path: Path | str) -> None:
+    """Refuse a run file that could not be written; the writer would find it too, but after the calibration.
+
+    Args:
+        path: a file, or a folder that exists; text is a folder to be made.
+
+    Raises:
+        UsageError: it holds something, or its folder takes no file.
+    """
+    if isinstance(path, str):
+        return check_folder(Path(path), Path(path))
+    if path.is_file() and path.stat().st_size:
+        raise UsageError(f"{path} exists and is not empty; no run is overwritten: choose another --output")
+    return check_folder(path if path.is_dir() else path.parent, path)
+
+
+def check_folder(folder: Path, path: Path) -> None:
+    """Refuse `path` if its folder, or where that does not exist the nearest one above it, takes no new file.
+
+    A file is really made, because permissions tell neither of read-only nor of virtual file systems.
+
+    Raises:
+        UsageError: with the reason.
+    """
+    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {nearest}: {error.strerror}; choose another place") from None
+
+
+def refuse_if_none_can_run(rows: Sequence[Row]) -> None:
+    """Refuse a run in which no row can be measured.
+
+    Raises:
+        UsageError: with the reason of the first row.
+    """
+    reasons = [f"{row.op.name} {row.case.dtype} {row.case.name}: {row.refused.reason}" for row in rows if row.refused]
+    refuse_all(reasons, len(rows))
+
+
+def refuse_all(reasons: Sequence[str], rows: int) -> None:
+    """Refuse a run whose rows all have a reason not to be measured.
+
+    Raises:
+        UsageError: with the first reason, and how many others there are.
+    """
+    if len(reasons) == rows:
+        others = len(dict.fromkeys(reasons)) - 1
+        raise UsageError(reasons[0] + (f" (and {others} more)" if others else ""))
+
+
+def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
+    """Return the providers asked for, the baseline first; empty where none is named.
+
+    Raises:
+        UsageError: one of them does not exist.
+    """
+    from bench.harness.providers.registry import UnknownProviderError, check_names
+
+    if args.provider == []:
+        raise UsageError("--provider is empty; name at least one")
+    baseline = [] if args.baseline is None else [args.baseline]
+    names = list(dict.fromkeys(baseline + (args.provider or [])))
+    try:
+        check_names(names, family)
+    except UnknownProviderError as error:
+        raise UsageError(str(error)) from None
+    if (problem := problem_of_all(names)) is not None:
+        raise UsageError(problem)
+    if baseline and names == baseline:
+        raise UsageError(f"--baseline {args.baseline} needs other providers to set against it; name them: --provider")
+    return names

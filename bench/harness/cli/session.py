@@ -1,0 +1,372 @@
+"""One run from the first ceiling to the last line: calibrate, measure, keep, show. Every bench command ends here."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.harness.cli.arguments import UsageError
+from bench.harness.cli.interrupt import INTERRUPTED
+from bench.harness.cli.terminal import Progress, Render, describe, print_path, print_run, say, table_of
+from bench.harness.isolate.worker import Job, Workers
+from bench.harness.providers.user_kernel import is_user_kernel, with_revision
+from results.record import Environment, Record
+
+if TYPE_CHECKING:
+    from bench.harness.device.device import Device
+    from bench.harness.measure.runner import Row, Settings
+    from results.store.runs import RunWriter, StoreError
+    from roofline.ceilings import Ceilings
+
+    FamilyRow = tuple[str, Row]
+
+OK, WRONG_RESULT, USAGE, NO_DEVICE = 0, 1, 2, 3
+"""Exit codes, the same for all commands; the fifth is `INTERRUPTED`."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is to be measured, decided before anything is."""
+
+    command: str
+    """What follows `python -m`, before the arguments: `bench.matmul`."""
+    name: str
+    """The middle of the run file's name: `matmul`."""
+    args: argparse.Namespace
+    device: Device
+    settings: Settings
+    rows: Sequence[FamilyRow]
+    """Each row with the family whose kernel versions it may use; none where the rows are no ops."""
+    started: float
+    """Reading of `time.perf_counter` that the budget counts from."""
+    argv: Sequence[str] | None = None
+    """Arguments; None stands for those of the process."""
+    always_draw: bool = False
+    """Whether the picture is drawn beside the run file where no other place is named."""
+
+
+@dataclass
+class Session:
+    """What one run gathers: the environment once it is known, and the records as they are finished."""
+
+    writer: RunWriter | None = None
+    records: list[Record] = field(default_factory=list)
+    unsaved: int = 0
+    """Records that are in no file, the last ones, because it could not be written."""
+    problem: StoreError | None = None
+    """Why it could not."""
+
+    def keep(self, record: Record) -> None:
+        """Take a finished record, on disk first; where the disk is full it is still shown at the end."""
+        from results.store.runs import StoreError
+
+        record = with_revision(record)
+        if self.writer is not None and self.problem is None:
+            try:
+                self.writer.append(record)
+            except StoreError as error:
+                self.problem = error
+                say(f"records are not kept from here on: {error}")
+        self.unsaved += self.problem is not None
+        self.records.append(record)
+
+    def close(self) -> None:
+        """Close the run file: nothing follows."""
+        if self.writer is not None:
+            self.writer.close()
+
+    def raise_if_unsaved(self) -> None:
+        """End a run that was shown but is not whole in its file.
+
+        Raises:
+            StoreError: with what is missing, and why.
+        """
+        from results.store.runs import StoreError
+
+        if self.problem is not None:
+            raise StoreError(f"{self.unsaved} of {len(self.records)} records are in no file: {self.problem}")
+
+
+def execute(run: Run) -> int:
+    """Measure the ops that are planned and return the exit code.
+
+    Raises:
+        UsageError: the GPU named does not fit the device, or a user's function cannot be used.
+        OutputError: stdout cannot be written.
+    """
+    rows = list(run.rows)
+
+    def prepare(progress: Progress) -> None:
+        rows[:] = check_user_kernels(run, workers, progress)
+
+    with Workers(run.args.timeout) as workers:
+        return conduct(
+            run,
+            dtypes_of([row for _, row in run.rows]),
+            lambda session, progress, ceilings: measure_all(
+                replace(run, rows=rows), session, progress, ceilings, workers
+            ),
+            prepare,
+            render=table_of(row.op for _, row in run.rows),
+        )
+
+
+def dtypes_of(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return the dtypes of the rows that can run, each once."""
+    return tuple(dict.fromkeys(row.case.dtype for row in rows if not row.refused))
+
+
+def conduct(
+    run: Run,
+    dtypes: Sequence[str],
+    measure: Callable[[Session, Progress, Ceilings], None],
+    prepare: Callable[[Progress], None] = lambda progress: None,
+    render: Render | None = None,
+) -> int:
+    """Go through a run from the ceilings to the last line, whatever its rows are, and return the exit code.
+
+    Args:
+        run: what was asked for.
+        dtypes: whose peaks are needed, measured first where they are not known.
+        measure: takes row after row and keeps each record in the session; may be interrupted.
+        prepare: finds what cannot be, before anything is measured.
+        render: prints the table; by default that of ops.
+
+    Raises:
+        UsageError: the GPU named does not fit the device.
+        OutputError: stdout cannot be written.
+        StoreError: the run file could not be written to its end; what was measured has been shown.
+    """
+    from bench.harness.calibrate.calibration import ceilings_of
+    from results.store.runs import RunWriter
+
+    args, session, interrupted = run.args, Session(), False
+    try:
+        ceilings = ceilings_of(run.device, args.gpu)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    with Progress(args.quiet) as progress:
+        prepare(progress)
+        use_threads(run.device)
+        ceilings = calibrated(args, dtypes, run.device, ceilings, progress)
+        environment = stamp(run.command, run.device, ceilings, run.settings, run.argv)
+        if not args.no_save:
+            session.writer = RunWriter.create(environment, run.name, args.output)
+        began = time.perf_counter()
+        try:
+            measure(session, progress, ceilings)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            session.close()
+        if session.records:
+            progress.note(where_time_went(session.records, time.perf_counter() - began))
+        if interrupted:
+            progress.note("interrupted: what was finished is kept")
+    beside = None
+    if run.always_draw and session.writer is not None and session.problem is None:
+        beside = session.writer.path.with_suffix(".png")
+    show(args, environment, session, render, beside)
+    session.raise_if_unsaved()
+    if interrupted:
+        return INTERRUPTED
+    return WRONG_RESULT if any(record.status in ("invalid", "failed") for record in session.records) else OK
+
+
+def use_threads(device: Device) -> None:
+    """Let torch compute with the threads of a CPU measurement."""
+    if device.threads is not None:
+        import torch
+
+        torch.set_num_threads(device.threads)
+
+
+def calibrated(
+    args: argparse.Namespace, dtypes: Sequence[str], device: Device, ceilings: Ceilings, progress: Progress
+) -> Ceilings:
+    """Return the ceilings with what has to be measured on this machine, the peaks of `dtypes` among them."""
+    from bench.harness.calibrate.calibration import MeasuredCeilings
+    from bench.matmul import OPS as MATMUL
+    from results.store.runs import runs_directory
+
+    measured = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
+    return measured.complete(ceilings, dtypes, MATMUL[0], again=args.recalibrate)
+
+
+def stamp(
+    command: str, device: Device, ceilings: Ceilings, settings: Settings, argv: Sequence[str] | None
+) -> Environment:
+    """Return the environment of this run; `argv` None stands for the arguments of the process."""
+    from bench.harness.device import stamp as machine
+    from bench.harness.device.facts import modes
+    from results.store.runs import new_run_id
+
+    costs = preflight(device, ceilings)  # before the modes: an idle GPU does not tell how its clocks are set
+    return Environment(
+        run_id=new_run_id(),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        argv=tuple(machine.command_line(command, argv)),
+        device=device.to_dict() | modes(device),
+        host=machine.host(),
+        versions=machine.versions(),
+        git=machine.git_state(),
+        hardware=ceilings.to_dict(),
+        settings=asdict(settings),
+        preflight=costs,
+    )
+
+
+def preflight(device: Device, ceilings: Ceilings) -> dict[str, float | None]:
+    """Return what the clock itself costs on this machine: its tick, an empty pair of events, a launch; seconds."""
+    from bench.harness.timing import samplers
+
+    floor = ceilings.launch_floor()
+    return {
+        "tick_s": samplers.tick_s(device),
+        "event_floor_s": samplers.event_floor_s() if device.has_cuda else None,
+        "host_launch_s": samplers.empty_launch_s(device),
+        "launch_floor_s": floor.value if floor else None,
+    }
+
+
+def check_user_kernels(run: Run, workers: Workers, progress: Progress) -> list[FamilyRow]:
+    """Import every user's function in a worker and ask it what it takes, before anything is measured.
+
+    Returns:
+        All rows of the run; those of a function that cannot be used have failed already, with the reason.
+
+    Raises:
+        UsageError: no row is left that could be measured.
+    """
+    problems: dict[tuple[str, str, str], str | None] = {}
+    rows = []
+    for family, row in run.rows:
+        key = family, row.op.name, row.provider
+        if is_user_kernel(row.provider) and row.refused is None and key not in problems:
+            progress.say(f"importing {row.provider}")
+            job = Job(family=family, ops=(row.op.name,), provider=row.provider, device=run.device)
+            problems[key] = workers.problem(job)
+        problem = problems.get(key)
+        rows.append((family, row if problem is None else _failed(row, problem, run.settings)))
+    found = list(dict.fromkeys(problem for problem in problems.values() if problem is not None))
+    if found and all(row.refused for _, row in rows):
+        raise UsageError(found[0])
+    for problem in found:
+        progress.note(f"{problem}; it fails, the others are measured")
+    return rows
+
+
+def _failed(row: Row, problem: str, settings: Settings) -> Row:
+    """Return a row that cannot be measured; one that was refused before stays as it is."""
+    from bench.harness.measure.runner import blank_record
+
+    if row.refused is not None:
+        return row
+    blank = blank_record(row.op, row.case, row.provider, settings)
+    reason = problem.removeprefix(f"provider '{row.provider}': ")
+    return replace(row, refused=replace(blank, status="failed", reason=reason))
+
+
+def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilings, workers: Workers) -> None:
+    """Measure row by row, each kept as soon as it is finished."""
+    from bench.harness.measure.cost import CostEstimator
+    from bench.harness.measure.runner import Runner
+
+    args, settings = run.args, run.settings
+    deadline = None if settings.budget_s is None else run.started + settings.budget_s
+    estimator = CostEstimator(run.device, settings.fill, settings.seed)
+    runners: dict[tuple[str, str], Runner] = {}
+    fills = fills_of(settings.fill, args.fill_sensitivity)
+    rows = list(itertools.product(run.rows, fills))
+    progress.expect(len(rows))
+    for done, ((family, row), fill) in enumerate(rows):
+        key = family, fill
+        if key not in runners:
+            filled = replace(settings, fill=fill)
+            runners[key] = Runner(family, run.device, filled, estimator, None, deadline, ceilings, workers)
+        also = f" {fill}" if len(fills) > 1 else ""
+        progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}{also}")
+        runners[key].rows_left = len(rows) - done
+        record = runners[key].measure(row)
+        session.keep(record)
+        progress.advance()
+        for line in passed_over(record):
+            progress.note(line)
+        if args.verbose:
+            for line in [*describe(record), *printed(record)]:
+                progress.note(line)
+
+
+def passed_over(record: Record) -> list[str]:
+    """Return a line for each newer version that refused the case of a record before the one that was measured."""
+    name = f"{record.op} {record.case} {record.dtype} {record.provider}"
+    refusals = record.extra.get("passed_over", {}).items()
+    return [f"{name}: {provider} was passed over: {reason}" for provider, reason in refusals]
+
+
+def printed(record: Record) -> list[str]:
+    """Return what a user's function has printed, a line each, marked as such."""
+    return [f"  | {line}" for line in str(record.extra.get("output", "")).splitlines()]
+
+
+def timed_s(records: Sequence[Record]) -> float:
+    """Return the seconds that the samples of all records lasted."""
+    return sum(sum(record.samples_s) * (record.launches_per_sample or 0) for record in records)
+
+
+def where_time_went(records: Sequence[Record], measuring_s: float) -> str:
+    """Return the share of the measuring time, calibration apart, that was spent on the clock, as a sentence."""
+    spent_s = timed_s(records)
+    share_pct = 100 * spent_s / measuring_s
+    return f"{spent_s:.3g} s of {measuring_s:.3g} s of measuring were inside timed work ({share_pct:.0f} %)"
+
+
+def fills_of(fill: str, is_sensitivity_asked: bool) -> tuple[str, ...]:
+    """Return the fills of each row: the one asked for, and zeros beside it; beside zeros, uniform."""
+    if not is_sensitivity_asked:
+        return (fill,)
+    return fill, "uniform" if fill == "zeros" else "zeros"
+
+
+def show(
+    args: argparse.Namespace,
+    environment: Environment,
+    session: Session,
+    render: Render | None = None,
+    beside: Path | None = None,
+) -> None:
+    """Print what was measured, draw it where that was asked for, and say where it is kept.
+
+    Args:
+        args: format, baseline and picture.
+        environment: of the run.
+        session: its records and its file.
+        render: prints the table; by default that of ops.
+        beside: the picture to draw where none was asked for; without a roof there is a note in place of it.
+
+    Raises:
+        OutputError: stdout cannot be written.
+        PlotError: the picture cannot be drawn or written.
+    """
+    from roofline.plot.figure import NoRoofError, plot_run
+
+    saved = session.writer.path if session.writer else None
+    print_run(environment, session.records, args.format, getattr(args, "baseline", None), saved, render)
+    picture = args.plot or beside
+    if picture is None:
+        return
+    try:
+        plot_run(environment, session.records, picture)
+    except NoRoofError as error:
+        if args.plot is not None:
+            raise
+        if not args.quiet:
+            say(f"no picture: {error}")
+        return
+    print_path("plot", picture, args.format)

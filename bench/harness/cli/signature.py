@@ -1,0 +1,115 @@
+"""`--signature`: what a function of the user's must take, printed as a Python file that works as it is."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from itertools import count
+from typing import TYPE_CHECKING
+
+from bench.harness.cli.arguments import chosen_dtypes, chosen_ops
+from bench.harness.cli.terminal import OutputError, print_out
+from bench.harness.op import Case, Op, Option
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HEAD = '''\
+"""Functions of your own for python -m bench.{family}, as they work; put your kernels in the place of TORCH[...].
+
+A function with a parameter named out gets the output there and fills it; one without returns its result. It must
+be finished, on the current stream of a GPU, when it returns; leave its inputs alone; and write every element.
+
+    python -m bench.{family} --op {name} --dtype {dtype} --provider {file}:{function},torch
+"""
+
+from bench.{family} import OPS
+
+TORCH = {{op.name: op.eager for op in OPS}}
+'''
+
+FUNCTION = '''
+
+def {function}({inputs}, out):
+    """{formula}
+
+{operands}
+    """
+    return TORCH["{name}"]({inputs}, out=out)
+'''
+
+EXTENTS = (48, 80, 112, 176)
+"""Extents that stand for axes: no two alike, none that an op has by itself, multiples of 16 for narrow dtypes."""
+
+
+def print_signatures(family: str, args: argparse.Namespace, ops: Sequence[Op], options: Sequence[Option]) -> int:
+    """Print a file with a function for each op asked for, and return the exit code.
+
+    Raises:
+        UsageError: an op or a dtype that does not exist.
+        OutputError: stdout cannot be written.
+    """
+    chosen = [(op, chosen_dtypes(args, op)[0]) for op in chosen_ops(args, ops)]
+    name, function = chosen[0][0].name, function_name(chosen[0][0])
+    head = HEAD.format(family=family, name=name, dtype=chosen[0][1], file="mine.py", function=function)
+    if len(ops) == 1:
+        head = head.replace(f" --op {name}", "")
+    try:
+        print_out(head + "".join(signature(op, dtype, options) for op, dtype in chosen))
+    except OSError as error:
+        raise OutputError(f"cannot write the output: {error.strerror}") from None
+    return 0
+
+
+def function_name(op: Op) -> str:
+    """Return the name of a function for an op."""
+    return op.name.replace("-", "_")
+
+
+def signature(op: Op, dtype: str, options: Sequence[Option]) -> str:
+    """Return the function of one op: its parameters, what each of them is, and torch in its body."""
+    from bench.harness.data.inputs import torch_dtype
+    from bench.harness.providers.user_kernel import input_names
+
+    axes = dict(zip(op.axes, EXTENTS, strict=False))
+    case = Case.of(op.name, dtype, axes, options, {option.name: option.default(dtype) for option in options})
+    tensors = op.make_inputs(case, lambda *shape, dtype=None: _described(*shape, dtype=dtype or case.dtype))
+    names = dict(zip(_enough(input_names(op), len(tensors)), tensors, strict=True))
+    described = {name: (_shape(x.shape, axes), f"{x.dtype}{_order(x)}") for name, x in names.items()}
+    out_dtype = torch_dtype(op.output_dtype(dtype))
+    described["out"] = (_shape(op.output_shape(case), axes), str(out_dtype))
+    widths = max(map(len, described)), max(len(shape) for shape, _ in described.values())
+    operands = "\n".join(
+        f"    {name:<{widths[0]}}  {shape:<{widths[1]}}  {kind}" for name, (shape, kind) in described.items()
+    )
+    return FUNCTION.format(
+        function=function_name(op), inputs=", ".join(names), formula=op.formula, operands=operands, name=op.name
+    )
+
+
+def _described(*shape: int, dtype: str) -> Tensor:
+    """Return a tensor without memory."""
+    import torch
+
+    from bench.harness.data.inputs import torch_dtype
+
+    return torch.empty(shape, dtype=torch_dtype(dtype), device="meta")
+
+
+def _enough(names: list[str], wanted: int) -> list[str]:
+    """Return so many names of parameters; the last one may stand for several."""
+    more = (f"{names[-1]}_{number}" for number in count(1))
+    return (
+        names[:wanted] if len(names) >= wanted else [*names[:-1], *(next(more) for _ in range(wanted - len(names) + 1))]
+    )
+
+
+def _shape(extents: Sequence[int], axes: dict[str, int]) -> str:
+    """Return a shape by the names of its axes: `(m, n)`."""
+    names = {extent: name for name, extent in axes.items()}
+    return f"({', '.join(names.get(extent, str(extent)) for extent in extents)})"
+
+
+def _order(x: Tensor) -> str:
+    """Return how a tensor that is not contiguous lies in memory."""
+    return "" if x.is_contiguous() else ", column by column"

@@ -1,0 +1,275 @@
+"""What a person sees of a run while it goes on and when it is done. Data to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from results.record import Environment, Record
+from results.show.table import WIDE, format_time, printable, render_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bench.harness.op import Op
+
+Render = Callable[[Environment, Sequence[Record], "Console"], None]
+"""Prints a run as a table for people."""
+
+
+class OutputError(RuntimeError):
+    """What was measured cannot be printed; the message says why, in one line."""
+
+
+def prepare_streams() -> None:
+    """Let a character that the terminal's encoding lacks become a question mark, and a closed stderr take anything."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # for the rest of the process
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def say(text: str) -> None:
+    """Print one line on stderr. Nobody reading it is no reason to stop measuring."""
+    try:
+        print(printable(text), file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
+
+
+def print_out(text: str) -> None:
+    """Write `text` to stdout; a reader that has seen enough, as `head` has, is no error.
+
+    Raises:
+        OSError: it cannot be written, as on a full disk.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        _discard(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            raise
+
+
+def _discard(stream: TextIO) -> None:
+    """Let what is still in a stream's buffer go nowhere, so that leaving does not fail on it once more."""
+    with suppress(OSError), open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def console_of(stream: TextIO) -> Console:
+    """Return a console for `stream`; one that is no terminal gets whole lines, whatever their length."""
+    from rich.console import Console
+
+    return Console(file=stream, width=None if stream.isatty() else WIDE, emoji=False)
+
+
+class Progress:
+    """A progress bar on stderr: a live one on a terminal, a line a row elsewhere, nothing when quiet."""
+
+    def __init__(self, quiet: bool) -> None:
+        """Show nothing yet."""
+        self._quiet = quiet
+        self._total = self._done = 0
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        """Start the live bar where there is a terminal."""
+        if not self._quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as Bar
+
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+            # A thread that redraws the bar would run in the middle of a sample: it is drawn between rows only.
+            self._bar = Bar(
+                *columns,
+                TimeElapsedColumn(),
+                console=Console(stderr=True, emoji=False),
+                transient=True,
+                auto_refresh=False,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("starting", total=None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def expect(self, rows: int) -> None:
+        """Say how many rows there will be."""
+        self._total = rows
+        if self._bar is not None:
+            self._bar.update(self._task, total=rows, refresh=True)
+
+    def say(self, text: str) -> None:
+        """Show what is going on now."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=printable(text), refresh=True)
+        elif not self._quiet:
+            say(f"[{self._done + 1}/{self._total}] {text}" if self._total else text)
+
+    def advance(self) -> None:
+        """Count one row as done."""
+        self._done += 1
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, refresh=True)
+
+    def note(self, text: str) -> None:
+        """Print a line that stays."""
+        if self._quiet:
+            return
+        if self._bar is not None:
+            self._bar.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+        else:
+            say(text)
+
+
+def describe(record: Record) -> list[str]:
+    """Return how one row was verified and timed, in a line, and a line for each thing that speaks against it."""
+    if record.status != "ok":
+        return [f"{_name(record)}: {record.status}: {record.reason}"]
+    checked = record.verified.get("after", {})
+    cache = record.cache if record.copies is None else f"{record.cache} ({record.copies} copies)"
+    timed = (
+        f"{_name(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} launches "
+        f"by {record.method}, {cache}, first call {format_time(record.first_call_s)}, "
+        f"host latency {format_time(record.host_latency_s)}"
+    )
+    if checked:
+        seen = f"{checked.get('checked_elements')} of {checked.get('elements')} elements"
+        timed += f", verified {seen}{_largest_error(checked)}"
+    return [timed, *(f"  {flag}: {reason}" for flag, reason in record.flag_reasons.items())]
+
+
+def _largest_error(checked: Mapping[str, Any]) -> str:
+    """Return how near the bound the worst element is; a random result has no error, it obeys a rule."""
+    if checked.get("reference") == "rule":
+        return " by the op's own rule"
+    return f", largest error {checked.get('max_error_of_bound') or 0:.2g} of the bound"
+
+
+def _name(record: Record) -> str:
+    return f"{record.op} {record.case} {record.dtype} {record.provider}"
+
+
+def print_run(
+    environment: Environment,
+    records: Sequence[Record],
+    output_format: str,
+    baseline: str | None = None,
+    saved: Path | None = None,
+    render: Render | None = None,
+) -> None:
+    """Print a finished or interrupted run to stdout in the format asked for, and where it was saved.
+
+    Args:
+        environment: of the run.
+        records: what was measured.
+        output_format: `table`, or a format of `results.show.export.render`.
+        baseline: provider that a table sets the others against.
+        saved: where the run is kept.
+        render: prints the table in place of that of ops.
+
+    Raises:
+        OutputError: stdout cannot be written.
+    """
+    try:
+        print_out(run_text(environment, records, output_format, baseline, render))
+        if saved is not None:
+            print_path("saved", saved, output_format)
+    except OSError as error:
+        kept = f"; the run is kept in {saved}" if saved else ""
+        raise OutputError(f"cannot write the output: {error.strerror}{kept}") from None
+
+
+def run_text(
+    environment: Environment,
+    records: Sequence[Record],
+    output_format: str,
+    baseline: str | None = None,
+    render: Render | None = None,
+) -> str:
+    """Return a run in the format asked for; a table is as wide as stdout is, and colored where that is a terminal."""
+    if output_format != "table":
+        from results.show import export
+
+        return export.render(environment, records, output_format)
+    console = console_of(sys.stdout)
+    with console.capture() as captured:  # printing at once, rich would end the process when the reader is gone
+        (render or render_table)(environment, records, console)
+        for line in baseline_lines(records, baseline) + fill_lines(records):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return captured.get()
+
+
+def table_of(ops: Iterable[Op]) -> Render:
+    """Return what prints the table of ops, and below it what each op has to say of all its records."""
+    noting = {op.name: op.notes for op in ops if op.notes}
+
+    def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
+        render_table(environment, records, console)
+        for name, notes in noting.items():
+            for line in notes(environment, [record for record in records if record.op == name]):
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    return render
+
+
+def print_path(title: str, path: Path, output_format: str) -> None:
+    """Say where something was written: below the table, but on stderr where stdout holds data."""
+    line = f"{title}: {path}"
+    if output_format == "table":
+        print_out(printable(line) + "\n")
+    else:
+        say(line)
+
+
+def baseline_lines(records: Sequence[Record], baseline: str | None) -> list[str]:
+    """Return a line for each measured row that says how its time stands to the baseline's; no verdict is given."""
+    if baseline is None:
+        return []
+    base = {_case_key(r): r for r in records if r.provider == baseline and r.median_s}
+    lines = []
+    for record in records:
+        against = base.get(_case_key(record))
+        if record.provider == baseline or record.median_s is None or against is None or against.median_s is None:
+            continue
+        ratio = record.median_s / against.median_s
+        lines.append(f"{_name(record)}: {ratio:.3g} x the time of {baseline}")
+    return lines
+
+
+def _case_key(record: Record) -> tuple[str, str, str, str | None]:
+    return record.op, record.dtype, record.case, record.fill
+
+
+def fill_lines(records: Sequence[Record]) -> list[str]:
+    """Return a line for each row that was measured with zeros and with other data: what the bits of the data cost.
+
+    A GPU draws less power on zeros and clocks higher, so the SM clocks stand beside the times where they are known.
+    """
+    zeros = {(*_case_key(r)[:3], r.provider): r for r in records if r.fill == "zeros" and r.median_s}
+    lines = []
+    for record in records:
+        other = zeros.get((*_case_key(record)[:3], record.provider))
+        if record.fill == "zeros" or record.median_s is None or other is None or other.median_s is None:
+            continue
+        change = 100 * (record.median_s / other.median_s - 1)
+        before, after = (r.telemetry.get("sm_clock_hz") for r in (other, record))
+        clock = f", SM clock {before / 1e6:.0f} -> {after / 1e6:.0f} MHz" if before and after else ""
+        lines.append(f"{_name(record)}: {record.fill} data changes the time by {change:+.2g} % against zeros{clock}")
+    return lines

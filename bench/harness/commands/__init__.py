@@ -1,0 +1,1 @@
+"""Commands over all families: list, suite, doctor, calibrate."""

@@ -1,0 +1,324 @@
+"""`python -m bench calibrate`: the roofs of this very machine, kept for every other command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.cli.arguments import FORMATS, UsageError, add_device, add_list, path
+from bench.harness.cli.interrupt import INTERRUPTED
+from bench.harness.cli.terminal import OutputError, Progress, console_of, print_out, print_path
+from bench.harness.op import Op
+from results.show.table import format_rate, format_time, header_lines, printable
+
+if TYPE_CHECKING:
+    from bench.harness.calibrate.bench import Part, Plan
+    from bench.harness.calibrate.calibration import MeasuredCeilings
+    from bench.harness.device.device import Device
+    from results.record import Environment, Record
+    from results.store.runs import RunWriter
+    from roofline.ceilings import Ceiling, Ceilings
+
+DESCRIPTION = """\
+Measure the roofs of this machine, and keep them for every other bench command.
+
+Memory bandwidth by its mix of reads and writes, the fastest of which is the roof; the fastest matmul of each dtype, in
+the first moments and in the long run, and on zeros; the last-level cache and the size where it ends; bandwidth against
+size with the line T = a + V / b; fused multiply-adds; and the shortest launch.
+
+A CPU is judged by these roofs. A GPU of the table is still judged by its datasheet, and its measured roofs stand beside
+it. They hold until the device, its driver, torch, triton, the power limit or the threads change."""
+
+EPILOG = """\
+exit codes: 0 ok; 1 nothing could be measured; 2 usage, or the records could not be kept; 3 no such device;
+            130 interrupted, the ceilings that were finished are kept
+
+examples:
+  python -m bench calibrate                        under two minutes on a CPU, five on a GPU
+  python -m bench calibrate --quick --dtype bf16   under half a minute on a CPU, one on a GPU"""
+
+BUSY_LOAD = 0.5
+"""Load average per thread above which a CPU is called busy: roofs then read low."""
+
+COLUMNS = (
+    *("quantity", "name", "value", "unit", "ci95_low", "ci95_high", "config", "work_per_launch"),
+    *("sm_clock_hz", "memory_clock_hz", "measured_at"),
+)
+"""Of CSV and Markdown."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to `python -m bench`."""
+    parser = commands.add_parser(
+        "calibrate",
+        help="the roofs of this machine: bandwidth, matmul, cache, launch",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--quick", action="store_true", help="a quarter of the time, and wider intervals")
+    add_list(parser, "--dtype", "dtypes of matmul and FMA (default: bf16,fp32 on a CPU, on a GPU all it has)")
+    add_device(parser)
+    group = parser.add_argument_group("what to do with it")
+    group.add_argument("--format", choices=FORMATS, default="table", help="of what goes to stdout (default: table)")
+    group.add_argument("--output", metavar="PATH", type=path, help="file or folder for the run file")
+    group.add_argument("--no-save", action="store_true", help="keep no run file; the ceilings are kept all the same")
+    group.add_argument("--plot", metavar="PATH", type=path, help="draw the roofline: .png, .svg or .pdf")
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
+    group.add_argument("-v", "--verbose", action="store_true", help="say what each part found when it is done")
+    parser.set_defaults(run=run)
+
+
+@dataclass
+class Calibration:
+    """What one calibration gathers."""
+
+    known: Ceilings
+    """Without measuring."""
+    kept: MeasuredCeilings
+    progress: Progress
+    writer: RunWriter | None = None
+    found: list[Ceiling] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    """What was not measured, and why."""
+    lost: str | None = None
+    """Why records could not be kept."""
+
+    def take(self, ceilings: Sequence[Ceiling], records: Sequence[Record]) -> None:
+        """Keep what a part found, on disk first."""
+        from results.store.runs import StoreError
+
+        self.found += ceilings
+        self.records += records
+        self.kept.save(self.all())
+        try:
+            for record in records:
+                if self.writer is not None and self.lost is None:
+                    self.writer.append(record)
+        except StoreError as error:
+            self.lost = str(error)
+            self.progress.note(f"records are not kept from here on: {error}")
+
+    def all(self) -> Ceilings:
+        """Return everything known of this machine now."""
+        return self.known.with_entries(self.found)
+
+
+def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
+    """Calibrate and return the exit code.
+
+    Raises:
+        UsageError: a dtype that matmul has not, or a place where nothing can be written.
+        NoDeviceError: the device is not there.
+        StoreError: the run file cannot be created.
+        OutputError: stdout cannot be written.
+    """
+    from bench.harness.cli import main
+
+    args.gpu = None
+    check_dtypes(args.dtype, families["matmul"][0])
+    main.check_places(args)
+    under_test = main.device_of(args)
+    return calibrate(args, under_test, families["matmul"][0], argv)
+
+
+def check_dtypes(given: Sequence[str] | None, matmul: Op) -> None:
+    """Refuse a dtype that matmul has not, and an empty list.
+
+    Raises:
+        UsageError: with what there is.
+    """
+    if given == []:
+        raise UsageError("--dtype is empty; name at least one")
+    for dtype in given or ():
+        if dtype not in matmul.dtypes:
+            raise UsageError(f"unknown dtype '{dtype}'; matmul has: {', '.join(matmul.dtypes)}")
+
+
+def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequence[str] | None) -> int:
+    """Measure part by part, keep each when it is finished, print all; return the exit code."""
+    from bench.harness.calibrate.bench import PLANS, Bench
+    from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
+    from bench.harness.calibrate.parts import plan_parts
+    from bench.harness.cli.session import stamp, use_threads
+    from bench.harness.device.telemetry import Monitor
+    from bench.harness.measure.runner import Settings
+    from results.store.runs import RunWriter, runs_directory
+
+    interrupted, known = False, ceilings_of(device, None)
+    plan = PLANS["gpu" if device.has_cuda else "cpu", args.quick]
+    with Progress(args.quiet) as progress:
+        use_threads(device)
+        warn_if_busy(device, progress)
+        kept = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
+        job = Calibration(known.with_entries(kept.load()), kept, progress)
+        environment = replace(stamp("bench", device, known, Settings(), argv), settings=asdict(plan))
+        if not args.no_save:
+            job.writer = RunWriter.create(environment, "calibrate", args.output)
+        try:
+            dtypes = chosen_dtypes(args, device, matmul, job)
+            measure_all(job, plan_parts(Bench(device, plan, matmul, Monitor(device)), dtypes), plan, args.verbose)
+        except KeyboardInterrupt:
+            interrupted = True
+            progress.note("interrupted: the ceilings that were finished are kept")
+        finally:
+            if job.writer is not None:
+                job.writer.close()
+    show(args, replace(environment, hardware=job.all().to_dict()), job)
+    if interrupted:
+        return INTERRUPTED
+    return 2 if job.lost else 0 if job.found else 1
+
+
+def chosen_dtypes(args: argparse.Namespace, device: Device, matmul: Op, job: Calibration) -> list[str]:
+    """Return the dtypes to measure; one that was asked for and is not there is noted."""
+    from bench.harness.calibrate.bench import DTYPES
+    from bench.harness.measure.runner import has_dtype
+
+    wanted = args.dtype or DTYPES["gpu" if device.has_cuda else "cpu", args.quick]
+    there = [d for d in dict.fromkeys(wanted) if d in matmul.dtypes and has_dtype(device, d)]
+    job.missing += [f"{d}: {device.name} has no such arithmetic" for d in args.dtype or () if d not in there]
+    return there
+
+
+def warn_if_busy(device: Device, progress: Progress) -> None:
+    """Say so where other processes have kept a CPU busy for the last minute."""
+    from bench.harness.device.system import here
+
+    load = here().load_average().value
+    if load is not None and not device.is_gpu and load > BUSY_LOAD * (device.threads or 1):
+        progress.note(f"the machine is busy (load average {load:.1f}, {device.threads} threads): roofs may read low")
+
+
+def measure_all(job: Calibration, parts: Sequence[Part], plan: Plan, verbose: bool) -> None:
+    """Measure part after part until the time of all of them is over."""
+    from bench.harness.calibrate.search import Note, silent
+    from bench.harness.measure.runner import one_line
+
+    started, progress = time.perf_counter(), job.progress
+    # Off a terminal every note would be a line, hundreds in a search.
+    note: Note = progress.say if sys.stderr.isatty() else silent
+    progress.expect(len(parts))
+    for part in parts:
+        if time.perf_counter() - started >= plan.total_s:
+            job.missing.append(f"{part.name}: the {plan.total_s:g} s of this calibration were over")
+        else:
+            progress.say(part.name)
+            try:
+                outcome = part.measure(note)
+            except Exception as error:  # compilers, drivers and libraries raise classes of their own; other parts count
+                job.missing.append(f"{part.name}: {one_line(error)}")
+            else:
+                job.take(outcome.ceilings, outcome.records)
+                job.missing += outcome.notes
+                for ceiling in outcome.ceilings if verbose else ():
+                    progress.note(f"{ceiling.quantity} {ceiling.name}: {value_text(ceiling)}, {ceiling.config}")
+        progress.advance()
+
+
+# ---- what is printed ----------------------------------------------------------------------------------------------
+
+
+def show(args: argparse.Namespace, environment: Environment, job: Calibration) -> None:
+    """Print the ceilings, draw them where that was asked for, and say where all is kept.
+
+    Raises:
+        OutputError: stdout cannot be written.
+        PlotError: the picture cannot be drawn or written.
+    """
+    from roofline.plot.figure import plot_run
+
+    try:
+        print_out(text_of(args.format, environment, job))
+        if job.writer is not None:
+            print_path("saved", job.writer.path, args.format)
+    except OSError as error:
+        raise OutputError(f"cannot write the output: {error.strerror}; the ceilings are in {job.kept.path}") from None
+    if args.plot is not None:
+        plot_run(environment, [r for r in job.records if r.op == "calibrate-matmul"], args.plot)
+        print_path("plot", args.plot, args.format)
+
+
+def text_of(output_format: str, environment: Environment, job: Calibration) -> str:
+    """Return the ceilings in the format asked for; JSON holds the records too."""
+    from bench.harness.calibrate.calibration import peak_sentences
+    from results.show.export import csv_text, json_text, markdown_text
+    from results.show.rows import document
+
+    ceilings = job.all()
+    sentences = peak_sentences(ceilings, dict.fromkeys(c.name for c in job.found if c.quantity in ("flops", "fma")))
+    if output_format == "json":
+        found = [asdict(entry) | {"unit": unit_of(entry)} for entry in job.found]
+        extra = {
+            "ceilings": found,
+            "decomposition": sentences,
+            "not_measured": job.missing,
+            "doubts": doubts(job.records),
+        }
+        return json_text(document(environment, job.records) | extra)
+    rows = [row_of(entry) for entry in job.found]
+    if output_format != "table":
+        return (csv_text if output_format == "csv" else markdown_text)(rows, COLUMNS)
+    return table_text(environment, job, sentences)
+
+
+def doubts(records: Sequence[Record]) -> list[str]:
+    """Return a line for each flag with the measurements that carry it: their roofs may be too low."""
+    flags = dict.fromkeys(flag for record in records for flag in record.flags)
+    named = {
+        flag: [f"{r.op.removeprefix('calibrate-')} {r.dtype}" for r in records if flag in r.flags] for flag in flags
+    }
+    return [f"{flag}, so these may read low: {', '.join(dict.fromkeys(names))}" for flag, names in named.items()]
+
+
+def unit_of(ceiling: Ceiling) -> str:
+    """Return the unit of a ceiling's value."""
+    from roofline.ceilings import QUANTITIES
+
+    return QUANTITIES[ceiling.quantity]
+
+
+def row_of(ceiling: Ceiling) -> dict[str, Any]:
+    """Return a ceiling as one row of plain values, SI base units."""
+    low, high = ceiling.ci95 or (None, None)
+    values = asdict(ceiling) | {"unit": unit_of(ceiling), "ci95_low": low, "ci95_high": high}
+    return {name: values[name] for name in COLUMNS}
+
+
+def value_text(ceiling: Ceiling, value: float | None = None) -> str:
+    """Return a ceiling's value, or another of its unit, as people read it."""
+    shown = ceiling.value if value is None else value
+    return format_time(shown) if unit_of(ceiling) == "s" else format_rate(shown, unit_of(ceiling))
+
+
+def table_text(environment: Environment, job: Calibration, sentences: Sequence[str]) -> str:
+    """Return the machine, a row for each ceiling, how the peaks come about, and what was not measured."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    for title in ("ceiling", "of", "value", "95% CI of the median", "SM clock", "by"):
+        table.add_column(title, overflow="fold", justify="right" if title == "value" else "left")
+    for entry in job.found:
+        interval = " to ".join(value_text(entry, end) for end in entry.ci95 or () if end) or "-"
+        clock = f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else "-"
+        cells = (entry.quantity, entry.name, value_text(entry), interval, clock, entry.config or "-")
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    console = console_of(sys.stdout)
+    with console.capture() as captured:  # printing at once, rich would end the process when the reader is gone
+        lines = header_lines(environment)
+        for line in lines:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print("", table if job.found else "no ceiling was measured", markup=False, highlight=False)
+        missing = [f"not measured: {reason}" for reason in job.missing]
+        for line in (*sentences, *missing, *doubts(job.records)):
+            console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(f"ceilings: {job.kept.path}"), markup=False, highlight=False, soft_wrap=True)
+    return captured.get()

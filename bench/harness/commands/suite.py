@@ -1,0 +1,118 @@
+"""`python -m bench suite`: all ops at their default cases, the most informative first, into one run file."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.harness.cli.arguments import COLUMNS, UsageError, add_how, add_list, add_output, make_cases
+from bench.harness.commands.catalog import options_of
+from bench.harness.op import Case, Op
+
+DESCRIPTION = """\
+Measure every operation at its default sizes, into one run file with a picture beside it; decode-step, which holds a
+whole model, is left to `python -m bench.decode`.
+
+The order is the most informative first: the largest case of each op, matmul before the others, then the next
+largest, and so on. So a run that --budget or Ctrl-C ends early has already said the most about the machine.
+
+Formulas, FLOPs and bytes of each op: python -m bench.<family> --help; all ops: python -m bench list."""
+
+EXAMPLES = """\
+examples:
+  python -m bench suite                                every op in bf16
+  python -m bench suite --budget 20 --plot suite.png   what fits in 20 seconds
+  python -m bench suite --dtype bf16,fp32 --provider torch,torch-compile"""
+
+Planned = tuple[str, Op, Case]
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to `python -m bench`."""
+    parser = commands.add_parser(
+        "suite",
+        help="all operations at their default sizes, the most informative first",
+        description=DESCRIPTION,
+        epilog=f"{COLUMNS}\n\n{EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_list(parser, "--dtype", "dtypes; an op that lacks one goes without it (default: bf16)")
+    add_list(parser, "--provider", "who computes; a family that lacks one goes without it (default: torch, triton)")
+    add_how(parser.add_argument_group("how to measure"))
+    add_output(parser.add_argument_group("what to do with it"))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
+    """Measure all families and return the exit code.
+
+    Raises:
+        UsageError: a dtype or a provider that no family has, or a place where nothing can be written.
+        NoDeviceError: the device is not there.
+    """
+    from bench.harness.cli import main
+    from bench.harness.cli.session import Run, execute
+    from bench.harness.measure import runner
+    from bench.harness.providers import registry
+
+    check_words("dtype", args.dtype, {dtype for ops in families.values() for op in ops for dtype in op.dtypes})
+    check_words("provider", args.provider, {name for family in families for name in registry.provider_names(family)})
+    main.check_places(args)
+    started = time.perf_counter()
+    under_test = main.device_of(args)
+    settings = runner.Settings(args.fill, args.cache, args.budget, args.seed)
+    rows = []
+    for family, op, case in by_information(planned(args.dtype, families, under_test.type)):
+        names = chosen(args.provider, registry.provider_names(family))
+        stand_ins = {} if args.provider else registry.stand_ins(family, under_test)
+        names = names or ([] if args.provider else registry.default_providers(family, under_test))
+        rows += [(family, row) for row in runner.plan([(op, case)], names, under_test, settings, stand_ins)]
+    main.refuse_if_none_can_run([row for _, row in rows])
+    args.baseline = None
+    return execute(Run("bench", "suite", args, under_test, settings, rows, started, argv, always_draw=True))
+
+
+def check_words(what: str, given: Sequence[str] | None, known: set[str]) -> None:
+    """Refuse a word that nothing here has, and an empty list.
+
+    Raises:
+        UsageError: with what there is.
+    """
+    if given == []:
+        raise UsageError(f"--{what} is empty; name at least one")
+    for word in given or ():
+        if word not in known:
+            raise UsageError(f"unknown {what} '{word}'; there are: {', '.join(sorted(known))}")
+
+
+def chosen(given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+    """Return the words given that are also known, each once."""
+    return [word for word in dict.fromkeys(given or ()) if word in known]
+
+
+def planned(dtypes: Sequence[str] | None, families: Mapping[str, tuple[Op, ...]], device_type: str) -> list[Planned]:
+    """Return the default cases of every op in every dtype asked for that it has."""
+    cases = []
+    for family, ops in families.items():
+        options = options_of(family)
+        for op in filter(lambda op: op.is_in_suite, ops):
+            names = chosen(dtypes or ["bf16"], op.dtypes)
+            unset = {option.dest: None for option in options}
+            args = argparse.Namespace(op=[op.name], dtype=names, shape=None, size=None, **unset)
+            found = make_cases(args, [op], options, device_type) if names else []
+            cases += [(family, op, case) for op, case in found]
+    return cases
+
+
+def by_information(cases: Sequence[Planned]) -> list[Planned]:
+    """Return the cases with the largest of each op first, then the next largest; matmul leads each turn."""
+    turns: dict[tuple[str, str], int] = {}
+    ranked = []
+    for family, op, case in sorted(cases, key=lambda entry: entry[1].work(entry[2]).bytes, reverse=True):
+        key = (op.name, case.dtype)
+        turns[key] = turns.get(key, -1) + 1
+        ranked.append((turns[key], family != "matmul", (family, op, case)))
+    return [entry for _, _, entry in sorted(ranked, key=lambda item: item[:2])]

@@ -1,0 +1,1 @@
+"""`python -m bench compare`: providers of one case measured in turns."""

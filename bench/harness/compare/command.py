@@ -1,0 +1,450 @@
+"""`python -m bench compare`: which of several providers is faster, measured side by side, with a verdict."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.cli.arguments import FORMATS, Parser, UsageError, add_list, build_parser, make_cases, number, path
+from bench.harness.cli.interrupt import INTERRUPTED
+from bench.harness.commands.catalog import options_of
+from bench.harness.compare.rounds import MOST_ROUNDS, Share
+from bench.harness.op import Case, Op, Option
+from results.compare.command import margin
+from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS
+
+if TYPE_CHECKING:
+    from bench.harness.cli.session import Session
+    from bench.harness.cli.terminal import Progress
+    from bench.harness.device.device import Device
+    from bench.harness.measure.runner import Settings
+    from results.record import Environment, Record
+    from roofline.ceilings import Ceilings
+
+CASE_S = 10.0
+"""Time of the rounds of one case where no budget is given: some thousand rounds of two short kernels."""
+
+MOST_PROCESSES = 100
+
+STARTED_TOO_LATE = "was spent before its process had started, which takes some seconds; a larger --budget is needed"
+
+BUDGET_HELP = """\
+for all cases together, shared evenly: with preparing, compiling, verifying and the start of each new process, in which
+a call may take half of its case's share; without the start of the command and calibration (default: 10 s of rounds a
+case)"""
+
+NEGATIVE = re.compile(r"-\d*\.?\d+%?$")
+"""What argparse is to take for a value and not for an option: `--margin -3%` is then told what is wrong with it."""
+
+DESCRIPTION = """\
+Is one provider faster than another? All providers of a case take turns, in random order, in hundreds of rounds, so that
+whatever the machine does meanwhile meets all of them. The ratio is taken within each round.
+
+verdicts, of the candidate's time over the baseline's:
+  FASTER, SLOWER   the whole 95 % interval is beyond the margin, also among all rows of the table (Holm)
+  SAME             the whole interval is within the margin
+  UNSURE           neither; the reason says what would tell
+
+A comparison ends as soon as its verdicts are clear, else after 10 s a case, or with --budget. It looks again and again,
+so its interval is wider than that of a fixed count of rounds (--rounds). Each provider is verified before and after.
+
+A function of your own, path/to/file.py:function, is compared in a process beside this one: what it breaks is its own
+row. All go round the same memory. One that cannot be loaded fails, and the others are compared. A case that cannot be
+measured (a dtype the device lacks, no memory, no time) is listed as not compared, with the reason.
+What speaks against a measurement is shown as flags; a time that cannot be true is no time, and has no verdict.
+A provider that is named twice is compared with itself, as NAME and NAME#2: that must come out as SAME."""
+
+EPILOG = """\
+exit codes: 0 ok; 1 a confirmed regression, or a wrong result; 2 usage; 3 no such device; 130 interrupted
+
+examples:
+  python -m bench compare --op gelu --provider torch,torch-compile --size 64MiB
+  python -m bench compare --op matmul --dtype bf16 --shape 512,1024 --provider torch,torch   against itself
+  python -m bench compare --op gelu --provider triton-v1,triton-v2 --baseline torch --format md
+  python -m bench compare --op softmax --provider torch,torch-compile --processes 3 --fail-on unsure"""
+
+
+def add_parser(commands: Any, families: Mapping[str, tuple[Op, ...]]) -> None:
+    """Add the command to `python -m bench`, with the options that only some of the families have."""
+    parser = commands.add_parser(
+        "compare",
+        help="which provider is faster, measured side by side, with a verdict",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser._negative_number_matcher = NEGATIVE
+    add_arguments(parser, families)
+
+
+def add_arguments(parser: argparse.ArgumentParser, families: Mapping[str, tuple[Op, ...]]) -> None:
+    """Add all that the command takes."""
+    add_what(parser.add_argument_group("what to compare"), merged_options(families))
+    add_how(parser.add_argument_group("how to measure"))
+    add_output(parser.add_argument_group("what to do with it"))
+    parser.set_defaults(run=run, recalibrate=False, fill_sensitivity=False)
+
+
+def merged_options(families: Mapping[str, tuple[Op, ...]]) -> dict[str, dict[str, Option]]:
+    """Return the options that only some families have, by name and then by family; one name is one option."""
+    merged: dict[str, dict[str, Option]] = {}
+    for family in families:
+        for option in options_of(family):
+            merged.setdefault(option.name, {})[family] = option
+    return merged
+
+
+def reserved_names() -> set[str]:
+    """Return what no option of a family may be called: this command, or that of the family, has it."""
+    parser = Parser()
+    add_arguments(parser, {})
+    actions = [*parser._actions, *build_parser("", "", (), (), ())._actions]
+    return {action.dest for action in actions} | set(parser._defaults) | {"command", "prog"}
+
+
+def add_what(group: Any, options: Mapping[str, Mapping[str, Option]]) -> None:
+    """Add the options that name ops, cases and providers; `options` as `merged_options` returns them."""
+    add_list(group, "--op", "operations, of any family: python -m bench list")
+    add_list(group, "--dtype", "dtypes (default: bf16)")
+    add_list(group, "--shape", "shapes, as in the family's own command (default: the op's)")
+    add_list(group, "--size", "instead of a shape: bytes of one operand, such as 64MiB")
+    for name, by_family in options.items():
+        texts = [f"{family}: {option.help}" for family, option in by_family.items()]
+        add_list(group, f"--{name}", "; ".join(texts).replace("%", "%%"))
+    add_list(
+        group,
+        "--provider",
+        "who is compared, two or more with the baseline: torch, torch-compile, triton-vN, file.py:function",
+    )
+    group.add_argument("--baseline", metavar="NAME", help="what the others are set against (default: the first)")
+
+
+def add_how(group: Any) -> None:
+    """Add the options that say how to measure."""
+    from bench.harness.cli.arguments import add_how as add_usual
+
+    add_usual(_Without(group, ("--fill-sensitivity", "--budget", "--recalibrate")))
+    seconds = number(1e-3, 1e9, "a number of seconds from 0.001 to 1e9")
+    whole = number(LEAST_PAIRS, MOST_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MOST_ROUNDS}", int)
+    processes = number(1, MOST_PROCESSES, f"a whole number from 1 to {MOST_PROCESSES}", int)
+    group.add_argument("--budget", metavar="SECONDS", type=seconds, help=BUDGET_HELP)
+    group.add_argument(
+        "--margin", metavar="SHARE", type=margin, default=DEFAULT_MARGIN, help="change that is none (default: 1%%)"
+    )
+    group.add_argument("--rounds", metavar="N", type=whole, help="exactly so many rounds, and one look at the end")
+    for name, kind in (("--turn-file", str), ("--table-rows", int), ("--deadline", float), ("--case-deadline", float)):
+        group.add_argument(name, type=kind, help=argparse.SUPPRESS)  # for a process that measures one case of many
+    group.add_argument("--processes", metavar="N", type=processes, default=1, help="repeat in N new processes")
+
+
+def add_output(group: Any) -> None:
+    """Add the options that say what becomes of the comparison."""
+    group.add_argument(
+        "--fail-on", choices=("slower", "unsure"), default="slower", help="verdicts that exit with 1 (default: slower)"
+    )
+    group.add_argument("--format", choices=FORMATS, default="table", help="of what goes to stdout (default: table)")
+    group.add_argument("--output", metavar="PATH", type=path, help="file or folder for the run file")
+    group.add_argument("--no-save", action="store_true", help="keep no run file")
+    group.add_argument("-o", "--plot", metavar="PATH", type=path, help="draw ratios and MFU: .png, .svg or .pdf")
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
+    group.add_argument("-v", "--verbose", action="store_true", help="say how each provider was verified and timed")
+
+
+class _Without:
+    """A group of options that leaves out some of them."""
+
+    def __init__(self, group: Any, names: Sequence[str]) -> None:
+        self._group, self._names = group, names
+
+    def add_argument(self, name: str, *names: str, **options: Any) -> None:
+        """Add an option unless it is left out."""
+        if name not in self._names:
+            self._group.add_argument(name, *names, **options)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One case and who computes it."""
+
+    family: str
+    op: Op
+    case: Case
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be compared, found to be possible before anything is measured."""
+
+    args: argparse.Namespace
+    cases: Sequence[Planned]
+    providers: Sequence[str]
+    """As they are loaded, the baseline first."""
+    device: Device
+    settings: Settings
+    deadline: float | None = None
+    """Reading of `time.perf_counter` when the budget is spent, set as measuring begins; None: no budget."""
+
+    @property
+    def names(self) -> list[str]:
+        """What each provider is called: one that is there again has a number."""
+        return [
+            name if name not in self.providers[:place] else f"{name}#{self.providers[: place + 1].count(name)}"
+            for place, name in enumerate(self.providers)
+        ]
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether new processes measure: many of them, or one that a user's function may bring down."""
+        from bench.harness.providers.registry import unavailable
+        from bench.harness.providers.user_kernel import is_user_kernel
+
+        foreign = [name for name in self.providers if is_user_kernel(name) and not unavailable(name, self.device)]
+        return not self.is_child and (self.args.processes > 1 or bool(foreign))
+
+    @property
+    def is_child(self) -> bool:
+        """Whether this process measures one case for the command that started it, which shows what is found."""
+        return self.args.turn_file is not None
+
+    @property
+    def rows(self) -> int:
+        """Comparisons in the whole table, in each process anew: a child is told how many there are."""
+        told: int | None = self.args.table_rows
+        return told or len(self.cases) * (len(self.providers) - 1) * int(self.args.processes)
+
+    def share(self, cases_left: int) -> Share:
+        """Return what the next case has of the whole, when so many are left, this one among them."""
+        return Share(self.rows, self.deadline, cases_left)
+
+    def blanks(self, one: Planned) -> list[Record]:
+        """Return for each provider the record of a case with nothing measured."""
+        from bench.harness.measure.runner import blank_record
+
+        return [blank_record(one.op, one.case, name, self.settings) for name in self.names]
+
+
+def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
+    """Compare and return the exit code.
+
+    Raises:
+        UsageError: something asked for cannot be, or nothing could be compared.
+        NoDeviceError: the device is not there.
+        OutputError: stdout cannot be written.
+    """
+    from bench.harness.cli import main
+    from bench.harness.compare.show import show
+    from bench.harness.measure import runner
+
+    ops = chosen_ops(args.op, families)
+    refuse_options_of_others(args, ops, families)
+    providers = chosen_providers(args, [family for family, _ in ops])
+    make_all_cases(args, ops, "cpu")
+    main.check_places(args)
+    device = main.device_of(args)
+    settings = runner.Settings(args.fill, args.cache, args.budget, args.seed)
+    plan = Plan(args, make_all_cases(args, ops, device.type), providers, device, settings)
+    if not plan.is_child:
+        refuse_if_none_can_run(plan)
+    environment, kept, interrupted = measure(plan, argv)
+    if plan.is_child:
+        return INTERRUPTED if interrupted else 0
+    return show(args, plan.names[0], environment, kept, interrupted)
+
+
+def chosen_ops(names: Sequence[str] | None, families: Mapping[str, tuple[Op, ...]]) -> list[tuple[str, Op]]:
+    """Return the ops asked for, each with its family.
+
+    Raises:
+        UsageError: none is named, or one of them does not exist.
+    """
+    known = {op.name: (family, op) for family, ops in families.items() for op in ops}
+    if not names:
+        raise UsageError(f"name an operation: --op, one or more of {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown op '{name}'; there are: {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[str]:
+    """Return the providers, the baseline first; one that is named twice is there twice.
+
+    Raises:
+        UsageError: there are fewer than two, or one of them does not exist.
+    """
+    from bench.harness.providers.registry import UnknownProviderError, check_names
+    from bench.harness.providers.user_kernel import problem_of_all
+
+    names = list(args.provider or [])
+    if args.baseline is not None:
+        if args.baseline in names:
+            names.remove(args.baseline)
+        names.insert(0, args.baseline)
+    try:
+        for family in dict.fromkeys(families):
+            check_names(list(dict.fromkeys(names)), family)
+    except UnknownProviderError as error:
+        raise UsageError(str(error)) from None
+    if len(names) < 2:
+        given = f"only {names[0]} is named" if names else "no provider is named"
+        raise UsageError(f"{given}; a comparison needs two: --provider torch,torch-compile (or one of them twice)")
+    if (problem := problem_of_all(names)) is not None:
+        raise UsageError(problem)
+    return names
+
+
+def refuse_options_of_others(
+    args: argparse.Namespace, ops: Sequence[tuple[str, Op]], families: Mapping[str, tuple[Op, ...]]
+) -> None:
+    """Refuse an option of some families where the op of another one is asked for as well.
+
+    Raises:
+        UsageError: with the option and the first such op.
+    """
+    for name, by_family in merged_options(families).items():
+        is_given = any(getattr(args, option.dest, None) is not None for option in by_family.values())
+        other = next((op for family, op in ops if family not in by_family), None)
+        if is_given and other is not None:
+            raise UsageError(f"--{name} is no option of {other.name}; leave it out")
+
+
+def make_all_cases(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], device_type: str) -> list[Planned]:
+    """Return all cases asked for; a shape or a dtype must be one of every op.
+
+    Raises:
+        UsageError: a dtype, a shape or an option's value that an op does not have.
+    """
+    planned = []
+    for family, op in ops:
+        if args.size is not None and not op.is_sized:
+            raise UsageError(f"{op.name} is not asked for by --size; use --shape")
+        only = argparse.Namespace(**vars(args) | {"op": [op.name]})
+        planned += [Planned(family, op, case) for _, case in make_cases(only, [op], options_of(family), device_type)]
+    return planned
+
+
+def refuse_if_none_can_run(plan: Plan) -> None:
+    """Refuse a comparison of which no case can run here.
+
+    Raises:
+        UsageError: with the reason of the first case.
+    """
+    from bench.harness.cli.main import refuse_if_none_can_run as refuse
+    from bench.harness.measure.runner import plan as planned_rows
+
+    cases = [(one.op, one.case) for one in plan.cases]
+    refuse(planned_rows(cases, list(plan.providers[:1]), plan.device, plan.settings))
+
+
+def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Session, bool]:
+    """Measure all cases; return the environment, what was kept, and whether Ctrl-C ended it early.
+
+    Raises:
+        UsageError: the GPU named does not fit the device.
+    """
+    from bench.harness.calibrate.calibration import ceilings_of
+    from bench.harness.cli import session
+    from bench.harness.cli.terminal import Progress
+    from bench.harness.compare.processes import unheard
+    from bench.harness.measure.runner import plan as planned_rows
+    from results.store.runs import RunWriter
+
+    args, kept, interrupted = plan.args, session.Session(), False
+    try:
+        ceilings = ceilings_of(plan.device, args.gpu)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    with Progress(args.quiet) as progress:
+        session.use_threads(plan.device)
+        rows = planned_rows(
+            [(one.op, one.case) for one in plan.cases], list(plan.providers[:1]), plan.device, plan.settings
+        )
+        ceilings = session.calibrated(args, session.dtypes_of(rows), plan.device, ceilings, progress)
+        environment = session.stamp("bench", plan.device, ceilings, plan.settings, argv)
+        if not args.no_save:
+            kept.writer = RunWriter.create(environment, "compare", args.output)
+        if args.baseline is None:
+            progress.note(f"baseline: {plan.names[0]}, the first provider; --baseline names another")
+        deadline = None if args.budget is None else time.perf_counter() + args.budget
+        plan = replace(plan, deadline=args.deadline if plan.is_child else deadline)
+        try:
+            if plan.is_elsewhere:
+                _measure_elsewhere(plan, kept, progress)
+            elif plan.is_child:
+                with unheard():
+                    measure_here(plan, kept, progress, ceilings)
+            else:
+                measure_here(plan, kept, progress, ceilings)
+        except KeyboardInterrupt:
+            interrupted = True
+            progress.note("interrupted: what was finished is kept")
+        finally:
+            kept.close()
+    return environment, kept, interrupted
+
+
+def _measure_elsewhere(plan: Plan, kept: Session, progress: Progress) -> None:
+    """Measure each case in a new process, as often as asked for, one after the other."""
+    from bench.harness.cli.terminal import describe
+    from bench.harness.compare.case import all_without
+    from bench.harness.compare.processes import SEED_STEP, records_of_case
+    from bench.harness.measure.runner import refusal
+
+    count = plan.args.processes
+    units = [(process, place, one) for process in range(count) for place, one in enumerate(plan.cases)]
+    progress.expect(len(units))
+    for done, (process, place, one) in enumerate(units):
+        also = f" (process {process + 1} of {count})" if count > 1 else ""
+        progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}{also}")
+        seed, share = (plan.args.seed + process * SEED_STEP + place) % 2**63, plan.share(len(units) - done)
+        blanks, refused = plan.blanks(one), refusal(one.op, one.case, plan.device)
+        if refused is not None:  # no process is needed to find that out
+            records = all_without(blanks, "skipped", refused)
+        else:
+            records = records_of_case(plan.args, one.case, plan.providers, blanks, seed, share, progress.note)
+        for record in records:
+            kept.keep(replace(record, extra=record.extra | {"process": process}))
+            if plan.args.verbose:
+                for line in describe(record):
+                    progress.note(line)
+        progress.advance()
+
+
+def measure_here(plan: Plan, kept: Session, progress: Progress, ceilings: Ceilings) -> None:
+    """Measure case by case; the records of one are kept as soon as all its providers are verified again."""
+    from bench.harness.cli.terminal import describe
+    from bench.harness.compare.case import InterleavingRunner, all_without
+    from bench.harness.compare.rounds import Rule
+    from bench.harness.isolate.heartbeat import TurnFile
+    from bench.harness.measure.cost import CostEstimator
+    from bench.harness.measure.runner import plan as planned_rows
+
+    args, settings = plan.args, plan.settings
+    estimator = CostEstimator(plan.device, settings.fill, settings.seed)
+    announce = (lambda place: None) if args.turn_file is None else TurnFile.open(Path(args.turn_file)).announce
+    progress.expect(len(plan.cases))
+    for place, one in enumerate(plan.cases):
+        progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}")
+        runner = InterleavingRunner(one.family, plan.device, settings, estimator, plan.deadline, ceilings, announce)
+        now, share = time.perf_counter(), plan.share(len(plan.cases) - place)
+        until = args.case_deadline if plan.is_child else share.until(now)
+        rule = Rule(args.margin, share.rows, CASE_S, args.seed + place, args.rounds)
+        if until is not None:
+            rule = replace(rule, budget_s=math.inf, deadline=until)
+        rows = planned_rows([(one.op, one.case)], list(plan.providers), plan.device, settings)
+        if plan.is_child and share.is_spent(now):
+            records = all_without(plan.blanks(one), "skipped", f"the budget of {args.budget:g} s {STARTED_TOO_LATE}")
+        else:
+            records = runner.measure_case(rows, plan.names, rule)
+        for record in records:
+            kept.keep(record)
+            for line in describe(record) if args.verbose else ():
+                progress.note(line)
+        progress.advance()

@@ -1,0 +1,282 @@
+"""One case in a process of its own: to repeat it where memory and code lie elsewhere, and because code may crash.
+
+All providers of a case take turns in one process, a user's functions too: in processes of their own they would also
+differ by what tells one process from another. A process that dies takes the case with it, so it says beforehand, in a
+few bytes shared with the command, whose turn it is. The one that broke it is kept as `failed`, and the others go on.
+The command is not the parent of that process: what stands between may be killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.harness.compare.case import all_without, without_baseline
+from bench.harness.compare.rounds import Share
+from bench.harness.isolate import expendable
+from bench.harness.isolate.forked_worker import signal_in_words
+from bench.harness.isolate.heartbeat import POLL_S, Patience, TurnFile
+from bench.harness.op import Case
+from bench.harness.providers.trusted import hold_clocks
+from results.record import Record
+from results.store.runs import StoreError, load_run
+
+VALUES = ("device", "threads", "gpu", "fill", "cache", "margin", "rounds", "budget")
+SEED_STEP = 1_000_003
+"""Between the seeds of two processes: far more than a run has cases, each of which takes a seed of its own."""
+
+MEASURED = 0
+"""Exit code of a process that has kept a record of every provider, whatever became of them."""
+
+CANNOT = (2, 3, -9)
+"""How a process ends that cannot measure though nothing in it is broken: what it was asked for cannot be, the device is
+gone, or the system has ended it by SIGKILL (9) because memory ran out."""
+
+OVERTIME_S = 3.0
+"""A call that is still going on when the budget is spent, and has taken so long, is ended."""
+
+MOST_OF_SHARE = 0.5
+"""A call may take so much of the time that its case has, and `OVERTIME_S` at least: the others are to have some too."""
+
+HAS_FORK = hasattr(os, "fork")
+"""Whether something can stand between; where it cannot, only torch is measured there, and no user's function."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended."""
+
+    records: Sequence[Record]
+    code: int | None
+    place: int | None
+    """Whose turn it was, where it did not end well."""
+    reason: str
+    """What happened, for the one whose turn it was."""
+    status: str = "failed"
+    """What becomes of its record."""
+
+
+@dataclass(frozen=True)
+class CallLimit:
+    """How long one call may take."""
+
+    seconds: float
+    advice: str = "--timeout allows more"
+    deadline: float | None = None
+    """Reading of `time.perf_counter` when the budget is spent."""
+
+    @classmethod
+    def of(cls, timeout_s: float, share: Share, now: float) -> CallLimit:
+        """Return the limit for a process that is started now, for a case with this share."""
+        until = share.until(now)
+        allowed_s = math.inf if until is None else max(OVERTIME_S, MOST_OF_SHARE * (until - now))
+        if timeout_s <= allowed_s:
+            return cls(timeout_s, deadline=share.deadline)
+        return cls(allowed_s, "a larger --budget allows more", share.deadline)
+
+
+def child_arguments(
+    args: argparse.Namespace, case: Case, names: Sequence[str], seed: int, share: Share, now: float
+) -> list[str]:
+    """Return the arguments that measure one case here in another process, the first provider being the baseline.
+
+    Args:
+        args: those of the whole comparison.
+        case: the case.
+        names: providers, the baseline first.
+        seed: of this process.
+        share: what this case has of the whole comparison.
+        now: reading of `time.perf_counter`: the start of the process counts against its share.
+    """
+    words = ["compare", "--quiet", "--format", "json", "--seed", str(seed), "--processes", "1"]
+    words += ["--op", case.op, "--dtype", case.dtype, "--shape", "x".join(map(str, case.shape.values()))]
+    words += ["--provider", ",".join(names)]
+    for name, value in case.options.items():
+        words += [f"--{name}", str(value)]
+    words += ["--table-rows", str(share.rows)]
+    if share.deadline is not None:
+        words += ["--deadline", repr(share.deadline), "--case-deadline", repr(share.until(now))]
+    for name in VALUES:
+        if getattr(args, name, None) is not None:
+            words += [f"--{name}", str(getattr(args, name))]
+    return words
+
+
+def run_process(words: Sequence[str], limit: CallLimit) -> Ended:
+    """Run `python -m bench` with these arguments in a new process until it ends, or a call in it does not.
+
+    Args:
+        words: as `child_arguments` returns them; the files are added.
+        limit: longest time of one call, or of the import of a user's file.
+
+    Raises:
+        KeyboardInterrupt: this process was interrupted.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # Windows keeps a file that is mapped
+        folder = Path(name)
+        output, turn_file, status = folder / "run.jsonl", folder / "turn", folder / "status"
+        turns = TurnFile.create(turn_file)
+        between = ["-I", "-S", expendable.__file__, str(os.getpid()), str(status)] if HAS_FORK else []
+        arguments = [*words, "--output", str(output), "--turn-file", str(turn_file)]
+        command = [sys.executable, *between, "-m", "bench", *arguments]
+        with (folder / "errors").open("w+b") as errors:
+            # A session of its own: Ctrl-C and a signal to its process group stay where they come from.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+            )
+            try:
+                ended_for = _wait(process, turns, limit)
+            finally:
+                _end(process)
+            errors.seek(0)
+            message = last_line(errors.read().decode("utf-8", "replace"))
+        code, place = exit_code_of(status) if HAS_FORK else process.returncode, turns.place
+        if ended_for is not None:
+            return Ended((), code, place, *ended_for)
+        records = _records(output) if code == MEASURED else ()
+        becomes = "skipped" if place is None and code in CANNOT else "failed"
+        return Ended(records, code, place, how(code, message if place is None else ""), becomes)
+
+
+def _wait(process: subprocess.Popen[bytes], turns: TurnFile, limit: CallLimit) -> tuple[str, str] | None:
+    """Wait for a process; return reason and status where it must be ended, because a call in it takes too long."""
+    patience, overtime = Patience(turns, limit.seconds), Patience(turns, OVERTIME_S)
+    while process.poll() is None:
+        time.sleep(POLL_S)
+        if patience.is_over:
+            return f"a call did not end within {limit.seconds:.3g} s; {limit.advice}", "failed"
+        if overtime.is_over and limit.deadline is not None and time.perf_counter() > limit.deadline:
+            return "the budget was spent in a call that had not ended; a larger --budget allows more", "skipped"
+    return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End what stands between, with it the process behind it, and all that it has started."""
+    if HAS_FORK:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+
+
+def exit_code_of(status: Path) -> int | None:
+    """Return how a process ended, below 0 by a signal; None where what stands between ended first."""
+    try:
+        return os.waitstatus_to_exitcode(int(status.read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def how(code: int | None, message: str) -> str:
+    """Return how a process ended, in words."""
+    if code is None:
+        return "killed its parent process"
+    if code < 0:
+        return signal_in_words(-code)
+    if code in CANNOT and message:
+        return message
+    return f"ended the process with exit code {code}" + (f": {message}" if message else "")
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Let nothing that users' functions print get out, and let none of them take the measuring code's clocks."""
+    hold_clocks()
+    kept = [os.dup(fd) for fd in (1, 2)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for fd in (1, 2):
+            os.dup2(nowhere, fd)
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # a user's code may have closed or replaced them
+                stream.flush()
+        for fd, before in zip((1, 2), kept, strict=True):
+            os.dup2(before, fd)
+            os.close(before)
+        os.close(nowhere)
+
+
+def _records(output: Path) -> Sequence[Record]:
+    try:
+        return load_run(output).records
+    except StoreError:
+        return ()
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a message that is not empty, without the name of the program before it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1].split("error: ", 1)[-1][:200] if lines else ""
+
+
+def records_of_case(
+    args: argparse.Namespace,
+    case: Case,
+    names: Sequence[str],
+    blanks: Sequence[Record],
+    seed: int,
+    share: Share,
+    note: Callable[[str], None] = lambda text: None,
+) -> list[Record]:
+    """Measure one case in a new process, and once more without the provider that broke it, as often as needed.
+
+    Where the process could not measure and no provider is to blame, all records say why.
+
+    Args:
+        args: those of the whole comparison.
+        case: the case.
+        names: providers as they are loaded, the baseline first.
+        blanks: for each a record with its name in the table, for where there is nothing to keep.
+        seed: of this process.
+        share: what this case has of the whole comparison; that of a process that is run again is counted anew.
+        note: is told why a case is measured again.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted.
+    """
+    kept: dict[int, Record] = {}
+    places = list(range(len(names)))
+    while len(places) > 1 and 0 in places:
+        now, left = time.perf_counter(), [blanks[place] for place in places]
+        if share.is_spent(now):
+            spent = all_without(left, "skipped", f"the budget of {args.budget:g} s is spent")
+            return _in_order(kept | dict(zip(places, spent, strict=True)))
+        words = child_arguments(args, case, [names[place] for place in places], seed, share, now)
+        ended = run_process(words, CallLimit.of(args.timeout, share, now))
+        if len(ended.records) == len(places):
+            kept |= {
+                place: _renamed(record, blanks[place]) for place, record in zip(places, ended.records, strict=True)
+            }
+            return _in_order(kept)
+        if ended.place is None or ended.place >= len(places):
+            return _in_order(kept | dict(zip(places, all_without(left, ended.status, ended.reason), strict=True)))
+        culprit = places.pop(ended.place)
+        kept[culprit] = replace(blanks[culprit], status=ended.status, reason=ended.reason)
+        if len(places) > 1 and 0 in places:
+            note(f"{blanks[culprit].provider}: {ended.reason}; the others are measured again without it")
+    for place in places:
+        if place:
+            kept[place] = without_baseline(blanks[place], kept[0])
+        else:
+            kept[place] = replace(blanks[place], status="skipped", reason="nothing to compare with: no other is left")
+    return _in_order(kept)
+
+
+def _in_order(records: Mapping[int, Record]) -> list[Record]:
+    return [records[place] for place in sorted(records)]
+
+
+def _renamed(record: Record, blank: Record) -> Record:
+    return replace(record, provider=blank.provider)

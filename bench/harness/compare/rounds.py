@@ -1,0 +1,176 @@
+"""Rounds: all providers of one case in turn, in random order, again and again, until their verdicts are clear.
+
+Whatever the machine does meanwhile, a clock that drifts or a neighbor that comes and goes, meets all of them alike, and
+a ratio within one round does not see it. Nothing here knows a device: a fake clock serves as well.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bench.harness.timing.protocol import no_garbage_collection
+from results.stats.comparison import FAMILY_ERROR, FASTER, LEAST_PAIRS, SAME, SLOWER, UNSURE, Comparison
+from results.stats.samples import median
+from results.stats.verdict import judge_rounds
+
+FIRST_LOOK = 20
+"""Rounds before the first look: two blocks of ten make an interval of some use."""
+
+LOOK_EVERY = 2
+"""The next look comes when there are so many times more rounds: an interval that is much narrower."""
+
+MOST_LOOKS = 10
+MOST_ROUNDS = FIRST_LOOK * LOOK_EVERY ** (MOST_LOOKS - 1)
+"""10,240: there the interval is a twentieth as wide as at the first look, and more rounds hardly make it narrower."""
+
+MOST_TIMES_LONGER = 100.0
+"""A comparison that needs so many times longer is too near the margin to be told."""
+
+
+class Contender(Protocol):
+    """One provider of a case, ready to run."""
+
+    def slot(self) -> Sequence[float]:
+        """Run for one turn and return its samples, seconds per launch, at least one."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a comparison is clear, and when it ends anyway."""
+
+    margin: float
+    """Change of the time, as a fraction, that does not matter."""
+    rows: int = 1
+    """Comparisons in the whole table: a verdict must hold among so many."""
+    budget_s: float = 10.0
+    """Time of the rounds after which no further one begins."""
+    seed: int = 0
+    rounds: int | None = None
+    """Exactly so many rounds and one look at the end; None: until the verdicts are clear."""
+    deadline: float | None = None
+    """Reading of the clock after which no further round begins, whatever time the preparation took; None: no such."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one case has of a whole comparison: its place among all rows, and its part of the time that is left."""
+
+    rows: int
+    """Comparisons in the whole table, in all processes: a verdict must hold among so many."""
+    deadline: float | None = None
+    """Reading of `time.perf_counter`, which is the same in all processes, when the budget is spent; None: no budget."""
+    cases_left: int = 1
+    """Cases that are still to be measured, this one among them."""
+
+    def until(self, now: float) -> float | None:
+        """Return the reading of the clock at which this case is to end if it begins, with its preparation, now."""
+        return None if self.deadline is None else now + max(0.0, self.deadline - now) / self.cases_left
+
+    def is_spent(self, now: float) -> bool:
+        """Return whether the budget is spent."""
+        return self.deadline is not None and now >= self.deadline
+
+
+@dataclass
+class Rounds:
+    """What was measured: of each contender, the baseline first, its samples and its clock, round by round."""
+
+    slots: list[list[tuple[float, ...]]]
+    clocks_hz: list[list[float | None]]
+    """SM clock at the end of each turn; None where it cannot be read."""
+    errors: dict[int, BaseException] = field(default_factory=dict)
+    """What a contender raised in its turn; it takes no part from there on."""
+    seconds: float = 0.0
+    looks: int = 0
+    is_clear: bool = False
+
+    @property
+    def count(self) -> int:
+        """Rounds in which the baseline had its turn."""
+        return len(self.slots[0])
+
+    def running(self) -> list[int]:
+        """Return the places of those that still take part."""
+        return [place for place in range(len(self.slots)) if place not in self.errors]
+
+    def comparison(self, place: int, rule: Rule) -> Comparison:
+        """Return how the contender at a place stands to the baseline."""
+        baseline, candidate = ([median(slot) for slot in self.slots[at][: len(self.slots[place])]] for at in (0, place))
+        return judge_rounds(baseline, candidate, rule.margin, is_fixed=rule.rounds is not None)
+
+
+def run_rounds(
+    contenders: Sequence[Contender],
+    rule: Rule,
+    now: Callable[[], float] = time.perf_counter,
+    clock_hz: Callable[[], float | None] = lambda: None,
+) -> Rounds:
+    """Let all contenders take turns until every verdict is clear, the time is over, or nothing is left to compare.
+
+    Args:
+        contenders: the baseline first.
+        rule: margin, time and seed; its deadline is a reading of `now`.
+        now: seconds of a clock that only runs forward.
+        clock_hz: reads the SM clock, right after each turn.
+    """
+    found = Rounds([[] for _ in contenders], [[] for _ in contenders])
+    order, start, next_look = random.Random(rule.seed), now(), FIRST_LOOK
+    with no_garbage_collection():
+        while not found.is_clear and found.count < (rule.rounds or MOST_ROUNDS):
+            places = found.running()
+            if 0 in found.errors or len(places) < 2:
+                break
+            for place in order.sample(places, len(places)):
+                _take_turn(found, place, contenders[place], clock_hz)
+            found.seconds = now() - start
+            is_over = found.seconds >= rule.budget_s or (rule.deadline is not None and now() >= rule.deadline)
+            if rule.rounds is None and found.count >= next_look:
+                found.looks, next_look = found.looks + 1, next_look * LOOK_EVERY
+                found.is_clear = _are_clear(found, rule)
+            if is_over and found.count >= LEAST_PAIRS:
+                break
+    found.is_clear = _are_clear(found, rule)
+    return found
+
+
+def _take_turn(found: Rounds, place: int, contender: Contender, clock_hz: Callable[[], float | None]) -> None:
+    """Keep the samples of one turn, or what went wrong in it."""
+    try:
+        samples_s = tuple(contender.slot())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a provider may raise anything, also what is to end the process; the others go on
+        found.errors[place] = error
+        return
+    found.slots[place].append(samples_s)
+    found.clocks_hz[place].append(clock_hz())
+
+
+def _are_clear(found: Rounds, rule: Rule) -> bool:
+    """Return whether no verdict would change by going on: each is SAME, or holds among all rows of the table."""
+    places = [place for place in found.running() if place]
+    if not places or 0 in found.errors or not found.count:
+        return False
+    compared = [found.comparison(place, rule) for place in places]
+    return all(
+        row.verdict == SAME or (row.verdict in (FASTER, SLOWER) and row.p_value <= FAMILY_ERROR / rule.rows)
+        for row in compared
+    )
+
+
+def times_longer(compared: Comparison) -> float | None:
+    """Return how many times as many rounds would make an UNSURE verdict clear; None: more than it is worth.
+
+    The half width of an interval goes with one over the square root of the rounds.
+    """
+    if compared.verdict != UNSURE or compared.pairs < LEAST_PAIRS:
+        return None
+    low, high = (math.log(end) for end in compared.ci95)
+    gap = abs(abs(math.log(compared.ratio)) - math.log1p(compared.margin))
+    longer = ((high - low) / 2 / gap) ** 2 if gap else math.inf
+    return max(1.0, longer) if longer <= MOST_TIMES_LONGER else None

@@ -1,0 +1,143 @@
+"""Memory that is lent to code that is not ours: what it may read, what it may write, and whether it has done no more.
+
+Every byte of the inputs has a fingerprint, of so many copies as fit a limit, and outputs lie between random bytes. In
+a comparison several functions are lent the same memory, each under tensors of its own, so that none of them gains by
+where its copies lie, and none can take a tensor away from another.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bench.harness.data.inputs import Filler, InputSet
+from bench.harness.device.device import MIB, Device
+from bench.harness.op import Case, Op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GUARD_BYTES = 16 * 1024
+"""Guard on each side of an output: the next block of a kernel that goes one too far, and a multiple of every
+alignment that vector loads ask for."""
+
+FINGERPRINT_BYTES = 256 * MIB
+"""Inputs that are fingerprinted at most, the first and the last copy always: a pass takes about a tenth of a second."""
+
+FINGERPRINT_WORDS = 2**20
+"""Words of 8 bytes hashed at once."""
+
+MUTATED = "changes its inputs: their bytes are others than before the call"
+
+
+class LentMemory:
+    """All copies of the inputs and outputs of a case, and how they were when they were lent."""
+
+    def __init__(self, sets: list[InputSet], device: Device, has_guards: bool) -> None:
+        """Take the sets over; with guards, each gets another output, between random bytes."""
+        self._device = device
+        self._guard = os.urandom(2 * GUARD_BYTES)
+        self._buffers: list[Tensor] = []
+        if has_guards:
+            for index, data in enumerate(sets):  # one by one, so that the outputs replaced are freed at once
+                sets[index] = InputSet(data.inputs, self._between_guards(data.out))
+        self._sets = sets
+        largest = max((x.untyped_storage().nbytes() for x in (*sets[0].inputs, sets[0].out)), default=0)
+        self._weights = self._draw_weights(min(FINGERPRINT_WORDS, largest // 8 + 1))
+        self._prints = {index: self.fingerprints(sets[index]) for index in _within_limit(sets)}
+
+    def lend(self) -> list[InputSet]:
+        """Return the sets as tensors of their own on the same memory: whoever gives one other memory keeps that."""
+        return [InputSet(tuple(x.detach() for x in data.inputs), data.out.detach()) for data in self._sets]
+
+    def harm(self) -> str | None:
+        """Return what was done to the memory that must not be, or None."""
+        if any(self.fingerprints(self._sets[index]) != kept for index, kept in self._prints.items()):
+            return MUTATED
+        return self.harm_beyond()
+
+    def harm_beyond(self) -> str | None:
+        """Return on which side of an output something was written, or None."""
+        import torch
+
+        for data, buffer in zip(self._sets, self._buffers, strict=bool(self._buffers)):
+            before, behind = self._guards(buffer)
+            end = GUARD_BYTES + data.out.numel() * data.out.element_size()
+            if not torch.equal(buffer[:GUARD_BYTES], before):
+                return "writes outside of its output: the bytes before it have changed"
+            if not torch.equal(buffer[end : end + GUARD_BYTES], behind):
+                return "writes outside of its output: the bytes behind it have changed"
+        return None
+
+    def put_right(self, op: Op, case: Case, filler: Filler) -> None:
+        """Give inputs and guards the bytes that they were lent with; `filler` must begin as the first one did."""
+        for data in self._sets:
+            for x, first in zip(data.inputs, op.make_inputs(case, filler), strict=True):
+                x.copy_(first)
+        filler.release_pool()
+        for data, buffer in zip(self._sets, self._buffers, strict=bool(self._buffers)):
+            self._set_guards(buffer, GUARD_BYTES + data.out.numel() * data.out.element_size())
+
+    def fingerprints(self, data: InputSet) -> tuple[int, ...]:
+        """Return a number for all bytes of each input: a sum of its words with secret odd weights, modulo 2^64."""
+        return tuple(self.fingerprint(x) for x in data.inputs)
+
+    def fingerprint(self, x: Tensor) -> int:
+        """Return a number for all bytes of the memory behind a tensor."""
+        import torch
+
+        raw = torch.empty(0, dtype=torch.uint8, device=x.device).set_(x.untyped_storage())
+        words, weights = raw[: raw.numel() // 8 * 8].view(torch.int64), self._weights
+        total = hash(bytes(raw[words.numel() * 8 :].tolist()))
+        for start in range(0, words.numel(), len(weights)):
+            part = words[start : start + len(weights)]
+            total = (total * 0x9E3779B97F4A7C15 + int((part * weights[: part.numel()]).sum())) % 2**64
+        return total
+
+    def _between_guards(self, out: Tensor) -> Tensor:
+        """Return an output of the same shape with guards before and behind it."""
+        import torch
+
+        size_bytes = out.numel() * out.element_size()
+        padded = -(-size_bytes // GUARD_BYTES) * GUARD_BYTES
+        buffer = torch.zeros(padded + 2 * GUARD_BYTES, dtype=torch.uint8, device=out.device)
+        end = GUARD_BYTES + size_bytes
+        self._set_guards(buffer, end)
+        self._buffers.append(buffer)
+        return buffer[GUARD_BYTES:end].view(out.dtype).view(out.shape)
+
+    def _set_guards(self, buffer: Tensor, end: int) -> None:
+        """Write the bytes before an output and those behind it, which begin at `end`."""
+        before, behind = self._guards(buffer)
+        buffer[:GUARD_BYTES].copy_(before)
+        buffer[end : end + GUARD_BYTES].copy_(behind)
+
+    def _guards(self, buffer: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the bytes before and behind every output, where `buffer` lies."""
+        import torch
+
+        both = torch.frombuffer(bytearray(self._guard), dtype=torch.uint8).to(buffer.device)
+        return both[:GUARD_BYTES], both[GUARD_BYTES:]
+
+    def _draw_weights(self, count: int) -> Tensor:
+        """Return odd numbers that nobody else knows: with them no change of a single word keeps the sum."""
+        import torch
+
+        generator = torch.Generator().manual_seed(secrets.randbits(62))
+        numbers = torch.empty(count, dtype=torch.int64).random_(-(2**62), 2**62, generator=generator) * 2 + 1
+        return numbers.to(self._device.torch_name)
+
+
+def places_of(data: InputSet) -> tuple[int, ...]:
+    """Return where the tensors of a set lie in memory."""
+    return tuple(x.data_ptr() for x in (*data.inputs, data.out))
+
+
+def _within_limit(sets: Sequence[InputSet]) -> list[int]:
+    """Return the copies whose inputs are fingerprinted: the first, the last, and evenly among the rest what fits."""
+    size_bytes = sum(x.numel() * x.element_size() for x in sets[0].inputs)
+    count = min(len(sets), max(2, FINGERPRINT_BYTES // max(1, size_bytes)))
+    step = (len(sets) - 1) / max(1, count - 1)
+    return sorted({round(index * step) for index in range(count)} | {len(sets) - 1})

@@ -1,0 +1,233 @@
+"""Verification: a provider's result against the same computation in fp64, element by element.
+
+The bound on an element is what correct arithmetic may lose and no more:
+
+    4 u |ref|                        rounding of the result to its dtype, a few times over
+    4 u rms(ref)                     where terms are summed: libraries may round partial sums to the dtype
+    8 sqrt(K) u_acc norm(terms)      accumulating K terms in fp32 (fp64 for fp64)
+    4 u_p |ref| + 8 u_p norm(terms)  rounding the factors of each product to tf32
+    8 u_acc magnitude                in place of what concerns terms, where the op gives its own `magnitude`
+    2 R u norm(terms)                R roundings to the dtype on the way; of a `magnitude`, its share by sqrt(K)
+    s                                rounding of a result below the normal numbers of its dtype
+
+with u the unit roundoff of the output dtype, norm the root of the sum of squares and s the distance of subnormal
+numbers, which softmax over a large vocabulary in fp16 meets. Inputs are random with mean 0,
+so the partial sums of K terms grow like a random walk, and even one long chain of K additions is off by
+u_acc sqrt(K / 2) norm(terms) only: a tenth of the bound. The sum of |terms| in place of the norm would hold for any
+inputs, and would let a dot of 16 million elements pass whatever the result. Source of the square root: Higham and
+Mary, A new approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41 (2019) A2815.
+
+A sum of K positive terms, as below a norm or a softmax, has a relative error of u_acc sqrt(K / 3) in one long chain;
+`sum_roundings` allows 3.5 times that, so that 64 columns of a vocabulary of 262,144 that are forgotten show.
+
+A wrong scale of half a percent hides below a bf16 bound on single elements, so the projection of the result on the
+reference, rounded as it should be, is held to 1 within one unit roundoff too.
+
+A random result, as of dropout, has no reference: its op checks what must hold of every result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.data.inputs import InputSet
+from bench.harness.op import Case, Op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bench.harness.op import Launch
+
+UNIT_ROUNDOFF = {
+    "fp64": 2.0**-53,
+    "fp32": 2.0**-24,
+    "tf32": 2.0**-24,  # the result is stored as fp32
+    "fp16": 2.0**-11,
+    "bf16": 2.0**-8,
+    "int32": 0.0,
+}
+"""Half the distance from 1 to the next larger number of an output dtype, the largest relative error of rounding.
+
+Source: IEEE 754-2019 table 3.5; bf16 has 7 stored bits of fraction."""
+
+ACCUMULATOR_ROUNDOFF = {"fp64": 2.0**-53, "int8": 0.0}
+"""Unit roundoff of sums where it is not that of fp32."""
+
+PRODUCT_ROUNDOFF = {"tf32": 2.0**-11}
+"""Unit roundoff of the factors of a product where they are rounded first; tf32 has 10 stored bits of fraction."""
+
+FP32_ROUNDOFF = 2.0**-24
+CHUNK_ELEMENTS = 2**20
+"""Elements compared at once: the fp64 copies are so small that memory once touched is used again, which on a CPU is
+several times faster than pieces of a gigabyte."""
+
+GPU_CHUNKS = 4
+"""So many times as many on a GPU, where the host waits for the result of each piece."""
+
+SCALE_ELEMENTS = 1024
+"""Elements from which on rounding errors average out, so that the scale of a result can be judged."""
+
+LEAST_SCALE_ERROR = 1e-3
+"""Scale error that is never refused: polynomial approximations and tf32 products are off by less, all one way."""
+
+FULL_CHECK_FLOPS = {"cpu": 2**31, "cuda": 2**39}
+"""Above this many FLOPs a product is checked on every n-th row instead of all, by torch's device type: fp64 is slow.
+A tile of 64 rows is still met by any n up to 64."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a result is right, and how far off it is."""
+
+    is_right: bool
+    reason: str | None
+    max_error_of_bound: float
+    """Largest error over its bound; 1 is the limit. NaN where there is no reference."""
+    checked_elements: int
+    elements: int
+    reference: str = "fp64"
+    """`fp64`, or `rule`: the op's own `check_result`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object kept under `verified`; JSON has no infinity, so an error beyond any bound is null."""
+        return {
+            "reference": self.reference,
+            "max_error_of_bound": self.max_error_of_bound if math.isfinite(self.max_error_of_bound) else None,
+            "checked_elements": self.checked_elements,
+            "elements": self.elements,
+        }
+
+
+def run_poisoned(call: Callable[[], object], out: Tensor, synchronize: Callable[[], None]) -> Tensor:
+    """Run `call` on an output full of NaN (or of a rare integer), so that what is not written shows.
+
+    Returns:
+        What the call returned if it is a tensor, stacked if it is several, else `out`.
+    """
+    import torch
+
+    out.fill_(float("nan") if out.dtype.is_floating_point else -(2**30) - 7)
+    result = call()
+    synchronize()
+    if isinstance(result, tuple):
+        result = torch.stack(result)
+    return result if isinstance(result, torch.Tensor) else out
+
+
+def sum_roundings(terms: int) -> float:
+    """Return the relative error that a sum of positive terms may have, in the unit of `Op.magnitude`, 8 u_acc."""
+    return math.sqrt(terms) / 4
+
+
+def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | None = None) -> Verdict:
+    """Compare the result of one launch with the fp64 reference on the same inputs.
+
+    Args:
+        op: gives the reference and what its errors are proportional to, or its own check.
+        case: the dtype sets the bounds.
+        data: the inputs of the launch; its `out` gives shape and dtype that the result must have.
+        result: what the provider computed.
+        earlier: inputs and result of a launch on other inputs; what is random must differ from it.
+    """
+    if result.shape != data.out.shape or result.dtype != data.out.dtype:
+        found, wanted = f"{tuple(result.shape)} {result.dtype}", f"{tuple(data.out.shape)} {data.out.dtype}"
+        return Verdict(False, f"wrong result: {found} instead of {wanted}", float("inf"), 0, data.out.numel())
+    data, result, earlier = _where_fp64_is(data, result, earlier)
+    if op.check_result is not None:
+        wrong = op.check_result(case, (data.inputs, result), earlier)
+        reason = f"wrong result: {wrong}" if wrong else None
+        return Verdict(reason is None, reason, math.nan, result.numel(), result.numel(), "rule")
+    worst, checked, dots, squares = 0.0, 0, [0.0] * op.outputs, [0.0] * op.outputs
+    for inputs, part in _parts(op, case, data.inputs, result):
+        ratio, projections = _compare(op, case, inputs, part)
+        worst, checked = max(worst, ratio), checked + part.numel()
+        for index, (dot, square) in enumerate(projections):
+            dots[index] += dot
+            squares[index] += square
+    scale_error = max(abs(dot / square) if square else 0.0 for dot, square in zip(dots, squares, strict=True))
+    allowed_scale_error = max(UNIT_ROUNDOFF[op.output_dtype(case.dtype)], LEAST_SCALE_ERROR)
+    reason = None
+    if worst == math.inf:
+        reason = "wrong result: an element is NaN, infinite, or off where no rounding takes place"
+    elif not worst <= 1:
+        reason = f"wrong result: an element is {worst:.3g} times further from the fp64 reference than rounding explains"
+    elif checked >= SCALE_ELEMENTS and scale_error > allowed_scale_error:
+        reason = f"wrong result: off by {scale_error:.2%} on the whole, more than rounding explains"
+    return Verdict(reason is None, reason, worst, checked, result.numel())
+
+
+def _where_fp64_is(data: InputSet, result: Tensor, earlier: Launch | None) -> tuple[InputSet, Tensor, Launch | None]:
+    """Return inputs and results as they are, or copied to the CPU from an Apple GPU, which has no fp64."""
+    if result.device.type != "mps":
+        return data, result, earlier
+    if earlier is not None:
+        earlier = tuple(x.cpu() for x in earlier[0]), earlier[1].cpu()
+    return InputSet(tuple(x.cpu() for x in data.inputs), data.out.cpu()), result.cpu(), earlier
+
+
+def _parts(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
+    """Yield the rows to check, as many at a time as fit: all of them, or where that is too dear every n-th."""
+    if op.take_rows is None:
+        yield inputs, out
+        return
+    rows = op.rows(case)
+    sums = 2 * out.numel() * op.terms(case)
+    step = 1 if op.terms(case) == 1 else max(1, -(-sums // FULL_CHECK_FLOPS.get(out.device.type, 2**31)))
+    elements = CHUNK_ELEMENTS * (1 if out.device.type == "cpu" else GPU_CHUNKS)
+    chunk = max(1, elements // max(1, out.numel() // rows, op.terms(case))) * step
+    for start in range(0, rows, chunk):
+        yield op.take_rows(inputs, out, slice(start, min(start + chunk, rows), step))
+    if (rows - 1) % step:  # the last row is where the last tile ends
+        yield op.take_rows(inputs, out, slice(rows - 1, rows))
+
+
+def widened(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the inputs in fp64; labels and seeds, which are int64, are exact as they are."""
+    import torch
+
+    return tuple(x if x.dtype == torch.int64 else x.double() for x in inputs)
+
+
+def _compare(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tuple[float, list[tuple[float, float]]]:
+    """Return the largest error over its bound, and for each output <out - ref, ref> and <ref, ref>.
+
+    In the product, ref is rounded to the dtype of the output first: what rounding alone does to a result whose
+    elements are all alike would look like a wrong scale.
+    """
+    import torch
+
+    wide = widened(inputs)
+    truth, found = op.reference(*wide), out.double()
+    bound = _bound(op, case, wide, truth)
+    if out.dtype.is_floating_point:
+        bound = bound + torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps
+    error = found - truth
+    # Equal values need no bound (0 against 0, an exact integer, inf against inf); NaN and inf stay visible.
+    ratio = torch.where(found == truth, 0.0, error.abs() / bound)
+    worst = float("inf") if bool(ratio.isnan().any()) else float(ratio.max())
+    off = (found - truth.to(out.dtype)) * truth
+    sums = torch.stack((off, truth.square())).reshape(2, op.outputs, -1).sum(2)
+    return worst, [(float(dot), float(square)) for dot, square in sums.T]
+
+
+def _bound(op: Op, case: Case, wide: tuple[Tensor, ...], truth: Tensor) -> Tensor:
+    """Return the largest error of each element that correct arithmetic explains."""
+    terms, unit = op.terms(case), UNIT_ROUNDOFF[op.output_dtype(case.dtype)]
+    accumulator, product = ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF), PRODUCT_ROUNDOFF.get(case.dtype, 0.0)
+    size = truth.abs()
+    if op.magnitude is not None:
+        size = op.magnitude(truth, *wide)
+        rounded = 2 * op.intermediate_roundings * unit / math.sqrt(terms)
+        return 4 * unit * truth.abs() + (8 * accumulator + rounded) * size
+    if terms > 1:
+        size = op.reference(*(x.square() for x in wide)).sqrt()
+    else:
+        for x in wide:
+            size = size + x.abs()
+    bound = 4 * (unit + product) * truth.abs() + 8 * (math.sqrt(terms) * accumulator + product) * size
+    if terms > 1:
+        bound = bound + 4 * unit * truth.square().mean().sqrt()
+    return bound + 2 * op.intermediate_roundings * unit * size

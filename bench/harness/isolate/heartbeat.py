@@ -1,0 +1,138 @@
+"""Whose code is running, told to another process through a few shared bytes: whom to end, and whom to blame.
+
+A function of the user's may never return, or end its process. Whoever measures it announces each of its calls, or where
+calls are short each sample; whoever waits sees when nothing was announced for too long, and who had the turn last.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+from bench.harness.timing.protocol import Sampler
+
+NOBODY = 255
+"""In the place of a provider's number: the measuring code itself is at work."""
+
+SIZE = 2
+POLL_S = 0.05
+"""Whoever waits looks so seldom that it does not disturb."""
+
+OWN_TIMEOUT_S = 600.0
+"""For what the measuring code does itself between two calls: filling gigabytes, and checking them in fp64."""
+
+SLOW_CALL_S = 0.01
+"""From here on each call is announced; it costs some tenths of a microsecond."""
+
+PROBES = 3
+
+Call = Callable[[], object]
+Announce = Callable[[], None]
+
+
+class TurnFile:
+    """Says whose turn it is, in memory shared by two processes."""
+
+    def __init__(self, fd: int) -> None:
+        """Share the file behind `fd`, which has `SIZE` bytes."""
+        self._shared = mmap.mmap(fd, SIZE)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Share a file that is there."""
+        with path.open("r+b") as file:
+            return cls(file.fileno())
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Make a file, with nobody's turn."""
+        path.write_bytes(bytes([NOBODY, 0]))
+        return cls.open(path)
+
+    @classmethod
+    def create_unnamed(cls) -> tuple[Self, int]:
+        """Return shared memory with nobody's turn, and its descriptor, to be handed to the other process."""
+        fd = os.memfd_create("turn")
+        os.write(fd, bytes([NOBODY, 0]))
+        return cls(fd), fd
+
+    def announce(self, place: int = 0) -> None:
+        """Say that the provider at a place has its turn from now on."""
+        self._shared[0] = place if place < NOBODY else NOBODY
+        self._shared[1] = (self._shared[1] + 1) % 256
+
+    def rest(self) -> None:
+        """Say that the measuring code itself is at work."""
+        self.announce(NOBODY)
+
+    def read(self) -> bytes:
+        """Return the state, which changes with each turn."""
+        return self._shared[:]
+
+    @property
+    def place(self) -> int | None:
+        """The provider whose turn it is; None where it is nobody's."""
+        return None if self._shared[0] == NOBODY else self._shared[0]
+
+
+class Patience:
+    """Notices that a call takes too long."""
+
+    def __init__(self, turns: TurnFile, timeout_s: float, what: str = "a call") -> None:
+        """Watch the turns of another process, in which `what` may take `timeout_s` seconds."""
+        self._turns, self._timeout_s, self._what = turns, timeout_s, what
+        self._state, self._since = turns.read(), time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing was announced for longer than a call may take; to be asked every `POLL_S`."""
+        now = time.monotonic()
+        if (state := self._turns.read()) != self._state:
+            self._state, self._since = state, now
+        allowed_s = self._timeout_s if self._turns.place is not None else max(self._timeout_s, OWN_TIMEOUT_S)
+        return now - self._since > allowed_s
+
+    @property
+    def reason(self) -> str:
+        """What to say of a call that took too long."""
+        return f"{self._what} did not end within {self._timeout_s:.3g} s; --timeout allows more"
+
+
+class AnnouncedSampler:
+    """A sampler that announces each of its samples, outside of what is timed."""
+
+    def __init__(self, sampler: Sampler, announce: Announce) -> None:
+        """Announce the samples of `sampler`."""
+        self._sampler, self._announce = sampler, announce
+        self.method, self.launches_per_sample = sampler.method, sampler.launches_per_sample
+
+    def sample(self) -> float:
+        """Return the duration of one sample, seconds."""
+        self._announce()
+        return self._sampler.sample()
+
+
+def announced(calls: Sequence[Call], announce: Announce, synchronize: Callable[[], None]) -> Sequence[Call]:
+    """Return calls of which each is announced before it begins, where they are slow; the same where they are fast."""
+    least_s = float("inf")
+    for _ in range(PROBES):  # the least: one that was interrupted does not make them slow
+        announce()
+        start = time.perf_counter()
+        calls[0]()
+        synchronize()
+        least_s = min(least_s, time.perf_counter() - start)
+        if least_s < SLOW_CALL_S:
+            return calls
+
+    def with_announcement(call: Call) -> Call:
+        def announced_call() -> object:
+            announce()
+            return call()
+
+        return announced_call
+
+    return [with_announcement(call) for call in calls]

@@ -1,0 +1,1 @@
+"""One measurement of one row: prepared, verified, timed, and finished as a record."""

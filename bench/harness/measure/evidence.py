@@ -1,0 +1,400 @@
+"""What speaks against a measurement: from its samples and what was seen meanwhile to flags, each with its reason.
+
+Nothing here measures and nothing is dropped: every function takes numbers and says what they mean. `flags_of` asks all
+of them about one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.harness.device.telemetry import slowdowns
+from bench.harness.timing.protocol import Samples
+from bench.harness.timing.samplers import LONGEST_SPIN_S, wanted_spin_s
+from results.stats.samples import Modes, drift, half_width, two_modes
+from roofline.ceilings import Ceiling
+from roofline.model import rate
+
+LEAST_TICKS = 50
+"""Ticks of the clock that one sample must last: half a tick is then 1 % of it."""
+
+COLD_RATIO = 1.02
+"""A cold launch whose data would fit in the cache must take so many times as long as a warm one to count as cold."""
+
+MEMORY_SHARE = 0.5
+"""Share of a launch that its bytes must take at the memory roof before the cold and the warm time must differ at all:
+arithmetic hides less than that."""
+
+ROOF_MARGIN = 1.02
+"""A rate above the roof by more than this is not possible: 2 % is what clocks and counters are off by."""
+
+PREEMPTIONS_PER_S = 80.0
+"""Involuntary context switches per second above which other processes took a CPU measurement's cores away. Measured on
+a guest with two cores: 25 to 60 when nothing else ran, 170 to 700 beside one busy process. All samples may then be
+equally slow, so that the interval of the median tells nothing."""
+
+LEAST_PREEMPTIONS = 5
+"""Fewer switches in a window say nothing about their rate."""
+
+STOLEN_SHARE = 0.01
+"""Share of the cores' time given to other guests of the same host above which a CPU time is not the code's alone."""
+
+ABOVE_ROOF = 1.03
+"""Share of a roof above which the roof, not the kernel, needs a look: it was measured with an interval of its own."""
+
+LATE_TAIL_S = 5e-6
+"""Time that the device may still be busy after the end event, beside the tick: what synchronizing itself takes."""
+
+LATE_TAIL_SHARE = 0.01
+"""The same as a share of the sample: less than that is nothing that a time would show."""
+
+GATE_MARGINS = {("bandwidth", "datasheet"): 1.02, ("flops", "clock-limited"): 1.02, ("flops", "datasheet"): 1.25}
+"""By how much a rate must exceed a ceiling before the row is invalid, by the ceiling's quantity and kind.
+
+A clock-limited peak is taken at the highest clock that the driver allows. A datasheet's peak holds at a lower one:
+by 8 % on an H100 SXM (1,830 of 1,980 MHz), by 18 % on an RTX PRO 6000 (2,617 of 3,090 MHz).
+
+Source: NVIDIA's H100 and RTX PRO 6000 datasheets, and the highest clocks that the driver reports."""
+
+DERIVED_GATE_MARGIN = 1.5
+"""The same for a ceiling that is derived from what the device tells of itself.
+
+A measured ceiling is no gate: other processes during a short calibration have made a CPU's roof a hundred times too
+low, and what is known of such a machine must not make a right row invalid. It is flagged `above-roof` instead."""
+
+CACHED_RESULT = 20.0
+"""So many times faster than the least time looks like no work at all rather than like a wrong count."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One thing that speaks against a row."""
+
+    name: str
+    """The word in the record and in tables, for example `l2-suspect`."""
+    reason: str
+    """What was seen, in a sentence, with the numbers."""
+    advice: str
+    """What to do about it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What is known of a row beside its samples; None where it is not known."""
+
+    is_gpu: bool
+    """Whether CUDA's events or graphs timed it; else the host's clock did, and what the host suffers is in the time."""
+    asked_cache: str = "cold"
+    tick_s: float | None = None
+    """Smallest step of the clock that timed the samples."""
+    host_launch_s: float | None = None
+    """Seconds that the host takes to launch once."""
+    target_half_width: float | None = None
+    flops: int | None = None
+    bytes_moved: int | None = None
+    """Compulsory bytes of one launch."""
+    cache_bytes: int | None = None
+    warm_s: float | None = None
+    """Median of the same launches with their data in the cache."""
+    memory_roof_bytes_per_s: float | None = None
+    """The most that the memory does with any mix of reads and writes: by datasheet, or the fastest mix measured."""
+    peak: Ceiling | None = None
+    """The most FLOP/s of the row's dtype, as MFU is taken over."""
+    highest_peak: Ceiling | None = None
+    """The most FLOP/s that the device could do at its highest clock; where it is not known, `peak` has to do."""
+    bandwidth: Ceiling | None = None
+    """The memory bandwidth that the row is judged by: published, or measured with the mix nearest to its own."""
+    measured_peak: Ceiling | None = None
+    """The fastest matmul measured of the row's dtype, also where `peak` is a published one."""
+    mix: Ceiling | None = None
+    """The bandwidth measured with the mix nearest to the row's own, also where `bandwidth` is a published one."""
+    telemetry: Mapping[str, Any] = field(default_factory=dict)
+    """What `telemetry.row_telemetry` returned."""
+    tail_s: float | None = None
+    """Seconds from the end event to the end of all work of the device."""
+
+
+def flags_of(samples: Samples, context: Context) -> tuple[Flag, ...]:
+    """Return everything that speaks against a row, the most serious first; empty for a clean one."""
+    time_s, launches = samples.median_s, samples.launches_per_sample
+    found = (
+        physics_gate(samples, context),
+        other_stream(context.tail_s, time_s * launches, context.tick_s),
+        above_roof(samples, context),
+        l2_suspect(samples, context),
+        not_cold(samples.cache, context.asked_cache),
+        tick_limited(time_s, launches, context.tick_s),
+        throttled(context.telemetry, context.is_gpu),
+        power_limited(context.telemetry),
+        preempted(context.telemetry) if not context.is_gpu else None,
+        bimodal(two_modes(samples.samples_s, (context.tick_s or 0.0) / launches)),
+        drifting(drift(samples.samples_s)),
+        not_converged(samples, context.target_half_width),
+        launch_limited(samples, context.host_launch_s) if context.is_gpu else None,
+    )
+    return tuple(flag for flag in found if flag is not None)
+
+
+# ---- what cannot be -----------------------------------------------------------------------------------------------
+
+
+def physics_gate(samples: Samples, context: Context) -> Flag | None:
+    """Flag a row that is faster than its machine can be; such a row is `invalid`.
+
+    The memory counts only where the data must come from it: in a cold row whose bytes exceed the cache.
+    """
+    bytes_moved = context.bytes_moved if samples.cache == "cold" and _exceeds_cache(context) else None
+    highest = context.highest_peak or context.peak
+    floors = (
+        (_floor_s(context.flops, highest), "FLOPs", highest),
+        (_floor_s(bytes_moved, context.bandwidth), "bytes", context.bandwidth),
+    )
+    least_s, counted, ceiling = max(floors, key=lambda floor: floor[0])
+    if ceiling is None or samples.median_s >= least_s:
+        return None
+    times = least_s / samples.median_s
+    return Flag(
+        "faster-than-physics",
+        f"faster than physics: {samples.median_s:.3g} s, but its {counted} take {least_s:.3g} s or more by the "
+        f"{ceiling.kind} {ceiling.quantity} ceiling; {_likely_cause(times, counted)}",
+        "check what the provider really does, and the work that the op counts",
+    )
+
+
+def _floor_s(count: int | None, ceiling: Ceiling | None) -> float:
+    """Return the seconds below which `count` FLOPs or bytes cannot be done, 0 where one of the two is not known."""
+    if count is None or ceiling is None:
+        return 0.0
+    if ceiling.kind == "measured":
+        return 0.0
+    margin = GATE_MARGINS.get((ceiling.quantity, ceiling.kind), DERIVED_GATE_MARGIN)
+    return count / (margin * ceiling.value)
+
+
+def _likely_cause(times: float, counted: str) -> str:
+    if times >= CACHED_RESULT:
+        return "likely the result of an earlier launch is returned, or the work runs where the clock does not see it"
+    if counted == "bytes":
+        return "likely the data came from the cache, or not all of it is touched"
+    return "likely part of the work is left out, or the FLOPs or the peak are those of another dtype"
+
+
+def above_roof(samples: Samples, context: Context) -> Flag | None:
+    """Flag more than a roof that the row is judged by, where it is not impossible.
+
+    The memory's roof counts unless `l2_suspect` has said more about it: warm data from the cache exceeds it too.
+    """
+    if physics_gate(samples, context) is not None:
+        return None
+    roofs = [(context.flops, context.peak), (context.flops, context.measured_peak)]
+    if l2_suspect(samples, context) is None:
+        roofs += [(context.bytes_moved, context.bandwidth), (context.bytes_moved, context.mix)]
+    for count, roof in roofs:
+        if count and roof and (reached := rate(count, samples.median_s) / roof.value) > ABOVE_ROOF:
+            return _above(reached, roof, samples.cache)
+    return None
+
+
+def _above(reached: float, roof: Ceiling, cache: str) -> Flag:
+    """Return the flag of a row that reached so many times a roof."""
+    was_measured = roof.kind == "measured"
+    if roof.quantity == "flops":
+        advice = "calibrate again: the machine was slower then" if was_measured else "judge it at the measured clock"
+        return Flag("above-roof", f"{100 * reached:.0f} % of the {roof.kind} peak", advice)
+    reason = f"{100 * reached:.0f} % of the {roof.kind} {roof.name} bandwidth"
+    if cache != "cold":
+        return Flag("above-roof", f"{reason}: warm data comes from the cache", "for the memory's speed, --cache cold")
+    if not was_measured:
+        return Flag("above-roof", f"{reason}, so not all bytes came from there", "check the bytes that the op counts")
+    advice = (
+        "calibrate again: the machine was slower then, unless the row's own mix of reads and writes is a faster one"
+    )
+    return Flag("above-roof", f"{reason}, the mix nearest to its own", advice)
+
+
+def other_stream(tail_s: float | None, sample_s: float, tick_s: float | None) -> Flag | None:
+    """Flag work that was still running after the event that ends a sample of `sample_s` seconds."""
+    if tail_s is None or tail_s <= max(LATE_TAIL_S, LATE_TAIL_SHARE * sample_s) + (tick_s or 0.0):
+        return None
+    return Flag(
+        "other-stream",
+        f"the device was busy for {tail_s:.3g} s after the last event: part of the work is on another stream",
+        "let the provider work on the current stream; this time is too short",
+    )
+
+
+# ---- was it cold --------------------------------------------------------------------------------------------------
+
+
+def _exceeds_cache(context: Context) -> bool:
+    return None not in (context.bytes_moved, context.cache_bytes) and context.bytes_moved > context.cache_bytes  # type: ignore[operator]
+
+
+def l2_suspect(samples: Samples, context: Context) -> Flag | None:
+    """Flag a cold time that may have found its data in the cache.
+
+    Either it moves bytes faster than the memory does, or its data fits in the cache and being cold made no
+    difference, although the bytes take a good part of the time. Where no roof is known, any row may be of that kind.
+    """
+    bytes_moved, roof = context.bytes_moved, context.memory_roof_bytes_per_s
+    if samples.cache != "cold" or not bytes_moved:
+        return None
+    advice = "more or larger copies; a kernel that keeps its data, or hides its tensors from the rotation, stays warm"
+    rate = bytes_moved / samples.median_s
+    if roof and rate > ROOF_MARGIN * roof:
+        reason = (
+            f"{rate / 1e9:.4g} GB/s cold, {100 * rate / roof:.0f} % of what the memory does ({roof / 1e9:.4g} GB/s)"
+        )
+        return Flag("l2-suspect", reason, advice)
+    is_by_memory = roof is None or rate >= MEMORY_SHARE * roof
+    if context.warm_s is None or context.cache_bytes is None or _exceeds_cache(context) or not is_by_memory:
+        return None
+    ratio = samples.median_s / context.warm_s
+    if ratio >= COLD_RATIO:
+        return None
+    return Flag(
+        "l2-suspect", f"{ratio:.3f} x the warm time, and the data fits in the cache: nothing shows cold", advice
+    )
+
+
+def not_cold(cache: str, asked_cache: str) -> Flag | None:
+    """Flag a row that was asked for cold and could only be measured warm."""
+    if asked_cache != "cold" or cache == "cold":
+        return None
+    return Flag(
+        "not-cold",
+        "the copies of the inputs do not fill the cache several times over",
+        "free memory for more copies, or read the time as warm",
+    )
+
+
+# ---- the clock ----------------------------------------------------------------------------------------------------
+
+
+def tick_limited(time_s: float, launches_per_sample: int, tick_s: float | None) -> Flag | None:
+    """Flag samples of so few ticks of the clock that the tick shows in them.
+
+    Args:
+        time_s: median time of one launch.
+        launches_per_sample: launches between two readings of the clock.
+        tick_s: smallest step of the clock, None where it is not known.
+    """
+    if not tick_s or time_s * launches_per_sample >= LEAST_TICKS * tick_s:
+        return None
+    ticks = time_s * launches_per_sample / tick_s
+    return Flag(
+        "tick-limited",
+        f"a sample is {ticks:.1f} ticks of {tick_s:.3g} s long, so that a tick is {100 / ticks:.1f} % of it",
+        "more launches a sample",
+    )
+
+
+def launch_limited(samples: Samples, host_launch_s: float | None) -> Flag | None:
+    """Flag a launch that costs the host more than the device: outside of a graph, users wait for the host.
+
+    Also one that takes the host longer to queue than the spin before a sample may last.
+    """
+    if host_launch_s is None:
+        return None
+    launches = samples.launches_per_sample
+    is_cut = samples.method == "events" and wanted_spin_s(host_launch_s, launches) > LONGEST_SPIN_S
+    if host_launch_s <= samples.median_s and not is_cut:
+        return None
+    reason = f"the host takes {host_launch_s:.3g} s to launch {samples.median_s:.3g} s of device time"
+    if is_cut:
+        reason += (
+            f"; a sample is {launches} of them, held back for {LONGEST_SPIN_S:g} s at most, and may hold host time"
+        )
+    return Flag(
+        "launch-limited", reason, "a CUDA graph or a larger case; launched one by one, it is as slow as the host"
+    )
+
+
+# ---- what slowed it down ------------------------------------------------------------------------------------------
+
+
+def throttled(telemetry: Mapping[str, Any], is_gpu: bool) -> Flag | None:
+    """Flag time lost to heat, the power supply or a CPU quota; a GPU at its power limit is `power_limited`."""
+    causes = [cause for cause in slowdowns(telemetry) if cause not in ("sw_power_cap", "steal")]
+    if not causes:
+        return None
+    advice = "better cooling, or a pause first" if is_gpu else "fewer threads than the quota allows, or a larger quota"
+    return Flag("throttled", f"time lost: {_shares(telemetry, causes)}", advice)
+
+
+def power_limited(telemetry: Mapping[str, Any]) -> Flag | None:
+    """Flag a GPU that ran at its power limit: normal for a large matmul, and why its clock was lower."""
+    if "sw_power_cap" not in slowdowns(telemetry):
+        return None
+    reason = f"the clock was held down at the power limit: {_shares(telemetry, ['sw_power_cap'])}"
+    return Flag("power-limited", reason, "nothing is wrong; judge it at the measured clock")
+
+
+def _shares(telemetry: Mapping[str, Any], causes: list[str]) -> str:
+    """Return each cause with its share of the time; without a share it was only seen at one end."""
+    shares = telemetry["throttle"]
+    return ", ".join(
+        f"{cause} seen, for how long is not known" if shares[cause] is None else f"{cause} {100 * shares[cause]:.2g} %"
+        for cause in causes
+    )
+
+
+def disturbance(telemetry: Mapping[str, Any], is_gpu: bool) -> str | None:
+    """Return what took time from a measurement that was not the code's, or None: heat, a quota, other processes."""
+    flag = throttled(telemetry, is_gpu) or (None if is_gpu else preempted(telemetry))
+    return flag.reason if flag else None
+
+
+def preempted(telemetry: Mapping[str, Any]) -> Flag | None:
+    """Flag a CPU measurement whose cores other processes or other guests of the host used meanwhile."""
+    switches_per_s = telemetry.get("involuntary_switches_per_s") or 0.0
+    seen = []
+    window_s = telemetry.get("window_s") or 1.0
+    if switches_per_s > PREEMPTIONS_PER_S and switches_per_s * window_s >= LEAST_PREEMPTIONS:
+        seen.append(f"{switches_per_s:.0f} times a second a thread lost its core")
+    if "steal" in slowdowns(telemetry):
+        seen.append(f"the hypervisor gave time away: {_shares(telemetry, ['steal'])}")
+    if not seen:
+        return None
+    return Flag("preempted", " and ".join(seen), "run it again when nothing else runs; the time is theirs too")
+
+
+# ---- the samples themselves ---------------------------------------------------------------------------------------
+
+
+def bimodal(modes: Modes | None) -> Flag | None:
+    """Flag samples that fall into two clusters."""
+    if modes is None:
+        return None
+    gap = 100 * (modes.high_s / modes.low_s - 1)
+    return Flag(
+        "bimodal",
+        f"two speeds: {100 * modes.high_share:.0f} % of the samples are {gap:.2g} % slower than the others",
+        "the median is that of the larger cluster; look for a clock that jumps, or for copies that differ",
+    )
+
+
+def drifting(change: float | None) -> Flag | None:
+    """Flag samples that became slower or faster; `change` is that of `results.stats.samples.drift`."""
+    if change is None:
+        return None
+    word = "slower" if change > 0 else "faster"
+    return Flag(
+        "drifting",
+        f"the last third of the samples is {100 * abs(change):.2g} % {word} than the first",
+        "a longer warm-up; compare only with what was measured interleaved",
+    )
+
+
+def not_converged(samples: Samples, target_half_width: float | None) -> Flag | None:
+    """Flag an interval that stayed wider than asked for, or that too few samples tell."""
+    if samples.converged:
+        return None
+    reached_share = half_width(samples.ci95_s, samples.median_s)
+    reached = f"±{100 * reached_share:.2g} % after {len(samples.samples_s)} samples"
+    if target_half_width is not None and reached_share <= target_half_width:
+        return Flag("not-converged", f"{reached}: too few to believe it", "a larger --budget")
+    asked = "" if target_half_width is None else f", ±{100 * target_half_width:g} % was asked for"
+    return Flag("not-converged", reached + asked, "a larger --budget, or a quieter machine")

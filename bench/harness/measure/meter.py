@@ -1,0 +1,199 @@
+"""Everything that is measured of one provider on one case: cold and warm samples, latency, telemetry, what settled."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench.harness.device.device import Device
+from bench.harness.device.telemetry import Monitor, row_telemetry
+from bench.harness.measure.evidence import disturbance, other_stream
+from bench.harness.timing import samplers
+from bench.harness.timing.protocol import FEWEST_SAMPLES, Limits, Sampler, Samples, collect
+from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
+from results.stats.samples import two_modes
+
+WARM_LIMITS = Limits(10, 0.02, 0.0, 0.15, 0.0, 1e-3)
+"""The warm time is beside the point of a cold row: a short look is enough to tell whether cold made a difference."""
+
+WARM_CAP_S = 0.5
+"""A launch so slow that even the fewest warm samples would take longer is not repeated warm."""
+
+TAIL_SAMPLES = 3
+MOST_TAIL_SAMPLES = 12
+"""Taken where all before say that work goes on: on a busy host three late wake-ups in a row are no proof of it."""
+
+LONGEST_PAUSE_S = 0.01
+"""After a longer pause the host wakes up no later."""
+
+LONG_LAUNCH_S = 1e-3
+ON_THE_CLOCK = 1.8
+"""Launches longer than a millisecond are sampled for so many times what the row takes beside its samples. Of the time
+of a run of such launches, 1.8 / 2.8 = 64 % is then measurement."""
+
+MOST_REPEATS = 3
+"""A disturbed measurement is repeated so often at most, then kept with its flag. Repeating ends with the cap too."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured of one provider on one case."""
+
+    samples: Samples
+    warm_s: float | None
+    """Median seconds of a launch that finds its inputs where the last one left them; None where not measured."""
+    host_launch_s: float
+    """Seconds that one call keeps the host; on a CPU the launch itself."""
+    host_latency_s: float
+    """Seconds from a call to its finished result."""
+    tail_s: float | None
+    """Seconds that the GPU was still busy after the event that ended a sample; None on a CPU."""
+    settling: Settling
+    telemetry: dict[str, Any]
+    tail_launches: int = 0
+    """Launches that looked for the tail, the last of all: none of them is in a sample."""
+
+
+class Meter:
+    """Measures calls on one device, by the same protocol every time."""
+
+    def __init__(self, device: Device, limits: Limits, is_capturable: bool = True) -> None:
+        """Open the telemetry of the device.
+
+        Args:
+            device: the device under test.
+            limits: when to stop sampling.
+            is_capturable: whether a CUDA graph of the calls may be tried; an update of weights by torch's optimizers,
+                and its backward pass, would leave a capture that fails halfway.
+        """
+        self._device, self._limits, self._monitor = device, limits, Monitor(device)
+        self._is_capturable = is_capturable
+
+    @functools.cached_property
+    def tick_s(self) -> float:
+        """Smallest step of the clock that samples are read from, seconds."""
+        return samplers.tick_s(self._device)
+
+    def measure(
+        self,
+        calls: Sequence[samplers.Call],
+        cache: str,
+        flops: int | None = None,
+        left_s: float | None = None,
+        prepared_s: float = 0.0,
+    ) -> Measurement:
+        """Let the device settle, sample, and look at the same launches warm and from the host.
+
+        Args:
+            calls: one call for each copy of the inputs.
+            cache: `cold` or `warm`, what launches going round the calls find.
+            flops: of one launch, for FLOP/J.
+            left_s: time that sampling may take at most, beside its own cap.
+            prepared_s: time that making and checking the inputs and the result takes; launches of more than a
+                millisecond are sampled for a multiple of it, so that most of a run is spent on the clock.
+        """
+        begin = time.perf_counter()
+        sampler = self.sampler(calls, self._limits)
+        settle_limits = GPU_SETTLE if self._device.has_cuda else CPU_SETTLE
+        settling = settle(sampler.sample, self._monitor.clock_and_power, settle_limits)
+        host_launch_s = samplers.host_launch_s(calls, self._device.synchronize)
+        host_latency_s = samplers.host_latency_s(calls, self._device.synchronize)
+        launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
+        beside_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")
+        samples, telemetry = self._undisturbed(sampler, self._sampling(launch_s, beside_s, left_s), cache, flops)
+        warm_s = self._warm_s(calls, samples)
+        tails_s = self._tails_s(sampler) if self._device.has_cuda else []
+        return Measurement(
+            samples=samples,
+            warm_s=warm_s,
+            host_launch_s=host_launch_s,
+            host_latency_s=host_latency_s,
+            tail_s=min(tails_s, default=None),
+            settling=settling,
+            telemetry=telemetry,
+            tail_launches=len(tails_s) * sampler.launches_per_sample,
+        )
+
+    def sampler(self, calls: Sequence[samplers.Call], limits: Limits) -> Sampler:
+        """Return what reads the clock around these calls."""
+        return samplers.make_sampler(calls, self._device, limits, self._is_capturable)
+
+    def _sampling(self, launch_s: float, beside_s: float, left_s: float | None) -> Limits:
+        """Return when to stop sampling launches of about `launch_s` seconds.
+
+        Args:
+            launch_s: of one launch, roughly.
+            beside_s: what the row takes beside its samples.
+            left_s: time that is left of the budget; None without one.
+        """
+        limits = self._limits
+        if launch_s >= LONG_LAUNCH_S:
+            least_s = max(limits.min_time_s, ON_THE_CLOCK * beside_s)
+            limits = replace(limits, min_time_s=least_s, cap_s=max(limits.cap_s, least_s))
+        if left_s is None:
+            return limits
+        cap_s = min(limits.cap_s, max(0.0, left_s))
+        return replace(limits, cap_s=cap_s, min_time_s=min(limits.min_time_s, cap_s))
+
+    def _undisturbed(
+        self, sampler: Sampler, limits: Limits, cache: str, flops: int | None
+    ) -> tuple[Samples, dict[str, Any]]:
+        """Return samples and telemetry of a time in which nothing else held the device back, if there is one.
+
+        Where heat, a quota or other processes took time, all of it is measured again; on a CPU also where the samples
+        have two speeds, which is how it looks when a neighbor begins or ends. The last one counts, whatever it shows.
+        `repeats` in the telemetry says how often.
+        """
+        is_gpu, end = self._device.has_cuda, time.perf_counter() + limits.cap_s
+        for repeats in range(MOST_REPEATS + 1):
+            before = self._monitor.snapshot()
+            samples = collect(sampler, limits, cache)
+            launches = len(samples.samples_s) * samples.launches_per_sample
+            telemetry = row_telemetry(before, self._monitor.snapshot(), launches=launches, flops=flops)
+            telemetry["repeats"] = repeats
+            has_two_speeds = not is_gpu and two_modes(samples.samples_s) is not None
+            is_disturbed = has_two_speeds or disturbance(telemetry, is_gpu) is not None
+            if not is_disturbed or time.perf_counter() >= end:
+                break
+        return samples, telemetry
+
+    def _warm_s(self, calls: Sequence[samplers.Call], samples: Samples) -> float | None:
+        """Return the median seconds of a warm launch beside a cold one, None where it is not worth its time."""
+        if samples.cache != "cold" or samples.median_s * FEWEST_SAMPLES > WARM_CAP_S:
+            return None
+        sampler = self.sampler(calls[:1], WARM_LIMITS)
+        sampler.sample()
+        return collect(sampler, WARM_LIMITS, "warm").median_s
+
+    def _tail_s(self, sampler: Sampler) -> float:
+        """Return how long the whole device is busy after the end of a sample on its own stream: the least of a few."""
+        return min(self._tails_s(sampler))
+
+    def _tails_s(self, sampler: Sampler) -> list[float]:
+        """Return how long the whole device is busy after the end of each of a few samples on its own stream.
+
+        Waiting for an idle device costs some microseconds too, more after a pause than right after another wait. So
+        what it costs after a spinning kernel of about the same length is taken off. The least of a few counts: work on
+        another stream is there every time, a late wake-up of the host is not.
+        """
+        tails_s: list[float] = []
+        sample_s = 0.0
+        while len(tails_s) < TAIL_SAMPLES or (
+            len(tails_s) < MOST_TAIL_SAMPLES and other_stream(min(tails_s), sample_s, self.tick_s)
+        ):
+            begin = time.perf_counter()
+            sample_s = sampler.sample()
+            pause_s = min(time.perf_counter() - begin, LONGEST_PAUSE_S)
+            busy_s = self._waiting_s()
+            samplers.EventSampler([lambda: None], 1, pause_s).sample()
+            tails_s.append(max(0.0, busy_s - self._waiting_s()))
+        return tails_s
+
+    def _waiting_s(self) -> float:
+        """Return how long the host waits until the device is idle."""
+        start = time.perf_counter()
+        self._device.synchronize()
+        return time.perf_counter() - start

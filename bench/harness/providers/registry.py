@@ -1,0 +1,296 @@
+"""Who computes an op: `torch` eager, `torch-compile`, every `kernels/<family>/vN_*.py` as `triton-vN`, and what a user
+names: `path/to/file.py:function` or `package.module:function`.
+
+Of a version's file two module-level names are read from its text, so that no list and no `--help` imports Triton:
+
+    AUTOTUNED       launchers that search their configuration, by op: the version is `triton-vN-autotune` too
+    MINIMUM_ARCH    the least architecture that the version runs on, 90 for sm_90
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from bench.harness.data.inputs import InputSet
+from bench.harness.device.device import Device
+from bench.harness.device.system import here
+from bench.harness.op import Op
+from bench.harness.providers.trusted import Snapshot
+from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel
+from bench.harness.providers.user_kernel import load as load_user_kernel
+from kernels import versions
+
+AUTOTUNE = "-autotune"
+USER_KERNEL = "path/to/file.py:function"
+"""How a user's own function is written, for messages and help."""
+
+AUTOTUNED_LINE = re.compile(r"^AUTOTUNED\b", re.MULTILINE)
+MINIMUM_ARCH_LINE = re.compile(r"^MINIMUM_ARCH\b.*?=\s*(\d+)", re.MULTILINE)
+AUDITED_ARCHITECTURES = (100, 90, 80)
+"""What `variants` of a version answers for; another GPU compiles what the next older of these does."""
+
+
+class UnknownProviderError(ValueError):
+    """No provider has this name; the message lists those that there are."""
+
+
+class ProviderUnavailableError(RuntimeError):
+    """The provider exists but cannot run this op on this device; the message says why."""
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A way to compute an op."""
+
+    name: str
+    function: Callable[..., Any]
+    """`function(*inputs, out=out)`, or `function(*inputs)` returning the result."""
+    takes_out: bool
+    source_sha256: str | None = None
+    """Hash of the kernel's file, and of what it imports of ours: a record tells which text it measured."""
+    refuses_with: tuple[type[Exception], ...] = ()
+    """Errors of the first call that say "not this case", as our kernels do for a dtype or layout they lack."""
+    compile_options: Callable[[str], dict[str, Any] | None] = lambda dtype: None
+    """By dtype, the compile options that all kernels of the op share; None where they are not known."""
+    trusted: Snapshot | None = None
+    """Of a user's function, how the process was before its file was imported: such a function is watched."""
+    restored: tuple[str, ...] = ()
+    """Settings that importing the user's file changed, and that were set back."""
+
+    def call(self, data: InputSet) -> Callable[[], Any]:
+        """Return the launch on one set of inputs, as a call without arguments."""
+        if self.takes_out:
+            return partial(self.function, *data.inputs, out=data.out)
+        return partial(self.function, *data.inputs)
+
+
+def kernel_versions(family: str) -> dict[str, str]:
+    """Return the Triton versions of a family, provider name to module name, oldest first, without importing them."""
+    found = {}
+    for version, module in versions.modules(family).items():
+        found[f"triton-{version}"] = module
+        if AUTOTUNED_LINE.search(_source(module).decode()):
+            found[f"triton-{version}{AUTOTUNE}"] = module
+    return found
+
+
+def _source(module: str) -> bytes:
+    """Return the text of a version's file."""
+    path: Path = versions.PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    return path.read_bytes()
+
+
+def minimum_arch(module: str) -> int:
+    """Return the least architecture that a version runs on, 90 for sm_90; 0 where its file names none."""
+    match = MINIMUM_ARCH_LINE.search(_source(module).decode())
+    return int(match[1]) if match else 0
+
+
+def architecture(device: Device) -> int:
+    """Return the compute capability of a GPU as one number, 90 for 9.0; 0 where it has none."""
+    return int((device.compute_capability or "0").replace(".", ""))
+
+
+def provider_names(family: str) -> list[str]:
+    """Return the names of all providers of a family."""
+    return ["torch", "torch-compile", *kernel_versions(family)]
+
+
+def default_providers(family: str, device: Device) -> list[str]:
+    """Return what is measured when no provider is named: eager torch, and the newest Triton version that can run.
+
+    Which version takes a case is known to the version alone; where it refuses one, `stand_ins` come next.
+    """
+    if not device.has_cuda or not has_triton():
+        return ["torch"]
+    arch = architecture(device)
+    return ["torch", *_fixed_versions(family, arch)[:1]]
+
+
+def stand_ins(family: str, device: Device) -> dict[str, tuple[str, ...]]:
+    """Return by default provider what takes its place, in order, where it refuses a case: the older Triton versions."""
+    newest, *older = _fixed_versions(family, architecture(device)) or [""]
+    return {newest: tuple(older)} if device.has_cuda and older else {}
+
+
+def _fixed_versions(family: str, arch: int) -> list[str]:
+    """Return the Triton versions that run on an architecture and search no configuration, newest first."""
+    found = kernel_versions(family).items()
+    fitting = [name for name, module in found if not name.endswith(AUTOTUNE) and minimum_arch(module) <= arch]
+    return fitting[::-1]
+
+
+def has_triton() -> bool:
+    """Return whether Triton is installed, without importing it: its wheels are for Linux only."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def unavailable(name: str, device: Device) -> str | None:
+    """Return why a provider can run nothing here, whatever the op, or None.
+
+    Our kernels need a GPU and Triton, which `torch-compile` needs on a GPU too; a user's function needs a process of
+    its own.
+    """
+    if is_user_kernel(name):
+        why = here().why_no_isolation()
+        return why and f"a user's function runs in a forked process of its own, and {why}"
+    if name.startswith("triton") and not device.has_cuda:
+        wanted = "a GPU that Triton compiles for; this is an Apple GPU" if device.is_gpu else "a GPU; this is a CPU"
+        return f"{name} needs {wanted}"
+    needs_triton = name.startswith("triton") or (name == "torch-compile" and device.has_cuda)
+    if needs_triton and not has_triton():
+        return f"{name} needs Triton on a GPU, which is not installed; there are wheels for Linux only"
+    return None
+
+
+def check_names(names: list[str], family: str) -> None:
+    """Refuse a name that no provider of the family has, and a user's function that is not there.
+
+    Raises:
+        UnknownProviderError: with the names that there are.
+    """
+    known = provider_names(family)
+    for name in names:
+        try:
+            if is_user_kernel(name):
+                find(name)
+                continue
+        except UserKernelError as error:
+            raise UnknownProviderError(str(error)) from None
+        if name not in known:
+            raise UnknownProviderError(
+                f"unknown provider '{name}' for {family}; there are: {', '.join(known)}, {USER_KERNEL}"
+            )
+
+
+def load(name: str, op: Op, family: str, device: Device) -> Provider:
+    """Return a provider, ready to be called on inputs that lie on `device`.
+
+    Raises:
+        ProviderUnavailableError: it cannot run here, or has no such op.
+        UserKernelError: a user's file cannot be imported, or its function does not take the op's inputs.
+    """
+    if is_user_kernel(name):
+        return _users(name, op)
+    if name == "torch":
+        return Provider(name, op.eager, takes_out=True)
+    if name == "torch-compile":
+        return _compiled(op, device)
+    if reason := unavailable(name, device):
+        raise ProviderUnavailableError(reason)
+    return _triton(name, op, kernel_versions(family)[name], architecture(device))
+
+
+def _users(name: str, op: Op) -> Provider:
+    """Return a user's function, imported here: in a worker, where nothing else can come to harm.
+
+    What the import changed of the process's settings is set back.
+    """
+    trusted = Snapshot.take()
+    loaded = load_user_kernel(name, op)
+    restored = tuple(trusted.changed_settings())
+    trusted.set_back()
+    return Provider(
+        name,
+        loaded.function,
+        loaded.takes_out,
+        source_sha256=loaded.source.sha256(),
+        trusted=trusted,
+        restored=restored,
+    )
+
+
+def _triton(name: str, op: Op, path: str, arch: int) -> Provider:
+    """Return a version of our kernels, refused before it is imported where the GPU is too old."""
+    needed = minimum_arch(path)
+    if arch < needed:
+        found = f"sm_{arch}" if arch else "of no compute capability"
+        raise ProviderUnavailableError(f"{name} needs sm_{needed} or newer; this GPU is {found}")
+    module = importlib.import_module(path)
+    is_tuned = name.endswith(AUTOTUNE)
+    launchers: dict[str, Callable[..., Any]] = module.AUTOTUNED if is_tuned else module.KERNELS
+    if op.name not in launchers:
+        raise ProviderUnavailableError(f"{name} has no {op.name}; it has: {', '.join(launchers)}")
+    return Provider(
+        name,
+        launchers[op.name],
+        takes_out=True,
+        source_sha256=versions.source_sha256(path),
+        refuses_with=(ValueError,),
+        compile_options=lambda dtype: None if is_tuned else shared_options(module, op.name, dtype, arch),
+    )
+
+
+def shared_options(module: ModuleType, op: str, dtype: str, arch: int) -> dict[str, Any] | None:
+    """Return the compile options that all variants of an op share, or None where the version declares none.
+
+    What differs between variants, such as `num_warps` by the width of a row, is left out: the record would not say
+    which of them a case has met.
+    """
+    declared = next((known for known in AUDITED_ARCHITECTURES if known <= arch), AUDITED_ARCHITECTURES[-1])
+    variants = module.variants(declared) if hasattr(module, "variants") else ()
+    options = [variant.options for variant in variants if (variant.op, variant.dtype) == (op, dtype)]
+    if not options:
+        return None
+    return {key: value for key, value in options[0].items() if all(o.get(key) == value for o in options)}
+
+
+def _compiled(op: Op, device: Device) -> Provider:
+    """Return `torch.compile` of the op, compiled anew: static shapes, nothing kept from the case before.
+
+    What others have compiled in this process stays as it is.
+    """
+    import torch
+
+    if not device.is_gpu and not any(map(shutil.which, ("g++", "clang++", "cl"))):
+        raise ProviderUnavailableError("torch-compile needs a C++ compiler on a CPU: install g++")
+    expression = _with_own_code(op.expression or op.reference)
+
+    def returned(*inputs: Any) -> Any:
+        return expression(*inputs)
+
+    def into_out(*inputs: Any, out: Any) -> None:
+        out.copy_(expression(*inputs))
+
+    takes_out = op.writes_out_when_compiled
+    function = _with_own_code(into_out if takes_out else returned)
+    return Provider("torch-compile", torch.compile(function, dynamic=False), takes_out)
+
+
+def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a copy of a function that shares no code object with it; what is no function of Python is itself.
+
+    torch keeps what it has compiled with the code object, and after `recompile_limit` times, 8, compiles it no more.
+    Source: torch 2.11, `torch/_dynamo/cache_size.py` and `_dynamo/config.py`.
+    """
+    if not isinstance(function, FunctionType):
+        return function
+    code, closure = function.__code__.replace(), function.__closure__
+    copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+@contextmanager
+def numerics(dtype: str) -> Iterator[None]:
+    """Let fp32 products be fp32, and those of tf32 be tf32; gradients off. What was set before comes back."""
+    import torch
+
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32" if dtype == "tf32" else "ieee"
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        matmul.fp32_precision = before

@@ -1,0 +1,260 @@
+"""A command whose rows are no ops: a training step, a transfer. It says what its rows are; the rest is here.
+
+A file in `bench/` builds one `Scenario`, as its constant `SCENARIO`, and ends in `main(SCENARIO)`. Arguments, ceilings,
+progress, the run file, Ctrl-C, formats, plot and exit codes are those of every other command; `python -m bench list`
+finds the constant. No torch here, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.cli.arguments import Parser, UsageError, add_machine, add_output
+from bench.harness.cli.main import check_places, device_of, guarded, refuse_all
+from bench.harness.cli.session import Run, Session, conduct
+from bench.harness.cli.terminal import Progress, describe
+from bench.harness.definition import modules_sha256
+from results.record import Environment, Record
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from bench.harness.device.device import Device
+    from bench.harness.measure.runner import Settings
+    from roofline.ceilings import Ceilings
+
+EXIT_CODES = "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, what was finished is kept"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a row is measured with."""
+
+    device: Device
+    settings: Settings
+    ceilings: Ceilings
+    progress: Progress
+    deadline: float | None
+    """Reading of `time.perf_counter` after which the budget is spent; None without one."""
+    rows_left: int
+    """Rows that the time until the deadline is for, this one among them."""
+
+    def left_s(self) -> float | None:
+        """Return the seconds of the budget that this row may take; None without a budget."""
+        return None if self.deadline is None else (self.deadline - time.perf_counter()) / self.rows_left
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a run."""
+
+    blank: Record
+    """What the row is, with its work and nothing measured, as `skipped`; with a reason where it cannot run here."""
+    measure: Callable[[Bench], Record]
+    """Returns the finished record. What it raises makes the row `failed`, running out of memory `skipped`."""
+    label: str
+    """What progress calls it."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table for people; left out where no row has a value."""
+
+    title: str
+    cell: Callable[[Record, Mapping[str, Any]], str | None]
+    """Returns the text for a record and its judged keys; None where there is nothing to say."""
+    is_text: bool = False
+    """Whether it stands on the left."""
+    is_quiet: bool = False
+    """Whether it is left out where all rows say the same; the command line above the table has it then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A command whose rows are no ops."""
+
+    name: str
+    """The `op` of its records, and the middle of the run file's name: `train-step`."""
+    command: str
+    """What follows `python -m`: `bench.train_step`."""
+    formula: str
+    """What is measured, in one line, for `python -m bench list`."""
+    axes: str
+    """How `--shape` is written, for the list: `BxS`."""
+    dtypes: Sequence[str]
+    providers: Sequence[str]
+    doc: str
+    """The file's docstring, shown by `--help`."""
+    notes: str
+    """The meaning of the columns, shown by `--help`."""
+    examples: Sequence[tuple[str, str]]
+    """Argument lines and what they do."""
+    add_options: Callable[[Any], None]
+    """Adds what only this command has to a group of the parser."""
+    check: Callable[[argparse.Namespace], None]
+    """Raises `UsageError` for what cannot be, before torch is loaded."""
+    plan: Callable[[argparse.Namespace, Device, Settings], Sequence[Row]]
+    """Returns the rows, those that cannot run here with their reason."""
+    columns: Sequence[Column]
+    """Of the table for people."""
+    more_tables: Mapping[str, Sequence[Column]] = field(default_factory=dict)
+    """Columns of further tables with the same rows, by title."""
+    footer: Callable[[Sequence[Record]], Sequence[str]] = lambda records: ()
+    """Returns the lines below the tables."""
+    defined_in: Sequence[str] = ()
+    """Modules of this project, by their full names, that say what a row measures, beside the command's own file."""
+    describe: Callable[[Record], Sequence[str]] = describe
+    """Returns how a row was verified and measured, a line each, for `-v`."""
+
+
+def main(scenario: Scenario, argv: Sequence[str] | None = None) -> int:
+    """Run the command of a scenario and return its exit code; `argv` None stands for the process's arguments."""
+    return guarded(build_parser(scenario), lambda args: run(scenario, args, argv), argv)
+
+
+def build_parser(scenario: Scenario) -> Parser:
+    """Return the parser of a scenario's command."""
+    prog = f"python -m {scenario.command}"
+    width = max((len(arguments) for arguments, _ in scenario.examples), default=0)
+    lines = [f"  {prog} {arguments:<{width}}  {meaning}" for arguments, meaning in scenario.examples]
+    parser = Parser(
+        prog=prog,
+        usage=f"{prog} [options]",
+        description=scenario.doc,
+        epilog="\n".join([scenario.notes, "", EXIT_CODES, *(["", "examples:", *lines] if lines else [])]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    scenario.add_options(parser.add_argument_group("what to measure"))
+    add_machine(parser.add_argument_group("how to measure"))
+    add_output(parser.add_argument_group("what to do with it"))
+    return parser
+
+
+def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None = None) -> int:
+    """Measure what the arguments ask for and return the exit code.
+
+    Raises:
+        UsageError: something asked for cannot be, or no row can be measured here.
+        NoDeviceError: the device is not there.
+        OutputError: stdout cannot be written.
+    """
+    scenario.check(args)
+    check_places(args)
+    from bench.harness.measure.runner import Settings
+
+    started = time.perf_counter()
+    under_test = device_of(args)
+    if under_test.type == "mps":
+        raise UsageError(f"{scenario.name} needs CUDA or a CPU and has not been written for an Apple GPU: --device cpu")
+    settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
+    rows = scenario.plan(args, under_test, settings)
+    refuse_all([f"{row.label}: {row.blank.reason}" for row in rows if row.blank.reason], len(rows))
+    dtypes = tuple(dict.fromkeys(row.blank.dtype for row in rows if not row.blank.reason))
+    rows = with_definition(scenario, rows)
+    plan = Run(scenario.command, scenario.name, args, under_test, settings, (), started, argv)
+    return conduct(
+        plan,
+        dtypes,
+        lambda *now: measure_rows(plan, rows, scenario.describe, *now),
+        render=lambda environment, records, console: render(scenario, environment, records, console),
+    )
+
+
+def with_definition(scenario: Scenario, rows: Sequence[Row]) -> list[Row]:
+    """Return rows whose records say which definition of the scenario was measured."""
+    sha256 = modules_sha256((scenario.command, *scenario.defined_in))
+
+    def measure(row: Row, bench: Bench) -> Record:
+        return replace(row.measure(bench), op_sha256=sha256)
+
+    return [replace(row, blank=replace(row.blank, op_sha256=sha256), measure=partial(measure, row)) for row in rows]
+
+
+def measure_rows(
+    plan: Run,
+    rows: Sequence[Row],
+    describe: Callable[[Record], Sequence[str]],
+    session: Session,
+    progress: Progress,
+    ceilings: Ceilings,
+) -> None:
+    """Measure row by row, each kept as soon as it is finished."""
+    settings = plan.settings
+    deadline = None if settings.budget_s is None else plan.started + settings.budget_s
+    progress.expect(len(rows))
+    for done, row in enumerate(rows):
+        progress.say(row.label)
+        record = measured(row, Bench(plan.device, settings, ceilings, progress, deadline, len(rows) - done))
+        session.keep(record)
+        progress.advance()
+        if plan.args.verbose:
+            for line in describe(record):
+                progress.note(line)
+
+
+def measured(row: Row, bench: Bench) -> Record:
+    """Return the record of one row, whatever becomes of it."""
+    from bench.harness.measure.runner import is_out_of_memory, one_line, release
+
+    if row.blank.reason:
+        return row.blank
+    if bench.deadline is not None and time.perf_counter() >= bench.deadline:
+        return replace(row.blank, reason=f"the budget of {bench.settings.budget_s:g} s is spent")
+    try:
+        return row.measure(bench)
+    except Exception as error:
+        if is_out_of_memory(error):
+            return replace(row.blank, reason="out of memory")
+        return replace(row.blank, status="failed", reason=one_line(error))
+    finally:
+        release(bench.device)
+
+
+def render(scenario: Scenario, environment: Environment, records: Sequence[Record], console: Console) -> None:
+    """Print a run with the columns of its own command: machine and ceilings, what was measured, what was not."""
+    from results.show.judge import judged
+    from results.show.table import header_lines, printable
+
+    measured = [pair for pair in zip(records, judged(environment, records), strict=True) if pair[0].status == "ok"]
+    for line in header_lines(environment, records):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    tables = {"": scenario.columns, **scenario.more_tables}
+    for title, columns in tables.items() if measured else ():
+        console.print(f"\n{title}" if title else "", markup=False, highlight=False)
+        console.print(table_of(columns, measured), markup=False, highlight=False)
+    console.print()
+    lines = [f"{label_of(record)}: {record.status}: {record.reason}" for record in records if record.status != "ok"]
+    lines += [f"{label_of(record)}: {score['excess']}" for record, score in measured if score["excess"]]
+    for line in [*lines, *scenario.footer(records)]:
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+
+
+def table_of(columns: Sequence[Column], rows: Sequence[tuple[Record, Mapping[str, Any]]]) -> Table:
+    """Return the table of records with their judged keys, without the columns that say nothing."""
+    from rich import box
+    from rich.table import Table
+
+    from results.show.table import ABSENT, printable
+
+    table, shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False), []
+    for column in columns:
+        cells = [column.cell(*row) for row in rows]
+        if any(cell is not None for cell in cells) and not (column.is_quiet and len(set(cells)) == 1):
+            shown.append(cells)
+            table.add_column(column.title, justify="left" if column.is_text else "right", overflow="fold")
+    for texts in zip(*shown, strict=True):
+        table.add_row(*(ABSENT if text is None else printable(text) for text in texts))
+    return table
+
+
+def label_of(record: Record) -> str:
+    """Return what tells a record from the others of its run, in words: op, case, dtype, provider, options."""
+    options = [str(value) for value in record.options.values()]
+    return " ".join([record.op, record.case, record.dtype, record.provider, *options])

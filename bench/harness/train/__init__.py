@@ -1,0 +1,1 @@
+"""A training step: the model, its plan, its memory, and the checks of both."""

@@ -1,0 +1,87 @@
+"""A training case as accounting sees it: its plan, its FLOPs, what verification needs. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bench.harness.train.options import Case
+from roofline.accounting.activations import Kernels
+from roofline.accounting.config.config import ModelConfig
+from roofline.accounting.flops import FlopCount, train_flops
+from roofline.accounting.parameters import count_parameters
+from roofline.accounting.state import RECIPES, Recipe
+from roofline.accounting.step_memory import StepPlan, step_memory
+
+CONVENTION = "gemm-causal-exact"
+"""How the model's FLOPs are counted: every product, and the pairs of tokens that a causal mask lets through."""
+
+EFFICIENT_ATTENTION_QUERIES = 32
+"""Source: torch 2.11, `torch/_meta_registrations.py`, `meta__scaled_dot_product_efficient_attention`."""
+
+WIDE_BYTES = {"fp32": 8, "bf16": 4}
+"""Of an element in the precision that a step is verified in, by compute dtype."""
+
+
+def plan_of(case: Case, device_type: str) -> StepPlan:
+    """Return a case as accounting sees it."""
+    recipe = RECIPES[case.recipe]
+    kernels = kernels_of(recipe, case.config, device_type)
+    shape = (case.sequence, case.batch, case.micro_batches)
+    return StepPlan(case.config, recipe, case.optimizer, *shape, case.checkpoint, kernels)
+
+
+def kernels_of(recipe: Recipe, config: ModelConfig, device_type: str) -> Kernels:
+    """Return what torch's kernels keep: on a CPU RMSNorm is taken apart, and LayerNorm keeps bf16 statistics in bf16.
+
+    On a GPU attention in fp32 is the memory-efficient one: it takes no groups of heads, and keeps a log-sum-exp for a
+    multiple of 32 queries. In 16 bits it is cuDNN's or flash attention, by device and version; both keep the same.
+
+    Source: torch 2.13, `torch.nn.functional.rms_norm`, `layer_norm` and `scaled_dot_product_attention`; torch 2.11 and
+        2.13, `torch/_meta_registrations.py`, for the tensors that attention returns. Not measured on a GPU yet.
+    """
+    is_cpu, is_mixed = device_type == "cpu", recipe.name == "amp"
+    is_efficient = not is_cpu and recipe.compute_dtype == "fp32"
+    return Kernels(
+        element_bytes=recipe.activation_bytes,
+        residual_bytes=4 if is_mixed else None,
+        is_norm_fused=not is_cpu,
+        statistic_bytes=2 if is_cpu and config.norm == "layer" and recipe.weight_bytes == 2 else 4,
+        is_input_cast_apart=is_mixed,
+        query_multiple=EFFICIENT_ATTENTION_QUERIES if is_efficient else 1,
+        is_key_expanded=is_efficient,
+    )
+
+
+def flops_of(plan: StepPlan) -> FlopCount:
+    """Return the FLOPs that the model needs for a step, and those that are executed again."""
+    recompute = "none" if plan.checkpoint == "none" else "full"
+    return train_flops(plan.config, plan.sequence, plan.batch, CONVENTION, recompute)
+
+
+def countable_flops(plan: StepPlan) -> int:
+    """Return what torch's counter finds in a step with attention taken apart: every pair of tokens, no mask."""
+    recompute = "none" if plan.checkpoint == "none" else "full"
+    return train_flops(plan.config, plan.sequence, plan.batch, "gemm-full", recompute, is_flash=False).hardware_flops
+
+
+def checking_bytes(plan: StepPlan, device_type: str) -> int:
+    """Return roughly the memory that verification needs: the plain model and its gradients beside the step's.
+
+    In fp64 a GPU has no fused attention: the scores are kept.
+    """
+    wide = WIDE_BYTES[plan.recipe.compute_dtype]
+    recipe = replace(plan.recipe, activation_bytes=wide, weight_bytes=wide, gradient_bytes=wide, cast_bytes=0)
+    has_scores = device_type != "cpu" and plan.recipe.compute_dtype == "fp32"
+    kernels = Kernels(wide, is_norm_fused=False, is_flash=not has_scores, is_key_expanded=device_type != "cpu")
+    plain = replace(plan, recipe=recipe, batch=1, micro_batches=1, checkpoint="none", kernels=kernels)
+    own = step_memory(replace(plan, optimizer="sgd"))
+    # A copy is made in the weights' own dtype first, gradients and all, and the gradients are compared in fp64.
+    copied = plan.recipe.weight_bytes + plan.recipe.gradient_bytes
+    largest = 3 * 8 * plan.config.vocabulary * plan.config.width
+    resident = own.parameters + own.gradients + own.inputs
+    return (
+        resident
+        + copied * count_parameters(plan.config).total
+        + step_memory(replace(plain, optimizer="sgd")).total
+        + largest
+    )

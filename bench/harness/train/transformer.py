@@ -1,0 +1,229 @@
+"""A decoder-only transformer in plain torch, as `roofline.accounting` counts it: GPT and Llama blocks.
+
+    x = embedding[ids] (+ positions)                          ids (b, s), x (b, s, h)
+    x = x + output(attention(norm(x)))                        L blocks; q (b, a, s, d), k and v (b, k, s, d)
+    x = x + mlp(norm(x))                                      gelu(x up) down, or (silu(x gate) * x up) down
+    loss = cross entropy(norm(x) head, targets)               logits (b, s, V), taken in fp32
+
+Every matrix is a tensor of its own (query, key and value apart), so that the tensors are those of
+`roofline.accounting.parameters.weights`, one for one.
+
+Sources: Radford et al., GPT-2 (2019); Touvron et al., LLaMA (2023); Su et al., RoFormer (2021), for the rotation.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from roofline.accounting.activations import checkpoint_group
+from roofline.accounting.config.config import ModelConfig
+
+DEVIATION = 0.02
+"""Of the weights at the start. Source: Radford et al., GPT-2 (2019)."""
+
+NORM_EPSILON = 1e-6
+"""Of RMSNorm, the same in every precision. Source: Llama's and Qwen's configurations have 1e-5 or 1e-6."""
+
+ROTARY_BASE = 10_000.0
+"""Source: Su et al., RoFormer (2021), section 3.2.2."""
+
+
+class HeadNorm(nn.RMSNorm):
+    """RMSNorm over the width of a head, in the dtype of its weight, as Qwen3 computes it.
+
+    Under autocast its input is narrower than its weight, for which torch has no fused kernel.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x (b, s, heads, d), normalized, in the dtype of the weight."""
+        return super().forward(x.to(self.weight.dtype))
+
+
+class Attention(nn.Module):
+    """Causal attention of `a` query heads over `k` key and value heads of width d."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        self.head_dim, self.queries_per_key = config.head_dim, config.heads // config.kv_heads
+        self.query = nn.Linear(config.width, queries, bias=config.has_qkv_bias)
+        self.key = nn.Linear(config.width, keys, bias=config.has_qkv_bias)
+        self.value = nn.Linear(config.width, keys, bias=config.has_qkv_bias)
+        self.output = nn.Linear(queries, config.width, bias=config.has_output_bias)
+        self.query_norm = HeadNorm(config.head_dim, eps=NORM_EPSILON) if config.has_qk_norm else nn.Identity()
+        self.key_norm = HeadNorm(config.head_dim, eps=NORM_EPSILON) if config.has_qk_norm else nn.Identity()
+
+    def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
+        """Return (b, s, h); `rotation` (2, s, d) holds cosines and sines, None for learned positions."""
+        batch, sequence, _ = x.shape
+        shape = (batch, sequence, -1, self.head_dim)
+        query = self.query_norm(self.query(x).view(shape)).transpose(1, 2)
+        key = self.key_norm(self.key(x).view(shape)).transpose(1, 2)
+        value = self.value(x).view(shape).transpose(1, 2)
+        if rotation is not None:
+            query, key = rotated(query, rotation), rotated(key, rotation)
+        is_grouped = self.queries_per_key > 1
+        if is_grouped and lacks_grouped_kernel(query):
+            key, value = (x.repeat_interleave(self.queries_per_key, dim=1) for x in (key, value))
+            is_grouped = False
+        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=is_grouped)
+        joined: Tensor = self.output(attended.transpose(1, 2).reshape(batch, sequence, -1))
+        return joined
+
+
+def lacks_grouped_kernel(query: Tensor) -> bool:
+    """Return whether fused attention takes no grouped heads: on a GPU in fp32, where all scores would be kept.
+
+    Source: torch.nn.functional.scaled_dot_product_attention: `enable_gqa` works for flash attention and the one taken
+        apart alone, and flash attention takes 16 bits alone. transformers repeats keys and values there, too.
+    """
+    return query.is_cuda and query.dtype == torch.float32 and not torch.is_autocast_enabled("cuda")
+
+
+def rotated(x: Tensor, rotation: Tensor) -> Tensor:
+    """Return x (b, heads, s, d) with the pairs (i, i + d/2) turned by the angles of their positions."""
+    cosines, sines = rotation.unbind()
+    first, second = x.chunk(2, dim=-1)
+    turned: Tensor = x * cosines + torch.cat((-second, first), dim=-1) * sines
+    return turned
+
+
+def rotation_of(sequence: int, head_dim: int) -> Tensor:
+    """Return cosines and sines (2, s, d) of position x 10000^(-2i/d), each angle for both halves, in fp64.
+
+    Source: Su et al., RoFormer (2021), equation 34.
+    """
+    rates = ROTARY_BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim)
+    angles = torch.arange(sequence, dtype=torch.float64, device="cpu")[:, None] * rates.repeat(2)
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+class Mlp(nn.Module):
+    """gelu(x up) down, or gated: (silu(x gate) * x up) down; up and gate (h, f), down (f, h)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        into, biased = (config.width, config.mlp_width), config.has_mlp_bias
+        self.gate = nn.Linear(*into, bias=biased) if config.is_gated else None
+        self.up = nn.Linear(*into, bias=biased)
+        self.down = nn.Linear(config.mlp_width, config.width, bias=biased)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (b, s, h)."""
+        wide = nn.functional.gelu(self.up(x)) if self.gate is None else nn.functional.silu(self.gate(x)) * self.up(x)
+        narrow: Tensor = self.down(wide)
+        return narrow
+
+
+def norm_of(config: ModelConfig) -> nn.Module:
+    """Return a LayerNorm or an RMSNorm over the width."""
+    if config.norm == "rms":
+        return nn.RMSNorm(config.width, eps=NORM_EPSILON)
+    return nn.LayerNorm(config.width, bias=config.has_norm_bias)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm, self.attention = norm_of(config), Attention(config)
+        self.mlp_norm, self.mlp = norm_of(config), Mlp(config)
+
+    def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
+        """Return (b, s, h)."""
+        x = x + self.attention(self.attention_norm(x), rotation)
+        joined: Tensor = x + self.mlp(self.mlp_norm(x))
+        return joined
+
+
+class Head(nn.Module):
+    """The final norm, the logits (b, s, V), and their cross entropy in fp32."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = norm_of(config)
+        self.product = nn.Linear(config.width, config.vocabulary, bias=False)
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss over all tokens, in fp32 or, where x is fp64, in fp64."""
+        exact = torch.promote_types(x.dtype, torch.float32)
+        return nn.functional.cross_entropy(self.product(self.norm(x)).flatten(0, 1).to(exact), targets.flatten())
+
+
+class Transformer(nn.Module):
+    """The whole model, from token ids to the loss."""
+
+    def __init__(self, config: ModelConfig, checkpointing: str = "none") -> None:
+        """Build it with weights as they start, on the default device.
+
+        Args:
+            config: the model; `training_options.check_model` says which can be built.
+            checkpointing: `none`, `full`, `every-K` or `sqrt`: groups of layers of which only the input is kept.
+
+        Raises:
+            ConfigError: an unknown way of checkpointing.
+        """
+        super().__init__()
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.positions = nn.Embedding(config.position_embeddings, config.width) if config.position_embeddings else None
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.head = Head(config)
+        if config.is_tied:
+            self.head.product.weight = self.embedding.weight
+        self.head_dim, self.group = config.head_dim, checkpoint_group(checkpointing, config.layers)
+        self.rotation: Tensor | None = None
+        """Cosines and sines, made by `rotate_for`; the same for all layers and no parameter."""
+        self.width = config.width
+        self.start()
+
+    @torch.no_grad()
+    def start(self) -> None:
+        """Fill matrices from N(0, 0.02^2), biases with 0, norms with 1, and scale the final norm.
+
+        No logit is to be much above 1 in size. The norm hands on vectors of length sqrt(h), the rows of the head have
+        one of 0.02 sqrt(h): logits as large as their product, 0.02 h, would hide whether the loss starts at ln V.
+        Divided by it, they are within about 1.
+        """
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, DEVIATION)
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+        self.head.norm.get_parameter("weight").fill_(1 / (DEVIATION * self.width))
+
+    def rotate_for(self, sequence: int, dtype: torch.dtype, device: torch.device | str) -> None:
+        """Make the table of rotations for sequences of this length, in the dtype that queries are computed in."""
+        if self.positions is None:
+            self.rotation = rotation_of(sequence, self.head_dim).to(device, dtype)
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of predicting `targets` (b, s) from `ids` (b, s)."""
+        x = self.embedding(ids)
+        if self.positions is not None:
+            x = x + self.positions.weight[: ids.shape[1]]
+        for blocks in self._groups():
+            if self.group:
+                x = checkpoint(self._run, blocks, x, use_reentrant=True, preserve_rng_state=False)
+            else:
+                x = self._run(blocks, x)
+        loss: Tensor = self.head(x, targets)
+        return loss
+
+    def _groups(self) -> list[list[nn.Module]]:
+        """Return the blocks in groups that are checkpointed together; a smaller one, if there is one, comes first.
+
+        The backward pass begins with the last group, while the inputs of all are still kept: that is the most memory,
+        whatever the size of the first.
+        """
+        blocks = list(self.blocks)
+        size = self.group or len(blocks)
+        first = len(blocks) % size or size
+        return [blocks[:first], *(blocks[at : at + size] for at in range(first, len(blocks), size))]
+
+    def _run(self, blocks: list[nn.Module], x: Tensor) -> Tensor:
+        for block in blocks:
+            x = block(x, self.rotation)
+        return x

@@ -1,0 +1,111 @@
+"""The table of copies and loops: what each column says, and the lines below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.harness.scenarios.scenario import Column
+from results.record import Record
+from results.show.table import format_number, format_percent, format_time
+from roofline.hardware.links import hidden_share, wait_share
+
+NOTES = """\
+columns:
+  median      seconds of a copy; of copy and compute together; of a step
+  GB/s        bytes moved per second, in 10^9
+  % link      of what the PCI Express link of this GPU carries one way
+  host kept   seconds that the call keeps the host
+  hidden      share of the shorter of copy and compute that hides behind the other
+  waits       share of the steps' time that they wait for their batch
+  tokens/s    tokens of a batch over the median of a step"""
+
+
+def moved(record: Record, _: Mapping[str, Any]) -> str | None:
+    """Return the GB/s of a copy."""
+    if record.op == "load" or not record.median_s:
+        return None
+    return format_number(((record.bytes_read or 0) + (record.bytes_written or 0)) / record.median_s / 1e9)
+
+
+def of_link(record: Record, _: Mapping[str, Any]) -> str | None:
+    """Return the share of the link that a copy reaches."""
+    link = record.extra.get("link_bytes_per_s")
+    return format_percent(100 * record.shape["bytes"] / record.median_s / link) if link and record.median_s else None
+
+
+def hidden(record: Record) -> float | None:
+    """Return how much of the shorter of copy and compute hides, of a record of `overlap`."""
+    from results.stats.samples import median
+
+    if record.op != "overlap" or record.median_s is None:
+        return None
+    return hidden_share(median(record.extra["copy_s"]), median(record.extra["compute_s"]), record.median_s)
+
+
+def waiting(record: Record) -> float | None:
+    """Return the share of the time of all steps that they waited, of a record of `load`."""
+    return wait_share(record.extra["waits_s"], record.samples_s) if record.op == "load" and record.samples_s else None
+
+
+def percent_of(share: float | None) -> str | None:
+    """Return a share as text."""
+    return None if share is None else format_percent(100 * share)
+
+
+def tokens(record: Record, _: Mapping[str, Any]) -> str | None:
+    """Return the tokens per second of a loop."""
+    if record.op != "load" or not record.median_s:
+        return None
+    return format_number(record.shape["b"] * record.shape["s"] / record.median_s)
+
+
+def half_width(record: Record, _: Mapping[str, Any]) -> str | None:
+    """Return half the width of the interval of the median."""
+    if record.ci95_s is None or not record.median_s:
+        return None
+    low, high = record.ci95_s
+    return f"±{format_number(100 * (high - low) / 2 / record.median_s, 2)}%"
+
+
+def moved_alone(record: Record) -> bool:
+    """Return whether a record is one of a copy and nothing beside it."""
+    return "host_launch_s" in record.extra
+
+
+COLUMNS = (
+    Column("op", lambda record, _: record.op, is_text=True),
+    Column("bytes", lambda record, _: f"{record.shape['bytes']:,}" if "bytes" in record.shape else None),
+    Column("batch", lambda record, _: record.case if record.op == "load" else None),
+    Column("memory", lambda record, _: record.options.get("memory"), is_text=True),
+    Column("transfer", lambda record, _: record.options.get("transfer"), is_text=True),
+    Column("prefetch", lambda record, _: str(record.options["prefetch"]) if record.op == "load" else None),
+    Column("pages", lambda record, _: record.options.get("page_cache"), is_text=True),
+    Column("median", lambda record, _: format_time(record.median_s)),
+    Column("95% CI", half_width),
+    Column("GB/s", moved),
+    Column("% link", of_link),
+    Column("host kept", lambda record, _: format_time(record.extra["host_launch_s"]) if moved_alone(record) else None),
+    Column("hidden", lambda record, _: percent_of(hidden(record))),
+    Column("waits", lambda record, _: percent_of(waiting(record))),
+    Column("tokens/s", tokens),
+    Column("n", lambda record, _: str(len(record.samples_s))),
+    Column("flags", lambda record, _: ", ".join(record.flags) or None, is_text=True),
+)
+
+
+def footer(records: Sequence[Record]) -> list[str]:
+    """Return what the rows say beside each other."""
+    lines = []
+    if any(record.bytes_read and record.bytes_written for record in records):
+        lines.append("no GPU here: copies are within the host's memory, which is read and written")
+    loops = {record.options["prefetch"]: waiting(record) for record in records if record.op == "load"}
+    if loops.get(0) is not None and loops.get(1) is not None:
+        lines.append(
+            f"a step waits {percent_of(loops[0])} of its time for a batch made on the spot, "
+            f"{percent_of(loops[1])} for one made ahead"
+        )
+    cold = [r for r in records if r.op == "load" and r.status == "ok" and r.options["page_cache"] == "cold"]
+    if any(record.extra["major_faults"] == 0 for record in cold):
+        lines.append("no page had to be read from the disk: the system kept the file in memory all the same")
+    return lines

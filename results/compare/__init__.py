@@ -1,0 +1,1 @@
+"""Two versions from kept runs, case by case, with a verdict."""

@@ -1,0 +1,179 @@
+"""python -m results compare: whether one version is faster than another, from the samples that were kept."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from results.compare.sides import METRICS, MODES, Request
+from results.stats.comparison import DEFAULT_MARGIN
+from results.store.runfile import StoreError
+
+if TYPE_CHECKING:
+    from results.compare.load import Loaded
+
+EPILOG = """Rows of two definitions of an op (`op_sha256`, a hash of its file without comments) are refused unless
+--force: a change may be one of the op. Records of before, which do not tell it, are compared as ever.
+
+examples:
+  python -m results compare 20261120T21 latest
+  python -m results compare main.jsonl branch.jsonl --margin 2% --format md
+  python -m results compare latest --by provider --baseline torch --metric mfu -o compare.png
+"""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a command prints, and what it says beside it."""
+
+    text: str
+    notes: tuple[str, ...]
+    exit_code: int
+    problems: tuple[str, ...] = ()
+    """Lines of the files that could not be used: with any, the exit code is that of a file that cannot be read."""
+
+
+def margin(text: str) -> float:
+    """Return a margin as a fraction: `1%` and `0.01` are alike.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no number from 0 to below 100 %.
+    """
+    shown = text.strip()
+    try:
+        value = float(shown.removesuffix("%")) / (100 if shown.endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a share of the time from 0 to below 100 %, such as 1% or 0.01"
+        )
+    return value
+
+
+def names(text: str) -> frozenset[str]:
+    """Return the names of a list with commas."""
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose records; each takes a list and may repeat."""
+    for options, what in (
+        (("--op",), "ops"),
+        (("--dtype",), "dtypes"),
+        (("--case", "--shape"), "cases, as a table names them"),
+        (("--provider",), "providers"),
+    ):
+        text = f"only these {what}"
+        parser.add_argument(*options, type=names, action="append", default=[], metavar="NAMES", help=text)
+
+
+def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
+    """Add the arguments of `compare`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument("baseline_run", metavar="A", help=f"run of the baseline: {run_help}")
+    parser.add_argument("candidate_run", metavar="B", nargs="?", help="run of the candidate; without it, A alone")
+    parser.add_argument("--by", choices=MODES, help="what tells candidate from baseline (default: the run)")
+    parser.add_argument(
+        "--baseline", metavar="PROVIDER", help="with --by provider or version (default: torch, or the first)"
+    )
+    add_selection(parser)
+    parser.add_argument("--metric", choices=tuple(METRICS), default="time", help="what is compared (default: time)")
+    parser.add_argument(
+        "--margin",
+        type=margin,
+        default=DEFAULT_MARGIN,
+        metavar="SHARE",
+        help="change that does not matter (default: 1%%)",
+    )
+    parser.add_argument(
+        "--drift",
+        type=margin,
+        metavar="SHARE",
+        help="what to allow for between two windows of time, 0%% for nothing (default: what repeated rows tell, else "
+        "3%%); rows that took turns in `bench compare` need none",
+    )
+    parser.add_argument(
+        "--fail-on", choices=("slower", "unsure"), default="slower", help="verdicts that exit with 1 (default: slower)"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="compare although machine, fill, cache or the op's definition (`op_sha256`) differ",
+    )
+    parser.add_argument("--format", choices=("table", "json", "csv", "md"), default="table", help="(default: table)")
+    parser.add_argument("-o", "--output", metavar="PICTURE", type=Path, help="draw it: .png, .svg or .pdf")
+
+
+def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO) -> Output:
+    """Compare what the options name, and draw it where they ask for it.
+
+    Args:
+        options: as `add_options` makes them.
+        find: returns the file of a run by its name.
+        stdout: where the text will be printed, for its width.
+
+    Raises:
+        StoreError: a run cannot be found or read, the two cannot be compared, or the picture cannot be written.
+    """
+    from results.store.runfile import without_collector
+
+    with without_collector():
+        return _run(options, find, stdout)
+
+
+def _run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO) -> Output:
+    from results.compare.comparison import compare
+    from results.compare.load import Wanted, load, load_both
+    from results.compare.output import as_csv, as_json, as_markdown, exit_code, geomean_lines, print_table
+    from results.compare.plot import check_picture, draw, save
+
+    if options.output is not None:
+        check_picture(options.output)
+    chosen = [frozenset().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider")]
+    wanted, with_bandwidths = Wanted(*chosen), options.metric == "mbu"
+    paths = [find(name) for name in (options.baseline_run, options.candidate_run) if name is not None]
+    loaded: tuple[Loaded, ...]
+    if len(paths) == 2:
+        loaded = load_both(paths[0], paths[1], wanted, with_bandwidths)
+    else:
+        loaded = (load(paths[0], wanted, with_bandwidths, keeps_samples=False),)
+    for one in loaded:
+        if not one.measured:
+            raise StoreError(_empty(one, wanted))
+    request = Request(options.by, options.baseline, options.metric, options.margin, options.force)
+    compared = compare(loaded[0], loaded[1] if len(loaded) == 2 else None, request, options.drift)
+    if options.output is not None:
+        save(draw(compared), options.output)
+    writers = {"json": lambda: as_json(compared, options.fail_on), "csv": lambda: as_csv(compared)}
+    writers |= {"md": lambda: as_markdown(compared), "table": lambda: print_table(compared, stdout)}
+    text = writers[options.format]()
+    if options.format in ("md", "table"):
+        text += "".join(f"{line}\n" for line in _spaced(geomean_lines(compared), options.format))
+    notes = [note for one in loaded for note in one.notes] + list(compared.notes)
+    problems = tuple(problem for one in loaded for problem in one.problems)
+    return Output(text, tuple(notes), exit_code(compared, options.fail_on), problems)
+
+
+def _spaced(lines: list[str], form: str) -> list[str]:
+    """Return lines that Markdown does not join into one."""
+    return [part for line in lines for part in ("", f"- {line}")] if form == "md" else lines
+
+
+def _empty(run: Loaded, wanted: object) -> str:
+    """Return why there is nothing of a run to compare."""
+    from results.compare.load import EVERYTHING
+    from results.store.runfile import MEASURING
+
+    selected = "" if wanted == EVERYTHING else " of what --op, --dtype, --case, --provider name"
+    text = f"{run.path} has no record{selected}"
+    text += f": {MEASURING}" if any(note.endswith(MEASURING) for note in run.notes) else ""
+    if not run.problems:
+        return text
+    count = len(run.problems)
+    return f"{text}: {count:,} line{'s' * (count != 1)} cannot be used, the first is {run.problems[0]}"

@@ -1,0 +1,200 @@
+"""Two versions side by side: two runs, two providers of one run or of two, or two revisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+from results.compare.flags import flags_of, with_flags
+from results.compare.load import Loaded, Measured
+from results.compare.match import Pair, Unmatched, match
+from results.compare.row import PairRow, Row
+from results.compare.sides import (
+    METRICS,
+    VERSION,
+    CompareError,
+    Request,
+    baseline_side,
+    candidate_side,
+    check_request,
+    differences,
+    labels_of,
+)
+from results.compare.turns import Pairs, compare_turns, side_by_side
+from results.record import Environment
+from results.stats.comparison import Comparison, with_holm
+from results.stats.drift import Drift, drift_of
+from results.stats.samples import LogMedians
+from results.stats.unpaired import Sides, judge_sides, sides_of
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Two versions, compared."""
+
+    baseline: str
+    candidate: str
+    environments: tuple[Environment, Environment]
+    request: Request
+    rows: tuple[Row, ...]
+    unmatched: tuple[Unmatched, ...]
+    notes: tuple[str, ...]
+    drift: Drift | None = None
+    """What was allowed for between two windows; None where both sides of every row took turns."""
+
+
+def compare(first: Loaded, second: Loaded | None, request: Request, drift: float | None = None) -> Compared:
+    """Compare two runs, or two selections of one.
+
+    Args:
+        first: the baseline's run.
+        second: the candidate's; None where both are in one run.
+        request: how.
+        drift: what to allow for between two windows, as a fraction; None: what the runs tell, else what is usual.
+
+    Raises:
+        CompareError: nothing is common to both, they differ in what must agree, or a name is unknown.
+    """
+    is_one_run, other = second is None, second or first
+    check_request(first, other, request, is_one_run)
+    name, baseline = baseline_side(first, request)
+    candidate = candidate_side(other, request, name)
+    notes = [] if is_one_run else differences(first.environment, other.environment, request.force)
+    matching = match(baseline, candidate, not request.by_provider, request.force)
+    labels = labels_of(first, other, request, name)
+    usable, factors, incomparable = _usable(matching.pairs, first, other, request)
+    unmatched = (*matching.unmatched, *incomparable, *_no_versions(other, request))
+    if not usable:
+        raise CompareError(_nothing_common(unmatched))
+    # Only records of one run can have taken turns.
+    turns = [side_by_side(pair.baseline, pair.candidate) if is_one_run else [] for pair in usable]
+    results, allowed = _compared(usable, turns, (first, other), factors, request, drift)
+    lines = zip(usable, turns, repeat((first, other)), results, factors, repeat(labels), strict=False)
+    notes += [*matching.notes, *_repeats(usable), *_allowance(usable, turns, allowed)]
+    environments = (first.environment, other.environment)
+    rows = tuple(map(PairRow._make, lines))
+    return Compared(*labels, environments, request, rows, unmatched, tuple(notes), allowed)
+
+
+def _no_versions(run: Loaded, request: Request) -> list[Unmatched]:
+    if request.by != "version":
+        return []
+    others = [one for one in run.measured if not VERSION.fullmatch(one.provider)]
+    return [Unmatched("candidate", one, "its provider is no version of a kernel") for one in others]
+
+
+def _usable(
+    pairs: Sequence[Pair], first: Loaded, second: Loaded, request: Request
+) -> tuple[list[Pair], list[float], list[Unmatched]]:
+    """Return the pairs whose metric is known, the factor of each, and the records whose metric is not."""
+    if request.metric == "time":
+        return list(pairs), [1.0] * len(pairs), []
+    usable, factors, incomparable = [], [], []
+    for pair in pairs:
+        before = _per_second(first, pair.baseline[0], request.metric)
+        after = _per_second(second, pair.candidate[0], request.metric)
+        if before and after:
+            usable.append(pair)
+            factors.append(before / after)
+        else:
+            side, one = ("candidate", pair.candidate[0]) if before else ("baseline", pair.baseline[0])
+            incomparable.append(Unmatched(side, one, f"its {METRICS[request.metric]} is not known, or 0"))
+    return usable, factors, incomparable
+
+
+def _compared(
+    pairs: Sequence[Pair],
+    turns: Sequence[Pairs],
+    runs: tuple[Loaded, Loaded],
+    factors: Sequence[float],
+    request: Request,
+    given: float | None,
+) -> tuple[list[Comparison], Drift | None]:
+    """Return the comparison of each pair, as it stands among all, and what was allowed for drift."""
+    apart = [place for place, shared in enumerate(turns) if not shared]
+    results: list[Comparison | None] = [None] * len(pairs)
+    quantity, drift = METRICS[request.metric], None
+    if apart:
+        sides = _sides([pairs[place] for place in apart], *runs)
+        drift = drift_of(given, *sides.spread_between())
+        found = judge_sides(sides, request.margin, [factors[place] for place in apart], quantity, drift)
+        for place, one in zip(apart, found, strict=True):
+            results[place] = one
+    flagged = []
+    for pair, shared, factor, result in zip(pairs, turns, factors, results, strict=True):
+        known = result or compare_turns(shared, request.margin, factor, quantity)
+        flagged.append(with_flags(known, flags_of(pair.baseline), flags_of(pair.candidate), bool(shared)))
+    return with_holm(flagged), drift
+
+
+def _sides(pairs: Sequence[Pair], first: Loaded, second: Loaded) -> Sides:
+    """Return the medians of both sides of each pair, in logarithms."""
+    import numpy as np
+
+    offset = len(first.counts)
+    places = np.array(
+        [
+            place
+            for pair in pairs
+            for place in (*[one.place for one in pair.baseline], *[offset + one.place for one in pair.candidate])
+        ]
+    )
+    joined = [
+        np.concatenate([getattr(run.medians, name) for run in (first, second)])[places]
+        for name in ("center", "low", "high", "degrees")
+    ]
+    counts = np.array([(len(pair.baseline), len(pair.candidate)) for pair in pairs], dtype=np.int64)
+    return sides_of(LogMedians(*joined), counts, np.concatenate([first.counts, second.counts])[places])
+
+
+def _per_second(run: Loaded, one: Measured, metric: str) -> float | None:
+    """Return the metric times the median: what the launch has of it, whatever its time."""
+    if metric == "flops":
+        return one.flops
+    share = (run.mfu if metric == "mfu" else run.mbu)(one, one.median_s)
+    return share * one.median_s if share and one.median_s else None
+
+
+def _repeats(pairs: Sequence[Pair]) -> list[str]:
+    """Return a note on keys that are there more than once: as several processes, or several times in one."""
+    notes = []
+    for side, sides in (
+        ("baseline", [pair.baseline for pair in pairs]),
+        ("candidate", [pair.candidate for pair in pairs]),
+    ):
+        again = [records for records in sides if len(records) > len({one.process for one in records})]
+        if again:
+            one = again[0][0]
+            notes.append(
+                f"{len(again)} of the {side}'s rows are there several times, such as {one.op} {one.case} {one.dtype} "
+                f"{one.provider}: taken as repeated measurements, whose spread widens the interval"
+            )
+    return notes
+
+
+def _allowance(pairs: Sequence[Pair], turns: Sequence[Pairs], drift: Drift | None) -> list[str]:
+    """Return a note on rows that were measured once on either side: what was allowed for drift between the two."""
+    apart = sum(
+        not shared and len(pair.baseline) == len(pair.candidate) == 1 for pair, shared in zip(pairs, turns, strict=True)
+    )
+    if not apart or drift is None:
+        return []
+    which = "each row was" if apart == len(pairs) else f"{apart} of {len(pairs)} rows were"
+    allowed = f"±{100 * drift.share:.2g} % are allowed for" if drift.share else "are not in the intervals"
+    differ = f"differences between two windows {allowed} ({drift.source})"
+    return [f"{which} measured once on either side; {differ}; measuring again, or in turns with `bench compare`, helps"]
+
+
+def _nothing_common(unmatched: Sequence[Unmatched]) -> str:
+    """Return why there is no row, with an example of each side."""
+    shown = []
+    for side in ("baseline", "candidate"):
+        of_side = [one for one in unmatched if one.side == side]
+        first = min(of_side, key=lambda one: one.measured.status != "ok", default=None)
+        if first is None:
+            shown.append(f"the {side} has no record")
+        else:
+            one = first.measured
+            shown.append(f"the {side} has {one.op} {one.case} {one.dtype} {one.provider} ({first.reason})")
+    return f"there is nothing to compare: {', '.join(shown)}"

@@ -1,0 +1,380 @@
+"""A comparison as text: the table for people, Markdown for a pull request, JSON and CSV for programs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TextIO
+
+from results.compare.comparison import Compared
+from results.compare.match import Unmatched
+from results.compare.row import Row
+from results.compare.sides import METRICS
+from results.record import Environment
+from results.show.export import csv_text, json_text, markdown_text
+from results.show.table import ABSENT, format_percent, format_rate, format_time, printable, table_console
+from results.stats.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE, geometric_mean
+from results.stats.samples import geometric_mean_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+VERDICTS = (SLOWER, UNSURE, FASTER, SAME)
+"""In the order in which they matter."""
+
+COLORS = {SLOWER: "red", FASTER: "green", UNSURE: "yellow", SAME: ""}
+
+SHOWN_ROWS = 200
+"""Rows of the table for people; of more, those that matter most are shown."""
+
+SHOWN_UNMATCHED = 20
+
+UNMATCHED = "UNMATCHED"
+"""In the place of a verdict, in a table that has no other place for what could not be compared."""
+
+
+def counts(compared: Compared) -> dict[str, int]:
+    """Return how many rows have each verdict."""
+    found = Counter(row.compared.verdict for row in compared.rows)
+    return {verdict: found[verdict] for verdict in VERDICTS}
+
+
+def foremost(compared: Compared, count: int) -> Sequence[Row]:
+    """Return all rows where they are no more than `count`; else so many of those that matter most, these first."""
+    if len(compared.rows) <= count:
+        return compared.rows
+    ranked = (row for verdict in VERDICTS for row in compared.rows if row.compared.verdict == verdict)
+    return list(islice(ranked, count))
+
+
+def exit_code(compared: Compared, fail_on: str) -> int:
+    """Return 1 for a confirmed regression, a wrong or failed candidate, or, where asked for, an unsure row; else 0."""
+    found = counts(compared)
+    failing = found[SLOWER] + (found[UNSURE] if fail_on == "unsure" else 0)
+    return int(bool(failing or any(one.is_broken for one in compared.unmatched)))
+
+
+def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
+    """Return what holds for all rows together, as a JSON object."""
+    means = geomeans(compared)
+    only = means[0] if len(means) == 1 else None
+    first, second = (_run(environment) for environment in compared.environments)
+    return {
+        "baseline": {"label": compared.baseline} | first,
+        "candidate": {"label": compared.candidate} | second,
+        "metric": compared.request.metric,
+        "margin": compared.request.margin,
+        "fail_on": fail_on,
+        "drift": _drift(compared),
+        "rows": len(compared.rows),
+        "counts": counts(compared),
+        "geomean": only.ratio if only else None,
+        "geomean_ci95": list(only.ci95) if only else None,
+        "metric_geomean": only.metric_ratio if only else None,
+        "metric_geomean_ci95": list(only.metric_ci95) if only else None,
+        "geomean_rows": sum(mean.rows for mean in means),
+        "geomeans": [asdict(mean) for mean in means],
+        "unmatched": len(compared.unmatched),
+        "broken": sum(one.is_broken for one in compared.unmatched),
+        "notes": list(compared.notes),
+        "exit_code": exit_code(compared, fail_on),
+    }
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The geometric mean of the rows of one op, one baseline and one candidate: of several kinds it tells nothing."""
+
+    op: str
+    provider: str | None
+    """Who computes both sides; None where that is what differs."""
+    baseline: str
+    candidate: str
+    ratio: float
+    """Of the times, candidate over baseline."""
+    ci95: tuple[float, float]
+    metric_ratio: float
+    metric_ci95: tuple[float, float]
+    rows: int
+    """Those that have an interval; no others are in it."""
+
+
+@lru_cache(maxsize=1)
+def geomeans(compared: Compared) -> list[Mean]:
+    """Return the geometric mean of each kind of rows that has one, in the order of the rows."""
+    kinds: dict[tuple[str, str, str], list[Row]] = {}
+    for row in compared.rows:
+        if row.compared.ci95 != UNKNOWN:
+            kinds.setdefault((row.key.op, row.provider_baseline, row.provider_candidate), []).append(row)
+    return [_mean(rows, compared) for rows in kinds.values()]
+
+
+def _mean(rows: list[Row], compared: Compared) -> Mean:
+    mean = geometric_mean([row.compared for row in rows])
+    assert mean is not None
+    # The ratios of the times are those compared less the factors.
+    ratio, (low, high) = mean
+    factor = geometric_mean_of([row.factor for row in rows])
+    first = rows[0]
+    return Mean(
+        first.key.op,
+        first.key.provider,
+        first.baseline,
+        first.candidate,
+        ratio / factor,
+        (low / factor, high / factor),
+        _inverted(ratio, compared),
+        _inverted_ends((low, high), compared),
+        len(rows),
+    )
+
+
+def geomean_lines(compared: Compared) -> list[str]:
+    """Return a line for each kind of rows where there are several; one kind is in the headline."""
+    means = geomeans(compared)
+    if len(means) < 2:
+        return []
+    return [
+        printable(
+            f"{' '.join(word for word in (mean.op, mean.provider) if word)}, {mean.baseline} -> {mean.candidate}: "
+            f"geometric mean {_mean_words(mean, compared)}, {mean.rows:,} row{'s' * (mean.rows != 1)}"
+        )
+        for mean in means
+    ]
+
+
+def _mean_words(mean: Mean, compared: Compared) -> str:
+    low, high = mean.metric_ci95
+    what = f"{mean.metric_ratio:.4f}x the {METRICS[compared.request.metric]}"
+    return f"{what} (95 % CI {low:.4f} to {high:.4f})"
+
+
+def _drift(compared: Compared) -> dict[str, Any] | None:
+    """Return what was allowed for between two windows, as a JSON object."""
+    drift = compared.drift
+    return {"share": drift.share, "source": drift.source} if drift else None
+
+
+def _run(environment: Environment) -> dict[str, Any]:
+    known = {"run_id": environment.run_id, "started_at": environment.started_at, "git": environment.git}
+    return known | {"device": environment.device["slug"]}
+
+
+def _inverted(ratio: float, compared: Compared) -> float:
+    """Return a ratio of the metric: of a rate, more is faster."""
+    return ratio if compared.request.metric == "time" else 1 / ratio
+
+
+def _inverted_ends(ends: tuple[float, float], compared: Compared) -> tuple[float, float]:
+    low, high = ends
+    return (low, high) if compared.request.metric == "time" else (1 / high, 1 / low)
+
+
+def json_rows(compared: Compared) -> list[dict[str, Any]]:
+    """Return the rows as JSON objects."""
+    return [_json_row(row, compared) for row in compared.rows]
+
+
+def _json_row(row: Row, compared: Compared) -> dict[str, Any]:
+    ends = None if row.compared.ci95 == UNKNOWN else list(_inverted_ends(row.compared.ci95, compared))
+    return {
+        "op": row.key.op,
+        "dtype": row.key.dtype,
+        "case": row.key.case,
+        "options": row.key.options,
+        "fill": row.key.fill,
+        "cache": row.key.cache,
+        "baseline": row.baseline,
+        "candidate": row.candidate,
+        "provider_baseline": row.provider_baseline,
+        "provider_candidate": row.provider_candidate,
+        "ratio": row.ratio,
+        "ci95": list(row.ci95) if row.ci95 else None,
+        "metric": compared.request.metric,
+        "metric_ratio": _inverted(row.compared.ratio, compared),
+        "metric_ci95": ends,
+        "verdict": row.compared.verdict,
+        "reason": row.reason,
+        "flags_baseline": list(row.flags_baseline),
+        "flags_candidate": list(row.flags_candidate),
+        "paired": row.is_paired,
+        "drift": math.expm1(row.compared.drift),
+        "baseline_s": row.baseline_s,
+        "candidate_s": row.candidate_s,
+        "mfu_baseline": row.mfu_baseline,
+        "mfu_candidate": row.mfu_candidate,
+        "bytes_per_s_baseline": row.bytes_per_s_baseline,
+        "bytes_per_s_candidate": row.bytes_per_s_candidate,
+        "cycles_ratio": row.cycles_ratio,
+        "cycles_verdict": row.cycles_verdict,
+        "windows_baseline": row.windows[0],
+        "windows_candidate": row.windows[1],
+    }
+
+
+def _json_unmatched(one: Unmatched) -> dict[str, Any]:
+    names = ("op", "dtype", "case", "options", "provider", "fill", "cache", "status")
+    known = {name: getattr(one.measured, name) for name in names}
+    return {"side": one.side} | known | {"reason": one.reason, "broken": one.is_broken}
+
+
+def as_json(compared: Compared, fail_on: str) -> str:
+    """Return the comparison as one JSON document."""
+    return json_text(
+        {
+            "summary": summary(compared, fail_on),
+            "rows": json_rows(compared),
+            "unmatched": [_json_unmatched(one) for one in compared.unmatched],
+        }
+    )
+
+
+def as_csv(compared: Compared) -> str:
+    """Return a row for each comparison, and one with the verdict `UNMATCHED` for each record that has none."""
+    rows = []
+    for row in json_rows(compared):
+        low, high = row.pop("ci95") or (None, None)
+        metric_low, metric_high = row.pop("metric_ci95") or (None, None)
+        row |= {name: ",".join(row[name]) for name in ("flags_baseline", "flags_candidate")}
+        ends = {"ci95_low": low, "ci95_high": high, "metric_ci95_low": metric_low, "metric_ci95_high": metric_high}
+        rows.append(row | ends)
+    empty = dict.fromkeys(rows[0])
+    for one in compared.unmatched:
+        known = {name: getattr(one.measured, name) for name in ("op", "dtype", "case", "options", "fill", "cache")}
+        provider = {f"provider_{one.side}": one.measured.provider}
+        rows.append(empty | known | provider | {"verdict": UNMATCHED, "reason": f"{one.side}: {one.reason}"})
+    return csv_text(rows, list(rows[0]))
+
+
+def as_markdown(compared: Compared) -> str:
+    """Return a summary in one line, the table, and what was not compared: made to be pasted into a pull request."""
+    lines = [f"**{headline(compared)}**", ""]
+    cells = [_cells(row, compared) for row in compared.rows]
+    shown = _without_constant(cells)
+    text = "\n".join(lines) + "\n" + markdown_text(shown, list(shown[0]))
+    if compared.unmatched:
+        listed = [f"- {printable(describe(one))}" for one in compared.unmatched]
+        inside = "\n".join(line.replace("<", "&lt;") for line in listed)
+        text += f"\n<details><summary>{len(compared.unmatched)} not compared</summary>\n\n{inside}\n\n</details>\n"
+    return text + "".join(f"\n{printable(note)}\n" for note in compared.notes)
+
+
+def headline(compared: Compared) -> str:
+    """Return the comparison in one line."""
+    found = counts(compared)
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in found.items() if count)
+    rows = len(compared.rows)
+    text = f"{compared.baseline} -> {compared.candidate}: {verdicts} of {rows:,} row{'s' * (rows != 1)}"
+    means = geomeans(compared)
+    if len(means) == 1:
+        text += f"; geometric mean {_mean_words(means[0], compared)}"
+    broken = sum(one.is_broken for one in compared.unmatched)
+    return printable(text + (f"; {broken} wrong or failed" if broken else ""))
+
+
+def _cells(row: Row, compared: Compared) -> dict[str, str]:
+    """Return a row in units for people."""
+    provider = row.provider_candidate if row.key.provider else f"{row.provider_baseline} -> {row.provider_candidate}"
+    ends = None if row.compared.ci95 == UNKNOWN else _inverted_ends(row.compared.ci95, compared)
+    quantity = METRICS[compared.request.metric]
+    return {
+        "op": row.key.op,
+        "case": row.key.case,
+        "dtype": row.key.dtype,
+        "provider": provider,
+        "options": row.key.options,
+        "baseline": format_time(row.baseline_s),
+        "candidate": format_time(row.candidate_s),
+        f"{quantity} ratio": f"{_inverted(row.compared.ratio, compared):.4f}",
+        "95% CI": f"{ends[0]:.4f} to {ends[1]:.4f}" if ends else ABSENT,
+        **_utilization(row),
+        "flagged": _flagged(row),
+        "verdict": row.compared.verdict,
+        "reason": row.reason,
+    }
+
+
+def _flagged(row: Row) -> str:
+    """Return which sides are flagged; the reason says with what."""
+    flagged = [side for side, flags in (("baseline", row.flags_baseline), ("candidate", row.flags_candidate)) if flags]
+    return "both" if len(flagged) == 2 else "".join(flagged)
+
+
+def _utilization(row: Row) -> dict[str, str]:
+    """Return MFU of both, or bytes per second where there is none."""
+    if row.mfu_baseline is not None and row.mfu_candidate is not None:
+        both = [format_percent(100 * value) for value in (row.mfu_baseline, row.mfu_candidate)]
+    else:
+        both = [format_rate(value, "B/s") for value in (row.bytes_per_s_baseline, row.bytes_per_s_candidate)]
+    return {"MFU or B/s": " -> ".join(both)}
+
+
+def _without_constant(cells: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the rows without options that are the same in all, and without what is flagged where nothing is."""
+    left_out = {title for title in ("options",) if len({row[title] for row in cells}) == 1}
+    left_out |= {title for title in ("flagged",) if not any(row[title] for row in cells)}
+    return [{title: text for title, text in row.items() if title not in left_out} for row in cells]
+
+
+def describe(one: Unmatched) -> str:
+    """Return a record that was not compared in one line."""
+    measured = one.measured
+    words = [measured.op, measured.case, measured.dtype, measured.provider, measured.fill, measured.cache]
+    return f"{one.side}: {' '.join(word for word in words if word)}: {one.reason}"
+
+
+def print_table(compared: Compared, file: TextIO) -> str:
+    """Return the table for people, as wide as `file` can show it."""
+    console = table_console(file)
+    with console.capture() as text:
+        for side, environment in zip(("baseline", "candidate"), compared.environments, strict=True):
+            console.print(_run_line(side, environment, compared), markup=False, highlight=False, soft_wrap=True)
+        shown = foremost(compared, SHOWN_ROWS)
+        _print_rows(shown, compared, console)
+        _print_rest(len(compared.rows) - len(shown), "rows", console)
+        if compared.unmatched:
+            console.print("\nnot compared:", markup=False, highlight=False)
+        for one in compared.unmatched[:SHOWN_UNMATCHED]:
+            console.print(f"  {printable(describe(one))}", markup=False, highlight=False, soft_wrap=True)
+        _print_rest(len(compared.unmatched) - SHOWN_UNMATCHED, "records", console)
+        console.print(f"\n{headline(compared)}", markup=False, highlight=False, soft_wrap=True)
+    return text.get()
+
+
+def _run_line(side: str, environment: Environment, compared: Compared) -> str:
+    from results.compare.sides import revision
+
+    name = compared.baseline if side == "baseline" else compared.candidate
+    code = revision(environment)
+    measured_with = f"measured with code at {code}" if code and code != name else None
+    facts = (environment.device["name"], environment.run_id, environment.started_at, measured_with)
+    return printable(f"{side}: {name} ({', '.join(dict.fromkeys(fact for fact in facts if fact))})")
+
+
+def _print_rows(rows: Sequence[Row], compared: Compared, console: Console) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = _without_constant([_cells(row, compared) for row in rows])
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    words = {"op", "case", "dtype", "provider", "options", "flagged", "verdict", "reason"}
+    for title in cells[0]:
+        table.add_column(
+            title, justify="left" if title in words else "right", overflow="fold", no_wrap=title != "reason"
+        )
+    for row in cells:
+        style = COLORS[row["verdict"]]
+        table.add_row(*(Text(printable(text), style if title == "verdict" else "") for title, text in row.items()))
+    console.print()
+    console.print(table, crop=False)
+
+
+def _print_rest(count: int, what: str, console: Console) -> None:
+    if count > 0:
+        text = f"... and {count:,} more {what}: --format csv and --format json have all"
+        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)

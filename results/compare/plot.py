@@ -1,0 +1,135 @@
+"""The picture of a comparison: the ratios with their intervals on the left, what each version reaches on the right."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.compare.comparison import Compared
+from results.compare.output import foremost, headline
+from results.compare.row import Row
+from results.compare.sides import METRICS
+from results.show.export import write_output
+from results.show.table import printable
+from results.stats.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE
+from results.store.runfile import StoreError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+DRAWN_ROWS = 40
+"""Rows that a page has room for; of more, those that matter most are drawn."""
+
+LABEL_LETTERS = 44
+
+DPI = 150
+
+COLORS = {SLOWER: "#c0392b", FASTER: "#1e8449", UNSURE: "#b9770e", SAME: "#5d6d7e"}
+MARKS = {SLOWER: ">", FASTER: "<", UNSURE: "o", SAME: "s"}
+"""One for each verdict, so that color is not all that tells them apart."""
+
+SIDE_COLORS = ("#aab7b8", "#2e86c1")
+"""Of baseline and candidate."""
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a picture whose format its name does not tell, before any work is done for it.
+
+    Raises:
+        StoreError: the suffix is not one of `SUFFIXES`.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise StoreError(f"-o {path}: the suffix names no format; allowed: {', '.join(SUFFIXES)}")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure, the whole of it or nothing; the same figure gives the same bytes.
+
+    Raises:
+        StoreError: the file cannot be written, or its suffix is not one of `SUFFIXES`.
+    """
+    import matplotlib
+
+    check_picture(path)
+    form = path.suffix.lower().removeprefix(".")
+    undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {})
+    content = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "ridgepoint"}):
+        figure.savefig(content, format=form, dpi=DPI, metadata=undated)
+    write_output(path, content.getvalue())
+
+
+def one_line(text: str, letters: int = LABEL_LETTERS) -> str:
+    """Return a text as matplotlib draws it in one line: printable, cut, and without the start of a formula."""
+    shown = printable(text)
+    return (shown if len(shown) <= letters else shown[: letters - 1] + "…").replace("$", r"\$")
+
+
+def draw(compared: Compared) -> Figure:
+    """Return the picture of a comparison."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = foremost(compared, DRAWN_ROWS)
+    figure = Figure(figsize=(12, 1.9 + 0.34 * len(rows)), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    _draw_ratios(left, rows, compared)
+    _draw_reached(right, rows, compared)
+    title = one_line(headline(compared), 160).replace("; geometric", ";\ngeometric")
+    if len(rows) < len(compared.rows):
+        title += f"\n{len(rows)} of {len(compared.rows):,} rows drawn, those that matter most"
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+    return figure
+
+
+def _draw_ratios(axes: Axes, rows: Sequence[Row], compared: Compared) -> None:
+    margin, is_time = compared.request.margin, compared.request.metric == "time"
+    axes.axvspan(1 / (1 + margin), 1 + margin, color="#ebedef", zorder=0, label=f"margin {100 * margin:g} %")
+    axes.axvline(1, color="#7f8c8d", linewidth=0.8, zorder=1)
+    labeled = set()
+    for place, row in enumerate(rows):
+        ratio, (low, high) = row.compared.ratio, row.compared.ci95
+        if not is_time:
+            ratio, low, high = 1 / ratio, 1 / high, (1 / low if low else 0)
+        verdict = row.compared.verdict
+        spread = None if row.compared.ci95 == UNKNOWN else [[max(0, ratio - low)], [max(0, high - ratio)]]
+        label = None if verdict in labeled else verdict
+        labeled.add(verdict)
+        axes.errorbar(
+            [ratio], [place], xerr=spread, fmt=MARKS[verdict], color=COLORS[verdict], label=label, capsize=3, zorder=2
+        )
+    axes.set_yticks(range(len(rows)), [one_line(_name(row)) for row in rows], fontsize=8)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    side = "left is faster" if is_time else "right is faster"
+    axes.set_xlabel(f"{METRICS[compared.request.metric]}, candidate over baseline, 95 % CI ({side})", fontsize=9)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=5, frameon=False, borderaxespad=3.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _name(row: Row) -> str:
+    provider = row.provider_candidate if row.key.provider or row.provider_candidate != row.provider_baseline else ""
+    return " ".join(part for part in (row.key.op, row.key.case, row.key.dtype, provider) if part)
+
+
+def _draw_reached(axes: Axes, rows: Sequence[Row], compared: Compared) -> None:
+    """Draw the MFU of both as bars; bytes per second where there is a row without one."""
+    has_mfu = all(row.mfu_baseline is not None and row.mfu_candidate is not None for row in rows)
+    if has_mfu:
+        pairs = [(100 * (row.mfu_baseline or 0), 100 * (row.mfu_candidate or 0)) for row in rows]
+    else:
+        pairs = [((row.bytes_per_s_baseline or 0) / 1e9, (row.bytes_per_s_candidate or 0) / 1e9) for row in rows]
+    for side, name in enumerate((compared.baseline, compared.candidate)):
+        at = [place + (side - 0.5) * 0.36 for place in range(len(rows))]
+        axes.barh(at, [pair[side] for pair in pairs], height=0.34, color=SIDE_COLORS[side], label=one_line(name, 30))
+    axes.set_xlabel("MFU, % of the dense peak" if has_mfu else "GB/s of compulsory bytes", fontsize=9)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.tick_params(axis="y", left=False)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, frameon=False, borderaxespad=3.6)
+    axes.spines[["top", "right"]].set_visible(False)

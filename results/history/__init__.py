@@ -1,0 +1,1 @@
+"""One case over many runs, and where its time changed."""

@@ -1,0 +1,70 @@
+"""python -m results history: one case over all runs, by date and revision, with the points where it changed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from results.compare.command import Output, add_selection, margin
+from results.compare.sides import METRICS
+from results.stats.comparison import DEFAULT_MARGIN
+from results.store.runfile import StoreError
+from results.store.runs import list_runs
+
+EPILOG = """A run from which on the op is defined otherwise (`op_sha256`, a hash of its file without comments) is
+marked: a change there may be one of the op.
+
+examples:
+  python -m results history --op gelu --dtype bf16 --case 67108864 --provider triton-v2
+  python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu -o history.png
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `history`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    add_selection(parser)
+    parser.add_argument("--gpu", metavar="SLUG", help="only runs of this machine, as `results list` names it")
+    parser.add_argument("--metric", choices=tuple(METRICS), default="time", help="what is shown (default: time)")
+    parser.add_argument(
+        "--margin",
+        type=margin,
+        default=DEFAULT_MARGIN,
+        metavar="SHARE",
+        help="change that does not matter (default: 1%%)",
+    )
+    parser.add_argument("--format", choices=("table", "json", "csv", "md"), default="table", help="(default: table)")
+    parser.add_argument("-o", "--output", metavar="PICTURE", type=Path, help="draw it: .png, .svg or .pdf")
+
+
+def run(options: argparse.Namespace, directory: Path, stdout: TextIO) -> Output:
+    """Show the history that the options name, and draw it where they ask for it.
+
+    Raises:
+        StoreError: nothing fits or too much does, a folder cannot be read, or the picture cannot be written.
+    """
+    from results.compare.load import Wanted
+    from results.compare.plot import check_picture, save
+    from results.history.output import as_csv, as_json, as_markdown, draw, print_table
+    from results.history.segments import history
+
+    if options.output is not None:
+        check_picture(options.output)
+    chosen = [frozenset().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider")]
+    runs = list_runs(directory, counts_records=False)
+    if not runs:
+        raise StoreError(f"there is no run in {directory}: python -m bench.matmul makes one")
+    series = history(runs, Wanted(*chosen), options.metric, options.margin, options.gpu)
+    if options.output is not None:
+        save(draw(series), options.output)
+    writers: dict[str, Callable[[], str]] = {
+        "json": lambda: as_json(series),
+        "csv": lambda: as_csv(series),
+        "md": lambda: as_markdown(series),
+        "table": lambda: print_table(series, stdout),
+    }
+    notes = tuple(dict.fromkeys(note for one in series for note in one.notes))
+    return Output(writers[options.format](), notes, 0, series[0].problems)

@@ -1,0 +1,303 @@
+"""One case over many runs: how its time changed, run by run, and where it stayed changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import chain, pairwise
+
+from results.compare.flags import DISTURBED, flags_of, with_flags
+from results.compare.load import Loaded, Measured, Wanted, load, windows
+from results.compare.match import Key, definitions
+from results.compare.sides import METRICS, CompareError, revision_of
+from results.history.changes import LEAST_RUNS, all_change_points, spread_of_runs
+from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, Comparison, with_holm
+from results.stats.drift import drift_of
+from results.stats.samples import median, median_ci95
+from results.stats.unpaired import compare_many
+from results.store.runfile import RunFileError
+from results.store.runs import RunSummary
+
+LISTED = 6
+"""Names in a message before it is cut."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The case in one run."""
+
+    run_id: str
+    started_at: str
+    revision: str | None
+    """Ten digits of the git revision, `-dirty` where files were changed; of a user's kernel that of its repository."""
+    source_sha256: str | None
+    """Hash of the kernel's file."""
+    op_sha256: str | None
+    """Hash of the definition of the op; None where it is not known."""
+    path: str
+    median_s: float
+    ci95_s: tuple[float, float] | None
+    value: float
+    """The metric: seconds, FLOP/s, or a fraction of the peak."""
+    ci95: tuple[float, float] | None
+    flags: tuple[str, ...] = ()
+    """What speaks against the measurement; a disturbed one does not count for change points."""
+    since_last: Comparison | None = None
+    """Against the run before; None for the first."""
+    is_change: bool = False
+    """From here on, the level is another one."""
+    is_redefined: bool = False
+    """From here on, the op is defined otherwise than in the last run before that tells its definition."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One case by one provider on one machine, by date."""
+
+    key: Key
+    provider: str
+    metric: str
+    device: str
+    points: tuple[Point, ...]
+    notes: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def history(
+    runs: Iterable[RunSummary],
+    wanted: Wanted,
+    metric: str = "time",
+    margin: float = DEFAULT_MARGIN,
+    device: str | None = None,
+) -> list[Series]:
+    """Return the history of one case: a series for each provider, the oldest run first.
+
+    Args:
+        runs: those to look through.
+        wanted: which records; together they must be of one case.
+        metric: a key of `METRICS`.
+        margin: change of the time, as a fraction, that does not matter.
+        device: slug of the machine; None where all runs are of one.
+
+    Raises:
+        CompareError: nothing fits, or more than one case or machine does.
+    """
+    loaded, skipped = _read(runs, wanted, metric, device)
+    found: dict[tuple[Key, str], list[tuple[Loaded, list[Measured]]]] = {}
+    for run in loaded:
+        groups: dict[tuple[Key, str], list[Measured]] = {}
+        for one in run.measured:
+            if one.status == "ok":
+                groups.setdefault((Key.of(one, with_provider=False), one.provider), []).append(one)
+        for group, records in groups.items():
+            found.setdefault(group, []).append((run, records))
+    _check_one_case([key for key, _ in found], wanted)
+    _check_one_device(loaded)
+    problems = tuple(problem for run in loaded for problem in run.problems)
+    raws = [_raw(*group, entries, metric) for group, entries in found.items()]
+    return _judged(raws, metric, margin, skipped, problems)
+
+
+def _read(
+    runs: Iterable[RunSummary], wanted: Wanted, metric: str, device: str | None
+) -> tuple[list[Loaded], tuple[str, ...]]:
+    """Return the runs that hold what is wanted, the oldest first, and a note on each that cannot be read."""
+    loaded, skipped = [], []
+    for run in sorted(runs, key=lambda run: (run.started_s, run.run_id)):
+        if run.error is None and device is not None and run.device_slug != device:
+            continue
+        try:
+            one = load(run.path, wanted, metric == "mbu")
+        except RunFileError as error:
+            skipped.append(f"left out: {error}")
+            continue
+        skipped += one.notes
+        if one.measured:
+            loaded.append(one)
+    return loaded, tuple(skipped)
+
+
+def _check_one_case(keys: Sequence[Key], wanted: Wanted) -> None:
+    keys = list(dict.fromkeys(keys))
+    if not keys:
+        raise CompareError(f"no run has a finished record of {describe(wanted)}: python -m results list shows the runs")
+    for name in ("op", "dtype", "case", "fill", "cache", "options"):
+        values = list(dict.fromkeys(str(getattr(key, name)) for key in keys))
+        if len(values) > 1:
+            shown = ", ".join(values[:LISTED]) + (", ..." if len(values) > LISTED else "")
+            raise CompareError(
+                f"the history is of one case, and {len(values)} values of --{name} fit: {shown}; name one"
+            )
+    if len(keys) > 1:
+        raise CompareError(f"the history is of one case, and {len(keys)} shapes are called {keys[0].case}")
+
+
+def _check_one_device(loaded: Sequence[Loaded]) -> None:
+    devices = list(dict.fromkeys(run.environment.device["slug"] for run in loaded))
+    if len(devices) > 1:
+        raise CompareError(f"the runs are of {len(devices)} machines: {', '.join(devices)}; name one with --gpu")
+
+
+def describe(wanted: Wanted) -> str:
+    """Return what is wanted in words."""
+    parts = (wanted.ops, wanted.dtypes, wanted.cases, wanted.providers)
+    return " ".join(",".join(sorted(part)) for part in parts if part) or "anything"
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """One series before its changes are judged, which is done for all series together."""
+
+    key: Key
+    provider: str
+    runs: list[Loaded]
+    records: list[list[Measured]]
+    """Of each run; several where it measured the case several times."""
+    factors: list[float]
+    """By what the time of each run is divided to get its metric, see `_factor`."""
+    notes: list[str]
+    levels_s: list[float]
+    """The median of each run."""
+
+    def redefined(self) -> list[int]:
+        """Return the places of the runs whose op is defined otherwise than in the last run before that tells it."""
+        places, last = [], None
+        for at, records in enumerate(self.records):
+            known = definitions(records)
+            if known and known != [last]:
+                places += [at] * (last is not None or len(known) > 1)
+                last = known[-1]
+        return places
+
+    def undisturbed(self) -> list[int]:
+        """Return the places of the runs that no other process and no heat held up; of all where those are too few."""
+        places = [at for at, records in enumerate(self.records) if DISTURBED.isdisjoint(flags_of(records))]
+        return places if len(places) >= LEAST_RUNS else list(range(len(self.records)))
+
+
+def _raw(key: Key, provider: str, entries: Sequence[tuple[Loaded, list[Measured]]], metric: str) -> _Raw:
+    """Return the runs whose metric is known, with a note on each other one."""
+    known = [(run, records, _factor(run, records[0], metric)) for run, records in entries]
+    usable = [(run, records, factor) for run, records, factor in known if factor is not None]
+    if not usable:
+        raise CompareError(
+            f"the {METRICS[metric]} of {key.op} {key.case} {key.dtype} {provider} is not known in any run"
+        )
+    notes = [
+        f"{run.path}: its {METRICS[metric]} is not known, or 0: left out" for run, _, factor in known if factor is None
+    ]
+    runs, records, factors = (list(column) for column in zip(*usable, strict=True))
+    levels_s = [median([one.median_s for one in found if one.median_s]) for found in records]
+    raw = _Raw(key, provider, runs, records, factors, notes, levels_s)
+    return replace(raw, notes=notes + _unclear_revisions(raw) + _redefinitions(raw))
+
+
+def _redefinitions(raw: _Raw) -> list[str]:
+    """Return a note on the runs from which on the op was defined otherwise: a change there may be one of the op."""
+    dates = [short_date(raw.runs[at].environment.started_at) for at in raw.redefined()]
+    if not dates:
+        return []
+    text = f"{raw.key.op} is defined otherwise from {', '.join(dates)} on: a change there may be one of the op"
+    return [f"{raw.provider}: {text}"]
+
+
+def _unclear_revisions(raw: _Raw) -> list[str]:
+    """Return a note on each revision that stands for several texts of the kernel: files changed without a commit."""
+    texts: dict[str, set[str]] = {}
+    for run, (one, *_) in zip(raw.runs, raw.records, strict=True):
+        name = revision_of(one, run.environment)
+        if name is not None and one.source_sha256 is not None:
+            texts.setdefault(name, set()).add(one.source_sha256)
+    return [
+        f"{raw.provider}: {len(found)} texts of its source file were measured at revision {name}"
+        for name, found in texts.items()
+        if len(found) > 1
+    ]
+
+
+def _judged(
+    raws: Sequence[_Raw], metric: str, margin: float, skipped: tuple[str, ...], problems: tuple[str, ...]
+) -> list[Series]:
+    """Return all series with their verdicts and change points, corrected for how many there are."""
+    fit = [raw.undisturbed() for raw in raws]
+    levels_s = [[raw.levels_s[at] for at in places] for raw, places in zip(raws, fit, strict=True)]
+    cuts = all_change_points(levels_s, margin)
+    steps = [_steps(raw, levels, found, margin) for raw, levels, found in zip(raws, levels_s, cuts, strict=True)]
+    changes = iter(with_holm(list(chain.from_iterable(steps))))
+    rows = sum(len(raw.runs) for raw in raws)
+    left_out = rows - sum(map(len, fit))
+    series = []
+    for raw, places, found in zip(raws, fit, cuts, strict=True):
+        marked, redefined = {places[cut] for cut in found}, set(raw.redefined())
+        points = tuple(
+            _point(raw, at, metric, next(changes) if at else None, at in marked, at in redefined)
+            for at in range(len(raw.runs))
+        )
+        notes = [*skipped, *raw.notes]
+        if len(points) < LEAST_RUNS:
+            count = f"{len(points)} run{'s' * (len(points) != 1)}"
+            notes.append(f"{count}: change points are looked for from {LEAST_RUNS} on")
+        if left_out:
+            notes.append(f"{left_out} of {rows} rows were disturbed: change points are looked for in the others")
+        device = raw.runs[0].environment.device["slug"]
+        series.append(Series(raw.key, raw.provider, metric, device, points, tuple(notes), problems))
+    return series
+
+
+def _steps(raw: _Raw, levels_s: Sequence[float], cuts: Sequence[int], margin: float) -> list[Comparison]:
+    """Return each run against the run before, with an allowance for how far runs of one level lie from each other."""
+    drift = drift_of(None, *spread_of_runs(levels_s, cuts))
+    steps = list(pairwise([windows(records) for records in raw.records]))
+    flags = list(pairwise([flags_of(records) for records in raw.records]))
+    compared = compare_many(steps, margin, drift=drift)
+    return [with_flags(one, *both, is_paired=False) for one, both in zip(compared, flags, strict=True)]
+
+
+def _factor(run: Loaded, one: Measured, metric: str) -> float | None:
+    """Return the metric times the median; for the time, by which it is multiplied."""
+    if metric == "time" or not one.median_s:
+        return 1.0
+    value = {
+        "flops": (one.flops or 0) / one.median_s,
+        "mfu": run.mfu(one, one.median_s),
+        "mbu": run.mbu(one, one.median_s),
+    }[metric]
+    return value * one.median_s if value else None
+
+
+def _point(raw: _Raw, at: int, metric: str, change: Comparison | None, is_change: bool, is_redefined: bool) -> Point:
+    records, factor, environment = raw.records[at], raw.factors[at], raw.runs[at].environment
+    is_time, level_s = metric == "time", raw.levels_s[at]
+    spread = _spread(records)
+    ends = spread if is_time or spread is None else (factor / spread[1], factor / spread[0])
+    return Point(
+        run_id=environment.run_id,
+        started_at=environment.started_at,
+        revision=revision_of(records[0], environment),
+        source_sha256=records[0].source_sha256,
+        op_sha256=records[0].op_sha256,
+        path=str(raw.runs[at].path),
+        median_s=level_s,
+        ci95_s=spread,
+        value=level_s if is_time else factor / level_s,
+        ci95=ends,
+        flags=flags_of(records),
+        since_last=change,
+        is_change=is_change,
+        is_redefined=is_redefined,
+    )
+
+
+def _spread(records: Sequence[Measured]) -> tuple[float, float] | None:
+    """Return the interval of the median, as it was kept or from the samples; None for several windows or none."""
+    if len(records) > 1:
+        return None
+    samples_s = windows(records)[0].tolist()
+    return records[0].ci95_s or (median_ci95(samples_s) if len(samples_s) >= LEAST_PAIRS else None)
+
+
+def short_date(text: str) -> str:
+    """Return a date as people write it, in UTC: `2026-11-20 21:03`."""
+    moment = datetime.fromisoformat(text)
+    return f"{moment.astimezone(UTC) if moment.tzinfo else moment:%Y-%m-%d %H:%M}"

@@ -1,0 +1,330 @@
+"""The table that people read: one renderer for the live run and for a saved one.
+
+Text may come from a file of unknown origin. Whatever a terminal could take for a command is shown as its escape.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from results.record import Environment, Record
+from results.show.judge import Report, judged
+from results.stats.samples import half_width
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from results.store.runs import RunSummary
+
+ABSENT = "-"
+WIDE = 400
+"""Columns of a table that no terminal limits: enough for any row, so that a file or a pipe gets whole lines."""
+
+MAX_ROWS = 2000
+"""Rows of one table. Laying out a hundred thousand takes two minutes, and nobody reads them."""
+
+GAP = 2
+"""Spaces between two columns."""
+TABLE_COLUMNS = (
+    *("op", "case", "dtype", "provider", "fill", "status", "reason", "median", "95% CI", "GFLOP/s", "GB/s", "FLOP/B"),
+    *("bound", "MFU", "MBU", "% roof", "% meas", "mix", "flags"),
+)
+"""What `table_rows` returns; GFLOP/s is TFLOP/s where the fastest row reaches that."""
+FOLDED = ("flags", "reason")
+"""Columns whose cells may take several lines."""
+
+_Cells = tuple[str, Literal["left", "right"], Sequence[str]]
+"""A column as it is printed: title, side, cells."""
+
+PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+
+def printable(text: object) -> str:
+    """Return a text that no terminal obeys: what cannot be printed becomes its escape in Python's notation."""
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
+
+
+def format_number(value: float | None, digits: int = 4) -> str:
+    """Return `value` with `digits` significant digits and no exponent where that stays short; `-` for None."""
+    if value is None:
+        return ABSENT
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    exponent = math.floor(math.log10(abs(value)))
+    if not -4 <= exponent < 9:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:.{max(0, digits - 1 - exponent)}f}"
+
+
+def format_time(seconds: float | None) -> str:
+    """Return a time in the unit that suits it, such as `12.34 us`; `-` for None."""
+    if seconds is None:
+        return ABSENT
+    scale, unit = next((entry for entry in TIME_UNITS if seconds >= entry[0]), TIME_UNITS[-1])
+    return f"{format_number(seconds / scale)} {unit}"
+
+
+def format_rate(value: float | None, unit: str) -> str:
+    """Return a rate with the prefix that suits it, such as `989.4 TFLOP/s` for the unit `FLOP/s`; `-` for None."""
+    if value is None:
+        return ABSENT
+    scale, prefix = next((entry for entry in PREFIXES if value >= entry[0]), (1.0, ""))
+    return f"{format_number(value / scale)} {prefix}{unit}"
+
+
+def format_percent(value: float | None) -> str:
+    """Return a percentage with three significant digits; above 100 it is shown as it is. `-` for None."""
+    return ABSENT if value is None else f"{format_number(value, 3)}%"
+
+
+def table_console(file: TextIO) -> Console:
+    """Return a console for `file`; where that is no terminal, lines are as wide as the table needs."""
+    from rich.console import Console
+
+    return Console(file=file, width=None if file.isatty() else WIDE, emoji=False)
+
+
+def render_table(
+    environment: Environment, records: Iterable[Record], console: Console, report: Report | None = None
+) -> None:
+    """Print a run: the machine and its ceilings, a row for each measurement, then what was not measured, and why.
+
+    Args:
+        environment: where the records were taken.
+        records: in the order to print.
+        console: where to; where its width cannot hold all columns, the least important ones are left out by name.
+        report: is told, in one line, of what could not be judged.
+    """
+    records = list(records)
+    scored = list(zip(records, judged(environment, records, report), strict=True))
+    for line in header_lines(environment, records):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    measured = [(record, score) for record, score in scored if record.status == "ok"]
+    shown = measured[:MAX_ROWS]
+    if shown:
+        _print_measured(shown, console)
+        _print_rest(len(measured) - len(shown), console)
+    else:
+        console.print("\nno measurement was finished", markup=False, highlight=False)
+    for text in dict.fromkeys(_excess(record, score) for record, score in shown if score["excess"]):
+        console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    others = [record for record in records if record.status != "ok"]
+    if others:
+        _print_others(others[:MAX_ROWS], console)
+        _print_rest(len(others) - MAX_ROWS, console)
+
+
+def header_lines(environment: Environment, records: Iterable[Record] = ()) -> list[str]:
+    """Return the lines that say what machine this was, what its ceilings are, and what was run on it when."""
+    device, git = environment.device, environment.git
+    versions = [f"{name} {version}" for name, version in environment.versions.items() if version]
+    sha = git.get("sha")
+    revision = f"git {str(sha)[:10]}{' with changes' if git.get('dirty') else ''}" if sha else None
+    machine = [f"{device['name']} ({device['slug']})", *versions, environment.started_at, revision]
+    lines = [", ".join(part for part in machine if part), _ceilings_line(environment.hardware, records)]
+    note = environment.hardware.get("note")
+    lines += [f"note: {note}" if note else None, shlex.join(environment.argv)]
+    return [printable(line) for line in lines if line]
+
+
+def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> str | None:
+    """Return the ceilings that concern the dtypes at hand; entries of another form are the judge's to report."""
+    dtypes = {record.dtype for record in records}
+    entries = hardware.get("entries")
+    found: dict[tuple[str, str], list[str]] = {}
+    for entry in entries if isinstance(entries, list) else []:
+        values = entry if isinstance(entry, dict) else {}
+        quantity, name, value = values.get("quantity"), values.get("name"), values.get("value")
+        unit = {"flops": "FLOP/s", "bandwidth": "B/s"}.get(str(quantity))
+        if unit is None or not isinstance(value, float | int) or not 0 < value < 1e300:
+            continue
+        if quantity == "bandwidth" or name in dtypes:
+            title = f"{name} peak" if quantity == "flops" else f"{name} bandwidth"
+            found.setdefault((str(quantity), title), []).append(f"{format_rate(value, unit)} {values.get('kind')}")
+    return "; ".join(f"{title} {', '.join(kinds)}" for (_, title), kinds in found.items()) or None
+
+
+@dataclass(frozen=True)
+class _Column:
+    title: str
+    cell: Callable[[Record, Mapping[str, Any]], str]
+    justify: Literal["left", "right"] = "right"
+    leaves: int = 0
+    """Its turn to be left out on a narrow terminal; 0: never."""
+
+
+def _columns(scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
+    fastest = max((score["flops_per_s"] or 0 for score in scores), default=0)
+    scale, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
+    return [
+        _Column("op", lambda record, _: record.op, "left"),
+        _Column("case", lambda record, _: record.case, "left"),
+        _Column("dtype", lambda record, _: record.dtype, "left"),
+        _Column("provider", lambda record, _: record.provider, "left"),
+        _Column("fill", lambda record, _: record.fill or ABSENT, "left"),
+        _Column("median", lambda record, _: format_time(record.median_s)),
+        _Column("95% CI", lambda record, _: _spread(record), leaves=8),
+        _Column(unit, lambda _, score: _scaled(score["flops_per_s"], scale)),
+        _Column("GB/s", lambda _, score: _scaled(score["bytes_per_s"], 1e9), leaves=6),
+        _Column("FLOP/B", lambda _, score: format_number(score["intensity"]), leaves=5),
+        _Column("bound", lambda _, score: score["bound"] or ABSENT, "left", leaves=7),
+        _Column("MFU", lambda _, score: format_percent(_scaled_value(score["mfu"], 0.01)), leaves=9),
+        _Column("MBU", lambda _, score: format_percent(_scaled_value(score["mbu"], 0.01)), leaves=4),
+        _Column("% roof", lambda _, score: format_percent(score["roofline_pct"])),
+        _Column("% meas", lambda _, score: format_percent(_share_of_measured(score))),
+        _Column("mix", lambda _, score: score["mix"] or ABSENT, "left", leaves=1),
+        _Column("first call", lambda record, _: format_time(record.first_call_s), leaves=3),
+        _Column("n", lambda record, _: str(len(record.samples_s) or ABSENT), leaves=2),
+        _Column("flags", lambda record, _: _flags(record), "left"),
+    ]
+
+
+def table_rows(
+    environment: Environment, records: Iterable[Record], report: Report | None = None
+) -> list[dict[str, str]]:
+    """Return the table as texts in units for people: a row for each record, whatever its status; an empty text is none.
+
+    Arguments as of `render_table`.
+    """
+    records = list(records)
+    scores = judged(environment, records, report)
+    rows = []
+    columns = [column for column in _columns(scores) if column.title not in ("first call", "n")]
+    for record, score in zip(records, scores, strict=True):
+        cells = {column.title: column.cell(record, score) for column in columns}
+        first = {title: cells.pop(title) for title in ("op", "case", "dtype", "provider", "fill")}
+        rows.append(first | {"status": record.status, "reason": record.reason or ""} | cells)
+    return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in rows]
+
+
+def _scaled_value(value: float | None, scale: float) -> float | None:
+    return None if value is None else value / scale
+
+
+def _scaled(value: float | None, scale: float) -> str:
+    return format_number(_scaled_value(value, scale))
+
+
+def _share_of_measured(score: Mapping[str, Any]) -> float | None:
+    """Return the share of what was measured here, None where `% roof` is the same: where nothing was published."""
+    if score["peak_kind"] == score["bandwidth_kind"] == "measured":
+        return None
+    share: float | None = score["measured_pct"]
+    return share
+
+
+def _spread(record: Record) -> str:
+    """Return half the width of the confidence interval as a share of the median."""
+    if record.ci95_s is None or record.median_s is None:
+        return ABSENT
+    return f"±{format_number(100 * half_width(record.ci95_s, record.median_s), 2)}%"
+
+
+def _flags(record: Record) -> str:
+    flags = list(record.flags)
+    if record.converged is False and not any("converge" in flag for flag in flags):
+        flags.append("not converged")
+    return ", ".join(flags)
+
+
+def _excess(record: Record, score: Mapping[str, Any]) -> str:
+    return printable(f"{record.op} {record.case} {record.dtype} {record.provider}: {score['excess']}")
+
+
+def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console: Console) -> None:
+    """Print the table, without as many of the columns that may leave as the console is too narrow for."""
+    columns = _columns([score for _, score in scored])
+    cells = {column.title: [printable(column.cell(record, score)) for record, score in scored] for column in columns}
+    # A column with nothing to say costs width on every terminal.
+    silent = {"flags"} if not any(cells["flags"]) else set()
+    # So does one in which all rows say the same, or none says anything.
+    silent |= {title for title in ("fill", "mix") if len(set(cells[title])) == 1}
+    silent |= {"% meas"} if set(cells["% meas"]) == {ABSENT} else set()
+    columns = [column for column in columns if column.title not in silent]
+    left_out: list[str] = []
+    while _width(entries := [(c.title, c.justify, cells[c.title]) for c in columns]) > console.width:
+        leaving = min((column for column in columns if column.leaves), key=lambda c: c.leaves, default=None)
+        if leaving is None:
+            break
+        columns.remove(leaving)
+        left_out.append(leaving.title)
+    _print_table(entries, console)
+    if left_out:
+        hint = f"the terminal is too narrow for: {', '.join(reversed(left_out))} (--format csv has all)"
+        console.print(hint, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_others(records: Sequence[Record], console: Console) -> None:
+    cells = [
+        ("status", [record.status for record in records]),
+        ("op", [record.op for record in records]),
+        ("case", [record.case for record in records]),
+        ("dtype", [record.dtype for record in records]),
+        ("provider", [record.provider for record in records]),
+        ("reason", [record.reason or ABSENT for record in records]),
+    ]
+    columns: list[_Cells] = [(title, "left", [printable(text) for text in texts]) for title, texts in cells]
+    _print_table(columns, console)
+
+
+def _print_rest(count: int, console: Console) -> None:
+    if count > 0:
+        text = f"... and {count:,} more: --format csv and --format json have all"
+        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_table(columns: Sequence[_Cells], console: Console) -> None:
+    """Print a table in which only flags and reasons may take several lines.
+
+    A number or a name in two pieces is a wrong one: a table that has no room is wider than the console instead.
+    """
+    table = _table(columns, FOLDED)
+    least = _width([(title, side, [] if title in FOLDED else texts) for title, side, texts in columns])
+    table.width = None if least <= console.width else least
+    console.print()
+    console.print(table, crop=False)
+
+
+def _width(columns: Sequence[_Cells]) -> int:
+    """Return how wide a table is if no cell takes a second line."""
+    from rich.cells import cell_len
+
+    return sum(max(map(cell_len, (title, *texts))) for title, _, texts in columns) + GAP * (len(columns) - 1)
+
+
+def render_runs(runs: Iterable[RunSummary], console: Console) -> None:
+    """Print a list of runs, in the order given."""
+    runs = list(runs)
+    cells: list[tuple[str, Literal["left", "right"], list[str]]] = [
+        ("run", "left", [run.run_id for run in runs]),
+        ("started", "left", [run.started_at or ABSENT for run in runs]),
+        ("device", "left", [run.device_slug or ABSENT for run in runs]),
+        ("op", "left", [run.op or ABSENT for run in runs]),
+        ("records", "right", [ABSENT if run.records is None else str(run.records) for run in runs]),
+        ("command", "left", [f"broken: {run.error}" if run.error else run.command or ABSENT for run in runs]),
+    ]
+    columns = [(title, justify, [printable(text) for text in texts]) for title, justify, texts in cells]
+    console.print(_table(columns, [title for title, justify, _ in columns if justify == "left"]))
+
+
+def _table(columns: Iterable[_Cells], folded: Sequence[str]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = list(columns)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    for title, justify, _ in columns:
+        table.add_column(title, justify=justify, overflow="fold", no_wrap=title not in folded)
+    for row in zip(*(texts for _, _, texts in columns), strict=True):
+        table.add_row(*(Text(text) for text in row))
+    return table

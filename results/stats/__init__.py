@@ -1,0 +1,1 @@
+"""Statistics of samples and of ratios, and the verdicts they allow."""

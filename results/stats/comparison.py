@@ -1,0 +1,248 @@
+"""How one version stands to another: the ratio of their times, its interval, a verdict with its reason.
+
+Whatever the way to the interval, from pairs or from two medians, the verdict is found here, and so is what holds for
+many comparisons at once: the correction for their number, their mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from results.stats.samples import Z_975, independent_blocks, normal_deviate, student_t_975
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+
+DEFAULT_MARGIN = 0.01
+"""Change of the time below which two versions count as equally fast."""
+
+LEAST_PAIRS = 6
+"""With fewer pairs, even their whole range holds the true median in less than 95 % of cases: 1 - 2 / 2^n."""
+
+FAMILY_ERROR = 0.05
+"""How often one or more of all rows may be called FASTER or SLOWER though none of them is."""
+
+SMALL_T_975 = {1: 12.706, 2: 4.303, 3: 3.182}
+"""Deviates of Student's t distribution that `student_t_975` does not reach, by degrees of freedom.
+
+Source: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), table 26.10."""
+
+UNKNOWN = (0.0, math.inf)
+"""The interval of a ratio of which nothing is known."""
+
+MAX_LOG = 700.0
+"""Largest logarithm of a ratio whose exponential is a float."""
+
+TIME = "time"
+
+MORE_SAMPLES = "more samples would tell"
+"""What helps where an interval is too wide."""
+
+FASTER, SLOWER, SAME, UNSURE = "FASTER", "SLOWER", "SAME", "UNSURE"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the times of a candidate stand to those of a baseline."""
+
+    ratio: float
+    """Candidate over baseline: above 1 the candidate is slower."""
+    ci95: tuple[float, float]
+    verdict: str
+    """`FASTER` or `SLOWER`: the whole interval is beyond the margin; `SAME`: all of it is within; else `UNSURE`."""
+    reason: str
+    pairs: int
+    """Interleaved pairs of samples; of series that were not interleaved, the samples of the shorter one."""
+    margin: float
+    p_value: float = 1.0
+    """How likely a change within the margin would look so large by chance, in either direction; not yet corrected for
+    how many rows are looked at. It is 0.05 where the interval touches the margin."""
+    drift: float = 0.0
+    """Half width, in logarithms, of the part of the interval that is for drift between two windows. Rows of the same
+    two windows share it, so that it does not shrink in a mean of rows."""
+
+
+def judged(
+    center: float,
+    low: float,
+    high: float,
+    degrees: float,
+    count: int,
+    margin: float,
+    unit: str = "sample",
+    quantity: str = TIME,
+    drift: float = 0.0,
+    remedy: str = MORE_SAMPLES,
+    note: str = "",
+) -> Comparison:
+    """Return what an interval in logarithms means.
+
+    Args:
+        center: logarithm of the ratio.
+        low: lower end of its interval.
+        high: upper end.
+        degrees: degrees of freedom behind the interval.
+        count: samples of the shorter side, or pairs.
+        margin: as a fraction.
+        unit: what is counted, a word for one of them.
+        quantity: what the reason speaks of; anything but the time is taken to fall as the ratio rises.
+        drift: half width of what the interval holds for drift, see `Comparison`.
+        remedy: what would narrow the interval, in words.
+        note: what else the reason is to say.
+    """
+    ends = (math.exp(low), math.exp(min(high, MAX_LOG)))
+    verdict = verdict_of(*ends, margin, count)
+    p_value = _p_value(center, low, high, degrees, math.log1p(margin)) if count >= LEAST_PAIRS else 1.0
+    if count < LEAST_PAIRS:
+        reason = f"only {count} {unit}{'s' * (count != 1)}: {LEAST_PAIRS} or more can tell"
+    else:
+        reason = _reason(verdict, *ends, margin, quantity, remedy) + note
+    return Comparison(math.exp(center), ends, verdict, reason, count, margin, p_value, drift)
+
+
+def _p_value(center: float, low: float, high: float, degrees: float, margin: float) -> float:
+    """Return the probability of so large a ratio, in either direction, where the true one is at the margin."""
+    distance, half = (center - margin, center - low) if center > 0 else (-margin - center, high - center)
+    if distance <= 0:
+        return 1.0
+    if half <= 0:
+        return 0.0
+    # Scaled so that the interval and the probability agree: just at the margin it is 0.05.
+    at_edge = student_t_975(degrees)
+    deviate = normal_deviate(distance / half * at_edge, degrees) / normal_deviate(at_edge, degrees) * Z_975
+    return math.erfc(deviate / math.sqrt(2))
+
+
+def verdict_of(low: float, high: float, margin: float, pairs: int) -> str:
+    """Return the verdict on an interval of the ratio of the times, from so many pairs or samples."""
+    if pairs < LEAST_PAIRS:
+        return UNSURE
+    if high < 1 / (1 + margin):
+        return FASTER
+    if low > 1 + margin:
+        return SLOWER
+    return SAME if low >= 1 / (1 + margin) and high <= 1 + margin else UNSURE
+
+
+def _reason(verdict: str, low: float, high: float, margin: float, quantity: str, remedy: str) -> str:
+    """Return why the verdict is what it is, in one sentence."""
+    first, last = (low, high) if quantity == TIME else (1 / high, 1 / max(low, 1 / math.exp(MAX_LOG)))
+    between = f"{quantity} {100 * (first - 1):+.2f} % to {100 * (last - 1):+.2f} %"
+    allowed = f"the margin of {100 * margin:g} %"
+    if verdict in (FASTER, SLOWER):
+        return f"{between}: all of it beyond {allowed}"
+    if verdict == SAME:
+        return f"{between}: all of it within {allowed}"
+    if low > 1 or high < 1:
+        return f"{between}: different, but perhaps by less than {allowed}; {remedy}"
+    return f"{between}: wider than {allowed}, and perhaps not different at all; {remedy}"
+
+
+def combine(comparisons: Sequence[Comparison], quantity: str = TIME) -> Comparison:
+    """Return one comparison from those of the same two versions in several processes, each of interleaved pairs.
+
+    The ratio is their geometric mean. The interval is the wider one of what the pairs within the processes tell and
+    what the processes tell by differing from each other.
+
+    Args:
+        comparisons: one for each process.
+        quantity: what the reason speaks of, see `judged`.
+
+    Raises:
+        ValueError: there is none.
+
+    Source: Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013.
+    """
+    if not comparisons:
+        raise ValueError("there are no comparisons to combine")
+    if len(comparisons) == 1:
+        return comparisons[0]
+    count, margin = len(comparisons), comparisons[0].margin
+    center, below, above = _mean_of_logs(comparisons)
+    squares = sum((math.log(compared.ratio) - center) ** 2 for compared in comparisons)
+    deviate = SMALL_T_975.get(count - 1) or student_t_975(count - 1)
+    between = deviate * math.sqrt(squares / (count - 1) / count)
+    pairs = min(compared.pairs for compared in comparisons)
+    degrees = float(count - 1) if between > min(below, above) else count * independent_blocks(max(1, pairs))
+    ends = (center - max(below, between), center + max(above, between))
+    return judged(center, *ends, degrees, pairs, margin, "pair", quantity)
+
+
+def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[float, float]] | None:
+    """Return the geometric mean of the ratios with its 95 % interval; None where no row has an interval.
+
+    It is the mean of these rows and of no others: the interval holds how far each was off, not how rows differ. What an
+    interval holds for drift is taken to be the same in all rows, as they are of the same two windows of time. Rows
+    without an interval are left out.
+
+    Source: Fleming and Wallace, How not to lie with statistics: the correct way to summarize benchmark results, CACM 29
+        (1986) 218; for the interval, as of `compare_many`.
+    """
+    known = [compared for compared in comparisons if compared.ci95 != UNKNOWN]
+    if not known:
+        return None
+    center, below, above = _mean_of_logs(known)
+    return math.exp(center), (math.exp(center - below), math.exp(center + above))
+
+
+def _mean_of_logs(comparisons: Sequence[Comparison]) -> tuple[float, float, float]:
+    """Return the mean of the logarithms of the ratios, and how far its interval reaches below and above."""
+    import numpy as np
+
+    count = len(comparisons)
+    logs = np.array([math.log(compared.ratio) for compared in comparisons])
+    lows = np.array([math.log(compared.ci95[0]) for compared in comparisons])
+    highs = np.array([math.log(compared.ci95[1]) for compared in comparisons])
+    drifts = np.array([compared.drift for compared in comparisons])
+    shared = math.fsum(drifts.tolist()) / count
+
+    def reach(distances: NDArray[float64]) -> float:
+        own = np.maximum(0.0, distances**2 - drifts**2)
+        return math.hypot(math.sqrt(math.fsum(own.tolist())) / count, shared)
+
+    return math.fsum(logs.tolist()) / count, reach(logs - lows), reach(highs - logs)
+
+
+def holm(p_values: Sequence[float], family_error: float = FAMILY_ERROR) -> list[bool]:
+    """Return for each hypothesis whether it is rejected, so that any false rejection at all has a small probability.
+
+    Source: Holm, A simple sequentially rejective multiple test procedure, Scandinavian J. Statistics 6 (1979) 65.
+    """
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    rejected = [False] * len(p_values)
+    for rank, place in enumerate(order):
+        if not p_values[place] <= family_error / (len(p_values) - rank):
+            break
+        rejected[place] = True
+    return rejected
+
+
+def with_holm(comparisons: Sequence[Comparison], family_error: float = FAMILY_ERROR) -> list[Comparison]:
+    """Return the comparisons of one table: FASTER and SLOWER only where that holds among so many rows, else UNSURE."""
+    confirmed = holm([compared.p_value for compared in comparisons], family_error)
+    rows = len(comparisons)
+    return [
+        replace(
+            compared, verdict=UNSURE, reason=f"{compared.reason}, but that may be chance among {rows:,} rows (Holm)"
+        )
+        if compared.verdict in (FASTER, SLOWER) and not holds
+        else compared
+        for compared, holds in zip(comparisons, confirmed, strict=True)
+    ]
+
+
+def check_times(times_s: Sequence[float]) -> None:
+    """Raise ValueError for a time that is not finite and above 0."""
+    for time_s in times_s:
+        if not (time_s > 0 and math.isfinite(time_s)):
+            raise ValueError(f"a time must be above 0, found {time_s!r}")
+
+
+def check_margin(margin: float) -> None:
+    """Raise ValueError for a margin that is no fraction from 0 up."""
+    if not (math.isfinite(margin) and margin >= 0):
+        raise ValueError(f"the margin must be a fraction from 0 up, found {margin:g}")

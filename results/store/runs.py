@@ -1,0 +1,422 @@
+"""The store of runs: where they are kept, how one is written so that nothing finished is lost, how one is found.
+
+A run is an append-only file of JSON Lines. Each record is one `write` and one `fsync`, so that a process killed at any
+moment leaves every finished record behind. No file is ever overwritten, and two runs at once write two files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import math
+import os
+import re
+import secrets
+import shlex
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from results.record import Environment, Record
+from results.store.runfile import (
+    Run,
+    RunFileError,
+    StoreError,
+    encode_line,
+    load_run,
+    read_environment,
+    read_head,
+    reason_of,
+)
+
+__all__ = [
+    "Run",
+    "RunFileError",
+    "RunNotFoundError",
+    "RunSummary",
+    "RunWriter",
+    "StoreError",
+    "find_run",
+    "list_runs",
+    "load_run",
+    "new_run_id",
+    "runs_directory",
+]
+
+SUFFIX = ".jsonl"
+RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-(?:(.+)-)?([0-9a-f]+)")
+"""A run id `<UTC>-<short id>`, or the stem of its file `<UTC>-<op>-<short id>`."""
+
+NAME_LAG_S = 2.0
+"""How much later than the time in its file's name a run may have started: both are read within the same second."""
+
+LISTED_MATCHES = 5
+"""Runs named in a message before it is cut."""
+
+LOCKED_BYTE = 2**30
+"""Which byte stands for the whole file in a lock of Windows."""
+
+
+class RunNotFoundError(StoreError):
+    """No run, or more than one, has the name that was asked for."""
+
+
+def runs_directory() -> Path:
+    """Return where runs are kept: `RIDGEPOINT_RUNS` where that is set, else `runs` beside this module."""
+    chosen = os.environ.get("RIDGEPOINT_RUNS")
+    return Path(chosen) if chosen else Path(__file__).resolve().parents[1] / "runs"
+
+
+def new_run_id() -> str:
+    """Return a run id `<UTC>-<short id>`: ids sort by their start, and two of the same second differ at random."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(5)}"
+
+
+class RunWriter:
+    """Appends records to one new run file."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._bytes_written = 0
+
+    @classmethod
+    def create(cls, environment: Environment, op: str, output: Path | str | None = None) -> RunWriter:
+        """Create the file of a run and write its first line.
+
+        Args:
+            environment: the first line.
+            op: what is measured, a part of the file's name.
+            output: the file to write, which must not hold anything yet, or a folder, to put a file of the usual name
+                into: one that exists, or text that ends with a slash. Folders are made where they are missing. None
+                for the usual place, `<runs>/<device slug>/<UTC>-<op>-<short id>.jsonl`.
+
+        Raises:
+            StoreError: the file cannot be created or written, or holds something.
+            RecordError: the environment cannot be written as JSON.
+        """
+        first_line = encode_line(environment)
+        name = _file_name(environment, op)
+        path = Path(output) if output else runs_directory() / _word(environment.device["slug"]) / name
+        is_folder = isinstance(output, str) and output.endswith(("/", os.sep))
+        try:
+            path = path / name if is_folder or path.is_dir() else path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, is_new = _open_new(path)
+        except OSError as error:
+            raise _write_error(path, error) from None
+        writer = cls(path, descriptor)
+        try:
+            writer._write(first_line)
+            _sync_folder(path.parent)
+        except StoreError:
+            writer.close()
+            if is_new:
+                with suppress(OSError):
+                    path.unlink()
+            raise
+        return writer
+
+    def append(self, record: Record) -> None:
+        """Write one record as one whole line; when this returns, the line is on the disk.
+
+        Raises:
+            StoreError: the line could not be written, and the file is as it was before.
+            RecordError: the record holds what may not be written, such as NaN or a negative time.
+        """
+        self._write(encode_line(record))
+
+    def close(self) -> None:
+        """Close the file; closing it again does nothing."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, line: bytes) -> None:
+        if self._descriptor < 0:
+            raise StoreError(f"cannot write {self.path}: the run is closed")
+        try:
+            rest = memoryview(line)
+            while rest:  # one turn, but for a disk that is about to be full
+                rest = rest[os.write(self._descriptor, rest) :]
+            os.fsync(self._descriptor)
+        except OSError as error:
+            # Half a line in the middle of the file would spoil the next one too.
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._bytes_written)
+            raise _write_error(self.path, error) from None
+        self._bytes_written += len(line)
+
+
+def _file_name(environment: Environment, op: str) -> str:
+    match = RUN_ID.fullmatch(environment.run_id)
+    begin, end = (match[1], match[3]) if match else (f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}", environment.run_id)
+    return f"{begin}-{_word(op)}-{_word(end)}{SUFFIX}"
+
+
+def _word(text: str) -> str:
+    """Return `text` as a part of a file name: letters, digits, `.`, `_` and `-`, at most 60 of them."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:60].strip("-.") or "unknown"
+
+
+def _open_new(path: Path) -> tuple[int, bool]:
+    """Open `path` for appending and lock it; return the descriptor, and whether the file was made here.
+
+    Raises:
+        StoreError: the file holds something, is no regular file, or another run is writing it.
+        OSError: it cannot be opened.
+    """
+    # A pipe without a reader would wait for one; Windows has no such flags, and makes two bytes of each line end.
+    names = ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY")
+    flags = os.O_WRONLY | os.O_APPEND | sum(getattr(os, name, 0) for name in names)
+    try:
+        descriptor, is_new = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666), True
+    except FileExistsError:
+        descriptor, is_new = os.open(path, flags), False
+    try:
+        _lock(descriptor)
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_size == 0:
+            return descriptor, is_new
+        why = "exists and is not empty" if stat.S_ISREG(status.st_mode) else "is not a regular file"
+    except BlockingIOError:
+        why = "is being written by another run"
+    os.close(descriptor)
+    raise StoreError(f"cannot write {path}: it {why}, and no run overwrites anything; choose another --output")
+
+
+def _lock(descriptor: int) -> None:
+    """Keep a second run from choosing the same, still empty, file; a file system without locks is no obstacle."""
+    try:
+        import fcntl
+    except ImportError:
+        return _lock_on_windows(descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass
+
+
+def _lock_on_windows(descriptor: int) -> None:
+    """Lock one byte far behind the end: on Windows nobody else could read what is locked.
+
+    Source: Python documentation, `msvcrt.locking`, which locks from the place of the file on and fails with EACCES.
+    """
+    try:
+        import msvcrt
+    except ImportError:
+        return
+    locks: Any = msvcrt
+    try:
+        os.lseek(descriptor, LOCKED_BYTE, os.SEEK_SET)
+        locks.locking(descriptor, locks.LK_NBLCK, 1)
+    except PermissionError:
+        raise BlockingIOError from None
+    except OSError:
+        pass
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name itself last, where the file system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _write_error(path: Path, error: OSError) -> StoreError:
+    # A parent that is a file has made mkdir or open fail; say so instead of "File exists".
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return StoreError(f"cannot write {path}: a part of its folder is a file; choose another --output")
+    return StoreError(f"cannot write {path}: {reason_of(error)}; choose another --output, or --no-save")
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run file as the list shows it."""
+
+    path: Path
+    run_id: str
+    """From the first line; the file's own name where that cannot be read."""
+    started_at: str | None = None
+    device_slug: str | None = None
+    op: str | None = None
+    """From the file's name; None where it has another form."""
+    records: int | None = None
+    """Whole lines after the first; None where they were not counted."""
+    command: str | None = None
+    """What was typed to take the run."""
+    error: str | None = None
+    """Why the file cannot be read."""
+    started_s: float = 0.0
+    """Start of the run in Unix time, which the list is sorted by; the file's own time where the run tells none."""
+
+
+def list_runs(directory: Path | None = None, counts_records: bool = True) -> list[RunSummary]:
+    """Return the runs of a directory, the newest first; a file that cannot be read is listed with its error.
+
+    Args:
+        directory: where the runs are; None for `runs_directory()`.
+        counts_records: whether the records of each run are counted, for which every byte of every file is read; where
+            not, only the first line of each is.
+
+    Raises:
+        StoreError: the directory cannot be read. One that does not exist has no runs.
+    """
+    summaries = [_summary(path, counts_records) for path in _run_files(directory or runs_directory())]
+    return sorted(summaries, key=_by_age, reverse=True)
+
+
+def _by_age(run: RunSummary) -> tuple[float, str]:
+    return run.started_s, run.run_id
+
+
+def _run_files(directory: Path) -> list[Path]:
+    """Return the run files of a directory and of the folders in it, one for each device."""
+    try:
+        inside = sorted(directory.iterdir())
+        nested = [path for folder in inside if folder.is_dir() for path in sorted(folder.iterdir())]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"cannot read the runs in {directory}: {reason_of(error)}") from None
+    return [path for path in (*inside, *nested) if path.suffix == SUFFIX and not path.is_dir()]
+
+
+def _summary(path: Path, counts_records: bool) -> RunSummary:
+    match = RUN_ID.fullmatch(path.stem)
+    op = match[2] if match else None
+    try:
+        modified_s = path.stat().st_mtime
+    except OSError:
+        modified_s = 0.0
+    try:
+        environment, records = read_head(path) if counts_records else (read_environment(path), None)
+    except RunFileError as error:
+        return RunSummary(path, path.stem, op=op, error=str(error), started_s=modified_s)
+    return RunSummary(
+        path=path,
+        run_id=environment.run_id,
+        started_at=environment.started_at,
+        device_slug=environment.device["slug"],
+        op=op,
+        records=records,
+        command=shlex.join(environment.argv),
+        started_s=_unix_time(environment.started_at, modified_s),
+    )
+
+
+def _unix_time(text: str, otherwise: float) -> float:
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return otherwise
+
+
+def find_run(name: str, directory: Path | None = None) -> Path:
+    """Return the file of a run.
+
+    Args:
+        name: a path; or a run id, its short id or the name of its file, or a beginning of one of them that no other
+            run shares; or `latest`, the newest run that can be read.
+        directory: where the runs are; None for `runs_directory()`.
+
+    Raises:
+        RunNotFoundError: there is no such run, or there are several.
+        StoreError: the directory cannot be read.
+    """
+    directory = directory or runs_directory()
+    if name != "latest" and (os.sep in name or _exists(name, as_file=True)):
+        if not _exists(name):
+            raise RunNotFoundError(_no_run_file(name) or f"there is no run file {name}")
+        return Path(name)
+    files = _run_files(directory)
+    if not files or not name:
+        why = _no_run_file(name) or f"there is no run yet in {directory}" if name else "name one"
+        raise RunNotFoundError(f"no run '{name}': {why}")
+    if name == "latest":
+        return _latest(files, directory)
+    runs = list_runs(directory, counts_records=False)
+    exact = [run for run in runs if name in _names(run)]
+    matches = exact or [run for run in runs if any(known.startswith(name) for known in _names(run))]
+    if len(matches) == 1:
+        return matches[0].path
+    if matches:
+        shown = ", ".join(str(run.path) if exact else run.path.stem for run in matches[:LISTED_MATCHES])
+        more = ", ..." if len(matches) > LISTED_MATCHES else ""
+        raise RunNotFoundError(f"'{name}' fits {len(matches)} runs: {shown}{more}; write more of it, or a path")
+    place = _no_run_file(name)
+    raise RunNotFoundError(f"no run '{name}': {place}" if place else _nothing_found(name, runs, directory))
+
+
+def _latest(files: list[Path], directory: Path) -> Path:
+    """Return the newest run that can be read, opening the files whose names tell no time and the newest of the others.
+
+    The time in a name is that of the run's start but for `NAME_LAG_S`, so files that are older by their names than a
+    run already found need not be opened.
+    """
+    newest: RunSummary | None = None
+    for named_s, path in sorted(((_named_time(path), path) for path in files), reverse=True):
+        if newest is not None and named_s + NAME_LAG_S < newest.started_s:
+            break
+        run = _summary(path, counts_records=False)
+        if run.error is None and (newest is None or _by_age(run) > _by_age(newest)):
+            newest = run
+    if newest is None:
+        raise RunNotFoundError(f"no run in {directory} can be read: python -m results list says why")
+    return newest.path
+
+
+def _named_time(path: Path) -> float:
+    """Return the start of a run in Unix time as the name of its file tells it; infinity where the name tells none."""
+    match = RUN_ID.fullmatch(path.stem)
+    return _unix_time(match[1], math.inf) if match else math.inf
+
+
+def _names(run: RunSummary) -> tuple[str, ...]:
+    """Return by what a run may be called."""
+    return (run.run_id, run.path.stem, run.path.name, run.run_id.rpartition("-")[2])
+
+
+def _nothing_found(name: str, runs: list[RunSummary], directory: Path) -> str:
+    known = [known for run in runs for known in _names(run)]
+    near = difflib.get_close_matches(name, known, n=LISTED_MATCHES) or [run.path.stem for run in runs[:LISTED_MATCHES]]
+    return f"no run '{name}' in {directory}; there is {', '.join(near)} (python -m results list shows all)"
+
+
+def _no_run_file(name: str) -> str | None:
+    """Return what is at a path that is no file, None where nothing is."""
+    path = Path(name)
+    try:
+        if not path.is_symlink() and not path.exists():
+            return None
+        mode = path.stat().st_mode
+    except OSError as error:
+        return f"{name} is a broken link: {reason_of(error)}"
+    except ValueError:
+        return None
+    return f"{name} is {'a directory' if stat.S_ISDIR(mode) else 'not a regular file'}, not a run file"
+
+
+def _exists(name: str, as_file: bool = False) -> bool:
+    try:
+        return Path(name).is_file() if as_file else Path(name).exists()
+    except (OSError, ValueError):
+        return False

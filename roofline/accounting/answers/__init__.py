@@ -1,0 +1,1 @@
+"""The answers of `python -m roofline estimate`."""

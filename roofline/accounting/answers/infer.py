@@ -1,0 +1,156 @@
+"""A worked answer about generation: prefill and decode on the roofline, and the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from roofline.accounting.answers.answer import Answer, Step, by_machine, count, devices, duration, number, size
+from roofline.accounting.answers.budget import Use
+from roofline.accounting.config.config import ConfigError, ModelConfig
+from roofline.accounting.inference import (
+    critical_batch,
+    decode_flops,
+    kv_bytes_per_token,
+    kv_cache_bytes,
+    prefill_flops,
+    weight_bytes_read,
+)
+from roofline.accounting.parameters import count_parameters
+from roofline.model import bound, least_time_s
+from roofline.work import DTYPE_BITS
+
+SCALE_BITS = {"nvfp4": 0.5}
+"""Of one element's share of its block's scale."""
+
+
+FORMULA = (
+    "prefill >= max((2 N_mm s + pairs) / peak, bytes / bandwidth); decode >= max((2 N_mm + pairs) B / peak, "
+    "(weights + B s kv) / bandwidth); critical batch = peak x w / (2 bandwidth)"
+)
+
+COLUMNS = (
+    ("gpu", "GPU"),
+    ("dtype", "dtype"),
+    ("prefill_seconds", "prefill"),
+    ("prefill_bound", "bound"),
+    ("decode_seconds", "decode step"),
+    ("decode_bound", "bound"),
+    ("tokens_per_s", "tokens/s"),
+    ("critical_batch", "critical batch"),
+    ("used", "memory"),
+)
+
+
+def infer_answer(
+    config: ModelConfig,
+    uses: Sequence[Use],
+    prompt: int,
+    batch: int = 1,
+    weight_dtype: str | None = None,
+    kv_dtype: str = "bf16",
+    gpus: int = 1,
+) -> Answer:
+    """Return the least time of prefill and of one decode step on each machine.
+
+    Args:
+        config: the model.
+        uses: machines and the dtypes that they compute in.
+        prompt: tokens of each prompt, which the decode step sees.
+        batch: sequences at once.
+        weight_dtype: in which the weights lie; None: as computed.
+        kv_dtype: in which the cache lies.
+        gpus: devices that share the model evenly, without communication.
+
+    Raises:
+        ConfigError: the cache cannot lie in that dtype.
+    """
+    if DTYPE_BITS[kv_dtype] % 8:
+        raise ConfigError(f"no cache in {kv_dtype}: whole bytes only, as bf16 or fp8e4m3")
+    rows = [_row(config, use, prompt, batch, weight_dtype or use[1], kv_dtype, gpus) for use in uses]
+    machine, dtype = uses[0]
+    lying = f"weights in {weight_dtype or 'the computing dtype'}, cache in {kv_dtype}"
+    return Answer(
+        title=f"Generation with {config.name}: {batch} x {prompt} tokens, {devices(gpus)}",
+        values={"kv_bytes_per_token": rows[0]["kv_bytes_per_token"]} | by_machine(rows),
+        steps=_steps(config, rows[0], prompt, batch),
+        formula=FORMULA,
+        source="Pope et al. (2022); Austin et al. (2025); " + "; ".join(dict.fromkeys(use[0].source for use in uses)),
+        assumptions=[lying, *_notes(config), *config.notes_on(prompt)],
+        rows=rows,
+        columns=COLUMNS,
+        worked=f"{machine.slug}, {dtype}",
+    )
+
+
+def _notes(config: ModelConfig) -> list[str]:
+    lines = [
+        "lower bounds: peak and bandwidth are reached, activations do not count, devices share without talking",
+        "in prefill the head is needed for the last token alone",
+        "the critical batch leaves the cache out; with a long context decoding may never be bound by compute",
+    ]
+    if config.latent:
+        lines.append("latent attention with expanded keys and values; the absorbed form has more FLOPs")
+    if config.experts:
+        lines.append("experts: an even and independent choice")
+    return lines
+
+
+def _row(
+    config: ModelConfig, use: Use, prompt: int, batch: int, weight_dtype: str, kv_dtype: str, gpus: int
+) -> dict[str, Any]:
+    machine, dtype = use
+    peak, bandwidth = gpus * machine.peak(dtype), gpus * machine.bandwidth()
+    weight_bytes = (DTYPE_BITS[weight_dtype] + SCALE_BITS.get(weight_dtype, 0)) / 8
+    kv_bytes = DTYPE_BITS[kv_dtype] // 8
+    cache = kv_cache_bytes(config, prompt, batch, kv_bytes)
+    read_first = weight_bytes_read(config, batch * prompt, weight_bytes)
+    read = weight_bytes_read(config, batch, weight_bytes)
+    first, step = prefill_flops(config, prompt, batch), decode_flops(config, prompt, batch)
+    decode_s = least_time_s(step, read + cache, peak, bandwidth)
+    stored = round(count_parameters(config).total * weight_bytes)
+    memory = machine.memory_bytes
+    return {
+        "gpu": machine.slug,
+        "dtype": dtype,
+        "prefill_seconds": least_time_s(first, read_first + cache, peak, bandwidth),
+        "prefill_bound": bound(first / peak, (read_first + cache) / bandwidth, None),
+        "decode_seconds": decode_s,
+        "decode_bound": bound(step / peak, (read + cache) / bandwidth, None),
+        "tokens_per_s": batch / decode_s,
+        "kv_bytes_per_token": kv_bytes_per_token(config, kv_bytes),
+        "critical_batch": critical_batch(peak, bandwidth, weight_bytes),
+        "prefill_flops": first,
+        "decode_flops": step,
+        "weight_bytes": stored,
+        "weight_bytes_read": read,
+        "cache_bytes": cache,
+        "peak_flops_per_s": peak,
+        "bandwidth_bytes_per_s": bandwidth,
+        "used": None if memory is None else (stored + cache) / (gpus * memory),
+    }
+
+
+def _steps(config: ModelConfig, row: dict[str, Any], prompt: int, batch: int) -> list[Step]:
+    peak, bandwidth = number(row["peak_flops_per_s"]), number(row["bandwidth_bytes_per_s"])
+    moved = row["weight_bytes_read"] + row["cache_bytes"]
+    windowed = f", {config.windowed_layers} layers keep {config.window} at most" if config.windowed_layers else ""
+    return [
+        Step("weights", f"{count(count_parameters(config).total)} parameters", size(row["weight_bytes"])),
+        Step("cache per token", f"{config.layers} layers", size(row["kv_bytes_per_token"])),
+        Step("cache", f"{batch} x {prompt} tokens{windowed}", size(row["cache_bytes"])),
+        Step("prefill FLOPs", f"{batch} x {prompt} tokens", number(row["prefill_flops"])),
+        Step(
+            "prefill",
+            f"{number(row['prefill_flops'])} / {peak} at best",
+            f"{duration(row['prefill_seconds'])}, {row['prefill_bound']}-bound",
+        ),
+        Step("decode bytes", f"{size(row['weight_bytes_read'])} of weights + {size(row['cache_bytes'])}", size(moved)),
+        Step(
+            "decode step",
+            f"max({number(row['decode_flops'])} / {peak}, {number(moved)} / {bandwidth})",
+            f"{duration(row['decode_seconds'])}, {row['decode_bound']}-bound",
+        ),
+        Step("tokens/s", f"{batch} / {duration(row['decode_seconds'])}", number(row["tokens_per_s"])),
+        Step("critical batch", f"{peak} x bytes per weight / (2 x {bandwidth})", number(row["critical_batch"])),
+    ]

@@ -1,0 +1,195 @@
+"""Worked answers about a model: parameters, FLOPs of a step, memory of training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from roofline.accounting import activations, parameters
+from roofline.accounting.activations import Kernels, head_activations, model_activations
+from roofline.accounting.answers.answer import Answer, Step, count, number, size
+from roofline.accounting.config.config import ModelConfig
+from roofline.accounting.flops import train_flops
+from roofline.accounting.machines import Machine
+from roofline.accounting.parameters import count_parameters, weights
+from roofline.accounting.state import OPTIMIZERS, Recipe, Sharding, state_bytes
+
+
+def params_answer(config: ModelConfig) -> Answer:
+    """Return the parameters of a model, weight by weight."""
+    found = count_parameters(config)
+    steps = [
+        Step(
+            f"{weight.component}: {weight.name}" if weight.name != weight.component else weight.name,
+            " x ".join(map(str, ((weight.copies, *weight.shape) if weight.copies > 1 else weight.shape))),
+            count(weight.elements),
+        )
+        for weight in weights(config)
+    ]
+    steps.append(Step("total", "sum", f"{count(found.total)} = {number(found.total / 1e9)}e9"))
+    if found.active != found.total and config.experts:
+        chosen = f"{config.experts.per_token} of {config.experts.count} experts"
+        steps.append(Step("active per token", chosen, f"{count(found.active)} = {number(found.active / 1e9)}e9"))
+    steps.append(Step("in matrix products", "no lookups, norms, biases; with the head", count(found.matmul)))
+    tied = "the head uses the embedding's weights" if config.is_tied else "the head has weights of its own"
+    return Answer(
+        title=f"Parameters of {config.name}",
+        values=parameters.to_dict(found),
+        steps=steps,
+        formula=parameters.FORMULA,
+        source=f"{config.source}; {parameters.SOURCE}",
+        assumptions=[tied, *config.assumptions],
+    )
+
+
+def flops_answer(
+    config: ModelConfig, sequence: int, batch: int, convention: str, recompute: str, is_flash: bool
+) -> Answer:
+    """Return the FLOPs of a training step: what the model needs and what the hardware executes.
+
+    Raises:
+        ConfigError: an unknown convention or way of recomputing.
+    """
+    found = train_flops(config, sequence, batch, convention, recompute, is_flash)
+    steps = [
+        Step(name.replace("_", " "), _parts(found, name), count(flops)) for name, flops in found.components.items()
+    ]
+    steps.append(Step("model FLOPs per step", f"{found.tokens:,} tokens", count(found.model_flops)))
+    steps.append(Step("per token", f"{number(found.model_flops)} / {found.tokens:,}", count(found.per_token)))
+    for name, flops in found.recomputed.items():
+        steps.append(Step(f"again: {name.replace('_', ' ')}", "in the backward pass", count(flops)))
+    steps.append(Step("hardware FLOPs per step", "for HFU; the model's are for MFU", count(found.hardware_flops)))
+    return Answer(
+        title=f"FLOPs of a training step of {config.name}: {batch} x {sequence} tokens",
+        values={
+            "per_token": found.per_token,
+            "per_step": found.model_flops,
+            "hardware_per_step": found.hardware_flops,
+            "tokens_per_step": found.tokens,
+            "convention": convention,
+            "components": found.components,
+            "recomputed": found.recomputed,
+        },
+        steps=steps,
+        formula=f"per token: {found.convention.formula}",
+        source=f"{found.convention.source}; {config.source}",
+        assumptions=[
+            f"convention '{convention}'; a fused multiply-add counts as 2; backward is twice the forward pass",
+            "norms, activations, softmax and the optimizer are left out, but where the convention names them",
+            _attention_note(is_flash, recompute),
+            *config.notes_on(sequence),
+        ],
+    )
+
+
+def _parts(found: object, name: str) -> str:
+    """Return forward, dgrad and wgrad of a component as a sum."""
+    kinds = ("forward", "input_gradients", "weight_gradients")
+    parts = [getattr(found, kind).get(name, 0) for kind in kinds]
+    words = ("forward", "dgrad", "wgrad")
+    return " + ".join(f"{number(part)} {word}" for part, word in zip(parts, words, strict=True) if part)
+
+
+def _attention_note(is_flash: bool, recompute: str) -> str:
+    kernel = (
+        "flash attention, which computes its scores again in the backward pass" if is_flash else "unfused attention"
+    )
+    return f"{kernel}; recomputation: {recompute}"
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How a model is trained on one device."""
+
+    recipe: Recipe
+    optimizer: str = "adamw"
+    sequence: int = 2048
+    batch: int = 1
+    """Sequences of a micro-batch."""
+    accumulate: int = 1
+    """Micro-batches of a step."""
+    checkpoint: str = "none"
+    sharding: Sharding = field(default_factory=Sharding)
+    is_flash: bool = True
+    has_dropout: bool = False
+
+    @property
+    def kernels(self) -> Kernels:
+        """What the kernels save; under autocast the residual stream stays in fp32, and each product casts its input."""
+        is_mixed = self.recipe.name == "amp"
+        return Kernels(
+            element_bytes=self.recipe.activation_bytes,
+            residual_bytes=4 if is_mixed else None,
+            is_flash=self.is_flash,
+            has_dropout=self.has_dropout,
+            is_input_cast_apart=is_mixed,
+        )
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of a step on all devices."""
+        return self.batch * self.accumulate * self.sharding.data_parallel
+
+
+def memory_answer(config: ModelConfig, plan: TrainingPlan, machines: Sequence[Machine] = ()) -> Answer:
+    """Return the memory of training on one device, by component, and whether it fits on each machine.
+
+    Raises:
+        ConfigError: an unknown optimizer or way of checkpointing, or a sharding that cannot be.
+    """
+    state, activation = training_memory(config, plan)
+    components = state | activation
+    total, of_state = sum(components.values()), sum(state.values())
+    rest = total - of_state
+    steps = [Step(name.replace("_", " "), _share(part, total), size(part)) for name, part in components.items()]
+    steps.append(Step("all state", "weights, gradients, optimizer", size(of_state)))
+    steps.append(Step("all activations", f"micro-batch {plan.batch} x {plan.sequence}", size(rest)))
+    steps.append(Step("total", f"{total:,} bytes", size(total)))
+    fits = [_fit_row(machine, total) for machine in machines]
+    values = {"total_bytes": total, "components": components, "state_bytes": of_state, "activation_bytes": rest}
+    return Answer(
+        title=f"Memory of training {config.name} on one device: {plan.recipe.name}, {plan.optimizer}",
+        values=values | {"sequences_per_step": plan.sequences},
+        steps=steps,
+        formula=f"state: bytes per parameter of the recipe; {activations.FORMULA}; logits 2 + 4 + their gradients",
+        source=f"{plan.recipe.source}; {OPTIMIZERS[plan.optimizer]}; {activations.SOURCE}; {config.source}",
+        assumptions=[*_memory_notes(plan), *config.notes_on(plan.sequence)],
+        rows=fits,
+        columns=[("gpu", "GPU"), ("memory_bytes", "memory"), ("used", "used"), ("fits", "fits")] if fits else (),
+    )
+
+
+def training_memory(config: ModelConfig, plan: TrainingPlan) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the bytes of the state and those of the activations on one device, each by component.
+
+    Raises:
+        ConfigError: as of `memory_answer`.
+
+    Source: as of `state.state_bytes`, `activations.model_activations` and `activations.head_activations`.
+    """
+    ways, width = plan.sharding.tensor_parallel, plan.recipe.activation_bytes
+    state = state_bytes(config, plan.recipe, plan.optimizer, plan.sharding)
+    kept = model_activations(config, plan.sequence, plan.batch, plan.kernels, plan.checkpoint, ways)
+    head = head_activations(config, plan.sequence, plan.batch, width, tensor_parallel=ways)
+    activation = {f"activations_{name}": part for name, part in kept.items()}
+    activation |= {name if name == "token_ids" else f"head_{name}": part for name, part in head.items()}
+    return state, activation
+
+
+def _memory_notes(plan: TrainingPlan) -> list[str]:
+    sharding, kernel = plan.sharding, "flash" if plan.is_flash else "unfused"
+    return [
+        f"ZeRO {sharding.zero} over {sharding.data_parallel}, tensor parallelism of {sharding.tensor_parallel}",
+        f"{kernel} attention, {'with' if plan.has_dropout else 'no'} dropout, checkpointing: {plan.checkpoint}",
+        f"{plan.sequences} sequences a step; of {plan.accumulate} micro-batch(es) on a device one is in memory",
+        "left out: CUDA context, workspaces, buffers of collectives, rounding and fragmentation of the allocator",
+    ]
+
+
+def _share(part: int, total: int) -> str:
+    return f"{100 * part / total:.1f} %"
+
+
+def _fit_row(machine: Machine, total: int) -> dict[str, object]:
+    memory = machine.memory()
+    return {"gpu": machine.slug, "memory_bytes": memory, "used": total / memory, "fits": total <= memory}

@@ -1,0 +1,1 @@
+"""The numbers that the lecture notes claim, each computed again."""

@@ -1,0 +1,1 @@
+"""The configuration of a model: its keys, its files, its families."""

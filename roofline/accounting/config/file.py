@@ -1,0 +1,123 @@
+"""Models by name (one TOML file each in `models/`) or from the `config.json` of Hugging Face transformers."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+
+from results.store.runfile import reason_of
+from roofline.accounting.config.config import ConfigError, ModelConfig
+from roofline.accounting.config.families import FAMILIES, build_config
+from roofline.accounting.config.keys import ConfigKeys, shown_value
+
+MODEL_FOLDER = Path(__file__).parents[1] / "models"
+
+MOST_BYTES = 1_000_000
+"""The largest config.json that is read; those of real models have a few thousand bytes."""
+
+HEADS = ("ForCausalLM", "LMHeadModel")
+"""How the class names of language models end; other classes have another head."""
+
+
+def preset_names() -> list[str]:
+    """Return the names of the presets, sorted."""
+    return sorted(path.stem for path in MODEL_FOLDER.glob("*.toml"))
+
+
+def load_preset(name: str) -> ModelConfig:
+    """Return the model of a preset.
+
+    Raises:
+        ConfigError: there is none of this name; the message names the closest.
+    """
+    names = preset_names()
+    if name not in names:
+        close = get_close_matches(name.lower()[:80], names, n=4, cutoff=0.4)
+        hint = f"did you mean {' or '.join(close)}?" if close else "estimate params --help lists those it knows;"
+        raise ConfigError(f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json")
+    data = tomllib.loads((MODEL_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    keys = ConfigKeys(data["config"], name)
+    return build_config(data["config"]["model_type"], keys, name, data["source"])
+
+
+def load_config(path: Path) -> ModelConfig:
+    """Return the model that a `config.json` describes.
+
+    Raises:
+        ConfigError: it cannot be read, is no JSON object, lacks keys, holds a value that is not allowed, or is of an
+            architecture that is not supported.
+    """
+    return read_config(_read_json(path), str(path))
+
+
+def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
+    """Return the model that the keys of a `config.json` describe.
+
+    Args:
+        values: the keys.
+        where: what to call it in messages, such as its path.
+
+    Raises:
+        ConfigError: as of `load_config`.
+    """
+    family = values.get("model_type")
+    if family is None:
+        raise ConfigError(f"{where}: 'model_type' is missing; it names the architecture")
+    if not isinstance(family, str) or family not in FAMILIES:
+        inner = " (give the text model alone: its 'text_config')" if "text_config" in values else ""
+        supported = ", ".join(FAMILIES)
+        raise ConfigError(f"{where}: unsupported architecture {shown_value(family)}{inner}; supported: {supported}")
+    _check_head(values.get("architectures"), where)
+    keys = ConfigKeys(values, where)
+    if isinstance(values.get("quantization_config"), dict):
+        keys.assumptions.append("'quantization_config' is left out: dtypes are those of the command")
+    return build_config(family, keys, where, f"{where}, read as transformers reads a {family}")
+
+
+def _check_head(classes: object, where: str) -> None:
+    """Refuse a class with another head than a language model's.
+
+    Raises:
+        ConfigError: of another class, or of what is no list of names.
+    """
+    if classes is None:
+        return
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise ConfigError(f"{where}: 'architectures' must be a list of class names, found {shown_value(classes)}")
+    if classes and not any(name.endswith(HEADS) for name in classes):
+        raise ConfigError(f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head")
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        is_odd = path.exists() and not path.is_file()  # a pipe would wait for a writer
+        raw = b"" if is_odd else _first_bytes(path)
+    except (OSError, ValueError) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"cannot read {path}: {reason}") from None
+    if is_odd:
+        raise ConfigError(f"cannot read {path}: it is no regular file")
+    if len(raw) > MOST_BYTES:
+        raise ConfigError(f"{path}: larger than {MOST_BYTES:,} bytes, so it is no config.json")
+    try:
+        values = json.loads(raw, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply to be a config.json") from None
+    except ValueError as error:  # also of text that is no UTF-8, and of a number of too many digits
+        raise ConfigError(f"{path}: not JSON: {str(error)[:120]}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: must hold one JSON object, found {shown_value(values)}")
+    return values
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES + 1)
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number")

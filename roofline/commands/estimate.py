@@ -1,0 +1,65 @@
+"""`python -m roofline estimate`: what a tensor, a model or a training run costs, each worked out step by step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+
+from results.store.runs import StoreError
+from roofline.commands.output import OutputError, fail, print_out
+
+EXAMPLES = """examples:
+  python -m roofline estimate train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5
+  python -m roofline estimate fit --gpu h100-sxm --gpus 8 --bytes-per-param 16
+  python -m roofline estimate chinchilla --gpu h100-sxm --gpus 32 --days 14 --mfu 0.5
+  python -m roofline estimate params --model llama-3-8b
+  python -m roofline estimate flops --config path/to/config.json --sequence 8192 --convention palm
+  python -m roofline estimate memory --model llama-3-8b --recipe bf16-master --checkpoint full --gpu h100-sxm
+  python -m roofline estimate infer --model llama-3-8b --gpu h100-sxm,a100-sxm-80gb --prompt 4096 --batch 16
+  python -m roofline estimate matmul --shape 4096x4096x4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16
+  python -m roofline estimate tensor --shape 49152x12288 --dtype fp32
+  python -m roofline estimate dtype --value 1e-8
+
+exit codes: 0 done, 2 a wrong value or an unreadable file
+"""
+
+Adder = Callable[[argparse.ArgumentParser], None]
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command `estimate` to `python -m roofline`."""
+    from roofline.commands.estimate_parts import PARTS
+
+    parser = subparsers.add_parser(
+        "estimate",
+        help="what a tensor, a model, a training run or generation costs, step by step",
+        description="Resource accounting. Each answer shows its arithmetic, its formula, its source and what it leaves "
+        "out.\nNumbers may be written 70e9 or 70B. Nothing is measured here.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parts = parser.add_subparsers(metavar="WHAT", required=True)
+    for part in PARTS:
+        inner = parts.add_parser(part.name, help=part.help, description=part.description)
+        part.add_options(inner)
+        inner.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
+        inner.set_defaults(run=run, answer=part.answer, part=part.name)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the answer asked for; return the exit code, 2 for what cannot be answered or read."""
+    from roofline.accounting.config.config import ConfigError
+    from roofline.ceilings import CeilingError
+    from roofline.commands.estimate_text import answer_text
+    from roofline.hardware.files import GpuFileError
+    from roofline.hardware.gpu import UnknownGpuError
+
+    errors = (ConfigError, CeilingError, GpuFileError, OutputError, OverflowError, StoreError, UnknownGpuError)
+    try:
+        answer = args.answer(args)
+        is_json = args.format == "json"
+        print_out(json.dumps(answer.to_dict(), indent=2, allow_nan=False) + "\n" if is_json else answer_text(answer))
+    except errors as error:
+        return fail(f"python -m roofline estimate {args.part}", error)
+    return 0

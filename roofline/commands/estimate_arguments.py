@@ -1,0 +1,186 @@
+"""What can be typed after `python -m roofline estimate`: numbers, lists, models and machines, each checked."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import prod
+from pathlib import Path
+
+from results.store.runs import find_run, load_run
+from roofline.accounting.config.config import MOST, ConfigError, ModelConfig
+from roofline.accounting.config.file import load_config, load_preset
+from roofline.accounting.machines import Machine, gpu_machine, run_machine
+from roofline.hardware.gpu import find_gpu
+from roofline.plot.style import one_line
+from roofline.work import DTYPES
+
+SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+NUMBER = re.compile(r"(\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?(?:[eE][+-]?\d{1,3})?)([kMBGT]?)")
+LARGEST = 10**30
+"""As in run files: no count is larger."""
+
+
+def _value(text: str) -> Fraction | None:
+    match = NUMBER.fullmatch(text.strip())
+    return Fraction(match[1]) * SUFFIXES[match[2]] if match else None
+
+
+def positive(text: str) -> float:
+    """Return a number above 0, such as 70e9, 70B or 0.5; a whole one as an integer, exact.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else.
+    """
+    value = _value(text)
+    if value is None or not Fraction(1, LARGEST) <= value <= LARGEST:
+        raise argparse.ArgumentTypeError(
+            f"{_shown(text)} must be a number above 0 and at most 10^30, such as 70e9, 70B or 0.5"
+        )
+    return int(value) if value.denominator == 1 else float(value)
+
+
+def whole(text: str) -> int:
+    """Return a whole number from 1, such as 8, 4096 or 15T.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else.
+    """
+    value = _value(text)
+    if value is None or value.denominator != 1 or not 1 <= value <= MOST:
+        raise argparse.ArgumentTypeError(f"{_shown(text)} must be a whole number from 1 to 10^12")
+    return int(value)
+
+
+def share(text: str) -> float:
+    """Return a fraction above 0, at most 1.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else.
+    """
+    value = _value(text)
+    if value is None or not 0 < value <= 1:
+        hint = "; 40 % is 0.4" if value and value > 1 else ""
+        raise argparse.ArgumentTypeError(f"{_shown(text)} must be a fraction above 0 and at most 1{hint}")
+    return float(value)
+
+
+def exact(text: str) -> Fraction:
+    """Return a number as it is written, of either sign.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no number, or one of more than 300 digits.
+    """
+    stripped = text.strip()
+    value = _value(stripped.removeprefix("-"))
+    if value is None or value > 10**300 or (value and value < Fraction(1, 10**330)):
+        raise argparse.ArgumentTypeError(f"{_shown(text)} must be a number, such as 1e-8")
+    return -value if stripped.startswith("-") else value
+
+
+def extents(text: str) -> list[int]:
+    """Return the extents of a shape such as 49152x12288.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no shape.
+    """
+    words = text.replace("×", "x").replace(",", "x").split("x")
+    if len(words) > 32:
+        raise argparse.ArgumentTypeError(f"{_shown(text)} has {len(words)} dimensions; at most 32")
+    try:
+        found = [whole(word) for word in words]
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{_shown(text)} must be a shape such as 4096x4096") from None
+    if prod(found) > LARGEST:
+        raise argparse.ArgumentTypeError(f"{_shown(text)} has more than 10^30 elements")
+    return found
+
+
+def product_shape(text: str) -> tuple[int, int, int]:
+    """Return M, N and K of a shape MxNxK; one number stands for all three.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no such shape.
+    """
+    found = extents(text)
+    if len(found) not in (1, 3):
+        raise argparse.ArgumentTypeError(f"{_shown(text)} must be MxNxK, such as 4096x4096x1024, or one number")
+    m, n, k = found * 3 if len(found) == 1 else found
+    return m, n, k
+
+
+def words_of(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return a reader of lists with commas whose words are all known."""
+
+    def read(text: str) -> list[str]:
+        found = [word.strip() for word in text.split(",") if word.strip()]
+        unknown = [word for word in found if word not in known]
+        if unknown or not found:
+            what = _shown(unknown[0]) if unknown else "an empty list"
+            raise argparse.ArgumentTypeError(f"{what} is not known; known: {', '.join(known)}")
+        return list(dict.fromkeys(found))
+
+    return read
+
+
+dtype_list = words_of(DTYPES)
+
+
+def names(text: str) -> list[str]:
+    """Return the words of a list with commas.
+
+    Raises:
+        argparse.ArgumentTypeError: there is none.
+    """
+    found = [word.strip() for word in text.split(",") if word.strip()]
+    if not found:
+        raise argparse.ArgumentTypeError("names nothing; write names with commas between")
+    return list(dict.fromkeys(found))
+
+
+def _shown(text: str) -> str:
+    return f"'{one_line(text)}'"
+
+
+def joined(lists: Sequence[Sequence[str]] | None) -> list[str]:
+    """Return the words of an option that may repeat, each once."""
+    return list(dict.fromkeys(word for words in lists or () for word in words))
+
+
+def model_of(args: argparse.Namespace) -> ModelConfig:
+    """Return the model asked for.
+
+    Raises:
+        ConfigError: none or two are asked for, or it cannot be read.
+    """
+    if (args.model is None) == (args.config is None):
+        raise ConfigError("give one model: --model PRESET, such as llama-3-8b, or --config path/to/config.json")
+    return load_preset(args.model) if args.model is not None else load_config(Path(args.config))
+
+
+def machines_of(args: argparse.Namespace) -> list[Machine]:
+    """Return the machines asked for: GPUs of the table, and the machine of a measured run.
+
+    Raises:
+        ConfigError: none is asked for.
+        UnknownGpuError: a GPU is not in the table.
+        GpuFileError: a file of the table cannot be read.
+        StoreError: there is no such run, or it cannot be read.
+        CeilingError: the ceilings of the run cannot be used.
+    """
+    machines = [gpu_machine(find_gpu(slug)) for slug in joined(args.gpu)]
+    if args.measured is not None:
+        run = load_run(find_run(args.measured))
+        machines.append(run_machine(run, f"run {run.environment.run_id}"))
+    if not machines:
+        raise ConfigError("give a machine: --gpu SLUG, such as h100-sxm, or --measured RUN, such as latest")
+    peak = getattr(args, "peak", None)
+    if peak is None:
+        return machines
+    peaks = dict.fromkeys(joined(args.dtype) or ["bf16"], float(peak))
+    return [
+        replace(machine, peaks_flops_per_s=peaks, source=f"peak as given; {machine.source}") for machine in machines
+    ]

@@ -1,0 +1,223 @@
+"""`python -m roofline plot`: saved runs, GPUs of the table, or both, in one roofline picture."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from results.store.runs import Run, StoreError, find_run, load_run
+from roofline.ceilings import CeilingError, Ceilings, gpu_ceilings
+from roofline.commands.output import USAGE, OutputError, fail, print_out, say
+from roofline.hardware.files import GpuFileError
+from roofline.hardware.gpu import UnknownGpuError, find_gpu
+from roofline.plot.figure import PlotError, PlotMachine, check_path, draw_roofline, run_machine, save_figure
+from roofline.plot.scene import Scene, build_scene, ordered_dtypes
+from roofline.plot.style import MOST_MACHINES
+from roofline.work import DTYPES
+
+DEFAULT_DTYPES = (("bf16", "fp16"), ("fp8e4m3",), ("tf32",), ("fp32",))
+"""Without a run and without --dtype: of each group the first that the GPU has. fp16 runs at the rate of bf16."""
+OVERLAY_GROUPS = 2
+"""How many of these groups are drawn for several GPUs."""
+
+DESCRIPTION = """Draw the roofline: attainable FLOP/s = min(peak, arithmetic intensity x memory bandwidth).
+Intensity is in FLOP per compulsory byte. With a RUN its points are drawn under the ceilings of its machine;
+with --gpu the datasheet roofs of that GPU, on any machine. Both, and several of both, overlay."""
+
+EXAMPLES = """examples:
+  python -m roofline plot latest -o roofline.png                 the newest run under its own ceilings
+  python -m roofline plot --gpu h100-sxm -o h100.svg             datasheet roofs, no GPU needed
+  python -m roofline plot --gpu h100-sxm,h200-sxm --dtype bf16 -o both.pdf
+  python -m roofline plot latest --gpu a100-sxm-80gb -o against-a100.png
+"""
+
+
+class UsageError(ValueError):
+    """What was asked for cannot be; the message is one line for the user."""
+
+
+class Source(NamedTuple):
+    """A machine to draw, and how the user named it."""
+
+    name: str
+    machine: PlotMachine
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command `plot` to `python -m roofline`."""
+    parser = subparsers.add_parser(
+        "plot",
+        help="draw a roofline with or without measured points",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a path, a run id, a unique beginning of one, or latest")
+    parser.add_argument("--gpu", action="append", metavar="SLUG[,SLUG]", help="GPU of the table; may repeat")
+    parser.add_argument(
+        "--dtype",
+        action="append",
+        metavar="DTYPE[,DTYPE]",
+        help=f"dtypes to draw: {', '.join(DTYPES)}; default: those of the runs, without a run a few common ones",
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="PATH", help="picture: .png, .svg or .pdf")
+    parser.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="where the runs are kept")
+    parser.add_argument("--title", help="title, in place of the names of the machines")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw what the arguments ask for; return the exit code, 2 for what cannot be drawn, read or written."""
+    try:
+        return _plot(args)
+    except (UsageError, OutputError, PlotError, CeilingError, StoreError, UnknownGpuError, GpuFileError) as error:
+        return fail("python -m roofline plot", error)
+
+
+def _plot(args: argparse.Namespace) -> int:
+    """Draw; return the exit code, 2 where a run has bad lines, though its good ones are drawn."""
+    wanted = _words(args.dtype, "--dtype")
+    for dtype in wanted:
+        if dtype not in DTYPES:
+            raise UsageError(f"unknown dtype '{dtype}'; known: {', '.join(DTYPES)}")
+    slugs = _words(args.gpu, "--gpu")
+    if not args.runs and not slugs:
+        raise UsageError("nothing to draw: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
+    check_path(args.output)
+    gpus = [Source(slug, PlotMachine(gpu_ceilings(find_gpu(slug)))) for slug in slugs]
+    runs = _load_runs(args.runs, args.folder)
+    sources = _merged([*(_run_source(loaded) for loaded in runs), *gpus])
+    if len(sources) > MOST_MACHINES:
+        raise UsageError(
+            f"{len(sources)} machines are too many for one picture; at most {MOST_MACHINES} can be told apart: "
+            "draw some of them, or compare all with python -m roofline gpus"
+        )
+    dtypes = wanted or _default_dtypes(sources)
+    machines = [source.machine for source in sources]
+    scene = build_scene(machines, dtypes)
+    _check_dtypes(sources, scene, dtypes, is_asked_for=bool(wanted) or bool(runs))
+    _note_empty(runs, sources, scene)
+    save_figure(draw_roofline(machines, dtypes, args.title), args.output)
+    problems = [problem for loaded in runs for problem in loaded.problems]
+    for problem in problems:
+        say(f"python -m roofline plot: {problem}")
+    print_out(f"{args.output}\n", kept=f"; the picture is in {args.output}")
+    return USAGE if problems else 0
+
+
+def _words(values: Sequence[str] | None, option: str) -> list[str]:
+    """Return the words of a list option that may repeat, each once; an empty one between commas is none.
+
+    Raises:
+        UsageError: the option is given without a word.
+    """
+    words = [word.strip() for value in values or () for word in value.split(",") if word.strip()]
+    if values and not words:
+        raise UsageError(f"{option} names nothing: '{','.join(values)}'; write names with commas between")
+    return list(dict.fromkeys(words))
+
+
+def _load_runs(names: Iterable[str], folder: Path | None) -> list[Run]:
+    """Return the runs, each file once, and tell of what a killed run left behind."""
+    if folder is not None and not folder.is_dir():
+        raise UsageError(f"--runs '{folder}' is not a folder")
+    paths = {path.resolve(): path for path in (find_run(name, folder) for name in names)}
+    runs = [load_run(path) for path in paths.values()]
+    for loaded in runs:
+        for text in loaded.notes:
+            _note(text)
+    return runs
+
+
+def _run_source(loaded: Run) -> Source:
+    try:
+        return Source(str(loaded.path), run_machine(loaded.environment, loaded.records))
+    except CeilingError as error:
+        raise UsageError(f"{loaded.path}: the ceilings of this run cannot be used: {error}") from None
+
+
+def _merged(sources: Iterable[Source]) -> list[Source]:
+    """Return one source per machine: runs of one machine share a roof, and a GPU adds its datasheet to its runs."""
+    merged: dict[str, Source] = {}
+    for source in sources:
+        slug = source.machine.ceilings.slug
+        merged[slug] = _joined(merged[slug], source) if slug in merged else source
+    return list(merged.values())
+
+
+def _joined(first: Source, second: Source) -> Source:
+    """Return two sources of one machine as one, under the ceilings of the newer run."""
+    older, newer = sorted((first, second), key=lambda source: _newest(source.machine))
+    known = {(entry.quantity, entry.name, entry.kind): entry for entry in newer.machine.ceilings.entries}
+    old = {(entry.quantity, entry.name, entry.kind): entry for entry in older.machine.ceilings.entries}
+    if any(known[key].value != old[key].value for key in known.keys() & old.keys()):
+        _note(f"{first.name} and {second.name} differ in their ceilings; those of {newer.name} are drawn")
+    ceilings = newer.machine.ceilings.with_entries(entry for key, entry in old.items() if key not in known)
+    records = first.machine.records + second.machine.records
+    environments = first.machine.environments + second.machine.environments
+    counts = tuple(
+        count
+        for machine in (first.machine, second.machine)
+        for count in machine.counts or (len(machine.records),) * len(machine.environments)
+    )
+    return Source(f"{first.name}, {second.name}", PlotMachine(ceilings, records, environments, counts))
+
+
+def _newest(machine: PlotMachine) -> str:
+    """Return the start of the newest run of a machine; a GPU of the table comes before any run."""
+    return max((environment.started_at for environment in machine.environments), default="")
+
+
+def _default_dtypes(sources: Sequence[Source]) -> list[str]:
+    """Return the dtypes of the runs; without a run, a few that the GPUs have."""
+    measured = [record.dtype for source in sources for record in source.machine.records]
+    if measured:
+        return ordered_dtypes(measured)
+    groups = DEFAULT_DTYPES if len(sources) == 1 else DEFAULT_DTYPES[:OVERLAY_GROUPS]
+    chosen = []
+    for source in sources:
+        known = _known_dtypes(source.machine.ceilings)
+        chosen += [dtype for group in groups for dtype in [next((d for d in group if d in known), None)] if dtype]
+        if not chosen:
+            chosen += known
+    return ordered_dtypes(chosen)
+
+
+def _known_dtypes(ceilings: Ceilings) -> list[str]:
+    return ordered_dtypes(entry.name for entry in ceilings.entries if entry.quantity == "flops")
+
+
+def _check_dtypes(sources: Sequence[Source], scene: Scene, dtypes: Sequence[str], is_asked_for: bool) -> None:
+    """Note which roof a machine lacks.
+
+    Raises:
+        UsageError: no machine has any of the roofs, and there is no point either.
+    """
+    lacking = []
+    for index, source in enumerate(sources):
+        drawn = {flat.dtype for flat in scene.flats if flat.machine == index}
+        missing = [dtype for dtype in dtypes if dtype not in drawn]
+        if missing:
+            slug, known = source.machine.ceilings.slug, ", ".join(_known_dtypes(source.machine.ceilings)) or "none"
+            lacking.append(f"{slug} has no known peak of {', '.join(missing)} (known: {known})")
+    if not scene.flats and not scene.points:
+        raise UsageError("no roof to draw: " + "; ".join(lacking))
+    for text in lacking if is_asked_for else ():
+        _note(text)
+
+
+def _note_empty(runs: Sequence[Run], sources: Sequence[Source], scene: Scene) -> None:
+    """Note when runs were given, but there is nothing to see of them."""
+    if runs and not scene.points:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()) or "no record"
+        _note(f"{', '.join(str(loaded.path) for loaded in runs)}: no point can be drawn ({reasons}); roofs alone")
+    for index, source in enumerate(sources):
+        drawn = {slope.machine for slope in scene.slopes} | {flat.machine for flat in scene.flats}
+        if index not in drawn:
+            _note(f"no ceiling is known of {source.machine.ceilings.slug}: its points have no roof of their own")
+
+
+def _note(text: str) -> None:
+    say(f"note: {text}")

@@ -1,0 +1,1 @@
+"""The roofline figure: its scene, its drawing, its labels and its sheet."""

@@ -1,0 +1,167 @@
+"""The roofline plot: roofs, ridge points and measured points on a log-log plane, as PNG, SVG or PDF.
+
+A decade is as long on both axes, so that a memory bandwidth is a line of 45 degrees.
+
+Source: Williams, Waterman and Patterson, Roofline: an insightful visual performance model for multicore
+architectures, CACM 52(4), 2009.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from results.record import Environment, Record
+from roofline.ceilings import Ceilings
+from roofline.plot.draw import draw, legend_keys
+from roofline.plot.scene import NoRoofError, PlotError, PlotMachine, build_scene, caption, title_lines
+from roofline.plot.sheet import Sheet, view_of
+from roofline.plot.style import one_line, plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "NoRoofError",
+    "PlotError",
+    "PlotMachine",
+    "check_path",
+    "draw_roofline",
+    "plot_run",
+    "run_machine",
+    "save_figure",
+]
+
+SUFFIXES = (".png", ".svg", ".pdf")
+PNG_DPI = 200
+WIDTHS = (9.0, 11.0, 13.5)
+"""Widths of the figure in inches; a wider one is taken only where the labels have no room on a narrower one."""
+
+
+def draw_roofline(
+    machines: Sequence[PlotMachine], dtypes: Sequence[str] | None = None, title: str | None = None
+) -> Figure:
+    """Return the roofline of one or several machines with their measured points.
+
+    Args:
+        machines: at least one; their names may be anything.
+        dtypes: those to draw; None for all that a ceiling is known of.
+        title: in place of the names of the machines.
+
+    Raises:
+        PlotError: no machine has a roof, or the values are not those of a machine.
+    """
+    scene = build_scene(machines, dtypes)
+    names, kinds = title_lines(scene)
+    heading = (plain(title, 200) if title is not None else names, kinds)
+    view, keys = view_of(scene), legend_keys(scene)
+    longest = caption(scene, len(scene.points), len(scene.flats) + len(scene.slopes))
+    with _own_style():
+        sheets = []
+        for width in WIDTHS:
+            sheet = Sheet(view, heading, keys, longest, width)
+            sheets.append((draw(scene, sheet), sheet))
+            if not sheets[-1][0].cramped:
+                break
+        labeling, best = min(sheets, key=lambda drawn: drawn[0].cramped)
+        best.write_caption(caption(scene, labeling.unlabeled, labeling.unlabeled_roofs))
+    return best.figure
+
+
+def run_machine(environment: Environment, records: Sequence[Record]) -> PlotMachine:
+    """Return the machine of a run with its records, for `draw_roofline`.
+
+    Raises:
+        CeilingError: the ceilings in the environment are not what they should be.
+    """
+    ceilings = Ceilings.from_dict(environment.hardware)
+    if ceilings.name == "unknown":
+        ceilings = replace(ceilings, slug=environment.device["slug"], name=environment.device["name"])
+    return PlotMachine(ceilings, tuple(records), (environment,))
+
+
+def plot_run(environment: Environment, records: Sequence[Record], path: Path) -> None:
+    """Draw the records of one run under the ceilings of its machine, with the dtypes of the records, into a file.
+
+    Args:
+        environment: of the run; its `hardware` holds the ceilings.
+        records: of the run; those that cannot be drawn are counted in the caption.
+        path: the picture to write; its suffix names the format.
+
+    Raises:
+        NoRoofError: no ceiling is known.
+        PlotError: the file cannot be written.
+        CeilingError: the ceilings in the environment are not what they should be.
+    """
+    check_path(path)
+    dtypes = list(dict.fromkeys(record.dtype for record in records)) or None
+    save_figure(draw_roofline([run_machine(environment, records)], dtypes), path)
+
+
+def check_path(path: Path) -> None:
+    """Refuse a path that no picture can be written to, before any work is done for it.
+
+    Raises:
+        PlotError: the suffix is not one of `SUFFIXES`, or its folder can neither be written to nor be made.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        known = ", ".join(SUFFIXES)
+        raise PlotError(f"cannot tell the format of '{one_line(str(path), 200)}' by its suffix; allowed: {known}")
+    shown = one_line(str(path), 200)
+    try:
+        nearest = next(folder for folder in path.absolute().parents if folder.exists())
+        if path.is_dir():
+            raise PlotError(f"cannot write '{shown}': it is a folder; name a picture in it")
+    except OSError as error:
+        raise PlotError(f"cannot write '{shown}': {error.strerror or error}") from None
+    if not nearest.is_dir():
+        raise PlotError(f"cannot write '{shown}': a part of its folder is a file; choose another place")
+    if not os.access(nearest, os.W_OK):
+        raise PlotError(f"cannot write '{shown}': nothing can be written to {one_line(str(nearest), 200)}")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG, SVG or PDF, all of it or nothing; the same figure gives the same bytes.
+
+    Folders are made where they are missing.
+
+    Raises:
+        PlotError: the suffix is not one of `SUFFIXES`, or the file cannot be written.
+    """
+    check_path(path)
+    form = path.suffix.lower().removeprefix(".")
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+    content = io.BytesIO()
+    with _own_style():
+        figure.savefig(content, format=form, dpi=PNG_DPI, metadata=undated)
+    target = Path(os.path.realpath(path))
+    partial = target.with_name(f".{target.name[:100]}.{os.getpid()}.part")
+    try:
+        if target.exists() and not target.is_file():  # a device or a pipe, which stays what it is
+            target.write_bytes(content.getvalue())
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(content.getvalue())
+        partial.replace(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise PlotError(f"cannot write '{one_line(str(path), 200)}': {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def _own_style() -> Iterator[None]:
+    """Draw alike on every machine: without the user's style, and quiet about letters that the font lacks."""
+    import matplotlib
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update({"svg.hashsalt": "ridgepoint", "pdf.fonttype": 42, "font.family": "DejaVu Sans"})
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield

@@ -1,0 +1,256 @@
+"""The sheet of a roofline plot: title, legend, axes and caption, laid out in inches so that nothing is clipped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from roofline.plot.labels import Box, Spot
+from roofline.plot.scene import WIDEST_DECADES, PlotError, Scene
+from roofline.plot.style import GRID, INK, MUTED, rate_unit, tick
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LEFT, RIGHT, TOP, BOTTOM = 0.95, 0.36, 0.16, 0.12
+"""Margins around the axes (left, right) and around everything (top, bottom), inches."""
+INDENT = 0.3
+"""Left end of title, legend and caption, inches."""
+RATIOS = (0.55, 0.85)
+"""Least and largest height of the axes over their width."""
+TITLE_PT, SUBTITLE_PT, AXIS_PT, TICK_PT = 15, 11, 11, 10.5
+LABEL_PT, POINT_PT, LEGEND_PT, CAPTION_PT = 10.5, 9.5, 9.5, 8.5
+ROW_HEIGHT = 0.26
+"""Of the legend, inches."""
+LINE_HEIGHT = 1.35
+"""Of a line of text over its font size."""
+TICK_SPACE = 0.62
+"""Height of tick labels and axis label."""
+TICK_WIDTH = 0.6
+"""Room for the longest label of a decade, inches."""
+
+
+@dataclass(frozen=True)
+class View:
+    """The part of the plane that is drawn, as decimal logarithms."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+    @property
+    def ratio(self) -> float:
+        """Height over width of the axes, with a decade as long in both directions."""
+        return (self.top - self.bottom) / (self.right - self.left)
+
+
+def view_of(scene: Scene) -> View:
+    """Return a view that holds all ridge points and points, with room for labels and for roofs past the last point.
+
+    Raises:
+        PlotError: the values are too far apart to be those of a machine.
+    """
+    ridges = [math.log10(flat.ridge) for flat in scene.flats if flat.ridge]
+    points = [math.log10(point.intensity) for point in scene.points]
+    slopes = [math.log10(slope.bandwidth.value) for slope in scene.slopes]
+    flats = [math.log10(flat.peak.value) for flat in scene.flats]
+    low = [math.log10(min(point.low, point.flops_per_s)) for point in scene.points]
+    high = [math.log10(max(point.high, point.flops_per_s)) for point in scene.points]
+    corners = ridges or points or [0.0]
+    past = 0.5 if len(flats) <= 2 else 1.3  # several roofs are labeled past the points
+    left = min([min(corners) - 1.2, *(point - 0.35 for point in points)])
+    right = max([max(corners) + 1.5, *(point + past for point in points)])
+    reached = flats or [slope + (left + right) / 2 for slope in slopes]
+    top = max([*reached, *high]) + (right - left) * (0.05 + 0.02 * len(scene.kinds))  # each kind brings a label more
+    bottom = min([min(reached) - 0.6, *(max(slopes) + left for _ in slopes[:1]), *(value - 0.3 for value in low)])
+    if max(right - left, top - bottom) > WIDEST_DECADES:
+        raise PlotError(f"ceilings and points span more than {WIDEST_DECADES} decades: the values cannot be right")
+    return _fitted(View(left, right, bottom, top))
+
+
+def _fitted(view: View) -> View:
+    """Return a larger view whose shape is within `RATIOS`."""
+    least, largest = RATIOS
+    tall, wide = view.top - view.bottom, view.right - view.left
+    if view.ratio > largest:
+        more = tall / largest - wide
+        return View(view.left - 0.4 * more, view.right + 0.6 * more, view.bottom, view.top)
+    if view.ratio < least:
+        return View(view.left, view.right, view.top - least * wide, view.top)
+    return view
+
+
+@dataclass(frozen=True)
+class Key:
+    """One entry of the legend."""
+
+    label: str
+    style: dict[str, Any] = field(default_factory=dict)
+    """How the sample is drawn, as arguments of a line; nothing for the heading of a group."""
+    is_line: bool = False
+    """Whether the sample is a line; else it is one marker."""
+
+    @property
+    def sample_width(self) -> float:
+        """Width of the sample with the space after it, inches."""
+        return 0.0 if not self.style else 0.52 if self.is_line else 0.22
+
+
+class Sheet:
+    """A figure with its axes, and the words around them."""
+
+    def __init__(self, view: View, title: tuple[str, str], keys: Sequence[Key], caption: str, width: float) -> None:
+        """Lay out the sheet.
+
+        Args:
+            view: the part of the plane in the axes.
+            title: the title and the line under it.
+            keys: entries of the legend.
+            caption: text under the axes; room is kept for it, `write_caption` writes it.
+            width: of the figure, inches.
+        """
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        self.view = view
+        self.width = width
+        self.figure: Figure = Figure(figsize=(width, 1), dpi=100, facecolor="white")
+        canvas: Any = FigureCanvasAgg(self.figure)
+        self._renderer = canvas.get_renderer()
+        self._measures: dict[tuple[str, float, str], tuple[float, float]] = {}
+        titles = self._wrapped(title[0], TITLE_PT, "bold")
+        rows = self._rows(keys)
+        head = _lines_height(len(titles), TITLE_PT) + _lines_height(1, SUBTITLE_PT) + ROW_HEIGHT * len(rows) + 0.12
+        self.floor = BOTTOM + _lines_height(len(self._wrapped(caption, CAPTION_PT)), CAPTION_PT) + TICK_SPACE
+        self.ceiling = self.floor + (width - LEFT - RIGHT) * view.ratio
+        self.height = self.ceiling + head + TOP
+        self.figure.set_size_inches(width, self.height)
+        self.axes = self._axes()
+        self._write_head(titles, title[1], rows)
+
+    @property
+    def bounds(self) -> Box:
+        """The axes in inches, less a thin margin: where labels may be."""
+        return (LEFT + 0.05, self.floor + 0.05, self.width - RIGHT, self.ceiling - 0.02)
+
+    def inches(self, x: float, y: float) -> Spot:
+        """Return where a point of the plane lies, in inches from the lower left corner of the figure."""
+        scale = (self.width - LEFT - RIGHT) / (self.view.right - self.view.left)
+        return (
+            LEFT + (math.log10(x) - self.view.left) * scale,
+            self.floor + (math.log10(y) - self.view.bottom) * scale,
+        )
+
+    def measure(self, text: str, size: float, weight: str = "normal") -> tuple[float, float]:
+        """Return width and height of a line of text in inches."""
+        key = (text, size, weight)
+        if key not in self._measures:
+            from matplotlib.text import Text
+
+            artist = Text(0, 0, text, fontsize=size, fontweight=weight, figure=self.figure)
+            box = artist.get_window_extent(self._renderer)
+            self._measures[key] = (box.width / self.figure.dpi, box.height / self.figure.dpi)
+        return self._measures[key]
+
+    def write(self, x: float, y: float, text: str, size: float, **style: Any) -> None:
+        """Write a line of text at a place in inches."""
+        style = {"color": INK, "va": "center"} | style
+        self.figure.text(x, y, text, fontsize=size, transform=self.figure.dpi_scale_trans, **style)
+
+    def plot(self, spots: Iterable[Spot], **style: Any) -> None:
+        """Draw a line, or markers, at places of the plane."""
+        xs, ys = zip(*spots, strict=True)
+        self.axes.plot(xs, ys, **style)
+
+    def draw_line(self, spots: Iterable[Spot], **style: Any) -> None:
+        """Draw a line, or markers, at places in inches."""
+        from matplotlib.lines import Line2D
+
+        xs, ys = zip(*spots, strict=True)
+        self.figure.add_artist(Line2D(xs, ys, transform=self.figure.dpi_scale_trans, **style))
+
+    def write_caption(self, caption: str) -> None:
+        """Write the text under the axes, wrapped to the width of the figure."""
+        y = self.floor - TICK_SPACE
+        for line in self._wrapped(caption, CAPTION_PT):
+            self.write(INDENT, y, line, CAPTION_PT, color=MUTED, va="top")
+            y -= CAPTION_PT / 72 * LINE_HEIGHT
+
+    def _axes(self) -> Axes:
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+        wide, tall = self.width - LEFT - RIGHT, self.ceiling - self.floor
+        frame = (LEFT / self.width, self.floor / self.height, wide / self.width, tall / self.height)
+        axes: Axes = self.figure.add_axes(frame)
+        axes.set(xscale="log", yscale="log", autoscale_on=False)
+        axes.set(xlim=(10**self.view.left, 10**self.view.right), ylim=(10**self.view.bottom, 10**self.view.top))
+        axes.set_aspect("equal")
+        unit, name = rate_unit(10**self.view.top)
+        step = math.ceil(TICK_WIDTH * (self.view.right - self.view.left) / wide)  # decades from number to number
+        for axis, factor in ((axes.xaxis, 1.0), (axes.yaxis, unit)):
+            axis.set_major_locator(LogLocator(base=10, numticks=WIDEST_DECADES))
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(FuncFormatter(partial(_tick_of_step, factor=factor, step=step)))
+        axes.grid(color=GRID, linewidth=0.9)
+        axes.set_axisbelow(True)
+        axes.tick_params(length=0, labelsize=TICK_PT, labelcolor=MUTED, pad=6)
+        axes.set_xlabel("Arithmetic intensity (FLOP/byte)", fontsize=AXIS_PT, color=INK, labelpad=5)
+        axes.set_ylabel(f"Performance ({name})", fontsize=AXIS_PT, color=INK, labelpad=5)
+        for side in axes.spines.values():
+            side.set_color("#B8B8B8")
+        axes.spines[["top", "right"]].set_visible(False)
+        return axes
+
+    def _write_head(self, titles: list[str], subtitle: str, rows: list[list[tuple[float, Key]]]) -> None:
+        y = self.height - TOP
+        for line in titles:
+            self.write(INDENT, y, line, TITLE_PT, fontweight="bold", va="top")
+            y -= TITLE_PT / 72 * LINE_HEIGHT
+        self.write(INDENT, y, subtitle, SUBTITLE_PT, color=MUTED, va="top")
+        y -= SUBTITLE_PT / 72 * LINE_HEIGHT + 0.18
+        for row in rows:
+            for x, key in row:
+                if key.style:
+                    self.draw_line([(x, y), (x + 0.44, y)] if key.is_line else [(x + 0.08, y)], **key.style)
+                color = INK if key.style else MUTED
+                self.write(x + key.sample_width, y, key.label, LEGEND_PT, color=color)
+            y -= ROW_HEIGHT
+
+    def _rows(self, keys: Sequence[Key]) -> list[list[tuple[float, Key]]]:
+        """Return the entries of the legend in rows, each with its left end."""
+        rows: list[list[tuple[float, Key]]] = []
+        x = self.width
+        for key in keys:
+            width = key.sample_width + self.measure(key.label, LEGEND_PT)[0]
+            if x + width > self.width - RIGHT:
+                rows.append([])
+                x = INDENT
+            rows[-1].append((x, key))
+            x += width + (0.25 if key.style else 0.12)
+        return rows
+
+    def _wrapped(self, text: str, size: float, weight: str = "normal") -> list[str]:
+        """Return `text` in lines that fit the width of the figure."""
+        room = self.width - INDENT - RIGHT
+        lines: list[str] = []
+        for word in text.split():
+            longer = f"{lines[-1]} {word}" if lines else word
+            if lines and self.measure(longer, size, weight)[0] <= room:
+                lines[-1] = longer
+            else:
+                lines.append(word)
+        return lines
+
+
+def _tick_of_step(value: float, _: object, factor: float, step: int) -> str:
+    """Return the label of a decade, or none between two labels that would meet."""
+    return tick(value / factor) if round(math.log10(value / factor)) % step == 0 else ""
+
+
+def _lines_height(lines: int, size: float) -> float:
+    return lines * size / 72 * LINE_HEIGHT
