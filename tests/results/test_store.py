@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from results.record import RecordError
+from results.store import runs as store
 from results.store.runs import (
     RunNotFoundError,
     RunWriter,
@@ -21,7 +22,6 @@ from results.store.runs import (
     new_run_id,
     runs_directory,
 )
-from results.store.runs import runs as store
 
 ROOT = Path(__file__).resolve().parents[2]
 
