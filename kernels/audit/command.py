@@ -25,12 +25,12 @@ def run(args: argparse.Namespace) -> int:
     """
     if launch.INTERPRETED:
         raise AuditError("TRITON_INTERPRET is set, and the interpreter compiles nothing; unset it for an audit")
+    own = [name for name in args.names if ".py" in name or ":" in name]  # no shipped name has a colon
+    _require_fitting(args, own)
     if args.record and not args.all and golden.is_of_another_triton():
         raise AuditError(
             f"the golden figures are of another Triton than {triton.__version__}: record all of them, --all --record"
         )
-    own = [name for name in args.names if ".py" in name or ":" in name]  # no shipped name has a colon
-    _require_fitting(args, own)
     found = _own_kernel(own[0], args) if own else _shipped(args)
     _print(found, args)
     for row in found:
