@@ -34,7 +34,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.harness.cli.main import main
 from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError
 from bench.harness.scenarios.critical_batch import critical_batch_lines
 from bench.harness.scenarios.decoder import (
@@ -399,4 +398,6 @@ OPS = (
 )
 
 if __name__ == "__main__":
+    from bench.harness.cli.main import main
+
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS, OPTIONS))

@@ -21,7 +21,6 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.main import main
 from bench.harness.data.verify import CHUNK_ELEMENTS, LEAST_SCALE_ERROR, SCALE_ELEMENTS, UNIT_ROUNDOFF
 from bench.harness.op import Case, Op, TensorMaker
 from roofline.work import LABEL_BYTES, elementwise_work
@@ -294,4 +293,6 @@ OPS = (
 )
 
 if __name__ == "__main__":
+    from bench.harness.cli.main import main
+
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.main import main
 from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError
 from roofline.work import Work, matmul_work
 
@@ -176,4 +175,6 @@ OPS = (
 )
 
 if __name__ == "__main__":
+    from bench.harness.cli.main import main
+
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS, OPTIONS))

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.main import main
 from bench.harness.op import Case, Op, TensorMaker
 from roofline.work import Work, int8_matvec_work, matvec_work
 
@@ -127,4 +126,6 @@ OPS = (
 )
 
 if __name__ == "__main__":
+    from bench.harness.cli.main import main
+
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS))

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.main import main
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import Case, Op, TensorMaker, rows_by_width
 from roofline.work import elementwise_work
@@ -181,4 +180,6 @@ OPS = (
 )
 
 if __name__ == "__main__":
+    from bench.harness.cli.main import main
+
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS))

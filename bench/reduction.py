@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bench.harness.cli.main import main
 from bench.harness.op import Case, Op, TensorMaker
 from roofline.work import reduction_work
 
@@ -85,4 +84,6 @@ OPS = (
 )
 
 if __name__ == "__main__":
+    from bench.harness.cli.main import main
+
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS))

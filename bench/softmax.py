@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.main import main
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import Op, rows_by_width
 from roofline.work import elementwise_work
@@ -82,4 +81,6 @@ OPS = (
 )
 
 if __name__ == "__main__":
+    from bench.harness.cli.main import main
+
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS))

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.scenarios.scenario import Bench, Column, Row, Scenario, main
+from bench.harness.scenarios.scenario import Bench, Column, Row, Scenario
 from bench.harness.train.options import PROVIDERS, RECIPE_NAMES, Case, add_options, cases_of, check
 from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
 from results.record import Record
@@ -334,4 +334,6 @@ SCENARIO = Scenario(
 )
 
 if __name__ == "__main__":
+    from bench.harness.scenarios.scenario import main
+
     raise SystemExit(main(SCENARIO))

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError, add_list, number, path
-from bench.harness.scenarios.scenario import Bench, Row, Scenario, main
+from bench.harness.scenarios.scenario import Bench, Row, Scenario
 from bench.harness.shapes import ShapeError, parse_size
 from bench.harness.transfer.table import COLUMNS, NOTES, footer
 from results.record import Record
@@ -356,4 +356,6 @@ SCENARIO = Scenario(
 )
 
 if __name__ == "__main__":
+    from bench.harness.scenarios.scenario import main
+
     raise SystemExit(main(SCENARIO))

@@ -16,7 +16,6 @@ Bytes   w n read and w n written, w the bytes of an element.
 Source  worked out by hand.
 """
 
-from bench.harness.cli import main
 from bench.harness.op import Op, Option
 from roofline.work import elementwise_work
 
@@ -56,6 +55,8 @@ OPS = (
 )
 
 if __name__ == "__main__":
+    from bench.harness.cli.main import main
+
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS, OPTIONS))
 '''
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bench.harness.calibrate import calibration
-from bench.harness.calibrate.calibration import MATMUL_SIZES, SLOWEST_CALL_S, MeasuredCeilings, ceilings_of, identity
+from bench.harness.calibrate.bench import DISTURBED, FIRST_PLANS, Outcome
+from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of, identity
 from bench.harness.device.device import MIB, Device
 from bench.matmul import OPS as MATMUL
 from roofline.ceilings import Ceiling, Ceilings
@@ -84,23 +85,33 @@ def test_a_cpu_cannot_be_judged_as_a_gpu():
 
 
 class Machine(MeasuredCeilings):
-    """Measures nothing: every launch takes what the test says."""
+    """Measures nothing: every launch takes what the test says, and does the work of a small case."""
 
     def __init__(self, directory, device=CPU, launch_s=2.0**-20):
-        self.notes, self.said, self.launch_s = [], [], launch_s
+        self.notes, self.said, self.launch_s, self.plans = [], [], launch_s, set()
         super().__init__(device, directory, self.notes.append, self.said.append)
 
-    def _least_s(self, calls):
-        for call in calls:
-            call()
-        return self.launch_s
+    def _measured(self, part):
+        of, name = part.measure.func.__name__, part.measure.args[-2 if "matmul" in part.name else -1]
+        bench = part.measure.args[0]
+        self.plans.add(bench.plan)
+
+        def measure(note):
+            if of == "launch_part":
+                return outcome("launch", "launch", self.launch_s)
+            if of == "mix_part":
+                return outcome("bandwidth", name, {"copy": 2, "triad": 3}[name] * MIB / self.launch_s)
+            torch = pytest.importorskip("torch")
+            square = torch.ones(32, 32, dtype={"bf16": torch.bfloat16, "fp16": torch.float16}.get(name, torch.float32))
+            bench.matmul.eager(square, square, out=square)
+            return outcome("flops", name, 2 * 32**3 / self.launch_s)
+
+        return super()._measured(replace(part, measure=measure))
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """Small arrays and matrices: only what is done with them matters here."""
-    monkeypatch.setattr(calibration, "ARRAY_BYTES", (MIB, MIB))
-    monkeypatch.setattr(calibration, "MATMUL_SIZES", (16, 32))
+def outcome(quantity, name, value):
+    source = "measured here 2026-01-01: a test, 2 threads"
+    return Outcome((Ceiling(quantity, name, value, "measured", source), Ceiling("fit", name, 1.0, "measured", "x")), ())
 
 
 def test_a_cpu_is_measured_and_every_ceiling_says_how(tmp_path):
@@ -118,7 +129,8 @@ def test_a_cpu_is_measured_and_every_ceiling_says_how(tmp_path):
     assert all(entry.source.startswith("measured here 20") and "2 threads" in entry.source for entry in found.entries)
     assert found.bandwidth().name == "triad"  # the roof is the fastest mix
     assert machine.notes == []
-    assert "calibrating: bf16 matmul 32x32x32" in machine.said
+    assert "calibrating: bf16 matmul" in machine.said
+    assert machine.plans == {FIRST_PLANS["cpu"]}
 
 
 def test_what_was_measured_is_kept_and_not_measured_again(tmp_path):
@@ -275,15 +287,16 @@ def test_a_peak_that_cannot_be_measured_is_noted_and_the_others_are_measured(tmp
     assert found.peak("bf16") is None
     assert found.peak("fp32") is not None
     assert len(machine.notes) == 1
-    assert machine.notes[0].startswith(f"the bf16 peak of this machine is not known: {type(error).__name__}")
+    assert machine.notes[0].startswith(f"the bf16 matmul of this machine is not known: {type(error).__name__}")
     assert "\n" not in machine.notes[0]
 
 
 def test_without_memory_there_is_no_bandwidth_and_no_traceback(tmp_path, monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 7)
-    machine = Machine(tmp_path)
+    notes = []
+    machine = MeasuredCeilings(CPU, tmp_path, notes.append, notes.append)
     assert machine.complete(BLANK, [], MATMUL[0]).bandwidth() is None
-    assert machine.notes[0].startswith("the memory bandwidth of this machine is not known: ")
+    assert [n for n in notes if n.startswith("the bandwidth, copy of this machine is not known: NotMeasuredError: ")]
 
 
 def test_ctrl_c_ends_the_calibration(tmp_path):
@@ -297,9 +310,7 @@ def test_ctrl_c_ends_the_calibration(tmp_path):
 def test_a_gpu_is_asked_for_its_launch_floor_alone(tmp_path, monkeypatch):
     machine = Machine(tmp_path, H100)
     floor = [Ceiling("launch", "launch", 2e-6, "measured", "here")]
-    monkeypatch.setattr(machine, "_launch_floor", lambda: floor)
-    monkeypatch.setattr(machine, "_bandwidths", lambda: pytest.fail("the datasheet is the roof"))
-    monkeypatch.setattr(machine, "_peak", lambda *_: pytest.fail("the datasheet is the roof"))
+    monkeypatch.setattr(machine, "_measured", lambda part: {"launch": floor}[part.name])
     found = machine.complete(ceilings_of(H100, None), ["bf16"], MATMUL[0])
     assert found.launch_floor().value == 2e-6
     assert found.peak("bf16").kind == "datasheet"
@@ -325,7 +336,7 @@ def test_recalibrating_a_gpu_keeps_the_mixes_that_only_the_command_measures(tmp_
     mixes = tuple(Ceiling("bandwidth", mix, 3e12, "measured", "a test") for mix in ("read", "write", "copy", "triad"))
     floor = Ceiling("launch", "launch", 2e-6, "measured", "a test")
     monkeypatch.setattr(machine, "load", lambda: (*mixes, floor))
-    monkeypatch.setattr(machine, "_launch_floor", lambda: [replace(floor, value=3e-6)])
+    monkeypatch.setattr(machine, "_measured", lambda part: {"launch": [replace(floor, value=3e-6)]}[part.name])
     found = machine.complete(ceilings_of(H100, None), ["bf16"], MATMUL[0], again=True)
     assert set(mixes) <= set(found.entries)
     assert found.launch_floor().value == 3e-6
@@ -342,9 +353,7 @@ def test_recalibrating_a_cpu_keeps_the_mixes_that_only_the_command_measures(tmp_
 
 
 def test_a_roof_that_was_measured_on_a_busy_machine_is_said_to_be(tmp_path, monkeypatch):
-    source = (
-        f"measured here 2026-01-01: torch copy_; {calibration.DISTURBED}: 300 times a second a thread lost its core"
-    )
+    source = f"measured here 2026-01-01: torch copy_; {DISTURBED}: 300 times a second a thread lost its core"
     low = Ceiling("bandwidth", "copy", 1e9, "measured", source)
     for kept, is_said in ((low,), True), ((replace(low, source="measured here"),), False):
         machine = Machine(tmp_path)
@@ -353,67 +362,12 @@ def test_a_roof_that_was_measured_on_a_busy_machine_is_said_to_be(tmp_path, monk
         assert ("measured roofs may be low" in note) == is_said
 
 
-# ---- which matmul --------------------------------------------------------------------------------------------------
-
-
-class Estimator:
-    """A machine of a constant rate, which is asked instead of timed."""
-
-    rate = 1e9
-
-    def __init__(self, *_):
-        pass
-
-    def call_s(self, op, case):
-        return op.work(case).flops / self.rate
-
-    def learn(self, op, case, seconds):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("rate", "tried"),
-    [
-        (1e12, ["512", "1024", "2048", "3072"]),  # 3072 takes 0.06 s
-        (1e11, ["512", "1024"]),  # 2048 would take 0.17 s: it and larger ones are left out
-        (1e9, ["256"]),  # even 512 would take 0.27 s, so the largest below it that is fast enough
-    ],
-)
-def test_sizes_that_take_too_long_are_left_out(tmp_path, monkeypatch, rate, tried):
-    monkeypatch.setattr(calibration, "MATMUL_SIZES", MATMUL_SIZES)
-    monkeypatch.setattr(calibration, "CostEstimator", Estimator)
-    monkeypatch.setattr(Estimator, "rate", rate)
-    asked = []
-
-    def seconds(matmul, case):
-        asked.append(case.name.split("x")[0])
-        return matmul.work(case).flops / rate
-
-    machine = Machine(tmp_path)
-    monkeypatch.setattr(machine, "_matmul_s", seconds)
-    found = machine._peak("bf16", MATMUL[0])
-    assert found[0].value == pytest.approx(rate)
-    assert asked == tried
-    assert all(2 * int(size) ** 3 / rate <= SLOWEST_CALL_S for size in asked)
-
-
-def test_the_fastest_matmul_is_the_peak_and_is_named(tmp_path, monkeypatch):
-    seconds = {16: 1e-6, 32: 1e-3}
-    machine = Machine(tmp_path)
-    monkeypatch.setattr(machine, "_matmul_s", lambda matmul, case: seconds[case.shape["m"]])
-    found = machine._peak("bf16", MATMUL[0])
-    assert found[0].value == pytest.approx(2 * 16**3 / 1e-6)
-    assert "matmul 16x16x16" in found[0].source
-
-
 # ---- measured for real ---------------------------------------------------------------------------------------------
 
 
 def test_a_real_calibration_gives_ceilings_that_can_be_kept(tmp_path, monkeypatch):
-    quick = replace(
-        calibration.LIMITS, min_samples=5, target_half_width=1.0, cap_s=0.05, warm_up_s=0, min_sample_s=1e-5
-    )
-    monkeypatch.setattr(calibration, "LIMITS", quick)
+    tiny = replace(FIRST_PLANS["cpu"], launch_s=0.02, mix_s=0.1, matmul_s=0.2, repetitions=2, largest=128)
+    monkeypatch.setitem(FIRST_PLANS, "cpu", tiny)
     notes = []
     found = MeasuredCeilings(CPU, tmp_path, notes.append, notes.append).complete(BLANK, ["fp32"], MATMUL[0])
     assert {entry.name for entry in found.entries} == {"launch", "copy", "triad", "fp32"}
@@ -433,9 +387,8 @@ def test_recalibrating_one_dtype_does_not_lose_the_peak_of_another(tmp_path):
 def test_the_peak_of_fp16_is_that_of_fp32_where_widening_is_faster(tmp_path, monkeypatch, fp16, fp32, peak, is_widened):
     machine = Machine(tmp_path)
     rates = {"fp16": fp16, "fp32": fp32}
-    monkeypatch.setattr(
-        machine, "_peak", lambda dtype, op: [Ceiling("flops", dtype, rates[dtype], "measured", "a run")]
-    )
+    peaks = {f"{dtype} matmul": Ceiling("flops", dtype, rate, "measured", "a run") for dtype, rate in rates.items()}
+    monkeypatch.setattr(machine, "_measured", lambda part: [peaks[part.name]] if part.name in peaks else [])
     found = machine.complete(BLANK, ["fp16"], MATMUL[0]).peak("fp16")
     assert (found.name, found.value) == ("fp16", peak)
     assert ("widened to fp32" in found.source) == is_widened

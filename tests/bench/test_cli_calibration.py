@@ -1,11 +1,12 @@
 """The calibration as a command does it: once, for what is missing, and anew where its file is of no use."""
 
 import json
+from dataclasses import replace
 
 import commands
 import pytest
 
-from bench.harness.calibrate import calibration
+from bench.harness.calibrate.bench import FIRST_PLANS
 from bench.harness.measure import runner
 
 
@@ -18,9 +19,8 @@ def quick(monkeypatch):
 def fresh_runs(tmp_path, monkeypatch):
     """Return a folder without ceilings, where a calibration is a matter of milliseconds."""
     monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
-    monkeypatch.setattr(calibration, "LIMITS", commands.QUICK)
-    monkeypatch.setattr(calibration, "MATMUL_SIZES", (32, 64))
-    monkeypatch.setattr(calibration, "ARRAY_BYTES", (2**20, 2**20))
+    tiny = replace(FIRST_PLANS["cpu"], launch_s=0.02, mix_s=0.05, matmul_s=0.1, repetitions=1, largest=128)
+    monkeypatch.setitem(FIRST_PLANS, "cpu", tiny)
     return tmp_path
 
 
@@ -35,7 +35,7 @@ def calibrated(capsys, *words):
 
 def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs):
     done, first, _ = calibrated(capsys, "--dtype", "fp32")
-    assert done == ["launch", "memory bandwidth", "fp32 matmul 32x32x32", "fp32 matmul 64x64x64"]
+    assert done == ["launch", "bandwidth, copy", "bandwidth, triad", "fp32 matmul"]
     assert set(first) == {"launch", "copy", "triad", "fp32"}
     assert all(value > 0 for value in first.values())
     (kept,) = fresh_runs.rglob("ceilings-*.json")
@@ -44,10 +44,10 @@ def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs):
     done, again, _ = calibrated(capsys, "--dtype", "fp32")
     assert (done, again) == ([], first)
     done, more, _ = calibrated(capsys, "--dtype", "fp64,fp32")
-    assert done == ["fp64 matmul 32x32x32", "fp64 matmul 64x64x64"]
+    assert done == ["fp64 matmul"]
     assert more == first | {"fp64": more["fp64"]}
     done, anew, _ = calibrated(capsys, "--dtype", "fp32", "--recalibrate")
-    assert done[:2] == ["launch", "memory bandwidth"]
+    assert done[:2] == ["launch", "bandwidth, copy"]
     assert anew["copy"] != first["copy"]
 
 

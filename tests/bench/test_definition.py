@@ -156,7 +156,7 @@ def test_the_definition_of_decoding_covers_the_layer_that_is_decoded(tmp_path):
         return done.stdout.strip()
 
     first = found()
-    layer = repository / "bench" / "harness" / "decoder.py"
+    layer = repository / "bench" / "harness" / "scenarios" / "decoder.py"
     text = layer.read_text(encoding="utf-8")
     layer.write_text(f"{text}\n# a comment\n", encoding="utf-8")
     assert found() == first

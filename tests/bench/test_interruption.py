@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import commands
@@ -15,6 +16,7 @@ import pytest
 
 from bench import __main__ as command
 from bench.harness.calibrate import calibration
+from bench.harness.calibrate.bench import FIRST_PLANS
 from bench.harness.cli import interrupt
 from bench.harness.measure import runner
 from results.store.runs import load_run
@@ -377,9 +379,8 @@ def test_two_first_runs_at_once_both_keep_ceilings_that_can_be_read(capsys, runs
 
     save = calibration.MeasuredCeilings.save
     monkeypatch.setattr(calibration.MeasuredCeilings, "save", watched)
-    monkeypatch.setattr(calibration, "LIMITS", commands.QUICK)
-    monkeypatch.setattr(calibration, "MATMUL_SIZES", (32,))
-    monkeypatch.setattr(calibration, "ARRAY_BYTES", (2**20, 2**20))
+    tiny = replace(FIRST_PLANS["cpu"], launch_s=0.02, mix_s=0.05, matmul_s=0.1, repetitions=1, largest=128)
+    monkeypatch.setitem(FIRST_PLANS, "cpu", tiny)
     kept.unlink()
     assert commands.here("matvec", "--op", "matvec", "--shape", "16", "--no-save") == 0
     assert saves == [json.loads(whole)["identity"]]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.__main__ import main as bench_main
-from bench.harness.calibrate import calibration
+from bench.harness.calibrate.bench import FIRST_PLANS
 from bench.harness.calibrate.calibration import ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.commands import calibrate as calibrate_command
@@ -180,9 +180,8 @@ def test_no_roof_of_it_is_known_before_it_is_measured(apple):
 @pytest.fixture
 def quick(monkeypatch):
     """Measure what is looked at, not believed: small roofs, few samples."""
-    monkeypatch.setattr(calibration, "GPU_MATMUL_SIZES", (64,))
-    monkeypatch.setattr(calibration, "ARRAY_BYTES", (2**20, 2**20))
-    monkeypatch.setattr(calibration, "LIMITS", commands.QUICK)
+    tiny = replace(FIRST_PLANS["gpu"], launch_s=0.02, mix_s=0.05, matmul_s=0.1, repetitions=1, largest=128)
+    monkeypatch.setitem(FIRST_PLANS, "gpu", tiny)
     monkeypatch.setattr(runner, "CPU_LIMITS", commands.QUICK)
     monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.05))
 

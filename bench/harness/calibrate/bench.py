@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any
 
 from bench.harness.calibrate import bandwidth
-from bench.harness.calibrate.calibration import DISTURBED
 from bench.harness.calibrate.search import Note, NotMeasuredError, Rate, Summary
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Monitor, row_telemetry
@@ -40,7 +39,7 @@ class Plan:
     matmul_s: float
     """Of the searches of all dtypes together."""
     long_run_s: float
-    """Of the run that tells burst from sustained, and of the one on zeros; a part of `matmul_s`."""
+    """Of the run that tells burst from sustained, and of the one on zeros; a part of `matmul_s`. 0 leaves both out."""
     cache_s: float
     curve_s: float
     fma_s: float
@@ -49,6 +48,8 @@ class Plan:
     """Samples of a finalist of the search."""
     is_quick: bool
     """Whether only square matmuls in row order are tried."""
+    largest: int = 16384
+    """Most rows of a square matmul."""
 
 
 PLANS = {
@@ -57,6 +58,15 @@ PLANS = {
     ("gpu", False): Plan(270, 2.0, 10.0, 130.0, 3.5, 15.0, 15.0, 6.0, 32, False),
     ("gpu", True): Plan(48, 1.0, 3.0, 20.0, 1.0, 4.0, 4.0, 1.5, 8, True),
 }
+
+FIRST_PLANS = {
+    "cpu": Plan(10, 0.3, 1.0, 3.0, 0.0, 0.0, 0.0, 0.0, 16, True, 3072),
+    "gpu": Plan(20, 0.5, 1.0, 4.0, 0.0, 0.0, 0.0, 0.0, 16, True, 8192),
+}
+"""Of what any command measures when a ceiling is missing; `matmul_s` is that of one dtype here, without a long run."""
+
+DISTURBED = "disturbed, so it may be low"
+"""What the source of a ceiling says that was measured while something else held the device back."""
 
 DTYPES = {
     ("cpu", False): ("bf16", "fp32"),
@@ -179,6 +189,11 @@ class Bench:
     def streams(self) -> list[bandwidth.Stream]:
         """All that moves bytes."""
         return bandwidth.streams(self.device, self.arrays)
+
+    def release_arrays(self) -> None:
+        """Give the memory of the bandwidth parts back."""
+        for name in ("arrays", "streams"):
+            self.__dict__.pop(name, None)
 
     def timer(self, limit_s: float, candidates: int) -> PartTimer:
         """Return a timer whose clock starts now."""

@@ -4,8 +4,8 @@ A CPU has no datasheet peak that torch could reach, so its roofs are what it doe
 fastest copy and triad far beyond the cache, and the fastest matmul of each dtype. They are kept beside the runs with
 the identity of the machine, and measured anew when that changes.
 
-What is here is the short calibration that any command does when a roof is missing. `python -m bench calibrate` measures
-more and longer (`calibrate_parts`), and keeps it in the same file, where it takes the place of the short one.
+Any command measures the ceilings that are missing, with the smallest of the plans in `bench`. `python -m bench
+calibrate` measures more parts and takes longer, and keeps what it finds in the same file.
 """
 
 from __future__ import annotations
@@ -14,24 +14,21 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.harness.data.inputs import Filler, make_sets
+from bench.harness.calibrate.bench import DISTURBED, FIRST_PLANS, Bench, Part
+from bench.harness.calibrate.parts import launch, matmul_of, mixes
+from bench.harness.calibrate.search import Note, silent
 from bench.harness.device import nvml
-from bench.harness.device.device import MIB, Device
+from bench.harness.device.device import Device
 from bench.harness.device.stamp import installed_version
-from bench.harness.measure.cost import CostEstimator
+from bench.harness.device.telemetry import Monitor
 from bench.harness.measure.runner import one_line
-from bench.harness.op import Case, Op
-from bench.harness.providers.registry import load, numerics
-from bench.harness.timing import samplers
-from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, Limits, collect, warm_up
+from bench.harness.op import Op
 from roofline.ceilings import Ceiling, CeilingError, Ceilings, gpu_ceilings
 from roofline.hardware.gpu import (
     Gpu,
@@ -43,29 +40,14 @@ from roofline.hardware.gpu import (
     match_driver_name,
 )
 
-BANDWIDTH_CACHES = 4
-"""Each array of the bandwidth kernels is this many times the last-level cache, within `ARRAY_BYTES`."""
+MIXES = ("copy", "triad")
+"""Of the bandwidth that any command measures: those of STREAM; McCalpin, IEEE TCCA Newsletter, December 1995."""
 
-ARRAY_BYTES = (64 * MIB, 512 * MIB)
-
-MATMUL_SIZES = (512, 1024, 2048, 3072)
-"""Square sizes among which the fastest matmul is looked for; one that would take longer than `SLOWEST_CALL_S` a call
-is left out, and so are larger ones."""
-
-GPU_MATMUL_SIZES = (*MATMUL_SIZES, 4096, 8192)
-"""The same for an Apple GPU, which smaller ones do not fill."""
-
-SLOWEST_CALL_S = 0.15
-LIMITS = Limits(min_samples=10, target_half_width=0.01, min_time_s=0.0, cap_s=0.6, warm_up_s=0.05, min_sample_s=1e-3)
+OTHER_LAUNCHES = ("host-submit", "back-to-back", "fit")
+"""Of the launch costs, those that only `python -m bench calibrate` keeps."""
 
 WIDENED = ("fp16",)
 """Dtypes that fp32 arithmetic may serve better than their own."""
-
-DISTURBED = "disturbed, so it may be low"
-"""What the source of a ceiling says that was measured while something else held the device back."""
-
-SEED = 0
-Note = Callable[[str], None]
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
@@ -255,17 +237,20 @@ class MeasuredCeilings:
         if again:  # only what is measured anew now is dropped
             anew = {("launch", "launch")}
             if not self._device.has_cuda:
-                anew |= {("bandwidth", "copy"), ("bandwidth", "triad"), *flops_of(wanted)}
+                anew |= {*(("bandwidth", mix) for mix in MIXES), *(("flops", dtype) for dtype in wanted)}
             kept = tuple(e for e in kept if (e.quantity, e.name) not in anew)
         found = ceilings.with_entries(kept)
         had = found.entries
+        plan = FIRST_PLANS["gpu" if self._device.is_gpu else "cpu"]
+        bench = Bench(self._device, plan, matmul, Monitor(self._device))
         if found.launch_floor() is None:
-            found = found.with_entries(self._attempt("launch floor", self._launch_floor))
+            found = found.with_entries(self._measured(launch(bench)))
         if not self._device.has_cuda:
-            if again or found.bandwidth() is None:
-                found = found.with_entries(self._attempt("memory bandwidth", self._bandwidths))
+            for part in mixes(bench, MIXES) if again or found.bandwidth() is None else ():
+                found = found.with_entries(self._measured(part))
+            bench.release_arrays()
             for dtype in [dtype for dtype in wanted if found.peak(dtype) is None]:
-                found = found.with_entries(self._attempt(f"{dtype} peak", partial(self._best_peak, dtype, matmul)))
+                found = found.with_entries(self._best_peak(bench, dtype))
         if found.entries != had:
             self.save(found)
         sentences = peak_sentences(found, wanted)
@@ -275,115 +260,28 @@ class MeasuredCeilings:
         shown = found.with_entries(clock_limited(found))
         return Ceilings(shown.slug, shown.name, shown.entries, note or None)
 
-    def _attempt(self, what: str, measure: Callable[[], list[Ceiling]]) -> list[Ceiling]:
-        """Return what `measure` finds; without a roof some columns stay blank, and the measurements go on."""
+    def _measured(self, part: Part) -> list[Ceiling]:
+        """Return the ceilings that a part finds; without one some columns stay blank, and the measurements go on."""
+        self._progress(f"calibrating: {part.name}")
         try:
-            return measure()
+            found = part.measure(silent).ceilings
         except (RuntimeError, MemoryError, CeilingError) as error:
-            self._note(f"the {what} of this machine is not known: {one_line(error)}")
+            self._note(f"the {part.name} of this machine is not known: {one_line(error)}")
             return []
+        return [c for c in found if c.quantity in ("bandwidth", "flops", "launch") and c.name not in OTHER_LAUNCHES]
 
-    def _launch_floor(self) -> list[Ceiling]:
-        """Return the time of a copy of one element: nothing but the launch."""
-        import torch
-
-        self._progress("calibrating: launch")
-        one, out = (torch.ones(1, device=self._device.torch_name) for _ in range(2))
-        seconds = self._least_s([lambda: out.copy_(one)])
-        return [Ceiling("launch", "launch", seconds, "measured", self._source("copy of one element"))]
-
-    def _bandwidths(self) -> list[Ceiling]:
-        """Return the bandwidth of copy (two arrays) and triad (three), every array far larger than the cache.
-
-        Source: the kernels of STREAM; McCalpin, IEEE TCCA Newsletter, December 1995. Bytes are counted as it counts
-            them, without the line that a store may read first.
-        """
-        import torch
-
-        array_bytes = min(max(BANDWIDTH_CACHES * self._device.cache_bytes, ARRAY_BYTES[0]), ARRAY_BYTES[1])
-        array_bytes = min(array_bytes, self._device.free_bytes() // 8)
-        elements = array_bytes // 4
-        self._progress("calibrating: memory bandwidth")
-        a, b, c = (torch.rand(elements, dtype=torch.float32, device=self._device.torch_name) for _ in range(3))
-        timed = {
-            "copy": (2, lambda: c.copy_(a)),
-            "triad": (3, lambda: torch.add(a, b, alpha=0.5, out=c)),
-        }
-        found = []
-        for name, (arrays, call) in timed.items():
-            value = arrays * elements * 4 / self._least_s([call])
-            source = self._source(f"{name}, fp32, {arrays} x {elements} elements")
-            found.append(Ceiling("bandwidth", name, value, "measured", source))
-        return found
-
-    def _best_peak(self, dtype: str, matmul: Op) -> list[Ceiling]:
+    def _best_peak(self, bench: Bench, dtype: str) -> list[Ceiling]:
         """Return the most FLOP/s for numbers of a dtype: of its matmul, or of fp32's where that is faster.
 
         Without fp16 arithmetic a processor multiplies fp16 matrices a thousand times slower than it could by widening
         them, and torch does widen them in every elementwise operation.
         """
-        own = self._peak(dtype, matmul)
+        if dtype not in bench.matmul.dtypes:
+            return []
+        own = self._measured(matmul_of(bench, dtype, bench.plan.matmul_s))
         if dtype not in WIDENED:
             return own
-        wide = self._peak("fp32", matmul)
+        wide = self._measured(matmul_of(bench, "fp32", bench.plan.matmul_s))
         if not own or not wide or own[0].value >= wide[0].value:
             return own
         return [replace(wide[0], name=dtype, source=f"{wide[0].source}, widened to fp32")]
-
-    def _peak(self, dtype: str, matmul: Op) -> list[Ceiling]:
-        """Return the FLOP/s of the fastest square matmul of a dtype; none where matmul has no such dtype."""
-        if dtype not in matmul.dtypes:
-            return []
-        best: tuple[float, str] | None = None
-        estimator = CostEstimator(self._device, "uniform", SEED)
-        for size in GPU_MATMUL_SIZES if self._device.is_gpu else MATMUL_SIZES:
-            case = Case("matmul", dtype, {"m": size, "n": size, "k": size}, {"layout": "nn", "batch": 1})
-            if (estimator.call_s(matmul, case) or 0.0) > SLOWEST_CALL_S:
-                if best is not None:
-                    break
-                case = _largest_within(matmul, case, estimator)
-            self._progress(f"calibrating: {dtype} matmul {case.name}")
-            flops, seconds = matmul.work(case).flops, self._matmul_s(matmul, case)
-            estimator.learn(matmul, case, seconds)
-            if best is None or flops / seconds > best[0]:
-                best = flops / seconds, case.name
-        return [Ceiling("flops", dtype, best[0], "measured", self._source(f"matmul {best[1]}"))] if best else []
-
-    def _matmul_s(self, matmul: Op, case: Case) -> float:
-        """Return the seconds of one matmul, warm: a ceiling is what the arithmetic can do."""
-        filler = Filler("uniform", case.dtype, self._device, SEED)
-        data = make_sets(matmul, case, filler, self._device, 1)[0]
-        with numerics(case.dtype):
-            return self._least_s([load("torch", matmul, "matmul", self._device).call(data)])
-
-    def _least_s(self, calls: list[samplers.Call]) -> float:
-        """Return the least seconds of a launch over the samples of the usual protocol.
-
-        The least, as STREAM reports it: whatever else runs on the machine only ever adds time, and a roof is what
-        the machine can do when nothing does.
-        """
-        limits = LIMITS if not self._device.has_cuda else GPU_LIMITS
-        calls[0]()
-        sampler = samplers.make_sampler(calls, self._device, limits)
-        warm_up(sampler, min(limits.warm_up_s, CPU_LIMITS.warm_up_s))
-        return min(collect(sampler, limits, "warm").samples_s)
-
-    def _source(self, what: str) -> str:
-        versions = f"torch {self._identity['torch']}"
-        return (
-            f"measured here {datetime.now(UTC):%Y-%m-%d}: {what}, {self._device.threads or 'GPU'} threads, {versions}"
-        )
-
-
-def flops_of(dtypes: Iterable[str]) -> set[tuple[str, str]]:
-    """Return quantity and name of the peaks of some dtypes."""
-    return {("flops", dtype) for dtype in dtypes}
-
-
-def _largest_within(op: Op, case: Case, estimator: CostEstimator) -> Case:
-    """Return the largest halved case whose call stays below `SLOWEST_CALL_S`."""
-    from bench.harness.measure.cost import smaller_cases
-
-    smaller = smaller_cases(op, case)
-    fitting = [other for other in smaller if (estimator.call_s(op, other) or 0.0) <= SLOWEST_CALL_S]
-    return fitting[-1] if fitting else smaller[0]

@@ -52,13 +52,28 @@ def plan_parts(bench: Bench, dtypes: Sequence[str]) -> list[Part]:
     """Return all parts, what others rely on most first, so that an interruption costs the least."""
     fma = compute_peak.FMA_DTYPES if bench.device.is_gpu else compute_peak.CPU_FMA_DTYPES
     return [
-        Part("launch", partial(launch_part, bench)),
-        *(Part(f"bandwidth, {mix}", partial(mix_part, bench, mix)) for mix in ("copy", "triad", "read", "write")),
-        *(Part(f"{d} matmul", partial(matmul_part, bench, d, bench.plan.matmul_s / len(dtypes))) for d in dtypes),
+        launch(bench),
+        *mixes(bench, ("copy", "triad", "read", "write")),
+        *(matmul_of(bench, dtype, bench.plan.matmul_s / len(dtypes)) for dtype in dtypes),
         Part("last-level cache", partial(cache_part, bench)),
         Part("bandwidth against size", partial(curve_part, bench)),
         *(Part(f"{dtype} FMA", partial(fma_part, bench, dtype)) for dtype in dtypes if dtype in fma),
     ]
+
+
+def launch(bench: Bench) -> Part:
+    """Return the part that measures the launch floor."""
+    return Part("launch", partial(launch_part, bench))
+
+
+def mixes(bench: Bench, names: Sequence[str]) -> list[Part]:
+    """Return the parts that measure the bandwidth of mixes of reads and writes."""
+    return [Part(f"bandwidth, {mix}", partial(mix_part, bench, mix)) for mix in names]
+
+
+def matmul_of(bench: Bench, dtype: str, limit_s: float) -> Part:
+    """Return the part that looks for the fastest matmul of a dtype, within `limit_s` seconds."""
+    return Part(f"{dtype} matmul", partial(matmul_part, bench, dtype, limit_s))
 
 
 def launch_part(bench: Bench, note: Note) -> Outcome:
@@ -190,7 +205,8 @@ def matmul_part(bench: Bench, dtype: str, limit_s: float, note: Note) -> Outcome
     device, plan, op = bench.device, bench.plan, bench.matmul
     limits, shapes = GPU_LIMITS if device.has_cuda else CPU_LIMITS, shapes_of(bench, dtype)
     timer = MatmulTimer(op, dtype, device, shapes, limits)
-    began = time.perf_counter()
+    timer(min(shapes, key=lambda shape: shape.flops), 1)  # what it takes corrects the estimates of all others
+    began, before = time.perf_counter(), bench.monitor.snapshot()
     search = ShapeSearch(
         shapes,
         timer,
@@ -199,6 +215,12 @@ def matmul_part(bench: Bench, dtype: str, limit_s: float, note: Note) -> Outcome
         lambda: search.repetitions > 0 and time.perf_counter() - began >= SEARCH_SHARE * limit_s,
     )
     found = search.run(lambda line: note(f"{dtype} matmul: {line}"))
+    if not plan.long_run_s:
+        confirmed = Samples(
+            found.samples_s, 1, "host", "warm", median(found.samples_s), median_ci95(found.samples_s), True
+        )
+        telemetry = row_telemetry(before, bench.monitor.snapshot())
+        return matmul_outcome(bench, dtype, found.shape, found.samples_s, confirmed, None, telemetry)
     note(f"{dtype} matmul {found.shape.name}: a long run, and zeros")
     before = bench.monitor.snapshot()
     long = timer.run(found.shape, plan.long_run_s)
@@ -227,7 +249,7 @@ def shapes_of(bench: Bench, dtype: str) -> list[Shape]:
         shapes = cpu_shapes(("nn",) if quick else ("nn", "nt"))
         shapes += [Shape(n, n, n) for n in SQUARES[1:]] if bench.device.is_gpu else []
     if quick:
-        shapes = [shape for shape in shapes if shape.m == shape.n == shape.k]
+        shapes = [shape for shape in shapes if shape.m == shape.n == shape.k <= bench.plan.largest]
     memory_bytes = bench.device.free_bytes() // MATMUL_MEMORY_SHARE
     found = fitting(shapes, dtype, bench.matmul.output_dtype(dtype), memory_bytes)
     if not found:
@@ -251,7 +273,7 @@ def matmul_outcome(
         dtype: of the matmul.
         shape: the fastest.
         confirmed_s: seconds per launch that took no part in the choice.
-        long: samples of the long run on random data.
+        long: samples of the long run on random data; without one, those that confirmed the choice.
         zeros: samples of the same run on zeros; None where there was none.
         telemetry: of the long run.
     """
@@ -262,11 +284,12 @@ def matmul_outcome(
     best = rate_of(config, flops, confirmed)
     value = best.value if bench.device.has_cuda else flops / min(*confirmed_s, *long.samples_s)
     rates = {"zeros": rate_of(config, flops, zeros)} if zeros else {}
-    try:
-        split = compute_peak.endurance(config, flops, long)
-        rates |= {"burst": split.burst, "sustained": split.sustained}
-    except NotMeasuredError as error:
-        notes.append(f"{dtype}: burst and sustained are not told apart: {error}")
+    if bench.plan.long_run_s:
+        try:
+            split = compute_peak.endurance(config, flops, long)
+            rates |= {"burst": split.burst, "sustained": split.sustained}
+        except NotMeasuredError as error:
+            notes.append(f"{dtype}: burst and sustained are not told apart: {error}")
     details = {"ci95": best.ci95, "config": config, "work_per_launch": flops}
     work = matmul_work(shape.m, shape.n, shape.k, dtype, bench.matmul.output_dtype(dtype))
     counted = {"flops": flops, "bytes_read": work.bytes_read, "bytes_written": work.bytes_written, "cache": "warm"}
