@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.scenarios.scenario import Bench, Column, Row, Scenario
-from bench.harness.train.options import PROVIDERS, RECIPE_NAMES, Case, add_options, cases_of, check
+from bench.harness.train.options import PROVIDERS, RECIPE_NAMES, TrainingCase, add_options, cases_of, check
 from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
 from results.record import Record
 from results.show.table import format_number, format_percent, format_time
@@ -71,7 +71,7 @@ def rows_of(args: argparse.Namespace, device: Device, settings: Settings) -> lis
     return [row_of(case, device, free_bytes) for case in cases_of(args, device.type)]
 
 
-def row_of(case: Case, device: Device, free_bytes: int) -> Row:
+def row_of(case: TrainingCase, device: Device, free_bytes: int) -> Row:
     """Return the row of one case."""
     step = plan_of(case, device.type)
     memory = step_memory(step)
@@ -82,7 +82,7 @@ def row_of(case: Case, device: Device, free_bytes: int) -> Row:
     return Row(blank_record(case, step, memory, reason), partial(measure, case, step, memory), case.label)
 
 
-def blank_record(case: Case, step: StepPlan, memory: StepMemory, reason: str | None) -> Record:
+def blank_record(case: TrainingCase, step: StepPlan, memory: StepMemory, reason: str | None) -> Record:
     """Return what a case is, with its work and its estimates, and nothing measured."""
     flops = flops_of(step)
     state = memory.parameters + memory.optimizer_state
@@ -108,7 +108,7 @@ def blank_record(case: Case, step: StepPlan, memory: StepMemory, reason: str | N
     )
 
 
-def measure(case: Case, plan: StepPlan, memory: StepMemory, bench: Bench) -> Record:
+def measure(case: TrainingCase, plan: StepPlan, memory: StepMemory, bench: Bench) -> Record:
     """Verify the step, count what it computes and holds, time it, and return its record."""
     from bench.harness.train.audit import counted_flops, explanations, measured_memory, memory_report
     from bench.harness.train.check import check_step

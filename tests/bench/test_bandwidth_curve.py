@@ -10,7 +10,7 @@ import pytest
 from bench.harness.calibrate import bandwidth_curve
 from bench.harness.calibrate.bandwidth import CACHE, Stream
 from bench.harness.calibrate.bandwidth_curve import (
-    Point,
+    CurvePoint,
     cache_plateau,
     cold_copies,
     cold_curve,
@@ -142,7 +142,7 @@ def test_a_loop_counts_its_bytes_but_its_working_set_once():
 
 
 def test_a_point_is_bytes_over_time_with_its_interval_the_right_way_up():
-    point = Point(8, 12, Samples((0.5, 1.0, 2.0), 1, "graph", "cold", 1.0, (0.5, 2.0), True))
+    point = CurvePoint(8, 12, Samples((0.5, 1.0, 2.0), 1, "graph", "cold", 1.0, (0.5, 2.0), True))
     assert (point.value(), point.ci95, point.value(min)) == (12.0, (6.0, 24.0), 24.0)
 
 
@@ -175,7 +175,7 @@ def test_the_intervals_of_the_line_cover_the_truth():
 
 
 def test_an_exact_line_is_found_exactly():
-    points = [Point(size, size, samples_of([1e-5 + size / 2e11] * 3)) for size in sizes(GIB)]
+    points = [CurvePoint(size, size, samples_of([1e-5 + size / 2e11] * 3)) for size in sizes(GIB)]
     line = fit(points)
     assert line.launch_s == pytest.approx(1e-5, rel=1e-9)
     assert line.bandwidth == pytest.approx(2e11, rel=1e-9)
@@ -201,7 +201,7 @@ def test_preempted_samples_do_not_bend_the_line_of_the_fastest():
 
 def test_three_sizes_make_no_line():
     with pytest.raises(NotMeasuredError, match=r"^a line through 3 sizes says nothing; 4 or more are needed$"):
-        fit([Point(size, size, samples_of([1.0])) for size in (1, 2, 3)])
+        fit([CurvePoint(size, size, samples_of([1.0])) for size in (1, 2, 3)])
 
 
 # ---- the plateau --------------------------------------------------------------------------------------------------
@@ -238,7 +238,8 @@ def test_a_curve_that_never_falls_has_no_knee():
 def test_a_dip_inside_the_plateau_is_not_its_end():
     speeds = [10.0, 5.0, 10.0, 10.0, 4.0]
     points = [
-        Point(size, size, samples_of([size / speed])) for size, speed in zip(sizes(16 * MIB, MIB), speeds, strict=True)
+        CurvePoint(size, size, samples_of([size / speed]))
+        for size, speed in zip(sizes(16 * MIB, MIB), speeds, strict=True)
     ]
     found = plateau(points, "simulated", 8 * MIB)
     assert 8 * MIB < found.knee_bytes < 16 * MIB
@@ -246,10 +247,12 @@ def test_a_dip_inside_the_plateau_is_not_its_end():
 
 
 def test_a_curve_that_grows_beyond_the_cache_shows_no_cache():
-    busy = [Point(size, size, samples_of([8e-3])) for size in sizes(128 * MIB, MIB)]  # each launch waits for its turn
+    busy = [
+        CurvePoint(size, size, samples_of([8e-3])) for size in sizes(128 * MIB, MIB)
+    ]  # each launch waits for its turn
     with pytest.raises(NotMeasuredError, match=r"^4\.19 GB/s inside the last-level cache and 16\.8 GB/s beyond it"):
         plateau(busy, "simulated", 32 * MIB)
-    level = [Point(size, size, samples_of([size / 1e12])) for size in sizes(128 * MIB, MIB)]
+    level = [CurvePoint(size, size, samples_of([size / 1e12])) for size in sizes(128 * MIB, MIB)]
     assert plateau(level, "simulated", 32 * MIB).value == pytest.approx(1e12)  # a cache no faster than memory may be
 
 
@@ -261,7 +264,7 @@ def test_no_size_inside_the_cache_is_refused():
 
 
 def test_the_knee_lies_between_two_points_on_a_logarithmic_scale():
-    points = [Point(size, size, samples_of([size / speed])) for size, speed in ((MIB, 10.0), (4 * MIB, 8.0))]
+    points = [CurvePoint(size, size, samples_of([size / speed])) for size, speed in ((MIB, 10.0), (4 * MIB, 8.0))]
     assert knee_bytes(points, 10.0) == pytest.approx(2 * MIB)  # 9 is half way, and so is 2 between 1 and 4
     assert knee_bytes(points, 12.0) is None  # below the bar from the start
     assert knee_bytes(points, 10 / 0.9) == pytest.approx(MIB)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bench.harness.calibrate import calibration
-from bench.harness.calibrate.bench import DISTURBED, FIRST_PLANS, Outcome
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of, identity
+from bench.harness.calibrate.setup import DISTURBED, FIRST_PLANS, PartOutcome
 from bench.harness.device.device import MIB, Device
 from bench.matmul import OPS as MATMUL
 from roofline.ceilings import Ceiling, Ceilings
@@ -111,7 +111,9 @@ class Machine(MeasuredCeilings):
 
 def outcome(quantity, name, value):
     source = "measured here 2026-01-01: a test, 2 threads"
-    return Outcome((Ceiling(quantity, name, value, "measured", source), Ceiling("fit", name, 1.0, "measured", "x")), ())
+    return PartOutcome(
+        (Ceiling(quantity, name, value, "measured", source), Ceiling("fit", name, 1.0, "measured", "x")), ()
+    )
 
 
 def test_a_cpu_is_measured_and_every_ceiling_says_how(tmp_path):

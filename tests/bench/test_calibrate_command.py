@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 
 from bench import __main__ as command
-from bench.harness.calibrate import bench as calibrate_bench
 from bench.harness.calibrate import calibration
 from bench.harness.calibrate import parts as calibrate_parts
-from bench.harness.calibrate.bench import PLANS, Outcome, Part, Plan, bytes_of_mix
+from bench.harness.calibrate import setup as calibrate_bench
 from bench.harness.calibrate.matmul_shapes import Shape
 from bench.harness.calibrate.search import NotMeasuredError
+from bench.harness.calibrate.setup import PLANS, CalibrationPart, CalibrationPlan, PartOutcome, bytes_of_mix
 from bench.harness.commands import calibrate as calibrate_command
 from bench.harness.device.device import MIB, Device, detect
 from bench.harness.timing.protocol import Samples
@@ -32,7 +32,7 @@ H100 = Device(
     sm_count=132,
     compute_capability="9.0",
 )
-NO_TIME = Plan(1e-9, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1, True)
+NO_TIME = CalibrationPlan(1e-9, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1, True)
 
 
 def samples(*samples_s, launches=1):
@@ -51,14 +51,14 @@ def a_part(*ceilings, name="a part", notes=()):
     records = tuple(
         calibrate_bench.record_of(c.name, "fp32", {"n": 1}, samples(1e-9), "a way", **moved) for c in ceilings
     )
-    return Part(name, lambda note: Outcome(tuple(ceilings), records, tuple(notes)))
+    return CalibrationPart(name, lambda note: PartOutcome(tuple(ceilings), records, tuple(notes)))
 
 
 def raising(error, name="a broken part"):
     def measure(note):
         raise error
 
-    return Part(name, measure)
+    return CalibrationPart(name, measure)
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 
-from bench.harness.calibrate import bench, parts
-from bench.harness.calibrate.bench import PLANS, Bench, PartTimer, Plan, bytes_of_mix
+from bench.harness.calibrate import parts, setup
 from bench.harness.calibrate.matmul_shapes import Shape
 from bench.harness.calibrate.search import NotMeasuredError
+from bench.harness.calibrate.setup import PLANS, CalibrationPlan, CalibrationSetup, PartTimer, bytes_of_mix
 from bench.harness.commands.calibrate import doubts
 from bench.harness.device.device import MIB, Device
 from bench.harness.device.telemetry import Monitor
@@ -23,7 +23,7 @@ H100 = Device(
     sm_count=132,
     compute_capability="9.0",
 )
-NO_TIME = Plan(1e-9, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1, True)
+NO_TIME = CalibrationPlan(1e-9, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1, True)
 
 
 def samples(*samples_s, launches=1):
@@ -35,7 +35,7 @@ def samples(*samples_s, launches=1):
     ("kind", "quick", "promised_s"), [("cpu", 1, 30), ("cpu", 0, 120), ("gpu", 1, 60), ("gpu", 0, 300)]
 )
 def test_the_parts_fit_into_what_is_promised(kind, quick, promised_s):
-    plan, dtypes = PLANS[kind, bool(quick)], bench.DTYPES[kind, bool(quick)]
+    plan, dtypes = PLANS[kind, bool(quick)], setup.DTYPES[kind, bool(quick)]
     fma = [dtype for dtype in dtypes if dtype in ("fp64", "fp32", "fp16", "bf16")] if kind == "gpu" else ["fp32"]
     parts_s = plan.launch_s + 4 * plan.mix_s + plan.matmul_s + plan.cache_s + plan.curve_s + len(fma) * plan.fma_s
     assert parts_s <= plan.total_s < promised_s
@@ -92,7 +92,7 @@ def test_a_kernel_is_compiled_before_its_launches_are_timed(monkeypatch):
         calls_before_the_clock.append(len(called))
         return HostSampler(calls, 1)
 
-    monkeypatch.setattr(bench.samplers, "make_sampler", make_sampler)
+    monkeypatch.setattr(setup.samplers, "make_sampler", make_sampler)
     timer = PartTimer(H100, 0.01, 1, Monitor(CPU))
     timer([lambda: called.append(1)], timer.screening)
     assert calls_before_the_clock == [1]
@@ -102,7 +102,7 @@ def test_a_kernel_is_compiled_before_its_launches_are_timed(monkeypatch):
 
 
 def bench_of(device, plan=NO_TIME):
-    return Bench(device, plan, MATMUL[0], Monitor(CPU))
+    return CalibrationSetup(device, plan, MATMUL[0], Monitor(CPU))
 
 
 LONG = samples(*[0.05] * 2, *[0.10] * 8)
@@ -160,7 +160,7 @@ def test_quick_looks_among_squares_and_fp8_at_the_one_layout_it_takes(monkeypatc
 @pytest.fixture
 def small_bench(monkeypatch):
     """Return a bench of small arrays, whose launches all take what `seconds_of` says of their bytes."""
-    monkeypatch.setattr(bench.bandwidth, "operand_bytes", lambda device: 4 * MIB)
+    monkeypatch.setattr(setup.bandwidth, "operand_bytes", lambda device: 4 * MIB)
     monkeypatch.setattr(parts.bandwidth_curve, "cold_copies", lambda *_: 1)
 
     def made(times_s):
@@ -233,7 +233,7 @@ def test_a_search_whose_time_is_over_at_once_still_measures_a_shape(monkeypatch,
 
 
 def test_a_measurement_whose_core_was_taken_away_carries_the_flag_and_is_named():
-    one = partial(bench.record_of, "copy", "fp32", {"n": 1}, samples(1e-3), "a way")
+    one = partial(setup.record_of, "copy", "fp32", {"n": 1}, samples(1e-3), "a way")
     busy, quiet = (one(telemetry={"involuntary_switches_per_s": rate}) for rate in (1e4, 0.0))
     assert (busy.flags, quiet.flags) == (("preempted",), ())
     assert "lost its core" in busy.flag_reasons["preempted"]

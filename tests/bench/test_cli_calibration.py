@@ -6,7 +6,7 @@ from dataclasses import replace
 import commands
 import pytest
 
-from bench.harness.calibrate.bench import FIRST_PLANS
+from bench.harness.calibrate.setup import FIRST_PLANS
 from bench.harness.measure import runner
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from bench import __main__ as command
 from bench.harness.calibrate import calibration
-from bench.harness.calibrate.bench import FIRST_PLANS
+from bench.harness.calibrate.setup import FIRST_PLANS
 from bench.harness.cli import interrupt
 from bench.harness.measure import runner
 from results.store.runs import load_run

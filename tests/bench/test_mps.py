@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from bench.__main__ import main as bench_main
-from bench.harness.calibrate.bench import FIRST_PLANS
 from bench.harness.calibrate.calibration import ceilings_of
+from bench.harness.calibrate.setup import FIRST_PLANS
 from bench.harness.cli.arguments import UsageError
 from bench.harness.commands import calibrate as calibrate_command
 from bench.harness.commands import doctor

@@ -285,15 +285,16 @@ PREPARED = """
 import os
 from pathlib import Path
 from dataclasses import replace
-from bench.harness import settle, timing
-timing.CPU_LIMITS = timing.Limits(5, 0.5, 0.0, 0.05, 0.001, 1e-4)
+from bench.harness.timing import protocol, settle
+protocol.CPU_LIMITS = protocol.Limits(5, 0.5, 0.0, 0.05, 0.001, 1e-4)
 settle.CPU_SETTLE = settle.SettleLimits(min_s=0.0, cap_s=0.05)
 import commands
-from bench.harness import calibrate_bench, meter
+from bench.harness.calibrate import setup
+from bench.harness.measure import meter
 meter.ON_THE_CLOCK = 0.0
 commands.keep_ceilings(Path(os.environ["RIDGEPOINT_RUNS"]))
-plan = calibrate_bench.PLANS["cpu", True]
-calibrate_bench.PLANS["cpu", True] = replace(plan, total_s=0.1)
+plan = setup.PLANS["cpu", True]
+setup.PLANS["cpu", True] = replace(plan, total_s=0.1)
 """
 """Rows that are looked at, not believed; ceilings that are known; a calibration with time for its first part only."""
 

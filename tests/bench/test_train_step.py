@@ -27,7 +27,7 @@ from bench.harness.train import step as training
 from bench.harness.train.audit import counted_flops, measured_memory, memory_report
 from bench.harness.train.check import backward_of, check_step
 from bench.harness.train.live_bytes import LiveBytes, SavedBytes, is_random_state
-from bench.harness.train.options import OPTIMIZER_NAMES, Case
+from bench.harness.train.options import OPTIMIZER_NAMES, TrainingCase
 from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
 from bench.harness.train.step import OPTIMIZERS, PhaseClock, Step
 from bench.harness.train.transformer import Transformer
@@ -58,7 +58,7 @@ def llama(family="llama", **changes):
 
 
 def plan(config, recipe="fp32", checkpoint="none", micro_batches=1, optimizer="adamw", batch=4, sequence=40):
-    return plan_of(Case(config, batch, sequence, recipe, checkpoint, micro_batches, optimizer, "torch"), "cpu")
+    return plan_of(TrainingCase(config, batch, sequence, recipe, checkpoint, micro_batches, optimizer, "torch"), "cpu")
 
 
 def report_of(of_plan):
@@ -133,7 +133,7 @@ PROFILED = """
 import sys
 sys.path.insert(0, "tests/bench")
 from test_train_step import MODELS, cpu_device, plan, Step, torch
-from bench.harness.step_audit import measured_memory
+from bench.harness.train.audit import measured_memory
 from torch.profiler import ProfilerActivity, profile
 torch.set_num_threads(1)
 for model in ("gpt", "llama"):
@@ -250,7 +250,7 @@ def test_a_gpu_is_predicted_to_keep_what_its_kernels_keep():
     """In fp32 keys and values are repeated for each query head, and a log-sum-exp is for a multiple of 32 queries."""
     expected = {}
     for device_type in ("cpu", "cuda"):
-        case = Case(llama(), 2, 40, "fp32", "none", 1, "adamw", "torch")
+        case = TrainingCase(llama(), 2, 40, "fp32", "none", 1, "adamw", "torch")
         expected[device_type] = step_memory(plan_of(case, device_type)).kept_by_layers
     norms = 4 * 2 * 80 * 64 * 4  # in place of an input and its normalized copy, one of them
     repeated, rows = 4 * 80 * 2 * (4 - 2) * 16 * 4, 4 * 2 * 4 * (64 - 40) * 4
@@ -258,7 +258,7 @@ def test_a_gpu_is_predicted_to_keep_what_its_kernels_keep():
 
 
 def test_verification_in_fp64_keeps_the_scores_on_a_gpu():
-    case = Case(llama(), 1, 128, "fp32", "none", 1, "adamw", "torch")
+    case = TrainingCase(llama(), 1, 128, "fp32", "none", 1, "adamw", "torch")
     on_cpu, on_gpu = (checking_bytes(plan_of(case, kind), kind) for kind in ("cpu", "cuda"))
     assert on_gpu - on_cpu >= 4 * 4 * 128 * 128 * 8 - 4 * 4 * 128 * 4  # layers, heads, pairs, less the log-sum-exp
 
@@ -435,7 +435,7 @@ def test_phases_are_those_of_the_steps_that_count(monkeypatch):
             return Measurement(samples, None, 1e-3, 14.0, 0.0, settling, {}, tail_launches=4)
 
     monkeypatch.setattr(meter, "Meter", Measured)
-    case = Case(gpt(), 2, 16, "fp32", "none", 1, "adamw", "torch")
+    case = TrainingCase(gpt(), 2, 16, "fp32", "none", 1, "adamw", "torch")
     planned = plan_of(case, "cpu")
     blank = train_step.blank_record(case, planned, step_memory(planned), None)
     bench = Bench(cpu_device(), Settings(), Ceilings("box", "a box"), Progress(True), None, 1)

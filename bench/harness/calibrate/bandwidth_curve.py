@@ -41,7 +41,7 @@ FEWEST_POINTS = 4
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """Bandwidth at one size."""
 
     working_set_bytes: int
@@ -88,7 +88,7 @@ class Plateau:
     """Those of the points of the plateau."""
     knee_bytes: float | None
     """Working set at which the bandwidth falls to `PLATEAU` of `value`, between two points; None: it never does."""
-    points: tuple[Point, ...]
+    points: tuple[CurvePoint, ...]
     """The whole curve."""
 
 
@@ -109,7 +109,7 @@ def sizes(largest_bytes: int, smallest_bytes: int = SMALLEST_BYTES, per_octave: 
 
 def warm_curve(
     stream: Stream, operand_sizes: Iterable[int], measure: Measure, limits: Limits, note: Note = silent
-) -> list[Point]:
+) -> list[CurvePoint]:
     """Return the bandwidth at growing sizes, each launch on the same bytes as the one before.
 
     Sizes that are too small for the stream's configuration are left out.
@@ -131,7 +131,7 @@ def cold_curve(
     measure: Measure,
     limits: Limits,
     note: Note = silent,
-) -> list[Point]:
+) -> list[CurvePoint]:
     """Return the bandwidth at growing sizes, each launch on bytes that have left the cache.
 
     Launches go round all of the arrays. A size at which that does not fill the cache `COLD_CACHES` times is left out:
@@ -181,11 +181,11 @@ def _launch(stream: Stream, size_bytes: int) -> Launch | None:
         return None
 
 
-def _point(stream: Stream, size_bytes: int, launch: Launch, samples: Samples) -> Point:
-    return Point(size_bytes if stream.is_loop else launch.work, launch.work, samples)
+def _point(stream: Stream, size_bytes: int, launch: Launch, samples: Samples) -> CurvePoint:
+    return CurvePoint(size_bytes if stream.is_loop else launch.work, launch.work, samples)
 
 
-def fit(points: Sequence[Point], summary: Summary = median) -> Fit:
+def fit(points: Sequence[CurvePoint], summary: Summary = median) -> Fit:
     """Return the least-squares line T = a + V / b through the times of a cold curve.
 
     Every point weighs as much as any other in relative terms: residuals are fractions of the measured times, so the
@@ -259,7 +259,7 @@ def cache_plateau(
     return plateau(points, chosen.rate.config, device.cache_bytes, summary)
 
 
-def plateau(points: Sequence[Point], config: str, cache_bytes: int, summary: Summary = median) -> Plateau:
+def plateau(points: Sequence[CurvePoint], config: str, cache_bytes: int, summary: Summary = median) -> Plateau:
     """Return the cache bandwidth that a warm curve shows.
 
     Args:
@@ -294,7 +294,7 @@ def plateau(points: Sequence[Point], config: str, cache_bytes: int, summary: Sum
     )
 
 
-def knee_bytes(points: Sequence[Point], plateau_value: float, summary: Summary = median) -> float | None:
+def knee_bytes(points: Sequence[CurvePoint], plateau_value: float, summary: Summary = median) -> float | None:
     """Return the working set at which the bandwidth first falls to `PLATEAU` of a value, or None where it does not.
 
     Between two points the bandwidth is taken as a straight line over the logarithm of the working set.

@@ -4,7 +4,7 @@ A CPU has no datasheet peak that torch could reach, so its roofs are what it doe
 fastest copy and triad far beyond the cache, and the fastest matmul of each dtype. They are kept beside the runs with
 the identity of the machine, and measured anew when that changes.
 
-Any command measures the ceilings that are missing, with the smallest of the plans in `bench`. `python -m bench
+Any command measures the ceilings that are missing, with the smallest of the plans in `setup`. `python -m bench
 calibrate` measures more parts and takes longer, and keeps what it finds in the same file.
 """
 
@@ -20,9 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.harness.calibrate.bench import DISTURBED, FIRST_PLANS, Bench, Part
 from bench.harness.calibrate.parts import launch, matmul_of, mixes
 from bench.harness.calibrate.search import Note, silent
+from bench.harness.calibrate.setup import DISTURBED, FIRST_PLANS, CalibrationPart, CalibrationSetup
 from bench.harness.device import nvml
 from bench.harness.device.device import Device
 from bench.harness.device.stamp import installed_version
@@ -242,15 +242,15 @@ class MeasuredCeilings:
         found = ceilings.with_entries(kept)
         had = found.entries
         plan = FIRST_PLANS["gpu" if self._device.is_gpu else "cpu"]
-        bench = Bench(self._device, plan, matmul, Monitor(self._device))
+        setup = CalibrationSetup(self._device, plan, matmul, Monitor(self._device))
         if found.launch_floor() is None:
-            found = found.with_entries(self._measured(launch(bench)))
+            found = found.with_entries(self._measured(launch(setup)))
         if not self._device.has_cuda:
-            for part in mixes(bench, MIXES) if again or found.bandwidth() is None else ():
+            for part in mixes(setup, MIXES) if again or found.bandwidth() is None else ():
                 found = found.with_entries(self._measured(part))
-            bench.release_arrays()
+            setup.release_arrays()
             for dtype in [dtype for dtype in wanted if found.peak(dtype) is None]:
-                found = found.with_entries(self._best_peak(bench, dtype))
+                found = found.with_entries(self._best_peak(setup, dtype))
         if found.entries != had:
             self.save(found)
         sentences = peak_sentences(found, wanted)
@@ -260,7 +260,7 @@ class MeasuredCeilings:
         shown = found.with_entries(clock_limited(found))
         return Ceilings(shown.slug, shown.name, shown.entries, note or None)
 
-    def _measured(self, part: Part) -> list[Ceiling]:
+    def _measured(self, part: CalibrationPart) -> list[Ceiling]:
         """Return the ceilings that a part finds; without one some columns stay blank, and the measurements go on."""
         self._progress(f"calibrating: {part.name}")
         try:
@@ -270,18 +270,18 @@ class MeasuredCeilings:
             return []
         return [c for c in found if c.quantity in ("bandwidth", "flops", "launch") and c.name not in OTHER_LAUNCHES]
 
-    def _best_peak(self, bench: Bench, dtype: str) -> list[Ceiling]:
+    def _best_peak(self, setup: CalibrationSetup, dtype: str) -> list[Ceiling]:
         """Return the most FLOP/s for numbers of a dtype: of its matmul, or of fp32's where that is faster.
 
         Without fp16 arithmetic a processor multiplies fp16 matrices a thousand times slower than it could by widening
         them, and torch does widen them in every elementwise operation.
         """
-        if dtype not in bench.matmul.dtypes:
+        if dtype not in setup.matmul.dtypes:
             return []
-        own = self._measured(matmul_of(bench, dtype, bench.plan.matmul_s))
+        own = self._measured(matmul_of(setup, dtype, setup.plan.matmul_s))
         if dtype not in WIDENED:
             return own
-        wide = self._measured(matmul_of(bench, "fp32", bench.plan.matmul_s))
+        wide = self._measured(matmul_of(setup, "fp32", setup.plan.matmul_s))
         if not own or not wide or own[0].value >= wide[0].value:
             return own
         return [replace(wide[0], name=dtype, source=f"{wide[0].source}, widened to fp32")]

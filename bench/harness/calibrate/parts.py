@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from bench.harness.calibrate import bandwidth, bandwidth_curve, compute_peak
-from bench.harness.calibrate.bench import Bench, Outcome, Part, bytes_of_mix, record_of
 from bench.harness.calibrate.matmul_shapes import (
     CPU_STEP,
     GPU_STEP,
@@ -22,6 +21,7 @@ from bench.harness.calibrate.matmul_shapes import (
 )
 from bench.harness.calibrate.matmul_timer import MatmulTimer
 from bench.harness.calibrate.search import Note, NotMeasuredError, SearchPlan, ShapeSearch, rate_of
+from bench.harness.calibrate.setup import CalibrationPart, CalibrationSetup, PartOutcome, bytes_of_mix, record_of
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import row_telemetry
 from bench.harness.providers.registry import has_triton
@@ -48,61 +48,61 @@ SUBMITTED = 200
 """Launches that the host submits between two readings of its clock: well below what the queue holds."""
 
 
-def plan_parts(bench: Bench, dtypes: Sequence[str]) -> list[Part]:
+def plan_parts(setup: CalibrationSetup, dtypes: Sequence[str]) -> list[CalibrationPart]:
     """Return all parts, what others rely on most first, so that an interruption costs the least."""
-    fma = compute_peak.FMA_DTYPES if bench.device.is_gpu else compute_peak.CPU_FMA_DTYPES
+    fma = compute_peak.FMA_DTYPES if setup.device.is_gpu else compute_peak.CPU_FMA_DTYPES
     return [
-        launch(bench),
-        *mixes(bench, ("copy", "triad", "read", "write")),
-        *(matmul_of(bench, dtype, bench.plan.matmul_s / len(dtypes)) for dtype in dtypes),
-        Part("last-level cache", partial(cache_part, bench)),
-        Part("bandwidth against size", partial(curve_part, bench)),
-        *(Part(f"{dtype} FMA", partial(fma_part, bench, dtype)) for dtype in dtypes if dtype in fma),
+        launch(setup),
+        *mixes(setup, ("copy", "triad", "read", "write")),
+        *(matmul_of(setup, dtype, setup.plan.matmul_s / len(dtypes)) for dtype in dtypes),
+        CalibrationPart("last-level cache", partial(cache_part, setup)),
+        CalibrationPart("bandwidth against size", partial(curve_part, setup)),
+        *(CalibrationPart(f"{dtype} FMA", partial(fma_part, setup, dtype)) for dtype in dtypes if dtype in fma),
     ]
 
 
-def launch(bench: Bench) -> Part:
+def launch(setup: CalibrationSetup) -> CalibrationPart:
     """Return the part that measures the launch floor."""
-    return Part("launch", partial(launch_part, bench))
+    return CalibrationPart("launch", partial(launch_part, setup))
 
 
-def mixes(bench: Bench, names: Sequence[str]) -> list[Part]:
+def mixes(setup: CalibrationSetup, names: Sequence[str]) -> list[CalibrationPart]:
     """Return the parts that measure the bandwidth of mixes of reads and writes."""
-    return [Part(f"bandwidth, {mix}", partial(mix_part, bench, mix)) for mix in names]
+    return [CalibrationPart(f"bandwidth, {mix}", partial(mix_part, setup, mix)) for mix in names]
 
 
-def matmul_of(bench: Bench, dtype: str, limit_s: float) -> Part:
+def matmul_of(setup: CalibrationSetup, dtype: str, limit_s: float) -> CalibrationPart:
     """Return the part that looks for the fastest matmul of a dtype, within `limit_s` seconds."""
-    return Part(f"{dtype} matmul", partial(matmul_part, bench, dtype, limit_s))
+    return CalibrationPart(f"{dtype} matmul", partial(matmul_part, setup, dtype, limit_s))
 
 
-def launch_part(bench: Bench, note: Note) -> Outcome:
+def launch_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
     """Return the launch floor: of an empty kernel on a GPU, apart for the host; of a copy of one element on a CPU."""
     import torch
 
-    timer = bench.timer(bench.plan.launch_s, 1)
-    one, out = (torch.ones(1, device=bench.device.torch_name) for _ in range(2))
+    timer = setup.timer(setup.plan.launch_s, 1)
+    one, out = (torch.ones(1, device=setup.device.torch_name) for _ in range(2))
     what, call = "copy of one element", partial(out.copy_, one)
-    if bench.device.type == "cuda" and has_triton():
+    if setup.device.type == "cuda" and has_triton():
         from kernels.launch_floor import v1_empty
 
         what, call = "triton v1, empty kernel", partial(v1_empty.launch, one)
     call()
     floor = timer([call], timer.confirming)
     found = {"launch": (floor, f"{what}, {'per graph node' if floor.method == 'graph' else 'back to back'}")}
-    if bench.device.has_cuda:
-        found["host-submit"] = _host_submit(call, bench.device), f"{what}, host submit"
+    if setup.device.has_cuda:
+        found["host-submit"] = _host_submit(call, setup.device), f"{what}, host submit"
         queue = samplers.EventSampler([call], SUBMITTED, 0.0)
         found["back-to-back"] = collect(queue, timer.screening, "warm"), f"{what}, back to back"
     ceilings = [
-        bench.ceiling("launch", name, bench.summary(s.samples_s), how, timer.telemetry, ci95=s.ci95_s, config=how)
+        setup.ceiling("launch", name, setup.summary(s.samples_s), how, timer.telemetry, ci95=s.ci95_s, config=how)
         for name, (s, how) in found.items()
     ]
     records = [
         record_of(name, "fp32", {"n": 1}, samples, how, flops=0, bytes_read=0, bytes_written=0)
         for name, (samples, how) in found.items()
     ]
-    return Outcome(tuple(ceilings), tuple(records))
+    return PartOutcome(tuple(ceilings), tuple(records))
 
 
 def _host_submit(call: samplers.Call, device: Device) -> Samples:
@@ -115,58 +115,60 @@ def _host_submit(call: samplers.Call, device: Device) -> Samples:
     return Samples(tuple(samples_s), SUBMITTED, "host", "warm", median(samples_s), median_ci95(samples_s), True)
 
 
-def mix_part(bench: Bench, mix: str, note: Note) -> Outcome:
+def mix_part(setup: CalibrationSetup, mix: str, note: Note) -> PartOutcome:
     """Return the bandwidth of one mix, of arrays many times the cache."""
-    among = [stream for stream in bench.streams if stream.mix == mix]
-    timer, size_bytes = bench.timer(bench.plan.mix_s, len(among)), bench.arrays.size_bytes
+    among = [stream for stream in setup.streams if stream.mix == mix]
+    timer, size_bytes = setup.timer(setup.plan.mix_s, len(among)), setup.arrays.size_bytes
     chosen = bandwidth.measure_mix(
-        mix, among, size_bytes, timer, timer.screening, timer.confirming, note, bench.summary
+        mix, among, size_bytes, timer, timer.screening, timer.confirming, note, setup.summary
     )
     rate = chosen.rate
-    bench.chosen[mix] = rate.config
-    ceiling = bench.of_rate("bandwidth", mix, rate, timer.telemetry)
+    setup.chosen[mix] = rate.config
+    ceiling = setup.of_rate("bandwidth", mix, rate, timer.telemetry)
     moved = bytes_of_mix(mix, rate.work_per_launch)
     shape, extra = {"n": size_bytes // 4}, {"telemetry": timer.telemetry, "cache": "cold"}
-    return Outcome((ceiling,), (record_of(mix, "fp32", shape, rate.samples, rate.config, **moved, **extra),))
+    return PartOutcome((ceiling,), (record_of(mix, "fp32", shape, rate.samples, rate.config, **moved, **extra),))
 
 
-def cache_part(bench: Bench, note: Note) -> Outcome:
+def cache_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
     """Return the plateau of the last-level cache, and where it ends."""
-    device, among = bench.device, bandwidth.cache_streams(bench.device, bench.arrays)
-    largest_bytes = min(bench.arrays.size_bytes, 4 * device.cache_bytes)
-    timer = bench.timer(bench.plan.cache_s, 3 * len(among))
+    device, among = setup.device, bandwidth.cache_streams(setup.device, setup.arrays)
+    largest_bytes = min(setup.arrays.size_bytes, 4 * device.cache_bytes)
+    timer = setup.timer(setup.plan.cache_s, 3 * len(among))
     points = len(bandwidth_curve.sizes(largest_bytes, device.cache_bytes // bandwidth_curve.PRIVATE_CACHES, 2))
-    limits = replace(timer.confirming, cap_s=CURVE_SHARE * bench.plan.cache_s / points, warm_up_s=0.0)
+    limits = replace(timer.confirming, cap_s=CURVE_SHARE * setup.plan.cache_s / points, warm_up_s=0.0)
     # A copy: the few that are tried are never refused for the time, because the choice is measured with it once more.
     screening = replace(timer.screening)
-    plateau = bandwidth_curve.cache_plateau(among, largest_bytes, device, timer, screening, limits, note, bench.summary)
+    plateau = bandwidth_curve.cache_plateau(among, largest_bytes, device, timer, screening, limits, note, setup.summary)
     how = f"{plateau.config}, working sets of {plateau.working_sets_bytes[0] / 1e6:.3g} MB and more"
-    found = [bench.ceiling("cache", "last-level", plateau.value, how, timer.telemetry, ci95=plateau.ci95, config=how)]
+    found = [setup.ceiling("cache", "last-level", plateau.value, how, timer.telemetry, ci95=plateau.ci95, config=how)]
     if plateau.knee_bytes is not None:
-        found.append(bench.ceiling("knee", "last-level", plateau.knee_bytes, how, timer.telemetry, config=how))
+        found.append(setup.ceiling("knee", "last-level", plateau.knee_bytes, how, timer.telemetry, config=how))
     records = [_point_record("cache", point, plateau.config, "read", "warm") for point in plateau.points]
     if len(plateau.working_sets_bytes) > 1:
-        return Outcome(tuple(found), tuple(records))
-    return Outcome((), tuple(records), ("one size alone is no plateau of the cache: the machine is too busy to tell",))
+        return PartOutcome(tuple(found), tuple(records))
+    return PartOutcome(
+        (), tuple(records), ("one size alone is no plateau of the cache: the machine is too busy to tell",)
+    )
 
 
-def _point_record(op: str, point: bandwidth_curve.Point, config: str, mix: str, cache: str) -> Record:
+def _point_record(op: str, point: bandwidth_curve.CurvePoint, config: str, mix: str, cache: str) -> Record:
     moved, shape = bytes_of_mix(mix, point.bytes_per_launch), {"n": max(1, point.working_set_bytes // 4)}
     return record_of(op, "fp32", shape, point.samples, config, cache=cache, **moved)
 
 
-def curve_part(bench: Bench, note: Note) -> Outcome:
+def curve_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
     """Return what the line through the bandwidth of copies of growing sizes says of launch and roof."""
-    config = bench.chosen.get("copy") or next(s.name for s in bench.streams if s.mix == "copy")
-    stream, size_bytes = bandwidth.named(bench.streams, "copy", config), bench.arrays.size_bytes
-    timer, steps = bench.timer(bench.plan.curve_s, 1), bandwidth_curve.sizes(size_bytes)
-    limits = replace(timer.confirming, cap_s=CURVE_SHARE * bench.plan.curve_s / max(1, len(steps)), warm_up_s=0.0)
-    points = bandwidth_curve.cold_curve(stream, steps, size_bytes, bench.device, timer, limits, note)
-    line = bandwidth_curve.fit(points, bench.summary)
+    config = setup.chosen.get("copy") or next(s.name for s in setup.streams if s.mix == "copy")
+    stream, size_bytes = bandwidth.named(setup.streams, "copy", config), setup.arrays.size_bytes
+    timer, steps = setup.timer(setup.plan.curve_s, 1), bandwidth_curve.sizes(size_bytes)
+    limits = replace(timer.confirming, cap_s=CURVE_SHARE * setup.plan.curve_s / max(1, len(steps)), warm_up_s=0.0)
+    points = bandwidth_curve.cold_curve(stream, steps, size_bytes, setup.device, timer, limits, note)
+    line = bandwidth_curve.fit(points, setup.summary)
     how = f"T = a + V / b through {len(points)} sizes of copy, {config}; worst residual {line.worst_residual:.1%}"
     records = [_point_record("curve", point, config, "copy", "cold") for point in points]
     if line.worst_residual > WORST_RESIDUAL:
-        return Outcome((), tuple(records), (f"the curve is no line, so nothing is claimed by it: {how}",))
+        return PartOutcome((), tuple(records), (f"the curve is no line, so nothing is claimed by it: {how}",))
     found, notes = [], []
     for quantity, name, value, interval in (
         ("fit", "copy", line.bandwidth, line.bandwidth_ci95),
@@ -174,18 +176,18 @@ def curve_part(bench: Bench, note: Note) -> Outcome:
     ):
         if 0 < value < float("inf"):
             ci95 = interval if 0 <= interval[0] <= interval[1] < float("inf") else None
-            found.append(bench.ceiling(quantity, name, value, how, timer.telemetry, ci95=ci95, config=how))
+            found.append(setup.ceiling(quantity, name, value, how, timer.telemetry, ci95=ci95, config=how))
         else:
             notes.append(f"the curve does not resolve its {'launch' if quantity == 'launch' else 'roof'}: {how}")
-    return Outcome(tuple(found), tuple(records), tuple(notes))
+    return PartOutcome(tuple(found), tuple(records), tuple(notes))
 
 
-def fma_part(bench: Bench, dtype: str, note: Note) -> Outcome:
+def fma_part(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
     """Return the rate of fused multiply-adds of a dtype outside the tensor cores."""
     candidates = 10  # of the order of what `compute_peak` tries
-    timer = bench.timer(bench.plan.fma_s, candidates)
+    timer = setup.timer(setup.plan.fma_s, candidates)
     chosen = compute_peak.measure_fma(
-        dtype, bench.device, timer, timer.screening, timer.confirming, note, bench.summary
+        dtype, setup.device, timer, timer.screening, timer.confirming, note, setup.summary
     )
     rate = chosen.rate
     record = record_of(
@@ -197,20 +199,20 @@ def fma_part(bench: Bench, dtype: str, note: Note) -> Outcome:
         flops=rate.work_per_launch,
         telemetry=timer.telemetry,
     )
-    return Outcome((bench.of_rate("fma", dtype, rate, timer.telemetry),), (record,))
+    return PartOutcome((setup.of_rate("fma", dtype, rate, timer.telemetry),), (record,))
 
 
-def matmul_part(bench: Bench, dtype: str, limit_s: float, note: Note) -> Outcome:
+def matmul_part(setup: CalibrationSetup, dtype: str, limit_s: float, note: Note) -> PartOutcome:
     """Return the fastest matmul of a dtype: by a search, in a long run split into burst and sustained, and on zeros."""
-    device, plan, op = bench.device, bench.plan, bench.matmul
-    limits, shapes = GPU_LIMITS if device.has_cuda else CPU_LIMITS, shapes_of(bench, dtype)
+    device, plan, op = setup.device, setup.plan, setup.matmul
+    limits, shapes = GPU_LIMITS if device.has_cuda else CPU_LIMITS, shapes_of(setup, dtype)
     timer = MatmulTimer(op, dtype, device, shapes, limits)
     timer(min(shapes, key=lambda shape: shape.flops), 1)  # what it takes corrects the estimates of all others
-    began, before = time.perf_counter(), bench.monitor.snapshot()
+    began, before = time.perf_counter(), setup.monitor.snapshot()
     search = ShapeSearch(
         shapes,
         timer,
-        SearchPlan(plan.repetitions, summary=bench.summary),
+        SearchPlan(plan.repetitions, summary=setup.summary),
         partial(neighbors, step=GPU_STEP if device.has_cuda else CPU_STEP),
         lambda: search.repetitions > 0 and time.perf_counter() - began >= SEARCH_SHARE * limit_s,
     )
@@ -219,57 +221,57 @@ def matmul_part(bench: Bench, dtype: str, limit_s: float, note: Note) -> Outcome
         confirmed = Samples(
             found.samples_s, 1, "host", "warm", median(found.samples_s), median_ci95(found.samples_s), True
         )
-        telemetry = row_telemetry(before, bench.monitor.snapshot())
-        return matmul_outcome(bench, dtype, found.shape, found.samples_s, confirmed, None, telemetry)
+        telemetry = row_telemetry(before, setup.monitor.snapshot())
+        return matmul_outcome(setup, dtype, found.shape, found.samples_s, confirmed, None, telemetry)
     note(f"{dtype} matmul {found.shape.name}: a long run, and zeros")
-    before = bench.monitor.snapshot()
+    before = setup.monitor.snapshot()
     long = timer.run(found.shape, plan.long_run_s)
-    telemetry = row_telemetry(before, bench.monitor.snapshot(), flops=found.shape.flops)
+    telemetry = row_telemetry(before, setup.monitor.snapshot(), flops=found.shape.flops)
     zeros: Samples | None = None
     notes: tuple[str, ...] = ()
     try:
         zeros = MatmulTimer(op, dtype, device, [found.shape], limits, "zeros").run(found.shape, plan.long_run_s)
     except NotMeasuredError as error:
         notes = (f"on zeros: {error}",)
-    outcome = matmul_outcome(bench, dtype, found.shape, found.samples_s, long, zeros, telemetry)
+    outcome = matmul_outcome(setup, dtype, found.shape, found.samples_s, long, zeros, telemetry)
     return replace(outcome, notes=(*outcome.notes, *notes))
 
 
-def shapes_of(bench: Bench, dtype: str) -> list[Shape]:
+def shapes_of(setup: CalibrationSetup, dtype: str) -> list[Shape]:
     """Return the matmuls worth trying in a dtype, as far as they fit into memory.
 
     Raises:
         NotMeasuredError: not even the smallest fits.
     """
-    quick = bench.plan.is_quick
-    if bench.device.has_cuda:
+    quick = setup.plan.is_quick
+    if setup.device.has_cuda:
         layouts = ("nt",) if dtype.startswith("fp8") else ("nn",) if quick else ("nn", "nt", "tn")
-        shapes = gpu_shapes(bench.device.sm_count or 1, layouts)
+        shapes = gpu_shapes(setup.device.sm_count or 1, layouts)
     else:
         shapes = cpu_shapes(("nn",) if quick else ("nn", "nt"))
-        shapes += [Shape(n, n, n) for n in SQUARES[1:]] if bench.device.is_gpu else []
+        shapes += [Shape(n, n, n) for n in SQUARES[1:]] if setup.device.is_gpu else []
     if quick:
-        shapes = [shape for shape in shapes if shape.m == shape.n == shape.k <= bench.plan.largest]
-    memory_bytes = bench.device.free_bytes() // MATMUL_MEMORY_SHARE
-    found = fitting(shapes, dtype, bench.matmul.output_dtype(dtype), memory_bytes)
+        shapes = [shape for shape in shapes if shape.m == shape.n == shape.k <= setup.plan.largest]
+    memory_bytes = setup.device.free_bytes() // MATMUL_MEMORY_SHARE
+    found = fitting(shapes, dtype, setup.matmul.output_dtype(dtype), memory_bytes)
     if not found:
         raise NotMeasuredError(f"no {dtype} matmul of the search fits into {memory_bytes / 1e9:.2g} GB")
     return found
 
 
 def matmul_outcome(
-    bench: Bench,
+    setup: CalibrationSetup,
     dtype: str,
     shape: Shape,
     confirmed_s: Sequence[float],
     long: Samples,
     zeros: Samples | None,
     telemetry: dict[str, Any],
-) -> Outcome:
+) -> PartOutcome:
     """Return ceilings and records of the fastest shape.
 
     Args:
-        bench: the device.
+        setup: the device.
         dtype: of the matmul.
         shape: the fastest.
         confirmed_s: seconds per launch that took no part in the choice.
@@ -282,16 +284,16 @@ def matmul_outcome(
         long, samples_s=tuple(confirmed_s), median_s=median(confirmed_s), ci95_s=median_ci95(confirmed_s)
     )
     best = rate_of(config, flops, confirmed)
-    value = best.value if bench.device.has_cuda else flops / min(*confirmed_s, *long.samples_s)
+    value = best.value if setup.device.has_cuda else flops / min(*confirmed_s, *long.samples_s)
     rates = {"zeros": rate_of(config, flops, zeros)} if zeros else {}
-    if bench.plan.long_run_s:
+    if setup.plan.long_run_s:
         try:
             split = compute_peak.endurance(config, flops, long)
             rates |= {"burst": split.burst, "sustained": split.sustained}
         except NotMeasuredError as error:
             notes.append(f"{dtype}: burst and sustained are not told apart: {error}")
     details = {"ci95": best.ci95, "config": config, "work_per_launch": flops}
-    work = matmul_work(shape.m, shape.n, shape.k, dtype, bench.matmul.output_dtype(dtype))
+    work = matmul_work(shape.m, shape.n, shape.k, dtype, setup.matmul.output_dtype(dtype))
     counted = {"flops": flops, "bytes_read": work.bytes_read, "bytes_written": work.bytes_written, "cache": "warm"}
     extent = {"m": shape.m, "n": shape.n, "k": shape.k}
     options = {"options": {"layout": shape.layout, "config": config}, "telemetry": telemetry}
@@ -300,7 +302,7 @@ def matmul_outcome(
         fill = "zeros" if name == "zeros" else "uniform"
         records.append(record_of(name, dtype, extent, rate.samples, config, fill=fill, **counted, **options))
     # What lasts is told by the median on every device: a shortest time says nothing of it.
-    found = [bench.ceiling("flops", dtype, value, config, telemetry, **details)]
+    found = [setup.ceiling("flops", dtype, value, config, telemetry, **details)]
     for name, rate in rates.items():
-        found.append(bench.ceiling(name, dtype, rate.value, config, telemetry, **details | {"ci95": rate.ci95}))
-    return Outcome(tuple(found), tuple(records), tuple(notes))
+        found.append(setup.ceiling(name, dtype, rate.value, config, telemetry, **details | {"ci95": rate.ci95}))
+    return PartOutcome(tuple(found), tuple(records), tuple(notes))

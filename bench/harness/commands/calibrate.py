@@ -16,8 +16,8 @@ from bench.harness.op import Op
 from results.show.table import format_rate, format_time, header_lines, printable
 
 if TYPE_CHECKING:
-    from bench.harness.calibrate.bench import Part, Plan
     from bench.harness.calibrate.calibration import MeasuredCeilings
+    from bench.harness.calibrate.setup import CalibrationPart, CalibrationPlan
     from bench.harness.device.device import Device
     from results.record import Environment, Record
     from results.store.runs import RunWriter
@@ -143,9 +143,9 @@ def check_dtypes(given: Sequence[str] | None, matmul: Op) -> None:
 
 def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequence[str] | None) -> int:
     """Measure part by part, keep each when it is finished, print all; return the exit code."""
-    from bench.harness.calibrate.bench import PLANS, Bench
     from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
     from bench.harness.calibrate.parts import plan_parts
+    from bench.harness.calibrate.setup import PLANS, CalibrationSetup
     from bench.harness.cli.session import stamp, use_threads
     from bench.harness.device.telemetry import Monitor
     from bench.harness.measure.runner import Settings
@@ -163,7 +163,9 @@ def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequen
             job.writer = RunWriter.create(environment, "calibrate", args.output)
         try:
             dtypes = chosen_dtypes(args, device, matmul, job)
-            measure_all(job, plan_parts(Bench(device, plan, matmul, Monitor(device)), dtypes), plan, args.verbose)
+            measure_all(
+                job, plan_parts(CalibrationSetup(device, plan, matmul, Monitor(device)), dtypes), plan, args.verbose
+            )
         except KeyboardInterrupt:
             interrupted = True
             progress.note("interrupted: the ceilings that were finished are kept")
@@ -178,7 +180,7 @@ def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequen
 
 def chosen_dtypes(args: argparse.Namespace, device: Device, matmul: Op, job: Calibration) -> list[str]:
     """Return the dtypes to measure; one that was asked for and is not there is noted."""
-    from bench.harness.calibrate.bench import DTYPES
+    from bench.harness.calibrate.setup import DTYPES
     from bench.harness.measure.runner import has_dtype
 
     wanted = args.dtype or DTYPES["gpu" if device.has_cuda else "cpu", args.quick]
@@ -196,7 +198,7 @@ def warn_if_busy(device: Device, progress: Progress) -> None:
         progress.note(f"the machine is busy (load average {load:.1f}, {device.threads} threads): roofs may read low")
 
 
-def measure_all(job: Calibration, parts: Sequence[Part], plan: Plan, verbose: bool) -> None:
+def measure_all(job: Calibration, parts: Sequence[CalibrationPart], plan: CalibrationPlan, verbose: bool) -> None:
     """Measure part after part until the time of all of them is over."""
     from bench.harness.calibrate.search import Note, silent
     from bench.harness.measure.runner import one_line

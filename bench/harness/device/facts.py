@@ -75,7 +75,7 @@ def gpu_facts(device: Device, own_pid: int | None = None, own_memory_bytes: int 
     return reading.values(readings) | {"errors": problems}
 
 
-def _settings(gpu: nvml.Gpu) -> dict[str, Reading]:
+def _settings(gpu: nvml.NvmlGpu) -> dict[str, Reading]:
     """Return driver, limits, clocks and modes.
 
     Source: nvml.h, `nvmlDeviceGetPowerManagementLimitConstraints` (mW), `nvmlDeviceGetPersistenceMode`,
@@ -105,14 +105,14 @@ def _settings(gpu: nvml.Gpu) -> dict[str, Reading]:
     }
 
 
-def _confidential_compute(gpu: nvml.Gpu) -> Reading:
+def _confidential_compute(gpu: nvml.NvmlGpu) -> Reading:
     """Return `ccFeature` of the whole system: NVML keeps it for no single GPU."""
     return (
         gpu.board if gpu.board.error else nvml.call("nvmlSystemGetConfComputeState").map(lambda state: state.ccFeature)
     )
 
 
-def _health(gpu: nvml.Gpu) -> dict[str, Reading]:
+def _health(gpu: nvml.NvmlGpu) -> dict[str, Reading]:
     """Return the state of the memory and the driver's advice.
 
     Source: nvml.h, `nvmlDeviceGetRemappedRows` (not there while MIG is on), field 230.
@@ -134,7 +134,7 @@ def _rows(counts: dict[str, int]) -> dict[str, int | bool]:
     }
 
 
-def _users(gpu: nvml.Gpu, own_pid: int, own_memory_bytes: int | None) -> dict[str, Reading]:
+def _users(gpu: nvml.NvmlGpu, own_pid: int, own_memory_bytes: int | None) -> dict[str, Reading]:
     """Return the memory in use and who uses it.
 
     Source: nvml.h, `nvmlDeviceGetMemoryInfo`, `nvmlDeviceGetComputeRunningProcesses` (of a MIG slice: its own).
@@ -203,7 +203,7 @@ def modes(device: Device, root: Path = ROOT) -> dict[str, Any]:
     )
 
 
-def _opened(device: Device) -> nvml.Gpu:
+def _opened(device: Device) -> nvml.NvmlGpu:
     return nvml.open_gpu(device.uuid) if device.type == "cuda" else nvml.no_gpu("NotNvidia")
 
 

@@ -170,7 +170,7 @@ def throttle_fields(driver: str | None) -> dict[str, int | None]:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class NvmlGpu:
     """One GPU, or one MIG slice of one, as NVML shows it. No method raises or changes anything."""
 
     handle: Reading
@@ -297,12 +297,12 @@ class Gpu:
         }
 
 
-def no_gpu(error: str) -> Gpu:
+def no_gpu(error: str) -> NvmlGpu:
     """Return a GPU that answers every question with `error`."""
-    return Gpu(failed(error), failed(error), is_slice=False, driver=failed(error))
+    return NvmlGpu(failed(error), failed(error), is_slice=False, driver=failed(error))
 
 
-def open_gpu(uuid: str | None) -> Gpu:
+def open_gpu(uuid: str | None) -> NvmlGpu:
     """Return the GPU or the MIG slice with a UUID.
 
     Args:
@@ -323,4 +323,4 @@ def open_gpu(uuid: str | None) -> Gpu:
         return no_gpu(found[0].error or "NotFound")
     handle, is_slice = found[place], names[place].startswith("MIG-")
     board = call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle.value) if is_slice else handle
-    return Gpu(handle, board, is_slice, driver_version())
+    return NvmlGpu(handle, board, is_slice, driver_version())

@@ -102,7 +102,7 @@ class Monitor:
             root: folder below which Linux shows its state.
         """
         self._root = root
-        self._gpu: nvml.Gpu | None = None
+        self._gpu: nvml.NvmlGpu | None = None
         if device.type == "cuda":
             self._gpu = nvml.open_gpu(device.uuid)
         elif device.has_cuda:

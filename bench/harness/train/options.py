@@ -31,7 +31,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
-class Case:
+class TrainingCase:
     """One training step: a model at a shape, how it is computed, and by whom."""
 
     config: ModelConfig
@@ -96,7 +96,7 @@ def check(args: argparse.Namespace) -> None:
     cases_of(args, "cuda")
 
 
-def cases_of(args: argparse.Namespace, device_type: str) -> list[Case]:
+def cases_of(args: argparse.Namespace, device_type: str) -> list[TrainingCase]:
     """Return the cases that the arguments ask for.
 
     Raises:
@@ -104,7 +104,7 @@ def cases_of(args: argparse.Namespace, device_type: str) -> list[Case]:
     """
     default_shape = DEFAULT_SHAPE["cpu" if device_type == "cpu" else "cuda"]
     found = [
-        Case(config, *shape, recipe, checkpoint, micro_batches, optimizer, provider)
+        TrainingCase(config, *shape, recipe, checkpoint, micro_batches, optimizer, provider)
         for config in _models(args)
         for shape in _each(_shape, _words(args, "shape", [default_shape]))
         for recipe in _known(args, "recipe", RECIPE_NAMES, ["fp32", "bf16"])
@@ -125,7 +125,7 @@ def _each(parse: Callable[[str], _Value], words: Sequence[str]) -> list[_Value]:
     return list(dict.fromkeys(parse(word) for word in words))
 
 
-def _check_case(case: Case) -> None:
+def _check_case(case: TrainingCase) -> None:
     """Refuse values that exclude each other.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.harness.train.options import Case
+from bench.harness.train.options import TrainingCase
 from roofline.accounting.activations import Kernels
 from roofline.accounting.config.config import ModelConfig
 from roofline.accounting.flops import FlopCount, train_flops
@@ -22,7 +22,7 @@ WIDE_BYTES = {"fp32": 8, "bf16": 4}
 """Of an element in the precision that a step is verified in, by compute dtype."""
 
 
-def plan_of(case: Case, device_type: str) -> StepPlan:
+def plan_of(case: TrainingCase, device_type: str) -> StepPlan:
     """Return a case as accounting sees it."""
     recipe = RECIPES[case.recipe]
     kernels = kernels_of(recipe, case.config, device_type)

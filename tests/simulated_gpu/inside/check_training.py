@@ -5,7 +5,7 @@ import pytest
 from bench.harness.device.device import detect
 from bench.harness.train.audit import measured_memory, memory_report
 from bench.harness.train.check import check_step
-from bench.harness.train.options import Case
+from bench.harness.train.options import TrainingCase
 from bench.harness.train.plan import plan_of
 from bench.harness.train.step import Step
 from roofline.accounting.config.file import read_config
@@ -25,7 +25,7 @@ MODELS = {
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("checkpoint", ["none", "full"])
 def test_memory_is_predicted_to_the_byte(model, recipe, checkpoint):
-    case = Case(read_config(MODELS[model], model), 2, 40, recipe, checkpoint, 1, "adamw", "torch")
+    case = TrainingCase(read_config(MODELS[model], model), 2, 40, recipe, checkpoint, 1, "adamw", "torch")
     plan = plan_of(case, "cuda")
     step = Step(plan, detect("cuda"), seed=0)
     step()
@@ -36,5 +36,5 @@ def test_memory_is_predicted_to_the_byte(model, recipe, checkpoint):
 
 @pytest.mark.parametrize("recipe", ["fp32", "amp"])
 def test_gradients_are_right_where_keys_are_repeated(recipe):
-    case = Case(read_config(MODELS["qwen3"], "qwen3"), 2, 24, recipe, "full", 2, "adamw", "torch")
+    case = TrainingCase(read_config(MODELS["qwen3"], "qwen3"), 2, 24, recipe, "full", 2, "adamw", "torch")
     assert check_step(Step(plan_of(case, "cuda"), detect("cuda"), seed=0)).reason is None

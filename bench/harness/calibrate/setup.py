@@ -28,7 +28,7 @@ from roofline.ceilings import Ceiling
 
 
 @dataclass(frozen=True)
-class Plan:
+class CalibrationPlan:
     """Seconds that each part may take, and how hard the matmul search looks."""
 
     total_s: float
@@ -53,15 +53,15 @@ class Plan:
 
 
 PLANS = {
-    ("cpu", False): Plan(100, 1.0, 5.0, 44.0, 2.5, 9.0, 9.0, 4.0, 16, False),
-    ("cpu", True): Plan(22, 0.3, 1.5, 8.0, 0.6, 2.0, 2.0, 1.0, 4, True),
-    ("gpu", False): Plan(270, 2.0, 10.0, 130.0, 3.5, 15.0, 15.0, 6.0, 32, False),
-    ("gpu", True): Plan(48, 1.0, 3.0, 20.0, 1.0, 4.0, 4.0, 1.5, 8, True),
+    ("cpu", False): CalibrationPlan(100, 1.0, 5.0, 44.0, 2.5, 9.0, 9.0, 4.0, 16, False),
+    ("cpu", True): CalibrationPlan(22, 0.3, 1.5, 8.0, 0.6, 2.0, 2.0, 1.0, 4, True),
+    ("gpu", False): CalibrationPlan(270, 2.0, 10.0, 130.0, 3.5, 15.0, 15.0, 6.0, 32, False),
+    ("gpu", True): CalibrationPlan(48, 1.0, 3.0, 20.0, 1.0, 4.0, 4.0, 1.5, 8, True),
 }
 
 FIRST_PLANS = {
-    "cpu": Plan(10, 0.3, 1.0, 3.0, 0.0, 0.0, 0.0, 0.0, 16, True, 3072),
-    "gpu": Plan(20, 0.5, 1.0, 4.0, 0.0, 0.0, 0.0, 0.0, 16, True, 8192),
+    "cpu": CalibrationPlan(10, 0.3, 1.0, 3.0, 0.0, 0.0, 0.0, 0.0, 16, True, 3072),
+    "gpu": CalibrationPlan(20, 0.5, 1.0, 4.0, 0.0, 0.0, 0.0, 0.0, 16, True, 8192),
 }
 """Of what any command measures when a ceiling is missing; `matmul_s` is that of one dtype here, without a long run."""
 
@@ -85,7 +85,7 @@ WRITTEN_SHARE = {"read": (0, 1), "write": (1, 1), "copy": (1, 2), "triad": (1, 3
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PartOutcome:
     """What one part found."""
 
     ceilings: tuple[Ceiling, ...]
@@ -94,12 +94,12 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Part:
+class CalibrationPart:
     """One thing to measure."""
 
     name: str
     """In words, for people."""
-    measure: Callable[[Note], Outcome]
+    measure: Callable[[Note], PartOutcome]
     """Raises whatever compilers, drivers and libraries raise; `NotMeasuredError` where the machine has no such roof."""
 
 
@@ -160,11 +160,11 @@ class PartTimer:
 
 
 @dataclass
-class Bench:
+class CalibrationSetup:
     """The device on the bench, and what several parts share."""
 
     device: Device
-    plan: Plan
+    plan: CalibrationPlan
     matmul: Op
     """The op of `bench/matmul.py`."""
     monitor: Monitor
