@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench.harness.data.inputs import FILLS
-from bench.harness.device.system import here
 from bench.harness.isolate.worker import DEFAULT_TIMEOUT_S
 from bench.harness.op import Case, Op, Option
 from bench.harness.providers.registry import USER_KERNEL, provider_names
@@ -90,6 +89,8 @@ def device_name(text: str) -> str:
 
 def thread_count(text: str) -> int:
     """Return a number of threads, at most one for each logical CPU of this process."""
+    from bench.harness.device.system import here
+
     most = len(here().allowed_cores())
     what = f"a whole number from 1 to {most}, the logical CPUs of this process"
     return int(number(1, most, what, int)(text))

@@ -7,9 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.harness.device import darwin, linux, mps, nvml
 from bench.harness.device.system import here
-from roofline.hardware.gpu import match_driver_name
 
 MIB = 2**20
 
@@ -65,6 +63,8 @@ class Device:
     def free_bytes(self) -> int:
         """Return the memory that a measurement may still take, bytes."""
         if self.type == "mps":
+            from bench.harness.device import mps
+
             return mps.free_bytes()
         if not self.is_gpu:
             free_bytes = here().available_memory_bytes()
@@ -118,7 +118,9 @@ def detect(requested: str | None) -> Device:
 
 def allowed_threads() -> int:
     """Return the threads that affinity and cgroup quota leave to this process."""
-    return linux.usable_threads(len(here().allowed_cores()), here().cpu_quota())
+    from bench.harness.device.linux import usable_threads
+
+    return usable_threads(len(here().allowed_cores()), here().cpu_quota())
 
 
 def default_threads() -> int:
@@ -156,6 +158,8 @@ def cpu_device(threads: int | None = None) -> Device:
 
 def mps_device() -> Device:
     """Return the Apple GPU; torch knows of one."""
+    from bench.harness.device import darwin, mps
+
     name = darwin.cpu_name()  # of the chip, which the GPU shares with the processor
     return Device(
         type="mps",
@@ -171,6 +175,8 @@ def mps_device() -> Device:
 def gpu_device(index: int) -> Device:
     """Return GPU `index` of torch, with what its properties and NVML tell."""
     import torch
+
+    from roofline.hardware.gpu import match_driver_name
 
     torch.cuda.set_device(index)
     properties = torch.cuda.get_device_properties(index)
@@ -196,6 +202,8 @@ def gpu_device(index: int) -> Device:
 
 def _memory_interface(uuid: str | None) -> tuple[float | None, int | None]:
     """Return the memory clock in Hz and the bus width in bits as NVML tells them, None where it does not."""
+    from bench.harness.device import nvml
+
     gpu = nvml.open_gpu(uuid)
     bus_bits = gpu.memory_bus_bits().value
     return gpu.max_memory_clock_hz().value, None if bus_bits is None else int(bus_bits)

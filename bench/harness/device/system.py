@@ -5,12 +5,12 @@ A fact that a system does not tell is None, or a `Reading` with the reason: neve
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from bench.harness.device import darwin, linux, other, windows
 from bench.harness.device.other import ROOT
 from bench.harness.device.reading import Reading
 
@@ -66,10 +66,11 @@ class System(Protocol):
         """Return why a user's function cannot have a forked process of its own here, or None where it can."""
 
 
-SYSTEMS: dict[str, System] = {"linux": linux, "darwin": darwin, "win32": windows}
-"""By the name that Python has for each system; others tell what Python alone does."""
+FILES = {"linux": "linux", "darwin": "darwin", "win32": "windows"}
+"""By the name that Python has for each system; of any other, `other.py` tells what Python alone does."""
 
 
 def here() -> System:
-    """Return the file of the system that this process runs on."""
-    return SYSTEMS.get(sys.platform, other)
+    """Return the module of the system that this process runs on; the others are never imported."""
+    system: System = importlib.import_module(f"bench.harness.device.{FILES.get(sys.platform, 'other')}")
+    return system

@@ -19,16 +19,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bench.harness.data.inputs import InputSet
-from bench.harness.device.device import Device
 from bench.harness.device.system import here
 from bench.harness.op import Op
-from bench.harness.providers.trusted import Snapshot
 from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel
 from bench.harness.providers.user_kernel import load as load_user_kernel
 from kernels import versions
+
+if TYPE_CHECKING:
+    from bench.harness.data.inputs import InputSet
+    from bench.harness.device.device import Device
+    from bench.harness.providers.trusted import Snapshot
 
 AUTOTUNE = "-autotune"
 USER_KERNEL = "path/to/file.py:function"
@@ -196,6 +198,8 @@ def _users(name: str, op: Op) -> Provider:
 
     What the import changed of the process's settings is set back.
     """
+    from bench.harness.providers.trusted import Snapshot
+
     trusted = Snapshot.take()
     loaded = load_user_kernel(name, op)
     restored = tuple(trusted.changed_settings())
