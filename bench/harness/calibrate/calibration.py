@@ -1,4 +1,4 @@
-"""The ceilings of the machine in hand: by datasheet for a GPU of the table, measured here for a CPU.
+"""The ceilings of this machine: from the datasheet for a GPU of the table, measured here for any other device.
 
 A CPU has no datasheet peak that torch could reach, so its roofs are what it does when it does nothing else: the
 fastest copy and triad far beyond the cache, and the fastest matmul of each dtype. They are kept beside the runs with

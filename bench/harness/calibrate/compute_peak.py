@@ -1,4 +1,4 @@
-"""Arithmetic at its fastest: fused multiply-adds without tensor cores, matmuls of one dtype, and what wears them down.
+"""The highest arithmetic rates: fused multiply-adds outside the tensor cores, and matmuls in bursts and long runs.
 
 The FMA rate of a GPU comes from a Triton kernel whose instructions are counted in its machine code (`kernels/fma`).
 That of a CPU is only what torch reaches with an elementwise operation, and only where it does fuse: from there the

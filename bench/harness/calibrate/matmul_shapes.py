@@ -1,4 +1,4 @@
-"""The matmuls among which the fastest of a machine is looked for.
+"""The matmul shapes among which the fastest of a machine is searched.
 
 A library gives each multiprocessor one tile of C after the other, so shapes win that fill whole rounds of tiles: where
 the last round is half empty, half of the machine waits.

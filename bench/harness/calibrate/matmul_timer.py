@@ -1,4 +1,4 @@
-"""Matmuls on the clock for a search: hundreds of shapes, none of which is worth filling memory for.
+"""Times the matmuls of a search; all of them are views of the same two buffers.
 
 Warm, because a ceiling of arithmetic is what the arithmetic can do.
 """

@@ -1,4 +1,4 @@
-"""Finding the fastest of many, and then measuring it once more: a maximum of noisy readings is always too high.
+"""Finds the fastest of many configurations, then measures it again: a maximum of noisy readings is too high.
 
 Two searches. `best_of` screens a handful of configurations of one kernel. `ShapeSearch` looks for the fastest matmul
 among hundreds of shapes by successive halving: each round drops the slower half and measures the rest more often. Both

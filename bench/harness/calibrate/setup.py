@@ -1,4 +1,4 @@
-"""The bench of `python -m bench calibrate`: the time that each part may take, the clock that holds it to that.
+"""What the parts of a calibration share: their times, their timer, and how ceilings and records are made.
 
 A part never starts another configuration when its time is over, and no part starts when the time of all of them is.
 On a CPU a ceiling is what the shortest time gives, as STREAM reports it: what else runs on a shared machine only ever

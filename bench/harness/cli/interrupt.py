@@ -1,4 +1,4 @@
-"""Ctrl-C before there is anything to keep, and after all is kept.
+"""Ctrl-C while there is nothing to keep yet, and after everything has been kept.
 
 A `KeyboardInterrupt` in the middle of an import ends in a traceback, or is lost: torch and numpy catch it while they
 load, and go on without a part of themselves. So a command that still loads leaves at once, with one line and exit

@@ -1,4 +1,4 @@
-"""`--signature`: what a function of the user's must take, printed as a Python file that works as it is."""
+"""`--signature`: prints a working Python file that shows what a user's function must take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m bench calibrate`: the roofs of this very machine, kept for every other command."""
+"""`python -m bench calibrate`: measures the ceilings of this machine and keeps them for every other command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One new token through a decoder layer and its cache, in two forms: as the formulas say, and by torch's functions.
+"""One new token through a decoder layer and its cache, written twice: as the formulas say, and with torch's functions.
 
 A layer's sizes are those of its tensors, and what is empty is left out: a bias, the norms of queries and keys, the
 table of rotary positions. So a function of a user's own needs to be told nothing else.

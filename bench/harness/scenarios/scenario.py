@@ -1,4 +1,4 @@
-"""A command whose rows are no ops: a training step, a transfer. It says what its rows are; the rest is here.
+"""The command of a scenario, which measures steps such as a training step or a transfer, not ops.
 
 A file in `bench/` builds one `Scenario`, as its constant `SCENARIO`, and ends in `main(SCENARIO)`. Arguments, ceilings,
 progress, the run file, Ctrl-C, formats, plot and exit codes are those of every other command; `python -m bench list`

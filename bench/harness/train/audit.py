@@ -1,4 +1,4 @@
-"""What a training step holds and computes, counted in steps of their own that no clock sees."""
+"""Counts the bytes that a training step holds and the FLOPs that it computes, in steps that are not timed."""
 
 from __future__ import annotations
 

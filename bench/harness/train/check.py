@@ -1,4 +1,4 @@
-"""Is a training step right? Held against the plain step on the same tokens, before it is timed.
+"""Checks a training step against the plain step on the same tokens, before it is timed.
 
 Two things are looked at. The gradients of the step as it is measured (checkpointed, in micro-batches, compiled, in its
 precision) are those of the plain step in a wider precision: one sequence after the other, nothing recomputed. And the

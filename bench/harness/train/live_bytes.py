@@ -1,4 +1,4 @@
-"""Bytes that tensors hold at one moment of a step, counted storage by storage: no allocator is asked.
+"""Counts the bytes that tensors hold at one moment of a step, storage by storage, without asking an allocator.
 
     SavedBytes    what autograd keeps for the backward pass, through `torch.autograd.graph.saved_tensors_hooks`
     LiveBytes     everything that an operation has returned and that is still referred to, temporaries too

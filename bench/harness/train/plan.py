@@ -1,4 +1,4 @@
-"""A training case as accounting sees it: its plan, its FLOPs, what verification needs. No torch here."""
+"""A training case for the accounting: its plan, its FLOPs, and the memory its verification needs. Torch is not needed."""
 
 from __future__ import annotations
 

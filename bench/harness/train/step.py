@@ -1,4 +1,4 @@
-"""One optimizer step as it is measured: micro-batches forward and backward, the update; and where its time goes."""
+"""One optimizer step as it is measured: forward and backward of each micro-batch, then the update, each timed."""
 
 from __future__ import annotations
 

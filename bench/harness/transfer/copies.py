@@ -1,4 +1,4 @@
-"""Copies between host and device: alone, and while the device computes."""
+"""Times copies between host and device, alone and while the device computes."""
 
 from __future__ import annotations
 

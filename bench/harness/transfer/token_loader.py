@@ -1,4 +1,4 @@
-"""A memory-mapped file of token ids that feeds batches, and a loop that says how long it waited for each."""
+"""Batches from a memory-mapped file of token ids, and a loop that records how long it waits for each batch."""
 
 from __future__ import annotations
 
