@@ -1,4 +1,4 @@
-"""The four floors: imports only go down, heavy ones come late, and the ground floors need no torch."""
+"""The four floors and their folders: imports go one way, heavy ones come late, and the ground floors need no torch."""
 
 import ast
 import os
@@ -17,6 +17,20 @@ FLOORS = {
     "results": set(),
 }
 """What each package may import of the others."""
+
+FOLDERS = {
+    "bench.harness": (
+        *("op", "shapes", "definition", "device", "timing", "data", "providers", "measure", "isolate", "calibrate"),
+        *("cli", "scenarios", "train", "transfer", "fixture", "commands", "compare"),
+    ),
+    "roofline": ("work", "hardware", "ceilings", "model", "accounting", "plot", "commands", "__main__"),
+    "roofline.accounting": ("config", "", "answers", "claims"),
+    "results": ("record", "store", "stats", "show", "compare", "history", "__main__"),
+}
+"""Folders and single files in the order in which they may import each other, to the left; "" is every other file."""
+
+MOST_FILES = 15
+"""In one folder; what has more of them holds more than one concern."""
 
 WITHOUT_TORCH = ("roofline", "results")
 HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml"}
@@ -123,6 +137,66 @@ def test_imports_only_go_down():
         return tops(imported(path)) & set(FLOORS) - {package} - FLOORS[package]
 
     assert not offenders(above)
+
+
+def imports_at_large(path):
+    """Return the imports of a file but for those of `if __name__ == "__main__":`, which run no importer's code."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))]
+    return imported(path, tree=tree)
+
+
+def modules():
+    """Return each file of ours by the name that imports it."""
+    names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in SOURCES}
+    return {name.removesuffix(".__init__"): path for path, name in names.items()}
+
+
+def test_folders_import_to_the_left_only():
+    def place(module, parent):
+        name = module.removeprefix(parent + ".").partition(".")[0]
+        return FOLDERS[parent].index(name if name in FOLDERS[parent] else "")
+
+    def to_the_right(path):
+        found = set()
+        for module in [name for name, own in modules().items() if own == path]:
+            for parent in [parent for parent in FOLDERS if module.startswith(parent + ".")]:
+                inside = {name for name in imports_at_large(path) & set(modules()) if name.startswith(parent + ".")}
+                found |= {name for name in inside if place(name, parent) > place(module, parent)}
+        return found
+
+    assert not offenders(to_the_right)
+
+
+def test_nothing_imports_in_a_circle():
+    known = modules()
+    graph = {name: sorted((imports_at_large(path) & set(known)) - {name}) for name, path in known.items()}
+    done, circles = set(), []
+
+    def walk(name, way):
+        if name in way:
+            circles.append(" -> ".join([*way[way.index(name) :], name]))
+        elif name not in done:
+            for other in graph[name]:
+                walk(other, [*way, name])
+            done.add(name)
+
+    for name in graph:
+        walk(name, [])
+    assert circles == []
+
+
+def test_no_folder_holds_more_than_a_dozen_files_or_so():
+    folders = {path.parent for path in SOURCES}
+    counts = {label(folder): len(list(folder.glob("*.py"))) for folder in folders}
+    assert {folder: count for folder, count in counts.items() if count > MOST_FILES} == {}
+
+
+def test_every_folder_says_what_lives_there():
+    folders = {path.parent for path in SOURCES}
+    assert [
+        label(folder) for folder in folders if not ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    ] == []
 
 
 def test_kernels_stand_on_torch_and_triton_alone():

@@ -1,4 +1,4 @@
-"""A training case for the accounting: its plan, its FLOPs, and the memory its verification needs. Torch is not needed."""
+"""A training case for the accounting: its plan, its FLOPs, and the memory that its verification needs.."""
 
 from __future__ import annotations
 
