@@ -26,7 +26,7 @@ import argparse
 import itertools
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -214,6 +214,17 @@ def copy_row(op: str, device: Device, size_bytes: int, memory: str, transfer: st
     return Row(blank, partial(measure, blank), f"{op} {size_bytes} bytes {memory} {transfer}")
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """What a loop reads, and how long it computes on each batch."""
+
+    path: Path | None
+    """The token file; None for one of random tokens."""
+    dtype: str
+    vocabulary: int
+    step_s: float
+
+
 def load_row(args: argparse.Namespace, batch: tuple[int, int], page_cache: str, prefetch: str) -> Row:
     """Return the row of a loop that loads batches."""
     from bench.harness.transfer.token_loader import CAN_FORGET
@@ -230,7 +241,8 @@ def load_row(args: argparse.Namespace, batch: tuple[int, int], page_cache: str, 
         reason=kept if page_cache == "cold" and not CAN_FORGET else None,
         fill="uniform",
     )
-    return Row(blank, partial(measure_load, blank, args), f"load {blank.case} prefetch {prefetch} {page_cache}")
+    tokens = Tokens(Path(args.tokens) if args.tokens else None, args.token_dtype, args.vocabulary, args.step_time)
+    return Row(blank, partial(measure_load, blank, tokens), f"load {blank.case} prefetch {prefetch} {page_cache}")
 
 
 def measure_copy(blank: Record, bench: Bench) -> Record:
@@ -305,18 +317,18 @@ def measure_overlapped(blank: Record, bench: Bench) -> Record:
     )
 
 
-def measure_load(blank: Record, args: argparse.Namespace, bench: Bench) -> Record:
+def measure_load(blank: Record, tokens: Tokens, bench: Bench) -> Record:
     """Return the record of a loop on batches of the token file."""
     from bench.harness.transfer.token_loader import TokenFile, write_random_tokens
 
-    if args.tokens is not None:
-        return measure_loop(blank, args, bench, TokenFile(Path(args.tokens), args.token_dtype))
+    if tokens.path is not None:
+        return measure_loop(blank, tokens, bench, TokenFile(tokens.path, tokens.dtype))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is mapped
-        written = write_random_tokens(Path(folder), FILE_BYTES, args.token_dtype, args.vocabulary, bench.settings.seed)
-        return measure_loop(blank, args, bench, TokenFile(written, args.token_dtype))
+        written = write_random_tokens(Path(folder), FILE_BYTES, tokens.dtype, tokens.vocabulary, bench.settings.seed)
+        return measure_loop(blank, tokens, bench, TokenFile(written, tokens.dtype))
 
 
-def measure_loop(blank: Record, args: argparse.Namespace, bench: Bench, file: TokenFile) -> Record:
+def measure_loop(blank: Record, tokens: Tokens, bench: Bench, file: TokenFile) -> Record:
     """Return the record of a loop: a batch checked against the file, then steps on the clock."""
     from bench.harness.scenarios.host_clock import measure_steps, record_of
     from bench.harness.transfer.copies import Products
@@ -325,10 +337,10 @@ def measure_loop(blank: Record, args: argparse.Namespace, bench: Bench, file: To
     device, seed = bench.device, bench.settings.seed
     is_cold = blank.options["page_cache"] == "cold"
     batches = Batches(file, blank.shape["b"], blank.shape["s"], device, seed, is_cold)
-    problem = batches.problem(args.vocabulary)
+    problem = batches.problem(tokens.vocabulary)
     if problem:
         return replace(blank, status="invalid", reason=problem)
-    products = Products(device, args.step_time, seed)
+    products = Products(device, tokens.step_s, seed)
     with Loop(batches, products, device, blank.options["prefetch"] > 0) as loop:
         measured = measure_steps(loop.step, device, "cold" if is_cold else "warm", bench.left_s())
     file.close()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bench.harness.cli.arguments import UsageError, build_parser, make_cases
 from bench.harness.cli.interrupt import INTERRUPTED, exit_undisturbed, leave_when_interrupted, raise_when_interrupted
-from bench.harness.cli.session import NO_DEVICE, USAGE, Run, execute
+from bench.harness.cli.session import NO_DEVICE, USAGE, Request, Run, execute
 from bench.harness.cli.signature import print_signatures
 from bench.harness.cli.terminal import OutputError, prepare_streams, say
 from bench.harness.op import Op, Option
@@ -20,7 +20,7 @@ from bench.harness.providers.user_kernel import problem_of_all
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.measure.runner import Row
+    from bench.harness.measure.runner import Row, Settings
 
 
 def main(
@@ -110,7 +110,22 @@ def run(
     rows = runner.plan(cases, names, under_test, settings, stand_ins)
     refuse_if_none_can_run(rows)
     pairs = [(family, row) for row in rows]
-    return execute(Run(f"bench.{family}", family, args, under_test, settings, pairs, start, argv))
+    return execute(run_of(args, f"bench.{family}", family, under_test, settings, pairs, start, argv))
+
+
+def run_of(
+    args: argparse.Namespace,
+    command: str,
+    name: str,
+    device: Device,
+    settings: Settings,
+    rows: Sequence[tuple[str, Row]],
+    started: float,
+    argv: Sequence[str] | None,
+) -> Run:
+    """Return the run of ops that the options of a command ask for; the fields are those of `Run`."""
+    request = Request.of(args)
+    return Run(command, name, request, device, settings, rows, started, args.timeout, args.fill_sensitivity, argv)
 
 
 def device_of(args: argparse.Namespace) -> Device:

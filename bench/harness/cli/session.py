@@ -31,6 +31,29 @@ OK, WRONG_RESULT, USAGE, NO_DEVICE = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
+class Request:
+    """How the options of every command want a run judged, kept and shown."""
+
+    gpu: str | None
+    """The entry of the GPU table to judge by; None for the one that fits the driver's name."""
+    recalibrate: bool
+    format: str
+    baseline: str | None
+    output: Path | str | None
+    saves: bool
+    plot: Path | None
+    quiet: bool
+    verbose: bool
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Request:
+        """Read the options of a command line; a command without a baseline has none."""
+        kept = {name: getattr(args, name) for name in ("gpu", "recalibrate", "format", "output", "plot")}
+        seen = {name: getattr(args, name) for name in ("quiet", "verbose")}
+        return cls(**kept, **seen, baseline=getattr(args, "baseline", None), saves=not args.no_save)
+
+
+@dataclass(frozen=True)
 class Run:
     """What is to be measured, decided before anything is."""
 
@@ -38,13 +61,17 @@ class Run:
     """What follows `python -m`, before the arguments: `bench.matmul`."""
     name: str
     """The middle of the run file's name: `matmul`."""
-    args: argparse.Namespace
+    request: Request
     device: Device
     settings: Settings
     rows: Sequence[FamilyRow]
     """Each row with the family whose kernel versions it may use; none where the rows are no ops."""
     started: float
     """Reading of `time.perf_counter` that the budget counts from."""
+    timeout_s: float = 0.0
+    """The longest that a call or an import of a user's function may take."""
+    is_fill_sensitivity_asked: bool = False
+    """Whether each row is measured with a second fill too."""
     argv: Sequence[str] | None = None
     """Arguments; None stands for those of the process."""
     always_draw: bool = False
@@ -105,7 +132,7 @@ def execute(run: Run) -> int:
     def prepare(progress: Progress) -> None:
         rows[:] = check_user_kernels(run, workers, progress)
 
-    with Workers(run.args.timeout) as workers:
+    with Workers(run.timeout_s) as workers:
         return conduct(
             run,
             dtypes_of([row for _, row in run.rows]),
@@ -146,18 +173,18 @@ def conduct(
     from bench.harness.calibrate.calibration import ceilings_of
     from results.store.runs import RunWriter
 
-    args, session, interrupted = run.args, Session(), False
+    request, session, interrupted = run.request, Session(), False
     try:
-        ceilings = ceilings_of(run.device, args.gpu)
+        ceilings = ceilings_of(run.device, request.gpu)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    with Progress(args.quiet) as progress:
+    with Progress(request.quiet) as progress:
         prepare(progress)
         use_threads(run.device)
-        ceilings = calibrated(args, dtypes, run.device, ceilings, progress)
+        ceilings = calibrated(request.recalibrate, dtypes, run.device, ceilings, progress)
         environment = stamp(run.command, run.device, ceilings, run.settings, run.argv)
-        if not args.no_save:
-            session.writer = RunWriter.create(environment, run.name, args.output)
+        if request.saves:
+            session.writer = RunWriter.create(environment, run.name, request.output)
         began = time.perf_counter()
         try:
             measure(session, progress, ceilings)
@@ -172,7 +199,7 @@ def conduct(
     beside = None
     if run.always_draw and session.writer is not None and session.problem is None:
         beside = session.writer.path.with_suffix(".png")
-    show(args, environment, session, render, beside)
+    show(request, environment, session, render, beside)
     session.raise_if_unsaved()
     if interrupted:
         return INTERRUPTED
@@ -187,16 +214,14 @@ def use_threads(device: Device) -> None:
         torch.set_num_threads(device.threads)
 
 
-def calibrated(
-    args: argparse.Namespace, dtypes: Sequence[str], device: Device, ceilings: Ceilings, progress: Progress
-) -> Ceilings:
+def calibrated(again: bool, dtypes: Sequence[str], device: Device, ceilings: Ceilings, progress: Progress) -> Ceilings:
     """Return the ceilings with what has to be measured on this machine, the peaks of `dtypes` among them."""
     from bench.harness.calibrate.calibration import MeasuredCeilings
     from bench.matmul import OPS as MATMUL
     from results.store.runs import runs_directory
 
     measured = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
-    return measured.complete(ceilings, dtypes, MATMUL[0], again=args.recalibrate)
+    return measured.complete(ceilings, dtypes, MATMUL[0], again=again)
 
 
 def stamp(
@@ -278,11 +303,11 @@ def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilin
     from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.runner import Runner
 
-    args, settings = run.args, run.settings
+    settings = run.settings
     deadline = None if settings.budget_s is None else run.started + settings.budget_s
     estimator = CostEstimator(run.device, settings.fill, settings.seed)
     runners: dict[tuple[str, str], Runner] = {}
-    fills = fills_of(settings.fill, args.fill_sensitivity)
+    fills = fills_of(settings.fill, run.is_fill_sensitivity_asked)
     rows = list(itertools.product(run.rows, fills))
     progress.expect(len(rows))
     for done, ((family, row), fill) in enumerate(rows):
@@ -298,7 +323,7 @@ def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilin
         progress.advance()
         for line in passed_over(record):
             progress.note(line)
-        if args.verbose:
+        if run.request.verbose:
             for line in [*describe(record), *printed(record)]:
                 progress.note(line)
 
@@ -335,7 +360,7 @@ def fills_of(fill: str, is_sensitivity_asked: bool) -> tuple[str, ...]:
 
 
 def show(
-    args: argparse.Namespace,
+    request: Request,
     environment: Environment,
     session: Session,
     render: Render | None = None,
@@ -344,7 +369,7 @@ def show(
     """Print what was measured, draw it where that was asked for, and say where it is kept.
 
     Args:
-        args: format, baseline and picture.
+        request: format, baseline and picture.
         environment: of the run.
         session: its records and its file.
         render: prints the table; by default that of ops.
@@ -357,16 +382,16 @@ def show(
     from roofline.plot.figure import NoRoofError, plot_run
 
     saved = session.writer.path if session.writer else None
-    print_run(environment, session.records, args.format, getattr(args, "baseline", None), saved, render)
-    picture = args.plot or beside
+    print_run(environment, session.records, request.format, request.baseline, saved, render)
+    picture = request.plot or beside
     if picture is None:
         return
     try:
         plot_run(environment, session.records, picture)
     except NoRoofError as error:
-        if args.plot is not None:
+        if request.plot is not None:
             raise
-        if not args.quiet:
+        if not request.quiet:
             say(f"no picture: {error}")
         return
-    print_path("plot", picture, args.format)
+    print_path("plot", picture, request.format)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bench.harness.cli.arguments import COLUMNS, UsageError, add_how, add_list, add_output, make_cases
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         NoDeviceError: the device is not there.
     """
     from bench.harness.cli import main
-    from bench.harness.cli.session import Run, execute
+    from bench.harness.cli.session import execute
     from bench.harness.measure import runner
     from bench.harness.providers import registry
 
@@ -71,8 +72,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         names = names or ([] if args.provider else registry.default_providers(family, under_test))
         rows += [(family, row) for row in runner.plan([(op, case)], names, under_test, settings, stand_ins)]
     main.refuse_if_none_can_run([row for _, row in rows])
-    args.baseline = None
-    return execute(Run("bench", "suite", args, under_test, settings, rows, started, argv, always_draw=True))
+    run = main.run_of(args, "bench", "suite", under_test, settings, rows, started, argv)
+    return execute(replace(run, always_draw=True))
 
 
 def check_words(what: str, given: Sequence[str] | None, known: set[str]) -> None:

@@ -366,7 +366,7 @@ def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Sessio
         rows = planned_rows(
             [(one.op, one.case) for one in plan.cases], list(plan.providers[:1]), plan.device, plan.settings
         )
-        ceilings = session.calibrated(args, session.dtypes_of(rows), plan.device, ceilings, progress)
+        ceilings = session.calibrated(args.recalibrate, session.dtypes_of(rows), plan.device, ceilings, progress)
         environment = session.stamp("bench", plan.device, ceilings, plan.settings, argv)
         if not args.no_save:
             kept.writer = RunWriter.create(environment, "compare", args.output)

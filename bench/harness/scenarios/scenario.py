@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import Parser, UsageError, add_machine, add_output
 from bench.harness.cli.main import check_places, device_of, guarded, refuse_all
-from bench.harness.cli.session import Run, Session, conduct
+from bench.harness.cli.session import Request, Run, Session, conduct
 from bench.harness.cli.terminal import Progress, describe
 from bench.harness.definition import modules_sha256
 from results.record import Environment, Record
@@ -158,7 +158,7 @@ def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None
     refuse_all([f"{row.label}: {row.blank.reason}" for row in rows if row.blank.reason], len(rows))
     dtypes = tuple(dict.fromkeys(row.blank.dtype for row in rows if not row.blank.reason))
     rows = with_definition(scenario, rows)
-    plan = Run(scenario.command, scenario.name, args, under_test, settings, (), started, argv)
+    plan = Run(scenario.command, scenario.name, Request.of(args), under_test, settings, (), started, argv=argv)
     return conduct(
         plan,
         dtypes,
@@ -194,7 +194,7 @@ def measure_rows(
         record = measured(row, Bench(plan.device, settings, ceilings, progress, deadline, len(rows) - done))
         session.keep(record)
         progress.advance()
-        if plan.args.verbose:
+        if plan.request.verbose:
             for line in describe(record):
                 progress.note(line)
 
