@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from results.record import MAX_COUNT, Environment, Record
+from results.record import Environment, Record
 from results.show.judge import JUDGED_KEYS, Report, judged
 from results.store.runfile import Run
 
@@ -39,6 +39,9 @@ TELEMETRY_NUMBERS = (
 )
 """Keys of the telemetry whose columns are floats, also where no record has a value."""
 TELEMETRY_WHOLE = ("cgroup_throttled_periods",)
+
+LARGEST = 10**300
+"""No whole number beyond it is written as a float."""
 
 ONLY_IN_JSON = ("telemetry_errors",)
 """Columns that no row has: texts that are the same in row after row, about a machine and not about a measurement."""
@@ -177,7 +180,7 @@ def _fits(present: list[Any], kind: str) -> bool:
         return False
     if kind == "Int64":
         return all(isinstance(value, int) and abs(value) < 2**63 for value in present)
-    return all(isinstance(value, float) or (isinstance(value, int) and abs(value) <= MAX_COUNT) for value in present)
+    return all(isinstance(value, float) or (isinstance(value, int) and abs(value) <= LARGEST) for value in present)
 
 
 def _encodable(text: str) -> str:

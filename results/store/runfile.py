@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import gc
 import json
-import math
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from results.record import Environment, Record, RecordError
+import msgspec
+
+from results.record import Environment, Record, RecordError, shortened
 
 T = TypeVar("T")
 
@@ -51,8 +51,8 @@ class RunFileError(StoreError):
     """A file is not a run that this version can read."""
 
 
-class _NotJsonError(RecordError):
-    """A line is not JSON at all, as the last line of a killed run is not."""
+class _TornError(RecordError):
+    """A line is not JSON because its end is missing, as that of the last line of a killed run may be."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,7 @@ def scan_run(
         path: the run file.
         take: is given the JSON object of a record line and returns what to keep, None for nothing; where it raises
             RecordError, the line becomes a problem.
-        checks_numbers: whether a number that is too large for a float makes a line a problem wherever it stands. Where
-            not, reading takes a tenth less time, and `take` looks at the numbers that it keeps.
+        checks_numbers: no longer of any effect: every number is checked.
 
     Returns:
         The environment, what was kept of each record, and notes and problems as of `Run`.
@@ -118,19 +117,17 @@ def scan_run(
     kept: list[T] = []
     notes: list[str] = []
     problems: list[str] = []
-    decoder = _DECODER if checks_numbers else _QuickDecoder()
     with _opened(path) as file, without_collector():
         environment = _environment(path, file)
         if _is_being_written(file.fileno()):
             notes.append(f"{path}: {MEASURING}")
         for number, raw in _lines(file):
             try:
-                taken = take(_object(raw, kind="record", decoder=decoder))
+                taken = take(_object(raw, kind="record"))
                 if taken is not None:
                     kept.append(taken)
-            except _NotJsonError as error:
-                is_last = not file.peek(1)
-                if is_last and _looks_torn(raw):
+            except _TornError as error:
+                if not file.peek(1):
                     notes.append(f"{path}:{number}: the last line was cut off and is left out")
                 else:
                     problems.append(f"{path}:{number}: {error}")
@@ -235,41 +232,37 @@ def _lines(file: BufferedReader) -> Iterator[tuple[int, bytes]]:
             raw = file.readline(MAX_LINE_BYTES + 1)
 
 
-def _looks_torn(raw: bytes) -> bool:
-    """Return whether a last line that is not JSON can be what a killed process leaves."""
-    return not raw.endswith(b"\n") or raw.startswith(b"{")
-
-
-def _object(raw: bytes, kind: str, decoder: json.JSONDecoder | _QuickDecoder | None = None) -> dict[str, Any]:
+def _object(raw: bytes, kind: str) -> dict[str, Any]:
     """Return the JSON object of one line of the kind that is due.
 
     Raises:
         RecordError: it is something else.
     """
-    data = _decode(raw, decoder)
+    data = _decode(raw)
     if data.get("kind") != kind:
-        raise RecordError(f"'kind' must be '{kind}' here, found {_shortened(data.get('kind'))}")
+        raise RecordError(f"'kind' must be '{kind}' here, found {shortened(data.get('kind'))}")
     return data
 
 
-def _decode(raw: bytes, decoder: json.JSONDecoder | _QuickDecoder | None = None) -> dict[str, Any]:
+def _decode(raw: bytes) -> dict[str, Any]:
     if len(raw) > MAX_LINE_BYTES:
         raise RecordError(f"longer than {MAX_LINE_BYTES // 1024**2} MiB")
     try:
-        data = (decoder or _DECODER).decode(raw.decode("utf-8"))
+        data = _DECODER.decode(raw)
+    except msgspec.ValidationError:  # the one thing that is valid JSON and yet no value here
+        raise RecordError("holds a number that is too large") from None
     except UnicodeDecodeError:
-        raise _NotJsonError("not UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        what = "an empty line" if raw.isspace() else f"not JSON ({error.msg}, column {error.colno})"
-        raise _NotJsonError(what) from None
+        raise (RecordError if raw.endswith(b"\n") else _TornError)("not UTF-8 text") from None
+    except msgspec.DecodeError as error:
+        data = _with_half_pairs(raw)
+        if data is None:
+            is_torn = not raw.endswith(b"\n") or (raw.startswith(b"{") and str(error) == TRUNCATED)
+            what = "an empty line" if raw.isspace() else f"not JSON ({str(error).removeprefix('JSON is ')})"
+            raise (_TornError if is_torn else RecordError)(what) from None
     except RecursionError:
         raise RecordError(f"nested deeper than {MAX_DEPTH} levels") from None
-    except RecordError:
-        raise
-    except ValueError:  # Python's own limit on the digits of a whole number
-        raise RecordError("holds a whole number of thousands of digits") from None
     if not isinstance(data, dict):
-        raise RecordError(f"must be a JSON object, found {_shortened(data)}")
+        raise RecordError(f"must be a JSON object, found {shortened(data)}")
     # Few lines have so many brackets; the count saves walking through the others.
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(data) > MAX_DEPTH:
         raise RecordError(f"nested deeper than {MAX_DEPTH} levels")
@@ -285,89 +278,17 @@ def _depth(value: Any) -> int:
     return depth
 
 
-def _shortened(value: Any) -> str:
-    try:
-        shown = repr(value)
-    except ValueError:  # a whole number of thousands of digits
-        shown = "a huge number"
-    return shown if len(shown) <= 60 else shown[:57] + "..."
-
-
-def _finite(literal: str) -> float:
-    """Read a number; `1e999` is legal JSON and yet becomes infinity."""
-    value = float(literal)
-    if not math.isfinite(value):
-        raise RecordError(f"the number {literal[:20]} is too large")
-    return value
+def _with_half_pairs(raw: bytes) -> Any:
+    """Return the value of a line with half a surrogate pair, which JSON allows and msgspec does not; else None."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(raw, parse_constant=_refuse_constant) if rb"\ud" in raw.lower() else None
+    return None
 
 
 def _refuse_constant(literal: str) -> NoReturn:
-    """Refuse NaN and Infinity, which Python's reader accepts though they are not JSON."""
-    raise RecordError(f"{literal} is not a number")
+    raise ValueError(literal)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; of two values for one key, Python's reader would drop the first in silence."""
-    data = dict(pairs)
-    if len(data) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise RecordError(f"the key {_shortened(twice)} is there twice")
-    return data
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_refuse_constant)
-_DECODER_OF_ANY_NUMBER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
-_PLAIN_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-
-MAX_KINDS = 64
-"""Kinds of lines that a reader remembers; a run has few."""
-
-Objects = tuple[Callable[[dict[str, Any]], tuple[Any, ...]], list[tuple[str, str]]]
-"""Which values of a line are objects: what returns those at its top, and the names that lead to those within these."""
-
-
-class _QuickDecoder:
-    """Reads record lines, numbers unchecked, without a look at each key for whether it is there twice.
-
-    Each key has a colon. So where an object has as many keys as its line has colons, no key was dropped. Which values
-    are objects is known from the first line with so many colons. Lines of which the counts do not tell, such as those
-    with a colon within a text, are read the slow way.
-    """
-
-    def __init__(self) -> None:
-        self._kinds: dict[int, Objects | None] = {}
-        """By the count of colons; None where the counts do not tell."""
-
-    def decode(self, text: str) -> Any:
-        """Return the value of a line; errors as of the other decoders."""
-        colons = text.count(":")
-        if objects := self._kinds.get(colons):
-            try:
-                data = _PLAIN_DECODER.decode(text)
-                if _count_keys(data, objects) == colons:
-                    return data
-            except (ValueError, TypeError, KeyError, RecursionError, RecordError):
-                pass  # the slow way tells what is wrong
-            self._kinds[colons] = None
-        data = _DECODER_OF_ANY_NUMBER.decode(text)
-        if colons not in self._kinds and len(self._kinds) < MAX_KINDS:
-            objects = _objects_of(data)
-            is_told = objects is not None and _count_keys(data, objects) == colons
-            self._kinds[colons] = objects if is_told else None
-        return data
-
-
-def _count_keys(data: Any, objects: Objects) -> int:
-    """Return the keys of an object and of those named within it; TypeError or KeyError where one is none."""
-    size, (outer, inner) = dict.__len__, objects
-    return size(data) + sum(map(size, outer(data))) + sum([size(data[first][second]) for first, second in inner])
-
-
-def _objects_of(data: Any) -> Objects | None:
-    """Return which values of an object are objects, down to the second level; None where there are less than two."""
-    if not isinstance(data, dict):
-        return None
-    outer = [name for name, value in data.items() if isinstance(value, dict)]
-    inner = [(first, name) for first in outer for name, value in data[first].items() if isinstance(value, dict)]
-    return (itemgetter(*outer), inner) if len(outer) > 1 else None
+_DECODER = msgspec.json.Decoder()
+TRUNCATED = "Input data was truncated"
+"""What msgspec says of JSON without its end."""
