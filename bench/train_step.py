@@ -33,7 +33,7 @@ from roofline.accounting.step_memory import COMPONENTS, StepMemory, StepPlan, st
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.measure.runner import Settings
+    from bench.harness.measure.plan import Settings
     from bench.harness.train.step import Step
 
 EXAMPLES = (

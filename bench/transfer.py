@@ -40,7 +40,7 @@ from roofline.work import Work
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.measure.runner import Settings
+    from bench.harness.measure.plan import Settings
     from bench.harness.transfer.token_loader import TokenFile
 
 KINDS = ("h2d", "d2h", "overlap", "load")

@@ -11,7 +11,7 @@ import torch
 
 from bench import __main__ as command
 from bench.harness.compare import case, meter
-from bench.harness.measure import runner
+from bench.harness.measure import plan, runner
 from bench.harness.providers.registry import Provider, ProviderUnavailableError
 from bench.harness.timing.settle import SettleLimits
 from results.store.runs import load_run
@@ -76,7 +76,7 @@ def provide(monkeypatch):
             return Provider(name, function, takes_out=True, refuses_with=(ProviderUnavailableError,))
 
         monkeypatch.setattr(runner, "load", load)
-        monkeypatch.setattr(runner, "unavailable", lambda name, device: None)  # a function of a test runs anywhere
+        monkeypatch.setattr(plan, "unavailable", lambda name, device: None)  # a function of a test runs anywhere
 
     return use
 

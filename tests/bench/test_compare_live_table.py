@@ -26,7 +26,7 @@ from bench.harness.compare.rounds import run_rounds
 from bench.harness.device.device import cpu_device
 from bench.harness.isolate.heartbeat import TurnFile
 from bench.harness.measure import runner
-from bench.harness.measure.runner import blank_record
+from bench.harness.measure.plan import blank_record
 from bench.harness.providers.registry import Provider
 from bench.harness.timing.settle import SettleLimits
 from results.stats.samples import median, median_ci95

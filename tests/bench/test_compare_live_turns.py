@@ -15,7 +15,7 @@ from bench.harness.isolate import heartbeat
 from bench.harness.measure import runner
 from bench.harness.measure.cost import CostEstimator
 from bench.harness.measure.meter import Meter
-from bench.harness.measure.runner import Settings
+from bench.harness.measure.plan import Settings
 from bench.harness.op import Case
 from bench.harness.providers.registry import ProviderUnavailableError
 from bench.harness.timing import samplers

@@ -16,8 +16,8 @@ from bench.__main__ import families
 from bench.harness.commands import catalog
 from bench.harness.definition import code_of, modules_sha256, op_sha256
 from bench.harness.isolate import worker
-from bench.harness.measure import runner
-from bench.harness.measure.runner import Settings, blank_record
+from bench.harness.measure import plan
+from bench.harness.measure.plan import Settings, blank_record
 from bench.harness.op import Case, Op
 from bench.harness.scenarios.scenario import Row, with_definition
 from results.store.runs import load_run
@@ -221,7 +221,7 @@ def test_rows_of_a_scenario_have_that_of_its_command(family):
 def test_an_op_that_is_edited_during_a_run_is_not_measured_by_a_worker_as_if_it_were_the_same(monkeypatch):
     case = Case("relu", "fp32", {"n": 64})
     blank = blank_record(OPS["relu"][1], case, "mine.py:relu", Settings())
-    monkeypatch.setattr(runner, "op_sha256", lambda op: "f" * 64)
+    monkeypatch.setattr(plan, "op_sha256", lambda op: "f" * 64)
     other = blank_record(OPS["relu"][1], case, "mine.py:relu", Settings())
     assert worker._record(blank.to_dict(), blank) == blank
     with pytest.raises(worker.WorkerError, match="definition of relu in its file was changed during the run"):

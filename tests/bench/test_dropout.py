@@ -13,7 +13,8 @@ from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import check
 from bench.harness.device.device import Device
 from bench.harness.measure import runner
-from bench.harness.measure.runner import Row, Runner, Settings
+from bench.harness.measure.plan import Row, Settings
+from bench.harness.measure.runner import Runner
 from bench.harness.op import Case
 from bench.harness.providers.registry import Provider
 from bench.harness.timing.protocol import Limits

@@ -14,7 +14,8 @@ from test_stand_ins import NoEstimate
 
 from bench.harness.device import device
 from bench.harness.measure import meter
-from bench.harness.measure.runner import Runner, Settings, plan
+from bench.harness.measure.plan import Settings, plan
+from bench.harness.measure.runner import Runner
 from bench.harness.op import Case
 from bench.harness.providers.registry import AUTOTUNE, kernel_versions, stand_ins
 from bench.harness.timing.settle import SettleLimits

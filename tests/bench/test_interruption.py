@@ -18,7 +18,7 @@ from bench import __main__ as command
 from bench.harness.calibrate import calibration
 from bench.harness.calibrate.setup import FIRST_PLANS
 from bench.harness.cli import interrupt
-from bench.harness.measure import runner
+from bench.harness.measure import plan, runner
 from results.store.runs import load_run
 from tests.child_signals import usual_signals
 
@@ -152,7 +152,7 @@ def test_a_wrong_result_before_the_interruption_does_not_hide_it(capsys, monkeyp
     def measure(self, row):
         if row.case.name == "32x32":
             raise KeyboardInterrupt
-        return runner.blank_record(row.op, row.case, row.provider, self._settings)
+        return plan.blank_record(row.op, row.case, row.provider, self._settings)
 
     monkeypatch.setattr(runner.Runner, "measure", measure)
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--no-save") == 130

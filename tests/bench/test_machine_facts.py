@@ -9,7 +9,7 @@ from test_telemetry import CPU, H100
 
 from bench.harness.cli import session
 from bench.harness.device.facts import gpu_facts, host_facts, modes
-from bench.harness.measure.runner import Settings
+from bench.harness.measure.plan import Settings
 from results.compare.sides import CompareError, differences
 from roofline.ceilings import Ceilings
 

@@ -21,7 +21,7 @@ from bench.harness.device import darwin, device, linux, mps
 from bench.harness.device.device import NoDeviceError, detect
 from bench.harness.device.reading import Reading
 from bench.harness.fixture.function import Question, _device_of, _only_device
-from bench.harness.measure import meter, runner
+from bench.harness.measure import meter, plan, runner
 from bench.harness.op import Case
 from bench.harness.providers.registry import default_providers, stand_ins, unavailable
 from bench.harness.scenarios.scenario import main as scenario_main
@@ -127,14 +127,14 @@ def test_memory_is_given_back_to_metal(apple):
 @pytest.mark.parametrize("dtype", ["fp64", "tf32", "fp8e4m3", "fp8e5m2", "int8"])
 def test_what_torch_does_not_compute_on_it_is_refused(apple, dtype):
     case = Case("matmul", dtype, {"m": 64, "n": 64, "k": 64}, {"layout": "nt", "batch": 1})
-    assert runner.refusal(MATMUL, case, detect("mps")) == f"torch on an Apple GPU has no {dtype} arithmetic"
+    assert plan.refusal(MATMUL, case, detect("mps")) == f"torch on an Apple GPU has no {dtype} arithmetic"
 
 
 @pytest.mark.parametrize(("macos", "has_bf16"), [((13, 3), False), ((14, 0), True), ((15, 1), True)])
 def test_bf16_came_with_macos_14(apple, macos, has_bf16):
     apple.macos = macos
-    assert runner.has_dtype(detect("mps"), "bf16") is has_bf16
-    assert runner.has_dtype(detect("mps"), "fp16")
+    assert plan.has_dtype(detect("mps"), "bf16") is has_bf16
+    assert plan.has_dtype(detect("mps"), "fp16")
 
 
 def test_only_torch_is_measured_and_triton_says_why_not(apple):

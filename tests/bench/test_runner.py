@@ -13,16 +13,8 @@ from bench.harness.commands.suite import planned
 from bench.harness.device.device import Device
 from bench.harness.measure import runner
 from bench.harness.measure.cost import CALLS_PER_CASE
-from bench.harness.measure.runner import (
-    CASE_ALLOWANCE_S,
-    Row,
-    Runner,
-    Settings,
-    blank_record,
-    is_out_of_memory,
-    one_line,
-    plan,
-)
+from bench.harness.measure.plan import Row, Settings, blank_record, plan
+from bench.harness.measure.runner import CASE_ALLOWANCE_S, Runner, is_out_of_memory, one_line
 from bench.harness.op import Case
 from bench.harness.providers.registry import Provider, ProviderUnavailableError
 from bench.harness.timing.protocol import Limits

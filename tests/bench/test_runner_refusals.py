@@ -6,7 +6,7 @@ import pytest
 from test_runner import ADD, CASE, CPU, GPU, MATMUL_OP, matmul_case
 
 from bench.harness.device.device import Device
-from bench.harness.measure.runner import CPU_DTYPES, Settings, has_dtype, in_gb, plan
+from bench.harness.measure.plan import CPU_DTYPES, Settings, has_dtype, in_gb, plan
 from results.record import Record
 from results.store.runfile import encode_line
 

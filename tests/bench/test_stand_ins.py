@@ -10,7 +10,7 @@ from bench.__main__ import main as bench_main
 from bench.harness.cli import session
 from bench.harness.cli.main import main
 from bench.harness.device import device
-from bench.harness.measure import runner
+from bench.harness.measure import plan, runner
 from bench.harness.op import Case
 from bench.harness.providers.registry import load, stand_ins
 from bench.harness.timing.protocol import Limits
@@ -46,14 +46,14 @@ def on_a_gpu(versions, monkeypatch):  # noqa: F811
     (versions / "v11_even.py").write_text(ONLY_EVEN)
     as_gpu = load
     monkeypatch.setattr(runner, "load", lambda name, op, family, device: as_gpu(name, op, family, H100))
-    monkeypatch.setattr(runner, "unavailable", lambda name, device: None)
+    monkeypatch.setattr(plan, "unavailable", lambda name, device: None)
 
     def measure(n, names=("triton-v11",), older=None):
         older = stand_ins("elementwise", H100) if older is None else older
         cases = [(OPS["add"], Case("add", "fp32", {"n": n}))]
         limits = Limits(min_samples=3, target_half_width=1.0, min_time_s=0, cap_s=0.1, warm_up_s=0, min_sample_s=1e-6)
-        measured = runner.Runner("elementwise", CPU, runner.Settings(), NoEstimate(), limits)
-        return [measured.measure(row) for row in runner.plan(cases, names, CPU, runner.Settings(), older)]
+        measured = runner.Runner("elementwise", CPU, plan.Settings(), NoEstimate(), limits)
+        return [measured.measure(row) for row in plan.plan(cases, names, CPU, plan.Settings(), older)]
 
     return measure
 
@@ -146,11 +146,11 @@ class PlannedError(Exception):
 )
 @pytest.mark.parametrize("command", ["matmul", "suite"])
 def test_only_the_default_has_stand_ins(monkeypatch, command, words, wanted):
-    def plan(cases, names, under_test, settings, older):
+    def planned(cases, names, under_test, settings, older):
         raise PlannedError(dict(older))
 
     monkeypatch.setattr(device, "detect", lambda word: H100)
-    monkeypatch.setattr(runner, "plan", plan)
+    monkeypatch.setattr(plan, "plan", planned)
     commands = {
         "suite": lambda: bench_main(["suite", "--no-save", *words]),
         "matmul": lambda: main("matmul.py", "", EXAMPLES, MATMUL, OPTIONS, ["--no-save", "--dtype", "bf16", *words]),

@@ -19,7 +19,7 @@ from bench.harness.cli.terminal import Progress
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import meter
 from bench.harness.measure.meter import Measurement
-from bench.harness.measure.runner import Settings
+from bench.harness.measure.plan import Settings
 from bench.harness.scenarios.scenario import Bench
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.settle import Settling

@@ -14,7 +14,7 @@ from commands import keep_ceilings
 from bench import transfer
 from bench.harness.device.device import Device
 from bench.harness.measure.meter import Measurement
-from bench.harness.measure.runner import Settings
+from bench.harness.measure.plan import Settings
 from bench.harness.scenarios import host_clock
 from bench.harness.scenarios.scenario import build_parser, main
 from bench.harness.timing.protocol import Samples

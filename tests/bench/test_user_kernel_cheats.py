@@ -8,7 +8,7 @@ import user_kernels
 from user_kernels import measure
 
 from bench.harness.isolate.worker import Workers
-from bench.harness.measure.runner import Settings
+from bench.harness.measure.plan import Settings
 
 
 @pytest.fixture(scope="module")

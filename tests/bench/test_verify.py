@@ -11,7 +11,7 @@ from bench.harness.data import verify
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import check, run_poisoned, widened
 from bench.harness.device.device import Device
-from bench.harness.measure.runner import Settings, blank_record
+from bench.harness.measure.plan import Settings, blank_record
 from bench.harness.op import Case
 from bench.matmul import OPS as MATMUL
 from bench.matvec import OPS as MATVEC

@@ -13,7 +13,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.commands.catalog import options_of
 from bench.harness.data import inputs, verify
 from bench.harness.device.device import Device
-from bench.harness.measure.runner import refusal
+from bench.harness.measure.plan import refusal
 from bench.harness.op import Case, Op
 from bench.harness.providers.registry import load, numerics
 from bench.harness.shapes import parse_shapes

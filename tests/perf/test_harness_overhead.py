@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from bench.harness.device.device import cpu_device
-from bench.harness.measure import runner
+from bench.harness.measure import plan
 from bench.harness.op import Case
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import Limits, collect
@@ -134,8 +134,8 @@ def test_a_launch_costs_the_host_sampler_little(gpu_benchmark):
 def test_planning_two_thousand_rows(benchmark):
     device, options = cpu_device(), {"layout": "nn", "batch": 1}
     cases = [(OPS[0], Case("matmul", "bf16", {"m": n, "n": n, "k": n}, options)) for n in range(1, 2001)]
-    settings = runner.Settings()
-    rows = benchmark.pedantic(lambda: runner.plan(cases, ["torch"], device, settings), rounds=3, warmup_rounds=1)
+    settings = plan.Settings()
+    rows = benchmark.pedantic(lambda: plan.plan(cases, ["torch"], device, settings), rounds=3, warmup_rounds=1)
     assert [row.case.shape["k"] for row in rows] == list(range(1, 2001))
     assert not any(row.refused for row in rows)
 

@@ -18,8 +18,8 @@ from bench.harness.compare.case import InterleavingRunner
 from bench.harness.compare.rounds import Rule
 from bench.harness.device.device import detect
 from bench.harness.measure.cost import CostEstimator
-from bench.harness.measure.runner import Settings
-from bench.harness.measure.runner import plan as planned_rows
+from bench.harness.measure.plan import Settings
+from bench.harness.measure.plan import plan as planned_rows
 from bench.harness.op import Case
 from bench.harness.providers.registry import Provider
 from bench.matmul import OPS
@@ -57,10 +57,10 @@ def load(name, op, family, device):
 def compared(device, candidate, seed, budget_s):
     """Return the comparison of one run, and the seconds of its rounds."""
     from bench.harness.compare import rows as compare_rows
-    from bench.harness.measure import runner
+    from bench.harness.measure import plan, runner
 
     runner.load = load
-    runner.unavailable = lambda name, device: None  # the names here are none of ours
+    plan.unavailable = lambda name, device: None  # the names here are none of ours
     settings = Settings(seed=seed)
     ceilings = Ceilings(device.slug, device.name, [])
     case = Case("matmul", "bf16", {"m": SIZE, "n": SIZE, "k": SIZE}, {"layout": "nn", "batch": 1})

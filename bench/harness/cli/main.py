@@ -20,7 +20,7 @@ from bench.harness.providers.user_kernel import problem_of_all
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.measure.runner import Row, Settings
+    from bench.harness.measure.plan import Row, Settings
 
 
 def main(
@@ -95,7 +95,7 @@ def run(
         NoDeviceError: the device is not there.
         OutputError: stdout cannot be written.
     """
-    from bench.harness.measure import runner
+    from bench.harness.measure import plan
     from bench.harness.providers import registry
 
     if args.signature:
@@ -103,11 +103,11 @@ def run(
     names = check_arguments(family, args, ops, options)
     start = time.perf_counter()
     under_test = device_of(args)
-    settings = runner.Settings(args.fill, args.cache, args.budget, args.seed)
+    settings = plan.Settings(args.fill, args.cache, args.budget, args.seed)
     cases = make_cases(args, ops, options, under_test.type)
     stand_ins = {} if names else registry.stand_ins(family, under_test)
     names = names or registry.default_providers(family, under_test)
-    rows = runner.plan(cases, names, under_test, settings, stand_ins)
+    rows = plan.plan(cases, names, under_test, settings, stand_ins)
     refuse_if_none_can_run(rows)
     pairs = [(family, row) for row in rows]
     return execute(run_of(args, f"bench.{family}", family, under_test, settings, pairs, start, argv))

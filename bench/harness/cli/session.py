@@ -20,7 +20,7 @@ from results.record import Environment, Record
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.measure.runner import Row, Settings
+    from bench.harness.measure.plan import Row, Settings
     from results.store.runs import RunWriter, StoreError
     from roofline.ceilings import Ceilings
 
@@ -289,7 +289,7 @@ def check_user_kernels(run: Run, workers: Workers, progress: Progress) -> list[F
 
 def _failed(row: Row, problem: str, settings: Settings) -> Row:
     """Return a row that cannot be measured; one that was refused before stays as it is."""
-    from bench.harness.measure.runner import blank_record
+    from bench.harness.measure.plan import blank_record
 
     if row.refused is not None:
         return row

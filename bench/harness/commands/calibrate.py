@@ -148,7 +148,7 @@ def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequen
     from bench.harness.calibrate.setup import PLANS, CalibrationSetup
     from bench.harness.cli.session import stamp, use_threads
     from bench.harness.device.telemetry import Monitor
-    from bench.harness.measure.runner import Settings
+    from bench.harness.measure.plan import Settings
     from results.store.runs import RunWriter, runs_directory
 
     interrupted, known = False, ceilings_of(device, None)
@@ -181,7 +181,7 @@ def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequen
 def chosen_dtypes(args: argparse.Namespace, device: Device, matmul: Op, job: Calibration) -> list[str]:
     """Return the dtypes to measure; one that was asked for and is not there is noted."""
     from bench.harness.calibrate.setup import DTYPES
-    from bench.harness.measure.runner import has_dtype
+    from bench.harness.measure.plan import has_dtype
 
     wanted = args.dtype or DTYPES["gpu" if device.has_cuda else "cpu", args.quick]
     there = [d for d in dict.fromkeys(wanted) if d in matmul.dtypes and has_dtype(device, d)]

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     """
     from bench.harness.cli import main
     from bench.harness.cli.session import execute
-    from bench.harness.measure import runner
+    from bench.harness.measure import plan
     from bench.harness.providers import registry
 
     check_words("dtype", args.dtype, {dtype for ops in families.values() for op in ops for dtype in op.dtypes})
@@ -64,13 +64,13 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     main.check_places(args)
     started = time.perf_counter()
     under_test = main.device_of(args)
-    settings = runner.Settings(args.fill, args.cache, args.budget, args.seed)
+    settings = plan.Settings(args.fill, args.cache, args.budget, args.seed)
     rows = []
     for family, op, case in by_information(planned(args.dtype, families, under_test.type)):
         names = chosen(args.provider, registry.provider_names(family))
         stand_ins = {} if args.provider else registry.stand_ins(family, under_test)
         names = names or ([] if args.provider else registry.default_providers(family, under_test))
-        rows += [(family, row) for row in runner.plan([(op, case)], names, under_test, settings, stand_ins)]
+        rows += [(family, row) for row in plan.plan([(op, case)], names, under_test, settings, stand_ins)]
     main.refuse_if_none_can_run([row for _, row in rows])
     run = main.run_of(args, "bench", "suite", under_test, settings, rows, started, argv)
     return execute(replace(run, always_draw=True))

@@ -18,7 +18,8 @@ from bench.harness.data.inputs import Filler, InputSet
 from bench.harness.device.device import Device
 from bench.harness.isolate.heartbeat import NOBODY
 from bench.harness.measure.cost import CostEstimator
-from bench.harness.measure.runner import Row, Runner, Settings, blank_record, one_line, user_line
+from bench.harness.measure.plan import Row, Settings, blank_record
+from bench.harness.measure.runner import Runner, one_line, user_line
 from bench.harness.op import Case, Op
 from bench.harness.providers.registry import Provider
 from bench.harness.providers.user_kernel import UserKernelError, is_user_kernel, left_by

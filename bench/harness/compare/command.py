@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bench.harness.cli.session import Session
     from bench.harness.cli.terminal import Progress
     from bench.harness.device.device import Device
-    from bench.harness.measure.runner import Settings
+    from bench.harness.measure.plan import Settings
     from results.record import Environment, Record
     from roofline.ceilings import Ceilings
 
@@ -225,7 +225,7 @@ class Plan:
 
     def blanks(self, one: Planned) -> list[Record]:
         """Return for each provider the record of a case with nothing measured."""
-        from bench.harness.measure.runner import blank_record
+        from bench.harness.measure.plan import blank_record
 
         return [blank_record(one.op, one.case, name, self.settings) for name in self.names]
 
@@ -240,7 +240,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     """
     from bench.harness.cli import main
     from bench.harness.compare.show import show
-    from bench.harness.measure import runner
+    from bench.harness.measure.plan import Settings
 
     ops = chosen_ops(args.op, families)
     refuse_options_of_others(args, ops, families)
@@ -248,7 +248,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     make_all_cases(args, ops, "cpu")
     main.check_places(args)
     device = main.device_of(args)
-    settings = runner.Settings(args.fill, args.cache, args.budget, args.seed)
+    settings = Settings(args.fill, args.cache, args.budget, args.seed)
     plan = Plan(args, make_all_cases(args, ops, device.type), providers, device, settings)
     if not plan.is_child:
         refuse_if_none_can_run(plan)
@@ -337,7 +337,7 @@ def refuse_if_none_can_run(plan: Plan) -> None:
         UsageError: with the reason of the first case.
     """
     from bench.harness.cli.main import refuse_if_none_can_run as refuse
-    from bench.harness.measure.runner import plan as planned_rows
+    from bench.harness.measure.plan import plan as planned_rows
 
     cases = [(one.op, one.case) for one in plan.cases]
     refuse(planned_rows(cases, list(plan.providers[:1]), plan.device, plan.settings))
@@ -353,7 +353,7 @@ def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Sessio
     from bench.harness.cli import session
     from bench.harness.cli.terminal import Progress
     from bench.harness.compare.processes import unheard
-    from bench.harness.measure.runner import plan as planned_rows
+    from bench.harness.measure.plan import plan as planned_rows
     from results.store.runs import RunWriter
 
     args, kept, interrupted = plan.args, session.Session(), False
@@ -395,7 +395,7 @@ def _measure_elsewhere(plan: Plan, kept: Session, progress: Progress) -> None:
     from bench.harness.cli.terminal import describe
     from bench.harness.compare.case import all_without
     from bench.harness.compare.processes import SEED_STEP, records_of_case
-    from bench.harness.measure.runner import refusal
+    from bench.harness.measure.plan import refusal
 
     count = plan.args.processes
     units = [(process, place, one) for process in range(count) for place, one in enumerate(plan.cases)]
@@ -424,7 +424,7 @@ def measure_here(plan: Plan, kept: Session, progress: Progress, ceilings: Ceilin
     from bench.harness.compare.rounds import Rule
     from bench.harness.isolate.heartbeat import TurnFile
     from bench.harness.measure.cost import CostEstimator
-    from bench.harness.measure.runner import plan as planned_rows
+    from bench.harness.measure.plan import plan as planned_rows
 
     args, settings = plan.args, plan.settings
     estimator = CostEstimator(plan.device, settings.fill, settings.seed)

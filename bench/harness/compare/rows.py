@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from bench.harness.compare.rounds import times_longer
-from bench.harness.measure.runner import plain
+from bench.harness.measure.plan import plain
 from results.compare.comparison import Compared
 from results.compare.flags import flags_of, with_flags
 from results.compare.load import Measured

@@ -30,7 +30,7 @@ from results.record import Record, RecordError
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.measure.runner import Settings
+    from bench.harness.measure.plan import Settings
     from bench.harness.op import Case
     from bench.harness.timing.protocol import Limits
     from roofline.ceilings import Ceilings

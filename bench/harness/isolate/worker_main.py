@@ -26,7 +26,8 @@ from bench.harness.isolate.heartbeat import AnnouncedSampler, Call, TurnFile, an
 from bench.harness.isolate.worker import FORK, PROCESS, WAIT, Job
 from bench.harness.measure.cost import CostEstimator
 from bench.harness.measure.meter import Measurement, Meter
-from bench.harness.measure.runner import Row, Runner, user_line
+from bench.harness.measure.plan import Row
+from bench.harness.measure.runner import Runner, user_line
 from bench.harness.op import Case, Op
 from bench.harness.providers.registry import Provider
 from bench.harness.providers.trusted import hold_clocks

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from bench.harness.device.device import Device
-    from bench.harness.measure.runner import Settings
+    from bench.harness.measure.plan import Settings
     from roofline.ceilings import Ceilings
 
 EXIT_CODES = "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, what was finished is kept"
@@ -147,7 +147,7 @@ def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None
     """
     scenario.check(args)
     check_places(args)
-    from bench.harness.measure.runner import Settings
+    from bench.harness.measure.plan import Settings
 
     started = time.perf_counter()
     under_test = device_of(args)

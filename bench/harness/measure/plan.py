@@ -1,0 +1,133 @@
+"""The rows of a run: each case with each provider, how it is measured, and why it is refused before it is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from bench.harness.data import inputs
+from bench.harness.definition import op_sha256
+from bench.harness.device import mps
+from bench.harness.device.device import Device
+from bench.harness.op import Case, Op, UnsupportedCaseError
+from bench.harness.providers.registry import unavailable
+from results.record import MAX_COUNT, Record
+
+MIN_CAPABILITY = {"fp16": 5.3, "bf16": 8.0, "tf32": 8.0, "int8": 7.2, "fp8e4m3": 8.9, "fp8e5m2": 8.9}
+"""Compute capability from which on NVIDIA hardware has arithmetic of a dtype.
+
+Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities, table of arithmetic instruction throughput."""
+
+CPU_DTYPES = ("fp64", "fp32", "fp16", "bf16", "int8")
+"""What torch computes on a CPU. Its fp8 product exists too, but converts every element first: no fp8 arithmetic."""
+
+
+Older = Mapping[str, tuple[str, ...]]
+NONE: Older = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run measures."""
+
+    fill: str = "uniform"
+    cache: str = "cold"
+    budget_s: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case with one provider, and the record that it has already where it cannot be run at all."""
+
+    op: Op
+    case: Case
+    provider: str
+    refused: Record | None = None
+    stand_ins: tuple[str, ...] = ()
+    """Providers of which the first that can is measured where `provider` refuses the case."""
+
+
+def plan(
+    cases: Iterable[tuple[Op, Case]], providers: Iterable[str], device: Device, settings: Settings, older: Older = NONE
+) -> list[Row]:
+    """Return all rows of a run; those that cannot run here carry their refusal before anything is allocated.
+
+    `older` holds by provider its stand-ins.
+    """
+    rows = []
+    for op, case in cases:
+        reason = refusal(op, case, device)
+        for provider in providers:
+            blank = blank_record(op, case, provider, settings)
+            why = reason or unavailable(provider, device)
+            refused = replace(blank, status="skipped", reason=why) if why else None
+            rows.append(Row(op, case, provider, refused, older.get(provider, ())))
+    return rows
+
+
+def refusal(op: Op, case: Case, device: Device) -> str | None:
+    """Return why a case cannot run on a device, or None: a dtype it lacks, a shape no library takes, memory."""
+    if not has_dtype(device, case.dtype):
+        who = "torch on an Apple GPU" if device.type == "mps" else device.name
+        return f"{who} has no {case.dtype} arithmetic"
+    try:
+        op.check(case, device.type)
+    except UnsupportedCaseError as error:
+        return str(error)
+    needed, free = inputs.required_bytes(op, case, copies=1), device.free_bytes()
+    if needed > free:
+        return f"needs {in_gb(needed)}, the device has {in_gb(free)} free"
+    return None
+
+
+def has_dtype(device: Device, dtype: str) -> bool:
+    """Return whether the device has arithmetic of a dtype."""
+    if device.type == "cpu":
+        return dtype in CPU_DTYPES
+    if device.type == "mps":
+        return mps.has_dtype(dtype)
+    if device.type == "rocm" or device.compute_capability is None:
+        return True  # no table for AMD: torch refuses by itself, and the row says so
+    major, minor = device.compute_capability.split(".")
+    return (int(major), int(minor)) >= _capability(dtype)
+
+
+def _capability(dtype: str) -> tuple[int, int]:
+    major, minor = str(MIN_CAPABILITY.get(dtype, 0.0)).split(".")
+    return int(major), int(minor)
+
+
+def in_gb(size_bytes: int) -> str:
+    """Return a size for a message, in powers of ten."""
+    size_gb = size_bytes / 1e9
+    return f"{plain(size_gb, 3)} GB" if size_gb < 1e6 else f"{size_gb:.2e} GB"
+
+
+def plain(value: float, digits: int) -> str:
+    """Return a number for a message: `digits` significant ones, but no exponent where it is large."""
+    return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:,.0f}"
+
+
+def blank_record(op: Op, case: Case, provider: str, settings: Settings) -> Record:
+    """Return a record that says what a row is, with its work and nothing measured.
+
+    Work that no record can hold is left out: the case is refused for its memory anyway, and the file stays readable.
+    """
+    work = op.work(case)
+    is_countable = max(work.flops, work.bytes) <= MAX_COUNT
+    return Record(
+        op=op.name,
+        provider=provider,
+        dtype=case.dtype,
+        shape=dict(case.shape),
+        case=case.name,
+        options=dict(case.options),
+        status="skipped",
+        flops=work.flops if is_countable else None,
+        bytes_read=work.bytes_read if is_countable else None,
+        bytes_written=work.bytes_written if is_countable else None,
+        fill=settings.fill,
+        op_sha256=op_sha256(op),
+    )
