@@ -79,7 +79,6 @@ def test_a_function_gets_out_where_it_has_a_parameter_of_that_name(mine, functio
     assert provider.takes_out is takes_out
     assert provider.name == f"mine.py:{function}"
     assert len(provider.source_sha256) == 64
-    assert provider.trusted is not None
     assert provider.restored == ()
 
 

@@ -81,9 +81,6 @@ CHEATS = [
     ("subnormals", f"{CHANGED}flushing of subnormal numbers: off -> on"),
     ("garbage", f"{CHANGED}garbage collection: on -> off"),
     ("gradients", f"{CHANGED}gradients: off -> on"),
-    ("clock", "replaced time.perf_counter, which the measurement relies on"),
-    ("event", "replaced torch.cuda.Event.elapsed_time, which the measurement relies on"),
-    ("comparison", "replaced torch.equal, which the measurement relies on"),
 ]
 
 
@@ -113,12 +110,6 @@ def test_one_mask_for_all_seeds_is_no_dropout(workers, files):
     assert "the masks of two seeds agree" in record.reason
 
 
-def test_who_replaces_the_check_is_found_before_it_judges(workers, files):
-    record = measure(workers, f"{files}/cheats.py:judge")
-    assert record.status in ("invalid", "failed")
-    assert record.median_s is None
-
-
 def test_settings_of_an_import_are_set_back_and_flagged(workers, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
@@ -130,12 +121,3 @@ def test_settings_of_an_import_are_set_back_and_flagged(workers, tmp_path):
     assert (record.status, record.reason) == ("ok", None)
     assert "settings-restored" in record.flags
     assert "number of threads: 1 -> 3, default dtype: torch.float32 -> " in record.flag_reasons["settings-restored"]
-
-
-def test_a_clock_replaced_by_an_import_is_invalid(workers, tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "import time, torch\ntime.perf_counter = lambda: 0.0\ndef gelu(x):\n    return torch.nn.functional.gelu(x)\n"
-    )
-    record = measure(workers, f"{file}:gelu")
-    assert (record.status, "replaced time.perf_counter" in record.reason) == ("invalid", True)

@@ -228,24 +228,6 @@ def garbage(x):
 
 def gradients(x):
     return then(x, lambda: torch.set_grad_enabled(True))
-
-
-def clock(x):
-    return then(x, lambda: setattr(time, "perf_counter", lambda: 0.0))
-
-
-def event(x):
-    return then(x, lambda: setattr(torch.cuda.Event, "elapsed_time", lambda self, end: 0.0))
-
-
-def judge(x):
-    from bench.harness.data import verify
-
-    return then(x, lambda: setattr(verify, "check", lambda *arguments: None))
-
-
-def comparison(x):
-    return then(x, lambda: setattr(torch, "equal", lambda a, b: True))
 """
 
 CRASHES = """

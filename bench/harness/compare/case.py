@@ -1,6 +1,6 @@
 """One case, all providers: each is prepared and verified, all take turns on the clock, each is verified again.
 
-All of them are lent the same memory. Where a user's function does with it what it must not, it is found out which one.
+All of them share the same memory. Where a user's function does with it what it must not, it is found out which one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from bench.harness.compare.meter import InterleavingMeter
 from bench.harness.compare.rounds import Rounds, Rule
 from bench.harness.data.checks import ForeignWatch, Watch
-from bench.harness.data.guarded_buffers import LentMemory
+from bench.harness.data.guarded_buffers import GuardedBuffers
 from bench.harness.data.inputs import Filler, InputSet
 from bench.harness.device.device import Device
 from bench.harness.isolate.heartbeat import NOBODY
@@ -48,7 +48,7 @@ class InterleavingRunner(Runner):
         super().__init__(family, device, settings, estimator, limits, deadline, ceilings)
         self._meter: InterleavingMeter = InterleavingMeter(device, limits)
         self._row: Row | None = None
-        self._memory: LentMemory | None = None
+        self._memory: GuardedBuffers | None = None
         self._shared: list[InputSet] = []
         self._is_sharing = True
         self._has_foreign = False
@@ -137,7 +137,7 @@ class InterleavingRunner(Runner):
             record = replace(blank, status="failed", reason=what + user_line(row.provider, error))
         self._announce(NOBODY)
         if record.status in ("invalid", "failed") and self._memory is not None:
-            self._put_right()  # whatever it has done, the others are to find what they were lent
+            self._put_right()  # whatever it has done, the others are to find what was there before
         return record
 
     def _failed(self, row: Row, blank: Record, error: Exception) -> Record:
@@ -151,7 +151,7 @@ class InterleavingRunner(Runner):
         watch = super()._watch(op, case, provider)
         if isinstance(watch, ForeignWatch):
             watch.enter, watch.leave = partial(self._announce, self._place()), partial(self._announce, NOBODY)
-            watch.shared_memory = lambda: self._memory
+            watch.shared_buffers = lambda: self._memory
         self._announce(NOBODY)
         return watch
 
@@ -166,11 +166,11 @@ class InterleavingRunner(Runner):
         if not self._shared:
             self._shared = super()._input_sets(op, case, copies)
             if self._has_foreign:
-                self._memory = LentMemory(self._shared, self._device, has_guards=True)
-        return list(self._shared) if self._memory is None else self._memory.lend()
+                self._memory = GuardedBuffers(self._shared, self._device, has_guards=True)
+        return list(self._shared) if self._memory is None else self._memory.views()
 
     def _look_for_harm(self) -> None:
-        """Note after the rounds what they have done to the memory that all were lent, and put it right."""
+        """Note after the rounds what they have done to the memory that all share, and put it right."""
         self._announce(NOBODY)
         if self._memory is not None:
             self._harm = self._memory.harm()
@@ -182,7 +182,7 @@ class InterleavingRunner(Runner):
         assert self._memory is not None
         case = self._row.case
         filler = Filler(self._settings.fill, case.dtype, self._device, self._settings.seed)
-        self._memory.put_right(self._row.op, case, filler)
+        self._memory.restore(self._row.op, case, filler)
 
 
 def without_baseline(blank: Record, baseline: Record) -> Record:

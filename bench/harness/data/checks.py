@@ -1,4 +1,4 @@
-"""What code that is not ours is held to, beside the result: no half output, no old one, no late one, no foreign memory.
+"""What a user's function is checked for beside its values: memory not its own, and an output that is stale or late.
 
 Our own providers go through `Watch`, which only poisons the output. A user's function goes through `ForeignWatch`:
 
@@ -7,31 +7,28 @@ Our own providers go through `Watch`, which only poisons the output. A user's fu
     inputs       fingerprints of every byte before the first call and after the last; on the copies that fit a limit
     old results  new values in the same tensors, the output left as the timed launches left it; then new values in
                  one of 32 elements only, so that looking at a few elements does not tell old inputs from new
-    settings     of torch and of the process, before and after; and that nobody replaced a clock or a check
+    settings     of torch and of the process, before and after
 
-What cannot be told from outside: a function that behaves while the call stack shows a check, one that compares all its
-inputs with those of the call before, work in less precision than asked for whose result is still within rounding, a
-write beyond the guards or outside of memory that we own, and work that another thread has finished before the call
-returned, which is not late.
+It finds mistakes, and tricks by which a function only seems fast. It does not find code written to deceive it, which in
+the same process could replace the clock, nor a write beyond the guards, nor work in less precision than asked for whose
+result is still within rounding.
 """
 
 from __future__ import annotations
 
 import ctypes
 import random
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data import verify
-from bench.harness.data.guarded_buffers import MUTATED, LentMemory, places_of
+from bench.harness.data.guarded_buffers import MUTATED, GuardedBuffers, places_of
 from bench.harness.data.inputs import Filler, InputSet
 from bench.harness.data.verify import Verdict
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op
-from bench.harness.providers.trusted import Snapshot
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +36,7 @@ if TYPE_CHECKING:
     from bench.harness.op import Launch
 
 Call = Callable[[], object]
+Restore = Callable[[], Sequence[str]]
 
 
 def nothing() -> None:
@@ -92,15 +90,15 @@ class Watch:
 class ForeignWatch(Watch):
     """How the calls of a function that is not ours are checked."""
 
-    def __init__(self, op: Op, case: Case, device: Device, fill: str, takes_out: bool, trusted: Snapshot) -> None:
-        """Note the settings that are in force now, and what was called by which name when `trusted` was taken."""
+    def __init__(self, op: Op, case: Case, device: Device, fill: str, takes_out: bool, restore: Restore) -> None:
+        """Prepare; `restore` sets back what the calls have changed of the process's settings, and says what it was."""
         super().__init__(op, case, device, fill)
-        self._takes_out, self._trusted, self._settings = takes_out, trusted, Snapshot.take()
+        self._takes_out, self._restore = takes_out, restore
         self.enter: Callable[[], object] = nothing
-        """Called before each call that is checked, and `leave` after it: foreign code is running."""
+        """Called before each call that is checked, and `leave` after it."""
         self.leave: Callable[[], object] = nothing
-        self.shared_memory: Callable[[], LentMemory | None] = nothing
-        """Returns the memory that several functions are lent; None: this one has memory of its own."""
+        self.shared_buffers: Callable[[], GuardedBuffers | None] = nothing
+        """Returns the buffers that several functions share; None: this one has its own."""
         self._sets: list[InputSet] = []
         self._places: list[tuple[int, ...]] = []
         self._found: str | None = None
@@ -108,12 +106,12 @@ class ForeignWatch(Watch):
         self._first_result: int | None = None
         self._early: object = None
         self._returned: object = None
-        self._random = random.Random(secrets.randbits(64))
+        self._random = random.Random()
 
     def enclose(self, sets: list[InputSet]) -> list[InputSet]:
         """Put each output between guards, and remember every byte of the inputs."""
-        self._memory = self.shared_memory() or LentMemory(sets, self._device, self._takes_out)
-        self._sets = self._memory.lend()
+        self._buffers = self.shared_buffers() or GuardedBuffers(sets, self._device, self._takes_out)
+        self._sets = self._buffers.views()
         self._places = [places_of(data) for data in self._sets]
         return self._sets
 
@@ -135,21 +133,21 @@ class ForeignWatch(Watch):
         if found or not verdict.is_right:
             return self._worse(verdict, found)
         data = self._sets[index]
-        lent = tuple(x.clone() for x in data.inputs)
+        first_inputs = tuple(x.clone() for x in data.inputs)
         for share in CHANGED_SHARES:
             if verdict.is_right:
                 verdict = self._on_new_inputs(verdict, calls[index], data, share)
-        for x, first in zip(data.inputs, lent, strict=True):
-            x.copy_(first)  # others may be lent the same memory
+        for x, first in zip(data.inputs, first_inputs, strict=True):
+            x.copy_(first)  # others may share the buffers
         return self._worse(verdict, self._side_effects(inputs_too=False)) if verdict.is_right else verdict
 
     def _on_new_inputs(self, verdict: Verdict, call: Call, data: InputSet, share: int) -> Verdict:
         """Return the verdict on a call whose inputs have new values in the same tensors, in one of `share` elements."""
         earlier, stale = self._last_launch(data), self._result_print()
         seed = self._renew(data, share)
-        inputs = self._memory.fingerprints(data)
+        inputs = self._buffers.fingerprints(data)
         result = self._run(call, data)
-        if self._memory.fingerprints(data) != inputs:
+        if self._buffers.fingerprints(data) != inputs:
             self._found = self._found or MUTATED
         if self._found:
             return self._worse(verdict, self._found)
@@ -171,7 +169,7 @@ class ForeignWatch(Watch):
 
     def _result_print(self) -> int | None:
         """Return the fingerprint of the last result, None where there was none."""
-        return None if self._result is None else self._memory.fingerprint(self._result)
+        return None if self._result is None else self._buffers.fingerprint(self._result)
 
     def _worse(self, verdict: Verdict, found: str | None) -> Verdict:
         """Return a verdict with a finding in place of what it says: a wrong value is only its effect."""
@@ -263,16 +261,12 @@ class ForeignWatch(Watch):
 
     def _side_effects(self, inputs_too: bool = True) -> str | None:
         """Return what the calls have done that they must not, or None."""
-        replaced = self._trusted.replaced()
-        if replaced:
-            return f"replaced {', '.join(replaced[:3])}, which the measurement relies on"
-        changed = self._settings.changed_settings()
+        changed = self._restore()  # whoever comes after in this process is not to blame
         if changed:
-            self._settings.set_back()  # whoever comes after in this process is not to blame
             return f"changed settings of the process and left them so: {', '.join(changed[:3])}"
         if self._places != [places_of(data) for data in self._sets]:
             return "put other memory under an input or the output"
-        return self._memory.harm() if inputs_too else self._memory.harm_beyond()
+        return self._buffers.harm() if inputs_too else self._buffers.harm_beyond()
 
     def _renew(self, data: InputSet, share: int) -> int:
         """Give one of `share` elements of each input a new value, and return the seed of the new values."""

@@ -1,14 +1,13 @@
-"""Memory that is lent to code that is not ours: what it may read, what it may write, and whether it has done no more.
+"""Inputs and outputs for a user's function, arranged so that changed inputs and writes beyond an output are noticed.
 
-Every byte of the inputs has a fingerprint, of so many copies as fit a limit, and outputs lie between random bytes. In
-a comparison several functions are lent the same memory, each under tensors of its own, so that none of them gains by
-where its copies lie, and none can take a tensor away from another.
+Inputs are fingerprinted, as many copies as fit a limit, and each output lies between guard bytes. In a comparison
+several functions share the buffers, each under tensors of its own, so that none gains by where its copies lie, and none
+can put other memory under a tensor of another's.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -32,12 +31,13 @@ FINGERPRINT_WORDS = 2**20
 MUTATED = "changes its inputs: their bytes are others than before the call"
 
 
-class LentMemory:
-    """All copies of the inputs and outputs of a case, and how they were when they were lent."""
+class GuardedBuffers:
+    """All copies of the inputs and outputs of a case, and how they must be when they are looked at again."""
 
     def __init__(self, sets: list[InputSet], device: Device, has_guards: bool) -> None:
         """Take the sets over; with guards, each gets another output, between random bytes."""
-        self._device = device
+        import torch
+
         self._guard = os.urandom(2 * GUARD_BYTES)
         self._buffers: list[Tensor] = []
         if has_guards:
@@ -45,11 +45,13 @@ class LentMemory:
                 sets[index] = InputSet(data.inputs, self._between_guards(data.out))
         self._sets = sets
         largest = max((x.untyped_storage().nbytes() for x in (*sets[0].inputs, sets[0].out)), default=0)
-        self._weights = self._draw_weights(min(FINGERPRINT_WORDS, largest // 8 + 1))
+        weights = torch.empty(min(FINGERPRINT_WORDS, largest // 8 + 1), dtype=torch.int64)
+        weights.random_(-(2**62), 2**62, generator=torch.Generator().manual_seed(0))
+        self._weights = (weights * 2 + 1).to(device.torch_name)  # odd: no change of a single word keeps the sum
         self._prints = {index: self.fingerprints(sets[index]) for index in _within_limit(sets)}
 
-    def lend(self) -> list[InputSet]:
-        """Return the sets as tensors of their own on the same memory: whoever gives one other memory keeps that."""
+    def views(self) -> list[InputSet]:
+        """Return new tensors on the same memory: what a function does to a tensor itself is not seen by the others."""
         return [InputSet(tuple(x.detach() for x in data.inputs), data.out.detach()) for data in self._sets]
 
     def harm(self) -> str | None:
@@ -71,8 +73,8 @@ class LentMemory:
                 return "writes outside of its output: the bytes behind it have changed"
         return None
 
-    def put_right(self, op: Op, case: Case, filler: Filler) -> None:
-        """Give inputs and guards the bytes that they were lent with; `filler` must begin as the first one did."""
+    def restore(self, op: Op, case: Case, filler: Filler) -> None:
+        """Give inputs and guards the bytes that they had first; `filler` must begin as the first one did."""
         for data in self._sets:
             for x, first in zip(data.inputs, op.make_inputs(case, filler), strict=True):
                 x.copy_(first)
@@ -81,7 +83,7 @@ class LentMemory:
             self._set_guards(buffer, GUARD_BYTES + data.out.numel() * data.out.element_size())
 
     def fingerprints(self, data: InputSet) -> tuple[int, ...]:
-        """Return a number for all bytes of each input: a sum of its words with secret odd weights, modulo 2^64."""
+        """Return a number for all bytes of each input: a sum of its words with odd weights, modulo 2^64."""
         return tuple(self.fingerprint(x) for x in data.inputs)
 
     def fingerprint(self, x: Tensor) -> int:
@@ -120,14 +122,6 @@ class LentMemory:
 
         both = torch.frombuffer(bytearray(self._guard), dtype=torch.uint8).to(buffer.device)
         return both[:GUARD_BYTES], both[GUARD_BYTES:]
-
-    def _draw_weights(self, count: int) -> Tensor:
-        """Return odd numbers that nobody else knows: with them no change of a single word keeps the sum."""
-        import torch
-
-        generator = torch.Generator().manual_seed(secrets.randbits(62))
-        numbers = torch.empty(count, dtype=torch.int64).random_(-(2**62), 2**62, generator=generator) * 2 + 1
-        return numbers.to(self._device.torch_name)
 
 
 def places_of(data: InputSet) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from bench.harness.measure.meter import Measurement, Meter
 from bench.harness.measure.plan import Row, Settings, blank_record, plain
 from bench.harness.measure.roofs import roofs_of
 from bench.harness.op import Case, Op
+from bench.harness.providers.process_settings import ProcessSettings
 from bench.harness.providers.registry import Provider, ProviderUnavailableError, load, numerics
 from bench.harness.providers.user_kernel import find, is_user_kernel, line_in
 from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, Limits
@@ -197,9 +198,10 @@ class Runner:
 
     def _watch(self, op: Op, case: Case, provider: Provider) -> Watch:
         """Return how the calls of a provider are checked."""
-        if provider.trusted is None:
+        if not is_user_kernel(provider.name):
             return Watch(op, case, self._device, self._settings.fill)
-        return ForeignWatch(op, case, self._device, self._settings.fill, provider.takes_out, provider.trusted)
+        restore = ProcessSettings.now().restore
+        return ForeignWatch(op, case, self._device, self._settings.fill, provider.takes_out, restore)
 
     def _input_sets(self, op: Op, case: Case, copies: int) -> list[inputs.InputSet]:
         """Return the copies of the inputs that the launches of a case go round."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.device.system import here
 from bench.harness.op import Op
+from bench.harness.providers.process_settings import ProcessSettings
 from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel
 from bench.harness.providers.user_kernel import load as load_user_kernel
 from kernels import versions
@@ -30,7 +31,6 @@ from kernels import versions
 if TYPE_CHECKING:
     from bench.harness.data.inputs import InputSet
     from bench.harness.device.device import Device
-    from bench.harness.providers.trusted import Snapshot
 
 AUTOTUNE = "-autotune"
 USER_KERNEL = "path/to/file.py:function"
@@ -64,8 +64,6 @@ class Provider:
     """Errors of the first call that say "not this case", as our kernels do for a dtype or layout they lack."""
     compile_options: Callable[[str], dict[str, Any] | None] = lambda dtype: None
     """By dtype, the compile options that all kernels of the op share; None where they are not known."""
-    trusted: Snapshot | None = None
-    """Of a user's function, how the process was before its file was imported: such a function is watched."""
     restored: tuple[str, ...] = ()
     """Settings that importing the user's file changed, and that were set back."""
 
@@ -198,18 +196,14 @@ def _users(name: str, op: Op) -> Provider:
 
     What the import changed of the process's settings is set back.
     """
-    from bench.harness.providers.trusted import Snapshot
-
-    trusted = Snapshot.take()
+    settings = ProcessSettings.now()
     loaded = load_user_kernel(name, op)
-    restored = tuple(trusted.changed_settings())
-    trusted.set_back()
+    restored = settings.restore()
     return Provider(
         name,
         loaded.function,
         loaded.takes_out,
         source_sha256=loaded.source.sha256(),
-        trusted=trusted,
         restored=restored,
     )
 
