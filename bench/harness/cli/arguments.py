@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors take one line, and name the command that they are of."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse what no argument takes here: what a command passes back, the parser above would call its own."""
+        """Refuse unknown arguments here, so that the error names this command and not the one it belongs to."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")

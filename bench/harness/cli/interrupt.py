@@ -2,7 +2,7 @@
 
 A `KeyboardInterrupt` in the middle of an import ends in a traceback, or is lost: torch and numpy catch it while they
 load, and go on without a part of themselves. So a command that still loads leaves at once, with one line and exit
-code 130. One that has printed everything is on its way out, and libraries that clean up are not to be disturbed.
+code 130. A command that has printed everything ignores Ctrl-C, so that libraries can clean up undisturbed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a case will take before it is run: extrapolated from smaller ones, so that no command hangs.
+"""Estimates the time of a case before it is run, from smaller cases, so that no command hangs.
 
 On one machine a dtype may be a thousand times slower than another (fp16 matmul on a CPU without fp16 arithmetic).
 """
@@ -19,7 +19,7 @@ SMALL_WORK = 2**22
 
 LONG_ENOUGH_S = 0.05
 """A pilot that takes this long can be scaled up: launches, caches and the 4 to 16 ms that a busy machine's scheduler
-adds to a call of several threads are small against it."""
+adds to a call of several threads are small beside it."""
 
 PILOT_CALLS = 5
 LEAST_PILOT_CALLS = 3
@@ -28,8 +28,8 @@ PILOT_CAP_S = 0.05
 only call of a small pilot may have been held up for 50 ms by a busy machine, which a large case would multiply."""
 
 CALLS_PER_CASE = 15
-"""Calls that even the shortest measurement makes: first, estimate, settling, five samples, warm, latency, last check;
-and as many again as the half of them, because a larger case leaves the caches that its pilot fitted in."""
+"""Calls that even the shortest measurement makes: ten (first, estimate, settling, five samples, warm, last check) and
+half as many again, because a larger case no longer fits into the caches that its pilot fitted into."""
 
 
 @dataclass(frozen=True)
