@@ -99,12 +99,10 @@ def blank_record(case: TrainingCase, step: StepPlan, memory: StepMemory, reason:
         bytes_read=state + memory.inputs,
         bytes_written=state,
         fill="uniform",
-        extra={
-            "flops_convention": flops.convention.name,
-            "hardware_flops": flops.hardware_flops,
-            "tokens_per_step": flops.tokens,
-            "memory_bytes": {"estimated": memory.sizes() | {"moment": memory.moment.name}},
-        },
+        flops_convention=flops.convention.name,
+        hardware_flops=flops.hardware_flops,
+        tokens_per_step=flops.tokens,
+        memory_bytes={"estimated": memory.sizes() | {"moment": memory.moment.name}},
     )
 
 
@@ -136,14 +134,11 @@ def measure(case: TrainingCase, plan: StepPlan, memory: StepMemory, bench: Bench
         timed,
         first_call_s=found.first_call_s,
         verified=verified,
-        extra=timed.extra
-        | {
-            "memory_bytes": report,
-            "counted_flops": sum(counted.values()),
-            "counted_flops_estimated": countable_flops(plan),
-            "counted_flops_by_operation": counted,
-            "notes": explanations(case.provider, report, bench.device.is_gpu),
-        },
+        memory_bytes=report,
+        counted_flops=sum(counted.values()),
+        counted_flops_estimated=countable_flops(plan),
+        counted_flops_by_operation=counted,
+        notes=tuple(explanations(case.provider, report, bench.device.is_gpu)),
     )
 
 
@@ -178,7 +173,7 @@ def timed_record(step: Step, blank: Record, bench: Bench) -> Record:
     flags = flags_of(samples, context)
     damning = next((flag.reason for flag in flags if flag.name in INVALID_FLAGS), None)
     record = replace(filled(blank, measured, flags), status="invalid" if damning else "ok", reason=damning)
-    return replace(record, extra=record.extra | {"phases_s": spent})
+    return replace(record, phases_s=spent)
 
 
 def expected_too_long(blank: Record, bench: Bench) -> str | None:
@@ -192,7 +187,7 @@ def expected_too_long(blank: Record, bench: Bench) -> str | None:
     fastest = max(peak.value if peak else 0.0, product_flops_per_s(blank.dtype, bench.device))
     left_s = bench.left_s()
     allowance_s = CASE_ALLOWANCE_S if left_s is None else left_s
-    step_s = blank.extra["hardware_flops"] / (LIKELY_SHARE * fastest)
+    step_s = (blank.hardware_flops or 0) / (LIKELY_SHARE * fastest)
     case_s = STEPS_PER_CASE * step_s
     if case_s <= allowance_s:
         return None
@@ -217,7 +212,7 @@ def against_estimate(name: str) -> Column:
     """Return the column of a component: as measured, and by how much the estimate is above it."""
 
     def cell(record: Record, _: Mapping[str, Any]) -> str | None:
-        report = record.extra["memory_bytes"]
+        report = record.memory_bytes
         estimated, measured = report["estimated"][name], report["measured"][name]
         if measured is None or not (measured or estimated):
             return None
@@ -230,7 +225,7 @@ def against_estimate(name: str) -> Column:
 
 def allocator_peak(record: Record, _: Mapping[str, Any]) -> str | None:
     """Return what the allocator of a GPU says of the same step."""
-    size_bytes = record.extra["memory_bytes"]["measured"]["allocator_peak"]
+    size_bytes = record.memory_bytes["measured"]["allocator_peak"]
     return None if size_bytes is None else format_number(size_bytes / 1e6)
 
 
@@ -248,7 +243,7 @@ def giga(count: int | None) -> str | None:
 
 def notes_on(records: Sequence[Record]) -> list[str]:
     """Return what explains the differences between estimates and measurements, each note once."""
-    notes = dict.fromkeys(note for record in records for note in record.extra.get("notes", ()))
+    notes = dict.fromkeys(note for record in records for note in record.notes)
     return [f"note: {note}" for note in notes]
 
 
@@ -256,7 +251,7 @@ def described(record: Record) -> list[str]:
     """Return how a row was verified and timed, for `-v`."""
     if record.status != "ok":
         return [f"{record.op} {record.case}: {record.status}: {record.reason}"]
-    found, report = record.verified["before"], record.extra["memory_bytes"]
+    found, report = record.verified["before"], record.memory_bytes
     checked = (
         f"{record.op} {record.case} {record.options['model']} {record.options['recipe']}: loss {found['loss']:.4g} at "
         f"the start, ln V {found['expected_loss']:.4g}; gradients off by {found['max_error']:.2g} at most "
@@ -271,7 +266,7 @@ def described(record: Record) -> list[str]:
 
 def phase(name: str) -> Column:
     """Return the column of a phase."""
-    return Column(name, lambda record, _: format_time(record.extra["phases_s"][name]))
+    return Column(name, lambda record, _: format_time(record.phases_s[name]))
 
 
 WHAT = (
@@ -304,10 +299,10 @@ MEMORY = (
 FLOPS = (
     *WHAT,
     Column("model", lambda record, _: giga(record.flops)),
-    Column("executed", lambda record, _: giga(record.extra["hardware_flops"])),
-    Column("counted", lambda record, _: giga(record.extra["counted_flops"])),
-    Column("predicted", lambda record, _: giga(record.extra["counted_flops_estimated"])),
-    Column("off by", lambda record, _: str(record.extra["counted_flops_estimated"] - record.extra["counted_flops"])),
+    Column("executed", lambda record, _: giga(record.hardware_flops)),
+    Column("counted", lambda record, _: giga(record.counted_flops)),
+    Column("predicted", lambda record, _: giga(record.counted_flops_estimated)),
+    Column("off by", lambda record, _: str((record.counted_flops_estimated or 0) - (record.counted_flops or 0))),
 )
 
 MEMORY_TITLE = "memory when most is held, MB as counted; = is as predicted, +1% predicted 1 % above"

@@ -264,8 +264,13 @@ def measure_copy(blank: Record, bench: Bench) -> Record:
     device.synchronize()
     if not all(pair.is_right() for pair in (pairs[0], pairs[-1])):
         return replace(blank, status="invalid", reason=f"after timing: {UNLIKE}")
-    facts = {"host_launch_s": measured.host_launch_s, "link_bytes_per_s": link_of(device)}
-    return replace(record_of(blank, measured, bench), copies=len(pairs), verified=checked(blank), extra=facts)
+    return replace(
+        record_of(blank, measured, bench),
+        copies=len(pairs),
+        verified=checked(blank),
+        host_launch_s=measured.host_launch_s,
+        link_bytes_per_s=link_of(device),
+    )
 
 
 def checked(blank: Record) -> dict[str, Any]:
@@ -313,7 +318,8 @@ def measure_overlapped(blank: Record, bench: Bench) -> Record:
         median_s=median(found.both_s),
         ci95_s=found.interval(),
         verified={"after": checked(blank)["after"]},
-        extra={"copy_s": list(found.copy_s), "compute_s": list(found.compute_s)},
+        copy_s=tuple(found.copy_s),
+        compute_s=tuple(found.compute_s),
     )
 
 
@@ -345,8 +351,12 @@ def measure_loop(blank: Record, tokens: Tokens, bench: Bench, file: TokenFile) -
         measured = measure_steps(loop.step, device, "cold" if is_cold else "warm", bench.left_s())
     file.close()
     count = len(measured.samples.samples_s)
-    facts = {"waits_s": loop.waits_s[-count:], "major_faults": loop.major_faults, "file_bytes": file.ids.nbytes}
-    return replace(record_of(replace(blank, flops=products.flops), measured, bench), extra=facts)
+    return replace(
+        record_of(replace(blank, flops=products.flops), measured, bench),
+        waits_s=tuple(loop.waits_s[-count:]),
+        major_faults=loop.major_faults,
+        file_bytes=file.ids.nbytes,
+    )
 
 
 SCENARIO = Scenario(

@@ -62,6 +62,20 @@ FileWord = Annotated[
     str,
     Meta(pattern=r"^(?!\.\.?\Z)[^/\\\0]+\Z", description="text without a slash, a backslash or a zero byte"),
 ]
+OPTIONAL_KEYS = (
+    ("passed_over",),
+    ("output",),
+    ("process",),
+    ("interleaved",),
+    ("flops_convention", "hardware_flops", "tokens_per_step", "memory_bytes"),
+    ("counted_flops", "counted_flops_estimated", "counted_flops_by_operation", "notes"),
+    ("phases_s",),
+    ("host_launch_s", "link_bytes_per_s"),
+    ("copy_s", "compute_s"),
+    ("waits_s", "major_faults", "file_bytes"),
+)
+"""Keys of a record that only some ops and commands have: those of one group stand in a line together or not at all."""
+
 Line = TypeVar("Line", "Environment", "Record")
 
 
@@ -192,13 +206,54 @@ class Record:
     """`sha` and `dirty` of the repository that holds a user's kernel; None where none does, and for kernels of ours."""
     compiled: Object | None = None
     """Compiler options of a Triton kernel of this project, among them `enable_fp_fusion`; None where not known."""
+    passed_over: Object = field(default_factory=dict)
+    """By newer version of the kernel, why it refused the case before this one took it."""
+    output: Text | None = None
+    """What a user's function printed."""
+    process: int | str | None = None
+    """Which of the processes of a comparison measured it."""
+    interleaved: Object = field(default_factory=dict)
+    """How it took turns on the clock with others, see `results.compare.turns`."""
+    flops_convention: Text | None = None
+    """Name of the convention by which the FLOPs of a training step are counted."""
+    hardware_flops: Count | None = None
+    """FLOPs that a training step executes, with what is computed again."""
+    tokens_per_step: Count | None = None
+    memory_bytes: Object = field(default_factory=dict)
+    """Memory of a training step by component, `estimated` and `measured`."""
+    counted_flops: Count | None = None
+    """FLOPs of a training step as torch counts them."""
+    counted_flops_estimated: Count | None = None
+    counted_flops_by_operation: Object = field(default_factory=dict)
+    notes: Texts = ()
+    """What explains the differences between estimates and measurements of a training step."""
+    phases_s: Object = field(default_factory=dict)
+    """Seconds of each phase of a training step or of a decoded token."""
+    host_launch_s: Time | None = None
+    """Seconds that a copy keeps the host."""
+    link_bytes_per_s: float | None = None
+    """What the link to the GPU carries one way; None where it is not known or there is none."""
+    copy_s: Times = ()
+    """Samples of a copy alone, of a copy beside products."""
+    compute_s: Times = ()
+    """Samples of the products alone, of a copy beside products."""
+    waits_s: Annotated[tuple[float, ...], Meta(description="a list of numbers")] = ()
+    """Seconds that each step of a loop waited for its batch."""
+    major_faults: Count | None = None
+    """Pages that had to be read from the disk; None where the system does not tell."""
+    file_bytes: Count | None = None
+    """Length of the token file of a loop."""
     extra: Object = field(default_factory=dict)
     """Keys of a file that this version does not know; kept and written back as they were."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of this record."""
         without_samples = {"samples_s": None} if self.status == "ok" and not self.samples_s else {}
-        return {"kind": "record"} | _known(self) | without_samples | self.extra
+        values = _known(self)
+        for group in OPTIONAL_KEYS:
+            if all(values[key] in (None, [], {}) for key in group):
+                values = {key: value for key, value in values.items() if key not in group}
+        return {"kind": "record"} | values | without_samples | self.extra
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Record:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
-from results.record import MAX_COUNT, Record
+from results.record import Record
 from roofline.ceilings import Ceiling, Ceilings
 
 MIXED_WITHIN = 0.10
@@ -210,16 +210,11 @@ def training_values(record: Record, time_s: float, peak: Ceiling | None) -> dict
     """Return HFU and tokens per second of a training step; nothing for a record that has no such counts."""
     from roofline.accounting.flops import utilization
 
-    tokens, executed = record.extra.get("tokens_per_step"), record.extra.get("hardware_flops")
-    values = {"tokens_per_s": rate(tokens, time_s)} if _is_count(tokens) else {}
-    if peak and record.flops and _is_count(executed):
+    tokens, executed = record.tokens_per_step, record.hardware_flops
+    values = {"tokens_per_s": rate(tokens, time_s)} if tokens else {}
+    if peak and record.flops and executed:
         values["hfu"] = utilization(record.flops, executed, time_s, 1, peak.value).hfu
     return values
-
-
-def _is_count(value: Any) -> TypeGuard[int]:
-    """Return whether a value of a file is a count: what a record does not check may be anything."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_COUNT
 
 
 def excess_cause(record: Record, judged: Mapping[str, Any]) -> str | None:

@@ -235,7 +235,7 @@ def test_every_sample_is_kept_in_order_with_what_pairs_them(capsys, runs, provid
     for record in records:
         assert (record.status, len(record.samples_s)) == ("ok", 25)
         assert set(record.verified) == {"before", "after"}
-        kept = record.extra["interleaved"]
+        kept = record.interleaved
         assert (kept["rounds"], kept["samples_per_round"], kept["is_fixed"]) == (25, 1, True)
         assert kept["with"] == ["torch", "torch-compile"]
     assert len({record.launches_per_sample for record in records}) == 1
@@ -259,8 +259,8 @@ def test_new_processes_are_combined_and_their_spread_counts(capsys, runs):
     found = document(capsys, "--provider", "torch,torch", "--processes", "2", "--margin", "90%")
     assert found["rows"][0]["windows_candidate"] == 2
     records = load_run(commands.run_files(runs)[0]).records
-    assert [record.extra["process"] for record in records] == [0, 0, 1, 1]
-    assert len({record.extra["interleaved"]["seed"] for record in records}) == 2
+    assert [record.process for record in records] == [0, 0, 1, 1]
+    assert len({record.interleaved["seed"] for record in records}) == 2
 
 
 def test_formats(capsys, provide):

@@ -20,7 +20,6 @@ CLOCK_HZ = 1.5e9
 
 
 def record(provider, times_s, size=1, clocks_hz=None, process=None, case="16", status="ok", reason=None, flags=()):
-    extra = {"interleaved": {"samples_per_round": size, "is_fixed": True, "seconds": 1.0, "sm_clock_hz": clocks_hz}}
     return Record(
         op="relu",
         provider=provider,
@@ -34,7 +33,8 @@ def record(provider, times_s, size=1, clocks_hz=None, process=None, case="16", s
         fill="uniform",
         cache="cold",
         flags=flags,
-        extra=extra | ({} if process is None else {"process": process}),
+        process=process,
+        interleaved={"samples_per_round": size, "is_fixed": True, "seconds": 1.0, "sm_clock_hz": clocks_hz},
     )
 
 

@@ -10,7 +10,7 @@ import commands
 import pytest
 
 from bench.harness.scenarios.scenario import Column, Row, Scenario, main
-from results.record import Record
+from results.record import Record, RecordError
 from results.store.runs import RunWriter, StoreError, load_run
 
 
@@ -42,7 +42,9 @@ def finished(size):
         samples_s=(0.25,),
         launches_per_sample=1,
         ci95_s=(0.25, 0.25),
-        extra={"phases_s": {"asleep": 0.25}, "tokens_per_step": 500, "hardware_flops": 2 * 10**9 * size},
+        phases_s={"asleep": 0.25},
+        tokens_per_step=500,
+        hardware_flops=2 * 10**9 * size,
     )
 
 
@@ -143,14 +145,11 @@ def test_csv_has_the_judged_columns(capsys):
     assert (float(row["hfu"]), float(row["tokens_per_s"])) == (0.08, 2000)
 
 
-def test_what_a_file_of_unknown_origin_counts_is_not_judged():
-    from roofline.ceilings import Ceilings
-    from roofline.model import judge
-
-    for odd in ("many", True, -5, None, 1.5, [3]):
-        record = replace(finished(1), extra={"tokens_per_step": odd, "hardware_flops": odd})
-        judged = judge(record, Ceilings("x", "x", []))
-        assert (judged.hfu, judged.tokens_per_s) == (None, None)
+@pytest.mark.parametrize("key", ["tokens_per_step", "hardware_flops"])
+def test_what_a_file_of_unknown_origin_counts_must_be_a_count(key):
+    for odd in ("many", True, -5, 1.5, [3]):
+        with pytest.raises(RecordError, match=f"'{key}' must be a whole number"):
+            Record.from_dict(finished(1).to_dict() | {key: odd})
 
 
 def fails(bench):

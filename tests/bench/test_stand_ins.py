@@ -68,11 +68,11 @@ class NoEstimate:
 
 def test_a_case_goes_to_the_newest_version_that_takes_it(on_a_gpu):
     [even] = on_a_gpu(1000)
-    assert (even.provider, even.status, even.extra) == ("triton-v11", "ok", {})
+    assert (even.provider, even.status, even.passed_over) == ("triton-v11", "ok", {})
     [odd] = on_a_gpu(1001)
     assert (odd.provider, odd.status) == ("triton-v10", "ok")
-    assert odd.extra == {"passed_over": {"triton-v11": "add v11: an odd number of elements; version 10 takes any"}}
-    assert odd.to_dict()["passed_over"] == odd.extra["passed_over"]
+    assert odd.passed_over == {"triton-v11": "add v11: an odd number of elements; version 10 takes any"}
+    assert odd.to_dict()["passed_over"] == odd.passed_over
 
 
 def test_a_version_asked_for_by_name_is_refused_and_nothing_stands_in(on_a_gpu):

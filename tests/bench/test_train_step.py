@@ -440,7 +440,7 @@ def test_phases_are_those_of_the_steps_that_count(monkeypatch):
     blank = train_step.blank_record(case, planned, step_memory(planned), None)
     bench = Bench(cpu_device(), Settings(), Ceilings("box", "a box"), Progress(True), None, 1)
     record = train_step.timed_record(SimpleNamespace(clock=clock), blank, bench)
-    assert record.extra["phases_s"] == {"forward": 2.0, "backward": 4.0, "optimizer": 8.0}
+    assert record.phases_s == {"forward": 2.0, "backward": 4.0, "optimizer": 8.0}
 
 
 def test_a_step_updates_weights_and_leaves_no_gradients():

@@ -159,7 +159,7 @@ def test_a_step_that_does_not_fit_is_skipped_with_its_estimate(capsys, monkeypat
     assert (small.status, large.status) == ("ok", "skipped")
     assert large.reason.startswith("needs an estimated ")
     assert large.reason.endswith("the device has 40.00 MB free")
-    assert large.extra["memory_bytes"]["estimated"]["total"] > 40_000_000
+    assert large.memory_bytes["estimated"]["total"] > 40_000_000
     capsys.readouterr()
     assert run("--model", "llama-3.2-1b", "--recipe", "bf16") == 2
     assert "needs an estimated" in capsys.readouterr().err

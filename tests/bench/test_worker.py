@@ -93,13 +93,13 @@ def test_what_is_printed_is_kept_beside_the_record_and_mixed_up_with_nothing(wor
     record = measure(workers, f"{crashes}:prints")
     assert record.status == "ok"
     for text in ("on stdout torch.Size([8192])", "on stderr", '{"kind": "record"}'):
-        assert text in record.extra["output"]
-    assert len(record.extra["output"]) <= 4096
+        assert text in record.output
+    assert len(record.output) <= 4096
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_traceback_is_kept_from_the_users_file_on(workers, crashes):
-    output = measure(workers, f"{crashes}:raises").extra["output"]
+    output = measure(workers, f"{crashes}:raises").output
     assert f"""crashes.py", line {line_of("raise ValueError")}, in raises""" in output
     assert "bench/harness" not in output
 
@@ -116,7 +116,7 @@ def test_leaked_memory_goes_with_its_process(workers, crashes):
 def test_threads_and_children_that_a_function_leaves_end_with_its_row(workers, crashes):
     record = measure(workers, f"{crashes}:leaves_a_thread_and_a_process")
     assert record.status == "ok"
-    child = int(record.extra["output"].split()[1])
+    child = int(record.output.split()[1])
     assert soon(lambda: not is_running(child))
 
 

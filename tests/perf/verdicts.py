@@ -69,7 +69,7 @@ def compared(device, candidate, seed, budget_s):
     records = measuring.measure_case(rows, ["torch", candidate], Rule(0.01, budget_s=budget_s, seed=seed))
     environment = Environment(run_id="r", started_at="2026-01-01", argv=(), device=device.to_dict())
     found = compare_rows.compared(environment, records, "torch", 0.01)
-    return found.rows[0].compared, records[0].extra["interleaved"]["seconds"]
+    return found.rows[0].compared, records[0].interleaved["seconds"]
 
 
 def main():

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from compare_runs import case, compared
@@ -45,7 +46,7 @@ def interleaved(make_record):
             extra |= {} if process is None else {"process": process}
             middle = sorted(taken)[len(taken) // 2]
             ends = {"ci95_s": (min(taken), max(taken)), "samples_s": tuple(taken), "median_s": middle}
-            records.append(make_record(provider=name, extra=extra, **(ends | changes)))
+            records.append(make_record(provider=name, **(extra | ends | changes)))
         return records
 
     return make
@@ -100,7 +101,7 @@ def test_processes_and_clocks_are_as_in_the_live_command(save, interleaved, caps
 def test_a_process_that_failed_leaves_no_row_as_in_the_live_command(save, interleaved, make_skipped, capsys):
     scales = {"torch": 1.0, "a": 1.05, "b": 1.05}
     records = interleaved(scales, seed=1, process=0)
-    broken = make_skipped(provider="a", status="failed", reason="crashed", cache=None, extra={"process": 1})
+    broken = make_skipped(provider="a", status="failed", reason="crashed", cache=None, process=1)
     kept, rows = both(capsys, save("a", *records, broken))
     assert_alike(kept, rows)
     assert [row["candidate"] for row in kept] == ["b"]
@@ -109,7 +110,7 @@ def test_a_process_that_failed_leaves_no_row_as_in_the_live_command(save, interl
 def test_a_drift_that_only_rounds_see_through(save, interleaved, measured, capsys):
     """The same samples without their rounds: the ratio of two medians, and no verdict."""
     records = interleaved({"torch": 1.0, "a": 1.03}, seed=2)
-    apart = [record.__class__(**{**vars(record), "extra": {}}) for record in records]
+    apart = [replace(record, interleaved={}) for record in records]
     (row,) = compared(capsys, save("a", *records), "--by", "provider", "--drift", "3%")[1]["rows"]
     (other,) = compared(capsys, save("b", *apart), "--by", "provider", "--drift", "3%")[1]["rows"]
     assert (row["verdict"], row["paired"]) == ("SLOWER", True)
@@ -136,7 +137,7 @@ def test_two_runs_are_two_windows_though_each_has_rounds(save, interleaved, caps
 )
 def test_what_did_not_share_rounds_is_compared_apart(save, interleaved, capsys, broken):
     first, second = interleaved({"torch": 1.0, "a": 1.1}, seed=5)
-    second.extra["interleaved"] |= broken
+    second.interleaved.update(broken)
     (row,) = compared(capsys, save("a", first, second), "--by", "provider", "--drift", "3%")[1]["rows"]
     assert not row["paired"]
     assert "two windows apart" in row["reason"]

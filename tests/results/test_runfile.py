@@ -41,6 +41,17 @@ def test_a_file_of_schema_1_with_the_fewest_keys_is_read():
     assert run.records[0].flops is None
 
 
+@pytest.mark.parametrize("name", ["compare", "train_step", "transfer"])
+def test_a_run_of_before_has_nothing_unknown_and_is_written_as_it_was(name):
+    path = OLD_FILE.parent / "schema_1" / f"{name}.jsonl"
+    run = load_run(path)
+    assert (run.notes, run.problems) == ((), ())
+    assert all(record.extra == {} for record in run.records)
+    before = path.read_bytes().splitlines()
+    for raw, line in zip(before, (run.environment, *run.records), strict=True):
+        assert json.loads(encode_line(line)) == json.loads(raw)
+
+
 def test_keys_that_this_version_does_not_know_survive_a_round_trip():
     run = load_run(OLD_FILE)
     lines = [json.loads(line) for line in OLD_FILE.read_text(encoding="utf-8").splitlines()]

@@ -331,13 +331,13 @@ def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilin
 def passed_over(record: Record) -> list[str]:
     """Return a line for each newer version that refused the case of a record before the one that was measured."""
     name = f"{record.op} {record.case} {record.dtype} {record.provider}"
-    refusals = record.extra.get("passed_over", {}).items()
+    refusals = record.passed_over.items()
     return [f"{name}: {provider} was passed over: {reason}" for provider, reason in refusals]
 
 
 def printed(record: Record) -> list[str]:
     """Return what a user's function has printed, a line each, marked as such."""
-    return [f"  | {line}" for line in str(record.extra.get("output", "")).splitlines()]
+    return [f"  | {line}" for line in (record.output or "").splitlines()]
 
 
 def timed_s(records: Sequence[Record]) -> float:

@@ -118,9 +118,7 @@ class InterleavingRunner(Runner):
             return kept, suspects
         notes = {place: _interleaving(rounds, rule, order, names, ready) for order, place in enumerate(ready)}
         return [
-            replace(record, extra=record.extra | {"interleaved": notes[place]})
-            if place in notes and record.samples_s
-            else record
+            replace(record, interleaved=notes[place]) if place in notes and record.samples_s else record
             for place, record in enumerate(kept)
         ], suspects
 

@@ -410,7 +410,7 @@ def _measure_elsewhere(plan: Plan, kept: Session, progress: Progress) -> None:
         else:
             records = records_of_case(plan.args, one.case, plan.providers, blanks, seed, share, progress.note)
         for record in records:
-            kept.keep(replace(record, extra=record.extra | {"process": process}))
+            kept.keep(replace(record, process=process))
             if plan.args.verbose:
                 for line in describe(record):
                     progress.note(line)

@@ -108,17 +108,17 @@ def _common(baseline: Sequence[Record], candidate: Sequence[Record]) -> Sides | 
     """
     if any(record.status in WRONG for record in (*baseline, *candidate)):
         return None
-    by_process = {record.extra.get("process"): record for record in baseline if _is_interleaved(record)}
+    by_process = {record.process: record for record in baseline if _is_interleaved(record)}
     found = [
-        (by_process[record.extra.get("process")], record)
+        (by_process[record.process], record)
         for record in candidate
-        if _is_interleaved(record) and record.extra.get("process") in by_process
+        if _is_interleaved(record) and record.process in by_process
     ]
     return ([pair[0] for pair in found], [pair[1] for pair in found]) if found else None
 
 
 def _is_interleaved(record: Record) -> bool:
-    return record.status == "ok" and "interleaved" in record.extra
+    return record.status == "ok" and bool(record.interleaved)
 
 
 def _why(record: Record) -> str:
@@ -158,7 +158,7 @@ def _unmatched(record: Record, reason: str) -> Unmatched:
 
 def measured_of(record: Record) -> Measured:
     """Return a record as comparisons name it; without its samples, which are compared round by round."""
-    process = record.extra.get("process")
+    process = record.process
     return Measured(
         op=record.op,
         dtype=record.dtype,
@@ -222,7 +222,7 @@ def _combined(sides: Sides, margin: float, in_cycles: bool = False) -> Compariso
     """Return the comparison of all processes together: their spread counts too."""
     results = []
     for baseline, candidate in zip(*sides, strict=True):
-        is_fixed = bool(candidate.extra["interleaved"]["is_fixed"])
+        is_fixed = bool(candidate.interleaved["is_fixed"])
         times = [round_times(record, in_cycles) for record in (baseline, candidate)]
         results.append(judge_rounds(times[0], times[1], margin, is_fixed))
     return combine(results)
@@ -230,7 +230,7 @@ def _combined(sides: Sides, margin: float, in_cycles: bool = False) -> Compariso
 
 def round_times(record: Record, in_cycles: bool = False) -> list[float]:
     """Return one time for each round: the median of its samples, in seconds or in clock cycles."""
-    size = record.extra["interleaved"]["samples_per_round"]
+    size = record.interleaved["samples_per_round"]
     times = [median(record.samples_s[start : start + size]) for start in range(0, len(record.samples_s), size)]
     if not in_cycles:
         return times
@@ -239,7 +239,7 @@ def round_times(record: Record, in_cycles: bool = False) -> list[float]:
 
 def clocks_hz(record: Record) -> Sequence[float] | None:
     """Return the SM clock of each round of a record; None where it is not known."""
-    clocks: Sequence[float] | None = record.extra["interleaved"].get("sm_clock_hz")
+    clocks: Sequence[float] | None = record.interleaved.get("sm_clock_hz")
     return clocks
 
 
@@ -254,7 +254,7 @@ def _reason(result: Comparison, cycles: Comparison | None, candidate: Sequence[R
     if len(candidate) > 1:
         text = text.replace(MORE, "more --processes or a larger --budget would tell")
     elif longer is not None:
-        seconds = longer * float(candidate[0].extra["interleaved"]["seconds"])
+        seconds = longer * float(candidate[0].interleaved["seconds"])
         text = text.replace(MORE, f"about {plain(seconds, 2)} s of rounds would tell")
     if cycles is None or result.verdict not in (FASTER, SLOWER):
         return text

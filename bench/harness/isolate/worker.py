@@ -134,7 +134,7 @@ class Workers:
             record, output = replace(blank, status="failed", reason=str(error)), error.output
         if record.source_sha256 is None:
             record = replace(record, source_sha256=find(job.provider).sha256())
-        return replace(record, extra=record.extra | {"output": output}) if output else record
+        return replace(record, output=output) if output else record
 
     def problem(self, job: Job) -> str | None:
         """Return why a provider cannot compute the ops of a job, or None: it is imported, and asked what it takes."""

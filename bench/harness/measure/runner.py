@@ -110,7 +110,7 @@ class Runner:
             except ProviderUnavailableError as error:
                 passed_over[provider] = str(error)
                 continue
-            return replace(record, extra=record.extra | {"passed_over": passed_over}) if passed_over else record
+            return replace(record, passed_over=passed_over) if passed_over else record
         return replace(blank_record(row.op, row.case, row.provider, self._settings), reason=passed_over[row.provider])
 
     def _measure_provider(self, row: Row) -> Record:

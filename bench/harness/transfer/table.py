@@ -30,7 +30,7 @@ def moved(record: Record, _: Mapping[str, Any]) -> str | None:
 
 def of_link(record: Record, _: Mapping[str, Any]) -> str | None:
     """Return the share of the link that a copy reaches."""
-    link = record.extra.get("link_bytes_per_s")
+    link = record.link_bytes_per_s
     return format_percent(100 * record.shape["bytes"] / record.median_s / link) if link and record.median_s else None
 
 
@@ -40,12 +40,12 @@ def hidden(record: Record) -> float | None:
 
     if record.op != "overlap" or record.median_s is None:
         return None
-    return hidden_share(median(record.extra["copy_s"]), median(record.extra["compute_s"]), record.median_s)
+    return hidden_share(median(record.copy_s), median(record.compute_s), record.median_s)
 
 
 def waiting(record: Record) -> float | None:
     """Return the share of the time of all steps that they waited, of a record of `load`."""
-    return wait_share(record.extra["waits_s"], record.samples_s) if record.op == "load" and record.samples_s else None
+    return wait_share(record.waits_s, record.samples_s) if record.op == "load" and record.samples_s else None
 
 
 def percent_of(share: float | None) -> str | None:
@@ -70,7 +70,7 @@ def half_width(record: Record, _: Mapping[str, Any]) -> str | None:
 
 def moved_alone(record: Record) -> bool:
     """Return whether a record is one of a copy and nothing beside it."""
-    return "host_launch_s" in record.extra
+    return record.host_launch_s is not None
 
 
 COLUMNS = (
@@ -85,7 +85,7 @@ COLUMNS = (
     Column("95% CI", half_width),
     Column("GB/s", moved),
     Column("% link", of_link),
-    Column("host kept", lambda record, _: format_time(record.extra["host_launch_s"]) if moved_alone(record) else None),
+    Column("host kept", lambda record, _: format_time(record.host_launch_s) if moved_alone(record) else None),
     Column("hidden", lambda record, _: percent_of(hidden(record))),
     Column("waits", lambda record, _: percent_of(waiting(record))),
     Column("tokens/s", tokens),
@@ -106,6 +106,6 @@ def footer(records: Sequence[Record]) -> list[str]:
             f"{percent_of(loops[1])} for one made ahead"
         )
     cold = [r for r in records if r.op == "load" and r.status == "ok" and r.options["page_cache"] == "cold"]
-    if any(record.extra["major_faults"] == 0 for record in cold):
+    if any(record.major_faults == 0 for record in cold):
         lines.append("no page had to be read from the disk: the system kept the file in memory all the same")
     return lines
