@@ -45,16 +45,6 @@ def ridge_intensity(peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> fl
     return peak_flops_per_s / bandwidth_bytes_per_s
 
 
-def attainable_flops_per_s(
-    intensity_flops_per_byte: float, peak_flops_per_s: float, bandwidth_bytes_per_s: float
-) -> float:
-    """Return the roofline at one intensity: min(peak, intensity x bandwidth), FLOP/s.
-
-    Source: Williams, Waterman and Patterson, CACM 52(4), 2009: attainable performance.
-    """
-    return min(peak_flops_per_s, intensity_flops_per_byte * bandwidth_bytes_per_s)
-
-
 def least_time_s(flops: int, bytes_moved: int, peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """Return the time that the roofline allows: max(FLOPs / peak, bytes / bandwidth), seconds.
 
@@ -208,12 +198,10 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
 
 def training_values(record: Record, time_s: float, peak: Ceiling | None) -> dict[str, float]:
     """Return HFU and tokens per second of a training step; nothing for a record that has no such counts."""
-    from roofline.accounting.flops import utilization
-
     tokens, executed = record.tokens_per_step, record.hardware_flops
     values = {"tokens_per_s": rate(tokens, time_s)} if tokens else {}
     if peak and record.flops and executed:
-        values["hfu"] = utilization(record.flops, executed, time_s, 1, peak.value).hfu
+        values["hfu"] = mfu(rate(executed, time_s), peak.value)
     return values
 
 

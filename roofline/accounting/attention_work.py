@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 MASKS = ("full", "causal-half", "causal-exact")
 
 
@@ -56,11 +54,3 @@ def attention_core_flops(
     Source: Chowdhery et al., PaLM (2022), appendix B, for all pairs; `doubled_pairs` for the masks.
     """
     return doubled_pairs(queries, keys, mask, window) * heads * (query_key_dim + value_dim)
-
-
-def packed_pairs(documents: Iterable[int]) -> int:
-    """Return the causal pairs of documents packed into one sequence that do not see each other.
-
-    Source: the sum of n (n + 1) / 2 over documents, as Megatron-LM sums the squares of their lengths.
-    """
-    return sum(length * (length + 1) // 2 for length in documents)

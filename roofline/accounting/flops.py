@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from roofline.accounting.attention_work import attention_core_flops
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.parameters import ParameterCount, count_parameters, weights
-from roofline.model import mfu, rate
 
 RECOMPUTE = ("none", "selective", "full")
 """`selective` runs the attention core forward once more in the backward pass, `full` every layer."""
@@ -246,27 +245,6 @@ def _all_layers_core(config: ModelConfig, sequence: int, mask: str, is_windowed:
     windowed = config.windowed_layers if is_windowed else 0
     full = (config.layers - windowed) * attention_core_flops(*shape)
     return full + (windowed * attention_core_flops(*shape, window=config.window) if windowed else 0)
-
-
-@dataclass(frozen=True)
-class Utilization:
-    """Shares of the dense peak of the compute dtype, 1 = all of it."""
-
-    mfu: float
-    """By the FLOPs that the model needs."""
-    hfu: float
-    """By the FLOPs that were executed; never below MFU."""
-
-
-def utilization(
-    model_flops: int, hardware_flops: int, seconds: float, devices: int, peak_flops_per_s: float
-) -> Utilization:
-    """Return MFU and HFU of a step.
-
-    Source: Chowdhery et al., PaLM (2022), appendix B; peak dense and of the compute dtype, all devices together.
-    """
-    peak = devices * peak_flops_per_s
-    return Utilization(mfu(rate(model_flops, seconds), peak), mfu(rate(hardware_flops, seconds), peak))
 
 
 def attention_share(sequence: int, width: int, is_causal: bool = False) -> float:

@@ -190,14 +190,6 @@ def gpt_parameters(layers: int, width: int, vocabulary: int, positions: int) -> 
     return 12 * layers * width**2 + 13 * layers * width + (vocabulary + positions + 2) * width
 
 
-def narayanan_parameters(layers: int, width: int, vocabulary: int, sequence: int) -> int:
-    """Return P = 12 L h^2 (1 + 13 / (12h) + (V + s) / (12 L h)), which lacks only the final norm of GPT-2.
-
-    Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (2021), equation 2.
-    """
-    return gpt_parameters(layers, width, vocabulary, sequence) - 2 * width
-
-
 def to_dict(count: ParameterCount) -> dict[str, Any]:
     """Return the JSON keys of a count."""
     return {

@@ -3,15 +3,6 @@
 from __future__ import annotations
 
 
-def narayanan_flops(batch: int, sequence: int, layers: int, width: int, vocabulary: int) -> int:
-    """Return F = 96 B s L h^2 (1 + s / (6h) + V / (16 L h)): a step with full recomputation.
-
-    Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (2021), equation 3.
-    """
-    tokens = batch * sequence
-    return 96 * tokens * layers * width**2 + 16 * tokens * layers * width * sequence + 6 * tokens * width * vocabulary
-
-
 def korthikanti_flops(batch: int, sequence: int, layers: int, width: int, vocabulary: int) -> int:
     """Return F = 72 B L s h^2 (1 + s / (6h) + V / (12 h L)): the FLOPs that the model needs.
 

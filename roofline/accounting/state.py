@@ -80,9 +80,6 @@ ROWS_DIVIDED = ("embedding", "output", "down")
 
 OUTSIDE_LAYERS = ("embedding", "positions", "lm_head")
 
-ADAMW_READ_BYTES, ADAMW_WRITTEN_BYTES = 16, 12
-"""Of one parameter in one fp32 AdamW step: weight, gradient and two moments read; all but the gradient written."""
-
 
 def recipe_of(name: str) -> Recipe:
     """Return a recipe by name.
@@ -221,11 +218,3 @@ def shard(weight: Weight, config: ModelConfig, ways: int) -> Weight:
     index = 0 if weight.name in ROWS_DIVIDED else len(shape) - 1
     shape[index] = -(-shape[index] // ways)
     return replace(weight, shape=tuple(shape))
-
-
-def adamw_step_bytes(params: int) -> int:
-    """Return the least bytes that one fp32 AdamW step moves: 16 read and 12 written for each parameter.
-
-    Source: the update of Loshchilov and Hutter, Decoupled Weight Decay Regularization (2019).
-    """
-    return (ADAMW_READ_BYTES + ADAMW_WRITTEN_BYTES) * params

@@ -15,14 +15,6 @@ from roofline.accounting.budget import (
     six_nd,
     training_seconds,
 )
-from roofline.accounting.communication import (
-    all_gather_bytes,
-    all_reduce_bytes,
-    data_parallel_bytes,
-    expert_parallel_bytes,
-    fully_sharded_bytes,
-    tensor_parallel_bytes,
-)
 from roofline.accounting.config.file import load_preset
 from roofline.accounting.inference import (
     critical_batch,
@@ -121,18 +113,6 @@ def test_ridge_points():
 def test_matmul_of_many_dimensions():
     """[4, 8, 16, 32] @ [32, 2], as torch's FlopCounterMode counts it: 65,536."""
     assert matmul_work(4 * 8 * 16, 2, 32, "fp32", "fp32").flops == 65_536
-
-
-def test_collectives():
-    """nccl-tests, PERFORMANCE.md: 2 (n - 1) / n and (n - 1) / n."""
-    assert all_reduce_bytes(1000, 1) == 0
-    assert all_reduce_bytes(1000, 2) == 1000
-    assert all_reduce_bytes(1000, 8) == 1750
-    assert all_gather_bytes(1000, 8) == 875
-    assert data_parallel_bytes(1000, 2, 8) == 3500
-    assert fully_sharded_bytes(1000, 2, 2, 8) == 1.5 * 3500
-    assert tensor_parallel_bytes(32, 2048, 1, 4096, 2, 8) == 4 * 32 * 1.75 * 2 * 2048 * 4096
-    assert expert_parallel_bytes(58, 4096, 8, 7168, 1, 64) == 58 * 2 * 4096 * 8 * 7168 * 63 / 64
 
 
 @pytest.mark.parametrize("kind", ["measured", "datasheet"])

@@ -17,7 +17,6 @@ from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.state import (
     RECIPES,
     Sharding,
-    adamw_step_bytes,
     bytes_per_param,
     shard,
     state_bytes,
@@ -199,8 +198,3 @@ def test_experts_and_latent_attention_have_components():
     whole = model_activations(deepseek, 4096)
     assert whole["experts"] == 58 * parts["experts"]
     assert whole["mlp"] == 3 * 4096 * 4 * 18432 * 2
-
-
-def test_an_adamw_step_moves_28_bytes_a_parameter():
-    """8.03B parameters at 3.35 TB/s: 67 ms."""
-    assert round(adamw_step_bytes(8_030_261_248) / 3.35e12, 3) == 0.067

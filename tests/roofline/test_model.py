@@ -11,7 +11,6 @@ from results.show.judge import JUDGED_KEYS
 from roofline import model
 from roofline.ceilings import Ceiling, Ceilings
 from roofline.model import (
-    attainable_flops_per_s,
     bound,
     intensity,
     judge,
@@ -81,17 +80,11 @@ def test_a_square_bf16_matmul_crosses_the_ridge_of_an_h100_at_887() -> None:
     assert of_square(886) < ridge <= of_square(887)
 
 
-def test_attainable_is_the_lower_of_slope_and_peak() -> None:
-    assert attainable_flops_per_s(250, PEAK, BANDWIDTH) == 500e12
-    assert attainable_flops_per_s(500, PEAK, BANDWIDTH) == PEAK
-    assert attainable_flops_per_s(5000, PEAK, BANDWIDTH) == PEAK
-
-
 @pytest.mark.parametrize(("flops", "moved"), [(2**31, 3 * 2**21), (2**20, 2**22), (1, 10**9), (10**12, 2)])
 def test_roofline_pct_equals_achieved_over_attainable(flops: int, moved: int) -> None:
     time_s = 3 * least_time_s(flops, moved, PEAK, BANDWIDTH)
     achieved = flops / time_s
-    attainable = attainable_flops_per_s(flops / moved, PEAK, BANDWIDTH)
+    attainable = min(PEAK, flops / moved * BANDWIDTH)
     assert roofline_pct(time_s, flops, moved, PEAK, BANDWIDTH) == pytest.approx(100 * achieved / attainable, rel=1e-12)
     assert roofline_pct(time_s, flops, moved, PEAK, BANDWIDTH) == pytest.approx(100 / 3)
 
@@ -309,7 +302,6 @@ def test_judged_keys_are_those_of_the_judgment() -> None:
         "intensity",
         "rate",
         "ridge_intensity",
-        "attainable_flops_per_s",
         "least_time_s",
         "mfu",
         "mbu",
