@@ -144,36 +144,15 @@ def measure(case: TrainingCase, plan: StepPlan, memory: StepMemory, bench: Bench
 
 def timed_record(step: Step, blank: Record, bench: Bench) -> Record:
     """Return the record with whole steps timed by the usual protocol, and the phases of the very same steps."""
-    from bench.harness.measure.evidence import Context, flags_of
+    from bench.harness.measure.finish import finished
     from bench.harness.measure.meter import Meter
-    from bench.harness.measure.roofs import roofs_of
-    from bench.harness.measure.runner import INVALID_FLAGS, filled
-    from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS
-    from roofline.work import Work
 
-    limits = GPU_LIMITS if bench.device.is_gpu else CPU_LIMITS
-    meter = Meter(bench.device, limits, is_capturable=False)
+    meter = Meter(bench.device, is_capturable=False)
     measured = meter.measure([step], "warm", blank.flops, bench.left_s())
     samples = measured.samples
-    work = Work(blank.flops or 0, blank.bytes_read or 0, blank.bytes_written or 0)
-    context = Context(
-        is_gpu=bench.device.is_gpu,
-        asked_cache="warm",
-        tick_s=meter.tick_s,
-        host_launch_s=measured.host_launch_s,
-        target_half_width=limits.target_half_width,
-        flops=work.flops,
-        bytes_moved=work.bytes,
-        **roofs_of(bench.ceilings, blank.dtype, work),
-        telemetry=measured.telemetry,
-        tail_s=measured.tail_s,
-    )
     phases = step.clock.phases_s(len(samples.samples_s) * samples.launches_per_sample, measured.tail_launches)
     spent = {name: median([phase[name] for phase in phases]) for name in phases[0]}
-    flags = flags_of(samples, context)
-    damning = next((flag.reason for flag in flags if flag.name in INVALID_FLAGS), None)
-    record = replace(filled(blank, measured, flags), status="invalid" if damning else "ok", reason=damning)
-    return replace(record, phases_s=spent)
+    return replace(finished(blank, measured, bench.device, bench.ceilings), phases_s=spent)
 
 
 def expected_too_long(blank: Record, bench: Bench) -> str | None:

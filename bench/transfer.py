@@ -248,7 +248,7 @@ def load_row(args: argparse.Namespace, batch: tuple[int, int], page_cache: str, 
 def measure_copy(blank: Record, bench: Bench) -> Record:
     """Return the record of a copy: checked, timed, checked again."""
     from bench.harness.measure.meter import Meter
-    from bench.harness.scenarios.host_clock import limits_of, record_of
+    from bench.harness.scenarios.host_clock import record_of
     from bench.harness.transfer.copies import copy_calls, make_pairs
 
     device = bench.device
@@ -258,7 +258,7 @@ def measure_copy(blank: Record, bench: Bench) -> Record:
     device.synchronize()
     if not pairs[0].is_right():
         return replace(blank, status="invalid", reason=UNLIKE)
-    measured = Meter(device, limits_of(device)).measure(calls, cache, left_s=bench.left_s())
+    measured = Meter(device).measure(calls, cache, left_s=bench.left_s())
     for call in calls:
         call()
     device.synchronize()

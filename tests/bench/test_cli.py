@@ -14,7 +14,7 @@ import pytest
 
 from bench.harness.cli import main
 from bench.harness.cli.arguments import build_parser
-from bench.harness.measure import runner
+from bench.harness.timing import protocol
 from results.show.judge import JUDGED_KEYS
 from results.show.table import format_time
 from results.store.runs import load_run
@@ -37,7 +37,7 @@ JUDGED = {"flops_per_s", "bytes_per_s", "intensity", "bound", "mfu", "mbu", "roo
 @pytest.fixture(autouse=True)
 def quick(runs, monkeypatch):
     commands.keep_ceilings(runs)
-    monkeypatch.setattr(runner, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
 
 
 # ---- help ----------------------------------------------------------------------------------------------------------

@@ -7,12 +7,12 @@ import commands
 import pytest
 
 from bench.harness.calibrate.setup import FIRST_PLANS
-from bench.harness.measure import runner
+from bench.harness.timing import protocol
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(runner, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
 
 
 @pytest.fixture

@@ -13,12 +13,13 @@ import torch
 from bench.harness.calibrate import calibration
 from bench.harness.device import device
 from bench.harness.measure import runner
+from bench.harness.timing import protocol
 
 
 @pytest.fixture(autouse=True)
 def quick(runs, monkeypatch):
     commands.keep_ceilings(runs)
-    monkeypatch.setattr(runner, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
 
 
 @pytest.fixture

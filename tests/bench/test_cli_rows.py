@@ -11,13 +11,14 @@ import pytest
 from bench import matmul
 from bench.harness.measure import runner
 from bench.harness.providers import registry
+from bench.harness.timing import protocol
 from results.store.runs import load_run
 
 
 @pytest.fixture(autouse=True)
 def quick(runs, monkeypatch):
     commands.keep_ceilings(runs)
-    monkeypatch.setattr(runner, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
 
 
 # ---- good, impossible, wrong ---------------------------------------------------------------------------------------
@@ -188,13 +189,13 @@ def test_fp16_on_this_cpu_is_measured_or_skipped_but_never_hangs(capsys, runs):
 
 
 def test_what_comes_after_the_budget_is_skipped(capsys, runs, monkeypatch):
-    measured = runner.Runner._measure
+    measured = runner.Runner.time
 
     def slowly(self, *arguments):
         time.sleep(0.5)
         return measured(self, *arguments)
 
-    monkeypatch.setattr(runner.Runner, "_measure", slowly)
+    monkeypatch.setattr(runner.Runner, "time", slowly)
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48", "--budget", "0.4") == 0
     assert [row[3:] for row in statuses(runs)] == [
         ("ok", None),

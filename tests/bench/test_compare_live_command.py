@@ -13,6 +13,7 @@ from bench import __main__ as command
 from bench.harness.compare import case, meter
 from bench.harness.measure import plan, runner
 from bench.harness.providers.registry import Provider, ProviderUnavailableError
+from bench.harness.timing import protocol
 from bench.harness.timing.settle import SettleLimits
 from results.store.runs import load_run
 
@@ -62,7 +63,7 @@ def unavailable(x, out):
 @pytest.fixture(autouse=True)
 def quick(runs, monkeypatch):
     commands.keep_ceilings(runs)
-    monkeypatch.setattr(case, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
     monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.01))
 
 

@@ -28,6 +28,7 @@ from bench.harness.isolate.heartbeat import TurnFile
 from bench.harness.measure import runner
 from bench.harness.measure.plan import blank_record
 from bench.harness.providers.registry import Provider
+from bench.harness.timing import protocol
 from bench.harness.timing.settle import SettleLimits
 from results.stats.samples import median, median_ci95
 from results.store.runs import load_run
@@ -199,7 +200,7 @@ def test_a_budget_that_the_start_of_the_processes_spends_says_so(capsys, world, 
 def quick(runs, monkeypatch, tmp_path):
     """Measure for real, but not for long; what stands for a new process is this one."""
     commands.keep_ceilings(runs)
-    monkeypatch.setattr(compare_case, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
     monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.01))
     processes_of_this_one(monkeypatch, tmp_path, SimpleNamespace(started=0, start_s=0.0, seconds=0.0))
 

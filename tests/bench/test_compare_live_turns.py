@@ -6,15 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from bench.elementwise import OPS
+from bench.harness.compare import case as compare_case
 from bench.harness.compare import meter as compare_meter
-from bench.harness.compare.case import InterleavingRunner
-from bench.harness.compare.meter import Broken, InterleavingMeter, Ready, Turns, share_launches
-from bench.harness.compare.rounds import Rounds, Rule
+from bench.harness.compare.case import InterleavingRunner, refuse_if_too_slow
+from bench.harness.compare.meter import Broken, InterleavingMeter, Ready, Turns, least_s, share_launches
+from bench.harness.compare.rounds import Rule
 from bench.harness.device.device import cpu_device
-from bench.harness.isolate import heartbeat
 from bench.harness.measure import runner
 from bench.harness.measure.cost import CostEstimator
-from bench.harness.measure.meter import Meter
 from bench.harness.measure.plan import Settings
 from bench.harness.op import Case
 from bench.harness.providers.registry import ProviderUnavailableError
@@ -55,50 +54,40 @@ def test_turns_begin_as_far_apart_as_the_copies_allow(monkeypatch, copies, provi
 
     monkeypatch.setattr(compare_meter.samplers, "make_sampler", watched)
     calls = [lambda copy=copy: copy for copy in range(copies)]
-    meter._ready = [Ready(calls, "cold", lambda: None) for _ in range(providers)]
-    for place, ready in enumerate(meter._ready):
+    ready = [Ready(calls, "cold", lambda: None) for _ in range(providers)]
+    for place in range(providers):
         assert not isinstance(meter._turns(ready, place), Broken)
     assert began == starts
 
 
-def ready_to_measure(monkeypatch, call_s, left_s, deadline=None, others=()):
-    """Hand a meter calls of so many seconds on a fake clock; return what it says and whether the next was opened."""
-    now, opened = [0.0], []
-    clock = SimpleNamespace(perf_counter=lambda: now[0])
-    for module in (compare_meter, heartbeat):
-        monkeypatch.setattr(module, "time", clock)
-
-    def call():
-        now[0] += call_s
-
-    meter = InterleavingMeter(cpu_device(), LIMITS)
-    meter.expect(Rule(0.01, deadline=deadline), lambda: opened.append(None), lambda: lambda: None, lambda: None)
-    meter._ready = list(others)
-    monkeypatch.setattr(Meter, "measure", lambda self, calls, cache, flops, left_s, prepared_s: left_s)
-    monkeypatch.setattr(meter, "_interleave", lambda: SimpleNamespace(rounds=Rounds([[]], [[]]), turns=[None, None]))
-    monkeypatch.setattr(meter, "_measurement", lambda *found: "rounds")
-    try:
-        return meter.measure([call], "cold", None, left_s), bool(opened)
-    except ProviderUnavailableError as error:
-        return str(error), bool(opened)
-
-
-def test_a_provider_that_is_too_slow_for_the_time_left_is_refused_before_the_rounds(monkeypatch):
+def test_a_provider_that_is_too_slow_for_the_time_left_is_refused_before_the_rounds():
     """The fewest calls are 15: of 2 s each they do not fit 29 s, nor beside another's of 10 s 39 s."""
     text = "a call takes 2 s and the fewest of a comparison 30 s, more than the 29 s that are left"
-    assert ready_to_measure(monkeypatch, 2.0, 29.0) == (f"{text}; a larger --budget allows it", False)
-    assert ready_to_measure(monkeypatch, 2.0, 31.0)[1]
-    assert ready_to_measure(monkeypatch, 2.0, None)[1]
-    other = Ready([lambda: None], "cold", lambda: None, least_s=10.0)
-    assert "40 s, more than the 39 s" in ready_to_measure(monkeypatch, 2.0, 39.0, others=[other])[0]
-    slow = SimpleNamespace(calls=[], announce=lambda: None, least_s=10.0)
-    assert ready_to_measure(monkeypatch, 2.0, 41.0, others=[slow]) == ("rounds", True)
-    assert ready_to_measure(monkeypatch, 1e-3, 1e-3)[1]  # for short calls there is the first estimate
+    with pytest.raises(ProviderUnavailableError, match=f"^{text}; a larger --budget allows it$"):
+        refuse_if_too_slow(30.0, 0.0, 29.0)
+    with pytest.raises(ProviderUnavailableError, match=r"40 s, more than the 39 s"):
+        refuse_if_too_slow(30.0, 10.0, 39.0)
+    refuse_if_too_slow(30.0, 0.0, 31.0)
+    refuse_if_too_slow(30.0, 10.0, 41.0)
+    refuse_if_too_slow(30.0, 0.0, None)
+    refuse_if_too_slow(0.0, 10.0, 1e-3)  # for short calls there is the first estimate
 
 
-def test_a_provider_that_is_left_alone_has_the_time_of_its_case_and_not_all(monkeypatch):
-    assert ready_to_measure(monkeypatch, 0.0, 100.0, deadline=5.0) == (5.0, True)
-    assert ready_to_measure(monkeypatch, 0.0, 100.0) == (100.0, True)
+def test_the_fewest_calls_of_a_slow_provider_are_fifteen_of_those_that_probed_it():
+    assert least_s(3 * 2.0) == pytest.approx(30.0)
+    assert least_s(3 * 1e-3) == 0.0
+
+
+@pytest.mark.parametrize(("deadline", "left_s"), [(5.0, 5.0), (None, 100.0)])
+def test_a_baseline_that_is_left_alone_has_the_time_of_its_case_and_not_all(monkeypatch, deadline, left_s):
+    for module in (runner, compare_case):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+    made = InterleavingRunner("elementwise", cpu_device(), Settings(), None, 100.0, Ceilings("x", "X"))
+    monkeypatch.setattr(made._meter, "measure", lambda calls, cache, flops, left_s, prepared_s: left_s)
+    monkeypatch.setattr(made, "finish", lambda prepared, measured: measured)
+    prepared = SimpleNamespace(blank=SimpleNamespace(flops=1), prepared_s=0.0)
+    ready = Ready([lambda: None], "cold", lambda: None)
+    assert made._measure_alone(prepared, ready, Rule(0.01, deadline=deadline)) == left_s
 
 
 def test_the_estimate_of_a_case_is_for_all_providers_that_are_still_to_be_prepared(monkeypatch):
@@ -112,8 +101,7 @@ def test_the_estimate_of_a_case_is_for_all_providers_that_are_still_to_be_prepar
         made = InterleavingRunner(
             "elementwise", device, Settings(budget_s=deadline), estimator, deadline, Ceilings("x", "X")
         )
-        made.together = together
-        return made._too_long(RELU, Case("relu", "fp32", {"n": 64}))
+        return made._too_long(RELU, Case("relu", "fp32", {"n": 64}), together)
 
     assert too_long(50.0, 3) is None
     assert too_long(40.0, 3).startswith(
@@ -157,8 +145,8 @@ def test_providers_stay_as_far_apart_on_the_copies_as_can_be_whatever_the_first_
     """Who follows closer behind another finds more in the cache."""
     meter, place = InterleavingMeter(cpu_device(), LIMITS), {}
     calls = [lambda copy=copy: place.update(now=copy) for copy in range(12)]
-    meter._ready = [Ready(calls, "cold", lambda: None) for _ in range(2)]
-    first, second = found = [meter._turns(ready, at) for at, ready in enumerate(meter._ready)]
+    ready = [Ready(calls, "cold", lambda: None) for _ in range(2)]
+    first, second = found = [meter._turns(ready, at) for at in range(2)]
     first.sampler.launches_per_sample = 5
     first.sampler.sample()
     share_launches(found)

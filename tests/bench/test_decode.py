@@ -380,7 +380,7 @@ def test_sweeps_are_told_apart_and_what_is_none_has_no_line():
 def quick(runs, monkeypatch):
     """Let commands judge by ceilings that are made up, and look at each row only shortly."""
     keep_ceilings(runs)
-    monkeypatch.setattr("bench.harness.measure.runner.CPU_LIMITS", QUICK)
+    monkeypatch.setattr("bench.harness.timing.protocol.CPU_LIMITS", QUICK)
 
 
 @pytest.mark.exhaustive

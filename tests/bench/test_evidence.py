@@ -25,7 +25,7 @@ from bench.harness.measure.evidence import (
     throttled,
     tick_limited,
 )
-from bench.harness.measure.roofs import roofs_of
+from bench.harness.measure.finish import roofs_of
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.samplers import LONGEST_SPIN_S
 from results.record import Record

@@ -18,7 +18,7 @@ MIB = 2**20
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(function_meter, "_limits", lambda device: QUICK)
+    monkeypatch.setattr(function_meter, "limits_of", lambda device: QUICK)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from bench.harness.calibrate import calibration
 from bench.harness.calibrate.setup import FIRST_PLANS
 from bench.harness.cli import interrupt
 from bench.harness.measure import plan, runner
+from bench.harness.timing import protocol
 from results.store.runs import load_run
 from tests.child_signals import usual_signals
 
@@ -29,7 +30,7 @@ ROWS = 2 * 64
 @pytest.fixture(autouse=True)
 def quick(runs, monkeypatch):
     commands.keep_ceilings(runs)
-    monkeypatch.setattr(runner, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
 
 
 def start_many_rows(*words):
@@ -79,10 +80,10 @@ def test_each_record_is_on_the_disk_before_the_next_row_starts(runs, monkeypatch
     on_disk = []
     measure = runner.Runner.measure
 
-    def counting(self, row):
+    def counting(self, row, rows_left):
         (saved,) = commands.run_files(runs)
         on_disk.append(len(load_run(saved).records))
-        return measure(self, row)
+        return measure(self, row, rows_left)
 
     monkeypatch.setattr(runner.Runner, "measure", counting)
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48,64") == 0
@@ -149,7 +150,7 @@ def test_an_interruption_in_the_first_row_is_no_error(capsys, runs, tmp_path, mo
 
 
 def test_a_wrong_result_before_the_interruption_does_not_hide_it(capsys, monkeypatch):
-    def measure(self, row):
+    def measure(self, row, rows_left):
         if row.case.name == "32x32":
             raise KeyboardInterrupt
         return plan.blank_record(row.op, row.case, row.provider, self._settings)

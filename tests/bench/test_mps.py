@@ -25,7 +25,7 @@ from bench.harness.measure import meter, plan, runner
 from bench.harness.op import Case
 from bench.harness.providers.registry import default_providers, stand_ins, unavailable
 from bench.harness.scenarios.scenario import main as scenario_main
-from bench.harness.timing import samplers
+from bench.harness.timing import protocol, samplers
 from bench.harness.timing.protocol import CPU_LIMITS
 from bench.harness.timing.settle import SettleLimits
 from bench.matmul import OPS
@@ -182,7 +182,7 @@ def quick(monkeypatch):
     """Measure what is looked at, not believed: small roofs, few samples."""
     tiny = replace(FIRST_PLANS["gpu"], launch_s=0.02, mix_s=0.05, matmul_s=0.1, repetitions=1, largest=128)
     monkeypatch.setitem(FIRST_PLANS, "gpu", tiny)
-    monkeypatch.setattr(runner, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
     monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.05))
 
 

@@ -5,7 +5,7 @@ import json
 import commands
 import pytest
 
-from bench.harness.measure import runner
+from bench.harness.timing import protocol
 from results.store.runs import load_run
 from roofline.ceilings import Ceilings
 from roofline.plot import figure
@@ -16,7 +16,7 @@ BEGINNINGS = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
 @pytest.fixture(autouse=True)
 def quick(runs, monkeypatch):
     commands.keep_ceilings(runs)
-    monkeypatch.setattr(runner, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
 
 
 @pytest.mark.exhaustive

@@ -417,7 +417,7 @@ class StandIn:
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    monkeypatch.setattr(function, "_limits", lambda device: QUICK)
+    monkeypatch.setattr(function, "limits_of", lambda device: QUICK)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     return StandIn()
 

@@ -445,6 +445,5 @@ def test_each_row_samples_for_its_share_of_the_time_that_is_left(providers, monk
 
     made = Runner("elementwise", CPU, Settings(), NoEstimate(), LIMITS, time.perf_counter() + 1000.0)
     monkeypatch.setattr(made._meter, "measure", take_notice)
-    made.rows_left = rows_left
-    made.measure(Row(ADD, CASE, "right"))
+    made.measure(Row(ADD, CASE, "right"), rows_left)
     assert left == [pytest.approx(1000 / rows_left, rel=0.05)]

@@ -17,6 +17,7 @@ from bench.harness.measure.meter import Measurement
 from bench.harness.measure.plan import Settings
 from bench.harness.scenarios import host_clock
 from bench.harness.scenarios.scenario import build_parser, main
+from bench.harness.timing import protocol
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.settle import Settling
 from bench.harness.transfer import copies, token_loader
@@ -57,10 +58,9 @@ def quick(monkeypatch, tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     monkeypatch.setenv("RIDGEPOINT_RUNS", str(runs))
     keep_ceilings(runs)
-    from bench.harness.scenarios import host_clock
 
-    short = host_clock.CPU_LIMITS.__class__(5, 1.0, 0.0, 0.1, 0.0, 1e-6)
-    monkeypatch.setattr(host_clock, "CPU_LIMITS", short)
+    short = protocol.Limits(5, 1.0, 0.0, 0.1, 0.0, 1e-6)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", short)
     monkeypatch.setattr(copies, "ROUNDS_S", 0.01)
     monkeypatch.setattr(transfer, "FILE_BYTES", 2**16)
 

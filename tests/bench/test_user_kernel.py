@@ -50,7 +50,7 @@ _hidden = lambda x: x
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Let rows end as soon as they can: workers sample within the limits of this process."""
-    monkeypatch.setattr("bench.harness.measure.runner.CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr("bench.harness.timing.protocol.CPU_LIMITS", commands.QUICK)
 
 
 @pytest.fixture

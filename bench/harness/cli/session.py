@@ -302,6 +302,7 @@ def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilin
     """Measure row by row, each kept as soon as it is finished."""
     from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.runner import Runner
+    from bench.harness.timing.protocol import limits_of
 
     settings = run.settings
     deadline = None if settings.budget_s is None else run.started + settings.budget_s
@@ -311,14 +312,27 @@ def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilin
     rows = list(itertools.product(run.rows, fills))
     progress.expect(len(rows))
     for done, ((family, row), fill) in enumerate(rows):
-        key = family, fill
+        key, one = (family, fill), replace(settings, fill=fill)
         if key not in runners:
-            filled = replace(settings, fill=fill)
-            runners[key] = Runner(family, run.device, filled, estimator, None, deadline, ceilings, workers)
+            runners[key] = Runner(family, run.device, one, estimator, None, deadline, ceilings)
+        runner = runners[key]
         also = f" {fill}" if len(fills) > 1 else ""
         progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}{also}")
-        runners[key].rows_left = len(rows) - done
-        record = runners[key].measure(row)
+        if is_user_kernel(row.provider):
+            job = Job(
+                family=family,
+                ops=(row.op.name,),
+                provider=row.provider,
+                device=run.device,
+                case=row.case,
+                settings=one,
+                limits=limits_of(run.device),
+                deadline=deadline,
+                ceilings=ceilings,
+            )
+            record = runner.refused(row) or workers.measure(job, runner.blank(row))
+        else:
+            record = runner.measure(row, len(rows) - done)
         session.keep(record)
         progress.advance()
         for line in passed_over(record):

@@ -5,27 +5,29 @@ All of them share the same memory. Where a user's function does with it what it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from bench.harness.compare.meter import InterleavingMeter
+from bench.harness.compare.meter import Interleaved, InterleavingMeter, Ready, least_s
 from bench.harness.compare.rounds import Rounds, Rule
 from bench.harness.data.checks import ForeignWatch, Watch
 from bench.harness.data.guarded_buffers import GuardedBuffers
 from bench.harness.data.inputs import Filler, InputSet
 from bench.harness.device.device import Device
-from bench.harness.isolate.heartbeat import NOBODY
-from bench.harness.measure.cost import CostEstimator
-from bench.harness.measure.plan import Row, Settings, blank_record
-from bench.harness.measure.runner import Runner, one_line, user_line
+from bench.harness.isolate.heartbeat import NOBODY, announced
+from bench.harness.measure.cost import CALLS_PER_CASE, CostEstimator
+from bench.harness.measure.plan import Row, Settings
+from bench.harness.measure.runner import Prepared, Runner, release, user_line
 from bench.harness.op import Case, Op
-from bench.harness.providers.registry import Provider
+from bench.harness.providers.registry import Provider, ProviderUnavailableError, numerics
 from bench.harness.providers.user_kernel import UserKernelError, is_user_kernel, left_by
-from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS
 from results.record import Record
 from roofline.ceilings import Ceilings
+
+T = TypeVar("T")
 
 
 class InterleavingRunner(Runner):
@@ -42,12 +44,11 @@ class InterleavingRunner(Runner):
         announce: Callable[[int], None] = lambda place: None,
     ) -> None:
         """Prepare; as of `Runner`, and `announce` is told the place of the provider whose code runs, or `NOBODY`."""
+        super().__init__(family, device, settings, estimator, None, deadline, ceilings)
+        self._meter: InterleavingMeter = InterleavingMeter(device)
         self._announce = announce
-        self._place: Callable[[], int] = lambda: 0
-        limits = GPU_LIMITS if device.has_cuda else CPU_LIMITS
-        super().__init__(family, device, settings, estimator, limits, deadline, ceilings)
-        self._meter: InterleavingMeter = InterleavingMeter(device, limits)
-        self._row: Row | None = None
+        self._place = 0
+        """Of the provider whose step it is."""
         self._memory: GuardedBuffers | None = None
         self._shared: list[InputSet] = []
         self._is_sharing = True
@@ -87,68 +88,113 @@ class InterleavingRunner(Runner):
         self, rows: Sequence[Row], names: Sequence[str], rule: Rule
     ) -> tuple[list[Record], list[int]]:
         """Return a record for each row, and the places of those users' functions that took turns."""
-        records: dict[int, Record] = {}
-        opened: list[int] = []
-        ready: list[int] = []
-
-        def open_next() -> None:
-            if opened:
-                ready.append(opened[-1])  # its row has just asked for the clock
-            while len(opened) < len(rows):
-                place = len(opened)
-                opened.append(place)
-                if place and not ready:
-                    blank = blank_record(rows[place].op, rows[place].case, rows[place].provider, self._settings)
-                    records[place] = without_baseline(blank, records[0])
-                    continue
-                self._announce(place)
-                self.together = len(rows) - place
-                records[place] = self.measure(rows[place])
-
         self._shared, self._memory, self._harm = [], None, None
         self._has_foreign = any(is_user_kernel(row.provider) for row in rows)
-        self._place = lambda: opened[-1]
-        self._meter.expect(rule, open_next, lambda: partial(self._announce, opened[-1]), self._look_for_harm)
-        open_next()
-        self._announce(NOBODY)
+        records: dict[int, Record] = {}
+        waiting: dict[int, tuple[Prepared, Ready]] = {}
+        for place, row in enumerate(rows):
+            if place and not waiting:
+                records[place] = without_baseline(self.blank(row), records[0])
+                continue
+            others_s = sum(ready.least_s for _, ready in waiting.values())
+            found = self._step(place, row, partial(self._make_ready, row, place, len(rows) - place, others_s))
+            if isinstance(found, Record):
+                records[place] = found
+            else:
+                waiting[place] = found
+        with numerics(rows[0].case.dtype):
+            rounds = self._measure_waiting(rows, waiting, rule, records)
         kept = [replace(records[place], provider=name) for place, name in enumerate(names)]
-        suspects = [place for place in ready if is_user_kernel(rows[place].provider)]
-        rounds = self._meter.rounds
-        if rounds is None:
-            return kept, suspects
-        notes = {place: _interleaving(rounds, rule, order, names, ready) for order, place in enumerate(ready)}
-        return [
-            replace(record, interleaved=notes[place]) if place in notes and record.samples_s else record
-            for place, record in enumerate(kept)
-        ], suspects
+        suspects = [place for place in waiting if is_user_kernel(rows[place].provider)]
+        if rounds is not None:
+            for order, place in enumerate(waiting):
+                if kept[place].samples_s:
+                    note = _interleaving(rounds, rule, order, names, list(waiting))
+                    kept[place] = replace(kept[place], interleaved=note)
+        return kept, suspects
 
-    def measure(self, row: Row) -> Record:
-        """Return the record of one row, also where its function wanted to end the process."""
-        self._row = row
+    def _make_ready(self, row: Row, place: int, together: int, others_s: float) -> tuple[Prepared, Ready] | Record:
+        """Prepare a provider, and see how long its calls take.
+
+        Raises:
+            ProviderUnavailableError: its calls are so slow that the fewest, beside those of the others before it, which
+                take `others_s`, do not fit the time that is left.
+        """
+        prepared = self.prepare(row, together)
+        if isinstance(prepared, Record):
+            return prepared
+        left_s, announce, began = self.left_s(), partial(self._announce, place), time.perf_counter()
+        with numerics(row.case.dtype):
+            calls = announced(prepared.calls, announce, self._device.synchronize)
+        ready = Ready(calls, prepared.cache, announce, least_s(time.perf_counter() - began))
+        refuse_if_too_slow(ready.least_s, others_s, left_s)
+        return prepared, ready
+
+    def _measure_waiting(
+        self,
+        rows: Sequence[Row],
+        waiting: Mapping[int, tuple[Prepared, Ready]],
+        rule: Rule,
+        records: dict[int, Record],
+    ) -> Rounds | None:
+        """Measure all that wait, and finish their records; return their rounds, None where there were none.
+
+        A baseline that is left alone is measured as in any other run.
+        """
+        if not waiting:
+            return None
+        if len(waiting) == 1:
+            records[0] = self._step(0, rows[0], partial(self._measure_alone, *waiting[0], rule))
+            return None
+        all_ready = [ready for _, ready in waiting.values()]
+        found = self._step(0, rows[0], partial(self._meter.interleave, all_ready, rule))
+        if isinstance(found, Record):
+            records[0] = found
+            records |= {place: without_baseline(self.blank(rows[place]), found) for place in waiting if place}
+            return None
+        self._look_for_harm(rows[0])
+        for order, place in enumerate(waiting):
+            records[place] = self._step(place, rows[place], partial(self._finish_turns, *waiting[place], order, found))
+        return found.rounds
+
+    def _measure_alone(self, prepared: Prepared, ready: Ready, rule: Rule) -> Record:
+        left_s = self.left_s() if rule.deadline is None else max(0.0, rule.deadline - time.perf_counter())
+        flops, prepared_s = prepared.blank.flops, prepared.prepared_s
+        return self.finish(prepared, self._meter.measure(ready.calls, ready.cache, flops, left_s, prepared_s))
+
+    def _finish_turns(self, prepared: Prepared, ready: Ready, order: int, found: Interleaved) -> Record:
+        return self.finish(prepared, self._meter.measurement(ready, order, found))
+
+    def _step(self, place: int, row: Row, step: Callable[[], T]) -> T | Record:
+        """Return what a step gives, or the record of a row that ended in it, also by what is to end the process."""
+        self._place = place
+        self._announce(place)
         try:
-            record = super().measure(row)
+            found: T | Record = step()
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            what = left_by(error) if isinstance(error, SystemExit) else one_line(error)
-            blank = blank_record(row.op, row.case, row.provider, self._settings)
-            record = replace(blank, status="failed", reason=what + user_line(row.provider, error))
+            found = self.ended(row, error)
         self._announce(NOBODY)
-        if record.status in ("invalid", "failed") and self._memory is not None:
-            self._put_right()  # whatever it has done, the others are to find what was there before
-        return record
+        if isinstance(found, Record):
+            if found.status in ("invalid", "failed"):
+                self._put_right(row)  # whatever it has done, the others must find what was there before
+            release(self._device)
+        return found
 
-    def _failed(self, row: Row, blank: Record, error: Exception) -> Record:
+    def _failed(self, row: Row, blank: Record, error: BaseException) -> Record:
         """Return the record of a row that raised, without the class of an error that is a sentence."""
         if isinstance(error, UserKernelError):
             return replace(blank, status="failed", reason=str(error).removeprefix(f"provider '{row.provider}': "))
+        if isinstance(error, SystemExit):
+            return replace(blank, status="failed", reason=left_by(error) + user_line(row.provider, error))
         return super()._failed(row, blank, error)
 
     def _watch(self, op: Op, case: Case, provider: Provider) -> Watch:
         """Return how the calls of a provider are checked; of a user's function each is announced."""
         watch = super()._watch(op, case, provider)
         if isinstance(watch, ForeignWatch):
-            watch.enter, watch.leave = partial(self._announce, self._place()), partial(self._announce, NOBODY)
+            watch.enter, watch.leave = partial(self._announce, self._place), partial(self._announce, NOBODY)
             watch.shared_buffers = lambda: self._memory
         self._announce(NOBODY)
         return watch
@@ -167,20 +213,35 @@ class InterleavingRunner(Runner):
                 self._memory = GuardedBuffers(self._shared, self._device, has_guards=True)
         return list(self._shared) if self._memory is None else self._memory.views()
 
-    def _look_for_harm(self) -> None:
+    def _look_for_harm(self, row: Row) -> None:
         """Note after the rounds what they have done to the memory that all share, and put it right."""
-        self._announce(NOBODY)
         if self._memory is not None:
             self._harm = self._memory.harm()
             if self._harm is not None:
-                self._put_right()
+                self._put_right(row)
 
-    def _put_right(self) -> None:
-        assert self._row is not None
-        assert self._memory is not None
-        case = self._row.case
-        filler = Filler(self._settings.fill, case.dtype, self._device, self._settings.seed)
-        self._memory.restore(self._row.op, case, filler)
+    def _put_right(self, row: Row) -> None:
+        if self._memory is not None:
+            filler = Filler(self._settings.fill, row.case.dtype, self._device, self._settings.seed)
+            self._memory.restore(row.op, row.case, filler)
+
+
+def refuse_if_too_slow(least_s: float, others_s: float, left_s: float | None) -> None:
+    """Refuse a provider whose slow calls, beside those of the others, would take longer than what is left.
+
+    Args:
+        least_s: time of the fewest calls of it; 0 where calls are short.
+        others_s: the same of the others.
+        left_s: time that is left; None without a limit.
+
+    Raises:
+        ProviderUnavailableError: with the times.
+    """
+    least = least_s + others_s
+    if left_s is not None and least_s and least > left_s:
+        text = f"a call takes {least_s / CALLS_PER_CASE:.2g} s and the fewest of a comparison {least:.2g} s, "
+        text += f"more than the {max(0.0, left_s):.2g} s that are left; a larger --budget allows it"
+        raise ProviderUnavailableError(text)
 
 
 def without_baseline(blank: Record, baseline: Record) -> Record:

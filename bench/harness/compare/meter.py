@@ -1,28 +1,21 @@
-"""The clock of a comparison: waits until all providers of a case are ready, and lets them take turns.
-
-The runner prepares, verifies and closes a row; in between it hands the row's calls to a meter. The meter here opens the
-next provider's row before it answers, so that the rows lie in each other like brackets: when the innermost one is
-ready, so are all, and the rounds begin.
-"""
+"""Lets the providers of a case that are prepared take turns on the clock, and says what was measured of each."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.harness.compare.rounds import Rounds, Rule, run_rounds
-from bench.harness.device.device import Device
 from bench.harness.device.telemetry import row_telemetry
-from bench.harness.isolate.heartbeat import PROBES, SLOW_CALL_S, announced
+from bench.harness.isolate.heartbeat import PROBES, SLOW_CALL_S
 from bench.harness.measure.cost import CALLS_PER_CASE
 from bench.harness.measure.meter import Measurement, Meter
 from bench.harness.providers.registry import ProviderUnavailableError
 from bench.harness.timing import samplers
-from bench.harness.timing.protocol import Limits, Sampler, Samples
+from bench.harness.timing.protocol import Sampler, Samples
 from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
 from results.stats.samples import half_width, median, median_ci95
 
@@ -90,7 +83,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Interleaved:
-    """All that the rounds of one case gave."""
+    """All that the rounds of one case gave, the providers in the order in which they became ready."""
 
     rounds: Rounds
     turns: Sequence[Turns | Broken]
@@ -99,88 +92,11 @@ class Interleaved:
 
 
 class InterleavingMeter(Meter):
-    """Measures all providers of a case at once, when the last of them is ready."""
+    """Measures several providers of a case at once, in turns."""
 
-    def __init__(self, device: Device, limits: Limits) -> None:
-        """Open the telemetry of the device."""
-        super().__init__(device, limits)
-        self._ready: list[Ready] = []
-        self._found: Interleaved | None = None
-        self._rule = Rule(0.0)
-        self._open_next = self._after_rounds = _nothing
-        self._announcer: Callable[[], Announce] = lambda: _nothing
-
-    def expect(
-        self,
-        rule: Rule,
-        open_next: Callable[[], None],
-        announcer: Callable[[], Announce],
-        after_rounds: Callable[[], None],
-    ) -> None:
-        """Begin a case.
-
-        Args:
-            rule: when its rounds end.
-            open_next: opens the row of the next provider; returns when that is closed.
-            announcer: returns what announces the turns of the provider that was opened last.
-            after_rounds: looks at what the rounds have left behind.
-        """
-        self._ready, self._found, self._rule = [], None, rule
-        self._open_next, self._announcer, self._after_rounds = open_next, announcer, after_rounds
-
-    def measure(
-        self,
-        calls: Sequence[samplers.Call],
-        cache: str,
-        flops: int | None = None,
-        left_s: float | None = None,
-        prepared_s: float = 0.0,
-    ) -> Measurement:
-        """Wait for the other providers, take turns with them, and return what was measured of these calls.
-
-        A provider that is left alone is measured as in any other run. Arguments as of `Meter.measure`.
-
-        Raises:
-            ProviderUnavailableError: its calls are so slow that the fewest do not fit the time that is left.
-        """
-        announce, began = self._announcer(), time.perf_counter()
-        calls = announced(calls, announce, self._device.synchronize)
-        ready = Ready(calls, cache, announce, least_s(time.perf_counter() - began))
-        self._refuse_if_too_slow(ready, left_s)
-        place = len(self._ready)
-        self._ready.append(ready)
-        self._open_next()
-        if len(self._ready) == 1:
-            if self._rule.deadline is not None:
-                left_s = max(0.0, self._rule.deadline - time.perf_counter())
-            return super().measure(calls, cache, flops, left_s, prepared_s)
-        if self._found is None:
-            self._found = self._interleave()
-            self._after_rounds()
-        errors, turns = self._found.rounds.errors, self._found.turns[place]
-        if place in errors:
-            raise errors[place]
-        if 0 in errors or isinstance(turns, Broken):
-            raise ProviderUnavailableError("nothing to compare with: the baseline failed while it was timed")
-        ready.announce()
-        return self._measurement(ready, turns, place, self._found)
-
-    def _refuse_if_too_slow(self, ready: Ready, left_s: float | None) -> None:
-        """Refuse a provider whose slow calls, beside those of the others, would take longer than what is left."""
-        least = ready.least_s + sum(other.least_s for other in self._ready)
-        if left_s is not None and ready.least_s and least > left_s:
-            text = f"a call takes {ready.least_s / CALLS_PER_CASE:.2g} s and the fewest of a comparison {least:.2g} s, "
-            text += f"more than the {max(0.0, left_s):.2g} s that are left; a larger --budget allows it"
-            raise ProviderUnavailableError(text)
-
-    @property
-    def rounds(self) -> Rounds | None:
-        """The rounds of the case, the providers in the order in which they became ready; None where there were none."""
-        return self._found.rounds if self._found else None
-
-    def _interleave(self) -> Interleaved:
-        """Settle, run the rounds, and see what the machine did meanwhile."""
-        turns = [self._turns(ready, place) for place, ready in enumerate(self._ready)]
+    def interleave(self, ready: Sequence[Ready], rule: Rule) -> Interleaved:
+        """Settle, run the rounds, and see what the machine did meanwhile; the baseline comes first."""
+        turns = [self._turns(ready, place) for place in range(len(ready))]
         warm_up: list[list[float]] = [[] for _ in turns]
 
         def work() -> float:
@@ -200,19 +116,20 @@ class InterleavingMeter(Meter):
             if isinstance(turn, Turns):
                 turn.samples = samples_per_turn(median(times_s[-CALIBRATION_TURNS:]), self._device.type)
         before = self._monitor.snapshot()
-        rounds = run_rounds(turns, self._rule, clock_hz=self._clock_hz)
+        rounds = run_rounds(turns, rule, clock_hz=self._clock_hz)
         # Without the count of launches: energy cannot be told apart between providers that take turns.
         return Interleaved(rounds, turns, settling, row_telemetry(before, self._monitor.snapshot()))
 
-    def _turns(self, ready: Ready, place: int) -> Turns | Broken:
-        ready.announce()
+    def _turns(self, ready: Sequence[Ready], place: int) -> Turns | Broken:
+        one = ready[place]
+        one.announce()
         # All go round the same copies, as far apart as can be, so that nobody finds what another has just touched.
-        first = place * len(ready.calls) // len(self._ready)
-        calls = [*ready.calls[first:], *ready.calls[:first]]
+        first = place * len(one.calls) // len(ready)
+        calls = [*one.calls[first:], *one.calls[:first]]
         try:
             sampler = self.sampler(calls, self._limits)
             call_s = sampler.sample() / sampler.launches_per_sample
-            return Turns(sampler, self._lead_in(ready), ready.announce, call_s)
+            return Turns(sampler, self._lead_in(one), one.announce, call_s)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -233,9 +150,18 @@ class InterleavingMeter(Meter):
     def _clock_hz(self) -> float | None:
         return self._monitor.clock_and_power().sm_clock_hz
 
-    def _measurement(self, ready: Ready, turns: Turns, place: int, found: Interleaved) -> Measurement:
-        """Return what the rounds tell of one provider, with what is measured beside them."""
-        calls = ready.calls
+    def measurement(self, ready: Ready, place: int, found: Interleaved) -> Measurement:
+        """Return what the rounds tell of one provider, with what is measured beside them.
+
+        Raises:
+            ProviderUnavailableError: the baseline failed, so that there is nothing to compare with.
+            BaseException: what the provider raised in its turn.
+        """
+        errors, turns = found.rounds.errors, found.turns[place]
+        if place in errors:
+            raise errors[place]
+        if 0 in errors or isinstance(turns, Broken):
+            raise ProviderUnavailableError("nothing to compare with: the baseline failed while it was timed")
         samples_s = tuple(sample for slot in found.rounds.slots[place] for sample in slot)
         middle, interval = median(samples_s), median_ci95(samples_s)
         samples = Samples(
@@ -250,16 +176,9 @@ class InterleavingMeter(Meter):
         )
         # One window for all of them, but each ran at a clock of its own.
         clocks_hz = [clock for clock in found.rounds.clocks_hz[place] if clock is not None]
-        clock = {"sm_clock_hz": median(clocks_hz)} if clocks_hz else {}
-        return Measurement(
-            samples=samples,
-            warm_s=self._warm_s(calls, samples),
-            host_launch_s=samplers.host_launch_s(calls, self._device.synchronize),
-            host_latency_s=samplers.host_latency_s(calls, self._device.synchronize),
-            tail_s=self._tail_s(turns.sampler) if self._device.has_cuda else None,
-            settling=found.settling,
-            telemetry=found.telemetry | clock,
-        )
+        telemetry = found.telemetry | ({"sm_clock_hz": median(clocks_hz)} if clocks_hz else {})
+        host_s = self._host_s(ready.calls)
+        return self._measurement(ready.calls, turns.sampler, samples, found.settling, telemetry, host_s)
 
 
 def share_launches(turns: Sequence[Turns | Broken]) -> None:

@@ -242,10 +242,10 @@ class WorkerRunner(Runner):
         self._turns = turns
         self._meter: AnnouncingMeter = AnnouncingMeter(self._device, self._limits, turns)
 
-    def measure(self, row: Row) -> Record:
+    def measure(self, row: Row, rows_left: int = 1) -> Record:
         """Return the record of a row, which begins with the import of the user's file."""
         self._turns.announce()
-        return super().measure(row)
+        return super().measure(row, rows_left)
 
     def _watch(self, op: Op, case: Case, provider: Provider) -> Watch:
         """Return how the calls are checked; from here on the turn is the user's in calls only."""
@@ -255,7 +255,7 @@ class WorkerRunner(Runner):
         self._turns.rest()
         return watch
 
-    def _failed(self, row: Row, blank: Record, error: Exception) -> Record:
+    def _failed(self, row: Row, blank: Record, error: BaseException) -> Record:
         """Print the traceback, and return the record of a row that raised."""
         print_users_part(row.provider, error)
         return super()._failed(row, blank, error)

@@ -12,7 +12,7 @@ from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Monitor, row_telemetry
 from bench.harness.measure.evidence import disturbance, other_stream
 from bench.harness.timing import samplers
-from bench.harness.timing.protocol import FEWEST_SAMPLES, Limits, Sampler, Samples, collect
+from bench.harness.timing.protocol import FEWEST_SAMPLES, Limits, Sampler, Samples, collect, limits_of
 from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
 from results.stats.samples import two_modes
 
@@ -45,8 +45,8 @@ class Measurement:
     samples: Samples
     warm_s: float | None
     """Median seconds of a launch that finds its inputs where the last one left them; None where not measured."""
-    host_launch_s: float
-    """Seconds that one call keeps the host; on a CPU the launch itself."""
+    host_launch_s: float | None
+    """Seconds that one call keeps the host; on a CPU the launch itself. None where nobody waits for the host."""
     host_latency_s: float
     """Seconds from a call to its finished result."""
     tail_s: float | None
@@ -55,21 +55,25 @@ class Measurement:
     telemetry: dict[str, Any]
     tail_launches: int = 0
     """Launches that looked for the tail, the last of all: none of them is in a sample."""
+    tick_s: float | None = None
+    """Smallest step of the clock that the samples were read from."""
+    target_half_width: float | None = None
+    """Half width of the interval, as a fraction of the median, that was asked for."""
 
 
 class Meter:
     """Measures calls on one device, by the same protocol every time."""
 
-    def __init__(self, device: Device, limits: Limits, is_capturable: bool = True) -> None:
+    def __init__(self, device: Device, limits: Limits | None = None, is_capturable: bool = True) -> None:
         """Open the telemetry of the device.
 
         Args:
             device: the device under test.
-            limits: when to stop sampling.
+            limits: when to stop sampling; by default what suits the device.
             is_capturable: whether a CUDA graph of the calls may be tried; an update of weights by torch's optimizers,
                 and its backward pass, would leave a capture that fails halfway.
         """
-        self._device, self._limits, self._monitor = device, limits, Monitor(device)
+        self._device, self._limits, self._monitor = device, limits or limits_of(device), Monitor(device)
         self._is_capturable = is_capturable
 
     @functools.cached_property
@@ -99,22 +103,40 @@ class Meter:
         sampler = self.sampler(calls, self._limits)
         settle_limits = GPU_SETTLE if self._device.has_cuda else CPU_SETTLE
         settling = settle(sampler.sample, self._monitor.clock_and_power, settle_limits)
-        host_launch_s = samplers.host_launch_s(calls, self._device.synchronize)
-        host_latency_s = samplers.host_latency_s(calls, self._device.synchronize)
+        host_s = self._host_s(calls)
         launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
         beside_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")
         samples, telemetry = self._undisturbed(sampler, self._sampling(launch_s, beside_s, left_s), cache, flops)
+        return self._measurement(calls, sampler, samples, settling, telemetry, host_s)
+
+    def _host_s(self, calls: Sequence[samplers.Call]) -> tuple[float, float]:
+        """Return the seconds that a call keeps the host, and those from a call to its finished result."""
+        synchronize = self._device.synchronize
+        return samplers.host_launch_s(calls, synchronize), samplers.host_latency_s(calls, synchronize)
+
+    def _measurement(
+        self,
+        calls: Sequence[samplers.Call],
+        sampler: Sampler,
+        samples: Samples,
+        settling: Settling,
+        telemetry: dict[str, Any],
+        host_s: tuple[float, float],
+    ) -> Measurement:
+        """Return samples with what is looked at when they are taken: the same launches warm, and the device's tail."""
         warm_s = self._warm_s(calls, samples)
         tails_s = self._tails_s(sampler) if self._device.has_cuda else []
         return Measurement(
             samples=samples,
             warm_s=warm_s,
-            host_launch_s=host_launch_s,
-            host_latency_s=host_latency_s,
+            host_launch_s=host_s[0],
+            host_latency_s=host_s[1],
             tail_s=min(tails_s, default=None),
             settling=settling,
             telemetry=telemetry,
             tail_launches=len(tails_s) * sampler.launches_per_sample,
+            tick_s=self.tick_s,
+            target_half_width=self._limits.target_half_width,
         )
 
     def sampler(self, calls: Sequence[samplers.Call], limits: Limits) -> Sampler:
@@ -167,10 +189,6 @@ class Meter:
         sampler = self.sampler(calls[:1], WARM_LIMITS)
         sampler.sample()
         return collect(sampler, WARM_LIMITS, "warm").median_s
-
-    def _tail_s(self, sampler: Sampler) -> float:
-        """Return how long the whole device is busy after the end of a sample on its own stream: the least of a few."""
-        return min(self._tails_s(sampler))
 
     def _tails_s(self, sampler: Sampler) -> list[float]:
         """Return how long the whole device is busy after the end of each of a few samples on its own stream.

@@ -1,4 +1,4 @@
-"""The loop: for each case and provider, inputs -> verify -> time -> verify again -> record.
+"""The measurement of a row in three steps: `prepare` makes and verifies, `time` measures, `finish` verifies again.
 
 Whatever goes wrong with one row stays with that row: it is kept as `skipped`, `invalid` or `failed`, with the reason,
 and the run goes on.
@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from bench.harness.data import inputs, verify
 from bench.harness.data.checks import ForeignWatch, Watch
 from bench.harness.device.device import Device
-from bench.harness.isolate.worker import Job, Workers
 from bench.harness.measure.cost import CALLS_PER_CASE, CostEstimator
-from bench.harness.measure.evidence import Context, Flag, flags_of
+from bench.harness.measure.evidence import Flag
+from bench.harness.measure.finish import finished
 from bench.harness.measure.meter import Measurement, Meter
 from bench.harness.measure.plan import Row, Settings, blank_record, plain
-from bench.harness.measure.roofs import roofs_of
 from bench.harness.op import Case, Op
 from bench.harness.providers.process_settings import ProcessSettings
 from bench.harness.providers.registry import Provider, ProviderUnavailableError, load, numerics
 from bench.harness.providers.user_kernel import find, is_user_kernel, line_in
-from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, Limits
+from bench.harness.timing.protocol import Limits, limits_of
 from results.record import Record
-from results.stats.samples import outlier_count
 from roofline.ceilings import Ceilings
+
+if TYPE_CHECKING:
+    from bench.harness.op import Launch
 
 CASE_ALLOWANCE_S = 10.0
 """Time that one case may take where no budget is given; a larger budget allows more."""
@@ -36,30 +39,28 @@ PREPARE_S_PER_BYTE = {"cpu": 2e-9, "mps": 2e-9, "cuda": 1e-10, "rocm": 1e-10}
 an Apple GPU, where this is done on the processor; and as a GPU of 1 TB/s would whose memory moves a hundred bytes for
 each, most of them for the fp64 reference."""
 
-INVALID_FLAGS = ("faster-than-physics", "other-stream")
-"""Flags of times that cannot be true."""
+Call = Callable[[], object]
 
 
-def filled(blank: Record, measured: Measurement, flags: tuple[Flag, ...]) -> Record:
-    """Return the record of a row with what was measured and what speaks against it."""
-    samples = measured.samples
-    return replace(
-        blank,
-        samples_s=samples.samples_s,
-        launches_per_sample=samples.launches_per_sample,
-        method=samples.method,
-        cache=samples.cache,
-        median_s=samples.median_s,
-        ci95_s=samples.ci95_s,
-        converged=samples.converged,
-        warm_median_s=measured.warm_s,
-        outliers=outlier_count(samples.samples_s),
-        settled=measured.settling.settled,
-        host_latency_s=measured.host_latency_s,
-        flags=tuple(flag.name for flag in flags),
-        flag_reasons={flag.name: f"{flag.reason}; {flag.advice}" for flag in flags},
-        telemetry=measured.telemetry,
-    )
+@dataclass(frozen=True)
+class Prepared:
+    """A row that is ready for the clock: its inputs made, its first result verified."""
+
+    row: Row
+    blank: Record
+    provider: Provider
+    watch: Watch
+    sets: Sequence[inputs.InputSet]
+    calls: Sequence[Call]
+    """A call for each copy of the inputs."""
+    cache: str
+    """`cold` or `warm`, what launches going round the calls find."""
+    before: verify.Verdict
+    earlier: Launch | None
+    """The first launch, for an op whose results must differ."""
+    first_call_s: float
+    prepared_s: float
+    """Time that making and checking inputs and results takes, before the clock and after it."""
 
 
 class Runner:
@@ -74,7 +75,6 @@ class Runner:
         limits: Limits | None = None,
         deadline: float | None = None,
         ceilings: Ceilings | None = None,
-        workers: Workers | None = None,
     ) -> None:
         """Prepare; nothing is allocated yet.
 
@@ -86,62 +86,98 @@ class Runner:
             limits: when to stop sampling; by default what suits the device.
             deadline: reading of `time.perf_counter` after which no further case is started.
             ceilings: what the machine can do at most, so that what it cannot do is found.
-            workers: processes in which users' functions run; None: they run here, as in a worker.
         """
         self._family, self._device, self._settings = family, device, settings
         self._estimator = estimator or CostEstimator(device, settings.fill, settings.seed)
-        self._limits = limits or (GPU_LIMITS if device.has_cuda else CPU_LIMITS)
-        self._deadline = deadline
+        self._limits = limits or limits_of(device)
+        self._deadline, self._ceilings = deadline, ceilings
         self._meter = Meter(device, self._limits)
-        self._ceilings, self._workers = ceilings, workers
-        self.rows_left = 1
-        """Rows that the time until the deadline is for; each may sample for its share."""
-        self.together = 1
-        """Providers whose calls the next row's estimate is for, where several are measured at once."""
 
-    def measure(self, row: Row) -> Record:
-        """Return the record of one row, whatever becomes of it; `passed_over` says who refused it before a stand-in."""
+    def measure(self, row: Row, rows_left: int = 1) -> Record:
+        """Return the record of one row, whatever becomes of it; `passed_over` says who refused it before a stand-in.
+
+        Args:
+            row: the row.
+            rows_left: rows that the time until the deadline is for, this one among them.
+        """
         if row.refused is not None:
             return row.refused
         passed_over: dict[str, str] = {}
         for provider in (row.provider, *row.stand_ins):
+            one = replace(row, provider=provider)
             try:
-                record = self._measure_provider(replace(row, provider=provider))
+                record = self._measure(one, rows_left)
             except ProviderUnavailableError as error:
                 passed_over[provider] = str(error)
                 continue
+            except Exception as error:
+                record = self.ended(one, error)
+            finally:
+                release(self._device)
             return replace(record, passed_over=passed_over) if passed_over else record
-        return replace(blank_record(row.op, row.case, row.provider, self._settings), reason=passed_over[row.provider])
+        return replace(self.blank(row), reason=passed_over[row.provider])
 
-    def _measure_provider(self, row: Row) -> Record:
-        """Return the record of one row, or let a ProviderUnavailableError pass: the provider cannot take the case."""
-        blank = blank_record(row.op, row.case, row.provider, self._settings)
+    def _measure(self, row: Row, rows_left: int) -> Record:
+        prepared = self.prepare(row)
+        return prepared if isinstance(prepared, Record) else self.finish(prepared, self.time(prepared, rows_left))
+
+    def blank(self, row: Row) -> Record:
+        """Return the record of a row with nothing measured."""
+        return blank_record(row.op, row.case, row.provider, self._settings)
+
+    def refused(self, row: Row, together: int = 1) -> Record | None:
+        """Return the record of a row that is not to be started: it cannot run, or not in the time that is left.
+
+        Args:
+            row: the row.
+            together: providers whose calls the estimate is for, where several are measured at once.
+        """
+        if row.refused is not None:
+            return row.refused
         try:
-            too_long = self._too_long(row.op, row.case)
-            if too_long:
-                return replace(blank, reason=too_long)
-            if self._workers is not None and is_user_kernel(row.provider):
-                return self._workers.measure(self._job(row), blank)
-            provider = load(row.provider, row.op, self._family, self._device)
-            with numerics(row.case.dtype):
-                return self._measure(row, blank, provider)
-        except ProviderUnavailableError:
-            raise
+            too_long = self._too_long(row.op, row.case, together)
         except Exception as error:
-            if is_out_of_memory(error):
-                return replace(blank, reason="out of memory")
-            return self._failed(row, blank, error)
-        finally:
-            release(self._device)
+            return self.ended(row, error)
+        return None if too_long is None else replace(self.blank(row), reason=too_long)
 
-    def _measure(self, row: Row, blank: Record, provider: Provider) -> Record:
-        """Return the record of a row that can run: verify, time, verify again."""
-        op, case, begin = row.op, row.case, time.perf_counter()
+    def ended(self, row: Row, error: BaseException) -> Record:
+        """Return the record of a row that an error ended."""
+        blank = self.blank(row)
+        if isinstance(error, ProviderUnavailableError):
+            return replace(blank, reason=str(error))
+        if is_out_of_memory(error):
+            return replace(blank, reason="out of memory")
+        return self._failed(row, blank, error)
+
+    def left_s(self, rows_left: int = 1) -> float | None:
+        """Return the seconds that a row may take of the time that is left for so many; None without a deadline."""
+        return None if self._deadline is None else (self._deadline - time.perf_counter()) / rows_left
+
+    # ---- the three steps of a measurement ---------------------------------------------------------------------------
+
+    def prepare(self, row: Row, together: int = 1) -> Prepared | Record:
+        """Return a row ready for the clock, or its record where it ends here: no time for it, or a wrong result.
+
+        Args:
+            row: the row.
+            together: as of `refused`.
+
+        Raises:
+            ProviderUnavailableError: the provider cannot take the case.
+            Exception: whatever its code raises.
+        """
+        if (refused := self.refused(row, together)) is not None:
+            return refused
+        provider = load(row.provider, row.op, self._family, self._device)
+        with numerics(row.case.dtype):
+            return self._verified(row, provider)
+
+    def _verified(self, row: Row, provider: Provider) -> Prepared | Record:
+        op, case, blank, begin = row.op, row.case, self.blank(row), time.perf_counter()
         rotation = self._rotation(op, case)
         watch = self._watch(op, case, provider)
         sets = watch.enclose(self._input_sets(op, case, rotation.copies))
         calls = [provider.call(data) for data in sets]
-
         try:
             result = watch.run(calls[0], sets[0])
         except provider.refuses_with as error:
@@ -149,52 +185,61 @@ class Runner:
         first_call_s = watch.call_s
         checking = time.perf_counter()
         before = watch.before(verify.check(op, case, sets[0], result))
-        earlier = (sets[0].inputs, result) if op.check_result else None
         if not before.is_right:
             return replace(blank, status="invalid", reason=before.reason, verified={"before": before.to_dict()})
-
         ready = time.perf_counter()
-        prepared_s = ready - begin + (ready - checking)  # it is checked once more at the end
-        left_s = None if self._deadline is None else (self._deadline - ready) / self.rows_left
-        measured = self._meter.measure(calls, rotation.cache, blank.flops, left_s, prepared_s)
-        last = len(sets) - 1 - self._settings.seed % max(1, len(sets) - 1)  # another copy than the first, if there is
-        result = watch.run(calls[last], sets[last])
-        after = watch.after(verify.check(op, case, sets[last], result, earlier), calls, last)
-        verified = {"before": before.to_dict(), "after": after.to_dict()}
-        if not after.is_right:
-            return replace(blank, status="invalid", reason=f"after timing: {after.reason}", verified=verified)
-        flags = self._evidence(op, case, measured) + restored_settings(provider.restored)
-        damning = next((flag for flag in flags if flag.name in INVALID_FLAGS), None)
-        if provider.name == "torch" and damning is None:
-            self._estimator.learn(op, case, measured.samples.median_s)
-        return replace(
-            filled(blank, measured, flags),
-            status="ok" if damning is None else "invalid",
-            reason=None if damning is None else damning.reason,
+        return Prepared(
+            row=row,
+            blank=blank,
+            provider=provider,
+            watch=watch,
+            sets=sets,
+            calls=calls,
+            cache=rotation.cache,
+            before=before,
+            earlier=(sets[0].inputs, result) if op.check_result else None,
             first_call_s=first_call_s,
-            verified=verified,
-            copies=rotation.copies,
-            source_sha256=provider.source_sha256,
-            compiled=provider.compile_options(case.dtype),
+            prepared_s=ready - begin + (ready - checking),  # it is checked once more at the end
         )
 
-    def _failed(self, row: Row, blank: Record, error: Exception) -> Record:
+    def time(self, prepared: Prepared, rows_left: int = 1) -> Measurement:
+        """Return what is measured of a prepared row, in its share of the time that is left for so many rows."""
+        left_s = self.left_s(rows_left)
+        with numerics(prepared.row.case.dtype):
+            return self._meter.measure(
+                prepared.calls, prepared.cache, prepared.blank.flops, left_s, prepared.prepared_s
+            )
+
+    def finish(self, prepared: Prepared, measured: Measurement) -> Record:
+        """Return the record of a measured row: its result is verified again, on another copy than the first."""
+        row, provider, sets, calls = prepared.row, prepared.provider, prepared.sets, prepared.calls
+        last = len(sets) - 1 - self._settings.seed % max(1, len(sets) - 1)  # another copy than the first, if there is
+        with numerics(row.case.dtype):
+            result = prepared.watch.run(calls[last], sets[last])
+            after = verify.check(row.op, row.case, sets[last], result, prepared.earlier)
+            after = prepared.watch.after(after, calls, last)
+        verified = {"before": prepared.before.to_dict(), "after": after.to_dict()}
+        if not after.is_right:
+            reason = f"after timing: {after.reason}"
+            return replace(prepared.blank, status="invalid", reason=reason, verified=verified)
+        restored = restored_settings(provider.restored)
+        record = finished(prepared.blank, measured, self._device, self._ceilings, self._settings.cache, restored)
+        if provider.name == "torch" and record.status == "ok":
+            self._estimator.learn(row.op, row.case, measured.samples.median_s)
+        return replace(
+            record,
+            first_call_s=prepared.first_call_s,
+            verified=verified,
+            copies=len(sets),
+            source_sha256=provider.source_sha256,
+            compiled=provider.compile_options(row.case.dtype),
+        )
+
+    # ---- their parts ------------------------------------------------------------------------------------------------
+
+    def _failed(self, row: Row, blank: Record, error: BaseException) -> Record:
         """Return the record of a row that raised."""
         return replace(blank, status="failed", reason=one_line(error) + user_line(row.provider, error))
-
-    def _job(self, row: Row) -> Job:
-        """Return a row as a worker is asked for it."""
-        return Job(
-            family=self._family,
-            ops=(row.op.name,),
-            provider=row.provider,
-            device=self._device,
-            case=row.case,
-            settings=self._settings,
-            limits=self._limits,
-            deadline=self._deadline,
-            ceilings=self._ceilings,
-        )
 
     def _watch(self, op: Op, case: Case, provider: Provider) -> Watch:
         """Return how the calls of a provider are checked."""
@@ -215,26 +260,7 @@ class Runner:
             size_bytes, device.cache_bytes, device.free_bytes(), device.type, self._settings.cache
         )
 
-    def _evidence(self, op: Op, case: Case, measured: Measurement) -> tuple[Flag, ...]:
-        """Return what speaks against a measurement."""
-        work, device = op.work(case), self._device
-        context = Context(
-            is_gpu=device.has_cuda,
-            asked_cache=self._settings.cache,
-            tick_s=self._meter.tick_s,
-            host_launch_s=measured.host_launch_s,
-            target_half_width=self._limits.target_half_width,
-            flops=work.flops,
-            bytes_moved=work.bytes,
-            cache_bytes=device.cache_bytes,
-            warm_s=measured.warm_s,
-            **roofs_of(self._ceilings, case.dtype, work),
-            telemetry=measured.telemetry,
-            tail_s=measured.tail_s,
-        )
-        return flags_of(measured.samples, context)
-
-    def _too_long(self, op: Op, case: Case) -> str | None:
+    def _too_long(self, op: Op, case: Case, together: int = 1) -> str | None:
         """Return why a case does not fit the time that is left, with the estimate, or None."""
         allowance_s, limit = CASE_ALLOWANCE_S, f"the {CASE_ALLOWANCE_S:g} s that a case may take"
         if self._deadline is not None:
@@ -244,7 +270,7 @@ class Runner:
             limit = f"the {plain(allowance_s, 2)} s that are left"
         spent_s = (self._settings.budget_s or allowance_s) - allowance_s
         call_s = self._estimator.call_s(op, case)
-        case_s = (call_s or 0.0) * CALLS_PER_CASE * (1 if self._deadline is None else self.together)
+        case_s = (call_s or 0.0) * CALLS_PER_CASE * (1 if self._deadline is None else together)
         case_s += PREPARE_S_PER_BYTE[self._device.type] * self._rotation(op, case).copies * op.work(case).bytes
         if case_s <= allowance_s:
             return None
@@ -274,7 +300,7 @@ def user_line(provider: str, error: BaseException) -> str:
     return line_in(error, find(provider).file) if is_user_kernel(provider) else ""
 
 
-def is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory ran out: Python's own, torch's allocators', CUDA's or cuBLAS's."""
     import torch
 

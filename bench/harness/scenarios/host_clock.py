@@ -7,24 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.harness.device.telemetry import Monitor, row_telemetry
-from bench.harness.measure.evidence import Context, flags_of
+from bench.harness.measure.finish import finished
 from bench.harness.measure.meter import Measurement
-from bench.harness.measure.roofs import roofs_of
-from bench.harness.measure.runner import filled
 from bench.harness.timing import samplers
-from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, Limits, collect
+from bench.harness.timing.protocol import collect, limits_of
 from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, settle
-from roofline.work import Work
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
     from bench.harness.scenarios.scenario import Bench
     from results.record import Record
-
-
-def limits_of(device: Device) -> Limits:
-    """Return when a measurement is good enough on a device."""
-    return GPU_LIMITS if device.has_cuda else CPU_LIMITS
 
 
 def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float | None = None) -> Measurement:
@@ -46,29 +38,26 @@ def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float
     elapsed_s = time.perf_counter() - began
     telemetry = row_telemetry(before, monitor.snapshot(), launches=len(samples.samples_s), flops=None)
     step_s = elapsed_s / len(samples.samples_s)
-    return Measurement(samples, None, step_s, samples.median_s, None, settling, telemetry)
+    return Measurement(
+        samples=samples,
+        warm_s=None,
+        host_launch_s=step_s,
+        host_latency_s=samples.median_s,
+        tail_s=None,
+        settling=settling,
+        telemetry=telemetry,
+        tick_s=samplers.tick_s(device),
+        target_half_width=limits.target_half_width,
+    )
 
 
 def record_of(blank: Record, measured: Measurement, bench: Bench) -> Record:
-    """Return the finished record of a row, with what speaks against it.
+    """Return the finished record of a row.
 
     On a GPU neither a roof of its memory nor its cache judges it: the link does, or the work that a step does beside
     it. A copy over the link takes as long wherever in the device the data lies.
     """
-    device = bench.device
-    work = Work(blank.flops or 0, blank.bytes_read or 0, blank.bytes_written or 0)
-    roofs = roofs_of(bench.ceilings, blank.dtype, work) if not device.has_cuda and work.bytes else {}
-    context = Context(
-        is_gpu=device.has_cuda,
-        asked_cache=measured.samples.cache,
-        tick_s=samplers.tick_s(device),
-        target_half_width=limits_of(device).target_half_width,
-        flops=blank.flops,
-        bytes_moved=work.bytes or None,
-        cache_bytes=device.cache_bytes,
-        warm_s=None if device.has_cuda else measured.warm_s,
-        **roofs,
-        telemetry=measured.telemetry,
-        tail_s=measured.tail_s,
-    )
-    return replace(filled(blank, measured, flags_of(measured.samples, context)), status="ok", reason=None)
+    if not bench.device.has_cuda:
+        return finished(blank, measured, bench.device, bench.ceilings if blank.bytes_read else None)
+    by_link = finished(blank, replace(measured, warm_s=None, host_launch_s=None), bench.device, None)
+    return replace(by_link, warm_median_s=measured.warm_s)

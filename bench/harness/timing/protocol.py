@@ -13,9 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from results.stats.samples import half_width, median, median_ci95
+
+if TYPE_CHECKING:
+    from bench.harness.device.device import Device
 
 
 class Sampler(Protocol):
@@ -50,6 +53,12 @@ CPU_LIMITS = Limits(20, 0.02, 0.0, 2.0, 0.1, 1e-3)
 """Shared machines are noisy: 2 % is what they give in reasonable time."""
 
 GPU_LIMITS = Limits(30, 0.005, 0.25, 5.0, 0.5, 1e-3)
+
+
+def limits_of(device: Device) -> Limits:
+    """Return when a measurement on a device is good enough."""
+    return GPU_LIMITS if device.has_cuda else CPU_LIMITS
+
 
 FEWEST_SAMPLES = 5
 """Taken even if the cap is reached before: fewer carry no interval at all."""
