@@ -1,12 +1,22 @@
 """One place decides what is skipped or left for later, and says why; every test gets a run folder of its own."""
 
+import itertools
+
 import pytest
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def runs_of_all_tests(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(autouse=True)
-def runs(tmp_path_factory, monkeypatch):
+def runs(runs_of_all_tests, monkeypatch):
     """Keep the runs of tests out of the user's: a folder that commands started by a test see too."""
-    folder = tmp_path_factory.mktemp("runs")
+    folder = runs_of_all_tests / str(next(NUMBERS))  # pytest's own numbered folders take longer with each one
+    folder.mkdir()
     monkeypatch.setenv("RIDGEPOINT_RUNS", str(folder))
     return folder
 

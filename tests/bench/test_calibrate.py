@@ -161,6 +161,7 @@ def test_recalibrating_measures_anew_and_keeps_that(tmp_path):
     assert Machine(tmp_path, launch_s=9.0).complete(BLANK, ["bf16"], MATMUL[0]) == again
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "text",
     [

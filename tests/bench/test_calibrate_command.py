@@ -88,6 +88,7 @@ def kept(runs):
 # ---- the command, end to end ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_ceilings_and_records_are_kept_and_other_commands_judge_by_them(capsys, runs, given_parts):
     given_parts(
         a_part(Ceiling("launch", "launch", 1e-6, "measured", "a test")),

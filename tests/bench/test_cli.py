@@ -61,6 +61,7 @@ def help_of(module, *words):
     return done.stdout
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", commands.FAMILIES)
 def test_help_shows_formula_units_examples_and_exit_codes_without_torch(family):
     text = help_of(f"bench.{family}")
@@ -200,6 +201,7 @@ def check_skipped(record):
     assert record["samples_s"] == []
 
 
+@pytest.mark.exhaustive
 def test_the_table_names_machine_and_ceilings_has_a_row_a_case_and_ends_with_the_path(runs):
     code, out, err = commands.call("elementwise", "--op", "relu,add", "--size", "4KiB", "--dtype", "fp32")
     assert code == 0

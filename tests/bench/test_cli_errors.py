@@ -258,6 +258,7 @@ def test_a_folder_that_only_seems_writable_is_found_before_measuring(capsys, run
     assert re.search(r"cannot write '?/proc/\w+", err)
 
 
+@pytest.mark.exhaustive
 def test_a_picture_that_fails_after_all_costs_the_picture_only(capsys, runs, tmp_path, monkeypatch):
     from bench.harness.cli import session
 
@@ -282,7 +283,7 @@ def test_a_picture_that_fails_after_all_costs_the_picture_only(capsys, runs, tmp
 # ---- as a user sees it ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

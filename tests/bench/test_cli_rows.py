@@ -64,6 +64,7 @@ def raises(a, b, out):
     raise RuntimeError("CUDA error: no kernel image\nis available")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("eager", "status", "reason"),
     [
@@ -99,6 +100,7 @@ def test_a_result_that_turns_wrong_while_it_is_timed_is_exit_code_1(capsys, runs
     assert reason.startswith("after timing: wrong result")
 
 
+@pytest.mark.exhaustive
 def test_a_case_that_runs_out_of_memory_is_skipped_and_the_run_goes_on(capsys, runs):
     def too_large(a, b, out):
         if len(a) == 32:
@@ -179,6 +181,7 @@ def test_a_slow_dtype_is_estimated_from_small_cases_and_never_run(capsys, runs):
     assert max(sizes) <= 1024
 
 
+@pytest.mark.exhaustive
 def test_fp16_on_this_cpu_is_measured_or_skipped_but_never_hangs(capsys, runs):
     assert commands.here("matmul", "--shape", "4096", "--dtype", "fp16", "--budget", "30") == 0
     record = load_run(commands.run_files(runs)[0]).records[0]

@@ -56,6 +56,7 @@ def test_a_terminal_that_knows_ascii_only(runs, monkeypatch):
     assert len(load_run(runs / "caf\xe9.jsonl").records) == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", ["bench.matmul --shape 16 --device cpu", "bench suite", "bench list"])
 def test_a_closed_stdout_is_refused_before_measuring(runs, command):
     command = f"{sys.executable} -m {command} >&-"

@@ -157,6 +157,7 @@ def test_unsure_fails_where_that_is_asked_for(capsys, provide, monkeypatch):
     assert "1 UNSURE of 1 row" in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_each_candidate_has_a_mean_over_all_cases(capsys, provide):
     provide(torch=same, torch_compile=slow)
     words = ("--shape", "8192", "--provider", "torch,torch-compile,torch")
@@ -202,6 +203,7 @@ def test_one_that_cannot_run_is_listed_and_no_failure(capsys, provide):
     assert found["unmatched"][0]["reason"] == "skipped: it needs a GPU"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("baseline", "code"), [(unavailable, 2), (wrong, 1), (raises_later(), 1)])
 def test_without_a_baseline_nothing_is_compared_and_that_is_no_success(capsys, provide, baseline, code):
     provide(torch=baseline, torch_compile=same)
@@ -264,6 +266,7 @@ def test_new_processes_are_combined_and_their_spread_counts(capsys, runs):
     assert len({record.interleaved["seed"] for record in records}) == 2
 
 
+@pytest.mark.exhaustive
 def test_formats(capsys, provide):
     provide(torch=same, torch_compile=slow)
     words = (*CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile")

@@ -121,6 +121,7 @@ def compare_all(capsys, *words, op="relu"):
 # ---- verdicts -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_rows_in_processes_go_on_until_they_hold_among_all_rows_of_the_table(capsys, world, mine, seed):
     """12 rows of a true +3 % under 2 % noise: at the first p of 0.05 half of them would be chance among 12 (Holm)."""
@@ -130,6 +131,7 @@ def test_rows_in_processes_go_on_until_they_hold_among_all_rows_of_the_table(cap
     assert [row["verdict"] for row in found["rows"]] == ["SLOWER"] * 12
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("words", [("--processes", "2"), ("--processes", "1")])
 def test_all_processes_and_this_one_count_the_same_rows(capsys, world, monkeypatch, words):
     counts = []
@@ -149,6 +151,7 @@ def test_all_processes_and_this_one_count_the_same_rows(capsys, world, monkeypat
 # ---- time ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_elsewhere", [False, True])
 def test_the_budget_includes_preparing_and_the_start_of_processes(capsys, world, mine, is_elsewhere):
     """Four cases that never become clear, each prepared for 3 s, in processes of 1 s: they take the 20 s, no more."""
@@ -231,6 +234,7 @@ def expected(way, dtype, case, reason):
     ]
 
 
+@pytest.mark.sampled(1)
 @WAYS
 def test_a_dtype_that_the_device_lacks_is_a_row_and_the_others_are_compared(capsys, quick, way):
     compared, left = outcome(capsys, "--shape", "16", "--dtype", "tf32,fp32", *way, op="matmul")
@@ -238,6 +242,7 @@ def test_a_dtype_that_the_device_lacks_is_a_row_and_the_others_are_compared(caps
     assert left == expected(way, "tf32", "16x16x16", f"{cpu_device().name} has no tf32 arithmetic")
 
 
+@pytest.mark.sampled(1)
 @WAYS
 def test_a_case_that_takes_too_long_is_a_row(capsys, quick, monkeypatch, way):
     def call_s(self, op, case):
@@ -250,6 +255,7 @@ def test_a_case_that_takes_too_long_is_a_row(capsys, quick, monkeypatch, way):
     assert [one[4].split("; --budget")[0] for one in left] == [f"skipped: {text}", f"{NOTHING}{text}"]
 
 
+@pytest.mark.sampled(1)
 @WAYS
 def test_memory_that_runs_out_as_the_inputs_are_made_is_a_row(capsys, quick, monkeypatch, way):
     make_sets = runner.inputs.make_sets
@@ -263,6 +269,7 @@ def test_memory_that_runs_out_as_the_inputs_are_made_is_a_row(capsys, quick, mon
     assert left == expected(way, "fp32", "2048", "out of memory")
 
 
+@pytest.mark.sampled(1)
 @WAYS
 def test_memory_that_runs_out_as_a_provider_is_loaded_is_a_row(capsys, quick, monkeypatch, way):
     def load(name, op, family, device):
@@ -302,6 +309,7 @@ def test_where_no_case_can_run_it_is_a_mistake_in_one_line(capsys, quick, monkey
     assert "nothing could be compared: baseline: relu 2048 fp32 torch uniform: skipped: estimated 1,000,000 s" in err
 
 
+@pytest.mark.sampled(1)
 @WAYS
 def test_every_format_shows_what_was_refused(capsys, quick, way):
     words = ["compare", "--op", "matmul", "--shape", "16", "--dtype", "tf32,fp32", "--provider", "torch,torch", *way]

@@ -67,6 +67,7 @@ def verdict(case, data, provider="torch"):
 # ---- results -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("dtype", "fill"),
     [
@@ -103,6 +104,7 @@ def test_inputs_are_left_as_they_were(models, family):
         assert all(torch.equal(x, old) for x, old in zip(data.inputs, before, strict=True))
 
 
+@pytest.mark.exhaustive
 def test_the_cache_of_a_block_is_not_copied(models):
     case = case_of("decode-block", models["llama"], 2, 513)
     data = data_of(case)
@@ -210,6 +212,7 @@ def gpt2_layer(layer):
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_step_is_that_of_transformers_with_its_cache(models, family):
     """Its model reads a prompt of 11 tokens and one more; ours takes its weights and its cache for the one more."""

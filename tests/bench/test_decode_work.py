@@ -96,7 +96,7 @@ def counted(function, inputs):
     return counter.get_total_flops()
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("model", supported())
 @pytest.mark.parametrize("op", OP)
 def test_inputs_and_output_are_the_bytes_and_torch_counts_the_flops(op, model):

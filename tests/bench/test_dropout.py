@@ -122,6 +122,7 @@ def test_one_wrong_element_fails_wherever_the_result_is_cut(monkeypatch, dtype, 
     assert reason(dtype=dtype) is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("scale", [1.005, 0.995])
 def test_half_a_percent_fails(dtype, scale):

@@ -42,6 +42,7 @@ def matmul_case(m, n, k, dtype="fp32", layout="nn", batch=1):
 # ---- rotation ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("device_type", COLD_CACHES)
 @pytest.mark.parametrize("set_bytes", [1, 100, 4 * KIB, MIB, 32 * MIB, 50 * MIB, 10 * GIB])
 @pytest.mark.parametrize("cache_bytes", [MIB, 50 * MIB, 400 * MIB])

@@ -134,6 +134,7 @@ def test_json_of_an_interrupted_run_is_whole(capsys, runs, monkeypatch):
     assert [record.case for record in load_run(saved).records] == ["16x16", "32x32"]
 
 
+@pytest.mark.exhaustive
 def test_an_interrupted_run_is_still_drawn(capsys, runs, tmp_path, monkeypatch):
     interrupt_in_row(monkeypatch, 1)
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--plot", tmp_path / "a.svg") == 130
@@ -322,6 +323,7 @@ def test_a_full_disk_shows_the_json_of_a_suite(capsys, runs):
     assert not list(runs.rglob("*.png"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("full_disk")
 @pytest.mark.parametrize("output_format", ["table", "json"])
 def test_a_full_disk_shows_a_comparison(capsys, runs, output_format):

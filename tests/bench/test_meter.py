@@ -72,6 +72,7 @@ def test_short_launches_are_sampled_as_the_limits_say(limits_seen):
     assert limits_seen == [LIMITS]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("disturbed", "repeats"),
     [([], 0), ([0], 1), ([0, 1], 2), ([0, 1, 2], 3), ([0, 1, 2, 3], 3), ([1], 0)],
@@ -101,6 +102,7 @@ def test_samples_of_two_speeds_are_taken_again_on_a_cpu(monkeypatch):
     assert found.telemetry["repeats"] == 2
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_repeated_beyond_the_cap(monkeypatch):
     monkeypatch.setattr(meter, "row_telemetry", lambda before, after, **counted: {"involuntary_switches_per_s": 1e4})
     found = Meter(cpu_device(), LIMITS).measure([lambda: time.sleep(0.03)], "warm")
@@ -112,6 +114,7 @@ def test_a_warm_row_has_no_second_time():
     assert Meter(cpu_device(), LIMITS).measure(calls, "warm").warm_s is None
 
 
+@pytest.mark.exhaustive
 def test_a_slow_launch_is_not_repeated_warm():
     found = Meter(cpu_device(), LIMITS).measure([lambda: time.sleep(0.11)] * 2, "cold", left_s=0.05)
     assert found.warm_s is None
@@ -128,6 +131,7 @@ def test_on_a_cpu_there_is_no_tail_and_the_rest_is_there():
     assert found.settling.launches >= 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("left_s", "cap_s"), [(None, 0.05), (10.0, 0.05), (0.01, 0.01), (-3.0, 0.0)])
 def test_the_time_that_is_left_bounds_the_sampling(limits_seen, left_s, cap_s):
     Meter(cpu_device(), LIMITS).measure(count_calls()[1], "warm", left_s=left_s)

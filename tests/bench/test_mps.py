@@ -203,6 +203,7 @@ def test_a_matmul_is_verified_timed_and_judged_by_measured_roofs(apple, quick, r
     assert [kept.status for kept in load_run(path).records] == ["ok", "skipped"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("family", "words"),
     [("elementwise", ("--op", "dropout", "--shape", "1000")), ("cross_entropy", ("--shape", "16x64"))],
@@ -215,6 +216,7 @@ def test_ops_whose_inputs_are_whole_numbers_run_too(apple, quick, capsys, family
     assert {(record["status"], record["method"]) for record in records} == {("ok", "host")}
 
 
+@pytest.mark.exhaustive
 def test_two_providers_are_compared(apple, quick, tmp_path):
     words = ["--op", "relu", "--shape", "1000", "--dtype", "fp32", "--provider", "torch,torch", "--rounds", "20"]
     assert bench_main(["compare", "--device", "mps", *words, "--output", str(tmp_path / "run.jsonl"), "-q"]) in (0, 1)
@@ -222,6 +224,7 @@ def test_two_providers_are_compared(apple, quick, tmp_path):
     assert [(record.status, record.method) for record in records] == [("ok", "host")] * 2
 
 
+@pytest.mark.exhaustive
 def test_the_doctor_looks_at_it(apple, capsys):
     assert bench_main(["doctor", "--device", "mps", "--budget", "0.1", "--format", "json", "-q"]) in (0, 1)
     page = json.loads(capsys.readouterr().out)

@@ -98,6 +98,7 @@ def test_out_of_a_reference_is_no_input(repository):
     assert "def scaled_copy(x, out):" in out
 
 
+@pytest.mark.exhaustive
 def test_a_new_op_is_compared_and_each_family_reads_its_own_option(repository, tmp_path):
     compared = ("--rounds", "10", "--device", "cpu", "--provider", "torch,torch", "--dtype", "fp32")
     words = ("--op", "scaled-copy", "--layout", "dense,sparse", "--scale-by", "3", *compared)

@@ -54,6 +54,7 @@ def test_a_slice_whose_gpu_is_hidden_has_an_error_for_everything(replay):
     assert row["errors"]["nvml"] == "NotFound"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("uuid", ["00000000-1111", "GPU-00000000-1111", "MIG-0", "None", "\n"])
 def test_a_uuid_that_nvml_does_not_know_is_an_error_not_another_gpu(replay, uuid):
     replay("two-gpus")

@@ -376,6 +376,7 @@ def test_every_module_and_every_help_loads_with_nothing_but_python_and_torch(on)
         assert "the kernels need Triton, which is not installed" in one.err
 
 
+@pytest.mark.exhaustive
 def test_macos_measures_and_compares_the_cpu_and_says_what_it_lacks(on, runs):
     answers = on(
         "darwin",

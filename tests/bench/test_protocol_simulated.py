@@ -70,6 +70,7 @@ def test_a_clock_too_coarse_to_see_anything_converges_on_nothing():
     assert not samples.converged
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("noise", [0.005, 0.03])
 def test_medians_have_no_bias(noise):
     errors = [measure(SimulatedDevice(seed=seed, noise=noise)).median_s / 1e-4 - 1 for seed in range(TRIALS)]
@@ -77,6 +78,7 @@ def test_medians_have_no_bias(noise):
     assert abs(statistics.median(errors)) < 0.001
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "parameters",
     [

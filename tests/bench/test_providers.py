@@ -342,6 +342,7 @@ def test_what_is_read_from_the_text_of_a_version_is_what_its_module_has(family, 
     assert (f"{name.removesuffix('-autotune')}-autotune" in kernel_versions(family)) == hasattr(module, "AUTOTUNED")
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("family", "name"), VERSIONS)
 def test_every_op_of_a_version_can_be_asked_for_and_its_options_say_whether_multiplications_are_fused(family, name):
     ops = {op.name: op for op in importlib.import_module(f"bench.{family}").OPS}

@@ -303,6 +303,7 @@ def test_a_row_of_a_saved_run_has_its_own_rates_and_not_the_flags_of_now():
 # ---- what pytest-benchmark is told ---------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", ["--benchmark-disable", "xdist"])
 def test_disabled_it_calls_the_function_once_and_still_checks_what_it_is_told(start, how):
     # By this variable a test knows that it runs in a worker of pytest-xdist.
@@ -324,6 +325,7 @@ def test_skip_and_only_count_it_as_a_benchmark(start):
 # ---- what goes wrong -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_what_goes_wrong_stays_with_its_test(start, tmp_path):
     done = start(WRONG, "--benchmark-json=out.json", "-rN")
     assert outcomes(done) == {"passed": 1, "failed": 5}, done.stdout + done.stderr
@@ -343,6 +345,7 @@ def test_what_goes_wrong_stays_with_its_test(start, tmp_path):
     assert [entry["name"] for entry in entries] == ["test_that_is_right"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [("-p", "no:benchmark"), ("-p", "no:ridgepoint")])
 def test_a_run_without_one_of_the_two_plug_ins_is_as_it_was(start, options):
     done = start("def test_other():\n    pass\n", *options)
@@ -365,6 +368,7 @@ def test_pytest_starts_without_loading_any_of_it(start):
     assert outcomes(done) == {"passed": 1}, done.stdout + done.stderr
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["kernels", "bench", "results"])
 def test_a_foreign_package_of_one_of_our_names_stops_only_what_needs_ours(start, tmp_path, name):
     foreign = tmp_path / "foreign"

@@ -211,6 +211,7 @@ def test_a_result_that_turns_wrong_while_it_is_timed_is_invalid(providers):
     assert record.verified.keys() == {"before", "after"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("copies", [2, 3, 5])
 def test_a_provider_that_remembers_its_first_inputs_is_found_out(providers, seed, copies):

@@ -101,6 +101,7 @@ def test_within_one_percent_of_the_best_for_15_percent_of_the_measurements(lands
     assert max(cost for _, cost in outcomes) <= 0.15
 
 
+@pytest.mark.exhaustive
 def test_on_a_shared_machine_the_fastest_sample_counts():
     options = {"full": 30, "first": 3, "preempted": 0.2}
     by_fastest = [outcome(needle, seed, summary=min, **options)[0] for seed in range(40)]

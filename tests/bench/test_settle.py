@@ -72,6 +72,7 @@ def test_a_device_that_speeds_up_or_slows_down_is_waited_for(start_clock, seed):
     assert device.clock_hz() == pytest.approx(device.max_clock_hz, rel=0.01)
 
 
+@pytest.mark.exhaustive
 def test_without_settling_the_samples_drift_and_after_it_they_do_not():
     def flags(device):
         samples = collect(device, GPU_LIMITS, "cold", now=device.now)
@@ -168,6 +169,7 @@ def cpu(**parameters):
     return SimulatedDevice(reads_clock=False, method="host", settle_s=0.05, **parameters)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("noise", [0.0, 0.03, 0.2])
 def test_a_cpu_settles_soon_however_noisy(noise):
     results = [settled(cpu(seed=seed, noise=noise), CPU_SETTLE) for seed in range(100)]

@@ -121,6 +121,7 @@ def test_the_hash_covers_what_a_version_imports_of_the_package_and_nothing_else(
     assert kernel_files.source_sha256("kernels.elementwise.v11_parts") == before
 
 
+@pytest.mark.exhaustive
 def test_what_is_found_in_the_text_of_a_version_is_what_importing_it_loads():
     script = (
         "import sys, kernels.matmul.v4_tma\n"

@@ -65,6 +65,7 @@ def no_roof(monkeypatch):
     monkeypatch.setattr(session, "calibrated", lambda *arguments: nothing)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("no_roof")
 @pytest.mark.parametrize("quiet", [[], ["-q"]])
 def test_without_a_roof_there_is_a_note_and_no_picture(capsys, runs, quiet):

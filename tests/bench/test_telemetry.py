@@ -215,6 +215,7 @@ def test_the_settling_warm_up_polls_clock_and_power_with_two_calls(replay):
     assert machine.asked == ["nvmlDeviceGetClockInfo", "nvmlDeviceGetPowerUsage"]
 
 
+@pytest.mark.sampled(6)
 def test_polling_a_machine_never_raises(machine):
     monitor = Monitor(replace(H100, uuid=machine.torch_uuid))
     for machine.step in (0, 1):

@@ -85,18 +85,21 @@ MODELS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("recipe", ["fp32", "amp", "bf16"])
 @pytest.mark.parametrize("model", MODELS)
 def test_all_that_a_step_holds_is_predicted_to_the_byte(model, recipe):
     assert differences(report_of(plan(MODELS[model], recipe))) == {}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("batch", "sequence"), [(1, 128), (2, 96), (3, 50), (6, 17), (8, 64)])
 @pytest.mark.parametrize("model", ["gpt", "llama"])
 def test_other_shapes_are_predicted_to_the_byte(model, batch, sequence):
     assert differences(report_of(plan(MODELS[model], batch=batch, sequence=sequence))) == {}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("checkpoint", ["full", "every-2", "every-3", "sqrt", "every-4"])
 @pytest.mark.parametrize(("model", "recipe"), [("gpt", "fp32"), ("gpt", "bf16"), ("llama", "fp32"), ("llama", "bf16")])
 def test_what_checkpointed_layers_keep_is_predicted_to_the_byte(model, recipe, checkpoint):
@@ -107,6 +110,7 @@ def test_what_checkpointed_layers_keep_is_predicted_to_the_byte(model, recipe, c
     assert abs(report["error_pct"]["total"]) < 0.05
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("model", "checkpoint"), [*itertools.product(("gpt", "qwen3"), ("full", "every-3"))])
 def test_under_autocast_the_peak_of_a_checkpointed_step_is_predicted_within_two_percent(model, checkpoint):
     report = report_of(plan(MODELS[model], "amp", checkpoint, micro_batches=2))
@@ -153,6 +157,7 @@ for model in ("gpt", "llama"):
 """
 
 
+@pytest.mark.exhaustive
 def test_the_peak_is_that_of_torchs_own_allocator():
     """An independent count: every allocation and release that torch's profiler sees on a CPU."""
     command = [sys.executable, "-c", PROFILED]
@@ -277,6 +282,7 @@ def test_a_tensor_that_is_kept_twice_counts_once():
 # ---- FLOPs ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("checkpoint", ["none", "full", "every-3"])
 @pytest.mark.parametrize("model", MODELS)
 def test_flops_that_torch_counts_are_those_predicted(model, checkpoint):
@@ -348,6 +354,7 @@ def test_a_llama_computes_what_transformers_computes():
 # ---- is it right ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("recipe", ["fp32", "amp", "bf16"])
 @pytest.mark.parametrize(("checkpoint", "micro_batches"), [("none", 1), ("every-3", 2), ("full", 4)])
 @pytest.mark.parametrize("model", ["gpt", "llama", "qwen3"])
@@ -358,6 +365,7 @@ def test_gradients_are_those_of_the_plain_step(model, checkpoint, micro_batches,
     assert found.loss == pytest.approx(math.log(1000), abs=0.1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("recipe", ["fp32", "bf16"])
 def test_a_step_that_has_learned_its_tokens_is_still_right(recipe):
     step = Step(plan(llama(), recipe), cpu_device(), seed=0)

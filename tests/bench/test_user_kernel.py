@@ -102,6 +102,7 @@ def test_modules_are_found_without_running_their_packages(mine, monkeypatch):
     assert "'kernels' is not found" in find("package_of_a_test.inner.kernels:g").problem
 
 
+@pytest.mark.exhaustive
 def test_what_lies_beside_a_file_is_found_by_it_and_hides_nothing_later(tmp_path):
     (tmp_path / "beside_a_kernel.py").write_text("VALUE = 2\n")
     (tmp_path / "results").mkdir()
@@ -211,6 +212,7 @@ def workers():
         yield workers
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("text", "message"), IMPORTS)
 def test_what_an_import_shows_is_one_line(mine, workers, text, message):
     mine.write_text(f"{text}\n")
@@ -221,6 +223,7 @@ def test_what_an_import_shows_is_one_line(mine, workers, text, message):
     assert "\n" not in problem
 
 
+@pytest.mark.exhaustive
 def test_a_problem_ends_a_command_before_it_calibrates(mine, capsys, monkeypatch):
     mine.write_text("import torch\nraise ImportError('not here')\ndef f(x): pass\n")
     monkeypatch.setattr("bench.harness.cli.session.calibrated", lambda *arguments: pytest.fail("calibrating"))

@@ -25,6 +25,7 @@ def files(tmp_path_factory):
     return folder
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", ["into_out", "returned", "by_name", "with_a_pool", "settings_of_its_own"])
 def test_honest_functions_are_measured(workers, files, function):
     record = measure(workers, f"{files}/honest.py:{function}")
@@ -84,7 +85,7 @@ CHEATS = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("function", "reason"), CHEATS)
 def test_a_cheat_is_invalid_with_its_reason(workers, files, function, reason):
     record = measure(workers, f"{files}/cheats.py:{function}")

@@ -186,6 +186,7 @@ def test_a_wrong_shape_or_dtype_is_named(fault, found, wanted):
 MANY = 2**20
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", ["sum", "dot"])
 @pytest.mark.parametrize("fill", ["uniform", "normal"])
@@ -355,6 +356,7 @@ def test_the_largest_default_shape_on_a_gpu_is_sampled_finely_enough_for_tiles_o
 # ---- poison --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_what_a_launch_does_not_write_is_poison(case):
     data = inputs_of(case)

@@ -39,7 +39,7 @@ def line_of(text):
     return next(n for n, line in enumerate(user_kernels.CRASHES.splitlines(), start=1) if text in line)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
@@ -82,6 +82,7 @@ def test_a_slow_function_is_not_ended_though_its_row_takes_longer_than_one_call_
     assert time.monotonic() - began > 3
 
 
+@pytest.mark.exhaustive
 def test_a_budget_ends_a_row_before_the_timeout(workers, crashes, monkeypatch):
     monkeypatch.setattr("bench.harness.isolate.worker.BUDGET_GRACE_S", 1.0)
     assert measure(workers, f"{crashes}:prints").status == "ok"  # the template is there

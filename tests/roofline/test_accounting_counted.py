@@ -14,14 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from roofline.accounting.config.file import read_config
 from roofline.accounting.flops import train_flops
 
-transformers = pytest.importorskip("transformers")  # a machine with a GPU may have torch alone
-
 SEQUENCE, BATCH = 24, 2
 REAL = {name: values for name, values in VARIED.items() if values["model_type"] != "nanogpt"}
 """transformers has no model of nanoGPT's kind."""
 
 
 def real_model(values, attention="eager", experts="eager"):
+    transformers = pytest.importorskip("transformers")  # a machine with a GPU may have torch alone
     values = dict(values)
     config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
     if hasattr(config, "num_experts_per_tok"):
