@@ -1,10 +1,10 @@
 """Cases in processes of their own: who is to blame when one dies, and that the others go on."""
 
 import argparse
+import contextlib
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import commands
@@ -16,7 +16,8 @@ from bench.harness.compare import processes
 from bench.harness.compare.processes import CallLimit, Ended, child_arguments, last_line, records_of_case
 from bench.harness.compare.rounds import Share
 from bench.harness.isolate import heartbeat
-from bench.harness.isolate.heartbeat import NOBODY, TurnFile
+from bench.harness.isolate.heartbeat import Heartbeat
+from bench.harness.isolate.pool import WorkerError
 from bench.harness.op import Case
 from bench.matmul import OPTIONS
 from results.record import Record
@@ -133,34 +134,34 @@ def test_a_process_that_is_run_again_has_only_the_time_that_is_left(monkeypatch)
     ],
 )
 def test_how_a_process_ends_tells_whether_something_is_broken(monkeypatch, code, place, status, reason):
-    def popen(command, stderr, **options):
-        stderr.write(b"python -m bench: error: no such file\n")
-        path = command[command.index("--turn-file") + 1]
-        TurnFile.open(Path(path)).announce(NOBODY if place is None else place)
-        return SimpleNamespace(poll=lambda: 0, pid=0, kill=lambda: None, wait=lambda: 0)
-
-    monkeypatch.setattr(processes.subprocess, "Popen", popen)
-    monkeypatch.setattr(processes.os, "killpg", lambda pid, number: None)
-    monkeypatch.setattr(processes, "exit_code_of", lambda status: code)
+    process = SimpleNamespace(
+        heartbeat=SimpleNamespace(place=place, read=lambda: b""),
+        output="python -m bench: error: no such file\n",
+        wait=lambda check: None,
+        exit_code=lambda: code,
+    )
+    monkeypatch.setattr(processes, "started", lambda words: contextlib.nullcontext(process))
     ended = processes.run_process([], CallLimit(9.0))
     assert (ended.records, ended.place, ended.status, ended.reason) == ((), place, status, reason)
 
 
 def test_a_call_that_goes_on_when_the_budget_is_spent_is_ended(monkeypatch, tmp_path):
     now = [0.0]
-    clock = SimpleNamespace(perf_counter=lambda: now[0], monotonic=lambda: now[0], sleep=lambda seconds: None)
-    turns = TurnFile.create(tmp_path / "turn")
-    turns.announce(1)
+    clock = SimpleNamespace(perf_counter=lambda: now[0], monotonic=lambda: now[0])
+    beat = Heartbeat.create(tmp_path / "heartbeat")
+    beat.announce(1)
     monkeypatch.setattr(processes, "time", clock)
     monkeypatch.setattr(heartbeat, "time", clock)
 
-    def poll():
-        now[0] += 1.0
-
     def ended_at(limit, begun):
         now[0] = begun
-        found = processes._wait(SimpleNamespace(poll=poll), turns, limit)
-        return now[0], found[1]
+        check = limit.check(beat)
+        while True:
+            now[0] += 1.0
+            try:
+                check()
+            except WorkerError as error:
+                return now[0], error.status
 
     limit = CallLimit.of(600.0, Share(1, deadline=20.0), now=-980.0)
     assert ended_at(limit, 5.0) == (21.0, "skipped")
@@ -189,19 +190,19 @@ def test_the_arguments_ask_for_this_case_alone(monkeypatch):
     assert (args.margin, args.fill, args.processes, args.rounds) == (0.02, "uniform", 1, None)
 
 
-def test_a_turn_is_seen_by_another_process(tmp_path):
-    path = tmp_path / "turn"
-    turns = TurnFile.create(path)
-    assert turns.place is None
-    before = turns.read()
+def test_a_heartbeat_is_seen_by_another_process(tmp_path):
+    path = tmp_path / "heartbeat"
+    beat = Heartbeat.create(path)
+    assert beat.place is None
+    before = beat.read()
     text = "from pathlib import Path\n"
-    text += f"from bench.harness.isolate.heartbeat import TurnFile\nTurnFile.open(Path({str(path)!r})).announce(3)"
+    text += f"from bench.harness.isolate.heartbeat import Heartbeat\nHeartbeat.open(Path({str(path)!r})).announce(3)"
     commands.subprocess.run([sys.executable, "-c", text], cwd=commands.ROOT, check=True)
-    assert turns.place == 3
-    assert turns.read() != before
-    again = turns.read()
-    turns.announce(3)
-    assert turns.read() != again  # the same one again is a new turn
+    assert beat.place == 3
+    assert beat.read() != before
+    again = beat.read()
+    beat.announce(3)
+    assert beat.read() != again  # the same one again is a new call
 
 
 @pytest.mark.parametrize(
@@ -334,7 +335,6 @@ def outcomes(mine, *names, timeout="20"):
     return compared, {one["provider"].split(":")[1]: one["reason"] for one in found["unmatched"]}
 
 
-@pytest.mark.exhaustive
 @pytest.mark.exhaustive
 def test_what_a_function_breaks_is_its_own_row(mine):
     broken = ("crash_in_its_turn", "kill_its_parent", "loop", "interrupt")

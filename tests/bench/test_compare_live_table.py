@@ -24,7 +24,7 @@ from bench.harness.compare import processes as compare_processes
 from bench.harness.compare.processes import Ended
 from bench.harness.compare.rounds import run_rounds
 from bench.harness.device.device import cpu_device
-from bench.harness.isolate.heartbeat import TurnFile
+from bench.harness.isolate.heartbeat import Heartbeat
 from bench.harness.measure import runner
 from bench.harness.measure.plan import blank_record
 from bench.harness.providers.registry import Provider
@@ -95,9 +95,9 @@ def processes_of_this_one(monkeypatch, tmp_path, made):
     def run_process(words, limit):
         made.started += 1
         made.seconds += made.start_s
-        output, turns = tmp_path / f"{made.started}.jsonl", tmp_path / f"{made.started}.turn"
-        TurnFile.create(turns)
-        code = command.main([*words, "--output", str(output), "--turn-file", str(turns)])
+        output, beat = tmp_path / f"{made.started}.jsonl", tmp_path / f"{made.started}.heartbeat"
+        Heartbeat.create(beat)
+        code = command.main([*words, "--output", str(output), "--heartbeat", str(beat)])
         return Ended(load_run(output).records if code == 0 else (), code, None, "it could not", "skipped")
 
     monkeypatch.setattr(compare_processes, "run_process", run_process)

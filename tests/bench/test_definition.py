@@ -15,7 +15,7 @@ from new_op import SCALED_COPY, repository_with, run_in
 from bench.__main__ import families
 from bench.harness.commands import catalog
 from bench.harness.definition import code_of, modules_sha256, op_sha256
-from bench.harness.isolate import worker
+from bench.harness.isolate import pool
 from bench.harness.measure import plan
 from bench.harness.measure.plan import Settings, blank_record
 from bench.harness.op import Case, Op
@@ -223,9 +223,9 @@ def test_an_op_that_is_edited_during_a_run_is_not_measured_by_a_worker_as_if_it_
     blank = blank_record(OPS["relu"][1], case, "mine.py:relu", Settings())
     monkeypatch.setattr(plan, "op_sha256", lambda op: "f" * 64)
     other = blank_record(OPS["relu"][1], case, "mine.py:relu", Settings())
-    assert worker._record(blank.to_dict(), blank) == blank
-    with pytest.raises(worker.WorkerError, match="definition of relu in its file was changed during the run"):
-        worker._record(other.to_dict(), blank)
+    assert pool._record(blank.to_dict(), blank) == blank
+    with pytest.raises(pool.WorkerError, match="definition of relu in its file was changed during the run"):
+        pool._record(other.to_dict(), blank)
 
 
 @pytest.mark.exhaustive

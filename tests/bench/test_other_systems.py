@@ -252,8 +252,8 @@ def test_on_a_gpu_without_triton_torch_is_measured_and_the_others_say_why_not(mo
     assert all(stream.name.startswith("torch") for stream in streams)
 
 
-def test_without_a_fork_nothing_stands_between_the_command_and_a_process(monkeypatch):
-    monkeypatch.setattr(processes, "HAS_FORK", False)
+def test_without_a_fork_server_a_process_is_started_all_the_same(monkeypatch):
+    monkeypatch.setattr(linux, "why_no_isolation", lambda: "no fork")
     ended = processes.run_process(["list"], CallLimit(60.0))
     assert (ended.code, ended.records) == (2, ())
     assert "unrecognized arguments: --output" in ended.reason

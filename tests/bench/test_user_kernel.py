@@ -10,7 +10,7 @@ import commands
 import pytest
 from user_kernels import CPU, ELEMENTWISE, measure
 
-from bench.harness.isolate.worker import Job, WorkerError, Workers
+from bench.harness.isolate.pool import Job, WorkerError, Workers
 from bench.harness.providers.registry import load
 from bench.harness.providers.user_kernel import UserKernelError, find, input_names, is_user_kernel
 from bench.matmul import OPS as MATMUL
@@ -237,7 +237,7 @@ def test_a_problem_ends_a_command_before_it_calibrates(mine, capsys, monkeypatch
 
 
 def test_a_worker_that_cannot_start_is_said_in_one_line(monkeypatch):
-    monkeypatch.setattr("bench.harness.isolate.worker.BOOT", "raise SystemExit")
+    monkeypatch.setattr("bench.harness.isolate.pool.BOOT", "raise SystemExit")
     with Workers(60) as workers, pytest.raises(WorkerError, match="no worker process can be started"):
         workers.ask(Job(family="elementwise", ops=("gelu",), provider="a.py:f", device=CPU))
 

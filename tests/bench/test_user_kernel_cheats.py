@@ -7,7 +7,7 @@ import pytest
 import user_kernels
 from user_kernels import measure
 
-from bench.harness.isolate.worker import Workers
+from bench.harness.isolate.pool import Workers
 from bench.harness.measure.plan import Settings
 
 

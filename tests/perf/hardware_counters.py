@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench.harness.isolate.expendable import die_with
+from bench.harness.isolate.server import die_with
 from roofline.work import Work
 
 TOLERANCE = 0.02

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.harness.isolate.expendable import die_with
+from bench.harness.isolate.server import die_with
 
 GRACE_S = 20.0
 """What a command gets after Ctrl-C, to end a launch, print its table and draw its picture; pytest, to report."""

@@ -139,7 +139,7 @@ def add_how(group: Any) -> None:
         "--margin", metavar="SHARE", type=margin, default=DEFAULT_MARGIN, help="change that is none (default: 1%%)"
     )
     group.add_argument("--rounds", metavar="N", type=whole, help="exactly so many rounds, and one look at the end")
-    for name, kind in (("--turn-file", str), ("--table-rows", int), ("--deadline", float), ("--case-deadline", float)):
+    for name, kind in (("--heartbeat", str), ("--table-rows", int), ("--deadline", float), ("--case-deadline", float)):
         group.add_argument(name, type=kind, help=argparse.SUPPRESS)  # for a process that measures one case of many
     group.add_argument("--processes", metavar="N", type=processes, default=1, help="repeat in N new processes")
 
@@ -211,7 +211,7 @@ class Plan:
     @property
     def is_child(self) -> bool:
         """Whether this process measures one case for the command that started it, which shows what is found."""
-        return self.args.turn_file is not None
+        return self.args.heartbeat is not None
 
     @property
     def rows(self) -> int:
@@ -422,13 +422,13 @@ def measure_here(plan: Plan, kept: Session, progress: Progress, ceilings: Ceilin
     from bench.harness.cli.terminal import describe
     from bench.harness.compare.case import InterleavingRunner, all_without
     from bench.harness.compare.rounds import Rule
-    from bench.harness.isolate.heartbeat import TurnFile
+    from bench.harness.isolate.heartbeat import Heartbeat
     from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.plan import plan as planned_rows
 
     args, settings = plan.args, plan.settings
     estimator = CostEstimator(plan.device, settings.fill, settings.seed)
-    announce = (lambda place: None) if args.turn_file is None else TurnFile.open(Path(args.turn_file)).announce
+    announce = (lambda place: None) if args.heartbeat is None else Heartbeat.open(Path(args.heartbeat)).announce
     progress.expect(len(plan.cases))
     for place, one in enumerate(plan.cases):
         progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}")

@@ -1,9 +1,8 @@
 """One case in a process of its own: to repeat it where memory and code lie elsewhere, and because code may crash.
 
 All providers of a case take turns in one process, a user's functions too: in processes of their own they would also
-differ by what tells one process from another. A process that dies takes the case with it, so it says beforehand, in a
-few bytes shared with the command, whose turn it is. The one that broke it is kept as `failed`, and the others go on.
-The command is not the parent of that process: what stands between may be killed.
+differ by what tells one process from another. A process that dies takes the case with it; its heartbeat says whose code
+was running, which is kept as `failed`, and the others are measured again without it.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,9 +20,8 @@ from pathlib import Path
 
 from bench.harness.compare.case import all_without, without_baseline
 from bench.harness.compare.rounds import Share
-from bench.harness.isolate import expendable
-from bench.harness.isolate.forked_worker import signal_in_words
-from bench.harness.isolate.heartbeat import POLL_S, Patience, TurnFile
+from bench.harness.isolate.heartbeat import Heartbeat, Watchdog
+from bench.harness.isolate.pool import WorkerError, how_it_ended, started
 from bench.harness.op import Case
 from results.record import Record
 from results.store.runs import StoreError, load_run
@@ -47,9 +43,6 @@ OVERTIME_S = 3.0
 MOST_OF_SHARE = 0.5
 """A call may take so much of the time that its case has, and `OVERTIME_S` at least: the others are to have some too."""
 
-HAS_FORK = hasattr(os, "fork")
-"""Whether something can stand between; where it cannot, only torch is measured there, and no user's function."""
-
 
 @dataclass(frozen=True)
 class Ended:
@@ -58,9 +51,9 @@ class Ended:
     records: Sequence[Record]
     code: int | None
     place: int | None
-    """Whose turn it was, where it did not end well."""
+    """The provider whose code was running, where it did not end well."""
     reason: str
-    """What happened, for the one whose turn it was."""
+    """What happened, for that provider."""
     status: str = "failed"
     """What becomes of its record."""
 
@@ -82,6 +75,19 @@ class CallLimit:
         if timeout_s <= allowed_s:
             return cls(timeout_s, deadline=share.deadline)
         return cls(allowed_s, "a larger --budget allows more", share.deadline)
+
+    def check(self, heartbeat: Heartbeat) -> Callable[[], None]:
+        """Return what is called again and again: it raises `WorkerError` when a call of the process takes too long."""
+        watchdog, overtime = Watchdog(heartbeat, self.seconds), Watchdog(heartbeat, OVERTIME_S)
+
+        def check() -> None:
+            if watchdog.is_over:
+                raise WorkerError(f"a call did not end within {self.seconds:.3g} s; {self.advice}")
+            if overtime.is_over and self.deadline is not None and time.perf_counter() > self.deadline:
+                reason = "the budget was spent in a call that had not ended; a larger --budget allows more"
+                raise WorkerError(reason, "skipped")
+
+        return check
 
 
 def child_arguments(
@@ -115,76 +121,36 @@ def run_process(words: Sequence[str], limit: CallLimit) -> Ended:
     """Run `python -m bench` with these arguments in a new process until it ends, or a call in it does not.
 
     Args:
-        words: as `child_arguments` returns them; the files are added.
+        words: as `child_arguments` returns them; the file of the records is added.
         limit: longest time of one call, or of the import of a user's file.
 
     Raises:
         KeyboardInterrupt: this process was interrupted.
     """
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # Windows keeps a file that is mapped
-        folder = Path(name)
-        output, turn_file, status = folder / "run.jsonl", folder / "turn", folder / "status"
-        turns = TurnFile.create(turn_file)
-        between = ["-I", "-S", expendable.__file__, str(os.getpid()), str(status)] if HAS_FORK else []
-        arguments = [*words, "--output", str(output), "--turn-file", str(turn_file)]
-        command = [sys.executable, *between, "-m", "bench", *arguments]
-        with (folder / "errors").open("w+b") as errors:
-            # A session of its own: Ctrl-C and a signal to its process group stay where they come from.
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
-            )
-            try:
-                ended_for = _wait(process, turns, limit)
-            finally:
-                _end(process)
-            errors.seek(0)
-            message = last_line(errors.read().decode("utf-8", "replace"))
-        code, place = exit_code_of(status) if HAS_FORK else process.returncode, turns.place
-        if ended_for is not None:
-            return Ended((), code, place, *ended_for)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        output = Path(folder) / "run.jsonl"
+        place = None
+        try:
+            with started([*words, "--output", str(output)]) as process:
+                try:
+                    process.wait(limit.check(process.heartbeat))
+                finally:
+                    place = process.heartbeat.place
+                code, message = process.exit_code(), last_line(process.output) if place is None else ""
+        except WorkerError as error:
+            return Ended((), None, place, str(error), error.status)
         records = _records(output) if code == MEASURED else ()
         becomes = "skipped" if place is None and code in CANNOT else "failed"
-        return Ended(records, code, place, how(code, message if place is None else ""), becomes)
-
-
-def _wait(process: subprocess.Popen[bytes], turns: TurnFile, limit: CallLimit) -> tuple[str, str] | None:
-    """Wait for a process; return reason and status where it must be ended, because a call in it takes too long."""
-    patience, overtime = Patience(turns, limit.seconds), Patience(turns, OVERTIME_S)
-    while process.poll() is None:
-        time.sleep(POLL_S)
-        if patience.is_over:
-            return f"a call did not end within {limit.seconds:.3g} s; {limit.advice}", "failed"
-        if overtime.is_over and limit.deadline is not None and time.perf_counter() > limit.deadline:
-            return "the budget was spent in a call that had not ended; a larger --budget allows more", "skipped"
-    return None
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End what stands between, with it the process behind it, and all that it has started."""
-    if HAS_FORK:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    process.wait()
-
-
-def exit_code_of(status: Path) -> int | None:
-    """Return how a process ended, below 0 by a signal; None where what stands between ended first."""
-    try:
-        return os.waitstatus_to_exitcode(int(status.read_text()))
-    except (OSError, ValueError):
-        return None
+        return Ended(records, code, place, how(code, message), becomes)
 
 
 def how(code: int | None, message: str) -> str:
     """Return how a process ended, in words."""
-    if code is None:
-        return "killed its parent process"
-    if code < 0:
-        return signal_in_words(-code)
+    if code is None or code < 0:
+        return how_it_ended(code)
     if code in CANNOT and message:
         return message
-    return f"ended the process with exit code {code}" + (f": {message}" if message else "")
+    return how_it_ended(code) + (f": {message}" if message else "")
 
 
 @contextmanager

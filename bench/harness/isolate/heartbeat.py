@@ -1,7 +1,7 @@
-"""Whose code is running, told to another process through a few shared bytes: whom to end, and whom to blame.
+"""Heartbeat between a measuring process and the command: which provider's code is running, and a counter of its calls.
 
-A function of the user's may never return, or end its process. Whoever measures it announces each of its calls, or where
-calls are short each sample; whoever waits sees when nothing was announced for too long, and who had the turn last.
+A user's function may never return, or end its process. Where the counter stands still for longer than a call may take,
+the command kills the process; the provider that ran last is the one that failed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Call = Callable[[], object]
 Announce = Callable[[], None]
 
 
-class TurnFile:
-    """Says whose turn it is, in memory shared by two processes."""
+class Heartbeat:
+    """Which provider is running and how many calls have begun, in memory shared by two processes."""
 
     def __init__(self, fd: int) -> None:
         """Share the file behind `fd`, which has `SIZE` bytes."""
@@ -49,19 +49,19 @@ class TurnFile:
 
     @classmethod
     def create(cls, path: Path) -> Self:
-        """Make a file, with nobody's turn."""
+        """Make a file which says that the measuring code itself is at work."""
         path.write_bytes(bytes([NOBODY, 0]))
         return cls.open(path)
 
     @classmethod
     def create_unnamed(cls) -> tuple[Self, int]:
-        """Return shared memory with nobody's turn, and its descriptor, to be handed to the other process."""
-        fd = os.memfd_create("turn")
+        """Return shared memory, and its descriptor, to be handed to the other process."""
+        fd = os.memfd_create("heartbeat")
         os.write(fd, bytes([NOBODY, 0]))
         return cls(fd), fd
 
     def announce(self, place: int = 0) -> None:
-        """Say that the provider at a place has its turn from now on."""
+        """Say that a call of the provider at a place begins."""
         self._shared[0] = place if place < NOBODY else NOBODY
         self._shared[1] = (self._shared[1] + 1) % 256
 
@@ -70,30 +70,30 @@ class TurnFile:
         self.announce(NOBODY)
 
     def read(self) -> bytes:
-        """Return the state, which changes with each turn."""
+        """Return the state, which changes with each call."""
         return self._shared[:]
 
     @property
     def place(self) -> int | None:
-        """The provider whose turn it is; None where it is nobody's."""
+        """The provider whose code is running; None where it is the measuring code itself."""
         return None if self._shared[0] == NOBODY else self._shared[0]
 
 
-class Patience:
+class Watchdog:
     """Notices that a call takes too long."""
 
-    def __init__(self, turns: TurnFile, timeout_s: float, what: str = "a call") -> None:
-        """Watch the turns of another process, in which `what` may take `timeout_s` seconds."""
-        self._turns, self._timeout_s, self._what = turns, timeout_s, what
-        self._state, self._since = turns.read(), time.monotonic()
+    def __init__(self, heartbeat: Heartbeat, timeout_s: float, what: str = "a call") -> None:
+        """Watch the heartbeat of another process, in which `what` may take `timeout_s` seconds."""
+        self._heartbeat, self._timeout_s, self._what = heartbeat, timeout_s, what
+        self._state, self._since = heartbeat.read(), time.monotonic()
 
     @property
     def is_over(self) -> bool:
         """Whether nothing was announced for longer than a call may take; to be asked every `POLL_S`."""
         now = time.monotonic()
-        if (state := self._turns.read()) != self._state:
+        if (state := self._heartbeat.read()) != self._state:
             self._state, self._since = state, now
-        allowed_s = self._timeout_s if self._turns.place is not None else max(self._timeout_s, OWN_TIMEOUT_S)
+        allowed_s = self._timeout_s if self._heartbeat.place is not None else max(self._timeout_s, OWN_TIMEOUT_S)
         return now - self._since > allowed_s
 
     @property

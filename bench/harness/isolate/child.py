@@ -1,0 +1,184 @@
+"""What a child of the fork server does: it imports a user's function, measures one row, and sends the record back."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bench.harness.data.checks import ForeignWatch, Watch
+from bench.harness.device.device import Device
+from bench.harness.isolate.heartbeat import AnnouncedSampler, Call, Heartbeat, announced
+from bench.harness.isolate.pool import Job
+from bench.harness.isolate.server import LENGTH
+from bench.harness.measure.cost import CostEstimator
+from bench.harness.measure.meter import Measurement, Meter
+from bench.harness.measure.plan import Row
+from bench.harness.measure.runner import Runner, user_line
+from bench.harness.op import Case, Op
+from bench.harness.providers.registry import Provider
+from bench.harness.providers.user_kernel import find, left_by
+from bench.harness.timing.protocol import Limits, Sampler
+from results.record import Record
+from results.store.runfile import encode_line
+
+PRELOADED = (
+    *("bench.harness.measure.cost", "bench.harness.timing.samplers", "bench.harness.timing.settle"),
+    *("bench.harness.device.telemetry", "bench.harness.device.nvml"),
+    *("bench.harness.data.verify", "bench.harness.data.inputs", "results.stats.samples"),
+)
+"""What every child needs before a function of the user runs."""
+
+
+def preload() -> None:
+    """Load what every child needs, without running any of it: a process that has used a GPU must not fork."""
+    import torch  # noqa: F401
+
+    for name in PRELOADED:
+        importlib.import_module(name)
+
+
+def work(job: Job, channel: socket.socket, heartbeat_fd: int) -> NoReturn:
+    """Do a job and send the answer through the channel as a length and JSON; the process ends here."""
+    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
+    faulthandler.enable()
+    heartbeat = Heartbeat(heartbeat_fd)
+    os.close(heartbeat_fd)
+    answer = perform(job, heartbeat)
+    message = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+    with suppress(Exception):
+        sys.stdout.flush()
+    channel.sendall(LENGTH.pack(len(message)) + message)
+    os._exit(0)  # nothing that the user's code left behind, a thread or a handler, may hold the process
+
+
+def perform(job: Job, heartbeat: Heartbeat) -> bytes | dict[str, Any]:
+    """Return the record line of a job, or what went wrong; nothing that the user's code raises gets further."""
+    import torch
+
+    try:
+        os.chdir(job.folder)
+        ops = find_ops(job)
+        if job.device.has_cuda:
+            torch.cuda.set_device(job.device.torch_name)
+        if job.device.threads is not None:
+            torch.set_num_threads(job.device.threads)
+        if job.case is None or job.settings is None:
+            heartbeat.announce()
+            return {"problem": load_problem(job, ops)}
+        arguments = job.family, job.device, job.settings, NoEstimate(), job.limits, job.deadline, job.ceilings
+        return encode_line(ChildRunner(heartbeat, *arguments).measure(Row(ops[0], job.case, job.provider)))
+    except SystemExit as error:
+        return {"failed": left_by(error)}
+    except BaseException as error:
+        print_users_part(job.provider, error)
+        line = next((part.strip() for part in str(error).splitlines() if part.strip()), "")
+        return {"failed": f"{type(error).__name__}: {line[:200]}{user_line(job.provider, error)}"}
+
+
+def find_ops(job: Job) -> list[Op]:
+    """Return the ops of a job, from the family's file."""
+    ops: dict[str, Op] = {op.name: op for op in importlib.import_module(f"bench.{job.family}").OPS}
+    return [ops[name] for name in job.ops]
+
+
+def load_problem(job: Job, ops: list[Op]) -> str | None:
+    """Return why the provider cannot compute the ops, or None."""
+    from bench.harness.providers.registry import load
+    from bench.harness.providers.user_kernel import UserKernelError
+
+    try:
+        for op in ops:
+            load(job.provider, op, job.family, job.device)
+    except UserKernelError as error:
+        return str(error)
+    except SystemExit as error:
+        return f"provider '{job.provider}': importing it {left_by(error)}"
+    return None
+
+
+def print_users_part(provider: str, error: BaseException) -> None:
+    """Print the traceback of an error, from the user's file on where it came through it."""
+    file, trace = find(provider).file, error.__traceback__
+    while trace is not None and Path(trace.tb_frame.f_code.co_filename) != file:
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace or error.__traceback__)
+
+
+class NoEstimate(CostEstimator):
+    """Finds every case short: whether it fits the time was decided before the child was asked."""
+
+    def __init__(self) -> None:
+        """Estimate nothing."""
+
+    def call_s(self, op: Op, case: Case) -> float:
+        """Return no time."""
+        return 0.0
+
+    def learn(self, op: Op, case: Case, seconds: float) -> None:
+        """Learn nothing."""
+
+
+class AnnouncingMeter(Meter):
+    """The meter in a child: says when a call begins, or where calls are short a sample."""
+
+    def __init__(self, device: Device, limits: Limits, heartbeat: Heartbeat) -> None:
+        """Open the telemetry of the device."""
+        super().__init__(device, limits)
+        self._heartbeat = heartbeat
+
+    def measure(
+        self,
+        calls: Sequence[Call],
+        cache: str,
+        flops: int | None = None,
+        left_s: float | None = None,
+        prepared_s: float = 0.0,
+    ) -> Measurement:
+        """Measure as any other meter does; arguments as of `Meter.measure`."""
+        calls = announced(calls, self._heartbeat.announce, self._device.synchronize)
+        self._heartbeat.announce()
+        measured = super().measure(calls, cache, flops, left_s, prepared_s)
+        self._heartbeat.rest()
+        return measured
+
+    def sampler(self, calls: Sequence[Call], limits: Limits) -> Sampler:
+        """Return what reads the clock around these calls, and says so before each sample."""
+        return AnnouncedSampler(super().sampler(calls, limits), self._heartbeat.announce)
+
+
+class ChildRunner(Runner):
+    """The runner in a child: says when the user's code runs, and prints what that raises."""
+
+    def __init__(self, heartbeat: Heartbeat, *arguments: Any) -> None:
+        """Prepare; `heartbeat` is read by the process that waits, the other arguments are those of `Runner`."""
+        super().__init__(*arguments)
+        self._heartbeat = heartbeat
+        self._meter: AnnouncingMeter = AnnouncingMeter(self._device, self._limits, heartbeat)
+
+    def measure(self, row: Row, rows_left: int = 1) -> Record:
+        """Return the record of a row, which begins with the import of the user's file."""
+        self._heartbeat.announce()
+        return super().measure(row, rows_left)
+
+    def _watch(self, op: Op, case: Case, provider: Provider) -> Watch:
+        """Return how the calls are checked; from here on the user's code runs in calls only."""
+        watch = super()._watch(op, case, provider)
+        if isinstance(watch, ForeignWatch):
+            watch.enter, watch.leave = self._heartbeat.announce, self._heartbeat.rest
+        self._heartbeat.rest()
+        return watch
+
+    def _failed(self, row: Row, blank: Record, error: BaseException) -> Record:
+        """Print the traceback, and return the record of a row that raised."""
+        print_users_part(row.provider, error)
+        return super()._failed(row, blank, error)

@@ -1,0 +1,143 @@
+"""The fork server: it forks a child for each job, and ends all of them when the command ends, however that ends.
+
+It loads torch where users' functions are to run, and runs none of it, so that each child is as clean as a new
+interpreter and there in milliseconds. It stands between the command and the children: who kills its parent kills this
+process, not the command. Apart from what is loaded on demand it imports nothing of this project.
+"""
+
+import ctypes
+import importlib
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+PR_SET_PDEATHSIG = 1
+"""`prctl` option: the signal that a process gets when its parent ends. Source: prctl(2)."""
+
+FIRST_TO_DIE = "1000"
+"""The highest score by which the kernel chooses whom to kill for want of memory. Source: proc_pid_oom_score_adj(5)."""
+
+FORK, WAIT = b"f", b"w"
+"""Requests: fork a child, with its three descriptors; wait for one that has ended, with its number."""
+
+PROCESS, LENGTH = struct.Struct("!q"), struct.Struct("!Q")
+"""How a process or its status is sent, and the length before a message."""
+
+
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends; where it has ended already, end now."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def when_gone(parent: int, end: Callable[[], None]) -> None:
+    """Let the kernel tell this process when its parent ends, also where it was stopped; then `end` is called.
+
+    The signal is the one that wakes up a stopped process. Whoever else sends it finds the parent there.
+    """
+
+    def look(*_: object) -> None:
+        if os.getppid() != parent:
+            try:
+                end()
+            finally:
+                os._exit(1)
+
+    signal.signal(signal.SIGCONT, look)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
+    look()
+
+
+def main(control_fd: int, parent: int, preload: str) -> None:
+    """Fork children as they are asked for, until the other end of the socket is closed.
+
+    Args:
+        control_fd: the socket that requests come through.
+        parent: the process to end with.
+        preload: module whose `preload()` is called before the first fork; nothing where it is empty.
+    """
+    living = set[int]()
+
+    def end_all() -> None:
+        for pid in living:
+            with suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
+
+    when_gone(parent, end_all)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if preload:
+        importlib.import_module(preload).preload()
+    control = socket.socket(fileno=control_fd)
+    try:
+        control.sendall(b".")
+        while True:
+            message, fds, _, _ = socket.recv_fds(control, 1, 3)
+            if message == FORK:
+                pid = _forked(control, *fds)
+                if pid > 0:
+                    living.add(pid)
+                control.sendall(PROCESS.pack(pid))
+            elif message == WAIT:
+                pid = PROCESS.unpack(control.recv(PROCESS.size, socket.MSG_WAITALL))[0]
+                control.sendall(PROCESS.pack(os.waitpid(pid, 0)[1] if pid in living else 0))
+                living.discard(pid)
+            else:
+                break
+    finally:
+        end_all()
+        os._exit(0)
+
+
+def _forked(control: socket.socket, *fds: int) -> int:
+    """Return the process of a new child, or the negative error number where there can be none."""
+    server = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy's idle threads are no harm: it starts its own anew after a fork
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid = -(error.errno or 1)
+    if pid == 0:
+        try:
+            control.close()
+            _be_child(server, *fds)
+        finally:
+            os._exit(70)
+    for fd in fds:
+        os.close(fd)
+    return pid
+
+
+def _be_child(server: int, channel_fd: int, output_fd: int, heartbeat_fd: int) -> NoReturn:
+    """Do one job in this process, which ends here: a pickled `Job`, or the arguments of `python -m bench`."""
+    os.setsid()
+    signal.signal(signal.SIGCONT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    die_with(server)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_DIE)
+    for standard in (1, 2):
+        os.dup2(output_fd, standard)
+    os.close(output_fd)
+    channel = socket.socket(fileno=channel_fd)
+    size = LENGTH.unpack(channel.recv(LENGTH.size, socket.MSG_WAITALL))[0]
+    job = pickle.loads(channel.recv(size, socket.MSG_WAITALL))
+    if isinstance(job, list):
+        channel.close()
+        os.set_inheritable(heartbeat_fd, True)
+        words = [*job, "--heartbeat", f"/proc/self/fd/{heartbeat_fd}"]
+        os.execv(sys.executable, [sys.executable, "-m", "bench", *words])
+    from bench.harness.isolate.child import work
+
+    work(job, channel, heartbeat_fd)
