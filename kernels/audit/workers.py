@@ -1,16 +1,16 @@
-"""Processes that work for this one and end with it, however it ends."""
+"""Processes that compile for this one and end with it, however it ends.
+
+They run no code of users but what is compiled, so that they need no heartbeat, and Python's own pool does.
+"""
 
 import ctypes
 import os
 import signal
-import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection
+from multiprocessing import active_children, get_context, parent_process
 
 PR_SET_PDEATHSIG = 1
 """`prctl` option: the signal that a process gets when its parent ends. Source: prctl(2)."""
@@ -20,18 +20,16 @@ PR_SET_PDEATHSIG = 1
 def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
     """Return a pool of processes that start afresh, because threads of torch and the compiler do not survive a fork.
 
-    They end when the block is left by an error or Ctrl-C, in the middle of what they do, and when this process ends.
-    What they leave in their folder for temporary files goes with the block.
+    They are killed when the block is left by an error or Ctrl-C, and by the kernel when this process ends. What they
+    leave in their folder for temporary files goes with the block.
     """
-    context = get_context("spawn")
-    # Nothing is ever sent: the reading ends learn that the writing end is closed, by this block or with this process.
-    theirs, ours = context.Pipe(duplex=False)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, theirs, ours:
-        pool = ProcessPoolExecutor(processes, context, end_with_parent, (theirs, folder))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        pool = ProcessPoolExecutor(processes, get_context("spawn"), end_with_parent, (folder,))
         try:
             yield pool
         except BaseException:
-            ours.close()
+            for process in active_children():
+                process.kill()
             raise
         finally:
             pool.shutdown(cancel_futures=True)
@@ -39,10 +37,7 @@ def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Let Ctrl-C wait until the block ends; processes started in it never get one, as far as the system can do that."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
+    """Let Ctrl-C wait until the block ends; processes started in it never get one."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -50,20 +45,12 @@ def interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def end_with_parent(channel: Connection, folder: str) -> None:
-    """In a new process: end when the other end of the channel is closed, and leave Ctrl-C to the parent."""
+def end_with_parent(folder: str) -> None:
+    """In a new process: let the kernel kill it when its parent ends, and leave Ctrl-C to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     tempfile.tempdir = folder
-    threading.Thread(target=_wait, args=(channel,), daemon=True).start()
-    if sys.platform == "linux":  # a compiler may keep Python's threads waiting, but not the kernel
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        parent = parent_process()
-        if parent is None or os.getppid() != parent.pid:
-            os._exit(1)
-
-
-def _wait(channel: Connection) -> None:
-    with suppress(EOFError, OSError):
-        channel.recv_bytes()
-    os._exit(1)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    parent = parent_process()
+    if parent is None or os.getppid() != parent.pid:
+        os._exit(1)
