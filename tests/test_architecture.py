@@ -288,6 +288,7 @@ def test_importing_kernels_imports_nothing_else():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "\n")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("module", "arguments", "wanted"),
     [
@@ -319,6 +320,7 @@ print("torch" in sys.modules, code, file=sys.stderr)
     assert wanted in done.stdout
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_help_of_a_family_imports_nothing_heavy(family):
     code = f"""

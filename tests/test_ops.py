@@ -275,6 +275,7 @@ def sizes(name):
     return each.get(count, [(1,) * count, (2,) * count, tuple(range(2, 2 + count)), (16,) * count])
 
 
+@pytest.mark.sampled(44)
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
 @pytest.mark.parametrize(("name", "dtype"), ON_THIS_CPU)
 def test_eager_torch_is_right_at_every_size_in_every_dtype_that_this_cpu_has(name, dtype, fill):
@@ -289,6 +290,7 @@ def test_eager_torch_is_right_at_every_size_in_every_dtype_that_this_cpu_has(nam
         assert found.checked_elements == found.elements == data.out.numel()
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("layout", "batch"), [*itertools.product(["nn", "nt", "tn"], [1, 3])])
 @pytest.mark.parametrize("dtype", [dtype for dtype in OPS["matmul"].dtypes if dtype in CPU_DTYPES])
 def test_matmul_is_right_in_every_layout_and_batched_or_refuses(dtype, layout, batch):
@@ -417,6 +419,7 @@ def test_what_eager_torch_widens_is_never_copied_into_the_output_afterwards(name
 # ---- compiled ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 @pytest.mark.parametrize(
     ("name", "dtype", "extents"),

@@ -272,6 +272,7 @@ def test_a_kernel_that_does_not_launch_is_told(capsys, monkeypatch):
     assert "1 row; Triton" in notes
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_gets_one_line():
     with Path("/dev/full").open("w") as full:
@@ -293,6 +294,7 @@ def run(*arguments, **environment):
     )
 
 
+@pytest.mark.exhaustive
 def test_the_interpreter_must_be_off():
     done = run("audit", "gelu", TRITON_INTERPRET="1")
     assert (done.returncode, done.stdout) == (2, "")
@@ -343,6 +345,7 @@ def test_list_shows_people_one_row_for_each_version(capsys, how):
     assert max(map(len, text.splitlines())) < 200 or how == "md"
 
 
+@pytest.mark.exhaustive
 def test_one_long_compile_is_told(capsys, monkeypatch):
     slow = work.compiling.compile_ahead
 
@@ -395,6 +398,7 @@ def chosen(monkeypatch):
     return found
 
 
+@pytest.mark.exhaustive
 def test_without_a_name_the_quick_set_is_compiled(capsys, chosen):
     assert said(capsys, "audit")[0] == 0
     assert chosen == catalog.quick(catalog.choices())
@@ -406,6 +410,7 @@ def test_without_a_name_the_quick_set_is_compiled(capsys, chosen):
         assert catalog.is_newest(choice)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("words", [("--arch", "sm_90"), ("--quick", "--arch", "sm_90"), ("--gpu", "h100-sxm")])
 def test_an_architecture_selects_from_the_quick_set(capsys, chosen, words):
     assert said(capsys, "audit", *words)[0] == 0

@@ -20,6 +20,7 @@ def audited(kernel, signature, constexpr, arch=90, warps=4, fusion=True, element
     return rows.row(subject, binary, arch, limits.gpu(limits.DEFAULT_GPUS[arch]))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("arch", [80, 90, 100])
 def test_unknown_divisibility_loses_the_wide_accesses(arch):
     known = audited(samples_audit.masked_copy, "*bf16:16,*bf16:16,i32:16", "BLOCK=1024", arch)
@@ -33,6 +34,7 @@ def test_unknown_divisibility_loses_the_wide_accesses(arch):
         assert (known.registers, unknown.registers) == (14, 26)
 
 
+@pytest.mark.exhaustive
 def test_a_row_of_65536_in_32_warps_spills():
     signature = "*bf16:16,*bf16:16,*bf16:16,*bf16:16,i32:16,fp32"
     fits = audited(samples_audit.residual_rmsnorm, signature, "BLOCK=32768", warps=16)
@@ -43,6 +45,7 @@ def test_a_row_of_65536_in_32_warps_spills():
     assert spills.registers <= 64  # all that 1024 threads can have
 
 
+@pytest.mark.exhaustive
 def test_an_fp64_scalar_brings_double_precision():
     arguments = "*bf16:16,*bf16:16,*bf16:16,*bf16:16,i32:16"
     single = audited(samples_audit.residual_rmsnorm, f"{arguments},fp32", "BLOCK=4096")
@@ -52,6 +55,7 @@ def test_an_fp64_scalar_brings_double_precision():
     assert double.instructions > 1.3 * single.instructions
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("formula", "published"),
     [
@@ -90,6 +94,7 @@ def test_fusion_is_told_apart():
     assert fused.instructions < apart.instructions
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("arch", [80, 90, 100])
 def test_a_loop_that_the_assembler_unrolls_counts_one_pass(arch):
     row = audited(samples_audit.summed, "*fp32:16,*fp32,i32", "BLOCK=1024", arch, elements=1024)
@@ -103,6 +108,7 @@ def test_a_loop_that_the_assembler_unrolls_counts_one_pass(arch):
     assert 6 <= row.instructions_per_element * 1024 / 128 <= 20
 
 
+@pytest.mark.exhaustive
 def test_many_kernels_are_read_as_one_is():
     kinds = [("same", 90), ("relu", 80), ("gelu_erf", 90), ("silu", 100)]
     compiled = []

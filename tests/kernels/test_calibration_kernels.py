@@ -108,6 +108,7 @@ def check_accesses(binary, loads, stores, narrow_stores):
         assert bool(found[128]) == bool(count)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("arch", "accesses"), [(80, 8), (90, 8), (100, 8), (90, 4)], ids=str)
 def test_cache_reads_pass_by_l1(accesses, arch):
     config = v1_tiles.Config(8, accesses, SM_COUNT)
@@ -119,6 +120,7 @@ def test_cache_reads_pass_by_l1(accesses, arch):
     assert all(".STRONG.GPU" in load for load in loads)  # how `.cg` is encoded
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
 def test_the_empty_kernel_is_empty(arch):
     binary = read_back(compile_ahead(v1_empty.VARIANT, arch))
@@ -167,6 +169,7 @@ def test_words_in_host_memory_are_refused():
         v1_empty.launch(torch.zeros(1))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("words", [2**14, 2**20 + 3, 10**7])
 @pytest.mark.parametrize("config", v1_tiles.configs(SM_COUNT), ids=lambda config: config.words)
 def test_a_grid_covers_nearly_all_words_in_equal_shares(config, words):

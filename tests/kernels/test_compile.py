@@ -31,6 +31,7 @@ def one_of_each_operation(version):
 CASES = [(version, key) for version in NEWEST for key in one_of_each_operation(version)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("version", "key"), CASES, ids=[f"{v.family}-{'-'.join(filter(None, key))}" for v, key in CASES]
 )

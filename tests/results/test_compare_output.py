@@ -54,6 +54,7 @@ def test_the_markdown_starts_with_a_summary_in_one_line(save, measured, capsys):
     assert "- baseline: matmul 64x64 bf16 torch uniform cold: not in the candidate" in lines
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("suffix", "start"), [("png", PNG), ("svg", b"<?xml"), ("pdf", b"%PDF")])
 def test_a_picture_is_drawn(save, measured, tmp_path, capsys, suffix, start):
     records = [measured(seed=size, **case(size)) for size in range(1, 60)]

@@ -41,6 +41,7 @@ def verdicts(rows, margin=0.01):
     return Counter(row.verdict for row in compare_many(rows, margin))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("count", [100, 200])
 def test_95_percent_of_the_intervals_hold_the_true_ratio(noise, count):
@@ -62,6 +63,7 @@ def test_intervals_of_few_samples_err_on_the_side_of_caution(noise):
     assert sum(low <= 1.05 <= high for low, high in (row.ci95 for row in compared)) >= 940
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize(("sigma", "count"), [(0.005, 30), (0.01, 30), (0.03, 30), (0.05, 200)])
 def test_the_same_code_twice_is_hardly_ever_called_different(noise, sigma, count):

@@ -277,6 +277,7 @@ def test_pytest_benchmark_compares_the_export(run, tmp_path):
     assert re.search(r"matmul\[1024x1024x1024-bf16-triton-v1\].* 3\.0000 .* 1 +10$", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("group", ["fullname", "func", "param", "param:dtype"])
 def test_pytest_benchmark_groups_the_export_by_anything(run, tmp_path, group):
     path = tmp_path / "run.json"

@@ -208,6 +208,7 @@ def drifting(seed, count, sigma, correlation):
     return np.exp(logs)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("sigma", "correlation"), [(0.02, 0.0), (0.02, 0.5), (0.01, 0.8)])
 def test_drift_between_runs_is_no_change_and_a_regression_is(sigma, correlation):
     false = found = 0
@@ -220,6 +221,7 @@ def test_drift_between_runs_is_no_change_and_a_regression_is(sigma, correlation)
     assert found >= 190  # 95 %
 
 
+@pytest.mark.exhaustive
 def test_a_long_history_that_drifts_has_no_more_marks_than_a_short_one():
     assert sum(bool(change_points(drifting(seed, 100, 0.02, 0.5).tolist())) for seed in range(100)) <= 5
 
@@ -331,6 +333,7 @@ def drawn(monkeypatch, capsys, tmp_path):
     return run
 
 
+@pytest.mark.exhaustive
 def test_the_picture_has_room_for_a_hundred_runs_and_many_providers(drawn, make_environment, make_record):
     start = datetime(2026, 1, 1, tzinfo=UTC)
     names = [f"folder/of/many/folders/and/a/long/name/kernel.py:variant_{number}" for number in range(8)]

@@ -149,6 +149,7 @@ def test_bad_lines_are_reported_after_the_good_rows(saved, capsys, format):
     assert second.startswith(f"{saved}:5: not JSON")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("format", ["table", "json", "csv", "md", "parquet", "pytest-benchmark"])
 def test_half_of_a_surrogate_pair_stops_no_format(make_environment, make_record, tmp_path, format):
     with RunWriter.create(make_environment(argv=("python", "\ud800")), "matmul") as writer:
@@ -217,6 +218,7 @@ def test_a_wrong_command_line_is_one_line_and_exit_2(capsys, arguments, message)
     assert err.count("\n") == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "command", ["show latest | head -n 1", "export latest --format json | head -n 1", "list | true"]
 )

@@ -69,6 +69,7 @@ def test_samples_that_alternate_do_not_get_an_interval_of_no_width():
     assert half_width(median_ci95(samples), 1.0) > 0.005
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [20, 60, 250])
 @pytest.mark.parametrize("correlation", [0.0, 0.3])
 def test_95_percent_of_the_intervals_hold_the_median_of_correlated_samples(count, correlation):
@@ -125,6 +126,7 @@ def test_modes_are_large_and_far_apart(gap, upper, is_found):
     assert (two_modes(samples) is not None) is is_found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("count", [20, 60, 300])
 def test_noise_of_one_mode_is_not_called_two(name, count):
@@ -188,6 +190,7 @@ def test_a_change_too_small_to_matter_is_none():
     assert drift([1 + 1.6 * LEAST_DRIFT * i / 899 for i in range(900)]) is not None
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("count", [20, 60, 300])
 def test_noise_is_not_called_drift(name, count):

@@ -21,6 +21,7 @@ def test_no_samples_have_no_median(function):
         function([])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("count", [10, 30, 100])
 def test_the_interval_covers_the_true_median_about_as_often_as_it_says(count):
     random.seed(count)

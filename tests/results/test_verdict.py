@@ -47,6 +47,7 @@ def verdicts(trials=TRIALS, margin=0.01, **machine):
     return Counter(compare_pairs(*interleaved(seed, **machine), margin=margin).verdict for seed in range(trials))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("sigma", [0.005, 0.01, 0.03, 0.05])
 @pytest.mark.parametrize(
     "machine",
@@ -59,11 +60,13 @@ def test_the_same_code_twice_is_hardly_ever_called_different(sigma, machine, pai
     assert found[FASTER] + found[SLOWER] <= 0.05 * TRIALS
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("sigma", "pairs"), [(0.005, 100), (0.01, 200), (0.02, 500)])
 def test_the_same_code_twice_is_called_the_same_when_there_are_pairs_enough(sigma, pairs):
     assert verdicts(sigma=sigma, pairs=pairs, drift=0.05)[SAME] >= 0.95 * TRIALS
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("slowdown", "sigma", "pairs"), [(1.02, 0.01, 200), (1.1, 0.05, 100), (1.02, 0.002, 30)], ids=str
 )
@@ -78,6 +81,7 @@ def test_a_margin_of_twice_the_noise_leaves_no_false_verdicts():
     assert found[FASTER] + found[SLOWER] <= 0.01 * TRIALS
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("drift", [0.0, 0.05])
 def test_95_percent_of_the_intervals_hold_the_true_ratio(drift):
     held = 0
@@ -97,6 +101,7 @@ def test_pairs_see_through_a_drift_that_hides_the_change_from_two_medians():
     assert median(second) / median(first) > 1.02  # the same code, only measured later
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("machine", [{"sigma": 0.01, "pairs": 100}, {"sigma": 0.03, "pairs": 200}], ids=str)
 def test_the_smallest_detectable_change_is_detected_and_a_third_of_it_is_not(machine):
     percents = [smallest_detectable_change(*interleaved(seed + 5000, **machine)) for seed in range(50)]

@@ -44,13 +44,14 @@ def predicted(values, recompute="none"):
     return train_flops(config, SEQUENCE, BATCH, "gemm-full", recompute=recompute, is_flash=False)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("values", REAL.values(), ids=REAL)
 def test_every_product_is_counted_and_no_other(values):
     count = predicted(values)
     assert counted(real_model(values)) == (sum(count.forward.values()), count.model_flops)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "gemma2"])
 def test_full_recomputation_runs_every_layer_once_more(name):
     model = real_model(VARIED[name])

@@ -107,6 +107,7 @@ def total_of(parameters):
     return sum(parameter.numel() for parameter in parameters.values())
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", preset_names())
 def test_presets_count_as_the_real_architecture(name):
     values = tomllib.loads((MODEL_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))["config"]

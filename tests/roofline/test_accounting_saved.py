@@ -156,6 +156,7 @@ def estimate_of(block, shape, is_flash, layers=1):
     return config, sequence, batch, kernels_of(block, element_bytes, is_flash)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("is_flash", [True, False], ids=["flash", "unfused"])
 @pytest.mark.parametrize("block", [GptBlock, LlamaBlock])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -166,6 +167,7 @@ def test_a_block_keeps_exactly_what_is_predicted(shape, block, is_flash):
     )
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("word", ["full", "every-2", "every-3", "sqrt"])
 @pytest.mark.parametrize("is_flash", [True, False], ids=["flash", "unfused"])
 @pytest.mark.parametrize("block", [GptBlock, LlamaBlock])
@@ -189,6 +191,7 @@ def test_checkpointing_keeps_the_inputs_of_groups_and_one_group(shape, block, is
     assert inputs + saved_bytes(groups[0], x, parameters=parameters) == total(predicted)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("block", [GptBlock, LlamaBlock])
 @pytest.mark.parametrize("shape", SHAPES[:8], ids=str)
 def test_selective_checkpointing_keeps_the_scores_of_one_layer(shape, block):

@@ -107,6 +107,7 @@ def test_details_fit_the_terminal(monkeypatch, width, slugs):
     assert max(map(len, lines)) <= width
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("slug", load_gpus())
 def test_page_shows_every_value_source_and_note(capsys, slug):
     gpu = load_gpus()[slug]

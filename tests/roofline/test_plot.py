@@ -53,6 +53,7 @@ def figure(request: pytest.FixtureRequest) -> Figure:
     return draw(request.param)
 
 
+@pytest.mark.sampled(1)
 def test_a_decade_is_as_long_in_both_directions(figure: Figure) -> None:
     figure.canvas.draw()
     axes = figure.axes[0]
@@ -70,6 +71,7 @@ def test_a_bandwidth_is_a_line_of_45_degrees(figure: Figure) -> None:
     assert slopes or flats(figure)
 
 
+@pytest.mark.sampled(3)
 def test_every_decade_has_a_line_of_the_grid(figure: Figure) -> None:
     axes = figure.axes[0]
     figure.canvas.draw()
@@ -204,6 +206,7 @@ def test_what_cannot_be_drawn_is_counted_and_not_drawn() -> None:
 HOSTILE = "$\\frac{1}{0}$ \x1b[31m\nx_1^$ \u202e\ud800 _y " + "long " * 50
 
 
+@pytest.mark.exhaustive
 def test_hostile_names_are_drawn_as_plain_text(tmp_path: Path) -> None:
     known = Ceilings(HOSTILE, HOSTILE, CPU.entries, note=HOSTILE)
     record = matmul(256, "bf16", 1e11, HOSTILE, op=HOSTILE, case=HOSTILE, fill=HOSTILE)
@@ -244,6 +247,7 @@ def test_points_without_a_roof_of_their_own_are_drawn_beside_another_machine() -
     assert list(spots(drawn)) == [pytest.approx((64 / 3, 1e12))]
 
 
+@pytest.mark.exhaustive
 def test_two_thousand_points_are_drawn(tmp_path: Path) -> None:
     records = tuple(matmul(64 + n, "bf16", 1e11 + 1e8 * n, f"p{n % 40}") for n in range(2000))
     drawn = draw_roofline([PlotMachine(CPU, records)], ["bf16"])

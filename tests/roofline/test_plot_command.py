@@ -80,6 +80,7 @@ def test_a_gpu_alone_has_its_common_dtypes(
     assert "<svg" in target.read_text(encoding="utf-8")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("slugs", "dtypes"),
     [
@@ -98,6 +99,7 @@ def test_default_dtypes_are_those_that_the_gpus_have(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.exhaustive
 def test_every_gpu_of_the_table_can_be_drawn() -> None:
     from roofline.ceilings import gpu_ceilings
     from roofline.hardware.gpu import load_gpus
@@ -381,6 +383,7 @@ def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.exhaustive
 def test_a_path_that_is_no_utf8_is_printed_as_it_is(tmp_path: Path) -> None:
     target = os.fsencode(tmp_path) + b"/\xff.png"
     line = [sys.executable, "-m", "roofline", "plot", "--gpu", "h100-sxm", "-o", target]

@@ -46,6 +46,7 @@ def test_no_text_overlaps_another(figure: Figure) -> None:
         assert not overlap(first, second), f"{one!r} overlaps {other!r}"
 
 
+@pytest.mark.sampled(3)
 def test_no_label_covers_a_point(figure: Figure) -> None:
     spot_size = 3
     for x, y in spots(figure):
@@ -55,6 +56,7 @@ def test_no_label_covers_a_point(figure: Figure) -> None:
             assert not overlap(corners(figure, text), square), f"{text.get_text()!r} covers a point"
 
 
+@pytest.mark.sampled(3)
 def test_labels_stay_in_the_axes_and_all_text_in_the_figure(figure: Figure) -> None:
     figure.canvas.draw()
     page, axes = figure.bbox, figure.axes[0].get_window_extent()

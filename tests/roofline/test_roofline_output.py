@@ -21,6 +21,7 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", "-c", text], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
 @pytest.mark.parametrize("arguments", ["gpus", "gpus t4", "gpus --format json", "gpus --format csv", "--help"])
 def test_a_full_disk_is_one_line_and_exit_2(arguments: str) -> None:
@@ -30,6 +31,7 @@ def test_a_full_disk_is_one_line_and_exit_2(arguments: str) -> None:
     assert done.returncode == 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("arguments", ["gpus", "gpus t4", "gpus --format md", "gpus --help"])
 def test_a_closed_output_is_one_line_and_exit_2(arguments: str) -> None:
     done = shell(f"{arguments} >&-")
@@ -38,6 +40,7 @@ def test_a_closed_output_is_one_line_and_exit_2(arguments: str) -> None:
     assert done.returncode == 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
 def test_a_picture_whose_path_cannot_be_printed_is_kept(tmp_path: Path) -> None:
     target = tmp_path / "x.svg"
@@ -56,6 +59,7 @@ def test_an_error_that_nobody_reads_keeps_its_code_and_stays_off_stdout(redirect
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
 
+@pytest.mark.exhaustive
 def test_a_picture_through_a_link_to_a_device_leaves_the_device(tmp_path: Path) -> None:
     link = tmp_path / "x.png"
     link.symlink_to("/dev/null")
@@ -65,6 +69,7 @@ def test_a_picture_through_a_link_to_a_device_leaves_the_device(tmp_path: Path) 
     assert not list(Path("/dev").glob(".null*"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("arguments", ["gpus", "gpus h100-sxm", "gpus --format csv", "gpus --format md"])
 def test_an_output_without_unicode_gets_question_marks(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii:strict")

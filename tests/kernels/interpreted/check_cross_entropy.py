@@ -205,11 +205,13 @@ def _far_from_zero(launcher, v, dtype):
     check_cross_entropy(launcher, normal(1, v, dtype, 60.0, 3e4), labels_for(1, v), "far from zero")
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_battery_passes_without_a_bug(version):
     battery(VERSIONS[version])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.only_compiled], ids=lambda bug: bug.label)
 def test_planted_bug_is_caught(bug, tmp_path):
     module = plant(bug, tmp_path)

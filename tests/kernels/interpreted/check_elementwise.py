@@ -273,11 +273,13 @@ def battery(module):
     check("bias-gelu", module, *draw("bias-gelu", torch.float32, 3 * 1040, 1040))
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("version", MODULES)
 def test_battery_passes_without_a_bug(version):
     battery(MODULES[version])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.only_compiled], ids=lambda bug: bug.label)
 def test_planted_bug_is_caught(bug, tmp_path):
     with pytest.raises((AssertionError, pytest.fail.Exception)):

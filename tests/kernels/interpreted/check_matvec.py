@@ -38,6 +38,7 @@ def test_wide_rows_of_few_rows(op, module, dtype):
         cases.check(op, module.KERNELS[op], *cases.draw(op, dtype, 2, n))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("op", ["matvec", "matvec-int8"])
 def test_split_rows_are_more_than_one_program_adds_up(op, monkeypatch):
     module = VERSIONS["v3"]
@@ -166,11 +167,13 @@ def battery(module):
         cases.check_far_rows(op, launch, cases.FAR_STRIDE + 1)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_battery_passes_without_a_bug(version):
     battery(VERSIONS[version])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.only_compiled], ids=lambda bug: bug.label)
 def test_planted_bug_is_caught(bug, tmp_path):
     module = plant(bug, tmp_path)

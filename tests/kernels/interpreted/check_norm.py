@@ -247,11 +247,13 @@ def kernel_of(bug):
     return before.rpartition("\ndef ")[2].partition("(")[0]
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_battery_passes(version):
     battery(VERSIONS[version])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.only_compiled], ids=lambda bug: bug.label)
 def test_planted_bug_is_caught(bug, tmp_path):
     module = plant_in_version(bug, tmp_path)

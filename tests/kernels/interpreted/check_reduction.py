@@ -130,11 +130,13 @@ def battery(module):
         cases.check(op, launch, *cases.draw_cancelling(op, 40002))
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_battery_passes_without_a_bug(version):
     battery(VERSIONS[version])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.only_compiled], ids=lambda bug: bug.label)
 def test_planted_bug_is_caught(bug, tmp_path):
     module = plant(bug, tmp_path)

@@ -184,11 +184,13 @@ def battery(module):
             check_softmax(launcher, special_rows(n, dtype)[FEW_SPECIAL_ROWS], "special")
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_battery_passes_without_a_bug(version):
     battery(VERSIONS[version])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.only_compiled], ids=lambda bug: bug.label)
 def test_planted_bug_is_caught(bug, tmp_path):
     module = plant(bug, tmp_path)
