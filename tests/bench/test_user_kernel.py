@@ -10,7 +10,8 @@ import commands
 import pytest
 from user_kernels import CPU, ELEMENTWISE, measure
 
-from bench.harness.isolate.pool import Job, WorkerError, Workers
+from bench.harness.isolate.job import Job
+from bench.harness.isolate.pool import WorkerError, Workers
 from bench.harness.providers.registry import load
 from bench.harness.providers.user_kernel import UserKernelError, find, input_names, is_user_kernel
 from bench.matmul import OPS as MATMUL

@@ -2,7 +2,7 @@
 
 from bench.elementwise import OPS
 from bench.harness.device.device import Device
-from bench.harness.isolate.pool import Job
+from bench.harness.isolate.job import Job
 from bench.harness.measure.plan import Settings, blank_record
 from bench.harness.op import Case
 from bench.harness.timing.protocol import Limits

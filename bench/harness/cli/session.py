@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.cli.terminal import Progress, Render, describe, print_path, print_run, say, table_of
-from bench.harness.isolate.pool import Job, Workers
+from bench.harness.isolate.job import Job
+from bench.harness.isolate.pool import Workers
 from bench.harness.providers.user_kernel import is_user_kernel, with_revision
 from results.record import Environment, Record
 

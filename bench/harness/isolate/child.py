@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 from bench.harness.data.checks import ForeignWatch, Watch
 from bench.harness.device.device import Device
 from bench.harness.isolate.heartbeat import AnnouncedSampler, Call, Heartbeat, announced
-from bench.harness.isolate.pool import Job
-from bench.harness.isolate.server import LENGTH
+from bench.harness.isolate.job import LENGTH, Job
 from bench.harness.measure.cost import CostEstimator
 from bench.harness.measure.meter import Measurement, Meter
 from bench.harness.measure.plan import Row

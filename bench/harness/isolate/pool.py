@@ -25,21 +25,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from bench.harness.isolate.heartbeat import POLL_S, Heartbeat, Watchdog
-from bench.harness.isolate.server import FORK, LENGTH, PROCESS, WAIT
+from bench.harness.isolate.job import FORK, LENGTH, PROCESS, WAIT, Job
 from results.record import Record, RecordError
 
 if TYPE_CHECKING:
-    from bench.harness.device.device import Device
-    from bench.harness.measure.plan import Settings
-    from bench.harness.op import Case
-    from bench.harness.timing.protocol import Limits
-    from roofline.ceilings import Ceilings
+    pass
 
 DEFAULT_TIMEOUT_S = 120.0
 """The first call compiles and tunes a kernel, which may take a minute; an endless loop takes more."""
@@ -61,24 +57,6 @@ BOOT = (
 )
 CHILD = "bench.harness.isolate.child"
 """Module that the server loads, torch with it, where its children are to measure."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What a child is asked to do: measure a row, or without a case only load the provider for each op."""
-
-    family: str
-    ops: tuple[str, ...]
-    provider: str
-    device: Device
-    case: Case | None = None
-    settings: Settings | None = None
-    limits: Limits | None = None
-    deadline: float | None = None
-    """Reading of `time.perf_counter`, which all processes of a machine share."""
-    ceilings: Ceilings | None = None
-    folder: str = field(default_factory=os.getcwd)
-    """Where the provider's path starts."""
 
 
 class WorkerError(RuntimeError):

@@ -2,7 +2,7 @@
 
 It loads torch where users' functions are to run, and runs none of it, so that each child is as clean as a new
 interpreter and there in milliseconds. It stands between the command and the children: who kills its parent kills this
-process, not the command. Apart from what is loaded on demand it imports nothing of this project.
+process, not the command. Apart from what is loaded on demand it imports of this project only how messages are written.
 """
 
 import ctypes
@@ -11,7 +11,6 @@ import os
 import pickle
 import signal
 import socket
-import struct
 import sys
 import warnings
 from collections.abc import Callable
@@ -19,17 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from bench.harness.isolate.job import FORK, LENGTH, PROCESS, WAIT
+
 PR_SET_PDEATHSIG = 1
 """`prctl` option: the signal that a process gets when its parent ends. Source: prctl(2)."""
 
 FIRST_TO_DIE = "1000"
 """The highest score by which the kernel chooses whom to kill for want of memory. Source: proc_pid_oom_score_adj(5)."""
-
-FORK, WAIT = b"f", b"w"
-"""Requests: fork a child, with its three descriptors; wait for one that has ended, with its number."""
-
-PROCESS, LENGTH = struct.Struct("!q"), struct.Struct("!Q")
-"""How a process or its status is sent, and the length before a message."""
 
 
 def die_with(parent: int) -> None:
