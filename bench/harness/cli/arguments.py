@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench.harness.data.inputs import FILLS
-from bench.harness.isolate.pool import DEFAULT_TIMEOUT_S
+from bench.harness.isolate.job import DEFAULT_TIMEOUT_S
 from bench.harness.op import Case, Op, Option
 from bench.harness.providers.registry import USER_KERNEL, provider_names
 from bench.harness.shapes import MAX_CASES, MAX_EXTENT, parse_shapes, parse_size

@@ -15,12 +15,12 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.cli.terminal import Progress, Render, describe, print_path, print_run, say, table_of
 from bench.harness.isolate.job import Job
-from bench.harness.isolate.pool import Workers
 from bench.harness.providers.user_kernel import is_user_kernel, with_revision
 from results.record import Environment, Record
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
+    from bench.harness.isolate.pool import Workers
     from bench.harness.measure.plan import Row, Settings
     from results.store.runs import RunWriter, StoreError
     from roofline.ceilings import Ceilings
@@ -128,12 +128,14 @@ def execute(run: Run) -> int:
         UsageError: the GPU named does not fit the device, or a user's function cannot be used.
         OutputError: stdout cannot be written.
     """
+    from bench.harness.isolate import pool
+
     rows = list(run.rows)
 
     def prepare(progress: Progress) -> None:
         rows[:] = check_user_kernels(run, workers, progress)
 
-    with Workers(run.timeout_s) as workers:
+    with pool.Workers(run.timeout_s) as workers:
         return conduct(
             run,
             dtypes_of([row for _, row in run.rows]),

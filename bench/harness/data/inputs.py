@@ -6,13 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.harness.device.device import MIB, Device
+from bench.harness.device.device import MIB
 from bench.harness.op import Case, Op
 from roofline.work import bytes_of
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from bench.harness.device.device import Device
 
 FILLS = ("uniform", "normal", "zeros")
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from bench.harness.timing.protocol import Limits
     from roofline.ceilings import Ceilings
 
+DEFAULT_TIMEOUT_S = 120.0
+"""The first call compiles and tunes a kernel, which may take a minute; an endless loop takes more."""
+
 FORK, WAIT = b"f", b"w"
 """Requests: fork a child, with its three descriptors; wait for one that has ended, with its number."""
 

@@ -31,14 +31,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from bench.harness.isolate.heartbeat import POLL_S, Heartbeat, Watchdog
-from bench.harness.isolate.job import FORK, LENGTH, PROCESS, WAIT, Job
+from bench.harness.isolate.job import DEFAULT_TIMEOUT_S, FORK, LENGTH, PROCESS, WAIT, Job
 from results.record import Record, RecordError
 
 if TYPE_CHECKING:
     pass
-
-DEFAULT_TIMEOUT_S = 120.0
-"""The first call compiles and tunes a kernel, which may take a minute; an endless loop takes more."""
 
 START_TIMEOUT_S = 300.0
 """Loading torch takes two seconds, on a busy machine with a cold disk a hundred times as long."""
