@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from bench.harness.cli.arguments import Parser, UsageError
 from bench.harness.cli.main import guarded
-from bench.harness.cli.terminal import OutputError, console_of, print_out, say
+from bench.harness.cli.terminal import console_of, print_out, say
 from bench.harness.commands import calibrate, catalog, doctor, suite
 from bench.harness.compare import command
 from bench.harness.op import Op
@@ -50,10 +50,7 @@ def print_list(found: catalog.Catalog) -> int:
     console = console_of(sys.stdout)
     with console.capture() as captured:
         console.print(table, markup=False)
-    try:
-        print_out(captured.get())
-    except OSError as error:
-        raise OutputError(f"cannot write the output: {error.strerror}") from None
+    print_out(captured.get())
     return 0
 
 

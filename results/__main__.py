@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from results.compare import command as compare_command
 from results.history import command as history_command
 from results.show.export import FORMATS, csv_text, json_text, markdown_text, parquet_bytes, render, write_output
-from results.show.table import printable, render_runs, render_table, table_console
+from results.show.table import render_runs, render_table
+from results.show.terminal import USAGE, OutputError, Parser, drawn, prepare_streams, print_out, say, stdout
 from results.store.runfile import Run, StoreError, load_run, reason_of, without_collector
 from results.store.runs import find_run, list_runs, runs_directory
 
-USAGE = 2
 NEGATIVE = re.compile(r"-\.?\d")
 INTERRUPTED = 130
 
@@ -36,28 +35,17 @@ EXAMPLES = """examples:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: {printable(message)} (see {self.prog} --help)\n")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 2 a wrong value or a file with bad lines, 130 interrupted."""
     try:
         options = _parser().parse_args(_with_joined_margin(sys.argv[1:] if arguments is None else arguments))
         command: Callable[[argparse.Namespace], int] = options.command
         return command(options)
-    except StoreError as error:
-        _say(str(error))
+    except (StoreError, OutputError) as error:
+        say(str(error))
         return USAGE
-    except BrokenPipeError:
-        _discard_output()
-        return 0
     except OSError as error:
-        _discard_output()
-        _say(f"cannot write the output: {reason_of(error)}")
+        say(f"cannot write the output: {reason_of(error)}")
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -75,7 +63,7 @@ def _with_joined_margin(arguments: Sequence[str]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    shared = _Parser(add_help=False)
+    shared = Parser(add_help=False)
     shared.add_argument(
         "--runs",
         type=Path,
@@ -83,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         default=argparse.SUPPRESS,
         help="where the runs are (default: RIDGEPOINT_RUNS, or results/runs)",
     )
-    parser = _Parser(prog="python -m results", description="Saved runs.", epilog=EXAMPLES, parents=[shared])
+    parser = Parser(prog="python -m results", description="Saved runs.", epilog=EXAMPLES, parents=[shared])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -128,31 +116,25 @@ def _list(options: argparse.Namespace) -> int:
     directory = _directory(options)
     runs = list_runs(directory)
     if not runs:
-        _say(f"there is no run yet in {directory}: python -m bench.matmul makes one")
+        say(f"there is no run yet in {directory}: python -m bench.matmul makes one")
     rows = [{name: getattr(run, name) for name in LIST_COLUMNS} | {"path": str(run.path)} for run in runs]
     if options.format == "json":
-        _print(json_text(rows))
+        print_out(json_text(rows))
     elif options.format == "csv":
-        _print(csv_text(rows, LIST_COLUMNS))
+        print_out(csv_text(rows, LIST_COLUMNS))
     elif options.format == "md":
-        _print(markdown_text(rows, LIST_COLUMNS))
+        print_out(markdown_text(rows, LIST_COLUMNS))
     elif runs:
-        console = table_console(_stdout())
-        with console.capture() as text:
-            render_runs(runs, console)
-        _print(text.get())
+        print_out(drawn(lambda console: render_runs(runs, console)))
     return 0
 
 
 def _show(options: argparse.Namespace) -> int:
     run, problems = _load(options)
     if options.format == "table":
-        console = table_console(_stdout())
-        with console.capture() as text:
-            render_table(run.environment, run.records, console, problems.append)
-        _print(text.get())
+        print_out(drawn(lambda console: render_table(run.environment, run.records, console, problems.append)))
     else:
-        _print(render(run.environment, run.records, options.format, problems.append))
+        print_out(render(run.environment, run.records, options.format, problems.append))
     return _report(run, problems)
 
 
@@ -173,31 +155,31 @@ def _export(options: argparse.Namespace) -> int:
     if is_file:
         write_output(Path(options.output), data)
     else:
-        _print(text)
+        print_out(text)
     if options.format == "pytest-benchmark":
         left_out = sum(record.status != "ok" or not record.samples_s for record in run.records)
         if left_out:
-            _say(f"note: {left_out} of {len(run.records)} records have no samples and are left out")
+            say(f"note: {left_out} of {len(run.records)} records have no samples and are left out")
     return _report(run, problems)
 
 
 def _compare(options: argparse.Namespace) -> int:
     directory = _directory(options)
     with without_collector():  # a hundred thousand rows hold no cycles, and looking for some takes half of the time
-        return _finish(compare_command.run(options, lambda name: find_run(name, directory), _stdout()))
+        return _finish(compare_command.run(options, lambda name: find_run(name, directory), stdout()))
 
 
 def _history(options: argparse.Namespace) -> int:
-    return _finish(history_command.run(options, _directory(options), _stdout()))
+    return _finish(history_command.run(options, _directory(options), stdout()))
 
 
 def _finish(output: compare_command.Output) -> int:
     """Print what a command has found; a file with bad lines is a usage error whatever the good ones say."""
-    _print(output.text)
+    print_out(output.text)
     for note in output.notes:
-        _say(f"note: {note}")
+        say(f"note: {note}")
     for problem in output.problems:
-        _say(problem)
+        say(problem)
     return USAGE if output.problems else output.exit_code
 
 
@@ -209,34 +191,12 @@ def _load(options: argparse.Namespace) -> tuple[Run, list[str]]:
 def _report(run: Run, problems: Sequence[str]) -> int:
     """Say on stderr what was wrong with a run, after its good rows were printed; return the exit code."""
     if not run.records and not run.problems:
-        _say(f"note: {run.path} has no record")
+        say(f"note: {run.path} has no record")
     for note in run.notes:
-        _say(f"note: {note}")
+        say(f"note: {note}")
     for problem in (*run.problems, *(f"{run.path}: {problem}" for problem in problems)):
-        _say(problem)
+        say(problem)
     return USAGE if run.problems or problems else 0
-
-
-def _stdout() -> TextIO:
-    if sys.stdout is None:  # started as `python -m results ... >&-`
-        raise StoreError("cannot write the output: stdout is closed")
-    return sys.stdout
-
-
-def _print(text: str) -> None:
-    _stdout().write(text)
-    _stdout().flush()
-
-
-def _say(text: str) -> None:
-    if sys.stderr is not None:  # printing to a stderr that is closed would land on stdout
-        print(printable(text), file=sys.stderr)
-
-
-def _discard_output() -> None:
-    """Let the interpreter's own flush at exit go nowhere, as the reader is gone or the disk is full."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
 
 
 def _leave(code: int) -> NoReturn:
@@ -248,10 +208,7 @@ def _leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that knows only ASCII gets a question mark, not a traceback.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    prepare_streams()
     code = main()
     if sys.argv[1:2] == ["compare"]:
         _leave(code)

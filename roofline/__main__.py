@@ -6,11 +6,9 @@ import argparse
 import io
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
 
+from results.show.terminal import OutputError, Parser, fail, say
 from roofline.commands import estimate, gpus, notes, plot
-from roofline.commands.output import OutputError, fail, print_out, say
-from roofline.plot.style import one_line
 
 INTERRUPTED = 130
 
@@ -24,19 +22,6 @@ EXAMPLES = """examples:
 
 exit codes: 0 done, 2 a wrong value or an unreadable or unwritable file, 130 interrupted
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong."""
-
-    def error(self, message: str) -> NoReturn:
-        sys.exit(fail(self.prog, f"{one_line(message, 400)}; see {self.prog} --help"))
-
-    def print_help(self, file: Any = None) -> None:
-        if file is not None:
-            super().print_help(file)
-        else:
-            print_out(self.format_help())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = _Parser(
+    parser: argparse.ArgumentParser = Parser(
         prog="python -m roofline",
         description="Hardware facts, roofline plots and resource accounting. Works with or without a GPU.",
         epilog=EXAMPLES,

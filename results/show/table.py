@@ -9,10 +9,12 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal
 
 from results.record import Environment, Record
 from results.show.judge import Report, judged
+from results.show.terminal import printable as printable
+from results.show.terminal import table_console as table_console
 from results.stats.samples import half_width
 
 if TYPE_CHECKING:
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from results.store.runs import RunSummary
 
 ABSENT = "-"
-WIDE = 400
-"""Columns of a table that no terminal limits: enough for any row, so that a file or a pipe gets whole lines."""
 
 MAX_ROWS = 2000
 """Rows of one table. Laying out a hundred thousand takes two minutes, and nobody reads them."""
@@ -43,14 +43,6 @@ _Cells = tuple[str, Literal["left", "right"], Sequence[str]]
 
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-
-
-def printable(text: object) -> str:
-    """Return a text that no terminal obeys: what cannot be printed becomes its escape in Python's notation."""
-    shown = str(text)
-    if shown.isprintable():
-        return shown
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
@@ -84,13 +76,6 @@ def format_rate(value: float | None, unit: str) -> str:
 def format_percent(value: float | None) -> str:
     """Return a percentage with three significant digits; above 100 it is shown as it is. `-` for None."""
     return ABSENT if value is None else f"{format_number(value, 3)}%"
-
-
-def table_console(file: TextIO) -> Console:
-    """Return a console for `file`; where that is no terminal, lines are as wide as the table needs."""
-    from rich.console import Console
-
-    return Console(file=file, width=None if file.isatty() else WIDE, emoji=False)
 
 
 def render_table(

@@ -6,8 +6,8 @@ import argparse
 import json
 from collections.abc import Callable
 
+from results.show.terminal import OutputError, fail, print_out
 from results.store.runs import StoreError
-from roofline.commands.output import OutputError, fail, print_out
 
 EXAMPLES = """examples:
   python -m roofline estimate train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5

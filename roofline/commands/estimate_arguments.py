@@ -10,12 +10,12 @@ from fractions import Fraction
 from math import prod
 from pathlib import Path
 
+from results.show.terminal import one_line
 from results.store.runs import find_run, load_run
 from roofline.accounting.config.config import MOST, ConfigError, ModelConfig
 from roofline.accounting.config.file import load_config, load_preset
 from roofline.accounting.machines import Machine, gpu_machine, run_machine
 from roofline.hardware.gpu import find_gpu
-from roofline.plot.style import one_line
 from roofline.work import DTYPES
 
 SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import NamedTuple
 
+from results.show.terminal import say
 from roofline.accounting.answers import budget, infer, model, tensor
 from roofline.accounting.answers.answer import Answer, number
 from roofline.accounting.budget import TOKENS_PER_PARAM, six_nd
@@ -15,7 +16,6 @@ from roofline.accounting.flops import CONVENTIONS, DEFAULT_CONVENTION, RECOMPUTE
 from roofline.accounting.number_formats import FORMATS
 from roofline.accounting.state import OPTIMIZERS, RECIPES, Sharding, bytes_per_param, recipe_of
 from roofline.commands import estimate_arguments as arguments
-from roofline.commands.output import say
 from roofline.work import DTYPES
 
 

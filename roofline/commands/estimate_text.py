@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from results.show.terminal import one_line
 from roofline.accounting.answers.answer import Answer, duration, number, size
-from roofline.plot.style import one_line
 
 WIDTH = 100
 

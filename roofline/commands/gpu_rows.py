@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from results.show.terminal import printable
 from roofline.hardware.gpu import Gpu
 from roofline.model import ridge_intensity
 from roofline.work import DTYPES
@@ -40,21 +40,12 @@ def gpu_row(gpu: Gpu) -> dict[str, Any]:
     return row
 
 
-def printable(text: str) -> str:
-    """Return `text` with control characters spelled out, so that a name cannot steer the terminal."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
 def csv_text(gpus: Sequence[Gpu]) -> str:
     """Return the GPUs as CSV with a header."""
-    import csv
+    from results.show import export
 
     rows = [_flat_row(gpu) for gpu in gpus]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return export.csv_text(rows, list(rows[0]))
 
 
 def _flat_row(gpu: Gpu) -> dict[str, Any]:

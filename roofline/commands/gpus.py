@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from roofline.commands.gpu_rows import csv_text, gpu_row, headline_ridge, printable, ridges
-from roofline.commands.output import OutputError, fail, print_out
+from results.show.terminal import OutputError, fail, print_out, printable
+from roofline.commands.gpu_rows import csv_text, gpu_row, headline_ridge, ridges
 from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import (
     Gpu,

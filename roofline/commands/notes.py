@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from roofline.commands.output import OutputError, fail, print_out
+from results.show.terminal import OutputError, fail, print_out
 
 FORMATS = ("text", "md", "json")
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from results.show.terminal import USAGE, OutputError, fail, print_out, say
 from results.store.runs import Run, StoreError, find_run, load_run
 from roofline.ceilings import CeilingError, Ceilings, gpu_ceilings
-from roofline.commands.output import USAGE, OutputError, fail, print_out, say
 from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import UnknownGpuError, find_gpu
 from roofline.plot.figure import PlotError, PlotMachine, check_path, draw_roofline, run_machine, save_figure

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results.record import Environment, Record
+from results.show.terminal import one_line
 from roofline.ceilings import Ceilings
 from roofline.plot.draw import draw, legend_keys
 from roofline.plot.scene import NoRoofError, PlotError, PlotMachine, build_scene, caption, title_lines
 from roofline.plot.sheet import Sheet, view_of
-from roofline.plot.style import one_line, plain
+from roofline.plot.style import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,9 +13,10 @@ from functools import cached_property
 from itertools import accumulate
 
 from results.record import Environment, Record
+from results.show.terminal import one_line
 from roofline.ceilings import KINDS, Ceiling, Ceilings
 from roofline.model import judge, rate, ridge_intensity
-from roofline.plot.style import FILLINGS, one_line, plain, short_case, si, significant
+from roofline.plot.style import FILLINGS, plain, short_case, si, significant
 from roofline.work import DTYPES
 
 MANY_POINTS = 12

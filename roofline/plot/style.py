@@ -7,9 +7,10 @@ providers and runs in filling.
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
+
+from results.show.terminal import one_line
 
 INK = "#1A1A1A"
 MUTED = "#5A5A5A"
@@ -124,16 +125,6 @@ def line_pattern(kind: str, machine: int, turn: int = 0, turns: int = 1) -> tupl
         return (10.0 * turn, (10.0, 10.0 * (turns - 1)))
     period = sum(dashes)
     return (period * turn, (*dashes[:-1], dashes[-1] + period * (turns - 1)))
-
-
-def one_line(text: str, longest: int = 48) -> str:
-    """Return `text` in one line without control characters, with at most `longest` characters.
-
-    Names come from files and drivers; what steers a terminal or is no character would spoil a line.
-    """
-    spaced = "".join(" " if character.isspace() else character for character in text)
-    shown = " ".join("".join(c for c in spaced if unicodedata.category(c)[0] != "C").split())
-    return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
 
 
 def plain(text: str, longest: int = 48) -> str:

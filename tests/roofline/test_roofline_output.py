@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from roofline.commands import output
-from roofline.commands.output import OutputError, print_out
+from results.show.terminal import OutputError, print_out
 
 ROOT = Path(__file__).parents[2]
 FULL = Path("/dev/full")
@@ -80,6 +79,6 @@ def test_an_output_without_unicode_gets_question_marks(arguments: str, monkeypat
 
 
 def test_a_closed_stdout_is_an_error_with_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output.sys, "stdout", None)
+    monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(OutputError, match="stdout is closed; the run is kept"):
         print_out("x", kept="; the run is kept")

@@ -8,7 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from bench.harness.cli.arguments import chosen_dtypes, chosen_ops
-from bench.harness.cli.terminal import OutputError, print_out
+from bench.harness.cli.terminal import print_out
 from bench.harness.op import Case, Op, Option
 
 if TYPE_CHECKING:
@@ -54,10 +54,7 @@ def print_signatures(family: str, args: argparse.Namespace, ops: Sequence[Op], o
     head = HEAD.format(family=family, name=name, dtype=chosen[0][1], file="mine.py", function=function)
     if len(ops) == 1:
         head = head.replace(f" --op {name}", "")
-    try:
-        print_out(head + "".join(signature(op, dtype, options) for op, dtype in chosen))
-    except OSError as error:
-        raise OutputError(f"cannot write the output: {error.strerror}") from None
+    print_out(head + "".join(signature(op, dtype, options) for op, dtype in chosen))
     return 0
 
 

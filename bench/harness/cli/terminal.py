@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self
 
 from results.record import Environment, Record
-from results.show.table import WIDE, format_time, printable, render_table
+from results.show.table import format_time, render_table
+from results.show.terminal import OutputError as OutputError
+from results.show.terminal import drawn, printable, table_console
+from results.show.terminal import prepare_streams as prepare_streams
+from results.show.terminal import print_out as print_out
+from results.show.terminal import say as say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,54 +24,7 @@ if TYPE_CHECKING:
 Render = Callable[[Environment, Sequence[Record], "Console"], None]
 """Prints a run as a table for people."""
 
-
-class OutputError(RuntimeError):
-    """What was measured cannot be printed; the message says why, in one line."""
-
-
-def prepare_streams() -> None:
-    """Let a character that the terminal's encoding lacks become a question mark, and a closed stderr take anything."""
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # for the rest of the process
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
-def say(text: str) -> None:
-    """Print one line on stderr. Nobody reading it is no reason to stop measuring."""
-    try:
-        print(printable(text), file=sys.stderr, flush=True)
-    except OSError:
-        _discard(sys.stderr)
-
-
-def print_out(text: str) -> None:
-    """Write `text` to stdout; a reader that has seen enough, as `head` has, is no error.
-
-    Raises:
-        OSError: it cannot be written, as on a full disk.
-    """
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except OSError as error:
-        _discard(sys.stdout)
-        if not isinstance(error, BrokenPipeError):
-            raise
-
-
-def _discard(stream: TextIO) -> None:
-    """Let what is still in a stream's buffer go nowhere, so that leaving does not fail on it once more."""
-    with suppress(OSError), open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
-        os.dup2(nowhere.fileno(), stream.fileno())
-
-
-def console_of(stream: TextIO) -> Console:
-    """Return a console for `stream`; one that is no terminal gets whole lines, whatever their length."""
-    from rich.console import Console
-
-    return Console(file=stream, width=None if stream.isatty() else WIDE, emoji=False)
+console_of = table_console
 
 
 class Progress:
@@ -187,13 +142,10 @@ def print_run(
     Raises:
         OutputError: stdout cannot be written.
     """
-    try:
-        print_out(run_text(environment, records, output_format, baseline, render))
-        if saved is not None:
-            print_path("saved", saved, output_format)
-    except OSError as error:
-        kept = f"; the run is kept in {saved}" if saved else ""
-        raise OutputError(f"cannot write the output: {error.strerror}{kept}") from None
+    kept = f"; the run is kept in {saved}" if saved else ""
+    print_out(run_text(environment, records, output_format, baseline, render), kept)
+    if saved is not None:
+        print_path("saved", saved, output_format)
 
 
 def run_text(
@@ -208,12 +160,13 @@ def run_text(
         from results.show import export
 
         return export.render(environment, records, output_format)
-    console = console_of(sys.stdout)
-    with console.capture() as captured:  # printing at once, rich would end the process when the reader is gone
+
+    def draw(console: Console) -> None:
         (render or render_table)(environment, records, console)
         for line in baseline_lines(records, baseline) + fill_lines(records):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-    return captured.get()
+
+    return drawn(draw)
 
 
 def table_of(ops: Iterable[Op]) -> Render:

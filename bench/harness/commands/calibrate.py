@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import FORMATS, UsageError, add_device, add_list, path
 from bench.harness.cli.interrupt import INTERRUPTED
-from bench.harness.cli.terminal import OutputError, Progress, console_of, print_out, print_path
+from bench.harness.cli.terminal import Progress, console_of, print_out, print_path
 from bench.harness.op import Op
 from results.show.table import format_rate, format_time, header_lines, printable
 
@@ -236,12 +236,9 @@ def show(args: argparse.Namespace, environment: Environment, job: Calibration) -
     """
     from roofline.plot.figure import plot_run
 
-    try:
-        print_out(text_of(args.format, environment, job))
-        if job.writer is not None:
-            print_path("saved", job.writer.path, args.format)
-    except OSError as error:
-        raise OutputError(f"cannot write the output: {error.strerror}; the ceilings are in {job.kept.path}") from None
+    print_out(text_of(args.format, environment, job), f"; the ceilings are in {job.kept.path}")
+    if job.writer is not None:
+        print_path("saved", job.writer.path, args.format)
     if args.plot is not None:
         plot_run(environment, [r for r in job.records if r.op == "calibrate-matmul"], args.plot)
         print_path("plot", args.plot, args.format)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -303,18 +302,12 @@ def print_page(output_format: str, content: Mapping[str, Any]) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    from bench.harness.cli.terminal import OutputError, console_of, print_out
+    from results.show.terminal import drawn, print_out
 
-    try:
-        if output_format == "json":
-            print_out(json.dumps(content, indent=2, allow_nan=False) + "\n")
-            return
-        console = console_of(sys.stdout)
-        with console.capture() as captured:
-            _print_table(console, content)
-        print_out(captured.get())
-    except OSError as error:
-        raise OutputError(f"cannot write the output: {error.strerror}") from None
+    if output_format == "json":
+        print_out(json.dumps(content, indent=2, allow_nan=False) + "\n")
+        return
+    print_out(drawn(lambda console: _print_table(console, content)))
 
 
 def _print_table(console: Any, content: Mapping[str, Any]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
+from results.show.terminal import one_line
 from roofline.accounting.config.config import ConfigError
-from roofline.plot.style import one_line
 
 _Value = TypeVar("_Value")
 

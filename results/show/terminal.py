@@ -1,0 +1,160 @@
+"""Text to stdout and stderr: data to the one, all that is said about it to the other, nothing that a terminal obeys."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+import unicodedata
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+
+from results.store.runfile import reason_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+USAGE = 2
+"""Exit code of what cannot be done as asked."""
+
+WIDE = 400
+"""Columns of a table that no terminal limits: enough for any row, so that a file or a pipe gets whole lines."""
+
+
+class OutputError(RuntimeError):
+    """What was found cannot be printed; the message says why, in one line."""
+
+
+def printable(text: object) -> str:
+    """Return a text that no terminal obeys: what cannot be printed becomes its escape in Python's notation."""
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
+
+
+def one_line(text: str, longest: int = 48) -> str:
+    """Return `text` in one line without control characters, with at most `longest` characters.
+
+    Names come from files and drivers; what steers a terminal or is no character would spoil a line.
+    """
+    spaced = "".join(" " if character.isspace() else character for character in text)
+    shown = " ".join("".join(c for c in spaced if unicodedata.category(c)[0] != "C").split())
+    return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
+
+
+def prepare_streams() -> None:
+    """Let a character that the terminal's encoding lacks become a question mark, and a closed stderr take anything."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # for the rest of the process
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def stdout() -> TextIO:
+    """Return stdout.
+
+    Raises:
+        OutputError: it is closed, as in a command started with `>&-`.
+    """
+    if sys.stdout is None:
+        raise OutputError("cannot write the output: stdout is closed")
+    return sys.stdout
+
+
+def print_out(text: str, kept: str = "") -> None:
+    """Write `text` to stdout; a reader that has seen enough, as `head` has, is no error.
+
+    Args:
+        text: as it is to be printed, line ends included.
+        kept: what was done all the same, for the message.
+
+    Raises:
+        OutputError: stdout is closed, or it cannot be written, as on a full disk.
+    """
+    try:
+        stream = stdout()
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:  # a terminal that knows only ASCII gets question marks
+            stream.write(text.encode(stream.encoding, "replace").decode(stream.encoding))
+        stream.flush()
+    except OutputError as error:
+        raise OutputError(f"{error}{kept}") from None
+    except OSError as error:
+        _discard(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            raise OutputError(f"cannot write the output: {reason_of(error)}{kept}") from None
+
+
+def say(text: str) -> None:
+    """Print one line on stderr; nobody reading it is no reason to stop."""
+    if sys.stderr is None:  # `print` would take stdout in its place
+        return
+    try:
+        print(printable(text), file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
+
+
+def fail(prog: str, message: object) -> int:
+    """Say what is wrong with a command, and return its exit code.
+
+    Args:
+        prog: the command, as `python -m roofline gpus`.
+        message: what is wrong, which value, and what to try.
+    """
+    say(f"{prog}: error: {message}")
+    return USAGE
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says in one line what is wrong, and prints its help as all output is printed."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and exit."""
+        sys.exit(fail(self.prog, f"{one_line(printable(message), 400)}; see {self.prog} --help"))
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help to `file`, or to stdout.
+
+        Raises:
+            OutputError: stdout cannot be written.
+        """
+        if file is not None:
+            super().print_help(file)
+        else:
+            print_out(self.format_help())
+
+
+def table_console(file: TextIO) -> Console:
+    """Return a console for `file`; where that is no terminal, lines are as wide as the table needs."""
+    from rich.console import Console
+
+    return Console(file=file, width=None if file.isatty() else WIDE, emoji=False)
+
+
+def drawn(draw: Callable[[Console], object]) -> str:
+    """Return what `draw` prints to a console like stdout: rich itself would end the process where the reader is gone.
+
+    Raises:
+        OutputError: stdout is closed or full.
+    """
+    console = table_console(stdout())
+    try:
+        with console.capture() as captured:
+            draw(console)
+    except OSError as error:
+        raise OutputError(f"cannot write the output: {reason_of(error)}") from None
+    return captured.get()
+
+
+def _discard(stream: TextIO) -> None:
+    """Let what is still in a stream's buffer go nowhere, so that leaving does not fail on it once more."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
