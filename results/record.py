@@ -9,13 +9,14 @@ Schema history
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, ValidationError, convert
+from msgspec import Meta
+
+from results.checked import KeyMismatchError, WrongValueError, converted, shortened
 
 SCHEMA = 1
 
@@ -42,7 +43,7 @@ def _one_of(words: tuple[str, ...]) -> Meta:
 
 # What a value of a line must be: msgspec checks it, and the description stands in the message where it is not so.
 Text = Annotated[str, Meta(description="text")]
-Texts = Annotated[tuple[str, ...], Meta(description="a list of texts")]
+Texts = Annotated[tuple[Text, ...], Meta(description="a list of texts")]
 Truth = Annotated[bool, Meta(description="true or false")]
 Object = Annotated[dict[str, Any], Meta(description="an object")]
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT, description="a whole number from 0 to 2^63 - 1")]
@@ -56,8 +57,10 @@ Time = Annotated[
 Times = Annotated[
     tuple[Time, ...], Meta(description=f"a list of times in seconds, each {MIN_TIME_S:g} to {MAX_TIME_S:g}")
 ]
-Interval = Annotated[tuple[Time, Time], Meta(description="a pair of times in seconds, the lower first")]
-Moment = Annotated[str, Meta(description="a time as ISO 8601 writes it, such as 2026-11-20T21:03:12+00:00")]
+INTERVAL = "a pair of times in seconds, the lower first"
+Interval = Annotated[tuple[Time, Time], Meta(description=INTERVAL)]
+MOMENT = "a time as ISO 8601 writes it, such as 2026-11-20T21:03:12+00:00"
+Moment = Annotated[str, Meta(description=MOMENT)]
 FileWord = Annotated[
     str,
     Meta(pattern=r"^(?!\.\.?\Z)[^/\\\0]+\Z", description="text without a slash, a backslash or a zero byte"),
@@ -137,7 +140,7 @@ class Environment:
             datetime.fromisoformat(environment.started_at)
         except ValueError:
             found = shortened(environment.started_at)
-            raise RecordError(f"'started_at' must be {_description(cls, 'started_at')}, found {found}") from None
+            raise RecordError(f"'started_at' must be {MOMENT}, found {found}") from None
         return environment
 
 
@@ -275,7 +278,7 @@ class Record:
                 raise RecordError(f"'median_s' must lie within 'samples_s', {low:g} to {high:g}, found {median_s:g}")
         if record.ci95_s and record.ci95_s[0] > record.ci95_s[1]:
             found = shortened(data["ci95_s"])
-            raise RecordError(f"'ci95_s' must be {_description(cls, 'ci95_s')}, found {found}")
+            raise RecordError(f"'ci95_s' must be {INTERVAL}, found {found}")
         return record
 
 
@@ -288,15 +291,6 @@ def checked_fields(data: Mapping[str, Any], names: Iterable[str] | None = None) 
     record = Record.from_dict(data)
     known = _KNOWN_KEYS[Record] if names is None else names
     return {name: getattr(record, name) for name in known if data.get(name) is not None and name != "kind"}
-
-
-def shortened(value: Any) -> str:
-    """Return a value as a message shows it, at most 60 characters long."""
-    try:
-        shown = repr(value)
-    except ValueError:  # a whole number of thousands of digits
-        shown = "a huge number"
-    return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
 def _known(line: Environment | Record) -> dict[str, Any]:
@@ -316,26 +310,9 @@ def _converted(cls: type[Line], data: Mapping[str, Any]) -> Line:
     if not data.keys() <= known:
         values["extra"] = {key: value for key, value in data.items() if key not in known}
     try:
-        return convert(values, cls)
-    except ValidationError as error:
-        raise RecordError(_message(cls, values, str(error))) from None
-
-
-def _message(cls: type, values: Mapping[str, Any], problem: str) -> str:
-    """Return what msgspec says in the words of this project: the key, what it must be and what was found."""
-    if missing := re.search(r"missing required field `(\w+)`", problem):
-        return f"'{missing[1]}' is missing"
-    place = re.search(r"`\$\.(\w+)", problem)
-    if place is None:
-        return problem
-    return f"'{place[1]}' must be {_description(cls, place[1])}, found {shortened(values[place[1]])}"
-
-
-def _description(cls: type, key: str) -> str:
-    """Return what the value of a field must be, in words."""
-    hint = get_type_hints(cls, include_extras=True)[key]
-    (annotated,) = (part for part in (hint, *get_args(hint)) if hasattr(part, "__metadata__"))
-    return str(annotated.__metadata__[0].description)
+        return converted(values, cls)
+    except (WrongValueError, KeyMismatchError) as error:
+        raise RecordError(str(error)) from None
 
 
 _KNOWN_KEYS = {line: frozenset({f.name for f in fields(line)} - {"extra"} | {"kind"}) for line in (Environment, Record)}

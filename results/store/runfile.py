@@ -20,7 +20,8 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from results.record import Environment, Record, RecordError, shortened
+from results.checked import shortened
+from results.record import Environment, Record, RecordError
 
 T = TypeVar("T")
 

@@ -6,12 +6,15 @@ what is allowed, because one peak in the wrong unit makes every utilization afte
 
 from __future__ import annotations
 
-import math
+import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
+
+from msgspec import Meta, Struct, defstruct
+
+from results.checked import KeyMismatchError, WrongValueError, converted, shortened
 
 PEAK_KEYS = (
     "fp64",
@@ -62,64 +65,93 @@ class GpuFileError(ValueError):
     """A file of hardware facts cannot be read, or holds a value that is not allowed."""
 
 
-@dataclass(frozen=True)
-class NumberRange:
-    """The numbers that a key may hold. Wide, but narrow enough to catch a wrong unit."""
-
-    low: float
-    high: float
-    unit: str
-    is_whole: bool = False
+def _range(low: float, high: float, unit: str) -> Meta:
+    """Return the numbers that a key may hold: wide, but narrow enough to catch a wrong unit."""
+    what = "a whole number" if isinstance(low, int) else "a number"
+    return Meta(ge=low, le=high, description=f"{what} from {low:g} to {high:g} ({unit})")
 
 
-_CLOCK = NumberRange(1e8, 1e10, "Hz")
-_BANDWIDTH = NumberRange(1e9, 1e15, "bytes/s")
-_PEAK = NumberRange(1e10, 1e18, "FLOP/s")
-_RATE = NumberRange(1, 1 << 20, "FLOPs per clock per SM", is_whole=True)
-_MEMORY = NumberRange(1 << 28, 1 << 45, "bytes", is_whole=True)
-_CACHE = NumberRange(1 << 15, 1 << 34, "bytes", is_whole=True)
+def _one_of(words: Iterable[str]) -> Meta:
+    return Meta(pattern=rf"^({'|'.join(words)})\Z", description=", ".join(words))
 
-NUMBERS = {
-    "sm_count": NumberRange(1, 10_000, "SMs or CUs", is_whole=True),
-    "tensor_clock_hz": _CLOCK,
-    "boost_clock_hz": _CLOCK,
-    "max_clock_hz": _CLOCK,
-    "memory_bytes": _MEMORY,
-    "memory_reported_bytes": _MEMORY,
-    "memory_bandwidth_bytes_per_s": _BANDWIDTH,
-    "bandwidth_from_device_clock_bytes_per_s": _BANDWIDTH,
-    "l2_bytes": _CACHE,
-    "llc_bytes": _CACHE,
-    "tdp_w": NumberRange(1, 20_000, "W"),
-    "link_bytes_per_s": NumberRange(0, 1e14, "bytes/s, 0 where there is no such link"),
-    "pcie_gen": NumberRange(1, 10, "generation", is_whole=True),
-    "pcie_lanes": NumberRange(1, 32, "lanes", is_whole=True),
-}
-TEXTS = (
-    "name",
-    "vendor",
-    "architecture",
-    "chip",
-    "compute_capability",
-    "rate_class",
-    "confidence",
-    "memory_type",
-)
-LISTS = ("driver_names", "unsupported", "capped", "sources", "notes")
-TABLES = ("kinds", "peaks_flops_per_s")
-REQUIRED = (
-    "name",
-    "driver_names",
-    "vendor",
-    "architecture",
-    "compute_capability",
-    "sm_count",
-    "confidence",
-    "memory_bytes",
-    "memory_bandwidth_bytes_per_s",
-    "sources",
-    "peaks_flops_per_s",
-)
+
+_PRINTED = r"(?=.*\S)[^\x00-\x1f\x7f-\x9f\u2028\u2029]+\Z"
+Text = Annotated[
+    str, Meta(pattern=f"^{_PRINTED}", description="text in one line, not empty, without control characters")
+]
+Source = Annotated[
+    str,
+    Meta(
+        pattern=f"^({'|'.join(map(re.escape, PROVENANCE))}): {_PRINTED}",
+        description=f"'WORD: text' with one of {', '.join(PROVENANCE)}",
+    ),
+]
+PeakKey = Annotated[str, _one_of(PEAK_KEYS)]
+Clock = Annotated[float, _range(1e8, 1e10, "Hz")]
+Bandwidth = Annotated[float, _range(1e9, 1e15, "bytes/s")]
+Peak = Annotated[float, _range(1e10, 1e18, "FLOP/s")]
+Rate = Annotated[int, _range(1, 1 << 20, "FLOPs per clock per SM")]
+Memory = Annotated[int, _range(1 << 28, 1 << 45, "bytes")]
+Cache = Annotated[int, _range(1 << 15, 1 << 34, "bytes")]
+Texts = Annotated[list[Text], Meta(description="a list of texts")]
+Sources = Annotated[list[Source], Meta(min_length=1, description="a list of at least one text")]
+PeakKeys = Annotated[list[PeakKey], Meta(description=f"a list of {', '.join(PEAK_KEYS)}")]
+Table = Annotated[dict[str, Any], Meta(min_length=1, description="a table with at least one value")]
+
+
+class GpuFile(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The keys of one GPU's file; `roofline.hardware.gpu.Gpu` says what they mean."""
+
+    name: Text
+    driver_names: Annotated[list[Text], Meta(min_length=1, description="a list of at least one text")]
+    vendor: Text
+    architecture: Text
+    chip: Text | None = None
+    compute_capability: Text
+    rate_class: Text | None = None
+    sm_count: Annotated[int, _range(1, 10_000, "SMs or CUs")]
+    confidence: Annotated[str, _one_of(CONFIDENCES)]
+    tensor_clock_hz: Clock | None = None
+    boost_clock_hz: Clock | None = None
+    max_clock_hz: Clock | None = None
+    memory_type: Text | None = None
+    memory_bytes: Memory
+    memory_reported_bytes: Memory | None = None
+    memory_bandwidth_bytes_per_s: Bandwidth
+    bandwidth_from_device_clock_bytes_per_s: Bandwidth | None = None
+    l2_bytes: Cache | None = None
+    llc_bytes: Cache | None = None
+    tdp_w: Annotated[float, _range(1.0, 20_000.0, "W")] | None = None
+    link_bytes_per_s: Annotated[float, _range(0.0, 1e14, "bytes/s, 0 where there is no such link")] | None = None
+    pcie_gen: Annotated[int, _range(1, 10, "generation")] | None = None
+    pcie_lanes: Annotated[int, _range(1, 32, "lanes")] | None = None
+    unsupported: PeakKeys = []
+    capped: PeakKeys = []
+    sources: Sources
+    notes: Texts = []
+    kinds: dict[str, Any] = {}
+    peaks_flops_per_s: Table
+
+
+class RateEntry(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The keys of one rate class."""
+
+    description: Text
+    sources: Sources
+    notes: Texts = []
+    boost_clock_keys: PeakKeys = []
+    flops_per_clock_per_sm: Table
+
+
+class RatesFile(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The keys of the file of rate classes."""
+
+    boost_clock_keys: PeakKeys
+    classes: Annotated[dict[str, Any], Meta(description="a table of rate classes")]
+
+
+Peaks = defstruct("Peaks", [(key, Peak | None, None) for key in PEAK_KEYS], forbid_unknown_fields=True)
+Rates = defstruct("Rates", [(key, Rate | None, None) for key in PEAK_KEYS], forbid_unknown_fields=True)
 
 
 def refuse(path: Path, key: str, value: object, allowed: str) -> NoReturn:
@@ -128,9 +160,7 @@ def refuse(path: Path, key: str, value: object, allowed: str) -> NoReturn:
     Raises:
         GpuFileError: always.
     """
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    raise GpuFileError(f"{path}: {key} = {shown} is not allowed; allowed: {allowed}") from None
+    raise GpuFileError(f"{path}: {key} = {shortened(value)} is not allowed; allowed: {allowed}") from None
 
 
 def read_gpu_file(path: Path) -> dict[str, Any]:
@@ -140,22 +170,21 @@ def read_gpu_file(path: Path) -> dict[str, Any]:
         GpuFileError: the file cannot be read, or a value is not allowed.
     """
     data = _read_toml(path)
-    known = (*TEXTS, *LISTS, *NUMBERS, *TABLES)
-    _check_keys(path, "", data, known, REQUIRED)
-    for key, value in data.items():
-        if key in NUMBERS:
-            _check_number(path, key, value, NUMBERS[key])
-        elif key in TEXTS:
-            _check_text(path, key, value)
-        elif key in LISTS:
-            _check_list(path, key, value)
-    if data["confidence"] not in CONFIDENCES:
-        refuse(path, "confidence", data["confidence"], ", ".join(CONFIDENCES))
-    for index, source in enumerate(data["sources"]):
-        _check_provenance(path, f"sources[{index}]", source)
-    _check_table(path, "peaks_flops_per_s", data["peaks_flops_per_s"], PEAK_KEYS, _PEAK)
-    _check_peak_lists(path, data)
-    _check_kinds(path, data)
+    _check(path, "", data, GpuFile)
+    peaks = data["peaks_flops_per_s"]
+    _check(path, "peaks_flops_per_s.", peaks, Peaks)
+    for key in ("driver_names", "unsupported", "capped", "sources", "notes"):
+        _refuse_twice(path, key, data.get(key, []))
+    for item in data.get("unsupported", []):
+        if item in peaks:
+            refuse(path, "unsupported", item, "a key without a peak in peaks_flops_per_s")
+    for item in data.get("capped", []):
+        if item not in peaks:
+            refuse(path, "capped", item, "a key of peaks_flops_per_s")
+    for key, kind in data.get("kinds", {}).items():
+        if key not in data and key not in peaks:
+            raise GpuFileError(f"{path}: kinds.{key} describes a value that the file does not have")
+        _check(path, f"kinds.{key}", kind, Source)
     return data
 
 
@@ -166,28 +195,34 @@ def read_rates_file(path: Path) -> dict[str, Any]:
         GpuFileError: the file cannot be read, or a value is not allowed.
     """
     data = _read_toml(path)
-    keys = ("boost_clock_keys", "classes")
-    _check_keys(path, "", data, keys, keys)
-    _check_peak_names(path, "boost_clock_keys", data["boost_clock_keys"])
-    if not isinstance(data["classes"], dict):
-        refuse(path, "classes", data["classes"], "a table of rate classes")
-    required = ("description", "sources", "flops_per_clock_per_sm")
+    _check(path, "", data, RatesFile)
     for name, entry in data["classes"].items():
-        where = f"classes.{name}"
         if not isinstance(entry, dict):
-            refuse(path, where, entry, "a table")
-        _check_keys(path, f"{where}.", entry, (*required, "notes", "boost_clock_keys"), required)
-        _check_text(path, f"{where}.description", entry["description"])
+            refuse(path, f"classes.{name}", entry, "a table")
+        _check(path, f"classes.{name}.", entry, RateEntry)
+        _check(path, f"classes.{name}.flops_per_clock_per_sm.", entry["flops_per_clock_per_sm"], Rates)
+        _refuse_twice(path, f"classes.{name}.sources", entry["sources"])
         entry.setdefault("boost_clock_keys", data["boost_clock_keys"])
         entry.setdefault("notes", [])
-        _check_list(path, f"{where}.notes", entry["notes"])
-        _check_peak_names(path, f"{where}.boost_clock_keys", entry["boost_clock_keys"])
-        _check_list(path, f"{where}.sources", entry["sources"])
-        for index, source in enumerate(entry["sources"]):
-            _check_provenance(path, f"{where}.sources[{index}]", source)
-        rates = entry["flops_per_clock_per_sm"]
-        _check_table(path, f"{where}.flops_per_clock_per_sm", rates, PEAK_KEYS, _RATE)
     return dict(data["classes"])
+
+
+def _check(path: Path, prefix: str, values: object, kind: Any) -> None:
+    try:
+        converted(values, kind)
+    except WrongValueError as error:
+        refuse(path, prefix + error.place, error.found, error.allowed)
+    except KeyMismatchError as error:
+        if error.is_missing:
+            raise GpuFileError(f"{path}: {prefix}{error.place} is missing") from None
+        known = ", ".join(kind.__struct_fields__)
+        raise GpuFileError(f"{path}: unknown key {prefix + error.place!r}; known: {known}") from None
+
+
+def _refuse_twice(path: Path, key: str, texts: list[str]) -> None:
+    for index, text in enumerate(texts):
+        if text in texts[:index]:
+            refuse(path, f"{key}[{index}]", text, "each text once")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -205,89 +240,3 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise
     except (ValueError, RecursionError):  # an integer of thousands of digits; brackets nested without end
         raise GpuFileError(f"{path}: not valid TOML: a value is too long or nested too deeply") from None
-
-
-def _check_keys(
-    path: Path, prefix: str, data: Mapping[str, Any], known: tuple[str, ...], required: tuple[str, ...]
-) -> None:
-    for key in data:
-        if key not in known:
-            raise GpuFileError(f"{path}: unknown key {prefix + key!r}; known: {', '.join(known)}")
-    for key in required:
-        if key not in data:
-            raise GpuFileError(f"{path}: {prefix}{key} is missing")
-
-
-def _check_number(path: Path, key: str, value: object, allowed: NumberRange) -> None:
-    is_number = isinstance(value, int) if allowed.is_whole else isinstance(value, int | float)
-    if (
-        not is_number
-        or isinstance(value, bool)
-        or not math.isfinite(value)  # type: ignore[arg-type]
-        or not allowed.low <= value <= allowed.high  # type: ignore[operator]
-    ):
-        what = "a whole number" if allowed.is_whole else "a number"
-        refuse(path, key, value, f"{what} from {allowed.low:g} to {allowed.high:g} ({allowed.unit})")
-
-
-def _check_text(path: Path, key: str, value: object) -> None:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        refuse(path, key, value, "text in one line, not empty, without control characters")
-
-
-def _check_list(path: Path, key: str, value: object) -> None:
-    if not isinstance(value, list):
-        refuse(path, key, value, "a list of texts")
-    for index, item in enumerate(value):
-        _check_text(path, f"{key}[{index}]", item)
-        if item in value[:index]:
-            refuse(path, f"{key}[{index}]", item, "each text once")
-    if not value and key.endswith(("driver_names", "sources")):
-        refuse(path, key, value, "at least one text")
-
-
-def _check_provenance(path: Path, key: str, value: str) -> None:
-    word, colon, rest = value.partition(": ")
-    if not colon or word not in PROVENANCE or not rest.strip():
-        refuse(path, key, value, f"'WORD: text' with one of {', '.join(PROVENANCE)}")
-
-
-def _check_table(path: Path, key: str, value: object, known: tuple[str, ...], allowed: NumberRange) -> None:
-    if not isinstance(value, dict) or not value:
-        refuse(path, key, value, "a table with at least one value")
-    _check_keys(path, f"{key}.", value, known, ())
-    for name, number in value.items():
-        _check_number(path, f"{key}.{name}", number, allowed)
-
-
-def _check_peak_names(path: Path, key: str, value: object) -> None:
-    _check_list(path, key, value)
-    assert isinstance(value, list)
-    for item in value:
-        if item not in PEAK_KEYS:
-            refuse(path, key, item, ", ".join(PEAK_KEYS))
-
-
-def _check_peak_lists(path: Path, data: Mapping[str, Any]) -> None:
-    """Check that what is unsupported has no peak, and that what is capped has one."""
-    peaks = data["peaks_flops_per_s"]
-    problems: tuple[tuple[str, Callable[[str], bool], str], ...] = (
-        ("unsupported", lambda item: item in peaks, "a key without a peak in peaks_flops_per_s"),
-        ("capped", lambda item: item not in peaks, "a key of peaks_flops_per_s"),
-    )
-    for key, is_wrong, allowed in problems:
-        _check_peak_names(path, key, data.get(key, []))
-        for item in data.get(key, []):
-            if is_wrong(item):
-                refuse(path, key, item, allowed)
-
-
-def _check_kinds(path: Path, data: Mapping[str, Any]) -> None:
-    kinds = data.get("kinds", {})
-    if not isinstance(kinds, dict):
-        refuse(path, "kinds", kinds, "a table")
-    for key, kind in kinds.items():
-        if key not in data and key not in data["peaks_flops_per_s"]:
-            raise GpuFileError(f"{path}: kinds.{key} describes a value that the file does not have")
-        _check_text(path, f"kinds.{key}", kind)
-        _check_provenance(path, f"kinds.{key}", kind)

@@ -126,7 +126,7 @@ def test_a_time_that_cannot_be_one_is_named(write_lines, first, good, value):
     path = write_lines(first, bad, good)
     run = load_run(path)
     assert len(run.records) == 1
-    assert run.problems[0].startswith(f"{path}:2: 'samples_s' must be a list of times in seconds")
+    assert run.problems[0].startswith(f"{path}:2: 'samples_s[1]' must be a time in seconds")
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ BAD = [
     ('["recalled: nowhere"]', '["hearsay: nowhere"]', "sources[0] = 'hearsay: nowhere'"),
     ('["recalled: nowhere"]', "[]", "sources = []"),
     ('["fp4_tensor"]', '["bf16_tensor"]', "unsupported = 'bf16_tensor'"),
-    ('["fp4_tensor"]', '["fp5"]', "unsupported = 'fp5'"),
+    ('["fp4_tensor"]', '["fp5"]', "unsupported[0] = 'fp5'"),
     ('confidence = "low"', 'confidence = "sure"', "confidence = 'sure'"),
     ('"sm_90"', '"sm_91"', "rate_class = 'sm_91'"),
     ('bf16_tensor = "assumed: made up"', 'fp32 = "assumed: made up"', "kinds.fp32"),
@@ -375,7 +375,7 @@ def test_shared_driver_name_is_allowed_where_memory_or_sms_differ(tmp_path, old,
         ("fp64 = 64", "fp64 = 64.5", "flops_per_clock_per_sm.fp64 = 64.5"),
         ("fp64 = 64", "fp65 = 64", "unknown key"),
         ("description", "descriptor", "unknown key"),
-        ("boost_clock_keys = [", "boost_clock_keys = ['x', ", "boost_clock_keys = 'x'"),
+        ("boost_clock_keys = [", "boost_clock_keys = ['x', ", "boost_clock_keys[0] = 'x'"),
     ],
 )
 def test_bad_rates_file(tmp_path, old, new, message):
