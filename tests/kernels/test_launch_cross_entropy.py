@@ -8,7 +8,7 @@ import kernels.launch
 from kernels.cross_entropy import v1_naive, v2_online, v3_split_rows
 
 pytestmark = [
-    pytest.mark.sampled(4),
+    pytest.mark.sampled(2),
     pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
 ]
 

@@ -8,7 +8,7 @@ from test_launch import divisible, launches  # noqa: F401  the fixture: launches
 import kernels.launch
 
 pytestmark = [
-    pytest.mark.sampled(4),
+    pytest.mark.sampled(2),
     pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
 ]
 

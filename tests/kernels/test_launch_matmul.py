@@ -11,7 +11,7 @@ from kernels.matmul import operands, tiles
 from kernels.matmul.operands import DTYPES, Operands
 
 pytestmark = [
-    pytest.mark.sampled(4),
+    pytest.mark.sampled(2),
     pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
 ]
 

@@ -13,7 +13,7 @@ from triton.runtime.jit import JITFunction
 import kernels.launch
 
 pytestmark = [
-    pytest.mark.sampled(4),
+    pytest.mark.sampled(2),
     pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
 ]
 

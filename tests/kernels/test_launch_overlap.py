@@ -14,7 +14,7 @@ from kernels.reduction import v2_one_launch
 from kernels.softmax import v2_aligned
 
 pytestmark = [
-    pytest.mark.sampled(4),
+    pytest.mark.sampled(2),
     pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
 ]
 
