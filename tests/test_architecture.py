@@ -25,7 +25,7 @@ FOLDERS = {
     ),
     "roofline": ("work", "hardware", "ceilings", "model", "accounting", "plot", "commands", "__main__"),
     "roofline.accounting": ("config", "", "answers", "claims"),
-    "results": ("record", "store", "stats", "show", "compare", "history", "__main__"),
+    "results": ("checked", "record", "store", "stats", "show", "compare", "history", "__main__"),
 }
 """Folders and single files in the order in which they may import each other, to the left; "" is every other file."""
 

@@ -60,7 +60,7 @@ def test_what_is_no_time_is_refused(make_record, key, value):
 def test_what_is_no_time_is_refused_among_samples(make_record, value):
     with pytest.raises(RecordError, match=r"'samples_s\[1\]' must be a time"):
         Record.from_dict(changed(make_record(), samples_s=[1e-3, value]))
-    with pytest.raises(RecordError, match="'samples_s' (must be a list of times|is empty)"):
+    with pytest.raises(RecordError, match=r"'samples_s' (must be a list of times|is empty)"):
         Record.from_dict(changed(make_record(), samples_s=value))
 
 
