@@ -138,42 +138,6 @@ def test_ctrl_c_on_a_terminal_reaches_the_audit_alone(audit, tmp_path):
     assert soon(lambda: not any(map(is_running, workers)), END_S)
 
 
-# ---- results compare -----------------------------------------------------------------------------------------------
-
-READING = """
-import os, pathlib, sys, time
-from results.compare import load as loading
-
-def load(path, **options):
-    (pathlib.Path(path) / str(os.getpid())).touch()
-    time.sleep(1000)
-
-if __name__ == "__main__":
-    loading.PARALLEL_BYTES = 0
-    loading.load = load
-    loading._has_one_thread = lambda: sys.argv[2] == "fork"
-    os.sched_getaffinity = lambda process: {0, 1}
-    folder = pathlib.Path(sys.argv[1])
-    try:
-        loading.load_both(folder, folder)
-    except KeyboardInterrupt:
-        sys.exit(130)
-"""
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("how", ENDINGS)
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_two_runs_read_side_by_side_leave_no_process(started, tmp_path, method, how):
-    script, at_work = tmp_path / "reading.py", tmp_path / "at work"
-    script.write_text(READING)
-    at_work.mkdir()
-    process = started(script, at_work, method)
-    assert ends_with_all(process, how, lambda: len(list(at_work.iterdir())) == 2) == []
-    assert process.returncode in (130, -how)
-    assert "Traceback" not in errors(tmp_path)
-
-
 # ---- a user's function in a process of its own ---------------------------------------------------------------------
 
 USERS = """

@@ -129,20 +129,16 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
 
 def _run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO) -> Output:
     from results.compare.comparison import compare
-    from results.compare.load import Wanted, load, load_both
+    from results.compare.load import Wanted, load
     from results.compare.output import as_csv, as_json, as_markdown, exit_code, geomean_lines, print_table
     from results.compare.plot import check_picture, draw, save
 
     if options.output is not None:
         check_picture(options.output)
     chosen = [frozenset().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider")]
-    wanted, with_bandwidths = Wanted(*chosen), options.metric == "mbu"
+    wanted = Wanted(*chosen)
     paths = [find(name) for name in (options.baseline_run, options.candidate_run) if name is not None]
-    loaded: tuple[Loaded, ...]
-    if len(paths) == 2:
-        loaded = load_both(paths[0], paths[1], wanted, with_bandwidths)
-    else:
-        loaded = (load(paths[0], wanted, with_bandwidths, keeps_samples=False),)
+    loaded = [load(path, wanted) for path in paths]
     for one in loaded:
         if not one.measured:
             raise StoreError(_empty(one, wanted))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 from results.compare.flags import flags_of, with_flags
-from results.compare.load import Loaded, Measured
+from results.compare.load import Loaded, Measured, windows
 from results.compare.match import Pair, Unmatched, match
-from results.compare.row import PairRow, Row
+from results.compare.row import Row, Side, verdict_in_cycles
 from results.compare.sides import (
     METRICS,
     VERSION,
@@ -20,13 +19,13 @@ from results.compare.sides import (
     check_request,
     differences,
     labels_of,
+    source_words,
 )
-from results.compare.turns import Pairs, compare_turns, side_by_side
+from results.compare.turns import Pairs, compare_cycles, compare_turns, side_by_side
 from results.record import Environment
-from results.stats.comparison import Comparison, with_holm
+from results.stats.comparison import FASTER, SLOWER, Comparison, with_holm
 from results.stats.drift import Drift, drift_of
-from results.stats.samples import LogMedians
-from results.stats.unpaired import Sides, judge_sides, sides_of
+from results.stats.unpaired import judge_sides, sides_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +68,64 @@ def compare(first: Loaded, second: Loaded | None, request: Request, drift: float
         raise CompareError(_nothing_common(unmatched))
     # Only records of one run can have taken turns.
     turns = [side_by_side(pair.baseline, pair.candidate) if is_one_run else [] for pair in usable]
-    results, allowed = _compared(usable, turns, (first, other), factors, request, drift)
-    lines = zip(usable, turns, repeat((first, other)), results, factors, repeat(labels), strict=False)
+    results, allowed = _compared(usable, turns, factors, request, drift)
+    rows = tuple(
+        _row(pair, shared, (first, other), labels, result, factor)
+        for pair, shared, result, factor in zip(usable, turns, results, factors, strict=True)
+    )
     notes += [*matching.notes, *_repeats(usable), *_allowance(usable, turns, allowed)]
     environments = (first.environment, other.environment)
-    rows = tuple(map(PairRow._make, lines))
     return Compared(*labels, environments, request, rows, unmatched, tuple(notes), allowed)
+
+
+def _row(
+    pair: Pair,
+    turns: Pairs,
+    runs: tuple[Loaded, Loaded],
+    labels: tuple[str, str],
+    compared: Comparison,
+    factor: float,
+) -> Row:
+    """Return a row whose comparison stands as it is among all."""
+    records = ([one for one, _ in turns], [one for _, one in turns]) if turns else (pair.baseline, pair.candidate)
+    if pair.key.provider is None:
+        labels = records[0][0].provider, records[1][0].provider
+    cycles_ratio = _cycles_ratio(pair, turns, compared.ratio / factor)
+    before, after = records[0][0], records[1][0]
+    if before.samples and after.samples:
+        cause = compared.reason + _cycles_words(compared, cycles_ratio, factor)
+    else:
+        without = [name for name, one in (("baseline", before), ("candidate", after)) if not one.samples]
+        cause = f"no samples were kept of the {' and the '.join(without)}, only a median"
+    cause += source_words(before, after, compared.verdict)
+    baseline, candidate = (Side(*side) for side in zip(labels, records, runs, strict=True))
+    return Row(pair.key, baseline, candidate, compared, bool(turns), cycles_ratio, cause, factor)
+
+
+def _cycles_ratio(pair: Pair, turns: Pairs, ratio: float) -> float | None:
+    """Return the ratio of the times in clock cycles; None where a clock is not known."""
+    if turns:
+        in_cycles = compare_cycles(turns, margin=0.0)
+        return in_cycles.ratio if in_cycles else None
+    before, after = _clock_hz(pair.baseline), _clock_hz(pair.candidate)
+    return ratio * after / before if before and after else None
+
+
+def _clock_hz(side: Sequence[Measured]) -> float | None:
+    """Return the mean clock of the windows of a side; None where one of them is not known."""
+    clocks = [one.sm_clock_hz for one in side if one.sm_clock_hz]
+    return sum(clocks) / len(clocks) if len(clocks) == len(side) else None
+
+
+def _cycles_words(compared: Comparison, cycles_ratio: float | None, factor: float) -> str:
+    """Return whether a gap survives in clock cycles; nothing where there is no gap or no clock."""
+    if compared.verdict not in (FASTER, SLOWER) or cycles_ratio is None:
+        return ""
+    verdict = verdict_in_cycles(compared, cycles_ratio)
+    if verdict in (compared.verdict, None):
+        return "; in clock cycles too" if verdict else ""
+    change = 100 * (cycles_ratio * factor / compared.ratio - 1)
+    return f"; in clock cycles {verdict}: the clock changed by {change:+.2g} %"
 
 
 def _no_versions(run: Loaded, request: Request) -> list[Unmatched]:
@@ -104,19 +155,14 @@ def _usable(
 
 
 def _compared(
-    pairs: Sequence[Pair],
-    turns: Sequence[Pairs],
-    runs: tuple[Loaded, Loaded],
-    factors: Sequence[float],
-    request: Request,
-    given: float | None,
+    pairs: Sequence[Pair], turns: Sequence[Pairs], factors: Sequence[float], request: Request, given: float | None
 ) -> tuple[list[Comparison], Drift | None]:
     """Return the comparison of each pair, as it stands among all, and what was allowed for drift."""
     apart = [place for place, shared in enumerate(turns) if not shared]
     results: list[Comparison | None] = [None] * len(pairs)
     quantity, drift = METRICS[request.metric], None
     if apart:
-        sides = _sides([pairs[place] for place in apart], *runs)
+        sides = sides_of([(windows(pairs[place].baseline), windows(pairs[place].candidate)) for place in apart])
         drift = drift_of(given, *sides.spread_between())
         found = judge_sides(sides, request.margin, [factors[place] for place in apart], quantity, drift)
         for place, one in zip(apart, found, strict=True):
@@ -126,26 +172,6 @@ def _compared(
         known = result or compare_turns(shared, request.margin, factor, quantity)
         flagged.append(with_flags(known, flags_of(pair.baseline), flags_of(pair.candidate), bool(shared)))
     return with_holm(flagged), drift
-
-
-def _sides(pairs: Sequence[Pair], first: Loaded, second: Loaded) -> Sides:
-    """Return the medians of both sides of each pair, in logarithms."""
-    import numpy as np
-
-    offset = len(first.counts)
-    places = np.array(
-        [
-            place
-            for pair in pairs
-            for place in (*[one.place for one in pair.baseline], *[offset + one.place for one in pair.candidate])
-        ]
-    )
-    joined = [
-        np.concatenate([getattr(run.medians, name) for run in (first, second)])[places]
-        for name in ("center", "low", "high", "degrees")
-    ]
-    counts = np.array([(len(pair.baseline), len(pair.candidate)) for pair in pairs], dtype=np.int64)
-    return sides_of(LogMedians(*joined), counts, np.concatenate([first.counts, second.counts])[places])
 
 
 def _per_second(run: Loaded, one: Measured, metric: str) -> float | None:

@@ -109,7 +109,7 @@ def geomeans(compared: Compared) -> list[Mean]:
     kinds: dict[tuple[str, str, str], list[Row]] = {}
     for row in compared.rows:
         if row.compared.ci95 != UNKNOWN:
-            kinds.setdefault((row.key.op, row.provider_baseline, row.provider_candidate), []).append(row)
+            kinds.setdefault((row.key.op, row.baseline.provider, row.candidate.provider), []).append(row)
     return [_mean(rows, compared) for rows in kinds.values()]
 
 
@@ -123,8 +123,8 @@ def _mean(rows: list[Row], compared: Compared) -> Mean:
     return Mean(
         first.key.op,
         first.key.provider,
-        first.baseline,
-        first.candidate,
+        first.baseline.label,
+        first.candidate.label,
         ratio / factor,
         (low / factor, high / factor),
         _inverted(ratio, compared),
@@ -188,10 +188,10 @@ def _json_row(row: Row, compared: Compared) -> dict[str, Any]:
         "options": row.key.options,
         "fill": row.key.fill,
         "cache": row.key.cache,
-        "baseline": row.baseline,
-        "candidate": row.candidate,
-        "provider_baseline": row.provider_baseline,
-        "provider_candidate": row.provider_candidate,
+        "baseline": row.baseline.label,
+        "candidate": row.candidate.label,
+        "provider_baseline": row.baseline.provider,
+        "provider_candidate": row.candidate.provider,
         "ratio": row.ratio,
         "ci95": list(row.ci95) if row.ci95 else None,
         "metric": compared.request.metric,
@@ -199,20 +199,20 @@ def _json_row(row: Row, compared: Compared) -> dict[str, Any]:
         "metric_ci95": ends,
         "verdict": row.compared.verdict,
         "reason": row.reason,
-        "flags_baseline": list(row.flags_baseline),
-        "flags_candidate": list(row.flags_candidate),
+        "flags_baseline": list(row.baseline.flags),
+        "flags_candidate": list(row.candidate.flags),
         "paired": row.is_paired,
         "drift": math.expm1(row.compared.drift),
-        "baseline_s": row.baseline_s,
-        "candidate_s": row.candidate_s,
-        "mfu_baseline": row.mfu_baseline,
-        "mfu_candidate": row.mfu_candidate,
-        "bytes_per_s_baseline": row.bytes_per_s_baseline,
-        "bytes_per_s_candidate": row.bytes_per_s_candidate,
+        "baseline_s": row.baseline.time_s,
+        "candidate_s": row.candidate.time_s,
+        "mfu_baseline": row.baseline.mfu,
+        "mfu_candidate": row.candidate.mfu,
+        "bytes_per_s_baseline": row.baseline.bytes_per_s,
+        "bytes_per_s_candidate": row.candidate.bytes_per_s,
         "cycles_ratio": row.cycles_ratio,
         "cycles_verdict": row.cycles_verdict,
-        "windows_baseline": row.windows[0],
-        "windows_candidate": row.windows[1],
+        "windows_baseline": len(row.baseline.records),
+        "windows_candidate": len(row.candidate.records),
     }
 
 
@@ -278,7 +278,7 @@ def headline(compared: Compared) -> str:
 
 def _cells(row: Row, compared: Compared) -> dict[str, str]:
     """Return a row in units for people."""
-    provider = row.provider_candidate if row.key.provider else f"{row.provider_baseline} -> {row.provider_candidate}"
+    provider = row.candidate.provider if row.key.provider else f"{row.baseline.provider} -> {row.candidate.provider}"
     ends = None if row.compared.ci95 == UNKNOWN else _inverted_ends(row.compared.ci95, compared)
     quantity = METRICS[compared.request.metric]
     return {
@@ -287,8 +287,8 @@ def _cells(row: Row, compared: Compared) -> dict[str, str]:
         "dtype": row.key.dtype,
         "provider": provider,
         "options": row.key.options,
-        "baseline": format_time(row.baseline_s),
-        "candidate": format_time(row.candidate_s),
+        "baseline": format_time(row.baseline.time_s),
+        "candidate": format_time(row.candidate.time_s),
         f"{quantity} ratio": f"{_inverted(row.compared.ratio, compared):.4f}",
         "95% CI": f"{ends[0]:.4f} to {ends[1]:.4f}" if ends else ABSENT,
         **_utilization(row),
@@ -300,16 +300,16 @@ def _cells(row: Row, compared: Compared) -> dict[str, str]:
 
 def _flagged(row: Row) -> str:
     """Return which sides are flagged; the reason says with what."""
-    flagged = [side for side, flags in (("baseline", row.flags_baseline), ("candidate", row.flags_candidate)) if flags]
+    flagged = [side for side, flags in (("baseline", row.baseline.flags), ("candidate", row.candidate.flags)) if flags]
     return "both" if len(flagged) == 2 else "".join(flagged)
 
 
 def _utilization(row: Row) -> dict[str, str]:
     """Return MFU of both, or bytes per second where there is none."""
-    if row.mfu_baseline is not None and row.mfu_candidate is not None:
-        both = [format_percent(100 * value) for value in (row.mfu_baseline, row.mfu_candidate)]
+    if row.baseline.mfu is not None and row.candidate.mfu is not None:
+        both = [format_percent(100 * value) for value in (row.baseline.mfu, row.candidate.mfu)]
     else:
-        both = [format_rate(value, "B/s") for value in (row.bytes_per_s_baseline, row.bytes_per_s_candidate)]
+        both = [format_rate(value, "B/s") for value in (row.baseline.bytes_per_s, row.candidate.bytes_per_s)]
     return {"MFU or B/s": " -> ".join(both)}
 
 

@@ -114,17 +114,17 @@ def _draw_ratios(axes: Axes, rows: Sequence[Row], compared: Compared) -> None:
 
 
 def _name(row: Row) -> str:
-    provider = row.provider_candidate if row.key.provider or row.provider_candidate != row.provider_baseline else ""
+    provider = row.candidate.provider if row.key.provider or row.candidate.provider != row.baseline.provider else ""
     return " ".join(part for part in (row.key.op, row.key.case, row.key.dtype, provider) if part)
 
 
 def _draw_reached(axes: Axes, rows: Sequence[Row], compared: Compared) -> None:
     """Draw the MFU of both as bars; bytes per second where there is a row without one."""
-    has_mfu = all(row.mfu_baseline is not None and row.mfu_candidate is not None for row in rows)
+    has_mfu = all(row.baseline.mfu is not None and row.candidate.mfu is not None for row in rows)
     if has_mfu:
-        pairs = [(100 * (row.mfu_baseline or 0), 100 * (row.mfu_candidate or 0)) for row in rows]
+        pairs = [(100 * (row.baseline.mfu or 0), 100 * (row.candidate.mfu or 0)) for row in rows]
     else:
-        pairs = [((row.bytes_per_s_baseline or 0) / 1e9, (row.bytes_per_s_candidate or 0) / 1e9) for row in rows]
+        pairs = [((row.baseline.bytes_per_s or 0) / 1e9, (row.candidate.bytes_per_s or 0) / 1e9) for row in rows]
     for side, name in enumerate((compared.baseline, compared.candidate)):
         at = [place + (side - 0.5) * 0.36 for place in range(len(rows))]
         axes.barh(at, [pair[side] for pair in pairs], height=0.34, color=SIDE_COLORS[side], label=one_line(name, 30))

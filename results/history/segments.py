@@ -83,7 +83,7 @@ def history(
     Raises:
         CompareError: nothing fits, or more than one case or machine does.
     """
-    loaded, skipped = _read(runs, wanted, metric, device)
+    loaded, skipped = _read(runs, wanted, device)
     found: dict[tuple[Key, str], list[tuple[Loaded, list[Measured]]]] = {}
     for run in loaded:
         groups: dict[tuple[Key, str], list[Measured]] = {}
@@ -99,16 +99,14 @@ def history(
     return _judged(raws, metric, margin, skipped, problems)
 
 
-def _read(
-    runs: Iterable[RunSummary], wanted: Wanted, metric: str, device: str | None
-) -> tuple[list[Loaded], tuple[str, ...]]:
+def _read(runs: Iterable[RunSummary], wanted: Wanted, device: str | None) -> tuple[list[Loaded], tuple[str, ...]]:
     """Return the runs that hold what is wanted, the oldest first, and a note on each that cannot be read."""
     loaded, skipped = [], []
     for run in sorted(runs, key=lambda run: (run.started_s, run.run_id)):
         if run.error is None and device is not None and run.device_slug != device:
             continue
         try:
-            one = load(run.path, wanted, metric == "mbu")
+            one = load(run.path, wanted)
         except RunFileError as error:
             skipped.append(f"left out: {error}")
             continue

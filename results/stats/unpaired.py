@@ -23,7 +23,7 @@ from results.stats.comparison import (
     judged,
 )
 from results.stats.drift import Drift
-from results.stats.samples import LogMedians, log_medians, student_t_975
+from results.stats.samples import log_medians, student_t_975
 
 if TYPE_CHECKING:
     from numpy import float64, int64
@@ -81,7 +81,7 @@ Windows = Sequence["NDArray[float64]"]
 
 
 def compare_many(
-    rows: Sequence[tuple[Sequence[NDArray[float64]], Sequence[NDArray[float64]]]],
+    rows: Sequence[tuple[Windows, Windows]],
     margin: float = DEFAULT_MARGIN,
     factors: Sequence[float] | None = None,
     quantity: str = TIME,
@@ -100,16 +100,7 @@ def compare_many(
         ValueError: the margin is no fraction from 0 up, a side has no windows, or a window has no times.
     """
     check_margin(margin)
-    import numpy as np
-
-    counts = np.array([(len(baseline), len(candidate)) for baseline, candidate in rows], dtype=np.int64).reshape(-1, 2)
-    if not counts.all():
-        raise ValueError("there are no windows to compare")
-    if not rows:
-        return []
-    windows = [times_s for row in rows for side in row for times_s in side]
-    sides = sides_of(log_medians(windows), counts, np.array([len(times_s) for times_s in windows]))
-    return judge_sides(sides, margin, factors, quantity, drift)
+    return judge_sides(sides_of(rows), margin, factors, quantity, drift) if rows else []
 
 
 def judge_sides(
@@ -163,16 +154,22 @@ class Sides:
         return (float(self.squares.sum()) / degrees) ** 0.5 if degrees else 0.0, degrees
 
 
-def sides_of(medians: LogMedians, counts: NDArray[int64], samples: NDArray[int64]) -> Sides:
+def sides_of(rows: Sequence[tuple[Windows, Windows]]) -> Sides:
     """Return the mean of the windows of each side.
 
     Args:
-        medians: of all windows: those of the first row's baseline, those of its candidate, those of the next row.
-        counts: how many windows each side of each row has, at least one.
-        samples: how many samples each window has.
+        rows: windows of the baseline and of the candidate, at least one each.
+
+    Raises:
+        ValueError: a side has no windows, or a window has no times.
     """
     import numpy as np
 
+    counts = np.array([(len(baseline), len(candidate)) for baseline, candidate in rows], dtype=np.int64).reshape(-1, 2)
+    if not counts.all():
+        raise ValueError("there are no windows to compare")
+    windows = [times_s for row in rows for side in row for times_s in side]
+    medians, samples = log_medians(windows), np.array([len(times_s) for times_s in windows])
     of_side = counts.ravel()
     starts = np.cumsum(of_side) - of_side
 

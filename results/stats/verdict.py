@@ -48,6 +48,7 @@ __all__ = [
     "holm",
     "judge_rounds",
     "smallest_detectable_change",
+    "times_longer",
     "with_holm",
 ]
 
@@ -65,6 +66,9 @@ approach, J. Royal Statistical Society B 51 (1989) 305."""
 
 DETECTION = 0.95
 """How often the smallest detectable change is to be found."""
+
+MOST_TIMES_LONGER = 100.0
+"""A comparison that needs so many times longer is too near the margin to be told."""
 
 
 def compare_pairs(
@@ -118,6 +122,19 @@ def judge_rounds(
     low, high = (center + factor * (math.log(end) - center) for end in compared.ci95)
     degrees = independent_blocks(compared.pairs)
     return judged(center, low, high, degrees, compared.pairs, margin, "round", quantity)
+
+
+def times_longer(compared: Comparison) -> float | None:
+    """Return how many times as many rounds would make an UNSURE verdict clear; None: more than it is worth.
+
+    The half width of an interval goes with one over the square root of the rounds.
+    """
+    if compared.verdict != UNSURE or compared.pairs < LEAST_PAIRS:
+        return None
+    low, high = (math.log(end) for end in compared.ci95)
+    gap = abs(abs(math.log(compared.ratio)) - math.log1p(compared.margin))
+    longer = ((high - low) / 2 / gap) ** 2 if gap else math.inf
+    return max(1.0, longer) if longer <= MOST_TIMES_LONGER else None
 
 
 def smallest_detectable_change(

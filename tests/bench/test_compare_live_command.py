@@ -248,12 +248,12 @@ def test_every_sample_is_kept_in_order_with_what_pairs_them(capsys, runs, provid
 
 
 def test_a_saved_run_tells_the_same_again(capsys, runs, provide):
-    from bench.harness.compare.rows import compared
+    from results.compare.live import compare_live
 
     provide(torch=same, torch_compile=slow)
     found = document(capsys, "--provider", "torch,torch-compile", code=1)
     run = load_run(commands.run_files(runs)[0])
-    again = compared(run.environment, run.records, "torch", 0.01)
+    again = compare_live(run.environment, run.records, "torch", 0.01)
     assert [again.rows[0].ratio, *again.rows[0].ci95] == [found["rows"][0]["ratio"], *found["rows"][0]["ci95"]]
 
 

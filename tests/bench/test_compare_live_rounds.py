@@ -12,10 +12,9 @@ from bench.harness.compare.rounds import (
     Rule,
     Share,
     run_rounds,
-    times_longer,
 )
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
-from results.stats.verdict import LOOKING_FOR_A_VERDICT, compare_pairs, judge_rounds
+from results.stats.verdict import LOOKING_FOR_A_VERDICT, compare_pairs, judge_rounds, times_longer
 from tests.perf import simulated_verdicts
 
 TRIALS = 200

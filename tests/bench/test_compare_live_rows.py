@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from bench.harness.compare.meter import samples_per_turn
-from bench.harness.compare.rows import compared, round_times
+from results.compare.live import compare_live
+from results.compare.load import measured_of
 from results.compare.output import as_markdown, exit_code, json_rows, summary
+from results.compare.turns import round_times
 from results.record import Environment, Record
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.stats.samples import median
@@ -34,7 +36,13 @@ def record(provider, times_s, size=1, clocks_hz=None, process=None, case="16", s
         cache="cold",
         flags=flags,
         process=process,
-        interleaved={"samples_per_round": size, "is_fixed": True, "seconds": 1.0, "sm_clock_hz": clocks_hz},
+        interleaved={
+            "with": ["torch", "a"],
+            "samples_per_round": size,
+            "is_fixed": True,
+            "seconds": 1.0,
+            "sm_clock_hz": clocks_hz,
+        },
     )
 
 
@@ -44,7 +52,7 @@ def times(change=0.0, noise=0.002, seed=0, rounds=ROUNDS):
 
 
 def rows_of(*records, margin=0.01):
-    return compared(ENVIRONMENT, records, "torch", margin).rows
+    return compare_live(ENVIRONMENT, records, "torch", margin).rows
 
 
 def test_samples_are_paired_round_by_round_however_the_machine_drifts():
@@ -60,7 +68,7 @@ def test_samples_are_paired_round_by_round_however_the_machine_drifts():
 def test_a_round_counts_once_whatever_its_samples():
     """Turns of three samples, one of them disturbed: the median of the turn does not see it."""
     turns = [sample for time in times() for sample in (time, 5 * time, time)]
-    assert round_times(record("torch", turns, size=3)) == times()
+    assert round_times(measured_of(record("torch", turns, size=3))) == times()
     (row,) = rows_of(record("torch", turns, size=3), record("a", times(0.0, seed=1)))
     assert (row.compared.pairs, row.compared.verdict) == (ROUNDS, SAME)
 
@@ -92,7 +100,7 @@ def test_processes_that_disagree_make_it_unsure():
     (row,) = rows_of(*records)
     assert row.compared.verdict == UNSURE
     assert row.ratio == pytest.approx(1.04, abs=0.002)
-    assert row.windows == (3, 3)
+    assert len(row.baseline.records) == len(row.candidate.records) == 3
     assert "--processes" in row.compared.reason
     alone = rows_of(records[0], records[3])
     assert alone[0].compared.verdict == SLOWER
@@ -105,9 +113,9 @@ def test_time_and_rate_of_several_processes_are_of_one_and_the_same_median():
         for provider in ("torch", "a")
     ]
     (row,) = rows_of(*records)
-    assert row.baseline_s == pytest.approx(1e-3 * 1.3**0.5, rel=0.005)
-    assert row.bytes_per_s_baseline == pytest.approx(128 / row.baseline_s)
-    assert row.bytes_per_s_candidate == pytest.approx(128 / row.candidate_s)
+    assert row.baseline.time_s == pytest.approx(1e-3 * 1.3**0.5, rel=0.005)
+    assert row.baseline.bytes_per_s == pytest.approx(128 / row.baseline.time_s)
+    assert row.candidate.bytes_per_s == pytest.approx(128 / row.candidate.time_s)
 
 
 def test_processes_that_agree_confirm_it():
@@ -119,13 +127,13 @@ def test_processes_that_agree_confirm_it():
 def test_a_process_that_has_one_side_only_does_not_count():
     records = [record("torch", times(), process=0), record("torch", times(), process=1)]
     (row,) = rows_of(*records, record("a", times(0.05), process=1))
-    assert row.windows == (1, 1)
+    assert len(row.baseline.records) == len(row.candidate.records) == 1
 
 
 def test_one_failed_process_is_enough_not_to_compare():
     records = [record("torch", times(), process=process) for process in range(2)]
     bad = record("a", (), process=1, status="failed", reason="crashed")
-    found = compared(ENVIRONMENT, [*records, record("a", times(), process=0), bad], "torch", 0.01)
+    found = compare_live(ENVIRONMENT, [*records, record("a", times(), process=0), bad], "torch", 0.01)
     assert found.rows == ()
     assert [(one.reason, one.is_broken) for one in found.unmatched] == [("failed: crashed (in 1 of 2 processes)", True)]
 
@@ -137,7 +145,7 @@ def test_every_wrong_or_failed_provider_counts_once_whichever_process_it_failed_
             is_bad = process == bad
             row = ((), "invalid", "wrong") if is_bad else (times(), "ok", None)
             records.append(record(provider, row[0], process=process, status=row[1], reason=row[2]))
-    found = compared(ENVIRONMENT, records, "torch", 0.01)
+    found = compare_live(ENVIRONMENT, records, "torch", 0.01)
     assert found.rows == ()
     assert [one.is_broken for one in found.unmatched] == [True] * 3
     assert exit_code(found, "slower") == 1
@@ -146,7 +154,7 @@ def test_every_wrong_or_failed_provider_counts_once_whichever_process_it_failed_
 
 def test_a_baseline_that_is_wrong_in_every_process_is_listed_once():
     records = [record("torch", (), process=process, status="invalid", reason="wrong") for process in range(3)]
-    found = compared(ENVIRONMENT, records, "torch", 0.01)
+    found = compare_live(ENVIRONMENT, records, "torch", 0.01)
     assert [one.reason for one in found.unmatched] == ["invalid: wrong (in 3 of 3 processes)"]
 
 
@@ -154,9 +162,9 @@ def test_flags_of_both_sides_stand_beside_the_verdict():
     sides = [record("torch", times(), flags=("preempted",)), record("a", times(0.05), flags=("drifting", "preempted"))]
     (row,) = rows_of(*sides)
     assert row.compared.verdict == SLOWER  # they took turns, so that whatever it was met both
-    assert (row.flags_baseline, row.flags_candidate) == (("preempted",), ("drifting", "preempted"))
+    assert (row.baseline.flags, row.candidate.flags) == (("preempted",), ("drifting", "preempted"))
     assert "the baseline is flagged preempted; the candidate is flagged drifting, preempted" in row.reason
-    found = compared(ENVIRONMENT, sides, "torch", 0.01)
+    found = compare_live(ENVIRONMENT, sides, "torch", 0.01)
     assert json_rows(found)[0]["flags_candidate"] == ["drifting", "preempted"]
     assert "the candidate is flagged drifting, preempted" in as_markdown(found)
 
@@ -178,10 +186,10 @@ def test_a_change_that_one_of_many_rows_may_show_by_chance_is_not_confirmed():
 
 def test_what_was_skipped_has_its_reason_and_what_lost_its_baseline_too():
     skipped = record("b", (), status="skipped", reason="needs a GPU")
-    found = compared(ENVIRONMENT, [record("torch", times()), skipped], "torch", 0.01)
+    found = compare_live(ENVIRONMENT, [record("torch", times()), skipped], "torch", 0.01)
     assert [(one.side, one.reason) for one in found.unmatched] == [("candidate", "skipped: needs a GPU")]
     wrong = record("torch", (), status="invalid", reason="wrong")
-    found = compared(ENVIRONMENT, [wrong, record("a", times())], "torch", 0.01)
+    found = compare_live(ENVIRONMENT, [wrong, record("a", times())], "torch", 0.01)
     assert [(one.side, one.reason) for one in found.unmatched] == [
         ("baseline", "invalid: wrong"),
         ("candidate", "the baseline torch is invalid: wrong"),

@@ -56,8 +56,8 @@ def load(name, op, family, device):
 
 def compared(device, candidate, seed, budget_s):
     """Return the comparison of one run, and the seconds of its rounds."""
-    from bench.harness.compare import rows as compare_rows
     from bench.harness.measure import plan, runner
+    from results.compare.live import compare_live
 
     runner.load = load
     plan.unavailable = lambda name, device: None  # the names here are none of ours
@@ -68,7 +68,7 @@ def compared(device, candidate, seed, budget_s):
     rows = planned_rows([(OPS[0], case)], ["torch", candidate], device, settings)
     records = measuring.measure_case(rows, ["torch", candidate], Rule(0.01, budget_s=budget_s, seed=seed))
     environment = Environment(run_id="r", started_at="2026-01-01", argv=(), device=device.to_dict())
-    found = compare_rows.compared(environment, records, "torch", 0.01)
+    found = compare_live(environment, records, "torch", 0.01)
     return found.rows[0].compared, records[0].interleaved["seconds"]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from compare_runs import case, compared
 
-from bench.harness.compare.rows import compared as live
+from results.compare.live import compare_live as live
 from results.store.runs import load_run
 
 ROUNDS = 60
@@ -62,11 +62,14 @@ def both(capsys, path, *arguments):
 def assert_alike(kept, rows):
     assert len(kept) == len(rows) > 0
     for row, one in zip(kept, rows, strict=True):
-        assert (row["candidate"], row["verdict"]) == (one.candidate, one.compared.verdict)
+        assert (row["candidate"], row["verdict"]) == (one.candidate.label, one.compared.verdict)
         assert row["ratio"] == pytest.approx(one.ratio, rel=1e-12)
         assert row["ci95"] == pytest.approx(one.ci95, rel=1e-12)
         assert row["cycles_ratio"] == (one.cycles_ratio and pytest.approx(one.cycles_ratio, rel=1e-12))
-        assert (row["windows_baseline"], row["windows_candidate"]) == one.windows
+        assert (row["windows_baseline"], row["windows_candidate"]) == (
+            len(one.baseline.records),
+            len(one.candidate.records),
+        )
         assert row["paired"]
 
 

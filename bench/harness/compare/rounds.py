@@ -6,7 +6,6 @@ a ratio within one round does not see it. Nothing here knows a device: a fake cl
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bench.harness.timing.protocol import no_garbage_collection
-from results.stats.comparison import FAMILY_ERROR, FASTER, LEAST_PAIRS, SAME, SLOWER, UNSURE, Comparison
+from results.stats.comparison import FAMILY_ERROR, FASTER, LEAST_PAIRS, SAME, SLOWER, Comparison
 from results.stats.samples import median
 from results.stats.verdict import judge_rounds
 
@@ -27,9 +26,6 @@ LOOK_EVERY = 2
 MOST_LOOKS = 10
 MOST_ROUNDS = FIRST_LOOK * LOOK_EVERY ** (MOST_LOOKS - 1)
 """10,240: there the interval is a twentieth as wide as at the first look, and more rounds hardly make it narrower."""
-
-MOST_TIMES_LONGER = 100.0
-"""A comparison that needs so many times longer is too near the margin to be told."""
 
 
 class Contender(Protocol):
@@ -161,16 +157,3 @@ def _are_clear(found: Rounds, rule: Rule) -> bool:
         row.verdict == SAME or (row.verdict in (FASTER, SLOWER) and row.p_value <= FAMILY_ERROR / rule.rows)
         for row in compared
     )
-
-
-def times_longer(compared: Comparison) -> float | None:
-    """Return how many times as many rounds would make an UNSURE verdict clear; None: more than it is worth.
-
-    The half width of an interval goes with one over the square root of the rounds.
-    """
-    if compared.verdict != UNSURE or compared.pairs < LEAST_PAIRS:
-        return None
-    low, high = (math.log(end) for end in compared.ci95)
-    gap = abs(abs(math.log(compared.ratio)) - math.log1p(compared.margin))
-    longer = ((high - low) / 2 / gap) ** 2 if gap else math.inf
-    return max(1.0, longer) if longer <= MOST_TIMES_LONGER else None

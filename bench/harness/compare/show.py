@@ -11,8 +11,8 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.cli.session import USAGE, Session
 from bench.harness.cli.terminal import OutputError, print_out, print_path, say
-from bench.harness.compare.rows import compared
 from results.compare.comparison import Compared
+from results.compare.live import compare_live
 from results.compare.output import as_csv, as_json, as_markdown, describe, exit_code, print_table
 from results.record import Environment
 from results.show.table import printable
@@ -36,7 +36,7 @@ def show(args: argparse.Namespace, baseline: str, environment: Environment, kept
     """
     from results.compare.plot import draw, save
 
-    found = compared(environment, kept.records, baseline, args.margin)
+    found = compare_live(environment, kept.records, baseline, args.margin)
     code = USAGE if kept.problem else INTERRUPTED if interrupted else exit_code(found, args.fail_on)
     if not found.rows and not code:
         raise UsageError(f"nothing could be compared: {describe(found.unmatched[0])}")
@@ -72,8 +72,8 @@ def text_of(found: Compared, args: argparse.Namespace, code: int) -> str:
 def geomeans(found: Compared) -> dict[str, dict[str, Any]]:
     """Return for each candidate the geometric mean of its ratios over all cases, with its interval."""
     means = {}
-    for name in dict.fromkeys(row.candidate for row in found.rows):
-        results = [row.compared for row in found.rows if row.candidate == name]
+    for name in dict.fromkeys(row.candidate.label for row in found.rows):
+        results = [row.compared for row in found.rows if row.candidate.label == name]
         mean = geometric_mean(results)
         if mean is not None:
             means[name] = {"ratio": mean[0], "ci95": list(mean[1]), "rows": len(results)}
