@@ -5,8 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
+
+from results.checked import KeyMismatchError, WrongValueError, converted
 from roofline.hardware.gpu import Gpu
 
 QUANTITIES = {
@@ -42,6 +45,14 @@ Source: McCalpin, Memory bandwidth and machine balance in current high performan
 December 1995, for copy and triad, in arrays that a kernel reads and writes."""
 
 
+def _one_of(words: Iterable[str]) -> Meta:
+    return Meta(pattern=rf"^({'|'.join(words)})\Z", description=f"one of {', '.join(words)}")
+
+
+Text = Annotated[str, Meta(description="text")]
+Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max, description="a number from 0")]
+
+
 class CeilingError(ValueError):
     """The ceilings of a file are not what they should be."""
 
@@ -50,81 +61,47 @@ class CeilingError(ValueError):
 class Ceiling:
     """One limit of one machine."""
 
-    quantity: str
+    quantity: Annotated[str, _one_of(QUANTITIES)]
     """A key of `QUANTITIES`."""
-    name: str
+    name: Text
     """The dtype of a `flops` ceiling; the mix (`copy`, `triad`) or `memory` of a bandwidth; `launch`."""
-    value: float
+    value: Annotated[float, Meta(gt=0, le=sys.float_info.max, description="a number above 0")]
     """In the unit that `QUANTITIES` gives."""
-    kind: str
+    kind: Annotated[str, _one_of(KINDS)]
     """One of `KINDS`."""
-    source: str
+    source: Text
     """Where the value comes from: a publication, or the case and date of the measurement."""
-    ci95: tuple[float, float] | None = None
+    ci95: tuple[Magnitude, Magnitude] | None = None
     """95 % confidence interval of the rate by the median time, in the unit of `value`; a `value` by the shortest time,
     as on a CPU, lies at its upper end or above it."""
-    config: str | None = None
+    config: Text | None = None
     """The configuration that reached it, in words."""
-    work_per_launch: int | None = None
+    work_per_launch: Annotated[int, Meta(ge=0, description="a whole number from 0")] | None = None
     """Bytes or FLOPs counted for one launch."""
-    sm_clock_hz: float | None = None
-    memory_clock_hz: float | None = None
+    sm_clock_hz: Magnitude | None = None
+    memory_clock_hz: Magnitude | None = None
     """Clocks at the end of the measurement; None where they could not be read, as on a CPU."""
-    measured_at: str | None = None
+    measured_at: Text | None = None
     """When, UTC, ISO 8601."""
 
     def __post_init__(self) -> None:
         """Refuse a ceiling that limits nothing.
 
         Raises:
-            CeilingError: an unknown quantity or kind, or a value that is not finite and above 0.
+            CeilingError: its value is not finite and above 0.
         """
-        if self.quantity not in QUANTITIES:
-            raise CeilingError(f"unknown quantity {self.quantity!r}; known: {', '.join(QUANTITIES)}")
-        if self.kind not in KINDS:
-            raise CeilingError(f"unknown kind {self.kind!r}; known: {', '.join(KINDS)}")
-        if not isinstance(self.name, str) or not isinstance(self.source, str):
-            raise CeilingError("'name' and 'source' must be text")
-        number = self.value
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise CeilingError(f"{self.quantity} {self.name}: the value must be a number, found {number!r}")
-        # A whole number of a file can be too large to become a float, so it is compared and never converted.
-        if not 0 < number <= sys.float_info.max:
-            raise CeilingError(f"{self.quantity} {self.name}: the value must be above 0, found {number!r:.60}")
-        self._check_details()
-
-    def _check_details(self) -> None:
-        """Refuse what says how it was measured where it is not of its type; none of it is needed.
-
-        Raises:
-            CeilingError: with the key.
-        """
-        for key in ("config", "measured_at"):
-            if not isinstance(getattr(self, key), str | None):
-                raise CeilingError(f"{self.quantity} {self.name}: '{key}' must be text")
-        for key in ("work_per_launch", "sm_clock_hz", "memory_clock_hz"):
-            if getattr(self, key) is not None and not _is_magnitude(getattr(self, key)):
-                raise CeilingError(f"{self.quantity} {self.name}: '{key}' must be a number from 0")
-        if self.ci95 is not None and not (len(self.ci95) == 2 and all(_is_magnitude(end) for end in self.ci95)):
-            raise CeilingError(f"{self.quantity} {self.name}: 'ci95' must be a pair of numbers from 0")
-
-
-def _is_magnitude(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
-
-
-DETAILS = ("config", "work_per_launch", "sm_clock_hz", "memory_clock_hz", "measured_at")
-"""Keys of a ceiling that older files lack, beside `ci95`."""
+        if not 0 < self.value <= sys.float_info.max:
+            raise CeilingError(f"{self.quantity} {self.name}: the value must be above 0, found {self.value!r}")
 
 
 @dataclass(frozen=True)
 class Ceilings:
     """All limits known of one machine."""
 
-    slug: str
-    name: str
-    entries: tuple[Ceiling, ...] = ()
-    note: str | None = None
+    slug: Text
+    name: Text
+    entries: Annotated[tuple[Ceiling, ...], Meta(description="a list of ceilings")] = ()
+    note: Text | None = None
     """What a reader must know, for example that the device is not in the table."""
 
     def peak(self, dtype: str) -> Ceiling | None:
@@ -219,32 +196,10 @@ class Ceilings:
         Raises:
             CeilingError: a value is not what its key promises.
         """
-        entries = data.get("entries", [])
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise CeilingError("'hardware.entries' must be a list of objects")
-        note = data.get("note")
         try:
-            ceilings = tuple(_read_ceiling(entry) for entry in entries)
-        except (KeyError, TypeError) as error:
-            raise CeilingError(f"an entry of 'hardware.entries' lacks or mistypes {error}") from None
-        slug, name = data.get("slug", "unknown"), data.get("name", "unknown")
-        if not isinstance(slug, str) or not isinstance(name, str) or not isinstance(note, str | None):
-            raise CeilingError("'hardware.slug', 'hardware.name' and 'hardware.note' must be text")
-        return cls(slug, name, ceilings, note)
-
-
-def _read_ceiling(entry: Mapping[str, Any]) -> Ceiling:
-    """Return one entry of a file.
-
-    Raises:
-        CeilingError: a value is not what its key promises.
-        KeyError: a key is missing.
-        TypeError: an interval is no list.
-    """
-    required = {key: entry[key] for key in ("quantity", "name", "value", "kind", "source")}
-    interval = entry.get("ci95")
-    details: dict[str, Any] = {key: entry.get(key) for key in DETAILS}
-    return Ceiling(**required, **details, ci95=None if interval is None else tuple(interval))
+            return converted({"slug": "unknown", "name": "unknown"} | dict(data), cls)
+        except (WrongValueError, KeyMismatchError) as error:
+            raise CeilingError(f"in 'hardware': {error}") from None
 
 
 def gpu_ceilings(gpu: Gpu) -> Ceilings:
