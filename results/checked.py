@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar, get_args, get_type_hints
+from collections.abc import Iterable
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
-from msgspec import ValidationError, convert
+from msgspec import Meta, ValidationError, convert
 
 T = TypeVar("T")
+
+
+def one_of(words: Iterable[str]) -> Meta:
+    """Return what allows these words alone."""
+    return Meta(pattern=rf"^({'|'.join(map(re.escape, words))})\Z", description=f"one of {', '.join(words)}")
+
+
+Text = Annotated[str, Meta(description="text")]
 
 
 class WrongValueError(ValueError):

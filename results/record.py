@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from results.checked import KeyMismatchError, WrongValueError, converted, shortened
+from results.checked import KeyMismatchError, Text, WrongValueError, converted, one_of, shortened
 
 SCHEMA = 1
 
@@ -37,12 +37,7 @@ ROUNDING = 1e-6
 """By how much a median may lie outside its samples, as a fraction: another writer may keep fewer digits."""
 
 
-def _one_of(words: tuple[str, ...]) -> Meta:
-    return Meta(pattern=rf"^({'|'.join(words)})\Z", description=f"one of {', '.join(words)}")
-
-
 # What a value of a line must be: msgspec checks it, and the description stands in the message where it is not so.
-Text = Annotated[str, Meta(description="text")]
 Texts = Annotated[tuple[Text, ...], Meta(description="a list of texts")]
 Truth = Annotated[bool, Meta(description="true or false")]
 Object = Annotated[dict[str, Any], Meta(description="an object")]
@@ -150,12 +145,12 @@ class Record:
 
     op: Text
     provider: Text
-    dtype: Annotated[str, _one_of(DTYPES)]
+    dtype: Annotated[str, one_of(DTYPES)]
     shape: Extents
     """Extent of each axis, for example `{"m": 4096, "n": 4096, "k": 4096}`."""
     case: Text
     """The shape in one word, for example `4096x4096x4096`."""
-    status: Annotated[str, _one_of(STATUSES)]
+    status: Annotated[str, one_of(STATUSES)]
     """`ok`; `skipped` (not run), `invalid` (ran, but the result or the time is wrong), `failed` (raised)."""
     reason: Text | None = None
     """Why the status is not `ok`."""
@@ -171,9 +166,9 @@ class Record:
     """Seconds per launch, one value a sample, in the order taken; none is dropped. Empty where the status is `ok`:
     only the median was kept, and the file has null."""
     launches_per_sample: Count | None = None
-    method: Annotated[str, _one_of(METHODS)] | None = None
+    method: Annotated[str, one_of(METHODS)] | None = None
     """How the clock was read: `graph` (CUDA graph replay), `events` (CUDA events), `host` (host clock)."""
-    cache: Annotated[str, _one_of(CACHE_STATES)] | None = None
+    cache: Annotated[str, one_of(CACHE_STATES)] | None = None
     """`cold`: every launch finds its inputs outside the last-level cache; `warm`: the same inputs again."""
     copies: Count | None = None
     """Copies of the inputs that the launches went round."""

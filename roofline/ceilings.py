@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from results.checked import KeyMismatchError, WrongValueError, converted
+from results.checked import KeyMismatchError, Text, WrongValueError, converted, one_of
 from roofline.hardware.gpu import Gpu
 
 QUANTITIES = {
@@ -45,11 +45,6 @@ Source: McCalpin, Memory bandwidth and machine balance in current high performan
 December 1995, for copy and triad, in arrays that a kernel reads and writes."""
 
 
-def _one_of(words: Iterable[str]) -> Meta:
-    return Meta(pattern=rf"^({'|'.join(words)})\Z", description=f"one of {', '.join(words)}")
-
-
-Text = Annotated[str, Meta(description="text")]
 Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max, description="a number from 0")]
 
 
@@ -61,13 +56,13 @@ class CeilingError(ValueError):
 class Ceiling:
     """One limit of one machine."""
 
-    quantity: Annotated[str, _one_of(QUANTITIES)]
+    quantity: Annotated[str, one_of(QUANTITIES)]
     """A key of `QUANTITIES`."""
     name: Text
     """The dtype of a `flops` ceiling; the mix (`copy`, `triad`) or `memory` of a bandwidth; `launch`."""
     value: Annotated[float, Meta(gt=0, le=sys.float_info.max, description="a number above 0")]
     """In the unit that `QUANTITIES` gives."""
-    kind: Annotated[str, _one_of(KINDS)]
+    kind: Annotated[str, one_of(KINDS)]
     """One of `KINDS`."""
     source: Text
     """Where the value comes from: a publication, or the case and date of the measurement."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 from msgspec import Meta, Struct, defstruct
 
-from results.checked import KeyMismatchError, WrongValueError, converted, shortened
+from results.checked import KeyMismatchError, WrongValueError, converted, one_of, shortened
 
 PEAK_KEYS = (
     "fp64",
@@ -71,10 +70,6 @@ def _range(low: float, high: float, unit: str) -> Meta:
     return Meta(ge=low, le=high, description=f"{what} from {low:g} to {high:g} ({unit})")
 
 
-def _one_of(words: Iterable[str]) -> Meta:
-    return Meta(pattern=rf"^({'|'.join(words)})\Z", description=", ".join(words))
-
-
 _PRINTED = r"(?=.*\S)[^\x00-\x1f\x7f-\x9f\u2028\u2029]+\Z"
 Text = Annotated[
     str, Meta(pattern=f"^{_PRINTED}", description="text in one line, not empty, without control characters")
@@ -86,7 +81,7 @@ Source = Annotated[
         description=f"'WORD: text' with one of {', '.join(PROVENANCE)}",
     ),
 ]
-PeakKey = Annotated[str, _one_of(PEAK_KEYS)]
+PeakKey = Annotated[str, one_of(PEAK_KEYS)]
 Clock = Annotated[float, _range(1e8, 1e10, "Hz")]
 Bandwidth = Annotated[float, _range(1e9, 1e15, "bytes/s")]
 Peak = Annotated[float, _range(1e10, 1e18, "FLOP/s")]
@@ -110,7 +105,7 @@ class GpuFile(Struct, forbid_unknown_fields=True, kw_only=True):
     compute_capability: Text
     rate_class: Text | None = None
     sm_count: Annotated[int, _range(1, 10_000, "SMs or CUs")]
-    confidence: Annotated[str, _one_of(CONFIDENCES)]
+    confidence: Annotated[str, one_of(CONFIDENCES)]
     tensor_clock_hz: Clock | None = None
     boost_clock_hz: Clock | None = None
     max_clock_hz: Clock | None = None
