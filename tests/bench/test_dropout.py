@@ -181,16 +181,8 @@ def test_five_sigma():
 
 def measured(monkeypatch, run, fill="uniform"):
     monkeypatch.setattr(runner, "load", lambda name, op, family, device: Provider(name, run, takes_out=True))
-    made = Runner("elementwise", CPU, Settings(fill=fill), NoEstimate(), LIMITS)
+    made = Runner("elementwise", CPU, Settings(fill=fill), None, LIMITS)
     return made.measure(Row(DROPOUT, case_of(4096), "ours"))
-
-
-class NoEstimate:
-    def call_s(self, op, case):
-        return None
-
-    def learn(self, op, case, seconds):
-        pass
 
 
 @pytest.mark.parametrize("fill", ["uniform", "zeros"])

@@ -10,7 +10,6 @@ import importlib
 
 import pytest
 from commands import FAMILIES, QUICK
-from test_stand_ins import NoEstimate
 
 from bench.harness.device import device
 from bench.harness.measure import meter
@@ -63,7 +62,7 @@ def measured(family, dtype, provider):
     case = Case(op.name, dtype, dict(zip(op.axes, SHAPES[family].values(), strict=True)), layout)
     settings = Settings(cache="warm")
     [row] = plan([(op, case)], [provider], gpu(), settings)
-    return Runner(family, gpu(), settings, NoEstimate(), QUICK).measure(row)
+    return Runner(family, gpu(), settings, None, QUICK).measure(row)
 
 
 @pytest.fixture(autouse=True)

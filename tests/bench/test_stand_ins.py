@@ -52,18 +52,10 @@ def on_a_gpu(versions, monkeypatch):  # noqa: F811
         older = stand_ins("elementwise", H100) if older is None else older
         cases = [(OPS["add"], Case("add", "fp32", {"n": n}))]
         limits = Limits(min_samples=3, target_half_width=1.0, min_time_s=0, cap_s=0.1, warm_up_s=0, min_sample_s=1e-6)
-        measured = runner.Runner("elementwise", CPU, plan.Settings(), NoEstimate(), limits)
+        measured = runner.Runner("elementwise", CPU, plan.Settings(), None, limits)
         return [measured.measure(row) for row in plan.plan(cases, names, CPU, plan.Settings(), older)]
 
     return measure
-
-
-class NoEstimate:
-    def call_s(self, op, case):
-        return None
-
-    def learn(self, op, case, seconds):
-        pass
 
 
 def test_a_case_goes_to_the_newest_version_that_takes_it(on_a_gpu):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from bench.harness.compare.meter import Interleaved, InterleavingMeter, Ready, least_s
 from bench.harness.compare.rounds import Rounds, Rule
-from bench.harness.data.checks import ForeignWatch, Watch
+from bench.harness.data.checks import Turn
 from bench.harness.data.guarded_buffers import GuardedBuffers
 from bench.harness.data.inputs import Filler, InputSet
 from bench.harness.device.device import Device
@@ -22,7 +22,7 @@ from bench.harness.measure.cost import CALLS_PER_CASE, CostEstimator
 from bench.harness.measure.plan import Row, Settings
 from bench.harness.measure.runner import Prepared, Runner, release, user_line
 from bench.harness.op import Case, Op
-from bench.harness.providers.registry import Provider, ProviderUnavailableError, numerics
+from bench.harness.providers.registry import ProviderUnavailableError, numerics
 from bench.harness.providers.user_kernel import UserKernelError, is_user_kernel, left_by
 from results.record import Record
 from roofline.ceilings import Ceilings
@@ -44,13 +44,10 @@ class InterleavingRunner(Runner):
         announce: Callable[[int], None] = lambda place: None,
     ) -> None:
         """Prepare; as of `Runner`, and `announce` is told the place of the provider whose code runs, or `NOBODY`."""
-        super().__init__(family, device, settings, estimator, None, deadline, ceilings)
-        self._meter: InterleavingMeter = InterleavingMeter(device)
+        self._turns = InterleavingMeter(device)
+        super().__init__(family, device, settings, estimator, None, deadline, ceilings, self._turns)
         self._announce = announce
-        self._place = 0
-        """Of the provider whose step it is."""
-        self._memory: GuardedBuffers | None = None
-        self._shared: list[InputSet] = []
+        self._sets: list[InputSet] = []
         self._is_sharing = True
         self._has_foreign = False
         self._harm: str | None = None
@@ -88,7 +85,7 @@ class InterleavingRunner(Runner):
         self, rows: Sequence[Row], names: Sequence[str], rule: Rule
     ) -> tuple[list[Record], list[int]]:
         """Return a record for each row, and the places of those users' functions that took turns."""
-        self._shared, self._memory, self._harm = [], None, None
+        self._sets, self._shared, self._harm = [], None, None
         self._has_foreign = any(is_user_kernel(row.provider) for row in rows)
         records: dict[int, Record] = {}
         waiting: dict[int, tuple[Prepared, Ready]] = {}
@@ -120,13 +117,14 @@ class InterleavingRunner(Runner):
             ProviderUnavailableError: its calls are so slow that the fewest, beside those of the others before it, which
                 take `others_s`, do not fit the time that is left.
         """
-        prepared = self.prepare(row, together)
+        turn = self._turn(place)
+        prepared = self.prepare(row, together, turn)
         if isinstance(prepared, Record):
             return prepared
-        left_s, announce, began = self.left_s(), partial(self._announce, place), time.perf_counter()
+        left_s, began = self.left_s(), time.perf_counter()
         with numerics(row.case.dtype):
-            calls = announced(prepared.calls, announce, self._device.synchronize)
-        ready = Ready(calls, prepared.cache, announce, least_s(time.perf_counter() - began))
+            calls = announced(prepared.calls, turn.announce, self._device.synchronize)
+        ready = Ready(calls, prepared.cache, turn.announce, least_s(time.perf_counter() - began))
         refuse_if_too_slow(ready.least_s, others_s, left_s)
         return prepared, ready
 
@@ -147,7 +145,7 @@ class InterleavingRunner(Runner):
             records[0] = self._step(0, rows[0], partial(self._measure_alone, *waiting[0], rule))
             return None
         all_ready = [ready for _, ready in waiting.values()]
-        found = self._step(0, rows[0], partial(self._meter.interleave, all_ready, rule))
+        found = self._step(0, rows[0], partial(self._turns.interleave, all_ready, rule))
         if isinstance(found, Record):
             records[0] = found
             records |= {place: without_baseline(self.blank(rows[place]), found) for place in waiting if place}
@@ -163,19 +161,19 @@ class InterleavingRunner(Runner):
         return self.finish(prepared, self._meter.measure(ready.calls, ready.cache, flops, left_s, prepared_s))
 
     def _finish_turns(self, prepared: Prepared, ready: Ready, order: int, found: Interleaved) -> Record:
-        return self.finish(prepared, self._meter.measurement(ready, order, found))
+        return self.finish(prepared, self._turns.measurement(ready, order, found))
 
     def _step(self, place: int, row: Row, step: Callable[[], T]) -> T | Record:
         """Return what a step gives, or the record of a row that ended in it, also by what is to end the process."""
-        self._place = place
-        self._announce(place)
+        turn = self._turn(place)
+        turn.announce()
         try:
             found: T | Record = step()
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             found = self.ended(row, error)
-        self._announce(NOBODY)
+        turn.rest()
         if isinstance(found, Record):
             if found.status in ("invalid", "failed"):
                 self._put_right(row)  # whatever it has done, the others must find what was there before
@@ -190,14 +188,8 @@ class InterleavingRunner(Runner):
             return replace(blank, status="failed", reason=left_by(error) + user_line(row.provider, error))
         return super()._failed(row, blank, error)
 
-    def _watch(self, op: Op, case: Case, provider: Provider) -> Watch:
-        """Return how the calls of a provider are checked; of a user's function each is announced."""
-        watch = super()._watch(op, case, provider)
-        if isinstance(watch, ForeignWatch):
-            watch.enter, watch.leave = partial(self._announce, self._place), partial(self._announce, NOBODY)
-            watch.shared_buffers = lambda: self._memory
-        self._announce(NOBODY)
-        return watch
+    def _turn(self, place: int) -> Turn:
+        return Turn(partial(self._announce, place), partial(self._announce, NOBODY))
 
     def _input_sets(self, op: Op, case: Case, copies: int) -> list[InputSet]:
         """Return the same copies for every provider of the case.
@@ -207,23 +199,23 @@ class InterleavingRunner(Runner):
         """
         if not self._is_sharing:
             return super()._input_sets(op, case, copies)
-        if not self._shared:
-            self._shared = super()._input_sets(op, case, copies)
+        if not self._sets:
+            self._sets = super()._input_sets(op, case, copies)
             if self._has_foreign:
-                self._memory = GuardedBuffers(self._shared, self._device, has_guards=True)
-        return list(self._shared) if self._memory is None else self._memory.views()
+                self._shared = GuardedBuffers(self._sets, self._device, has_guards=True)
+        return list(self._sets) if self._shared is None else self._shared.views()
 
     def _look_for_harm(self, row: Row) -> None:
         """Note after the rounds what they have done to the memory that all share, and put it right."""
-        if self._memory is not None:
-            self._harm = self._memory.harm()
+        if self._shared is not None:
+            self._harm = self._shared.harm()
             if self._harm is not None:
                 self._put_right(row)
 
     def _put_right(self, row: Row) -> None:
-        if self._memory is not None:
+        if self._shared is not None:
             filler = Filler(self._settings.fill, row.case.dtype, self._device, self._settings.seed)
-            self._memory.restore(row.op, row.case, filler)
+            self._shared.restore(row.op, row.case, filler)
 
 
 def refuse_if_too_slow(least_s: float, others_s: float, left_s: float | None) -> None:

@@ -30,7 +30,7 @@ CALIBRATION_TURNS = 3
 """Turns of the warm-up, the last ones, from which the count of samples in a turn is taken."""
 
 
-Announce = Callable[[], None]
+Announce = Callable[[], object]
 """Says that one provider has its turn from now on."""
 
 

@@ -20,7 +20,7 @@ import ctypes
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data import verify
@@ -41,6 +41,16 @@ Restore = Callable[[], Sequence[str]]
 
 def nothing() -> None:
     """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Tells another process whose code is running, so that it can end what hangs and say who crashed."""
+
+    announce: Callable[[], object] = nothing
+    """A call of the provider begins."""
+    rest: Callable[[], object] = nothing
+    """The measuring code itself is at work."""
 
 
 GLIMPSES, GLIMPSE_BYTES = 64, 64
@@ -67,8 +77,8 @@ class Watch:
         self.call_s = 0.0
         """Seconds from the last call to its finished result."""
 
-    def enclose(self, sets: list[InputSet]) -> list[InputSet]:
-        """Return the sets with outputs that can be watched."""
+    def enclose(self, sets: list[InputSet], shared: GuardedBuffers | None = None) -> list[InputSet]:
+        """Return the sets with outputs that can be watched; `shared` are the buffers that several providers share."""
         return sets
 
     def run(self, call: Call, data: InputSet) -> Tensor:
@@ -90,15 +100,22 @@ class Watch:
 class ForeignWatch(Watch):
     """How the calls of a function that is not ours are checked."""
 
-    def __init__(self, op: Op, case: Case, device: Device, fill: str, takes_out: bool, restore: Restore) -> None:
-        """Prepare; `restore` sets back what the calls have changed of the process's settings, and says what it was."""
+    def __init__(
+        self, op: Op, case: Case, device: Device, fill: str, takes_out: bool, restore: Restore, turn: Turn
+    ) -> None:
+        """Prepare.
+
+        Args:
+            op: the operation.
+            case: the case.
+            device: the device.
+            fill: the inputs' fill.
+            takes_out: whether the function has a parameter `out`.
+            restore: sets back what the calls have changed of the process's settings, and says what it was.
+            turn: is told before and after each call that is checked.
+        """
         super().__init__(op, case, device, fill)
-        self._takes_out, self._restore = takes_out, restore
-        self.enter: Callable[[], object] = nothing
-        """Called before each call that is checked, and `leave` after it."""
-        self.leave: Callable[[], object] = nothing
-        self.shared_buffers: Callable[[], GuardedBuffers | None] = nothing
-        """Returns the buffers that several functions share; None: this one has its own."""
+        self._takes_out, self._restore, self._turn = takes_out, restore, turn
         self._sets: list[InputSet] = []
         self._places: list[tuple[int, ...]] = []
         self._found: str | None = None
@@ -108,9 +125,9 @@ class ForeignWatch(Watch):
         self._returned: object = None
         self._random = random.Random()
 
-    def enclose(self, sets: list[InputSet]) -> list[InputSet]:
+    def enclose(self, sets: list[InputSet], shared: GuardedBuffers | None = None) -> list[InputSet]:
         """Put each output between guards, and remember every byte of the inputs."""
-        self._buffers = self.shared_buffers() or GuardedBuffers(sets, self._device, self._takes_out)
+        self._buffers = shared or GuardedBuffers(sets, self._device, self._takes_out)
         self._sets = self._buffers.views()
         self._places = [places_of(data) for data in self._sets]
         return self._sets
@@ -186,7 +203,7 @@ class ForeignWatch(Watch):
         import torch
 
         self._synchronize()
-        self.enter()
+        self._turn.announce()
         self._result, start = None, time.perf_counter()
         returned: Any = call()
         if self._takes_out and not isinstance(returned, torch.Tensor | tuple):
@@ -194,7 +211,7 @@ class ForeignWatch(Watch):
         early = self._glimpse(returned)
         self._synchronize()
         self.call_s = time.perf_counter() - start
-        self.leave()
+        self._turn.rest()
         result = torch.stack(returned) if isinstance(returned, tuple) and _are_tensors(returned) else returned
         self._found = self._found or self._strange(result, returned, data)
         if not isinstance(result, torch.Tensor):

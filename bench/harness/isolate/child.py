@@ -9,21 +9,21 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench.harness.data.checks import ForeignWatch, Watch
+from bench.harness.data.checks import Turn
 from bench.harness.device.device import Device
 from bench.harness.isolate.heartbeat import AnnouncedSampler, Call, Heartbeat, announced
 from bench.harness.isolate.job import LENGTH, Job
-from bench.harness.measure.cost import CostEstimator
-from bench.harness.measure.meter import Measurement, Meter
+from bench.harness.measure.meter import Meter
 from bench.harness.measure.plan import Row
 from bench.harness.measure.runner import Runner, user_line
-from bench.harness.op import Case, Op
-from bench.harness.providers.registry import Provider
+from bench.harness.op import Op
+from bench.harness.providers.registry import numerics
 from bench.harness.providers.user_kernel import find, left_by
 from bench.harness.timing.protocol import Limits, Sampler
 from results.record import Record
@@ -74,8 +74,9 @@ def perform(job: Job, heartbeat: Heartbeat) -> bytes | dict[str, Any]:
         if job.case is None or job.settings is None:
             heartbeat.announce()
             return {"problem": load_problem(job, ops)}
-        arguments = job.family, job.device, job.settings, NoEstimate(), job.limits, job.deadline, job.ceilings
-        return encode_line(ChildRunner(heartbeat, *arguments).measure(Row(ops[0], job.case, job.provider)))
+        meter = AnnouncingMeter(job.device, job.limits, heartbeat.announce)
+        runner = Runner(job.family, job.device, job.settings, None, None, job.deadline, job.ceilings, meter)
+        return encode_line(measure(runner, Row(ops[0], job.case, job.provider), job.device, heartbeat))
     except SystemExit as error:
         return {"failed": left_by(error)}
     except BaseException as error:
@@ -113,71 +114,33 @@ def print_users_part(provider: str, error: BaseException) -> None:
     traceback.print_exception(type(error), error, trace or error.__traceback__)
 
 
-class NoEstimate(CostEstimator):
-    """Finds every case short: whether it fits the time was decided before the child was asked."""
-
-    def __init__(self) -> None:
-        """Estimate nothing."""
-
-    def call_s(self, op: Op, case: Case) -> float:
-        """Return no time."""
-        return 0.0
-
-    def learn(self, op: Op, case: Case, seconds: float) -> None:
-        """Learn nothing."""
-
-
 class AnnouncingMeter(Meter):
-    """The meter in a child: says when a call begins, or where calls are short a sample."""
+    """The meter in a child: announces each sample."""
 
-    def __init__(self, device: Device, limits: Limits, heartbeat: Heartbeat) -> None:
+    def __init__(self, device: Device, limits: Limits | None, announce: Callable[[], None]) -> None:
         """Open the telemetry of the device."""
         super().__init__(device, limits)
-        self._heartbeat = heartbeat
-
-    def measure(
-        self,
-        calls: Sequence[Call],
-        cache: str,
-        flops: int | None = None,
-        left_s: float | None = None,
-        prepared_s: float = 0.0,
-    ) -> Measurement:
-        """Measure as any other meter does; arguments as of `Meter.measure`."""
-        calls = announced(calls, self._heartbeat.announce, self._device.synchronize)
-        self._heartbeat.announce()
-        measured = super().measure(calls, cache, flops, left_s, prepared_s)
-        self._heartbeat.rest()
-        return measured
+        self._announce = announce
 
     def sampler(self, calls: Sequence[Call], limits: Limits) -> Sampler:
-        """Return what reads the clock around these calls, and says so before each sample."""
-        return AnnouncedSampler(super().sampler(calls, limits), self._heartbeat.announce)
+        """Return what reads the clock around these calls, and announces each sample before."""
+        return AnnouncedSampler(super().sampler(calls, limits), self._announce)
 
 
-class ChildRunner(Runner):
-    """The runner in a child: says when the user's code runs, and prints what that raises."""
-
-    def __init__(self, heartbeat: Heartbeat, *arguments: Any) -> None:
-        """Prepare; `heartbeat` is read by the process that waits, the other arguments are those of `Runner`."""
-        super().__init__(*arguments)
-        self._heartbeat = heartbeat
-        self._meter: AnnouncingMeter = AnnouncingMeter(self._device, self._limits, heartbeat)
-
-    def measure(self, row: Row, rows_left: int = 1) -> Record:
-        """Return the record of a row, which begins with the import of the user's file."""
-        self._heartbeat.announce()
-        return super().measure(row, rows_left)
-
-    def _watch(self, op: Op, case: Case, provider: Provider) -> Watch:
-        """Return how the calls are checked; from here on the user's code runs in calls only."""
-        watch = super()._watch(op, case, provider)
-        if isinstance(watch, ForeignWatch):
-            watch.enter, watch.leave = self._heartbeat.announce, self._heartbeat.rest
-        self._heartbeat.rest()
-        return watch
-
-    def _failed(self, row: Row, blank: Record, error: BaseException) -> Record:
-        """Print the traceback, and return the record of a row that raised."""
-        print_users_part(row.provider, error)
-        return super()._failed(row, blank, error)
+def measure(runner: Runner, row: Row, device: Device, heartbeat: Heartbeat) -> Record:
+    """Return the record of a row; the heartbeat says when the user's code runs, and what that raises is printed."""
+    try:
+        prepared = runner.prepare(row, turn=Turn(heartbeat.announce, heartbeat.rest))
+        if isinstance(prepared, Record):
+            return prepared
+        with numerics(row.case.dtype):
+            calls = announced(prepared.calls, heartbeat.announce, device.synchronize)
+        heartbeat.announce()
+        measured = runner.time(replace(prepared, calls=calls))
+        heartbeat.rest()
+        return runner.finish(prepared, measured)
+    except Exception as error:
+        record = runner.ended(row, error)
+        if record.status == "failed":
+            print_users_part(row.provider, error)
+        return record

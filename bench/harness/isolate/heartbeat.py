@@ -31,7 +31,7 @@ SLOW_CALL_S = 0.01
 PROBES = 3
 
 Call = Callable[[], object]
-Announce = Callable[[], None]
+Announce = Callable[[], object]
 
 
 class Heartbeat:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bench.harness.data import inputs, verify
-from bench.harness.data.checks import ForeignWatch, Watch
+from bench.harness.data.checks import ForeignWatch, Turn, Watch
+from bench.harness.data.guarded_buffers import GuardedBuffers
 from bench.harness.device.device import Device
 from bench.harness.measure.cost import CALLS_PER_CASE, CostEstimator
 from bench.harness.measure.evidence import Flag
@@ -24,7 +25,7 @@ from bench.harness.op import Case, Op
 from bench.harness.providers.process_settings import ProcessSettings
 from bench.harness.providers.registry import Provider, ProviderUnavailableError, load, numerics
 from bench.harness.providers.user_kernel import find, is_user_kernel, line_in
-from bench.harness.timing.protocol import Limits, limits_of
+from bench.harness.timing.protocol import Limits
 from results.record import Record
 from roofline.ceilings import Ceilings
 
@@ -40,6 +41,7 @@ an Apple GPU, where this is done on the processor; and as a GPU of 1 TB/s would 
 each, most of them for the fp64 reference."""
 
 Call = Callable[[], object]
+SILENT = Turn()
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Runner:
         limits: Limits | None = None,
         deadline: float | None = None,
         ceilings: Ceilings | None = None,
+        meter: Meter | None = None,
     ) -> None:
         """Prepare; nothing is allocated yet.
 
@@ -82,16 +85,17 @@ class Runner:
             family: the op file's name, where Triton versions are looked for.
             device: the device under test.
             settings: fill, cache, budget, seed.
-            estimator: guesses the time of a case before it runs.
+            estimator: guesses the time of a case before it runs; None: every case is short.
             limits: when to stop sampling; by default what suits the device.
             deadline: reading of `time.perf_counter` after which no further case is started.
             ceilings: what the machine can do at most, so that what it cannot do is found.
+            meter: measures the calls; by default one with these limits.
         """
         self._family, self._device, self._settings = family, device, settings
-        self._estimator = estimator or CostEstimator(device, settings.fill, settings.seed)
-        self._limits = limits or limits_of(device)
-        self._deadline, self._ceilings = deadline, ceilings
-        self._meter = Meter(device, self._limits)
+        self._estimator, self._deadline, self._ceilings = estimator, deadline, ceilings
+        self._meter = meter or Meter(device, limits)
+        self._shared: GuardedBuffers | None = None
+        """Buffers that several providers share; None: each has its own."""
 
     def measure(self, row: Row, rows_left: int = 1) -> Record:
         """Return the record of one row, whatever becomes of it; `passed_over` says who refused it before a stand-in.
@@ -155,12 +159,13 @@ class Runner:
 
     # ---- the three steps of a measurement ---------------------------------------------------------------------------
 
-    def prepare(self, row: Row, together: int = 1) -> Prepared | Record:
+    def prepare(self, row: Row, together: int = 1, turn: Turn = SILENT) -> Prepared | Record:
         """Return a row ready for the clock, or its record where it ends here: no time for it, or a wrong result.
 
         Args:
             row: the row.
             together: as of `refused`.
+            turn: is told when the provider is loaded and called.
 
         Raises:
             ProviderUnavailableError: the provider cannot take the case.
@@ -168,15 +173,18 @@ class Runner:
         """
         if (refused := self.refused(row, together)) is not None:
             return refused
+        turn.announce()
         provider = load(row.provider, row.op, self._family, self._device)
         with numerics(row.case.dtype):
-            return self._verified(row, provider)
+            watch = self._watch(row, provider, turn)
+            turn.rest()
+            return self._verified(row, provider, watch)
 
-    def _verified(self, row: Row, provider: Provider) -> Prepared | Record:
+    def _verified(self, row: Row, provider: Provider, watch: Watch) -> Prepared | Record:
         op, case, blank, begin = row.op, row.case, self.blank(row), time.perf_counter()
         rotation = self._rotation(op, case)
-        watch = self._watch(op, case, provider)
-        sets = watch.enclose(self._input_sets(op, case, rotation.copies))
+        sets = self._input_sets(op, case, rotation.copies)
+        sets = watch.enclose(sets, self._shared)
         calls = [provider.call(data) for data in sets]
         try:
             result = watch.run(calls[0], sets[0])
@@ -224,7 +232,7 @@ class Runner:
             return replace(prepared.blank, status="invalid", reason=reason, verified=verified)
         restored = restored_settings(provider.restored)
         record = finished(prepared.blank, measured, self._device, self._ceilings, self._settings.cache, restored)
-        if provider.name == "torch" and record.status == "ok":
+        if self._estimator is not None and provider.name == "torch" and record.status == "ok":
             self._estimator.learn(row.op, row.case, measured.samples.median_s)
         return replace(
             record,
@@ -241,12 +249,11 @@ class Runner:
         """Return the record of a row that raised."""
         return replace(blank, status="failed", reason=one_line(error) + user_line(row.provider, error))
 
-    def _watch(self, op: Op, case: Case, provider: Provider) -> Watch:
-        """Return how the calls of a provider are checked."""
+    def _watch(self, row: Row, provider: Provider, turn: Turn) -> Watch:
+        what = row.op, row.case, self._device, self._settings.fill
         if not is_user_kernel(provider.name):
-            return Watch(op, case, self._device, self._settings.fill)
-        restore = ProcessSettings.now().restore
-        return ForeignWatch(op, case, self._device, self._settings.fill, provider.takes_out, restore)
+            return Watch(*what)
+        return ForeignWatch(*what, provider.takes_out, ProcessSettings.now().restore, turn)
 
     def _input_sets(self, op: Op, case: Case, copies: int) -> list[inputs.InputSet]:
         """Return the copies of the inputs that the launches of a case go round."""
@@ -269,7 +276,7 @@ class Runner:
                 return f"the budget of {self._settings.budget_s:g} s is spent"
             limit = f"the {plain(allowance_s, 2)} s that are left"
         spent_s = (self._settings.budget_s or allowance_s) - allowance_s
-        call_s = self._estimator.call_s(op, case)
+        call_s = None if self._estimator is None else self._estimator.call_s(op, case)
         case_s = (call_s or 0.0) * CALLS_PER_CASE * (1 if self._deadline is None else together)
         case_s += PREPARE_S_PER_BYTE[self._device.type] * self._rotation(op, case).copies * op.work(case).bytes
         if case_s <= allowance_s:
