@@ -32,7 +32,7 @@ def test_every_provider_is_given_the_same_memory(has_foreign):
     runner = InterleavingRunner(
         "elementwise", device, Settings(), CostEstimator(device, "uniform", 0), None, Ceilings("x", "X")
     )
-    runner._has_foreign = has_foreign
+    runner._has_users_functions = has_foreign
     case = Case("relu", "fp32", {"n": 64})
     first, second = (runner._input_sets(RELU, case, 3) for _ in range(2))
     assert first is not second  # each may put guards around its own outputs

@@ -49,7 +49,7 @@ class InterleavingRunner(Runner):
         self._announce = announce
         self._sets: list[InputSet] = []
         self._is_sharing = True
-        self._has_foreign = False
+        self._has_users_functions = False
         self._harm: str | None = None
 
     def measure_case(self, rows: Sequence[Row], names: Sequence[str], rule: Rule) -> list[Record]:
@@ -86,7 +86,7 @@ class InterleavingRunner(Runner):
     ) -> tuple[list[Record], list[int]]:
         """Return a record for each row, and the places of those users' functions that took turns."""
         self._sets, self._shared, self._harm = [], None, None
-        self._has_foreign = any(is_user_kernel(row.provider) for row in rows)
+        self._has_users_functions = any(is_user_kernel(row.provider) for row in rows)
         records: dict[int, Record] = {}
         waiting: dict[int, tuple[Prepared, Ready]] = {}
         for place, row in enumerate(rows):
@@ -201,7 +201,7 @@ class InterleavingRunner(Runner):
             return super()._input_sets(op, case, copies)
         if not self._sets:
             self._sets = super()._input_sets(op, case, copies)
-            if self._has_foreign:
+            if self._has_users_functions:
                 self._shared = GuardedBuffers(self._sets, self._device, has_guards=True)
         return list(self._sets) if self._shared is None else self._shared.views()
 

@@ -1,6 +1,6 @@
 """What a user's function is checked for beside its values: memory not its own, and an output that is stale or late.
 
-Our own providers go through `Watch`, which only poisons the output. A user's function goes through `ForeignWatch`:
+Our own providers go through `Checks`, which only poisons the output. A user's function goes through `UserChecks`:
 
     output       poisoned, with random bytes on both sides of it
     late work    bytes of the result are noted at the moment the call returns, and again when all is quiet
@@ -67,11 +67,11 @@ CHANGED_SHARES = (1, 32, 1024)
 one in 9 % of checks with 32, and in 0.03 % of both."""
 
 
-class Watch:
+class Checks:
     """How the calls of a row are checked; this one is for our own providers, whose code is known."""
 
     def __init__(self, op: Op, case: Case, device: Device, fill: str) -> None:
-        """Prepare to watch the calls of one row, whose inputs have the fill `fill`."""
+        """Prepare to check the calls of one row, whose inputs have the fill `fill`."""
         self._op, self._case, self._device, self._fill = op, case, device, fill
         self._synchronize = device.synchronize
         self.call_s = 0.0
@@ -97,7 +97,7 @@ class Watch:
         return verdict
 
 
-class ForeignWatch(Watch):
+class UserChecks(Checks):
     """How the calls of a function that is not ours are checked."""
 
     def __init__(

@@ -28,14 +28,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 from bench.harness.isolate.heartbeat import POLL_S, Heartbeat, Watchdog
 from bench.harness.isolate.job import DEFAULT_TIMEOUT_S, FORK, LENGTH, PROCESS, WAIT, Job
 from results.record import Record, RecordError
-
-if TYPE_CHECKING:
-    pass
 
 START_TIMEOUT_S = 300.0
 """Loading torch takes two seconds, on a busy machine with a cold disk a hundred times as long."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bench.harness.data import inputs, verify
-from bench.harness.data.checks import ForeignWatch, Turn, Watch
+from bench.harness.data.checks import Checks, Turn, UserChecks
 from bench.harness.data.guarded_buffers import GuardedBuffers
 from bench.harness.device.device import Device
 from bench.harness.measure.cost import CALLS_PER_CASE, CostEstimator
@@ -51,7 +51,7 @@ class Prepared:
     row: Row
     blank: Record
     provider: Provider
-    watch: Watch
+    checks: Checks
     sets: Sequence[inputs.InputSet]
     calls: Sequence[Call]
     """A call for each copy of the inputs."""
@@ -176,23 +176,23 @@ class Runner:
         turn.announce()
         provider = load(row.provider, row.op, self._family, self._device)
         with numerics(row.case.dtype):
-            watch = self._watch(row, provider, turn)
+            checks = self._checks(row, provider, turn)
             turn.rest()
-            return self._verified(row, provider, watch)
+            return self._verified(row, provider, checks)
 
-    def _verified(self, row: Row, provider: Provider, watch: Watch) -> Prepared | Record:
+    def _verified(self, row: Row, provider: Provider, checks: Checks) -> Prepared | Record:
         op, case, blank, begin = row.op, row.case, self.blank(row), time.perf_counter()
         rotation = self._rotation(op, case)
         sets = self._input_sets(op, case, rotation.copies)
-        sets = watch.enclose(sets, self._shared)
+        sets = checks.enclose(sets, self._shared)
         calls = [provider.call(data) for data in sets]
         try:
-            result = watch.run(calls[0], sets[0])
+            result = checks.run(calls[0], sets[0])
         except provider.refuses_with as error:
             raise ProviderUnavailableError(str(error)) from None
-        first_call_s = watch.call_s
+        first_call_s = checks.call_s
         checking = time.perf_counter()
-        before = watch.before(verify.check(op, case, sets[0], result))
+        before = checks.before(verify.check(op, case, sets[0], result))
         if not before.is_right:
             return replace(blank, status="invalid", reason=before.reason, verified={"before": before.to_dict()})
         ready = time.perf_counter()
@@ -200,7 +200,7 @@ class Runner:
             row=row,
             blank=blank,
             provider=provider,
-            watch=watch,
+            checks=checks,
             sets=sets,
             calls=calls,
             cache=rotation.cache,
@@ -223,9 +223,9 @@ class Runner:
         row, provider, sets, calls = prepared.row, prepared.provider, prepared.sets, prepared.calls
         last = len(sets) - 1 - self._settings.seed % max(1, len(sets) - 1)  # another copy than the first, if there is
         with numerics(row.case.dtype):
-            result = prepared.watch.run(calls[last], sets[last])
+            result = prepared.checks.run(calls[last], sets[last])
             after = verify.check(row.op, row.case, sets[last], result, prepared.earlier)
-            after = prepared.watch.after(after, calls, last)
+            after = prepared.checks.after(after, calls, last)
         verified = {"before": prepared.before.to_dict(), "after": after.to_dict()}
         if not after.is_right:
             reason = f"after timing: {after.reason}"
@@ -249,11 +249,11 @@ class Runner:
         """Return the record of a row that raised."""
         return replace(blank, status="failed", reason=one_line(error) + user_line(row.provider, error))
 
-    def _watch(self, row: Row, provider: Provider, turn: Turn) -> Watch:
+    def _checks(self, row: Row, provider: Provider, turn: Turn) -> Checks:
         what = row.op, row.case, self._device, self._settings.fill
         if not is_user_kernel(provider.name):
-            return Watch(*what)
-        return ForeignWatch(*what, provider.takes_out, ProcessSettings.now().restore, turn)
+            return Checks(*what)
+        return UserChecks(*what, provider.takes_out, ProcessSettings.now().restore, turn)
 
     def _input_sets(self, op: Op, case: Case, copies: int) -> list[inputs.InputSet]:
         """Return the copies of the inputs that the launches of a case go round."""
