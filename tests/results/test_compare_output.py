@@ -120,9 +120,9 @@ def test_numbers_that_are_none_are_named_where_they_are_used(save, measured, tmp
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"samples_s": [4e-6, -4e-6, 4e-6]}, "'samples_s' must be a list of times in seconds"),
-        ({"samples_s": [4e-6, True, 4e-6]}, "'samples_s' must be a list of times in seconds"),
-        ({"samples_s": [4e-6, 1e300, 4e-6]}, "'samples_s' must be a list of times in seconds"),
+        ({"samples_s": [4e-6, -4e-6, 4e-6]}, "'samples_s[1]' must be a time in seconds"),
+        ({"samples_s": [4e-6, True, 4e-6]}, "'samples_s[1]' must be a time in seconds"),
+        ({"samples_s": [4e-6, 1e300, 4e-6]}, "'samples_s[1]' must be a time in seconds"),
         ({"samples_s": []}, "'samples_s' is empty although 'status' is 'ok'"),
         ({"median_s": 5e-6}, "'median_s' must lie within 'samples_s'"),
         ({"median_s": None}, "'median_s' is missing although 'status' is 'ok'"),

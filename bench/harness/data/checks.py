@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.data import verify
 from bench.harness.data.guarded_buffers import MUTATED, GuardedBuffers, places_of
 from bench.harness.data.inputs import Filler, InputSet
-from bench.harness.data.verify import Verdict
+from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op
 
@@ -88,13 +88,13 @@ class Checks:
         self.call_s = time.perf_counter() - start
         return result
 
-    def before(self, verdict: Verdict) -> Verdict:
-        """Return the verdict on the first call with what else was found."""
-        return verdict
+    def before(self, checked: CheckResult) -> CheckResult:
+        """Return the result of the check of the first call with what else was found."""
+        return checked
 
-    def after(self, verdict: Verdict, calls: Sequence[Call], index: int) -> Verdict:
-        """Return the verdict on a call after timing with what else was found; `index` says of which copy."""
-        return verdict
+    def after(self, checked: CheckResult, calls: Sequence[Call], index: int) -> CheckResult:
+        """Return the check of a call after timing with what else was found; `index` says of which copy."""
+        return checked
 
 
 class UserChecks(Checks):
@@ -137,29 +137,29 @@ class UserChecks(Checks):
         self._poison(data.out)
         return self._run(call, data)
 
-    def before(self, verdict: Verdict) -> Verdict:
-        """Return the verdict on the first call, made worse by what it has done beside."""
+    def before(self, checked: CheckResult) -> CheckResult:
+        """Return the result of the check of the first call, made worse by what it has done beside."""
         self._first_result = self._result_print()
-        return self._worse(verdict, self._found or self._side_effects() or self._came_late(verdict))
+        return self._worse(checked, self._found or self._side_effects() or self._came_late(checked))
 
-    def after(self, verdict: Verdict, calls: Sequence[Call], index: int) -> Verdict:
-        """Return the verdict on a call after timing, made worse by side effects or a result of older inputs."""
-        found = self._found or self._side_effects() or self._came_late(verdict)
-        if found is None and not verdict.is_right and self._result_print() == self._first_result:
+    def after(self, checked: CheckResult, calls: Sequence[Call], index: int) -> CheckResult:
+        """Return the check of a call after timing, made worse by side effects or a result of older inputs."""
+        found = self._found or self._side_effects() or self._came_late(checked)
+        if found is None and not checked.is_right and self._result_print() == self._first_result:
             found = STALE
-        if found or not verdict.is_right:
-            return self._worse(verdict, found)
+        if found or not checked.is_right:
+            return self._worse(checked, found)
         data = self._sets[index]
         first_inputs = tuple(x.clone() for x in data.inputs)
         for share in CHANGED_SHARES:
-            if verdict.is_right:
-                verdict = self._on_new_inputs(verdict, calls[index], data, share)
+            if checked.is_right:
+                checked = self._on_new_inputs(checked, calls[index], data, share)
         for x, first in zip(data.inputs, first_inputs, strict=True):
             x.copy_(first)  # others may share the buffers
-        return self._worse(verdict, self._side_effects(inputs_too=False)) if verdict.is_right else verdict
+        return self._worse(checked, self._side_effects(inputs_too=False)) if checked.is_right else checked
 
-    def _on_new_inputs(self, verdict: Verdict, call: Call, data: InputSet, share: int) -> Verdict:
-        """Return the verdict on a call whose inputs have new values in the same tensors, in one of `share` elements."""
+    def _on_new_inputs(self, checked: CheckResult, call: Call, data: InputSet, share: int) -> CheckResult:
+        """Return the check of a call whose inputs have new values in one of `share` elements of the same tensors."""
         earlier, stale = self._last_launch(data), self._result_print()
         seed = self._renew(data, share)
         inputs = self._buffers.fingerprints(data)
@@ -167,10 +167,10 @@ class UserChecks(Checks):
         if self._buffers.fingerprints(data) != inputs:
             self._found = self._found or MUTATED
         if self._found:
-            return self._worse(verdict, self._found)
+            return self._worse(checked, self._found)
         checked = verify.check(self._op, self._case, data, result, earlier)
         if checked.is_right:
-            return verdict
+            return checked
         if self._came_late(checked):
             return self._worse(checked, LATE)
         what = "new inputs" if share == 1 else f"inputs of which one in {share} elements is new"
@@ -188,9 +188,9 @@ class UserChecks(Checks):
         """Return the fingerprint of the last result, None where there was none."""
         return None if self._result is None else self._buffers.fingerprint(self._result)
 
-    def _worse(self, verdict: Verdict, found: str | None) -> Verdict:
-        """Return a verdict with a finding in place of what it says: a wrong value is only its effect."""
-        return verdict if found is None else replace(verdict, is_right=False, reason=found)
+    def _worse(self, checked: CheckResult, found: str | None) -> CheckResult:
+        """Return the result of a check with a finding in place of what it says: a wrong value is only its effect."""
+        return checked if found is None else replace(checked, is_right=False, reason=found)
 
     # ---- one call ------------------------------------------------------------------------------------------------
 
@@ -223,10 +223,10 @@ class UserChecks(Checks):
         self._result, self._early, self._returned = result, early, returned
         return result
 
-    def _came_late(self, verdict: Verdict) -> str | None:
+    def _came_late(self, checked: CheckResult) -> str | None:
         """Return `LATE` where a wrong result still changes within a while: a busy machine lets other threads wait."""
         end = time.perf_counter() + LATEST_S
-        while not verdict.is_right and self._early is not None and time.perf_counter() < end:
+        while not checked.is_right and self._early is not None and time.perf_counter() < end:
             if self._early != self._glimpse(self._returned):
                 return LATE
             time.sleep(QUIET_S)

@@ -79,7 +79,7 @@ A tile of 64 rows is still met by any n up to 64."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """Whether a result is right, and how far off it is."""
 
     is_right: bool
@@ -122,7 +122,7 @@ def sum_roundings(terms: int) -> float:
     return math.sqrt(terms) / 4
 
 
-def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | None = None) -> Verdict:
+def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | None = None) -> CheckResult:
     """Compare the result of one launch with the fp64 reference on the same inputs.
 
     Args:
@@ -134,12 +134,12 @@ def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | 
     """
     if result.shape != data.out.shape or result.dtype != data.out.dtype:
         found, wanted = f"{tuple(result.shape)} {result.dtype}", f"{tuple(data.out.shape)} {data.out.dtype}"
-        return Verdict(False, f"wrong result: {found} instead of {wanted}", float("inf"), 0, data.out.numel())
+        return CheckResult(False, f"wrong result: {found} instead of {wanted}", float("inf"), 0, data.out.numel())
     data, result, earlier = _where_fp64_is(data, result, earlier)
     if op.check_result is not None:
         wrong = op.check_result(case, (data.inputs, result), earlier)
         reason = f"wrong result: {wrong}" if wrong else None
-        return Verdict(reason is None, reason, math.nan, result.numel(), result.numel(), "rule")
+        return CheckResult(reason is None, reason, math.nan, result.numel(), result.numel(), "rule")
     worst, checked, dots, squares = 0.0, 0, [0.0] * op.outputs, [0.0] * op.outputs
     for inputs, part in _parts(op, case, data.inputs, result):
         ratio, projections = _compare(op, case, inputs, part)
@@ -156,7 +156,7 @@ def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | 
         reason = f"wrong result: an element is {worst:.3g} times further from the fp64 reference than rounding explains"
     elif checked >= SCALE_ELEMENTS and scale_error > allowed_scale_error:
         reason = f"wrong result: off by {scale_error:.2%} on the whole, more than rounding explains"
-    return Verdict(reason is None, reason, worst, checked, result.numel())
+    return CheckResult(reason is None, reason, worst, checked, result.numel())
 
 
 def _where_fp64_is(data: InputSet, result: Tensor, earlier: Launch | None) -> tuple[InputSet, Tensor, Launch | None]:

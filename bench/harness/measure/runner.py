@@ -57,7 +57,7 @@ class Prepared:
     """A call for each copy of the inputs."""
     cache: str
     """`cold` or `warm`, what launches going round the calls find."""
-    before: verify.Verdict
+    before: verify.CheckResult
     earlier: Launch | None
     """The first launch, for an op whose results must differ."""
     first_call_s: float
