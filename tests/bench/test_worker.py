@@ -85,7 +85,7 @@ def test_a_slow_function_is_not_ended_though_its_row_takes_longer_than_one_call_
 @pytest.mark.exhaustive
 def test_a_budget_ends_a_row_before_the_timeout(workers, crashes, monkeypatch):
     monkeypatch.setattr("bench.harness.isolate.pool.BUDGET_GRACE_S", 1.0)
-    assert measure(workers, f"{crashes}:prints").status == "ok"  # the template is there
+    assert measure(workers, f"{crashes}:prints").status == "ok"  # the fork server is there
     record = measure(workers, f"{crashes}:endless", deadline=time.perf_counter() + 1)
     assert (record.status, record.reason) == ("failed", "no result after 2 s; --budget allows more")
 

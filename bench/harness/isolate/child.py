@@ -29,20 +29,10 @@ from bench.harness.timing.protocol import Limits, Sampler
 from results.record import Record
 from results.store.runfile import encode_line
 
-PRELOADED = (
-    *("bench.harness.measure.cost", "bench.harness.timing.samplers", "bench.harness.timing.settle"),
-    *("bench.harness.device.telemetry", "bench.harness.device.nvml"),
-    *("bench.harness.data.verify", "bench.harness.data.inputs", "results.stats.samples"),
-)
-"""What every child needs before a function of the user runs."""
-
 
 def preload() -> None:
-    """Load what every child needs, without running any of it: a process that has used a GPU must not fork."""
+    """Load torch, without running any of it: a process that has used a GPU must not fork."""
     import torch  # noqa: F401
-
-    for name in PRELOADED:
-        importlib.import_module(name)
 
 
 def work(job: Job, channel: socket.socket, heartbeat_fd: int) -> NoReturn:
