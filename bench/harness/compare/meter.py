@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.harness.compare.rounds import Rounds, Rule, run_rounds
+from bench.harness.data.checks import nothing
 from bench.harness.device.telemetry import row_telemetry
-from bench.harness.isolate.heartbeat import PROBES, SLOW_CALL_S
+from bench.harness.isolate.heartbeat import PROBES, SLOW_CALL_S, Announce
 from bench.harness.measure.cost import CALLS_PER_CASE
 from bench.harness.measure.meter import Measurement, Meter
 from bench.harness.providers.registry import ProviderUnavailableError
@@ -30,14 +31,6 @@ CALIBRATION_TURNS = 3
 """Turns of the warm-up, the last ones, from which the count of samples in a turn is taken."""
 
 
-Announce = Callable[[], object]
-"""Says that one provider has its turn from now on."""
-
-
-def _nothing() -> None:
-    """Say nothing."""
-
-
 @dataclass
 class Turns:
     """A provider on the clock: turns of a fixed count of samples."""
@@ -45,7 +38,7 @@ class Turns:
     sampler: Sampler
     lead_in: Callable[[], object]
     """Runs before each turn, not timed: brings warm data back into the cache that others have used."""
-    announce: Announce = _nothing
+    announce: Announce = nothing
     """Says that this one has its turn now."""
     call_s: float = 0.0
     """Of one call, roughly."""
@@ -138,7 +131,7 @@ class InterleavingMeter(Meter):
     def _lead_in(self, ready: Ready) -> Callable[[], object]:
         """Return what runs before a turn: one launch where the data is to be warm, nothing where it is cold anyway."""
         if ready.cache == "cold":
-            return _nothing
+            return nothing
         calls = itertools.cycle(ready.calls)
 
         def launch() -> None:
@@ -186,7 +179,7 @@ def share_launches(turns: Sequence[Turns | Broken]) -> None:
 
     Most launches of a busy machine are undisturbed and some take many times as long. A mean over more of them is
     disturbed more often, so that equal providers with unequal samples would not come out equal. One that is so much
-    slower that its samples would last longer than `LONGEST_SHARED_S` keeps fewer: it will not be taken for equal.
+    slower that its samples would last longer than `LONGEST_SHARED_S` keeps fewer: nobody asks whether it is equal.
 
     All begin their copies anew: the first samples had unequal launches, and who follows closer behind another finds
     more in the cache. On 257 copies of 0.5 MB, 80 of them apart instead of 128, a function was 3 % slower than itself.

@@ -82,7 +82,6 @@ class Rounds:
     errors: dict[int, BaseException] = field(default_factory=dict)
     """What a contender raised in its turn; it takes no part from there on."""
     seconds: float = 0.0
-    looks: int = 0
     is_clear: bool = False
 
     @property
@@ -126,7 +125,7 @@ def run_rounds(
             found.seconds = now() - start
             is_over = found.seconds >= rule.budget_s or (rule.deadline is not None and now() >= rule.deadline)
             if rule.rounds is None and found.count >= next_look:
-                found.looks, next_look = found.looks + 1, next_look * LOOK_EVERY
+                next_look *= LOOK_EVERY
                 found.is_clear = _are_clear(found, rule)
             if is_over and found.count >= LEAST_PAIRS:
                 break
