@@ -1,6 +1,5 @@
 """Cases in processes of their own: who is to blame when one dies, and that the others go on."""
 
-import argparse
 import contextlib
 import json
 import sys
@@ -13,6 +12,7 @@ from process_checks import is_running, soon
 
 from bench.__main__ import main
 from bench.harness.compare import processes
+from bench.harness.compare.plan import Conditions
 from bench.harness.compare.processes import CallLimit, Ended, child_arguments, last_line, records_of_case
 from bench.harness.compare.rounds import Share
 from bench.harness.isolate import heartbeat
@@ -24,9 +24,7 @@ from results.record import Record
 from results.store.runs import load_run
 
 CASE = Case.of("matmul", "bf16", {"m": 16, "n": 32, "k": 48}, OPTIONS, {"layout": "nt", "batch": 2})
-ARGS = argparse.Namespace(
-    timeout=9.0, device="cpu", gpu=None, fill="uniform", cache="cold", margin=0.02, rounds=None, budget=None
-)
+CONDITIONS = Conditions("cpu", None, None, "uniform", "cold", margin=0.02, rounds=None, budget=None, timeout=9.0)
 SHARE = Share(rows=12)
 
 
@@ -49,7 +47,7 @@ def ask(monkeypatch, names, broken):
 
     monkeypatch.setattr(processes, "run_process", run_process)
     blanks = [replace(record(f"{name}#"), status="skipped", median_s=None) for name in names]
-    found = records_of_case(ARGS, CASE, names, blanks, 0, SHARE)
+    found = records_of_case(CONDITIONS, CASE, names, blanks, 0, SHARE)
     return asked, [(one.provider, one.status, one.reason) for one in found]
 
 
@@ -92,7 +90,7 @@ def blanks_of(*names):
 def test_where_nobody_is_to_blame_the_case_has_the_message_of_the_process(monkeypatch):
     ended = Ended((), 2, None, "no such file", "skipped")
     monkeypatch.setattr(processes, "run_process", lambda words, limit: ended)
-    found = records_of_case(ARGS, CASE, ["torch", "a"], blanks_of("torch", "a"), 0, SHARE)
+    found = records_of_case(CONDITIONS, CASE, ["torch", "a"], blanks_of("torch", "a"), 0, SHARE)
     assert [(one.provider, one.status, one.reason) for one in found] == [
         ("torch", "skipped", "no such file"),
         ("a", "skipped", "nothing to compare with: torch skipped: no such file"),
@@ -113,8 +111,8 @@ def test_a_process_that_is_run_again_has_only_the_time_that_is_left(monkeypatch)
 
     monkeypatch.setattr(processes, "run_process", run_process)
     names = ["torch", "a", "b", "c", "d"]
-    args, share = argparse.Namespace(**vars(ARGS) | {"budget": 60.0}), Share(12, deadline=1060.0, cases_left=3)
-    found = records_of_case(args, CASE, names, blanks_of(*names), 0, share)
+    conditions, share = replace(CONDITIONS, budget=60.0), Share(12, deadline=1060.0, cases_left=3)
+    found = records_of_case(conditions, CASE, names, blanks_of(*names), 0, share)
     assert given == pytest.approx([20, 10, 5 / 3])
     assert limits == [9.0, 5.0, processes.OVERTIME_S]  # half of it, or what --timeout allows where that is less
     assert [one.status for one in found] == ["skipped", "failed", "failed", "failed", "skipped"]
@@ -181,8 +179,8 @@ def test_the_arguments_ask_for_this_case_alone(monkeypatch):
         return 0
 
     monkeypatch.setattr(compare, "run", run)
-    args, share = argparse.Namespace(**vars(ARGS) | {"budget": 60.0}), Share(12, deadline=160.25, cases_left=4)
-    assert main(child_arguments(args, CASE, ["a.py:f", "torch"], 5, share, now=100.25)) == 0
+    conditions, share = replace(CONDITIONS, budget=60.0), Share(12, deadline=160.25, cases_left=4)
+    assert main(child_arguments(conditions, CASE, ["a.py:f", "torch"], 5, share, now=100.25)) == 0
     args, (planned,) = seen[0]
     assert planned.case == CASE
     assert (args.provider, args.baseline, args.seed, args.budget) == (["a.py:f", "torch"], None, 5, 60.0)

@@ -7,24 +7,22 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import FORMATS, Parser, UsageError, add_list, build_parser, make_cases, number, path
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.commands.catalog import options_of
-from bench.harness.compare.rounds import MOST_ROUNDS, Share
-from bench.harness.op import Case, Op, Option
+from bench.harness.compare.rounds import MOST_ROUNDS
+from bench.harness.op import Op, Option
 from results.compare.command import margin
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS
 
 if TYPE_CHECKING:
     from bench.harness.cli.session import Session
     from bench.harness.cli.terminal import Progress
-    from bench.harness.device.device import Device
-    from bench.harness.measure.plan import Settings
-    from results.record import Environment, Record
+    from bench.harness.compare.plan import Plan, Planned
+    from results.record import Environment
     from roofline.ceilings import Ceilings
 
 CASE_S = 10.0
@@ -169,67 +167,6 @@ class _Without:
             self._group.add_argument(name, *names, **options)
 
 
-@dataclass(frozen=True)
-class Planned:
-    """One case and who computes it."""
-
-    family: str
-    op: Op
-    case: Case
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is to be compared, found to be possible before anything is measured."""
-
-    args: argparse.Namespace
-    cases: Sequence[Planned]
-    providers: Sequence[str]
-    """As they are loaded, the baseline first."""
-    device: Device
-    settings: Settings
-    deadline: float | None = None
-    """Reading of `time.perf_counter` when the budget is spent, set as measuring begins; None: no budget."""
-
-    @property
-    def names(self) -> list[str]:
-        """What each provider is called: one that is there again has a number."""
-        return [
-            name if name not in self.providers[:place] else f"{name}#{self.providers[: place + 1].count(name)}"
-            for place, name in enumerate(self.providers)
-        ]
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether new processes measure: many of them, or one that a user's function may bring down."""
-        from bench.harness.providers.registry import unavailable
-        from bench.harness.providers.user_kernel import is_user_kernel
-
-        foreign = [name for name in self.providers if is_user_kernel(name) and not unavailable(name, self.device)]
-        return not self.is_child and (self.args.processes > 1 or bool(foreign))
-
-    @property
-    def is_child(self) -> bool:
-        """Whether this process measures one case for the command that started it, which shows what is found."""
-        return self.args.heartbeat is not None
-
-    @property
-    def rows(self) -> int:
-        """Comparisons in the whole table, in each process anew: a child is told how many there are."""
-        told: int | None = self.args.table_rows
-        return told or len(self.cases) * (len(self.providers) - 1) * int(self.args.processes)
-
-    def share(self, cases_left: int) -> Share:
-        """Return what the next case has of the whole, when so many are left, this one among them."""
-        return Share(self.rows, self.deadline, cases_left)
-
-    def blanks(self, one: Planned) -> list[Record]:
-        """Return for each provider the record of a case with nothing measured."""
-        from bench.harness.measure.plan import blank_record
-
-        return [blank_record(one.op, one.case, name, self.settings) for name in self.names]
-
-
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     """Compare and return the exit code.
 
@@ -239,6 +176,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         OutputError: stdout cannot be written.
     """
     from bench.harness.cli import main
+    from bench.harness.cli.session import Request
+    from bench.harness.compare.plan import Child, Conditions, Plan
     from bench.harness.compare.show import show
     from bench.harness.measure.plan import Settings
 
@@ -248,14 +187,23 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     make_all_cases(args, ops, "cpu")
     main.check_places(args)
     device = main.device_of(args)
-    settings = Settings(args.fill, args.cache, args.budget, args.seed)
-    plan = Plan(args, make_all_cases(args, ops, device.type), providers, device, settings)
-    if not plan.is_child:
+    plan = Plan(
+        request=Request.of(args),
+        conditions=Conditions.of(args),
+        settings=Settings(args.fill, args.cache, args.budget, args.seed),
+        cases=make_all_cases(args, ops, device.type),
+        providers=providers,
+        device=device,
+        processes=args.processes,
+        fail_on=args.fail_on,
+        child=Child.of(args),
+    )
+    if plan.child is None:
         refuse_if_none_can_run(plan)
     environment, kept, interrupted = measure(plan, argv)
-    if plan.is_child:
+    if plan.child is not None:
         return INTERRUPTED if interrupted else 0
-    return show(args, plan.names[0], environment, kept, interrupted)
+    return show(plan, environment, kept, interrupted)
 
 
 def chosen_ops(names: Sequence[str] | None, families: Mapping[str, tuple[Op, ...]]) -> list[tuple[str, Op]]:
@@ -321,6 +269,8 @@ def make_all_cases(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], devi
     Raises:
         UsageError: a dtype, a shape or an option's value that an op does not have.
     """
+    from bench.harness.compare.plan import Planned
+
     planned = []
     for family, op in ops:
         if args.size is not None and not op.is_sized:
@@ -356,28 +306,27 @@ def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Sessio
     from bench.harness.measure.plan import plan as planned_rows
     from results.store.runs import RunWriter
 
-    args, kept, interrupted = plan.args, session.Session(), False
+    request, kept, interrupted = plan.request, session.Session(), False
     try:
-        ceilings = ceilings_of(plan.device, args.gpu)
+        ceilings = ceilings_of(plan.device, request.gpu)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    with Progress(args.quiet) as progress:
+    with Progress(request.quiet) as progress:
         session.use_threads(plan.device)
         rows = planned_rows(
             [(one.op, one.case) for one in plan.cases], list(plan.providers[:1]), plan.device, plan.settings
         )
-        ceilings = session.calibrated(args.recalibrate, session.dtypes_of(rows), plan.device, ceilings, progress)
+        ceilings = session.calibrated(request.recalibrate, session.dtypes_of(rows), plan.device, ceilings, progress)
         environment = session.stamp("bench", plan.device, ceilings, plan.settings, argv)
-        if not args.no_save:
-            kept.writer = RunWriter.create(environment, "compare", args.output)
-        if args.baseline is None:
+        if request.saves:
+            kept.writer = RunWriter.create(environment, "compare", request.output)
+        if request.baseline is None:
             progress.note(f"baseline: {plan.names[0]}, the first provider; --baseline names another")
-        deadline = None if args.budget is None else time.perf_counter() + args.budget
-        plan = replace(plan, deadline=args.deadline if plan.is_child else deadline)
+        plan = plan.begun(time.perf_counter())
         try:
             if plan.is_elsewhere:
                 _measure_elsewhere(plan, kept, progress)
-            elif plan.is_child:
+            elif plan.child is not None:
                 with unheard():
                     measure_here(plan, kept, progress, ceilings)
             else:
@@ -397,21 +346,21 @@ def _measure_elsewhere(plan: Plan, kept: Session, progress: Progress) -> None:
     from bench.harness.compare.processes import SEED_STEP, records_of_case
     from bench.harness.measure.plan import refusal
 
-    count = plan.args.processes
+    count = plan.processes
     units = [(process, place, one) for process in range(count) for place, one in enumerate(plan.cases)]
     progress.expect(len(units))
     for done, (process, place, one) in enumerate(units):
         also = f" (process {process + 1} of {count})" if count > 1 else ""
         progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}{also}")
-        seed, share = (plan.args.seed + process * SEED_STEP + place) % 2**63, plan.share(len(units) - done)
+        seed, share = (plan.settings.seed + process * SEED_STEP + place) % 2**63, plan.share(len(units) - done)
         blanks, refused = plan.blanks(one), refusal(one.op, one.case, plan.device)
         if refused is not None:  # no process is needed to find that out
             records = all_without(blanks, "skipped", refused)
         else:
-            records = records_of_case(plan.args, one.case, plan.providers, blanks, seed, share, progress.note)
+            records = records_of_case(plan.conditions, one.case, plan.providers, blanks, seed, share, progress.note)
         for record in records:
             kept.keep(replace(record, process=process))
-            if plan.args.verbose:
+            if plan.request.verbose:
                 for line in describe(record):
                     progress.note(line)
         progress.advance()
@@ -426,25 +375,26 @@ def measure_here(plan: Plan, kept: Session, progress: Progress, ceilings: Ceilin
     from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.plan import plan as planned_rows
 
-    args, settings = plan.args, plan.settings
+    settings, conditions, child = plan.settings, plan.conditions, plan.child
     estimator = CostEstimator(plan.device, settings.fill, settings.seed)
-    announce = (lambda place: None) if args.heartbeat is None else Heartbeat.open(Path(args.heartbeat)).announce
+    announce = (lambda place: None) if child is None else Heartbeat.open(child.heartbeat).announce
     progress.expect(len(plan.cases))
     for place, one in enumerate(plan.cases):
         progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}")
         runner = InterleavingRunner(one.family, plan.device, settings, estimator, plan.deadline, ceilings, announce)
         now, share = time.perf_counter(), plan.share(len(plan.cases) - place)
-        until = args.case_deadline if plan.is_child else share.until(now)
-        rule = Rule(args.margin, share.rows, CASE_S, args.seed + place, args.rounds)
+        until = share.until(now) if child is None else child.case_deadline
+        rule = Rule(conditions.margin, share.rows, CASE_S, settings.seed + place, conditions.rounds)
         if until is not None:
             rule = replace(rule, budget_s=math.inf, deadline=until)
         rows = planned_rows([(one.op, one.case)], list(plan.providers), plan.device, settings)
-        if plan.is_child and share.is_spent(now):
-            records = all_without(plan.blanks(one), "skipped", f"the budget of {args.budget:g} s {STARTED_TOO_LATE}")
+        if child is not None and share.is_spent(now):
+            spent = f"the budget of {conditions.budget:g} s {STARTED_TOO_LATE}"
+            records = all_without(plan.blanks(one), "skipped", spent)
         else:
             records = runner.measure_case(rows, plan.names, rule)
         for record in records:
             kept.keep(record)
-            for line in describe(record) if args.verbose else ():
+            for line in describe(record) if plan.request.verbose else ():
                 progress.note(line)
         progress.advance()

@@ -7,7 +7,6 @@ was running, which is kept as `failed`, and the others are measured again withou
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
@@ -15,10 +14,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from bench.harness.compare.case import all_without, without_baseline
+from bench.harness.compare.plan import Conditions
 from bench.harness.compare.rounds import Share
 from bench.harness.isolate.heartbeat import Heartbeat, Watchdog
 from bench.harness.isolate.pool import WorkerError, how_it_ended, started
@@ -26,7 +26,6 @@ from bench.harness.op import Case
 from results.record import Record
 from results.store.runs import StoreError, load_run
 
-VALUES = ("device", "threads", "gpu", "fill", "cache", "margin", "rounds", "budget")
 SEED_STEP = 1_000_003
 """Between the seeds of two processes: far more than a run has cases, each of which takes a seed of its own."""
 
@@ -91,12 +90,12 @@ class CallLimit:
 
 
 def child_arguments(
-    args: argparse.Namespace, case: Case, names: Sequence[str], seed: int, share: Share, now: float
+    conditions: Conditions, case: Case, names: Sequence[str], seed: int, share: Share, now: float
 ) -> list[str]:
     """Return the arguments that measure one case here in another process, the first provider being the baseline.
 
     Args:
-        args: those of the whole comparison.
+        conditions: those of the whole comparison.
         case: the case.
         names: providers, the baseline first.
         seed: of this process.
@@ -111,9 +110,9 @@ def child_arguments(
     words += ["--table-rows", str(share.rows)]
     if share.deadline is not None:
         words += ["--deadline", repr(share.deadline), "--case-deadline", repr(share.until(now))]
-    for name in VALUES:
-        if getattr(args, name, None) is not None:
-            words += [f"--{name}", str(getattr(args, name))]
+    for name, value in asdict(conditions).items():
+        if value is not None and name != "timeout":  # the limit of a call is watched from here
+            words += [f"--{name}", str(value)]
     return words
 
 
@@ -186,7 +185,7 @@ def last_line(text: str) -> str:
 
 
 def records_of_case(
-    args: argparse.Namespace,
+    conditions: Conditions,
     case: Case,
     names: Sequence[str],
     blanks: Sequence[Record],
@@ -199,7 +198,7 @@ def records_of_case(
     Where the process could not measure and no provider is to blame, all records say why.
 
     Args:
-        args: those of the whole comparison.
+        conditions: those of the whole comparison.
         case: the case.
         names: providers as they are loaded, the baseline first.
         blanks: for each a record with its name in the table, for where there is nothing to keep.
@@ -215,10 +214,10 @@ def records_of_case(
     while len(places) > 1 and 0 in places:
         now, left = time.perf_counter(), [blanks[place] for place in places]
         if share.is_spent(now):
-            spent = all_without(left, "skipped", f"the budget of {args.budget:g} s is spent")
+            spent = all_without(left, "skipped", f"the budget of {conditions.budget:g} s is spent")
             return _in_order(kept | dict(zip(places, spent, strict=True)))
-        words = child_arguments(args, case, [names[place] for place in places], seed, share, now)
-        ended = run_process(words, CallLimit.of(args.timeout, share, now))
+        words = child_arguments(conditions, case, [names[place] for place in places], seed, share, now)
+        ended = run_process(words, CallLimit.of(conditions.timeout, share, now))
         if len(ended.records) == len(places):
             kept |= {
                 place: _renamed(record, blanks[place]) for place, record in zip(places, ended.records, strict=True)

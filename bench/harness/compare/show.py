@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from typing import Any
@@ -11,6 +10,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.cli.session import USAGE, Session
 from bench.harness.cli.terminal import OutputError, print_out, print_path, say
+from bench.harness.compare.plan import Plan
 from results.compare.comparison import Compared
 from results.compare.live import compare_live
 from results.compare.output import as_csv, as_json, as_markdown, describe, exit_code, print_table
@@ -19,12 +19,11 @@ from results.show.table import printable
 from results.stats.comparison import geometric_mean
 
 
-def show(args: argparse.Namespace, baseline: str, environment: Environment, kept: Session, interrupted: bool) -> int:
+def show(plan: Plan, environment: Environment, kept: Session, interrupted: bool) -> int:
     """Print the comparison, draw it where that was asked for, say where it is kept, and return the exit code.
 
     Args:
-        args: format, margin, picture, and what is to fail.
-        baseline: provider that the others are set against.
+        plan: what was to be compared, and how it is to be shown.
         environment: of the run.
         kept: its records and its file.
         interrupted: whether Ctrl-C ended it early.
@@ -36,36 +35,37 @@ def show(args: argparse.Namespace, baseline: str, environment: Environment, kept
     """
     from results.compare.plot import draw, save
 
-    found = compare_live(environment, kept.records, baseline, args.margin)
-    code = USAGE if kept.problem else INTERRUPTED if interrupted else exit_code(found, args.fail_on)
+    request = plan.request
+    found = compare_live(environment, kept.records, plan.names[0], plan.conditions.margin)
+    code = USAGE if kept.problem else INTERRUPTED if interrupted else exit_code(found, plan.fail_on)
     if not found.rows and not code:
         raise UsageError(f"nothing could be compared: {describe(found.unmatched[0])}")
     try:
-        print_out(text_of(found, args, code))
+        print_out(text_of(found, request.format, plan.fail_on, code))
     except OSError as error:
         raise OutputError(f"cannot write the output: {error.strerror}") from None
     if kept.writer is not None:
-        print_path("saved", kept.writer.path, args.format)
-    if args.plot is not None and found.rows:
-        save(draw(found), args.plot)
-        print_path("plot", args.plot, args.format)
+        print_path("saved", kept.writer.path, request.format)
+    if request.plot is not None and found.rows:
+        save(draw(found), request.plot)
+        print_path("plot", request.plot, request.format)
     if not found.rows:
         say("nothing was compared" if interrupted else f"nothing was compared: {describe(found.unmatched[-1])}")
     kept.raise_if_unsaved()
     return code
 
 
-def text_of(found: Compared, args: argparse.Namespace, code: int) -> str:
+def text_of(found: Compared, form: str, fail_on: str, code: int) -> str:
     """Return the comparison in the format asked for; where there is no row, only JSON can say so."""
-    if args.format == "json":
-        document = json.loads(as_json(found, args.fail_on))
+    if form == "json":
+        document = json.loads(as_json(found, fail_on))
         document["summary"] |= {"exit_code": code, "geomean_by_candidate": geomeans(found)}
         return json.dumps(document, indent=2, allow_nan=False) + "\n"
     if not found.rows:
         return ""
-    if args.format == "csv":
+    if form == "csv":
         return as_csv(found)
-    text = as_markdown(found) if args.format == "md" else print_table(found, sys.stdout)
+    text = as_markdown(found) if form == "md" else print_table(found, sys.stdout)
     return text + "".join(f"{line}\n" for line in geomean_lines(found))
 
 
