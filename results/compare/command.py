@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from results.compare.sides import METRICS, MODES, Request
+from results.compare.sides import METRICS, MODES, CompareOptions
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import StoreError
 
 if TYPE_CHECKING:
-    from results.compare.load import Loaded
+    from results.compare.load import LoadedRun
 
 EPILOG = """Rows of two definitions of an op (`op_sha256`, a hash of its file without comments) are refused unless
 --force: a change may be one of the op. Records of before, which do not tell it, are compared as ever.
@@ -142,7 +142,7 @@ def _run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextI
     for one in loaded:
         if not one.measured:
             raise StoreError(_empty(one, wanted))
-    request = Request(options.by, options.baseline, options.metric, options.margin, options.force)
+    request = CompareOptions(options.by, options.baseline, options.metric, options.margin, options.force)
     compared = compare(loaded[0], loaded[1] if len(loaded) == 2 else None, request, options.drift)
     if options.output is not None:
         save(draw(compared), options.output)
@@ -161,7 +161,7 @@ def _spaced(lines: list[str], form: str) -> list[str]:
     return [part for line in lines for part in ("", f"- {line}")] if form == "md" else lines
 
 
-def _empty(run: Loaded, wanted: object) -> str:
+def _empty(run: LoadedRun, wanted: object) -> str:
     """Return why there is nothing of a run to compare."""
     from results.compare.load import EVERYTHING
     from results.store.runfile import MEASURING

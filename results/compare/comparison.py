@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from results.compare.flags import flags_of, with_flags
-from results.compare.load import Loaded, Measured, windows
-from results.compare.match import Pair, Unmatched, match
-from results.compare.row import Row, Side, verdict_in_cycles
+from results.compare.load import LoadedRun, Measured, windows
+from results.compare.match import MatchedPair, Unmatched, match
+from results.compare.row import ComparedRow, Side, verdict_in_cycles
 from results.compare.sides import (
     METRICS,
     VERSION,
     CompareError,
-    Request,
+    CompareOptions,
     baseline_side,
     candidate_side,
     check_request,
@@ -35,15 +35,17 @@ class Compared:
     baseline: str
     candidate: str
     environments: tuple[Environment, Environment]
-    request: Request
-    rows: tuple[Row, ...]
+    request: CompareOptions
+    rows: tuple[ComparedRow, ...]
     unmatched: tuple[Unmatched, ...]
     notes: tuple[str, ...]
     drift: Drift | None = None
     """What was allowed for between two windows; None where both sides of every row took turns."""
 
 
-def compare(first: Loaded, second: Loaded | None, request: Request, drift: float | None = None) -> Compared:
+def compare(
+    first: LoadedRun, second: LoadedRun | None, request: CompareOptions, drift: float | None = None
+) -> Compared:
     """Compare two runs, or two selections of one.
 
     Args:
@@ -79,13 +81,13 @@ def compare(first: Loaded, second: Loaded | None, request: Request, drift: float
 
 
 def _row(
-    pair: Pair,
+    pair: MatchedPair,
     turns: Pairs,
-    runs: tuple[Loaded, Loaded],
+    runs: tuple[LoadedRun, LoadedRun],
     labels: tuple[str, str],
     compared: Comparison,
     factor: float,
-) -> Row:
+) -> ComparedRow:
     """Return a row whose comparison stands as it is among all."""
     records = ([one for one, _ in turns], [one for _, one in turns]) if turns else (pair.baseline, pair.candidate)
     if pair.key.provider is None:
@@ -99,10 +101,10 @@ def _row(
         cause = f"no samples were kept of the {' and the '.join(without)}, only a median"
     cause += source_words(before, after, compared.verdict)
     baseline, candidate = (Side(*side) for side in zip(labels, records, runs, strict=True))
-    return Row(pair.key, baseline, candidate, compared, bool(turns), cycles_ratio, cause, factor)
+    return ComparedRow(pair.key, baseline, candidate, compared, bool(turns), cycles_ratio, cause, factor)
 
 
-def _cycles_ratio(pair: Pair, turns: Pairs, ratio: float) -> float | None:
+def _cycles_ratio(pair: MatchedPair, turns: Pairs, ratio: float) -> float | None:
     """Return the ratio of the times in clock cycles; None where a clock is not known."""
     if turns:
         in_cycles = compare_cycles(turns, margin=0.0)
@@ -128,7 +130,7 @@ def _cycles_words(compared: Comparison, cycles_ratio: float | None, factor: floa
     return f"; in clock cycles {verdict}: the clock changed by {change:+.2g} %"
 
 
-def _no_versions(run: Loaded, request: Request) -> list[Unmatched]:
+def _no_versions(run: LoadedRun, request: CompareOptions) -> list[Unmatched]:
     if request.by != "version":
         return []
     others = [one for one in run.measured if not VERSION.fullmatch(one.provider)]
@@ -136,8 +138,8 @@ def _no_versions(run: Loaded, request: Request) -> list[Unmatched]:
 
 
 def _usable(
-    pairs: Sequence[Pair], first: Loaded, second: Loaded, request: Request
-) -> tuple[list[Pair], list[float], list[Unmatched]]:
+    pairs: Sequence[MatchedPair], first: LoadedRun, second: LoadedRun, request: CompareOptions
+) -> tuple[list[MatchedPair], list[float], list[Unmatched]]:
     """Return the pairs whose metric is known, the factor of each, and the records whose metric is not."""
     if request.metric == "time":
         return list(pairs), [1.0] * len(pairs), []
@@ -155,7 +157,11 @@ def _usable(
 
 
 def _compared(
-    pairs: Sequence[Pair], turns: Sequence[Pairs], factors: Sequence[float], request: Request, given: float | None
+    pairs: Sequence[MatchedPair],
+    turns: Sequence[Pairs],
+    factors: Sequence[float],
+    request: CompareOptions,
+    given: float | None,
 ) -> tuple[list[Comparison], Drift | None]:
     """Return the comparison of each pair, as it stands among all, and what was allowed for drift."""
     apart = [place for place, shared in enumerate(turns) if not shared]
@@ -174,7 +180,7 @@ def _compared(
     return with_holm(flagged), drift
 
 
-def _per_second(run: Loaded, one: Measured, metric: str) -> float | None:
+def _per_second(run: LoadedRun, one: Measured, metric: str) -> float | None:
     """Return the metric times the median: what the launch has of it, whatever its time."""
     if metric == "flops":
         return one.flops
@@ -182,7 +188,7 @@ def _per_second(run: Loaded, one: Measured, metric: str) -> float | None:
     return share * one.median_s if share and one.median_s else None
 
 
-def _repeats(pairs: Sequence[Pair]) -> list[str]:
+def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:
     """Return a note on keys that are there more than once: as several processes, or several times in one."""
     notes = []
     for side, sides in (
@@ -199,7 +205,7 @@ def _repeats(pairs: Sequence[Pair]) -> list[str]:
     return notes
 
 
-def _allowance(pairs: Sequence[Pair], turns: Sequence[Pairs], drift: Drift | None) -> list[str]:
+def _allowance(pairs: Sequence[MatchedPair], turns: Sequence[Pairs], drift: Drift | None) -> list[str]:
     """Return a note on rows that were measured once on either side: what was allowed for drift between the two."""
     apart = sum(
         not shared and len(pair.baseline) == len(pair.candidate) == 1 for pair, shared in zip(pairs, turns, strict=True)

@@ -25,7 +25,7 @@ GPU in hardware slowdown halves its clock.
 Source: NVIDIA, NVML API reference, clocks event reasons: hardware slowdown reduces the clocks by a factor of 2 or more.
 """
 
-WRONG = frozenset({"other-stream"})
+LEAVES_OUT_WORK = frozenset({"other-stream"})
 """The time leaves out work: no gap is large enough."""
 
 ONE_SIDED = frozenset({"l2-suspect", "not-cold"})
@@ -66,7 +66,7 @@ def with_flags(compared: Comparison, baseline: Sequence[str], candidate: Sequenc
 def _may_explain(compared: Comparison, baseline: Sequence[str], candidate: Sequence[str]) -> bool:
     """Return whether a gap between records that were measured apart may come from what is flagged."""
     flags = {*baseline, *candidate}
-    if not (WRONG.isdisjoint(flags) and ONE_SIDED.isdisjoint(set(baseline) ^ set(candidate))):
+    if not (LEAVES_OUT_WORK.isdisjoint(flags) and ONE_SIDED.isdisjoint(set(baseline) ^ set(candidate))):
         return True
     low, high = compared.ci95
     return (

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from results.compare.comparison import Compared
 from results.compare.flags import flags_of, with_flags
-from results.compare.load import Loaded, Measured, measured_of
-from results.compare.match import WRONG, Key, Unmatched
-from results.compare.row import Row, Side
-from results.compare.sides import Request
+from results.compare.load import LoadedRun, Measured, measured_of
+from results.compare.match import WRONG, RowKey, Unmatched
+from results.compare.row import ComparedRow, Side
+from results.compare.sides import CompareOptions
 from results.compare.turns import Pairs, compare_cycles, compare_turns, side_by_side
 from results.record import Environment, Record
 from results.stats.comparison import FASTER, MORE_SAMPLES, SLOWER, Comparison, with_holm
@@ -30,12 +30,12 @@ def compare_live(environment: Environment, records: Iterable[Record], baseline: 
         baseline: provider that the others are set against.
         margin: change of the time, as a fraction, that does not matter.
     """
-    run = Loaded(Path(), environment, [measured_of(record) for record in records])
+    run = LoadedRun(Path(), environment, [measured_of(record) for record in records])
     cases: dict[tuple[str | None, ...], dict[str, list[Measured]]] = {}
     for one in run.measured:
         case = one.op, one.dtype, one.case, one.options, one.fill
         cases.setdefault(case, {}).setdefault(one.provider, []).append(one)
-    rows: list[Row] = []
+    rows: list[ComparedRow] = []
     unmatched: list[Unmatched] = []
     for providers in cases.values():
         base = providers.pop(baseline, [])
@@ -51,7 +51,7 @@ def compare_live(environment: Environment, records: Iterable[Record], baseline: 
     rows = [replace(row, compared=one, cause=one.reason) for row, one in zip(rows, corrected, strict=True)]
     candidates = list(dict.fromkeys(row.candidate.label for row in rows))
     label = candidates[0] if len(candidates) == 1 else f"{len(candidates)} providers"
-    request = Request(by="provider", baseline=baseline, margin=margin)
+    request = CompareOptions(by="provider", baseline=baseline, margin=margin)
     return Compared(baseline, label, (environment, environment), request, tuple(rows), tuple(unmatched), ())
 
 
@@ -83,13 +83,13 @@ def _why_unpaired(baseline: Sequence[Measured]) -> str:
     return "it was measured without the baseline"
 
 
-def _row(run: Loaded, turns: Pairs, margin: float) -> Row:
+def _row(run: LoadedRun, turns: Pairs, margin: float) -> ComparedRow:
     """Return the row of records that took turns, by itself."""
     before, after = [one for one, _ in turns], [one for _, one in turns]
     result, cycles = compare_turns(turns, margin), compare_cycles(turns, margin)
     result = replace(result, reason=_reason(result, cycles, after))
-    return Row(
-        key=Key.of(after[0], with_provider=False),
+    return ComparedRow(
+        key=RowKey.of(after[0], with_provider=False),
         baseline=Side(before[0].provider, before, run),
         candidate=Side(after[0].provider, after, run),
         compared=with_flags(result, flags_of(before), flags_of(after), is_paired=True),

@@ -20,7 +20,7 @@ PROCESS = "process"
 """Key, among the options or the telemetry of a record, of the process that measured it."""
 
 
-class Turns(NamedTuple):
+class Interleaving(NamedTuple):
     """How the samples of one record lie among those of the others of its case, where they took turns on the clock."""
 
     samples_per_round: int
@@ -62,7 +62,7 @@ class Measured(NamedTuple):
     """Revision of the repository of a user's kernel, see `revision_text`; None for kernels of ours, or not known."""
     flags: tuple[str, ...]
     """What speaks against the measurement."""
-    turns: Turns | None
+    turns: Interleaving | None
     """How it took turns with others; None where it was measured alone."""
     op_sha256: str | None
     """Hash of the definition of the op; None where it is not known, as in runs of before."""
@@ -114,7 +114,7 @@ def measured_of(record: Record) -> Measured:
     )
 
 
-def _turns(record: Record) -> Turns | None:
+def _turns(record: Record) -> Interleaving | None:
     """Return how a record took turns; None where it did not, or where what is kept of that does not fit its samples."""
     found = record.interleaved
     names, size, is_fixed = (found.get(name) for name in ("with", "samples_per_round", "is_fixed"))
@@ -127,7 +127,7 @@ def _turns(record: Record) -> Turns | None:
     is_known = isinstance(clocks_hz, list) and len(clocks_hz) == samples // size and all(map(_is_clock, clocks_hz))
     same = (*map(str, names), str(found.get("seed")), str(seconds), samples // size)
     clocks = tuple(clocks_hz) if is_known and clocks_hz else None
-    return Turns(size, is_fixed, same, clocks, float(seconds) if isinstance(seconds, int | float) else None)
+    return Interleaving(size, is_fixed, same, clocks, float(seconds) if isinstance(seconds, int | float) else None)
 
 
 def _is_clock(value: Any) -> bool:
@@ -185,7 +185,7 @@ EVERYTHING = Wanted()
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
+class LoadedRun:
     """One run, as far as a comparison needs it."""
 
     path: Path
@@ -231,7 +231,7 @@ class Loaded:
         return self.rates[measured.dtype, share]
 
 
-def load(path: Path, wanted: Wanted = EVERYTHING) -> Loaded:
+def load(path: Path, wanted: Wanted = EVERYTHING) -> LoadedRun:
     """Read those records of a run that are wanted.
 
     Raises:
@@ -243,4 +243,4 @@ def load(path: Path, wanted: Wanted = EVERYTHING) -> Loaded:
         return measured_of(record) if wanted.has(record) else None
 
     environment, measured, notes, problems = scan_run(path, take)
-    return Loaded(path, environment, measured, notes, problems)
+    return LoadedRun(path, environment, measured, notes, problems)

@@ -18,7 +18,7 @@ WRONG = ("invalid", "failed")
 """What a result that cannot be used is called; one that was skipped is none."""
 
 
-class Key(NamedTuple):
+class RowKey(NamedTuple):
     """What must agree for two records to be compared."""
 
     op: str
@@ -32,20 +32,20 @@ class Key(NamedTuple):
     cache: str | None
 
     @classmethod
-    def of(cls, one: Measured, with_provider: bool) -> Key:
+    def of(cls, one: Measured, with_provider: bool) -> RowKey:
         """Return the key of a record."""
         key = cls._make(_KEY_OF(one))
         return key if with_provider else key._replace(provider=None)
 
 
-_KEY_OF = itemgetter(*map(Measured._fields.index, Key._fields))
+_KEY_OF = itemgetter(*map(Measured._fields.index, RowKey._fields))
 """The fields of a record that are those of a key: in one step, as there are a hundred thousand."""
 
 
-class Pair(NamedTuple):
+class MatchedPair(NamedTuple):
     """The records of one key on either side; several where it was measured several times."""
 
-    key: Key
+    key: RowKey
     baseline: list[Measured]
     candidate: list[Measured]
 
@@ -62,7 +62,7 @@ class Unmatched:
     """It is a wrong or failed result of the candidate."""
 
 
-Groups = dict[tuple[Key, str], list[Measured]]
+Groups = dict[tuple[RowKey, str], list[Measured]]
 """Finished records by key and provider."""
 
 
@@ -70,7 +70,7 @@ Groups = dict[tuple[Key, str], list[Measured]]
 class Matching:
     """The pairs, and what is in none."""
 
-    pairs: list[Pair]
+    pairs: list[MatchedPair]
     unmatched: list[Unmatched]
     notes: list[str]
 
@@ -92,13 +92,13 @@ def match(
     first, rest = _grouped("baseline", baseline, with_provider)
     second, more = _grouped("candidate", candidate, with_provider)
     by_key = {key: records for (key, _), records in first.items()}
-    pairs: list[Pair] = []
+    pairs: list[MatchedPair] = []
     left: Groups = {}
     for (key, provider), records in second.items():
         if (found := by_key.get(key)) is None:
             left[key, provider] = records
         else:
-            pairs.append(Pair(key, found, records))
+            pairs.append(MatchedPair(key, found, records))
     taken = {one for one in second if one not in left} if left else set()
     loose, notes = _loosely_paired(by_key, left, taken, force)
     pairs += loose
@@ -119,9 +119,9 @@ def _grouped(side: str, records: Iterable[Measured], with_provider: bool) -> tup
     """
     groups: Groups = {}
     unmatched = []
-    wrong: dict[tuple[Key, str], str] = {}
+    wrong: dict[tuple[RowKey, str], str] = {}
     for one in records:
-        key = Key.of(one, with_provider)
+        key = RowKey.of(one, with_provider)
         if one.status == "ok":
             groups.setdefault((key, one.provider), []).append(one)
             continue
@@ -138,14 +138,14 @@ def _grouped(side: str, records: Iterable[Measured], with_provider: bool) -> tup
     return groups, unmatched
 
 
-def _without_cache(key: Key) -> Key:
+def _without_cache(key: RowKey) -> RowKey:
     """Return a key without the cache state, which a record that failed before it was timed does not have."""
     return key._replace(cache=None)
 
 
 def _loosely_paired(
-    by_key: dict[Key, list[Measured]], left: Groups, taken: set[tuple[Key, str]], force: bool
-) -> tuple[list[Pair], list[str]]:
+    by_key: dict[RowKey, list[Measured]], left: Groups, taken: set[tuple[RowKey, str]], force: bool
+) -> tuple[list[MatchedPair], list[str]]:
     """Pair what differs in fill or cache alone, where that is forced; refuse it else.
 
     Each of several candidates has all of the baseline before it, and takes each of its records once: first what
@@ -153,7 +153,7 @@ def _loosely_paired(
     """
     if not left:
         return [], []
-    similar: dict[Alike, list[Key]] = {}
+    similar: dict[Alike, list[RowKey]] = {}
     for key in by_key:
         similar.setdefault(_alike(key), []).append(key)
     pairs, notes, waiting = [], dict[str, None](), dict(left)
@@ -174,19 +174,19 @@ def _loosely_paired(
             notes[f"compared by force: {what}"] = None
             taken.add((free[0], provider))
             del waiting[key, provider]
-            pairs.append(Pair(key, by_key[free[0]], records))
+            pairs.append(MatchedPair(key, by_key[free[0]], records))
     return pairs, list(notes)
 
 
 Alike = tuple[str | None, ...]
 
 
-def _alike(key: Key) -> Alike:
+def _alike(key: RowKey) -> Alike:
     """Return a key without fill and cache."""
     return key[:-2]
 
 
-def _difference(before: Key, after: Key) -> str:
+def _difference(before: RowKey, after: RowKey) -> str:
     return " and ".join(
         f"{name} {getattr(before, name) or 'unknown'} against {getattr(after, name) or 'unknown'}"
         for name in ("fill", "cache")
@@ -199,7 +199,7 @@ def definitions(records: Iterable[Measured]) -> list[str]:
     return list(dict.fromkeys(one.op_sha256 for one in records if one.op_sha256 is not None))
 
 
-def _redefined(pairs: Iterable[Pair], force: bool) -> list[str]:
+def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
     """Return a note on the pairs that were measured by two definitions of their op, where that is forced; refuse else.
 
     A change of their times may be one of the op. Records that do not tell their definition are compared as ever.
@@ -222,7 +222,7 @@ def _redefined(pairs: Iterable[Pair], force: bool) -> list[str]:
     return [f"compared by force: {text}"]
 
 
-def _of_other_work(pairs: Iterable[Pair]) -> list[str]:
+def _of_other_work(pairs: Iterable[MatchedPair]) -> list[str]:
     """Return a note on the pairs whose sides count other FLOPs or bytes: their times are of other work."""
     found = [
         pair.key
@@ -235,7 +235,7 @@ def _of_other_work(pairs: Iterable[Pair]) -> list[str]:
     return [f"{rows} with other FLOPs or bytes on the two sides, such as {key.op} {key.case} {key.dtype}: not one work"]
 
 
-def _with_blame(one: Unmatched, baselines: Set[Key], with_provider: bool) -> Unmatched:
+def _with_blame(one: Unmatched, baselines: Set[RowKey], with_provider: bool) -> Unmatched:
     """Mark what is wrong or failed in the candidate although the baseline is right."""
-    is_broken = one.measured.status in WRONG and _without_cache(Key.of(one.measured, with_provider)) in baselines
+    is_broken = one.measured.status in WRONG and _without_cache(RowKey.of(one.measured, with_provider)) in baselines
     return Unmatched(one.side, one.measured, one.reason, is_broken)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from results.compare.comparison import Compared
 from results.compare.match import Unmatched
-from results.compare.row import Row
+from results.compare.row import ComparedRow
 from results.compare.sides import METRICS
 from results.record import Environment
 from results.show.export import csv_text, json_text, markdown_text
@@ -43,7 +43,7 @@ def counts(compared: Compared) -> dict[str, int]:
     return {verdict: found[verdict] for verdict in VERDICTS}
 
 
-def foremost(compared: Compared, count: int) -> Sequence[Row]:
+def foremost(compared: Compared, count: int) -> Sequence[ComparedRow]:
     """Return all rows where they are no more than `count`; else so many of those that matter most, these first."""
     if len(compared.rows) <= count:
         return compared.rows
@@ -106,14 +106,14 @@ class Mean:
 @lru_cache(maxsize=1)
 def geomeans(compared: Compared) -> list[Mean]:
     """Return the geometric mean of each kind of rows that has one, in the order of the rows."""
-    kinds: dict[tuple[str, str, str], list[Row]] = {}
+    kinds: dict[tuple[str, str, str], list[ComparedRow]] = {}
     for row in compared.rows:
         if row.compared.ci95 != UNKNOWN:
             kinds.setdefault((row.key.op, row.baseline.provider, row.candidate.provider), []).append(row)
     return [_mean(rows, compared) for rows in kinds.values()]
 
 
-def _mean(rows: list[Row], compared: Compared) -> Mean:
+def _mean(rows: list[ComparedRow], compared: Compared) -> Mean:
     mean = geometric_mean([row.compared for row in rows])
     assert mean is not None
     # The ratios of the times are those compared less the factors.
@@ -179,7 +179,7 @@ def json_rows(compared: Compared) -> list[dict[str, Any]]:
     return [_json_row(row, compared) for row in compared.rows]
 
 
-def _json_row(row: Row, compared: Compared) -> dict[str, Any]:
+def _json_row(row: ComparedRow, compared: Compared) -> dict[str, Any]:
     ends = None if row.compared.ci95 == UNKNOWN else list(_inverted_ends(row.compared.ci95, compared))
     return {
         "op": row.key.op,
@@ -276,7 +276,7 @@ def headline(compared: Compared) -> str:
     return printable(text + (f"; {broken} wrong or failed" if broken else ""))
 
 
-def _cells(row: Row, compared: Compared) -> dict[str, str]:
+def _cells(row: ComparedRow, compared: Compared) -> dict[str, str]:
     """Return a row in units for people."""
     provider = row.candidate.provider if row.key.provider else f"{row.baseline.provider} -> {row.candidate.provider}"
     ends = None if row.compared.ci95 == UNKNOWN else _inverted_ends(row.compared.ci95, compared)
@@ -298,13 +298,13 @@ def _cells(row: Row, compared: Compared) -> dict[str, str]:
     }
 
 
-def _flagged(row: Row) -> str:
+def _flagged(row: ComparedRow) -> str:
     """Return which sides are flagged; the reason says with what."""
     flagged = [side for side, flags in (("baseline", row.baseline.flags), ("candidate", row.candidate.flags)) if flags]
     return "both" if len(flagged) == 2 else "".join(flagged)
 
 
-def _utilization(row: Row) -> dict[str, str]:
+def _utilization(row: ComparedRow) -> dict[str, str]:
     """Return MFU of both, or bytes per second where there is none."""
     if row.baseline.mfu is not None and row.candidate.mfu is not None:
         both = [format_percent(100 * value) for value in (row.baseline.mfu, row.candidate.mfu)]
@@ -355,7 +355,7 @@ def _run_line(side: str, environment: Environment, compared: Compared) -> str:
     return printable(f"{side}: {name} ({', '.join(dict.fromkeys(fact for fact in facts if fact))})")
 
 
-def _print_rows(rows: Sequence[Row], compared: Compared, console: Console) -> None:
+def _print_rows(rows: Sequence[ComparedRow], compared: Compared, console: Console) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text

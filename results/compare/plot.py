@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared
 from results.compare.output import foremost, headline
-from results.compare.row import Row
+from results.compare.row import ComparedRow
 from results.compare.sides import METRICS
 from results.show.export import write_output
 from results.show.table import printable
@@ -88,7 +88,7 @@ def draw(compared: Compared) -> Figure:
     return figure
 
 
-def _draw_ratios(axes: Axes, rows: Sequence[Row], compared: Compared) -> None:
+def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -> None:
     margin, is_time = compared.request.margin, compared.request.metric == "time"
     axes.axvspan(1 / (1 + margin), 1 + margin, color="#ebedef", zorder=0, label=f"margin {100 * margin:g} %")
     axes.axvline(1, color="#7f8c8d", linewidth=0.8, zorder=1)
@@ -113,12 +113,12 @@ def _draw_ratios(axes: Axes, rows: Sequence[Row], compared: Compared) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _name(row: Row) -> str:
+def _name(row: ComparedRow) -> str:
     provider = row.candidate.provider if row.key.provider or row.candidate.provider != row.baseline.provider else ""
     return " ".join(part for part in (row.key.op, row.key.case, row.key.dtype, provider) if part)
 
 
-def _draw_reached(axes: Axes, rows: Sequence[Row], compared: Compared) -> None:
+def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -> None:
     """Draw the MFU of both as bars; bytes per second where there is a row without one."""
     has_mfu = all(row.baseline.mfu is not None and row.candidate.mfu is not None for row in rows)
     if has_mfu:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from results.compare.flags import BIMODAL, flags_of
-from results.compare.load import Loaded, Measured
-from results.compare.match import Key
+from results.compare.load import LoadedRun, Measured
+from results.compare.match import RowKey
 from results.stats.comparison import DEFAULT_MARGIN, UNKNOWN, Comparison, verdict_of
 from results.stats.samples import geometric_mean_of
 
@@ -20,7 +20,7 @@ class Side:
     label: str
     """What this side is called."""
     records: Sequence[Measured]
-    run: Loaded
+    run: LoadedRun
 
     @property
     def provider(self) -> str:
@@ -52,10 +52,10 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Row:
+class ComparedRow:
     """One case of the baseline and of the candidate."""
 
-    key: Key
+    key: RowKey
     """What both sides agree in."""
     baseline: Side
     candidate: Side

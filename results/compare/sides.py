@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from results.compare.load import Loaded, Measured, revision_text
+from results.compare.load import LoadedRun, Measured, revision_text
 from results.record import Environment
 from results.stats.comparison import DEFAULT_MARGIN, FASTER, SLOWER
 from results.store.runfile import StoreError
@@ -31,7 +31,7 @@ class CompareError(StoreError):
 
 
 @dataclass(frozen=True)
-class Request:
+class CompareOptions:
     """How to compare."""
 
     by: str | None = None
@@ -49,7 +49,7 @@ class Request:
         return self.by in ("provider", "version")
 
 
-def check_request(first: Loaded, second: Loaded, request: Request, is_one_run: bool) -> None:
+def check_request(first: LoadedRun, second: LoadedRun, request: CompareOptions, is_one_run: bool) -> None:
     """Raise CompareError for options that do not go with each other or with the runs."""
     if is_one_run and not request.by_provider:
         what = "--by git needs two runs" if request.by == "git" else "one run"
@@ -79,7 +79,7 @@ def revision_of(one: Measured, environment: Environment) -> str | None:
     return one.source_revision if one.is_users else revision(environment)
 
 
-def revisions(first: Loaded, second: Loaded) -> tuple[str | None, str | None]:
+def revisions(first: LoadedRun, second: LoadedRun) -> tuple[str | None, str | None]:
     """Return the revisions that tell two runs apart, None where they are not known.
 
     Those of the users' kernels where there are any; those of the measuring code, which holds all other kernels, where
@@ -95,7 +95,7 @@ def revisions(first: Loaded, second: Loaded) -> tuple[str | None, str | None]:
     return before, after
 
 
-def _changed_sources(first: Loaded, second: Loaded) -> list[str]:
+def _changed_sources(first: LoadedRun, second: LoadedRun) -> list[str]:
     """Return the providers whose source is another one in the second run."""
     before, after = ({one.provider: one.source_sha256 for one in run.measured} for run in (first, second))
     return [name for name in before if None not in (known := (before[name], after.get(name))) and known[0] != known[1]]
@@ -118,7 +118,7 @@ def source_words(before: Measured, after: Measured, verdict: str) -> str:
     return "; its source file is the same" if verdict in (FASTER, SLOWER) or not is_one_revision else ""
 
 
-def baseline_side(run: Loaded, request: Request) -> tuple[str | None, list[Measured]]:
+def baseline_side(run: LoadedRun, request: CompareOptions) -> tuple[str | None, list[Measured]]:
     """Return the provider that is the baseline, where providers are compared, and the records of that side."""
     if not request.by_provider:
         return None, list(run.measured)
@@ -139,7 +139,7 @@ def _version_number(name: str) -> tuple[int, str]:
     return (int(found[1]) if found else 0, name)
 
 
-def candidate_side(run: Loaded, request: Request, baseline: str | None) -> list[Measured]:
+def candidate_side(run: LoadedRun, request: CompareOptions, baseline: str | None) -> list[Measured]:
     """Return the records to hold against the baseline, a provider's name or None."""
     if baseline is None:
         return list(run.measured)
@@ -152,7 +152,7 @@ def candidate_side(run: Loaded, request: Request, baseline: str | None) -> list[
     return found
 
 
-def labels_of(first: Loaded, second: Loaded, request: Request, baseline: str | None) -> tuple[str, str]:
+def labels_of(first: LoadedRun, second: LoadedRun, request: CompareOptions, baseline: str | None) -> tuple[str, str]:
     """Return what the two sides are called."""
     if baseline is not None:
         others = list(dict.fromkeys(one.provider for one in second.measured if one.provider != baseline))

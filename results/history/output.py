@@ -10,7 +10,7 @@ from results.compare.flags import DISTURBED
 from results.compare.plot import LABEL_LETTERS, one_line
 from results.compare.sides import METRICS
 from results.history.changes import LEAST_RUNS, PERMUTATIONS
-from results.history.segments import Point, Series, short_date
+from results.history.segments import HistoryPoint, Series, short_date
 from results.show.export import csv_text, json_text, markdown_text
 from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time, printable, table_console
 from results.stats.comparison import UNKNOWN
@@ -50,7 +50,7 @@ def _json_series(one: Series) -> dict[str, Any]:
     return known | {"device": one.device, "metric": one.metric, "points": [_json_point(point) for point in one.points]}
 
 
-def _json_point(point: Point) -> dict[str, Any]:
+def _json_point(point: HistoryPoint) -> dict[str, Any]:
     change = point.since_last
     return {
         "run_id": point.run_id,
@@ -112,12 +112,12 @@ def _shown(value: float, metric: str) -> str:
     return format_rate(value, "FLOP/s") if metric == "flops" else format_percent(100 * value)
 
 
-def _marks(point: Point) -> list[str]:
+def _marks(point: HistoryPoint) -> list[str]:
     """Return what is otherwise from a run on."""
     return ["<- from here on"] * point.is_change + ["<- the op was redefined"] * point.is_redefined
 
 
-def _cells(one: Series, point: Point) -> dict[str, str]:
+def _cells(one: Series, point: HistoryPoint) -> dict[str, str]:
     change = point.since_last
     return {
         "date": short_date(point.started_at),
@@ -181,7 +181,7 @@ def draw(series: Sequence[Series]) -> Figure:
     return figure
 
 
-def _set_axes(axes: Axes, runs: Sequence[Point]) -> None:
+def _set_axes(axes: Axes, runs: Sequence[HistoryPoint]) -> None:
     """Name the runs below the picture, and show a range in which noise does not look like a change."""
     step = -(-len(runs) // TICKS)
     texts = [f"{short_date(run.started_at)[:10]}  {run.revision or ''}" for run in runs[::step]]
@@ -198,7 +198,7 @@ def _set_axes(axes: Axes, runs: Sequence[Point]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _is_disturbed(point: Point) -> bool:
+def _is_disturbed(point: HistoryPoint) -> bool:
     return not DISTURBED.isdisjoint(point.flags)
 
 

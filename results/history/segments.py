@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from itertools import chain, pairwise
 
 from results.compare.flags import DISTURBED, flags_of, with_flags
-from results.compare.load import Loaded, Measured, Wanted, load, windows
-from results.compare.match import Key, definitions
+from results.compare.load import LoadedRun, Measured, Wanted, load, windows
+from results.compare.match import RowKey, definitions
 from results.compare.sides import METRICS, CompareError, revision_of
 from results.history.changes import LEAST_RUNS, all_change_points, spread_of_runs
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, Comparison, with_holm
@@ -24,7 +24,7 @@ LISTED = 6
 
 
 @dataclass(frozen=True)
-class Point:
+class HistoryPoint:
     """The case in one run."""
 
     run_id: str
@@ -55,11 +55,11 @@ class Point:
 class Series:
     """One case by one provider on one machine, by date."""
 
-    key: Key
+    key: RowKey
     provider: str
     metric: str
     device: str
-    points: tuple[Point, ...]
+    points: tuple[HistoryPoint, ...]
     notes: tuple[str, ...]
     problems: tuple[str, ...]
 
@@ -84,12 +84,12 @@ def history(
         CompareError: nothing fits, or more than one case or machine does.
     """
     loaded, skipped = _read(runs, wanted, device)
-    found: dict[tuple[Key, str], list[tuple[Loaded, list[Measured]]]] = {}
+    found: dict[tuple[RowKey, str], list[tuple[LoadedRun, list[Measured]]]] = {}
     for run in loaded:
-        groups: dict[tuple[Key, str], list[Measured]] = {}
+        groups: dict[tuple[RowKey, str], list[Measured]] = {}
         for one in run.measured:
             if one.status == "ok":
-                groups.setdefault((Key.of(one, with_provider=False), one.provider), []).append(one)
+                groups.setdefault((RowKey.of(one, with_provider=False), one.provider), []).append(one)
         for group, records in groups.items():
             found.setdefault(group, []).append((run, records))
     _check_one_case([key for key, _ in found], wanted)
@@ -99,7 +99,7 @@ def history(
     return _judged(raws, metric, margin, skipped, problems)
 
 
-def _read(runs: Iterable[RunSummary], wanted: Wanted, device: str | None) -> tuple[list[Loaded], tuple[str, ...]]:
+def _read(runs: Iterable[RunSummary], wanted: Wanted, device: str | None) -> tuple[list[LoadedRun], tuple[str, ...]]:
     """Return the runs that hold what is wanted, the oldest first, and a note on each that cannot be read."""
     loaded, skipped = [], []
     for run in sorted(runs, key=lambda run: (run.started_s, run.run_id)):
@@ -116,7 +116,7 @@ def _read(runs: Iterable[RunSummary], wanted: Wanted, device: str | None) -> tup
     return loaded, tuple(skipped)
 
 
-def _check_one_case(keys: Sequence[Key], wanted: Wanted) -> None:
+def _check_one_case(keys: Sequence[RowKey], wanted: Wanted) -> None:
     keys = list(dict.fromkeys(keys))
     if not keys:
         raise CompareError(f"no run has a finished record of {describe(wanted)}: python -m results list shows the runs")
@@ -131,7 +131,7 @@ def _check_one_case(keys: Sequence[Key], wanted: Wanted) -> None:
         raise CompareError(f"the history is of one case, and {len(keys)} shapes are called {keys[0].case}")
 
 
-def _check_one_device(loaded: Sequence[Loaded]) -> None:
+def _check_one_device(loaded: Sequence[LoadedRun]) -> None:
     devices = list(dict.fromkeys(run.environment.device["slug"] for run in loaded))
     if len(devices) > 1:
         raise CompareError(f"the runs are of {len(devices)} machines: {', '.join(devices)}; name one with --gpu")
@@ -147,9 +147,9 @@ def describe(wanted: Wanted) -> str:
 class _Raw:
     """One series before its changes are judged, which is done for all series together."""
 
-    key: Key
+    key: RowKey
     provider: str
-    runs: list[Loaded]
+    runs: list[LoadedRun]
     records: list[list[Measured]]
     """Of each run; several where it measured the case several times."""
     factors: list[float]
@@ -174,7 +174,7 @@ class _Raw:
         return places if len(places) >= LEAST_RUNS else list(range(len(self.records)))
 
 
-def _raw(key: Key, provider: str, entries: Sequence[tuple[Loaded, list[Measured]]], metric: str) -> _Raw:
+def _raw(key: RowKey, provider: str, entries: Sequence[tuple[LoadedRun, list[Measured]]], metric: str) -> _Raw:
     """Return the runs whose metric is known, with a note on each other one."""
     known = [(run, records, _factor(run, records[0], metric)) for run, records in entries]
     usable = [(run, records, factor) for run, records, factor in known if factor is not None]
@@ -252,7 +252,7 @@ def _steps(raw: _Raw, levels_s: Sequence[float], cuts: Sequence[int], margin: fl
     return [with_flags(one, *both, is_paired=False) for one, both in zip(compared, flags, strict=True)]
 
 
-def _factor(run: Loaded, one: Measured, metric: str) -> float | None:
+def _factor(run: LoadedRun, one: Measured, metric: str) -> float | None:
     """Return the metric times the median; for the time, by which it is multiplied."""
     if metric == "time" or not one.median_s:
         return 1.0
@@ -264,12 +264,14 @@ def _factor(run: Loaded, one: Measured, metric: str) -> float | None:
     return value * one.median_s if value else None
 
 
-def _point(raw: _Raw, at: int, metric: str, change: Comparison | None, is_change: bool, is_redefined: bool) -> Point:
+def _point(
+    raw: _Raw, at: int, metric: str, change: Comparison | None, is_change: bool, is_redefined: bool
+) -> HistoryPoint:
     records, factor, environment = raw.records[at], raw.factors[at], raw.runs[at].environment
     is_time, level_s = metric == "time", raw.levels_s[at]
     spread = _spread(records)
     ends = spread if is_time or spread is None else (factor / spread[1], factor / spread[0])
-    return Point(
+    return HistoryPoint(
         run_id=environment.run_id,
         started_at=environment.started_at,
         revision=revision_of(records[0], environment),

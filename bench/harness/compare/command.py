@@ -21,7 +21,7 @@ from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS
 if TYPE_CHECKING:
     from bench.harness.cli.session import Session
     from bench.harness.cli.terminal import Progress
-    from bench.harness.compare.plan import Plan, Planned
+    from bench.harness.compare.plan import ComparePlan, Planned
     from results.record import Environment
     from roofline.ceilings import Ceilings
 
@@ -177,7 +177,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     """
     from bench.harness.cli import main
     from bench.harness.cli.session import Request
-    from bench.harness.compare.plan import Child, Conditions, Plan
+    from bench.harness.compare.plan import Child, ComparePlan, Conditions
     from bench.harness.compare.show import show
     from bench.harness.measure.plan import Settings
 
@@ -187,7 +187,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     make_all_cases(args, ops, "cpu")
     main.check_places(args)
     device = main.device_of(args)
-    plan = Plan(
+    plan = ComparePlan(
         request=Request.of(args),
         conditions=Conditions.of(args),
         settings=Settings(args.fill, args.cache, args.budget, args.seed),
@@ -280,7 +280,7 @@ def make_all_cases(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], devi
     return planned
 
 
-def refuse_if_none_can_run(plan: Plan) -> None:
+def refuse_if_none_can_run(plan: ComparePlan) -> None:
     """Refuse a comparison of which no case can run here.
 
     Raises:
@@ -293,7 +293,7 @@ def refuse_if_none_can_run(plan: Plan) -> None:
     refuse(planned_rows(cases, list(plan.providers[:1]), plan.device, plan.settings))
 
 
-def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Session, bool]:
+def measure(plan: ComparePlan, argv: Sequence[str] | None) -> tuple[Environment, Session, bool]:
     """Measure all cases; return the environment, what was kept, and whether Ctrl-C ended it early.
 
     Raises:
@@ -339,7 +339,7 @@ def measure(plan: Plan, argv: Sequence[str] | None) -> tuple[Environment, Sessio
     return environment, kept, interrupted
 
 
-def _measure_elsewhere(plan: Plan, kept: Session, progress: Progress) -> None:
+def _measure_elsewhere(plan: ComparePlan, kept: Session, progress: Progress) -> None:
     """Measure each case in a new process, as often as asked for, one after the other."""
     from bench.harness.cli.terminal import describe
     from bench.harness.compare.case import all_without
@@ -366,7 +366,7 @@ def _measure_elsewhere(plan: Plan, kept: Session, progress: Progress) -> None:
         progress.advance()
 
 
-def measure_here(plan: Plan, kept: Session, progress: Progress, ceilings: Ceilings) -> None:
+def measure_here(plan: ComparePlan, kept: Session, progress: Progress, ceilings: Ceilings) -> None:
     """Measure case by case; the records of one are kept as soon as all its providers are verified again."""
     from bench.harness.cli.terminal import describe
     from bench.harness.compare.case import InterleavingRunner, all_without

@@ -65,7 +65,7 @@ class Child:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparePlan:
     """What is to be compared."""
 
     request: Request
@@ -100,7 +100,7 @@ class Plan:
         foreign = [name for name in self.providers if is_user_kernel(name) and not unavailable(name, self.device)]
         return self.child is None and (self.processes > 1 or bool(foreign))
 
-    def begun(self, now: float) -> Plan:
+    def begun(self, now: float) -> ComparePlan:
         """Return the plan with its deadline, where measuring begins at a reading of `time.perf_counter`."""
         if self.child is not None:
             return replace(self, deadline=self.child.deadline)

@@ -10,7 +10,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.cli.session import USAGE, Session
 from bench.harness.cli.terminal import OutputError, print_out, print_path, say
-from bench.harness.compare.plan import Plan
+from bench.harness.compare.plan import ComparePlan
 from results.compare.comparison import Compared
 from results.compare.live import compare_live
 from results.compare.output import as_csv, as_json, as_markdown, describe, exit_code, print_table
@@ -19,7 +19,7 @@ from results.show.table import printable
 from results.stats.comparison import geometric_mean
 
 
-def show(plan: Plan, environment: Environment, kept: Session, interrupted: bool) -> int:
+def show(plan: ComparePlan, environment: Environment, kept: Session, interrupted: bool) -> int:
     """Print the comparison, draw it where that was asked for, say where it is kept, and return the exit code.
 
     Args:
