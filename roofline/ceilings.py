@@ -107,9 +107,9 @@ class Ceilings:
         return self._first("flops", [dtype], ("datasheet", "derived", "measured"))
 
     def bandwidth(self) -> Ceiling | None:
-        """Return the memory bandwidth that is drawn as the roof, or None where none is known.
+        """Return the memory bandwidth that is drawn as the ceiling, or None where none is known.
 
-        Of measured mixes the fastest counts: the roof is their envelope. A record is judged by `bandwidth_for`.
+        Of measured mixes the fastest counts: the ceiling is their envelope. A record is judged by `bandwidth_for`.
         """
         return self._first("bandwidth", None, ("datasheet", "derived", "measured"))
 
@@ -119,10 +119,10 @@ class Ceilings:
         A published bandwidth comes before a measured one, because MBU is by definition over it. Where all are
         measured, it is that of the nearest mix.
         """
-        roof = self.bandwidth()
-        if roof is None or roof.kind != "measured":
-            return roof
-        return self.mix(bytes_read, bytes_written) or roof
+        ceiling = self.bandwidth()
+        if ceiling is None or ceiling.kind != "measured":
+            return ceiling
+        return self.mix(bytes_read, bytes_written) or ceiling
 
     def mix(self, bytes_read: int, bytes_written: int) -> Ceiling | None:
         """Return the measured bandwidth of the mix nearest to that of a record, or None where no mix was measured.

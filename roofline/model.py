@@ -40,7 +40,7 @@ def rate(count: float, time_s: float) -> float:
 def ridge_intensity(peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """Return the ridge point in FLOP/byte: the intensity from which on the peak binds instead of the bandwidth.
 
-    Source: Williams, Waterman and Patterson, CACM 52(4), 2009: where the slanted and the flat roof meet.
+    Source: Williams, Waterman and Patterson, CACM 52(4), 2009: where the slanted and the flat ceiling meet.
     """
     return peak_flops_per_s / bandwidth_bytes_per_s
 
@@ -208,21 +208,23 @@ def training_values(record: Record, time_s: float, peak: Ceiling | None) -> dict
 def excess_cause(record: Record, judged: Mapping[str, Any]) -> str | None:
     """Return the likely cause of a utilization above 100 %, or None where there is none.
 
-    Nothing is clamped: more than all of a roof is a finding about the roof, the byte count or the cache.
+    Nothing is clamped: more than all of a ceiling is a finding about the ceiling, the byte count or the cache.
     """
     over_peak, over_bandwidth = (judged.get("mfu") or 0) > 1, (judged.get("mbu") or 0) > 1
     over_memory = over_bandwidth or (judged.get("mix_pct") or 0) > 100
     if over_memory and record.cache != "cold":
-        return "above the memory roof: warm inputs are served by the cache"
+        return "above the memory ceiling: warm inputs are served by the cache"
     if over_peak and judged.get("peak_kind") != "measured":
         return "above the datasheet peak: the clock ran above the datasheet's, or the peak is of another dtype"
     if over_bandwidth and judged.get("bandwidth_kind") != "measured":
         return "above the datasheet bandwidth: part of the data came from the cache, or the bandwidth is another SKU's"
     if over_memory:
-        roof = f"{judged['mix']} bandwidth, the nearest mix" if judged.get("mix") else "memory roof"
-        return f"above the measured {roof}: the machine was slower when the roof was measured (--recalibrate)"
+        ceiling = f"{judged['mix']} bandwidth, the nearest mix" if judged.get("mix") else "memory ceiling"
+        return f"above the measured {ceiling}: the machine was slower when the ceiling was measured (--recalibrate)"
     if over_peak or (judged.get("measured_pct") or 0) > 100:
-        return "above the measured compute roof: the machine was slower when the roof was measured (--recalibrate)"
+        return (
+            "above the measured compute ceiling: the machine was slower when the ceiling was measured (--recalibrate)"
+        )
     return None
 
 

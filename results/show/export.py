@@ -116,9 +116,9 @@ def write_output(path: Path, data: bytes) -> None:
             with suppress(OSError):
                 unfinished.unlink()
     except (FileExistsError, NotADirectoryError):
-        raise StoreError(f"cannot write {path}: a part of its folder is a file; choose another --output") from None
+        raise StoreError(f"cannot write {path}: a part of its folder is a file; choose another place") from None
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {reason_of(error)}; choose another --output") from None
+        raise StoreError(f"cannot write {path}: {reason_of(error)}; choose another place") from None
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -6,6 +6,7 @@ NumPy is imported by the function that needs it.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -62,11 +63,7 @@ def median(samples_s: Sequence[float]) -> float:
     """
     if not samples_s:
         raise ValueError("the median of no samples does not exist")
-    ordered = sorted(samples_s)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return float(ordered[middle])
-    return float((ordered[middle - 1] + ordered[middle]) / 2)
+    return float(statistics.median(samples_s))
 
 
 def geometric_mean_of(values: Sequence[float]) -> float:

@@ -43,7 +43,7 @@ RIDGES_DROPPED_FIRST = ("ridge fp64", "ridge nvfp4", "ridge int8", "ridge fp16")
 """Which ridge points the table does without, in this order; a narrower one shows that of bf16 alone, or of fp16."""
 
 DENSE = "Peaks are dense (no structured sparsity) with sums kept in fp32, in TFLOP/s; int8 in TOP/s."
-TEXT_COLUMNS = ("GPU", "peak", "roof of", "fact", "how known")
+TEXT_COLUMNS = ("GPU", "peak", "ceiling of", "fact", "how known")
 
 FACTS: tuple[tuple[str, str, float], ...] = (
     ("memory bandwidth GB/s", "memory_bandwidth_bytes_per_s", 1e9),
@@ -341,25 +341,25 @@ def _print_page(console: Console, gpu: Gpu) -> None:
 
 
 def _print_peaks(console: Console, gpu: Gpu) -> None:
-    """Print every stated peak, the dtypes that it is the roof of, and what the highest clock would allow."""
+    """Print every stated peak, the dtypes that it is the ceiling of, and what the highest clock would allow."""
     clock = gpu.max_clock_hz
-    header = ["peak", "roof of", "TFLOP/s", "ridge", "how known"]
+    header = ["peak", "ceiling of", "TFLOP/s", "ridge", "how known"]
     if clock is not None:
         header.insert(3, f"at {clock / 1e6:.0f} MHz")
-    roofs: dict[str, list[str]] = {}
+    ceilings: dict[str, list[str]] = {}
     for dtype in DTYPES:
         key = peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor)
-        roofs.setdefault(key or "", []).append(dtype)
+        ceilings.setdefault(key or "", []).append(dtype)
     rows = []
     for key, peak in gpu.stated_peaks_flops_per_s.items():
-        dtypes = roofs.get(key, [])
+        dtypes = ceilings.get(key, [])
         ridge = ridges(gpu)[dtypes[0]] if dtypes else None
         row = [key, " ".join(dtypes), _tera(peak), "" if ridge is None else _point(ridge), gpu.kind_of(key)]
         if clock is not None:
             limit = clock_limited_peak_flops_per_s(gpu, dtypes[0], clock) if dtypes else None
             row.insert(3, _tera(limit) if limit is not None else "")
         rows.append(row)
-    for dtype in roofs.get("", []):
+    for dtype in ceilings.get("", []):
         missing = [_missing(gpu, dtype), *[""] * (len(header) - 3)]
         rows.append(["", dtype, *missing])
     _print_grid(console, header, rows)

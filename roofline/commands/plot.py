@@ -24,11 +24,11 @@ OVERLAY_GROUPS = 2
 
 DESCRIPTION = """Draw the roofline: attainable FLOP/s = min(peak, arithmetic intensity x memory bandwidth).
 Intensity is in FLOP per compulsory byte. With a RUN its points are drawn under the ceilings of its machine;
-with --gpu the datasheet roofs of that GPU, on any machine. Both, and several of both, overlay."""
+with --gpu the datasheet ceilings of that GPU, on any machine. Both, and several of both, overlay."""
 
 EXAMPLES = """examples:
   python -m roofline plot latest -o roofline.png                 the newest run under its own ceilings
-  python -m roofline plot --gpu h100-sxm -o h100.svg             datasheet roofs, no GPU needed
+  python -m roofline plot --gpu h100-sxm -o h100.svg             datasheet ceilings, no GPU needed
   python -m roofline plot --gpu h100-sxm,h200-sxm --dtype bf16 -o both.pdf
   python -m roofline plot latest --gpu a100-sxm-80gb -o against-a100.png
 """
@@ -139,7 +139,7 @@ def _run_source(loaded: Run) -> Source:
 
 
 def _merged(sources: Iterable[Source]) -> list[Source]:
-    """Return one source per machine: runs of one machine share a roof, and a GPU adds its datasheet to its runs."""
+    """Return one source per machine: runs of one machine share a ceiling, and a GPU adds its datasheet to its runs."""
     merged: dict[str, Source] = {}
     for source in sources:
         slug = source.machine.ceilings.slug
@@ -190,10 +190,10 @@ def _known_dtypes(ceilings: Ceilings) -> list[str]:
 
 
 def _check_dtypes(sources: Sequence[Source], scene: Scene, dtypes: Sequence[str], is_asked_for: bool) -> None:
-    """Note which roof a machine lacks.
+    """Note which ceiling a machine lacks.
 
     Raises:
-        UsageError: no machine has any of the roofs, and there is no point either.
+        UsageError: no machine has any of the ceilings, and there is no point either.
     """
     lacking = []
     for index, source in enumerate(sources):
@@ -203,7 +203,7 @@ def _check_dtypes(sources: Sequence[Source], scene: Scene, dtypes: Sequence[str]
             slug, known = source.machine.ceilings.slug, ", ".join(_known_dtypes(source.machine.ceilings)) or "none"
             lacking.append(f"{slug} has no known peak of {', '.join(missing)} (known: {known})")
     if not scene.flats and not scene.points:
-        raise UsageError("no roof to draw: " + "; ".join(lacking))
+        raise UsageError("no ceiling to draw: " + "; ".join(lacking))
     for text in lacking if is_asked_for else ():
         _note(text)
 
@@ -212,11 +212,11 @@ def _note_empty(runs: Sequence[Run], sources: Sequence[Source], scene: Scene) ->
     """Note when runs were given, but there is nothing to see of them."""
     if runs and not scene.points:
         reasons = ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()) or "no record"
-        _note(f"{', '.join(str(loaded.path) for loaded in runs)}: no point can be drawn ({reasons}); roofs alone")
+        _note(f"{', '.join(str(loaded.path) for loaded in runs)}: no point can be drawn ({reasons}); ceilings alone")
     for index, source in enumerate(sources):
         drawn = {slope.machine for slope in scene.slopes} | {flat.machine for flat in scene.flats}
         if index not in drawn:
-            _note(f"no ceiling is known of {source.machine.ceilings.slug}: its points have no roof of their own")
+            _note(f"no ceiling is known of {source.machine.ceilings.slug}: its points have no ceiling of their own")
 
 
 def _note(text: str) -> None:

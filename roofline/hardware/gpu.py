@@ -102,7 +102,7 @@ class Gpu:
     peaks_flops_per_s: dict[str, float] = field(default_factory=dict)
     """By dtype, as `PEAKS_OF_DTYPE` chooses them; integer operations for int8."""
     vector_peaks_flops_per_s: dict[str, float] = field(default_factory=dict)
-    """By dtype, without tensor cores: the roof of elementwise operations."""
+    """By dtype, without tensor cores: the ceiling of elementwise operations."""
     stated_peaks_flops_per_s: dict[str, float] = field(default_factory=dict)
     """By the keys of the file, which tell tensor, vector and accumulation apart."""
     unsupported: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The drawing of a scene on a sheet: roofs and points first, then their labels where nothing else stands."""
+"""The drawing of a scene on a sheet: ceilings and points first, then their labels where nothing else stands."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from roofline.plot.style import (
     text_color,
 )
 
-SAME_ROOF = 1.004
-"""Roofs closer than this factor lie on one another in print, and share a label."""
+SAME_CEILING = 1.004
+"""Ceilings closer than this factor lie on one another in print, and share a label."""
 MARKER_PT = 7.5
 """Diameter of the marker of a point."""
 MARKER_SCALES = (1.0, 0.72, 1.3)
 """Size of the markers of the first, second, ... machine."""
 RING_PT = 16
-"""Diameter of the ring around a point above its roof."""
+"""Diameter of the ring around a point above its ceiling."""
 OVERHANG = 0.3
-"""Share of the label of a flat roof that may stand left of its ridge point."""
+"""Share of the label of a flat ceiling that may stand left of its ridge point."""
 OFF_LINE_COST = 1.5
 """Dislike of a place off the line, so that it is taken only where a label on it would cover other lines."""
 SAME_SPOT = 0.05
@@ -53,17 +53,17 @@ SAME_SPOT = 0.05
 PT = 1 / 72
 """A point of print in inches."""
 RIDGE_SIDES = (135, 90, 160, 45, 180, 112, 0, -45, -90, -135)
-"""Where the label of a ridge point stands best, degrees: above the roofs, where there are no points."""
+"""Where the label of a ridge point stands best, degrees: above the ceilings, where there are no points."""
 POINT_SIDES = (-90, -45, 0, 90, 180, 45, -135, 135, 20, -20, 160, -160, 70, -70, 110, -110)
-"""Where the label of a point stands best, degrees: below it, for above it are the roofs."""
+"""Where the label of a point stands best, degrees: below it, for above it are the ceilings."""
 MARK_STEP = 0.7
-"""Distance between the marks along the roof of a machine, in inches."""
+"""Distance between the marks along the ceiling of a machine, in inches."""
 BAR_WIDTH = 0.07
 """Width of an error bar with its caps, in inches."""
 CLEAR_OF_LINES = 0.9
 """Highest cost of a place that is taken for covering no line."""
 FAR_SIDES = (135, 110, 160, 90, 45, -45, -90, -135)
-"""Where the label of a roof may stand that has no room along its line, degrees."""
+"""Where the label of a ceiling may stand that has no room along its line, degrees."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,17 @@ class Labeling:
     """How well the labels of a sheet found their places."""
 
     cramped: int
-    """Labels that found no good place: those of roofs off their line, those of chosen points nowhere."""
+    """Labels that found no good place: those of ceilings off their line, those of chosen points nowhere."""
     unlabeled: int
     """Points without a label."""
-    unlabeled_roofs: int
+    unlabeled_ceilings: int
 
 
 def legend_keys(scene: Scene) -> list[Key]:
     """Return the entries of the legend: what the labels in the picture do not say."""
-    groups: dict[str, list[Key]] = {"roof": [], "machine": [], "dtype": [], "op": [], "variant": []}
+    groups: dict[str, list[Key]] = {"ceiling": [], "machine": [], "dtype": [], "op": [], "variant": []}
     if len(scene.kinds) > 1:
-        groups["roof"] = [Key(kind, _line(INK, kind, 0), is_line=True) for kind in scene.kinds]
+        groups["ceiling"] = [Key(kind, _line(INK, kind, 0), is_line=True) for kind in scene.kinds]
     if scene.is_overlay:
         for index, machine in enumerate(scene.machines):
             kinds = [entry.kind for entry in machine.ceilings.entries if entry.kind in scene.kinds]
@@ -133,10 +133,10 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
 
 
 def _groups(flats: Sequence[Flat]) -> list[list[Flat]]:
-    """Return flat roofs that lie on one another together, the highest first."""
+    """Return flat ceilings that lie on one another together, the highest first."""
     groups: list[list[Flat]] = []
     for flat in sorted(flats, key=lambda flat: -flat.peak.value):
-        if groups and groups[-1][0].peak.value <= flat.peak.value * SAME_ROOF:
+        if groups and groups[-1][0].peak.value <= flat.peak.value * SAME_CEILING:
             groups[-1].append(flat)
         else:
             groups.append([flat])
@@ -144,7 +144,7 @@ def _groups(flats: Sequence[Flat]) -> list[list[Flat]]:
 
 
 def _slope_ends(scene: Scene, slope: Slope, sheet: Sheet) -> tuple[Spot, Spot]:
-    """Return where a slope enters the axes and where the last of its roofs, or the axes, ends it."""
+    """Return where a slope enters the axes and where the last of its ceilings, or the axes, ends it."""
     bandwidth = slope.bandwidth.value
     mine = [f.ridge for f in scene.flats if f.machine == slope.machine and f.bandwidth == slope.bandwidth and f.ridge]
     view = sheet.view
@@ -155,7 +155,7 @@ def _slope_ends(scene: Scene, slope: Slope, sheet: Sheet) -> tuple[Spot, Spot]:
 
 
 def _flat_ends(group: Sequence[Flat], sheet: Sheet) -> tuple[Spot, Spot]:
-    """Return where the first of some flat roofs of one height begins, and where the axes end it."""
+    """Return where the first of some flat ceilings of one height begins, and where the axes end it."""
     first = min(flat.ridge or 10**sheet.view.left for flat in group)
     return (first, group[0].peak.value), (10**sheet.view.right, group[0].peak.value)
 
@@ -188,7 +188,7 @@ def _label_mixes(mixes: Sequence[Slope], flats: Sequence[Flat], sheet: Sheet, pl
 
 
 def _draw_group(group: list[Flat], sheet: Sheet, placer: Placer) -> None:
-    """Draw flat roofs that lie on one another: a line for each dtype, in turns; machines share it."""
+    """Draw flat ceilings that lie on one another: a line for each dtype, in turns; machines share it."""
     dtypes = list(dict.fromkeys(flat.dtype for flat in group))
     for turn, dtype in enumerate(dtypes):
         members = [flat for flat in group if flat.dtype == dtype]
@@ -200,7 +200,7 @@ def _draw_group(group: list[Flat], sheet: Sheet, placer: Placer) -> None:
 
 
 def _mark_line(sheet: Sheet, ends: tuple[Spot, Spot], color: str, machine: int) -> None:
-    """Draw the marks along a roof that tell its machine from one with the same dashes; the first ones have none."""
+    """Draw the marks along a ceiling that tell its machine from one with the same dashes; the first ones have none."""
     start, end = _on_sheet(sheet, ends)
     count = max(1, int(math.dist(start, end) / MARK_STEP))
     spots = [_between(start, end, (index + 0.5) / count) for index in range(count)]
@@ -253,7 +253,7 @@ def _draw_series(points: list[Point], scene: Scene, sheet: Sheet, placer: Placer
     style = _marker(color, scene.ops.index(record.op), scene.variant(points[0]))
     style["markersize"] *= MARKER_SCALES[points[0].machine % len(MARKER_SCALES)]
     sheet.plot(spots, **style, zorder=7)
-    rings = [(point.intensity, point.flops_per_s) for point in points if point.is_above_roof]
+    rings = [(point.intensity, point.flops_per_s) for point in points if point.is_above_ceiling]
     if rings:
         ring = {"marker": "o", "markersize": RING_PT, "markerfacecolor": "none", "linestyle": "none"}
         sheet.plot(rings, **ring, markeredgecolor=INK, markeredgewidth=1.2, zorder=8)
@@ -269,7 +269,7 @@ def _draw_series(points: list[Point], scene: Scene, sheet: Sheet, placer: Placer
 def _label_line(
     sheet: Sheet, placer: Placer, text: str, ends: tuple[Spot, Spot], liked: float, color: str
 ) -> Candidate | None:
-    """Write the label of a roof along its line, or near it with a leader line, and return its place."""
+    """Write the label of a ceiling along its line, or near it with a leader line, and return its place."""
     size = sheet.measure(text, LABEL_PT)
     is_flat = ends[0][1] == ends[1][1]
     places = along_line(*ends, size, liked, overhang=OVERHANG * size[0] if is_flat else 0)
@@ -325,9 +325,9 @@ def _label_points(scene: Scene, sheet: Sheet, placer: Placer) -> tuple[int, int]
     labeled = 0
     for point in chosen:
         text = point_label(point, scene, is_first=point.series not in named)
-        weight = "bold" if point.is_above_roof else "normal"
+        weight = "bold" if point.is_above_ceiling else "normal"
         spot = sheet.inches(point.intensity, point.flops_per_s)
-        near = RING_PT * PT / 2 + 0.06 if point.is_above_roof else 0.14
+        near = RING_PT * PT / 2 + 0.06 if point.is_above_ceiling else 0.14
         places = around_point(spot, sheet.measure(text, POINT_PT, weight), POINT_SIDES, near)
         found = placer.place(places, ("text", "mark", "line"), CLEAR_OF_LINES) or placer.place(places)
         if found:
@@ -351,7 +351,7 @@ def _write_label(sheet: Sheet, place: Candidate, text: str, size: float, color: 
 
 
 def _line(color: str, kind: str, machine: int, turn: int = 0, turns: int = 1) -> dict[str, Any]:
-    """Return the style of a roof."""
+    """Return the style of a ceiling."""
     pattern = line_pattern(kind, machine, turn, turns)
     style = {"color": color, "linewidth": machine_width(machine), "dash_capstyle": "butt"}
     return style | {"linestyle": (pattern if pattern[1] else "solid")}

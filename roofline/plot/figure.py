@@ -1,4 +1,4 @@
-"""The roofline plot: roofs, ridge points and measured points on a log-log plane, as PNG, SVG or PDF.
+"""The roofline plot: ceilings, ridge points and measured points on a log-log plane, as PNG, SVG or PDF.
 
 A decade is as long on both axes, so that a memory bandwidth is a line of 45 degrees.
 
@@ -21,7 +21,7 @@ from results.record import Environment, Record
 from results.show.terminal import one_line
 from roofline.ceilings import Ceilings
 from roofline.plot.draw import draw, legend_keys
-from roofline.plot.scene import NoRoofError, PlotError, PlotMachine, build_scene, caption, title_lines
+from roofline.plot.scene import NoCeilingError, PlotError, PlotMachine, build_scene, caption, title_lines
 from roofline.plot.sheet import Sheet, view_of
 from roofline.plot.style import plain
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "NoRoofError",
+    "NoCeilingError",
     "PlotError",
     "PlotMachine",
     "check_path",
@@ -56,7 +56,7 @@ def draw_roofline(
         title: in place of the names of the machines.
 
     Raises:
-        PlotError: no machine has a roof, or the values are not those of a machine.
+        PlotError: no machine has a ceiling, or the values are not those of a machine.
     """
     scene = build_scene(machines, dtypes)
     names, kinds = title_lines(scene)
@@ -71,7 +71,7 @@ def draw_roofline(
             if not sheets[-1][0].cramped:
                 break
         labeling, best = min(sheets, key=lambda drawn: drawn[0].cramped)
-        best.write_caption(caption(scene, labeling.unlabeled, labeling.unlabeled_roofs))
+        best.write_caption(caption(scene, labeling.unlabeled, labeling.unlabeled_ceilings))
     return best.figure
 
 
@@ -96,7 +96,7 @@ def plot_run(environment: Environment, records: Sequence[Record], path: Path) ->
         path: the picture to write; its suffix names the format.
 
     Raises:
-        NoRoofError: no ceiling is known.
+        NoCeilingError: no ceiling is known.
         PlotError: the file cannot be written.
         CeilingError: the ceilings in the environment are not what they should be.
     """
@@ -135,25 +135,19 @@ def save_figure(figure: Figure, path: Path) -> None:
     Raises:
         PlotError: the suffix is not one of `SUFFIXES`, or the file cannot be written.
     """
+    from results.show.export import write_output
+    from results.store.runfile import StoreError
+
     check_path(path)
     form = path.suffix.lower().removeprefix(".")
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
     content = io.BytesIO()
     with _own_style():
         figure.savefig(content, format=form, dpi=PNG_DPI, metadata=undated)
-    target = Path(os.path.realpath(path))
-    partial = target.with_name(f".{target.name[:100]}.{os.getpid()}.part")
     try:
-        if target.exists() and not target.is_file():  # a device or a pipe, which stays what it is
-            target.write_bytes(content.getvalue())
-            return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content.getvalue())
-        partial.replace(target)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise PlotError(f"cannot write '{one_line(str(path), 200)}': {error.strerror or error}") from None
+        write_output(path, content.getvalue())
+    except StoreError as error:
+        raise PlotError(one_line(str(error), 400)) from None
 
 
 @contextlib.contextmanager

@@ -105,7 +105,7 @@ class Placer:
             boxes = candidate.boxes()
             if self._is_free(candidate, boxes, avoid):
                 cost = candidate.cost + LINE_COST * self._count("line", boxes)
-                if candidate.leader:  # across a roof, a label would seem to be about the other side
+                if candidate.leader:  # across a ceiling, a label would seem to be about the other side
                     cost += CROSSING_COST * self._count("line", _array(boxes_along(*candidate.leader)))
                 if cost < least:
                     best, least = candidate, cost

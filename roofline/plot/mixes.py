@@ -10,7 +10,7 @@ from roofline.plot.sheet import View
 from roofline.plot.style import si
 
 MIX_WIDTH = 0.8
-"""Line width of a mix, in points: less than that of any roof."""
+"""Line width of a mix, in points: less than that of any ceiling."""
 
 
 def thin_mixes(scene: Scene) -> list[Slope]:
@@ -20,8 +20,8 @@ def thin_mixes(scene: Scene) -> list[Slope]:
     """
     if scene.is_overlay:
         return []
-    roofs = [slope.bandwidth for slope in scene.slopes]
-    return [Slope(0, mix) for mix in scene.machines[0].ceilings.mixes() if mix not in roofs]
+    ceilings = [slope.bandwidth for slope in scene.slopes]
+    return [Slope(0, mix) for mix in scene.machines[0].ceilings.mixes() if mix not in ceilings]
 
 
 def mix_ends(mix: Slope, flats: Sequence[Flat], view: View) -> tuple[Spot, Spot]:

@@ -1,4 +1,4 @@
-"""What a roofline plot shows, before anything is drawn: roofs, points, the part of the plane, and the words around it.
+"""What a roofline plot shows, before it is drawn: ceilings, points, the part of the plane, and the words around it.
 
 Nothing is clamped or hidden: what cannot be drawn is counted, and the caption says it.
 """
@@ -29,8 +29,8 @@ class PlotError(ValueError):
     """What was asked for cannot be drawn or written; the message is one line for the user."""
 
 
-class NoRoofError(PlotError):
-    """No ceiling is known, so that there is no roof to draw."""
+class NoCeilingError(PlotError):
+    """No ceiling is known, so that there is nothing to draw."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PlotMachine:
 
 @dataclass(frozen=True)
 class Slope:
-    """The roof of memory: FLOP/s = intensity x bandwidth."""
+    """The ceiling of memory: FLOP/s = intensity x bandwidth."""
 
     machine: int
     bandwidth: Ceiling
@@ -59,7 +59,7 @@ class Slope:
 
 @dataclass(frozen=True)
 class Flat:
-    """The roof of one dtype: FLOP/s = peak."""
+    """The ceiling of one dtype: FLOP/s = peak."""
 
     machine: int
     peak: Ceiling
@@ -92,13 +92,13 @@ class Point:
     """Upper end, FLOP/s."""
     roofline_pct: float | None
     excess: str | None
-    """Where the point is above a roof: the likely cause."""
+    """Where the point is above a ceiling: the likely cause."""
     run: int = 0
     """Index of its run among those of the machine."""
 
     @property
-    def is_above_roof(self) -> bool:
-        """Whether more than all of a roof was reached."""
+    def is_above_ceiling(self) -> bool:
+        """Whether more than all of a ceiling was reached."""
         return self.excess is not None
 
     @property
@@ -152,7 +152,7 @@ class Scene:
 
     @cached_property
     def dtypes(self) -> list[str]:
-        """Dtypes of roofs and points, in the order of `DTYPES`; foreign ones last."""
+        """Dtypes of ceilings and points, in the order of `DTYPES`; foreign ones last."""
         return ordered_dtypes([flat.dtype for flat in self.flats] + [point.record.dtype for point in self.points])
 
     @cached_property
@@ -199,7 +199,7 @@ def build_scene(machines: Sequence[PlotMachine], dtypes: Sequence[str] | None = 
         dtypes: those to draw; None for all.
 
     Raises:
-        NoRoofError: not one roof is known.
+        NoCeilingError: not one ceiling is known.
         PlotError: the values are not those of a machine.
     """
     slopes: list[Slope] = []
@@ -220,15 +220,15 @@ def build_scene(machines: Sequence[PlotMachine], dtypes: Sequence[str] | None = 
                 points.append(point)
     if not slopes and not flats:
         names = ", ".join(one_line(machine.ceilings.slug) for machine in machines)
-        raise NoRoofError(
-            f"no ceiling is known for {names or 'no machine'}: there is no roof to draw; "
+        raise NoCeilingError(
+            f"no ceiling is known for {names or 'no machine'}, so there is nothing to draw; "
             "calibrate the machine, or give a known one with --gpu"
         )
     return Scene(tuple(machines), tuple(slopes), tuple(flats), tuple(points), left_out)
 
 
 def _fastest(ceilings: Ceilings, quantity: str, name: str | None = None) -> list[Ceiling]:
-    """Return the highest ceiling of a quantity of each kind: of several mixes the roof is the envelope."""
+    """Return the highest ceiling of a quantity of each kind: of several mixes the ceiling is the envelope."""
     best: dict[str, Ceiling] = {}
     for entry in ceilings.entries:
         if entry.quantity == quantity and name in (None, entry.name):
@@ -237,7 +237,7 @@ def _fastest(ceilings: Ceilings, quantity: str, name: str | None = None) -> list
 
 
 def _flats(index: int, ceilings: Ceilings, dtypes: Sequence[str] | None) -> list[Flat]:
-    """Return the flat roofs of one machine, each with the slope of its own kind where there is one."""
+    """Return the flat ceilings of one machine, each with the slope of its own kind where there is one."""
     slopes = {entry.kind: entry for entry in _fastest(ceilings, "bandwidth")}
     known = ordered_dtypes(entry.name for entry in ceilings.entries if entry.quantity == "flops")
     return [
@@ -272,20 +272,20 @@ def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: S
 def chosen_for_labels(points: Sequence[Point]) -> list[Point]:
     """Return the points that get a label, the most important first.
 
-    Those above their roof come first, then the fastest of each series, then the rest unless there are many.
+    Those above their ceiling come first, then the fastest of each series, then the rest unless there are many.
     """
     by_speed = sorted(points, key=lambda point: -point.flops_per_s)
     best: dict[tuple[int, str, str, str, int], Point] = {}
     for point in by_speed:
         best.setdefault(point.series, point)
-    first = [point for point in by_speed if point.is_above_roof]
+    first = [point for point in by_speed if point.is_above_ceiling]
     fastest = [point for point in best.values() if point not in first]
     rest = [point for point in by_speed if point not in first and point not in fastest]
     return first + fastest + (rest if len(points) <= MANY_POINTS else [])
 
 
 def point_label(point: Point, scene: Scene, is_first: bool) -> str:
-    """Return what is written at a point: what tells it from the others, and its share of the roof.
+    """Return what is written at a point: what tells it from the others, and its share of the roofline.
 
     Args:
         point: one of the scene.
@@ -306,13 +306,13 @@ def point_label(point: Point, scene: Scene, is_first: bool) -> str:
 
 
 def slope_label(slope: Slope, scene: Scene) -> str:
-    """Return what is written along a roof of memory."""
+    """Return what is written along a ceiling of memory."""
     mix = "" if slope.bandwidth.name == "memory" else f"{plain(slope.bandwidth.name, 12)} "
     return f"{_owner(slope.machine, scene)}{mix}{si(slope.bandwidth.value, 'B/s')} {slope.bandwidth.kind}"
 
 
 def flat_label(flats: Sequence[Flat], scene: Scene) -> str:
-    """Return what is written along flat roofs that lie on one another."""
+    """Return what is written along flat ceilings that lie on one another."""
     owners = list(dict.fromkeys(_owner(flat.machine, scene) for flat in flats))
     names = ", ".join(owner.strip() for owner in owners)
     dtypes = ", ".join(ordered_dtypes(plain(flat.dtype, 12) for flat in flats))
@@ -339,17 +339,17 @@ def title_lines(scene: Scene) -> tuple[str, str]:
     return names, f"Roofline: {op}{options}{provider}, under {kinds} ceilings"
 
 
-def caption(scene: Scene, unlabeled: int, unlabeled_roofs: int) -> str:
+def caption(scene: Scene, unlabeled: int, unlabeled_ceilings: int) -> str:
     """Return the sentences under the picture: what was measured, with what, and what is not drawn.
 
     Args:
         scene: what is drawn.
         unlabeled: points without a label.
-        unlabeled_roofs: roofs without a label.
+        unlabeled_ceilings: ceilings without a label.
     """
     parts = []
     if scene.points:
-        share = ", share of the roof" if any(point.roofline_pct is not None for point in scene.points) else ""
+        share = ", share of the roofline" if any(point.roofline_pct is not None for point in scene.points) else ""
         share += " at its own mix of reads and writes" if share and _judged_by_mix(scene) else ""
         parts += [*_provenance(scene), f"Labels: shape{share}", "Bars: 95 % CI of the median"]
     elif "datasheet" in scene.kinds:
@@ -359,7 +359,7 @@ def caption(scene: Scene, unlabeled: int, unlabeled_roofs: int) -> str:
         causes = "; ".join(dict.fromkeys(above))
         parts.append(f"Ringed: {len(above)} {plain(causes, 240)}")
     missing = [f"{unlabeled} of {len(scene.points)} points"] if unlabeled else []
-    missing += [f"{unlabeled_roofs} roofs"] if unlabeled_roofs else []
+    missing += [f"{unlabeled_ceilings} ceilings"] if unlabeled_ceilings else []
     if missing:
         parts.append(f"Without a label: {', '.join(missing)}")
     if scene.left_out:
@@ -369,9 +369,9 @@ def caption(scene: Scene, unlabeled: int, unlabeled_roofs: int) -> str:
 
 
 def _judged_by_mix(scene: Scene) -> bool:
-    """Return whether the share of the roof is that of the mix nearest to a record's own, and not of the envelope."""
-    roofs = [(m.ceilings.bandwidth(), m.ceilings.mixes()) for m in scene.machines if m.records]
-    return any(roof is not None and roof.kind == "measured" and len(mixes) > 1 for roof, mixes in roofs)
+    """Return whether the share of the roofline is by the mix nearest to a record's own, and not by the envelope."""
+    ceilings = [(m.ceilings.bandwidth(), m.ceilings.mixes()) for m in scene.machines if m.records]
+    return any(ceiling is not None and ceiling.kind == "measured" and len(mixes) > 1 for ceiling, mixes in ceilings)
 
 
 def _provenance(scene: Scene) -> list[str]:

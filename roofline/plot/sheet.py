@@ -50,7 +50,7 @@ class View:
 
 
 def view_of(scene: Scene) -> View:
-    """Return a view that holds all ridge points and points, with room for labels and for roofs past the last point.
+    """Return a view that holds all ridge points and points, with room for labels and for ceilings past the last point.
 
     Raises:
         PlotError: the values are too far apart to be those of a machine.
@@ -62,7 +62,7 @@ def view_of(scene: Scene) -> View:
     low = [math.log10(min(point.low, point.flops_per_s)) for point in scene.points]
     high = [math.log10(max(point.high, point.flops_per_s)) for point in scene.points]
     corners = ridges or points or [0.0]
-    past = 0.5 if len(flats) <= 2 else 1.3  # several roofs are labeled past the points
+    past = 0.5 if len(flats) <= 2 else 1.3  # several ceilings are labeled past the points
     left = min([min(corners) - 1.2, *(point - 0.35 for point in points)])
     right = max([max(corners) + 1.5, *(point + past for point in points)])
     reached = flats or [slope + (left + right) / 2 for slope in slopes]

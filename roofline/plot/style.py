@@ -55,7 +55,7 @@ KIND_DASHES: dict[str, tuple[float, ...]] = {
 """Lengths of dash and gap in line widths; nothing for a solid line."""
 
 MACHINE_WIDTHS = (2.2, 1.4, 2.8, 1.0)
-"""Line width of the roofs of the first, second, ... machine, in points."""
+"""Line width of the ceilings of the first, second, ... machine, in points."""
 
 MACHINE_DASH_SCALES = (1.0, 2.2, 0.45, 1.0)
 """Stretch of the dashes of the first, second, ... machine, so that equal widths in a small print still differ."""
@@ -101,21 +101,21 @@ def machine_width(index: int) -> float:
 
 
 def machine_mark(index: int) -> dict[str, Any]:
-    """Return the style of the marks along the roofs of the `index`-th machine; nothing for the first four."""
+    """Return the style of the marks along the ceilings of the `index`-th machine; nothing for the first four."""
     if index < len(MACHINE_WIDTHS):
         return {}
     return {"marker": "x", "markersize": 6, "markeredgewidth": 1.3}
 
 
 def line_pattern(kind: str, machine: int, turn: int = 0, turns: int = 1) -> tuple[float, tuple[float, ...] | None]:
-    """Return the dash pattern of a roof as matplotlib takes it: an offset and lengths, in line widths.
+    """Return the dash pattern of a ceiling as matplotlib takes it: an offset and lengths, in line widths.
 
     Args:
         kind: a kind of ceiling.
         machine: index of the machine.
-        turn: which of `turns` roofs that lie on one another this one is. They take turns along the line, so that
+        turn: which of `turns` ceilings that lie on one another this one is. They take turns along the line, so that
             each color stays visible.
-        turns: how many roofs lie on one another.
+        turns: how many ceilings lie on one another.
     """
     scale = MACHINE_DASH_SCALES[machine % len(MACHINE_DASH_SCALES)]
     dashes = tuple(length * scale for length in KIND_DASHES[kind])

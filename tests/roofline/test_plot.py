@@ -154,7 +154,7 @@ def test_mixes_without_a_peak_leave_the_axes() -> None:
 def test_the_share_at_a_point_is_that_of_its_own_mix() -> None:
     said = words(draw("mixes of a CPU"))
     assert "relu 2²⁸ 96 %" in said  # 0.008 x 4.8 TB/s are 38.4 of a copy's 40 GB/s, and 64 % of the envelope
-    assert "share of the roof at its own mix of reads and writes." in last_line(draw("mixes of a CPU"))
+    assert "share of the roofline at its own mix of reads and writes." in last_line(draw("mixes of a CPU"))
     assert "own mix" not in last_line(draw("mixes under a datasheet"))
     assert "own mix" not in last_line(draw("a CPU with points"))
 
@@ -315,12 +315,10 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
     target = tmp_path / "a.png"
     target.write_bytes(b"old")
 
-    def fail(self: Path, data: bytes) -> int:
-        with self.open("wb") as file:
-            file.write(data[:10])
+    def fail(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", fail)
+    monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(PlotError, match=r"a\.png.*No space left on device"):
         save_figure(draw("one GPU"), target)
     assert target.read_bytes() == b"old"

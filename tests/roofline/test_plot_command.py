@@ -256,7 +256,7 @@ def test_empty_words_between_commas_are_none(tmp_path: Path, drawn: dict[str, An
         (["--gpu", " ,,", "-o", "x.png"], ["--gpu", "names nothing"]),
         (["--gpu", "h100-sxm", "--dtype", "bf17", "-o", "x.png"], ["'bf17'", "fp8e4m3"]),
         (["--gpu", "h100-sxm", "--dtype", "", "-o", "x.png"], ["--dtype", "names nothing"]),
-        (["--gpu", "a100-sxm-80gb", "--dtype", "fp8e4m3", "-o", "x.png"], ["no roof to draw", "fp8e4m3", "known: "]),
+        (["--gpu", "a100-sxm-80gb", "--dtype", "fp8e4m3", "-o", "x.png"], ["no ceiling to draw", "fp8e4m3", "known: "]),
         (["--gpu", "h100-sxm", "-o", "x.gif"], ["x.gif", ".png, .svg, .pdf"]),
         (["--gpu", "h100-sxm", "-o", "/dev/null/x.png"], ["/dev/null/x.png", "a part of its folder is a file"]),
         (["--gpu", "h100-sxm", "-o", f"{'a' * 300}.png"], ["cannot write", "File name too long"]),

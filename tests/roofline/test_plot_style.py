@@ -43,7 +43,7 @@ def test_ops_have_markers_and_providers_have_fillings() -> None:
     assert len({line.get_marker() for line in markers(drawn)}) == 5
     of_matmul = [line for line in markers(drawn) if line.get_marker() == "o"]
     assert len({(line.get_fillstyle(), str(line.get_markerfacecolor() == "white")) for line in of_matmul}) == 6
-    assert {"op", "matmul", "gelu", "provider, dtype", "torch-compile bf16", "roof", "measured"} <= set(words(drawn))
+    assert {"op", "matmul", "gelu", "provider, dtype", "torch-compile bf16", "ceiling", "measured"} <= set(words(drawn))
 
 
 def test_dtypes_of_one_op_have_their_own_fillings() -> None:

@@ -396,7 +396,7 @@ def show(
         OutputError: stdout cannot be written.
         PlotError: the picture cannot be drawn or written.
     """
-    from roofline.plot.figure import NoRoofError, plot_run
+    from roofline.plot.figure import NoCeilingError, plot_run
 
     saved = session.writer.path if session.writer else None
     print_run(environment, session.records, request.format, request.baseline, saved, render)
@@ -405,7 +405,7 @@ def show(
         return
     try:
         plot_run(environment, session.records, picture)
-    except NoRoofError as error:
+    except NoCeilingError as error:
         if request.plot is not None:
             raise
         if not request.quiet:
