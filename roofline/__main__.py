@@ -6,11 +6,19 @@ import argparse
 import io
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from results.show.terminal import OutputError, Parser, fail, say
-from roofline.commands import estimate, gpus, notes, plot
 
 INTERRUPTED = 130
+
+COMMANDS = {
+    "gpus": "dense peaks, bandwidth, L2 and ridge points of the GPUs in the table",
+    "plot": "draw a roofline with or without measured points",
+    "estimate": "what a tensor, a model, a training run or generation costs, step by step",
+    "notes": "numbers that study notes give, each beside the one computed here",
+}
+"""Modules of `roofline.commands`, and what each is for."""
 
 EXAMPLES = """examples:
   python -m roofline gpus                                 dense peaks, bandwidth and ridge points of every GPU
@@ -29,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # a path that is no UTF-8 is printed byte for byte
     try:
-        args = _parser().parse_args(argv)
+        words = sys.argv[1:] if argv is None else argv
+        args = _parser(words[0] if words else None).parse_args(words)
         command: Callable[[argparse.Namespace], int] = args.run
         return command(args)
     except OutputError as error:  # of --help; a command says its own name
@@ -39,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(chosen: str | None) -> argparse.ArgumentParser:
+    """Return the parser with the options of one command: to import all of them takes longer than to run one."""
     parser: argparse.ArgumentParser = Parser(
         prog="python -m roofline",
         description="Hardware facts, roofline plots and resource accounting. Works with or without a GPU.",
@@ -47,10 +57,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    gpus.add_parser(commands)
-    plot.add_parser(commands)
-    estimate.add_parser(commands)
-    notes.add_parser(commands)
+    for name, summary in COMMANDS.items():
+        if name == chosen:
+            import_module(f"roofline.commands.{name}").add_parser(commands)
+        else:
+            commands.add_parser(name, help=summary)
     return parser
 
 

@@ -33,7 +33,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     parser = subparsers.add_parser(
         "estimate",
-        help="what a tensor, a model, a training run or generation costs, step by step",
         description="Resource accounting. Each answer shows its arithmetic, its formula, its source and what it leaves "
         "out.\nNumbers may be written 70e9 or 70B. Nothing is measured here.",
         epilog=EXAMPLES,

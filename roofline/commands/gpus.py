@@ -82,7 +82,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the sub-command `gpus` to `python -m roofline`."""
     parser = subparsers.add_parser(
         "gpus",
-        help="dense peaks, bandwidth, L2 and ridge points of the GPUs in the table",
         description=f"{DENSE}\nThe ridge point is the peak over the memory bandwidth, in FLOP/byte.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -14,7 +14,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the sub-command `notes` to `python -m roofline`."""
     parser = subparsers.add_parser(
         "notes",
-        help="numbers that study notes give, each beside the one computed here",
         description="Claims of five study notes on CS336 lecture 2: their value, ours, the formula, the verdict.",
     )
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")

@@ -49,7 +49,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the sub-command `plot` to `python -m roofline`."""
     parser = subparsers.add_parser(
         "plot",
-        help="draw a roofline with or without measured points",
         description=DESCRIPTION,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
