@@ -7,9 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
 from results.compare import command as compare_command
 from results.history import command as history_command
@@ -199,17 +197,6 @@ def _report(run: Run, problems: Sequence[str]) -> int:
     return USAGE if run.problems or problems else 0
 
 
-def _leave(code: int) -> NoReturn:
-    """End at once: to take apart what a large comparison has built takes a second."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # closed, or None where it was started without
-            stream.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
     prepare_streams()
-    code = main()
-    if sys.argv[1:2] == ["compare"]:
-        _leave(code)
-    sys.exit(code)
+    sys.exit(main())

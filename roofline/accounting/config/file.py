@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+
+import msgspec
 
 from results.store.runfile import reason_of
 from roofline.accounting.config.config import ConfigError, ModelConfig
@@ -104,11 +105,11 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     if len(raw) > MOST_BYTES:
         raise ConfigError(f"{path}: larger than {MOST_BYTES:,} bytes, so it is no config.json")
     try:
-        values = json.loads(raw, parse_constant=_refuse_constant)
+        values = msgspec.json.decode(raw)
     except RecursionError:
         raise ConfigError(f"{path}: nested too deeply to be a config.json") from None
     except ValueError as error:  # also of text that is no UTF-8, and of a number of too many digits
-        raise ConfigError(f"{path}: not JSON: {str(error)[:120]}") from None
+        raise ConfigError(f"{path}: not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: must hold one JSON object, found {shown_value(values)}")
     return values
@@ -117,7 +118,3 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 def _first_bytes(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(MOST_BYTES + 1)
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")
