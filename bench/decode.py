@@ -9,7 +9,7 @@ Bytes   Weights once for the whole batch; keys and values of the s - 1 earlier t
         written; hidden states of a block, embedding rows and logits of a step. decode-attention: q, s keys and values.
 Ridge   Weights are shared by the batch, so the intensity of a block grows with it: memory-bound below the critical
         batch, peak x w / (2 bandwidth), 295 on an H100 in bf16 (below the table: that of this machine). Caches are not
-        shared: attention has a / k FLOP/byte in 16 bit at any batch, and long contexts never leave the memory roof.
+        shared: attention has a / k FLOP/byte in 16 bit at any batch, and long contexts never leave the memory ceiling.
 Model   --model is a preset (`python -m roofline estimate params --help`) or the path of a config.json: of the families
         llama, mistral, phi3, qwen2, qwen3 (RMSNorm, rotary positions, SwiGLU) and gpt2 (LayerNorm with biases, learned
         positions, GELU). Weights are random, so that a model costs what its shape costs.

@@ -158,7 +158,7 @@ def timed_record(step: Step, blank: Record, bench: Bench) -> Record:
 def expected_too_long(blank: Record, bench: Bench) -> str | None:
     """Return why a case does not fit the time there is, with a guess of its time, or None.
 
-    The guess takes the faster of the roof and of a product timed now: a roof measured at a busy moment is too low.
+    The guess takes the faster of the ceiling and of a product timed now: a ceiling from a busy moment is too low.
     """
     from bench.harness.train.step import product_flops_per_s
 

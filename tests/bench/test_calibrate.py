@@ -362,7 +362,7 @@ def test_a_roof_that_was_measured_on_a_busy_machine_is_said_to_be(tmp_path, monk
         machine = Machine(tmp_path)
         monkeypatch.setattr(machine, "load", lambda kept=kept: kept)
         note = machine.complete(BLANK, ["bf16"], MATMUL[0]).note or ""
-        assert ("measured roofs may be low" in note) == is_said
+        assert ("measured ceilings may be low" in note) == is_said
 
 
 # ---- measured for real ---------------------------------------------------------------------------------------------

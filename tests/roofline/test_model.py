@@ -172,7 +172,7 @@ def test_a_record_without_counts_has_no_judgment() -> None:
     ("changes", "kind", "words"),
     [
         ({"median_s": 2**31 / 1100e12}, "datasheet", "clock"),
-        ({"median_s": 2**31 / 1100e12}, "measured", "slower when the roof was measured"),
+        ({"median_s": 2**31 / 1100e12}, "measured", "slower when the ceiling was measured"),
         ({"flops": 1, "median_s": 1e-6}, "datasheet", "bandwidth"),
         ({"flops": 1, "median_s": 1e-6, "cache": "warm"}, "datasheet", "warm"),
     ],
@@ -285,7 +285,7 @@ def test_more_than_the_matched_mix_is_kept_and_names_it(published: bool) -> None
 
 def test_more_than_the_fastest_matmul_is_kept_though_less_than_the_datasheet() -> None:
     cube = record(flops=2 * 8192**3, bytes_read=4 * 8192**2, bytes_written=2 * 8192**2, median_s=2 * 8192**3 / 800e12)
-    assert "measured compute roof" in str(judge(cube, calibrated(*H200)).excess)
+    assert "measured compute ceiling" in str(judge(cube, calibrated(*H200)).excess)
     assert judge(cube, calibrated(*H200, peak=None)).excess is None
 
 

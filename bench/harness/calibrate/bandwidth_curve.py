@@ -2,7 +2,7 @@
 
 A warm curve goes over the same bytes again and again and shows the cache: its plateau, and the size where that ends.
 A cold curve finds its bytes in memory at every size, so one line fits it: T = a + V / b, where a is the launch and b
-the roof.
+the ceiling.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Fit:
     """Time of a launch that moves nothing. At or below zero where the points do not resolve it."""
     launch_ci95_s: tuple[float, float]
     bandwidth: float
-    """Of a launch without end, B/s: the roof."""
+    """Of a launch without end, B/s: the ceiling."""
     bandwidth_ci95: tuple[float, float]
     worst_residual: float
     """Largest distance of a point from the line, as a fraction of its time: how well one line describes them."""

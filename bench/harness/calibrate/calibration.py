@@ -1,6 +1,6 @@
 """The ceilings of this machine: from the datasheet for a GPU of the table, measured here for any other device.
 
-A CPU has no datasheet peak that torch could reach, so its roofs are what it does when it does nothing else: the
+A CPU has no datasheet peak that torch could reach, so its ceilings are what it does when it does nothing else: the
 fastest copy and triad far beyond the cache, and the fastest matmul of each dtype. They are kept beside the runs with
 the identity of the machine, and measured anew when that changes.
 
@@ -255,7 +255,9 @@ class MeasuredCeilings:
             self.save(found)
         sentences = peak_sentences(found, wanted)
         if any(DISTURBED in entry.source for entry in found.entries):
-            sentences.append("measured roofs may be low, the device was disturbed: `python -m bench calibrate` again")
+            sentences.append(
+                "measured ceilings may be low, the device was disturbed: `python -m bench calibrate` again"
+            )
         note = "; ".join([*([found.note] if found.note else []), *sentences])
         shown = found.with_entries(clock_limited(found))
         return Ceilings(shown.slug, shown.name, shown.entries, note or None)

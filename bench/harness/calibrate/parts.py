@@ -158,7 +158,7 @@ def _point_record(op: str, point: bandwidth_curve.CurvePoint, config: str, mix: 
 
 
 def curve_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
-    """Return what the line through the bandwidth of copies of growing sizes says of launch and roof."""
+    """Return what the line through the bandwidth of copies of growing sizes says of launch and ceiling."""
     config = setup.chosen.get("copy") or next(s.name for s in setup.streams if s.mix == "copy")
     stream, size_bytes = bandwidth.named(setup.streams, "copy", config), setup.arrays.size_bytes
     timer, steps = setup.timer(setup.plan.curve_s, 1), bandwidth_curve.sizes(size_bytes)
@@ -178,7 +178,7 @@ def curve_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
             ci95 = interval if 0 <= interval[0] <= interval[1] < float("inf") else None
             found.append(setup.ceiling(quantity, name, value, how, timer.telemetry, ci95=ci95, config=how))
         else:
-            notes.append(f"the curve does not resolve its {'launch' if quantity == 'launch' else 'roof'}: {how}")
+            notes.append(f"the curve does not resolve its {'launch' if quantity == 'launch' else 'ceiling'}: {how}")
     return PartOutcome(tuple(found), tuple(records), tuple(notes))
 
 

@@ -100,7 +100,7 @@ class CalibrationPart:
     name: str
     """In words, for people."""
     measure: Callable[[Note], PartOutcome]
-    """Raises whatever compilers, drivers and libraries raise; `NotMeasuredError` where the machine has no such roof."""
+    """Raises whatever compilers, drivers and libraries raise; `NotMeasuredError` where there is no such ceiling."""
 
 
 class PartTimer:

@@ -164,14 +164,14 @@ def add_how(group: Any) -> None:
 
 
 def add_machine(group: Any) -> None:
-    """Add the options that name the device, its roofs and the time to take, the same for all commands."""
+    """Add the options that name the device, its ceilings and the time to take, the same for all commands."""
     seconds = number(1e-3, MAX_BUDGET_S, "a number of seconds from 0.001 to 1e9")
     whole = number(0, MAX_SEED, "a whole number from 0 to 2^63 - 1", int)
     add_device(group)
     group.add_argument("--gpu", metavar="SLUG", help="entry of `python -m roofline gpus` to judge by, not to run on")
     group.add_argument("--budget", metavar="SECONDS", type=seconds, help="time for the whole run (default: no limit)")
     group.add_argument("--seed", type=whole, default=0, help="of the inputs (default: 0)")
-    group.add_argument("--recalibrate", action="store_true", help="measure the roofs of this machine anew")
+    group.add_argument("--recalibrate", action="store_true", help="measure the ceilings of this machine anew")
 
 
 def add_device(group: Any) -> None:

@@ -390,7 +390,7 @@ def show(
         environment: of the run.
         session: its records and its file.
         render: prints the table; by default that of ops.
-        beside: the picture to draw where none was asked for; without a roof there is a note in place of it.
+        beside: the picture to draw where none was asked for; without a ceiling there is a note in place of it.
 
     Raises:
         OutputError: stdout cannot be written.

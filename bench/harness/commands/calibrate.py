@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from roofline.ceilings import Ceiling, Ceilings
 
 DESCRIPTION = """\
-Measure the roofs of this machine, and keep them for every other bench command.
+Measure the ceilings of this machine, and keep them for every other bench command.
 
-Memory bandwidth by its mix of reads and writes, the fastest of which is the roof; the fastest matmul of each dtype, in
-the first moments and in the long run, and on zeros; the last-level cache and the size where it ends; bandwidth against
-size with the line T = a + V / b; fused multiply-adds; and the shortest launch.
+Memory bandwidth by its mix of reads and writes, the fastest of which is the ceiling; the fastest matmul of each dtype,
+in the first moments and in the long run, and on zeros; the last-level cache and the size where it ends; bandwidth
+against size with the line T = a + V / b; fused multiply-adds; and the shortest launch.
 
-A CPU is judged by these roofs. A GPU of the table is still judged by its datasheet, and its measured roofs stand beside
-it. They hold until the device, its driver, torch, triton, the power limit or the threads change."""
+A CPU is judged by these ceilings. A GPU of the table is still judged by its datasheet, and its measured ceilings stand
+beside it. They hold until the device, its driver, torch, triton, the power limit or the threads change."""
 
 EPILOG = """\
 exit codes: 0 ok; 1 nothing could be measured; 2 usage, or the records could not be kept; 3 no such device;
@@ -42,7 +42,7 @@ examples:
   python -m bench calibrate --quick --dtype bf16   under half a minute on a CPU, one on a GPU"""
 
 BUSY_LOAD = 0.5
-"""Load average per thread above which a CPU is called busy: roofs then read low."""
+"""Load average per thread above which a CPU is called busy: ceilings then read low."""
 
 COLUMNS = (
     *("quantity", "name", "value", "unit", "ci95_low", "ci95_high", "config", "work_per_launch"),
@@ -55,7 +55,7 @@ def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
     parser = commands.add_parser(
         "calibrate",
-        help="the roofs of this machine: bandwidth, matmul, cache, launch",
+        help="the ceilings of this machine: bandwidth, matmul, cache, launch",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -195,7 +195,7 @@ def warn_if_busy(device: Device, progress: Progress) -> None:
 
     load = here().load_average().value
     if load is not None and not device.is_gpu and load > BUSY_LOAD * (device.threads or 1):
-        progress.note(f"the machine is busy (load average {load:.1f}, {device.threads} threads): roofs may read low")
+        progress.note(f"the machine is busy (load average {load:.1f}, {device.threads} threads): ceilings may read low")
 
 
 def measure_all(job: Calibration, parts: Sequence[CalibrationPart], plan: CalibrationPlan, verbose: bool) -> None:
@@ -268,7 +268,7 @@ def text_of(output_format: str, environment: Environment, job: Calibration) -> s
 
 
 def doubts(records: Sequence[Record]) -> list[str]:
-    """Return a line for each flag with the measurements that carry it: their roofs may be too low."""
+    """Return a line for each flag with the measurements that carry it: their ceilings may be too low."""
     flags = dict.fromkeys(flag for record in records for flag in record.flags)
     named = {
         flag: [f"{r.op.removeprefix('calibrate-')} {r.dtype}" for r in records if flag in r.flags] for flag in flags

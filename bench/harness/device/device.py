@@ -56,7 +56,7 @@ class Device:
     def has_cuda(self) -> bool:
         """Whether `torch.cuda` drives it, ROCm's GPUs too: events, graphs, streams, an allocator, kernels of Triton.
 
-        What has not, a CPU or an Apple GPU, is timed by the host's clock and judged by roofs measured on it.
+        What has not, a CPU or an Apple GPU, is timed by the host's clock and judged by ceilings measured on it.
         """
         return self.type in ("cuda", "rocm")
 

@@ -1,7 +1,7 @@
 """An Apple GPU, as torch's MPS backend drives it: its names and sizes, and what torch computes on it.
 
 It has neither CUDA's events and graphs nor NVML, and its memory is the processor's. So it is measured as a CPU is, by
-the host's clock and against measured roofs, and waited for as a GPU.
+the host's clock and against measured ceilings, and waited for as a GPU.
 """
 
 from __future__ import annotations

@@ -24,11 +24,11 @@ COLD_RATIO = 1.02
 """A cold launch whose data would fit in the cache must take so many times as long as a warm one to count as cold."""
 
 MEMORY_SHARE = 0.5
-"""Share of a launch that its bytes must take at the memory roof before the cold and the warm time must differ at all:
-arithmetic hides less than that."""
+"""Share of a launch that its bytes must take at the memory ceiling before the cold and the warm time must differ at
+all: arithmetic hides less than that."""
 
 ROOF_MARGIN = 1.02
-"""A rate above the roof by more than this is not possible: 2 % is what clocks and counters are off by."""
+"""A rate above the ceiling by more than this is not possible: 2 % is what clocks and counters are off by."""
 
 PREEMPTIONS_PER_S = 80.0
 """Involuntary context switches per second above which other processes took a CPU measurement's cores away. Measured on
@@ -42,7 +42,7 @@ STOLEN_SHARE = 0.01
 """Share of the cores' time given to other guests of the same host above which a CPU time is not the code's alone."""
 
 ABOVE_ROOF = 1.03
-"""Share of a roof above which the roof, not the kernel, needs a look: it was measured with an interval of its own."""
+"""Share of a ceiling above which the ceiling itself is doubtful: it was measured with an interval of its own."""
 
 LATE_TAIL_S = 5e-6
 """Time that the device may still be busy after the end event, beside the tick: what synchronizing itself takes."""
@@ -61,7 +61,7 @@ Source: NVIDIA's H100 and RTX PRO 6000 datasheets, and the highest clocks that t
 DERIVED_GATE_MARGIN = 1.5
 """The same for a ceiling that is derived from what the device tells of itself.
 
-A measured ceiling is no gate: other processes during a short calibration have made a CPU's roof a hundred times too
+A measured ceiling is no gate: other processes during a short calibration have made a CPU's ceiling a hundred times too
 low, and what is known of such a machine must not make a right row invalid. It is flagged `above-roof` instead."""
 
 CACHED_RESULT = 20.0
@@ -182,28 +182,28 @@ def _likely_cause(times: float, counted: str) -> str:
 
 
 def above_roof(samples: Samples, context: Context) -> Flag | None:
-    """Flag more than a roof that the row is judged by, where it is not impossible.
+    """Flag more than a ceiling that the row is judged by, where it is not impossible.
 
-    The memory's roof counts unless `l2_suspect` has said more about it: warm data from the cache exceeds it too.
+    The memory's ceiling counts unless `l2_suspect` has said more about it: warm data from the cache exceeds it too.
     """
     if physics_gate(samples, context) is not None:
         return None
-    roofs = [(context.flops, context.peak), (context.flops, context.measured_peak)]
+    ceilings = [(context.flops, context.peak), (context.flops, context.measured_peak)]
     if l2_suspect(samples, context) is None:
-        roofs += [(context.bytes_moved, context.bandwidth), (context.bytes_moved, context.mix)]
-    for count, roof in roofs:
-        if count and roof and (reached := rate(count, samples.median_s) / roof.value) > ABOVE_ROOF:
-            return _above(reached, roof, samples.cache)
+        ceilings += [(context.bytes_moved, context.bandwidth), (context.bytes_moved, context.mix)]
+    for count, ceiling in ceilings:
+        if count and ceiling and (reached := rate(count, samples.median_s) / ceiling.value) > ABOVE_ROOF:
+            return _above(reached, ceiling, samples.cache)
     return None
 
 
-def _above(reached: float, roof: Ceiling, cache: str) -> Flag:
-    """Return the flag of a row that reached so many times a roof."""
-    was_measured = roof.kind == "measured"
-    if roof.quantity == "flops":
+def _above(reached: float, ceiling: Ceiling, cache: str) -> Flag:
+    """Return the flag of a row that reached so many times a ceiling."""
+    was_measured = ceiling.kind == "measured"
+    if ceiling.quantity == "flops":
         advice = "calibrate again: the machine was slower then" if was_measured else "judge it at the measured clock"
-        return Flag("above-roof", f"{100 * reached:.0f} % of the {roof.kind} peak", advice)
-    reason = f"{100 * reached:.0f} % of the {roof.kind} {roof.name} bandwidth"
+        return Flag("above-roof", f"{100 * reached:.0f} % of the {ceiling.kind} peak", advice)
+    reason = f"{100 * reached:.0f} % of the {ceiling.kind} {ceiling.name} bandwidth"
     if cache != "cold":
         return Flag("above-roof", f"{reason}: warm data comes from the cache", "for the memory's speed, --cache cold")
     if not was_measured:
@@ -236,19 +236,18 @@ def l2_suspect(samples: Samples, context: Context) -> Flag | None:
     """Flag a cold time that may have found its data in the cache.
 
     Either it moves bytes faster than the memory does, or its data fits in the cache and being cold made no
-    difference, although the bytes take a good part of the time. Where no roof is known, any row may be of that kind.
+    difference, although the bytes take a good part of the time. Where no ceiling is known, any row may be of that kind.
     """
-    bytes_moved, roof = context.bytes_moved, context.memory_roof_bytes_per_s
+    bytes_moved, ceiling = context.bytes_moved, context.memory_roof_bytes_per_s
     if samples.cache != "cold" or not bytes_moved:
         return None
     advice = "more or larger copies; a kernel that keeps its data, or hides its tensors from the rotation, stays warm"
     rate = bytes_moved / samples.median_s
-    if roof and rate > ROOF_MARGIN * roof:
-        reason = (
-            f"{rate / 1e9:.4g} GB/s cold, {100 * rate / roof:.0f} % of what the memory does ({roof / 1e9:.4g} GB/s)"
-        )
+    if ceiling and rate > ROOF_MARGIN * ceiling:
+        of_memory = f"{100 * rate / ceiling:.0f} % of what the memory does ({ceiling / 1e9:.4g} GB/s)"
+        reason = f"{rate / 1e9:.4g} GB/s cold, {of_memory}"
         return Flag("l2-suspect", reason, advice)
-    is_by_memory = roof is None or rate >= MEMORY_SHARE * roof
+    is_by_memory = ceiling is None or rate >= MEMORY_SHARE * ceiling
     if context.warm_s is None or context.cache_bytes is None or _exceeds_cache(context) or not is_by_memory:
         return None
     ratio = samples.median_s / context.warm_s

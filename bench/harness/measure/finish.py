@@ -78,12 +78,12 @@ def finished(
 
 
 def roofs_of(ceilings: Ceilings | None, dtype: str, work: Work) -> dict[str, Any]:
-    """Return the fields of a `Context` that hold the roofs of a row: those by which the model judges its record."""
+    """Return the fields of a `Context` that hold the ceilings of a row: those by which the model judges its record."""
     if ceilings is None:
         return {}
-    roof = ceilings.bandwidth()
+    ceiling = ceilings.bandwidth()
     return {
-        "memory_roof_bytes_per_s": roof.value if roof else None,
+        "memory_roof_bytes_per_s": ceiling.value if ceiling else None,
         "peak": ceilings.peak(dtype),
         "highest_peak": highest_peak(ceilings, dtype),
         "bandwidth": ceilings.bandwidth_for(work.bytes_read, work.bytes_written),

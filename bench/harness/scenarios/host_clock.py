@@ -54,7 +54,7 @@ def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float
 def record_of(blank: Record, measured: Measurement, bench: Bench) -> Record:
     """Return the finished record of a row.
 
-    On a GPU neither a roof of its memory nor its cache judges it: the link does, or the work that a step does beside
+    On a GPU neither a ceiling of its memory nor its cache judges it: the link does, or the work that a step does beside
     it. A copy over the link takes as long wherever in the device the data lies.
     """
     if not bench.device.has_cuda:
