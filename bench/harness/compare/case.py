@@ -20,10 +20,10 @@ from bench.harness.device.device import Device
 from bench.harness.isolate.heartbeat import NOBODY, announced
 from bench.harness.measure.cost import CALLS_PER_CASE, CostEstimator
 from bench.harness.measure.plan import Row, Settings
-from bench.harness.measure.runner import Prepared, Runner, release, user_line
+from bench.harness.measure.runner import Prepared, Runner, release
 from bench.harness.op import Case, Op
 from bench.harness.providers.registry import ProviderUnavailableError, numerics
-from bench.harness.providers.user_kernel import UserKernelError, is_user_kernel, left_by
+from bench.harness.providers.user_kernel import is_user_kernel
 from results.record import Record
 from roofline.ceilings import Ceilings
 
@@ -179,14 +179,6 @@ class InterleavingRunner(Runner):
                 self._put_right(row)  # whatever it has done, the others must find what was there before
             release(self._device)
         return found
-
-    def _failed(self, row: Row, blank: Record, error: BaseException) -> Record:
-        """Return the record of a row that raised, without the class of an error that is a sentence."""
-        if isinstance(error, UserKernelError):
-            return replace(blank, status="failed", reason=str(error).removeprefix(f"provider '{row.provider}': "))
-        if isinstance(error, SystemExit):
-            return replace(blank, status="failed", reason=left_by(error) + user_line(row.provider, error))
-        return super()._failed(row, blank, error)
 
     def _turn(self, place: int) -> Turn:
         return Turn(partial(self._announce, place), partial(self._announce, NOBODY))

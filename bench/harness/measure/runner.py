@@ -24,7 +24,7 @@ from bench.harness.measure.plan import Row, Settings, blank_record, plain
 from bench.harness.op import Case, Op
 from bench.harness.providers.process_settings import ProcessSettings
 from bench.harness.providers.registry import Provider, ProviderUnavailableError, load, numerics
-from bench.harness.providers.user_kernel import find, is_user_kernel, line_in
+from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel, left_by, line_in
 from bench.harness.timing.protocol import Limits
 from results.record import Record
 from roofline.ceilings import Ceilings
@@ -151,7 +151,10 @@ class Runner:
             return replace(blank, reason=str(error))
         if is_out_of_memory(error):
             return replace(blank, reason="out of memory")
-        return self._failed(row, blank, error)
+        if isinstance(error, UserKernelError):  # its text is a sentence
+            return replace(blank, status="failed", reason=str(error).removeprefix(f"provider '{row.provider}': "))
+        what = left_by(error) if isinstance(error, SystemExit) else one_line(error)
+        return replace(blank, status="failed", reason=what + user_line(row.provider, error))
 
     def left_s(self, rows_left: int = 1) -> float | None:
         """Return the seconds that a row may take of the time that is left for so many; None without a deadline."""
@@ -183,7 +186,7 @@ class Runner:
     def _verified(self, row: Row, provider: Provider, checks: Checks) -> Prepared | Record:
         op, case, blank, begin = row.op, row.case, self.blank(row), time.perf_counter()
         rotation = self._rotation(op, case)
-        sets = self._input_sets(op, case, rotation.copies)
+        sets = self._input_sets(op, case, rotation.copies)  # which may be shared from here on
         sets = checks.enclose(sets, self._shared)
         calls = [provider.call(data) for data in sets]
         try:
@@ -244,10 +247,6 @@ class Runner:
         )
 
     # ---- their parts ------------------------------------------------------------------------------------------------
-
-    def _failed(self, row: Row, blank: Record, error: BaseException) -> Record:
-        """Return the record of a row that raised."""
-        return replace(blank, status="failed", reason=one_line(error) + user_line(row.provider, error))
 
     def _checks(self, row: Row, provider: Provider, turn: Turn) -> Checks:
         what = row.op, row.case, self._device, self._settings.fill
