@@ -52,11 +52,6 @@ class Parting(NamedTuple):
     cuts: tuple[int, ...] = ()
 
 
-def change_points(levels_s: Sequence[float], margin: float = DEFAULT_MARGIN, seed: int = 0) -> list[int]:
-    """Return the change points of one series; arguments as of `all_change_points`."""
-    return all_change_points([levels_s], margin, seed)[0]
-
-
 def all_change_points(
     series_s: Sequence[Sequence[float]], margin: float = DEFAULT_MARGIN, seed: int = 0
 ) -> list[list[int]]:

@@ -19,7 +19,6 @@ from results.stats.comparison import (
     UNKNOWN,
     Comparison,
     check_margin,
-    check_times,
     judged,
 )
 from results.stats.drift import Drift
@@ -36,46 +35,6 @@ MOSTLY = 0.5**0.5
 """Share of an interval's half width from which on its larger part, in squares, is for drift."""
 
 
-def compare_unpaired(
-    baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float = DEFAULT_MARGIN
-) -> Comparison:
-    """Return the ratio of the medians of two series that were not interleaved, with its interval and its meaning.
-
-    The interval holds the scatter within the two series and no drift from the one to the other: identical code differs
-    by 1 to 3 % between two windows on some GPUs. Where that matters, interleave (`compare_pairs`), or measure each
-    several times (`compare_windows`).
-
-    Arguments and errors as of `compare_pairs`, but for the lengths, which may differ.
-    """
-    return compare_windows([baseline_s], [candidate_s], margin)
-
-
-def compare_windows(
-    baseline: Sequence[Sequence[float]], candidate: Sequence[Sequence[float]], margin: float = DEFAULT_MARGIN
-) -> Comparison:
-    """Return the comparison of two sides, each measured in one or several windows, such as processes.
-
-    Of each window the median counts, and of each side the geometric mean of its medians. The interval is the wider one
-    of what the samples within the windows tell and what the windows tell by differing from each other; a side with one
-    window borrows the spread of the other one.
-
-    Args:
-        baseline: for each window its times, in the order taken.
-        candidate: likewise, in the same unit.
-        margin: change of the time, as a fraction, that does not matter.
-
-    Raises:
-        ValueError: a side without windows, a window without times, a time that is not above 0, or a margin that is no
-            fraction from 0 up.
-    """
-    import numpy as np
-
-    for times_s in (*baseline, *candidate):
-        check_times(times_s)
-    sides = [[np.asarray(times_s, dtype=np.float64) for times_s in side] for side in (baseline, candidate)]
-    return compare_many([(sides[0], sides[1])], margin)[0]
-
-
 Windows = Sequence["NDArray[float64]"]
 """The times of each window of one side, already checked."""
 
@@ -87,7 +46,12 @@ def compare_many(
     quantity: str = TIME,
     drift: Drift | None = None,
 ) -> list[Comparison]:
-    """Return `compare_windows` of many rows at once: a hundred thousand in a few seconds.
+    """Return the ratios of the two sides of many rows, with interval and verdict: 100,000 rows in a few seconds.
+
+    The sides were not interleaved; each was measured in one or several windows, such as processes. Of each window the
+    median counts, and of each side the geometric mean of its medians. The interval is the wider one of what the samples
+    within the windows tell and what the windows tell by differing from each other; a side with one window borrows the
+    spread of the other one. How the machine differed between two single windows is only in it as `drift`.
 
     Args:
         rows: windows of the baseline and of the candidate, at least one each.

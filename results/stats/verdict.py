@@ -2,7 +2,7 @@
 
 Sample i of one series and sample i of the other were taken one right after the other, so that whatever the machine did
 meanwhile is in both. The ratio is taken within each pair, where it cancels, and the median of the ratios is judged.
-Series that were not interleaved are compared by `compare_unpaired` and `compare_windows`.
+Series that were not interleaved are compared by `results.stats.unpaired.compare_many`.
 """
 
 from __future__ import annotations
@@ -13,44 +13,15 @@ from statistics import NormalDist
 
 from results.stats.comparison import (
     DEFAULT_MARGIN,
-    FASTER,
     LEAST_PAIRS,
-    SAME,
-    SLOWER,
     TIME,
     UNSURE,
     Comparison,
     check_margin,
     check_times,
-    combine,
-    geometric_mean,
-    holm,
     judged,
-    with_holm,
 )
 from results.stats.samples import Z_975, independent_blocks, median, median_ci95
-from results.stats.unpaired import compare_many, compare_unpaired, compare_windows
-
-__all__ = [
-    "DEFAULT_MARGIN",
-    "FASTER",
-    "LEAST_PAIRS",
-    "SAME",
-    "SLOWER",
-    "UNSURE",
-    "Comparison",
-    "combine",
-    "compare_many",
-    "compare_pairs",
-    "compare_unpaired",
-    "compare_windows",
-    "geometric_mean",
-    "holm",
-    "judge_rounds",
-    "smallest_detectable_change",
-    "times_longer",
-    "with_holm",
-]
 
 LOOKING_FOR_A_VERDICT = 1.45
 """Factor by which an interval is widened because a comparison ends when its verdict happens to be clear.

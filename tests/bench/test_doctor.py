@@ -21,7 +21,8 @@ from bench.harness.commands.doctor import (
 )
 from bench.harness.device.device import cpu_device
 from bench.harness.timing.settle import Settling
-from results.stats.verdict import SLOWER, compare_pairs, smallest_detectable_change
+from results.stats.comparison import SLOWER
+from results.stats.verdict import compare_pairs, smallest_detectable_change
 
 HOST = {"cores_allowed": 8, "cgroup_quota_cores": None, "load_average": 0.1, "governor": "performance", "turbo": True}
 GPU = {

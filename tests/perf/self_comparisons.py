@@ -13,8 +13,8 @@ from bench.harness.cli.session import use_threads
 from bench.harness.commands.doctor import compare_with_itself
 from bench.harness.device.device import detect
 from bench.matmul import OPS
+from results.stats.comparison import FASTER, SLOWER
 from results.stats.samples import half_width, median
-from results.stats.verdict import FASTER, SLOWER
 
 
 def main() -> None:

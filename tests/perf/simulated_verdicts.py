@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from bench.harness.compare.rounds import Rule, run_rounds
+from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.stats.drift import drift_of
 from results.stats.samples import median
-from results.stats.verdict import FASTER, SAME, SLOWER, UNSURE, compare_many
+from results.stats.unpaired import compare_many
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 from simulated_device import SimulatedDevice  # lies beside the tests that use it too

@@ -10,10 +10,9 @@ import pytest
 from compare_runs import NO_DRIFT, case, compared, refused, samples
 
 from results.__main__ import main
-from results.stats.comparison import geometric_mean
+from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE, geometric_mean
 from results.stats.drift import ASSUMED, drift_of
 from results.stats.unpaired import compare_many
-from results.stats.verdict import FASTER, SAME, SLOWER, UNSURE
 
 # ---- flags --------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import pytest
 
 from results.__main__ import main
 from results.history import output, segments
-from results.history.changes import LEAST_RUNS, all_change_points, change_points, spread_of_runs
+from results.history.changes import LEAST_RUNS, all_change_points, spread_of_runs
 from results.store.runs import RunWriter
 
 
@@ -46,6 +46,10 @@ def keep(make_environment, make_record):
         return writer.path
 
     return write
+
+
+def change_points(levels_s, margin=0.01, seed=0):
+    return all_change_points([levels_s], margin, seed)[0]
 
 
 def shown(capsys, *arguments):

@@ -6,16 +6,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from results.stats.comparison import FASTER, LEAST_PAIRS, SAME, SLOWER, UNSURE
 from results.stats.samples import median
-from results.stats.verdict import (
-    FASTER,
-    LEAST_PAIRS,
-    SAME,
-    SLOWER,
-    UNSURE,
-    compare_pairs,
-    smallest_detectable_change,
-)
+from results.stats.verdict import compare_pairs, smallest_detectable_change
 
 TRIALS = 300
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import Parser, add_device, number
 from bench.harness.op import Case, Op
-from results.stats.verdict import SAME, Comparison, compare_pairs, smallest_detectable_change
+from results.stats.comparison import SAME, Comparison
+from results.stats.verdict import compare_pairs, smallest_detectable_change
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
