@@ -14,7 +14,7 @@ from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import StoreError
 
 if TYPE_CHECKING:
-    from results.compare.load import LoadedRun
+    from results.compare.load import LoadedRun, Wanted
 
 EPILOG = """Rows of two definitions of an op (`op_sha256`, a hash of its file without comments) are refused unless
 --force: a change may be one of the op. Records of before, which do not tell it, are compared as ever.
@@ -72,6 +72,26 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(*options, type=names, action="append", default=[], metavar="NAMES", help=text)
 
 
+def add_metric(parser: argparse.ArgumentParser, done: str) -> None:
+    """Add what is looked at, and by how much it must change; `done` is what the command does with it."""
+    parser.add_argument("--metric", choices=tuple(METRICS), default="time", help=f"what is {done} (default: time)")
+    what = "change that does not matter (default: 1%%)"
+    parser.add_argument("--margin", type=margin, default=DEFAULT_MARGIN, metavar="SHARE", help=what)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add the format of the text and the file of the picture."""
+    parser.add_argument("--format", choices=("table", "json", "csv", "md"), default="table", help="(default: table)")
+    parser.add_argument("-o", "--output", metavar="PICTURE", type=Path, help="draw it: .png, .svg or .pdf")
+
+
+def wanted_of(options: argparse.Namespace) -> Wanted:
+    """Return the records that the options of `add_selection` choose."""
+    from results.compare.load import Wanted
+
+    return Wanted(*(frozenset().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider")))
+
+
 def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
     """Add the arguments of `compare`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -83,14 +103,7 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
         "--baseline", metavar="PROVIDER", help="with --by provider or version (default: torch, or the first)"
     )
     add_selection(parser)
-    parser.add_argument("--metric", choices=tuple(METRICS), default="time", help="what is compared (default: time)")
-    parser.add_argument(
-        "--margin",
-        type=margin,
-        default=DEFAULT_MARGIN,
-        metavar="SHARE",
-        help="change that does not matter (default: 1%%)",
-    )
+    add_metric(parser, "compared")
     parser.add_argument(
         "--drift",
         type=margin,
@@ -106,8 +119,7 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
         action="store_true",
         help="compare although machine, fill, cache or the op's definition (`op_sha256`) differ",
     )
-    parser.add_argument("--format", choices=("table", "json", "csv", "md"), default="table", help="(default: table)")
-    parser.add_argument("-o", "--output", metavar="PICTURE", type=Path, help="draw it: .png, .svg or .pdf")
+    add_output(parser)
 
 
 def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO) -> Output:
@@ -129,14 +141,13 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
 
 def _run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO) -> Output:
     from results.compare.comparison import compare
-    from results.compare.load import Wanted, load
+    from results.compare.load import load
     from results.compare.output import as_csv, as_json, as_markdown, exit_code, geomean_lines, print_table
     from results.compare.plot import check_picture, draw, save
 
     if options.output is not None:
         check_picture(options.output)
-    chosen = [frozenset().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider")]
-    wanted = Wanted(*chosen)
+    wanted = wanted_of(options)
     paths = [find(name) for name in (options.baseline_run, options.candidate_run) if name is not None]
     loaded = [load(path, wanted) for path in paths]
     for one in loaded:

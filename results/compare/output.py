@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from results.compare.comparison import Compared
 from results.compare.match import Unmatched
@@ -356,21 +356,38 @@ def _run_line(side: str, environment: Environment, compared: Compared) -> str:
 
 
 def _print_rows(rows: Sequence[ComparedRow], compared: Compared, console: Console) -> None:
+    cells = _without_constant([_cells(row, compared) for row in rows])
+    words = {"op", "case", "dtype", "provider", "options", "flagged", "verdict", "reason"}
+    console.print()
+    print_cells(
+        cells, console, set(cells[0]) - words, lambda row, title: COLORS[row["verdict"]] if title == "verdict" else ""
+    )
+
+
+def print_cells(
+    rows: Sequence[dict[str, str]],
+    console: Console,
+    numbers: Set[str],
+    style: Callable[[dict[str, str], str], str],
+) -> None:
+    """Print a table whose lines are as wide as they need to be.
+
+    Args:
+        rows: the text of each cell by the title of its column.
+        console: where to print it.
+        numbers: titles of the columns that stand to the right.
+        style: returns that of the cell of a row under a title.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    cells = _without_constant([_cells(row, compared) for row in rows])
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    words = {"op", "case", "dtype", "provider", "options", "flagged", "verdict", "reason"}
-    for title in cells[0]:
-        table.add_column(
-            title, justify="left" if title in words else "right", overflow="fold", no_wrap=title != "reason"
-        )
-    for row in cells:
-        style = COLORS[row["verdict"]]
-        table.add_row(*(Text(printable(text), style if title == "verdict" else "") for title, text in row.items()))
-    console.print()
+    for title in rows[0]:
+        justify: Literal["left", "right"] = "right" if title in numbers else "left"
+        table.add_column(title, justify=justify, overflow="fold", no_wrap=title != "reason")
+    for row in rows:
+        table.add_row(*(Text(printable(text), style(row, title)) for title, text in row.items()))
     console.print(table, crop=False)
 
 

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from results.compare.command import Output, add_selection, margin
-from results.compare.sides import METRICS
-from results.stats.comparison import DEFAULT_MARGIN
+from results.compare.command import Output, add_metric, add_output, add_selection, wanted_of
 from results.store.runfile import StoreError
 from results.store.runs import list_runs
 
@@ -28,16 +26,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add_selection(parser)
     parser.add_argument("--gpu", metavar="SLUG", help="only runs of this machine, as `results list` names it")
-    parser.add_argument("--metric", choices=tuple(METRICS), default="time", help="what is shown (default: time)")
-    parser.add_argument(
-        "--margin",
-        type=margin,
-        default=DEFAULT_MARGIN,
-        metavar="SHARE",
-        help="change that does not matter (default: 1%%)",
-    )
-    parser.add_argument("--format", choices=("table", "json", "csv", "md"), default="table", help="(default: table)")
-    parser.add_argument("-o", "--output", metavar="PICTURE", type=Path, help="draw it: .png, .svg or .pdf")
+    add_metric(parser, "shown")
+    add_output(parser)
 
 
 def run(options: argparse.Namespace, directory: Path, stdout: TextIO) -> Output:
@@ -46,18 +36,16 @@ def run(options: argparse.Namespace, directory: Path, stdout: TextIO) -> Output:
     Raises:
         StoreError: nothing fits or too much does, a folder cannot be read, or the picture cannot be written.
     """
-    from results.compare.load import Wanted
     from results.compare.plot import check_picture, save
     from results.history.output import as_csv, as_json, as_markdown, draw, print_table
     from results.history.segments import history
 
     if options.output is not None:
         check_picture(options.output)
-    chosen = [frozenset().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider")]
     runs = list_runs(directory, counts_records=False)
     if not runs:
         raise StoreError(f"there is no run in {directory}: python -m bench.matmul makes one")
-    series = history(runs, Wanted(*chosen), options.metric, options.margin, options.gpu)
+    series = history(runs, wanted_of(options), options.metric, options.margin, options.gpu)
     if options.output is not None:
         save(draw(series), options.output)
     writers: dict[str, Callable[[], str]] = {

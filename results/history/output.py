@@ -7,6 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TextIO
 
 from results.compare.flags import DISTURBED
+from results.compare.output import print_cells
 from results.compare.plot import LABEL_LETTERS, one_line
 from results.compare.sides import METRICS
 from results.history.changes import LEAST_RUNS, PERMUTATIONS
@@ -135,22 +136,12 @@ def _cells(one: Series, point: HistoryPoint) -> dict[str, str]:
 
 def print_table(series: Sequence[Series], file: TextIO) -> str:
     """Return the table for people."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     console = table_console(file)
     rows = [_cells(one, point) for one in series for point in one.points]
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    for title in rows[0]:
-        table.add_column(
-            title, no_wrap=True, justify="right" if title in ("95% CI", METRICS[series[0].metric]) else "left"
-        )
-    for row in rows:
-        table.add_row(*(Text(printable(text), "bold" if row["change"] else "") for text in row.values()))
+    numbers = {"95% CI", METRICS[series[0].metric]}
     with console.capture() as text:
         console.print(f"{heading(series)}\n", markup=False, highlight=False, soft_wrap=True)
-        console.print(table, crop=False)
+        print_cells(rows, console, numbers, lambda row, title: "bold" if row["change"] else "")
         console.print(f"\n{METHOD}", markup=False, highlight=False, soft_wrap=True, style="dim")
     return text.get()
 
