@@ -145,8 +145,8 @@ def _usable(
         return list(pairs), [1.0] * len(pairs), []
     usable, factors, incomparable = [], [], []
     for pair in pairs:
-        before = _per_second(first, pair.baseline[0], request.metric)
-        after = _per_second(second, pair.candidate[0], request.metric)
+        before = first.work(pair.baseline[0], request.metric)
+        after = second.work(pair.candidate[0], request.metric)
         if before and after:
             usable.append(pair)
             factors.append(before / after)
@@ -178,14 +178,6 @@ def _compared(
         known = result or compare_turns(shared, request.margin, factor, quantity)
         flagged.append(with_flags(known, flags_of(pair.baseline), flags_of(pair.candidate), bool(shared)))
     return with_holm(flagged), drift
-
-
-def _per_second(run: LoadedRun, one: Measured, metric: str) -> float | None:
-    """Return the metric times the median: what the launch has of it, whatever its time."""
-    if metric == "flops":
-        return one.flops
-    share = (run.mfu if metric == "mfu" else run.mbu)(one, one.median_s)
-    return share * one.median_s if share and one.median_s else None
 
 
 def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:

@@ -211,6 +211,17 @@ class LoadedRun:
         bandwidth = self._rate(measured, share, "bytes_per_s", "mbu")
         return (measured.moved or 0) / median_s / bandwidth if bandwidth else None
 
+    def work(self, measured: Measured, metric: str) -> float | None:
+        """Return what is divided by the time of a launch to give a metric; None where it is not known, or 0.
+
+        Args:
+            measured: a record of this run.
+            metric: `flops`, `mfu` or `mbu`.
+        """
+        if metric == "flops":
+            return measured.flops or None
+        return (self.mfu if metric == "mfu" else self.mbu)(measured, 1.0) or None
+
     def _rate(self, measured: Measured, share: float | None, rate: str, utilization: str) -> float | None:
         """Return the rate at which a utilization would be 1: it is in proportion, so one judged record tells it."""
         if (measured.dtype, share) not in self.rates:

@@ -153,7 +153,7 @@ class _Raw:
     records: list[list[Measured]]
     """Of each run; several where it measured the case several times."""
     factors: list[float]
-    """By what the time of each run is divided to get its metric, see `_factor`."""
+    """What is divided by the time of each run to get its metric; 1 where that is the time."""
     notes: list[str]
     levels_s: list[float]
     """The median of each run."""
@@ -176,7 +176,7 @@ class _Raw:
 
 def _raw(key: RowKey, provider: str, entries: Sequence[tuple[LoadedRun, list[Measured]]], metric: str) -> _Raw:
     """Return the runs whose metric is known, with a note on each other one."""
-    known = [(run, records, _factor(run, records[0], metric)) for run, records in entries]
+    known = [(run, records, 1.0 if metric == "time" else run.work(records[0], metric)) for run, records in entries]
     usable = [(run, records, factor) for run, records, factor in known if factor is not None]
     if not usable:
         raise CompareError(
@@ -250,18 +250,6 @@ def _steps(raw: _Raw, levels_s: Sequence[float], cuts: Sequence[int], margin: fl
     flags = list(pairwise([flags_of(records) for records in raw.records]))
     compared = compare_many(steps, margin, drift=drift)
     return [with_flags(one, *both, is_paired=False) for one, both in zip(compared, flags, strict=True)]
-
-
-def _factor(run: LoadedRun, one: Measured, metric: str) -> float | None:
-    """Return the metric times the median; for the time, by which it is multiplied."""
-    if metric == "time" or not one.median_s:
-        return 1.0
-    value = {
-        "flops": (one.flops or 0) / one.median_s,
-        "mfu": run.mfu(one, one.median_s),
-        "mbu": run.mbu(one, one.median_s),
-    }[metric]
-    return value * one.median_s if value else None
 
 
 def _point(
