@@ -9,7 +9,7 @@ Schema history
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
@@ -275,17 +275,6 @@ class Record:
             found = shortened(data["ci95_s"])
             raise RecordError(f"'ci95_s' must be {INTERVAL}, found {found}")
         return record
-
-
-def checked_fields(data: Mapping[str, Any], names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return the values of a record line by field, those that are named, without those that are absent or null.
-
-    Raises:
-        RecordError: as `Record.from_dict`.
-    """
-    record = Record.from_dict(data)
-    known = _KNOWN_KEYS[Record] if names is None else names
-    return {name: getattr(record, name) for name in known if data.get(name) is not None and name != "kind"}
 
 
 def _known(line: Environment | Record) -> dict[str, Any]:

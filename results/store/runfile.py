@@ -98,7 +98,7 @@ def load_run(path: Path | str) -> Run:
 
 
 def scan_run(
-    path: Path | str, take: Callable[[dict[str, Any]], T | None], checks_numbers: bool = True
+    path: Path | str, take: Callable[[dict[str, Any]], T | None]
 ) -> tuple[Environment, list[T], tuple[str, ...], tuple[str, ...]]:
     """Read a run file, keeping of each record only what is taken from it.
 
@@ -106,7 +106,6 @@ def scan_run(
         path: the run file.
         take: is given the JSON object of a record line and returns what to keep, None for nothing; where it raises
             RecordError, the line becomes a problem.
-        checks_numbers: no longer of any effect: every number is checked.
 
     Returns:
         The environment, what was kept of each record, and notes and problems as of `Run`.
