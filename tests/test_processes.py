@@ -171,14 +171,14 @@ def test_what_a_users_function_has_started_ends_with_the_command(started, runs, 
 
 STEP = """
 import os, pathlib, sys
-from tests.perf import publish_process
+from bench.validation import publish_process
 folder = pathlib.Path(sys.argv[1])
 code = "import pathlib, time; pathlib.Path('at work').touch(); time.sleep(1000)"
 publish_process.run([sys.executable, "-c", code], folder, dict(os.environ), 1000, 1)
 """
 CASE = """
 import sys
-from tests.perf import repeated_processes
+from bench.validation import repeated_processes
 code = "import pathlib, sys, time; pathlib.Path(sys.argv[1], 'at work').touch(); time.sleep(1000)"
 repeated_processes.measured([sys.executable, "-c", code, sys.argv[1]])
 """

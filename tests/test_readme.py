@@ -1,4 +1,4 @@
-"""The README's commands run as they are written there, one after the other, in a folder of their own."""
+"""The commands of the README and of each folder's page run as they are written there, page by page, in order."""
 
 import os
 import re
@@ -9,14 +9,35 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [
-    line
-    for block in re.findall(r"^```bash\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    for line in block.splitlines()
-    if line.startswith("python -m ")
-]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (ROOT / folder / "README.md" for folder in (".", "bench", "kernels", "roofline", "results"))
+}
+README = PAGES["README.md"]
 INSTALLING = re.findall(r"^python3 -m venv .*$", README, re.MULTILINE)
+MAXIMUM_LINES = 150
+
+
+def commands(page):
+    return [
+        line
+        for block in re.findall(r"^```bash\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+        for line in block.splitlines()
+        if line.startswith("python -m ")
+    ]
+
+
+def run(command, folder):
+    """Run a command of a page, and hold its exit code and its output."""
+    writes_a_file = " --output " in command or " > " in command or " --quiet" in command
+    allowed = (0, 1) if " compare " in command else (0,)  # 1: this machine confirms that one is slower
+    line = command.replace("python", f"'{sys.executable}'", 1)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        line, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode in allowed, f"{command}\n{done.stdout}\n{done.stderr}"
+    assert done.stdout.strip() or writes_a_file, command
 
 
 def test_the_readme_has_its_two_first_commands():
@@ -26,30 +47,36 @@ def test_the_readme_has_its_two_first_commands():
     assert [measure, test] == INSTALLING
 
 
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= MAXIMUM_LINES
+
+
 def test_ci_runs_the_test_command_as_the_readme_has_it():
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert INSTALLING[1] in script
 
 
+@pytest.mark.parametrize("page", ["README.md", "bench/README.md", "kernels/README.md", "roofline/README.md"])
+def test_the_first_command_of_a_page_runs(page, tmp_path):
+    run(commands(page)[0], tmp_path)
+
+
 @pytest.mark.exhaustive
-def test_all_commands_run_in_order(tmp_path):
-    assert len(COMMANDS) > 10
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    for command in COMMANDS:
-        writes_a_file = " --output " in command or " > " in command
-        allowed = (0, 1) if " compare " in command else (0,)  # 1: this machine confirms that one is slower
-        line = command.replace("python", f"'{sys.executable}'", 1)
-        done = subprocess.run(
-            line, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode in allowed, f"{command}\n{done.stdout}\n{done.stderr}"
-        assert done.stdout.strip() or writes_a_file, command
-    written = {name for command in COMMANDS for name in re.findall(r"(?:-o|--output|--plot|>) (\S+)", command)}
+@pytest.mark.parametrize("page", PAGES)
+def test_all_commands_of_a_page_run_in_order(page, tmp_path):
+    assert len(commands(page)) >= 3
+    for command in commands(page):
+        run(command, tmp_path)
+    written = {name for command in commands(page) for name in re.findall(r"(?:-o|--output|--plot|>) (\S+)", command)}
     assert written == {path.name for path in tmp_path.iterdir()}
 
 
-def test_pictures_of_the_readme_are_there():
-    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
-    assert pictures
+@pytest.mark.parametrize("page", PAGES)
+def test_pictures_and_links_of_a_page_are_there(page):
+    folder = (ROOT / page).parent
+    for target in re.findall(r"\]\(([^)#]+)\)", PAGES[page]):
+        assert (folder / target).resolve().exists(), target
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", PAGES[page])
+    assert pictures or page not in ("README.md", "roofline/README.md")
     for picture in pictures:
-        assert (ROOT / picture).read_bytes().startswith(b"\x89PNG"), picture
+        assert (folder / picture).read_bytes().startswith(b"\x89PNG"), picture

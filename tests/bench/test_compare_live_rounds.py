@@ -13,9 +13,9 @@ from bench.harness.compare.rounds import (
     Share,
     run_rounds,
 )
+from bench.validation import simulated_verdicts
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.stats.verdict import LOOKING_FOR_A_VERDICT, compare_pairs, judge_rounds, times_longer
-from tests.perf import simulated_verdicts
 
 TRIALS = 200
 
@@ -33,7 +33,7 @@ IN_SHORT = [
     "+10%, noise 5 %",
     "+10%, noise 5 %, neighbors correlate by 0.7",
 ]
-"""All of them, with more trials, are counted by `python -m tests.perf.simulated_verdicts`."""
+"""All of them, with more trials, are counted by `python -m bench.validation.simulated_verdicts`."""
 
 
 @pytest.mark.exhaustive

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from tests.perf import publish, publish_process, publish_steps, publish_summary
-from tests.perf.publish_steps import ROOT, Step
+from bench.validation import publish, publish_process, publish_steps, publish_summary
+from bench.validation.publish_steps import ROOT, Step
 
 DEVICE = {"slug": "h100-sxm", "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-1", "is_gpu": True, "import_s": 2.0}
 LONG_S = 60.0

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.perf import first_screen
-from tests.perf.publish_steps import ROOT
+from bench.validation import first_screen
+from bench.validation.publish_steps import ROOT
 
 PUBLISHED = ROOT / "results" / "published" / "cpu-amd-epyc-2t"
 RUN = PUBLISHED / "20261120T233629Z-matmul-a349e4f85f.jsonl"
@@ -94,7 +94,7 @@ def test_a_broken_file_is_named_and_the_others_are_shown(tmp_path, lines, capsys
 
 def test_a_run_that_there_is_not(capsys):
     assert first_screen.main(["nothing"]) == 2
-    assert capsys.readouterr().err.startswith("python -m tests.perf.first_screen: error: ")
+    assert capsys.readouterr().err.startswith("python -m bench.validation.first_screen: error: ")
 
 
 def test_a_smaller_case_with_all_providers_comes_before_a_larger_one_with_torch_alone(tmp_path, lines, capsys):

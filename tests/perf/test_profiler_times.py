@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from bench.harness.device.device import cpu_device
-from roofline.work import Work
-from tests.perf import hardware_counters, kernel_activities, profiler_times
-from tests.perf.hardware_counters import (
+from bench.validation import hardware_counters, kernel_activities, profiler_times
+from bench.validation.hardware_counters import (
     L2,
     READ,
     WRITTEN,
@@ -23,7 +22,8 @@ from tests.perf.hardware_counters import (
     ncu_command,
     parse_counters,
 )
-from tests.perf.kernel_activities import Activity, ActivityError, Timeline, activities_of, timeline
+from bench.validation.kernel_activities import Activity, ActivityError, Timeline, activities_of, timeline
+from roofline.work import Work
 
 METRICS = (READ, WRITTEN, L2)
 MIB = 2**20

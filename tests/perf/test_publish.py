@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.validation import publish, publish_process, publish_steps, publish_summary
+from bench.validation.publish_steps import ROOT
 from tests.child_signals import usual_signals
-from tests.perf import publish, publish_plans, publish_process, publish_steps, publish_summary
+from tests.perf import publish_plans
 from tests.perf.publish_plans import DEVICE, states, step
-from tests.perf.publish_steps import ROOT
 
 planned = publish_plans.planned
 
@@ -204,7 +205,7 @@ def test_a_step_that_the_whole_call_was_too_short_for_was_cut_and_lets_others_go
 DRIVER = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from tests.perf import publish, publish_process, publish_steps
+from bench.validation import publish, publish_process, publish_steps
 from tests.perf.test_publish import HANGING
 from tests.perf.publish_plans import DEVICE, step
 publish.probe = lambda: dict(DEVICE)
@@ -294,7 +295,7 @@ def test_usage(planned, capsys, tmp_path):
         planned([], "--minutes", "soon")
     assert planned([step("one")], "--step", ",") == 2
     assert all(
-        line.startswith("python -m tests.perf.publish: error: ") for line in capsys.readouterr().err.splitlines()
+        line.startswith("python -m bench.validation.publish: error: ") for line in capsys.readouterr().err.splitlines()
     )
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tests.perf import gpu_order, publish
-from tests.perf.publish_steps import ROOT, plan
+from bench.validation import gpu_order, publish
+from bench.validation.publish_steps import ROOT, plan
 
 GPU, _ = plan(is_gpu=True)
 CPU, WITHOUT_GPU = plan(is_gpu=False)
@@ -62,10 +62,10 @@ def test_a_machine_without_a_gpu_leaves_out_what_makes_no_sense_there():
 
 def test_a_script_that_is_not_there_is_left_out(tmp_path):
     steps, left_out = plan(is_gpu=True, root=tmp_path)
-    assert left_out["side-by-side"] == "there is no tests/perf/side_by_side.py"
+    assert left_out["side-by-side"] == "there is no bench/validation/side_by_side.py"
     assert "side-by-side" not in [step.name for step in steps]
-    (tmp_path / "tests/perf").mkdir(parents=True)
-    (tmp_path / "tests/perf/side_by_side.py").touch()
+    (tmp_path / "bench/validation").mkdir(parents=True)
+    (tmp_path / "bench/validation/side_by_side.py").touch()
     assert "side-by-side" in [step.name for step in plan(is_gpu=True, root=tmp_path)[0]]
 
 
@@ -86,7 +86,7 @@ def test_each_command_can_be_called(step, tmp_path, monkeypatch, capsys):
     if step.words[0] == "pytest":
         assert all((ROOT / word).is_file() for word in step.words if word.endswith(".py"))
         return
-    if not step.words[0].startswith("bench"):
+    if not step.words[0].startswith("bench") or step.words[0].startswith("bench.validation"):
         assert (ROOT / f"{step.words[0].replace('.', '/')}.py").is_file()
         return
     monkeypatch.chdir(tmp_path)
@@ -147,7 +147,7 @@ def test_each_version_of_each_family_comes_first_in_both_dtypes():
 
 PLUGIN_FILE = """
 import pytest
-from tests.perf import gpu_order
+from bench.validation import gpu_order
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [1, 2, 3])
@@ -176,7 +176,7 @@ def ordered(tmp_path, monkeypatch):
             "-m",
             "pytest",
             "-p",
-            "tests.perf.gpu_order",
+            "bench.validation.gpu_order",
             "-p",
             "no:cacheprovider",
             "-m",

@@ -3,7 +3,8 @@
 import json
 import tarfile
 
-from tests.perf import publish, publish_plans, publish_summary
+from bench.validation import publish, publish_summary
+from tests.perf import publish_plans
 from tests.perf.publish_plans import KEEPING, RUN, states, step
 
 planned = publish_plans.planned

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.validation import ceilings
 from results.record import Environment, Record
 from results.store.runs import RunWriter
 from roofline.ceilings import QUANTITIES, Ceiling, Ceilings
 from roofline.hardware.gpu import load_gpus
-from tests.perf import ceilings
 
 H200_GOALS = {
     "bandwidth read": 4.50e12,
@@ -281,7 +281,7 @@ def test_a_file_that_is_no_calibration_takes_one_line(tmp_path, capsys, text, su
     assert ceilings.main([str(path)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("python -m tests.perf.ceilings: error: ")
+    assert err.startswith("python -m bench.validation.ceilings: error: ")
     assert err.count("\n") == 1
 
 

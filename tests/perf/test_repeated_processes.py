@@ -6,9 +6,18 @@ import sys
 
 import pytest
 
-from tests.perf import repeated_processes
-from tests.perf.listed_cases import parse_case
-from tests.perf.repeated_processes import COPY, ProcessError, Repeated, copy_line, line_of, roof_share, row_of, spread
+from bench.validation import repeated_processes
+from bench.validation.listed_cases import parse_case
+from bench.validation.repeated_processes import (
+    COPY,
+    ProcessError,
+    Repeated,
+    copy_line,
+    line_of,
+    roof_share,
+    row_of,
+    spread,
+)
 
 COPY_BYTES = 2_000_000
 SHAPE = {"n": 500_000}

@@ -7,11 +7,11 @@ import pytest
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import cpu_device
-from tests.perf import listed_cases, other_clocks, side_by_side
-from tests.perf.gap_reasons import Explanation
-from tests.perf.listed_cases import CPU_CASES, GPU_CASES, WrongResultError, estimate_s, make_ready, parse_case
-from tests.perf.other_clocks import LADDERS, THEIRS, Reading
-from tests.perf.side_by_side import Compared
+from bench.validation import listed_cases, other_clocks, side_by_side
+from bench.validation.gap_reasons import Explanation
+from bench.validation.listed_cases import CPU_CASES, GPU_CASES, WrongResultError, estimate_s, make_ready, parse_case
+from bench.validation.other_clocks import LADDERS, THEIRS, Reading
+from bench.validation.side_by_side import Compared
 
 SMALL = "matmul/fp32/48"
 

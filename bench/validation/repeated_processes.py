@@ -1,7 +1,7 @@
 """How far the medians of fresh processes lie apart, and whether a cold copy of 1 MB stays below the copy roof.
 
-    python -m tests.perf.repeated_processes --runs 3
-    python -m tests.perf.repeated_processes --case matmul/bf16/4096,gelu/bf16/4194304 --output spread
+    python -m bench.validation.repeated_processes --runs 3
+    python -m bench.validation.repeated_processes --case matmul/bf16/4096,gelu/bf16/4194304 --output spread
 
 The cases of one op and dtype are measured by one command, `python -m bench.<family> ... --provider torch --no-save`,
 in a process of its own; all commands have run once before any of them runs again. The spread of a case is the
@@ -220,7 +220,7 @@ def copy_line(copy: Repeated, bytes_moved: int, is_gpu: bool) -> tuple[bool, str
 def build_parser() -> Parser:
     """Return the parser of the command."""
     parser = Parser(
-        prog="python -m tests.perf.repeated_processes",
+        prog="python -m bench.validation.repeated_processes",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -241,7 +241,7 @@ def run(args: argparse.Namespace) -> int:
         StoreError: the folder cannot be written.
     """
     from bench.harness.device.device import detect
-    from tests.perf.listed_cases import chosen_cases, parse_case
+    from bench.validation.listed_cases import chosen_cases, parse_case
 
     device = detect(args.device)
     raise_when_interrupted()

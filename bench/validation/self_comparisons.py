@@ -1,6 +1,6 @@
 """How often one kernel, timed as two providers, is called faster or slower than itself on this machine.
 
-    python -m tests.perf.self_comparisons --runs 40 --dtype bf16
+    python -m bench.validation.self_comparisons --runs 40 --dtype bf16
 
 Each run is that of `python -m bench doctor`: pairs in random order for about `--seconds`. Nothing is asserted: a
 machine that others use gives UNSURE, which is no false verdict, and the interval reached says how noisy it was.

@@ -1,6 +1,6 @@
 """How often `python -m bench compare` is right on this machine: twins that must not differ, and one with more work.
 
-    python -m tests.perf.verdicts --runs 40
+    python -m bench.validation.verdicts --runs 40
 
 Each run is a comparison of its own: a bf16 matmul of 512 x 512 x 512 against itself under another name, and against one
 with 5 % more work, a k of 538. Nothing is asserted, because a machine that others use gives UNSURE, which is no false

@@ -1,6 +1,6 @@
 """A plug-in of pytest that puts the tests of the GPU in the order of how much they tell.
 
-    python -m pytest -p tests.perf.gpu_order -m gpu [--gpu-tests first]
+    python -m pytest -p bench.validation.gpu_order -m gpu [--gpu-tests first]
 
 First each version of each family once in bf16 and once in fp32, at one of its larger sizes, as many of a list are of
 one element; families in turn, so that a run that is cut off has seen all of them. Then one test of each kind, then the

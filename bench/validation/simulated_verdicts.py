@@ -1,6 +1,6 @@
 """How often verdicts on simulated devices are wrong, or missed: paired rounds, and medians taken one after the other.
 
-    python -m tests.perf.simulated_verdicts --trials 1000
+    python -m bench.validation.simulated_verdicts --trials 1000
 
 Each trial is a comparison by the rules of `python -m bench compare`, within its default time, on a device with a
 seed of its own. Beside it stands what most tools do: as many samples of the one version, then as many of the other,
@@ -10,9 +10,7 @@ the samples alone, or by the margin alone.
 
 import argparse
 import math
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -21,9 +19,7 @@ from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.stats.drift import drift_of
 from results.stats.samples import median
 from results.stats.unpaired import compare_many
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
-from simulated_device import SimulatedDevice  # lies beside the tests that use it too
+from tests.bench.simulated_device import SimulatedDevice
 
 BUDGET_S = 10.0
 SLOW_DRIFT = {"drift": 0.03, "drift_s": 2.0}

@@ -1,7 +1,7 @@
 """Our time of a launch beside the kernels' own durations by torch's profiler, and our bytes beside counted ones.
 
-    python -m tests.perf.profiler_times
-    python -m tests.perf.profiler_times --case matmul/bf16/256,softmax/bf16/4096x8192 --output profiler
+    python -m bench.validation.profiler_times
+    python -m bench.validation.profiler_times --case matmul/bf16/256,softmax/bf16/4096x8192 --output profiler
 
 Time: the same CUDA graph over the same cold copies is replayed with and without the profiler. The sum of the durations
 of a launch's kernels should be within 5 % of our time; where it is not, the gaps between the kernels, their overlap, or
@@ -27,12 +27,12 @@ from bench.harness.cli.arguments import Parser, UsageError, add_list, device_nam
 from bench.harness.cli.interrupt import raise_when_interrupted
 from bench.harness.cli.main import guarded
 from bench.harness.cli.terminal import print_out, say
+from bench.validation import hardware_counters, kernel_activities
+from bench.validation.hardware_counters import CountersError, ForbiddenError
+from bench.validation.kernel_activities import ActivityError
+from bench.validation.side_by_side import one_line
 from results.show.export import json_text, write_output
 from results.show.table import format_time
-from tests.perf import hardware_counters, kernel_activities
-from tests.perf.hardware_counters import CountersError, ForbiddenError
-from tests.perf.kernel_activities import ActivityError
-from tests.perf.side_by_side import one_line
 
 OK, WRONG_RESULT = 0, 1
 CASES = ("matmul/bf16/256",)
@@ -65,9 +65,9 @@ def time_case(listed: Any, device: Any, seed: int) -> dict[str, Any]:
     from bench.harness.providers.registry import numerics
     from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, collect, warm_up
     from bench.harness.timing.samplers import make_sampler
+    from bench.validation.listed_cases import make_ready
+    from bench.validation.other_clocks import torch_threads
     from results.stats.samples import median
-    from tests.perf.listed_cases import make_ready
-    from tests.perf.other_clocks import torch_threads
 
     limits = GPU_LIMITS if device.is_gpu else CPU_LIMITS
     with torch_threads(device), numerics(listed.case.dtype):
@@ -132,11 +132,11 @@ def count_case(ncu: str, metrics: tuple[str, str, str], row: Mapping[str, Any], 
     Raises:
         CountersError: they cannot be counted.
     """
-    from tests.perf.listed_cases import parse_case
+    from bench.validation.listed_cases import parse_case
 
     listed = parse_case(row["case"])
     work = listed.op.work(listed.case)
-    launch = [sys.executable, "-m", "tests.perf.profiler_times", "--launch", f"{row['case']}:{row['provider']}"]
+    launch = [sys.executable, "-m", "bench.validation.profiler_times", "--launch", f"{row['case']}:{row['provider']}"]
     command = hardware_counters.ncu_command(ncu, metrics, [*launch, "--device", device.torch_name])
     found = hardware_counters.count(command, metrics, ROOT)
     is_known, said = hardware_counters.verdict(found, work, device.cache_bytes)
@@ -158,7 +158,7 @@ def launch_once(text: str, device: Any, seed: int) -> int:
     import torch
 
     from bench.harness.providers.registry import default_providers, numerics
-    from tests.perf.listed_cases import make_ready, parse_case
+    from bench.validation.listed_cases import make_ready, parse_case
 
     name, _, by = text.partition(":")
     listed = parse_case(name)
@@ -177,7 +177,7 @@ def launch_once(text: str, device: Any, seed: int) -> int:
 def build_parser() -> Parser:
     """Return the parser of the command."""
     parser = Parser(
-        prog="python -m tests.perf.profiler_times",
+        prog="python -m bench.validation.profiler_times",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -202,7 +202,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from bench.harness.device import device as machine
     from bench.harness.device import stamp
-    from tests.perf.listed_cases import WrongResultError, chosen_cases
+    from bench.validation.listed_cases import WrongResultError, chosen_cases
 
     device = machine.detect(args.device)
     raise_when_interrupted()

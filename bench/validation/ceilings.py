@@ -1,8 +1,8 @@
 """A calibration held against what others have published of the same GPU: `records.toml` beside this file.
 
-    python -m tests.perf.ceilings                              the newest calibration that is kept
-    python -m tests.perf.ceilings results/published/h100-sxm/ceilings.json
-    python -m tests.perf.ceilings results/runs/h100-sxm/20261122T101500Z-matmul-0123456789.jsonl
+    python -m bench.validation.ceilings                              the newest calibration that is kept
+    python -m bench.validation.ceilings results/published/h100-sxm/ceilings.json
+    python -m bench.validation.ceilings results/runs/h100-sxm/20261122T101500Z-matmul-0123456789.jsonl
 
 Reached is a goal by the value itself, which on a GPU is the median's; the interval stands beside it. Of what was missed
 the calibration is asked for the reason: the clock, the power limit, a disturbance, an interval that stayed wide. A GPU
@@ -239,7 +239,7 @@ def _spread(entry, record):
 def main(argv=None):
     """Print the table and return the exit code."""
     prepare_streams()
-    parser = Parser(prog="python -m tests.perf.ceilings", description=__doc__)
+    parser = Parser(prog="python -m bench.validation.ceilings", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="ceilings or a run (default: the newest)")
     parser.add_argument("--format", choices=[f for f in FORMATS if f != "table"], default="md", help="(default: md)")
@@ -253,7 +253,7 @@ def main(argv=None):
             return 0
         print_out(text_of(rows, args.format))
     except (FileError, OSError) as error:
-        say(f"python -m tests.perf.ceilings: error: {error}")
+        say(f"python -m bench.validation.ceilings: error: {error}")
         return 2
     counts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in (REACHED, MISSED, NOT_MEASURED)}
     say(", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))

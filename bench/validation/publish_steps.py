@@ -78,8 +78,8 @@ def plan(is_gpu, root=ROOT):
     if not is_gpu:
         left_out |= {step.name: "needs a CUDA device" for step in on_gpu}
     for name in STATISTICS:
-        if not (root / "tests" / "perf" / f"{name}.py").is_file():
-            left_out[name.replace("_", "-")] = f"there is no tests/perf/{name}.py"
+        if not (root / "bench" / "validation" / f"{name}.py").is_file():
+            left_out[name.replace("_", "-")] = f"there is no bench/validation/{name}.py"
     return [step for step in steps if step.name not in left_out], left_out
 
 
@@ -91,7 +91,7 @@ def gpu_tests(root):
     files = [path for path in sorted((root / "tests").rglob("test_*.py")) if is_for_gpus(path)]
 
     def step(name, paths, limit_s, needs_s, *words):
-        pytest = ("pytest", *("-p", "tests.perf.gpu_order"), *("-p", "no:cacheprovider"), *("-m", "gpu"))
+        pytest = ("pytest", *("-p", "bench.validation.gpu_order"), *("-p", "no:cacheprovider"), *("-m", "gpu"))
         report = ("-v", "--tb=short", "-rfE", "--junitxml=junit.xml")
         return Step(name, (*pytest, *report, *words, *(str(path) for path in paths)), limit_s, needs_s)
 
@@ -103,7 +103,10 @@ def gpu_tests(root):
 
 def is_for_gpus(path):
     """Return whether a file of tests has some that need a GPU: whether its code, no text in it, says `mark.gpu`."""
-    found = (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Attribute))
+    text = path.read_text("utf-8")
+    found = (
+        (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)) if "mark.gpu" in text else ()
+    )
     return any(node.attr == "gpu" and getattr(node.value, "attr", None) == "mark" for node in found)
 
 
@@ -159,11 +162,11 @@ def whole_models(is_gpu):
 def statistics():
     """Return what says how far the numbers can be believed, the shorter ones first."""
     side_by_side, profiler_times, repeated_processes = (
-        Step(name.replace("_", "-"), (f"tests.perf.{name}", *words, "--output", "found"), limit_s, needs_s)
+        Step(name.replace("_", "-"), (f"bench.validation.{name}", *words, "--output", "found"), limit_s, needs_s)
         for name, (words, limit_s, needs_s) in STATISTICS.items()
     )
-    again = ("tests.perf.self_comparisons", "--runs", "40")
-    verdicts = ("tests.perf.verdicts", "--runs", "10")
+    again = ("bench.validation.self_comparisons", "--runs", "40")
+    verdicts = ("bench.validation.verdicts", "--runs", "10")
     return [
         Step("self-comparisons", again, 120, 50, reports_by_1=False, kept_as="self-comparisons.txt"),
         side_by_side,

@@ -1,7 +1,7 @@
 """Our times beside those of Triton's and torch's own benchmarks, and where they differ, why.
 
-    python -m tests.perf.side_by_side --output side-by-side
-    python -m tests.perf.side_by_side --case matmul/bf16/256,gelu/bf16/4194304 --quick
+    python -m bench.validation.side_by_side --output side-by-side
+    python -m bench.validation.side_by_side --case matmul/bf16/256,gelu/bf16/4194304 --quick
 
 All ways take turns in one process, round after round, so that what slows the machine slows all of them. The ratio is
 taken within each round and its median over the rounds is shown, with the least and the largest. Where it is more than
@@ -32,11 +32,11 @@ from bench.harness.cli.interrupt import INTERRUPTED, raise_when_interrupted
 from bench.harness.cli.main import guarded
 from bench.harness.cli.terminal import print_out, say
 from bench.harness.measure.evidence import PREEMPTIONS_PER_S
+from bench.validation.gap_reasons import LEAST_ROUNDS, Evidence, Explanation, Rung, explain, percent
 from results.show.export import json_text, markdown_text, write_output
 from results.show.table import format_time
 from results.stats.samples import median
 from results.store.runs import runs_directory
-from tests.perf.gap_reasons import LEAST_ROUNDS, Evidence, Explanation, Rung, explain, percent
 
 OK, WRONG_RESULT = 0, 1
 ROUNDS, QUICK_ROUNDS = 5, 3
@@ -80,8 +80,8 @@ class Compared:
 def compare_case(listed: Any, device: Any, rounds: int, seconds: float, seed: int) -> Compared:
     """Return one case, timed in all ways, in turns; whatever becomes of it, the next one is not touched."""
     from bench.harness.measure.runner import release
-    from tests.perf.listed_cases import WrongResultError, estimate_s
-    from tests.perf.other_clocks import ladders_of
+    from bench.validation.listed_cases import WrongResultError, estimate_s
+    from bench.validation.other_clocks import ladders_of
 
     compared = Compared(listed.name, estimate_s(listed, device.slug))
     try:
@@ -105,8 +105,8 @@ def take_turns(compared: Compared, listed: Any, device: Any, rounds: int, second
         WrongResultError: the result is wrong, before or after.
     """
     from bench.harness.providers.registry import numerics
-    from tests.perf.listed_cases import make_ready
-    from tests.perf.other_clocks import Clocks, clocks_of, torch_threads, ways_of
+    from bench.validation.listed_cases import make_ready
+    from bench.validation.other_clocks import Clocks, clocks_of, torch_threads, ways_of
 
     ways = ways_of(device)
     with torch_threads(device), numerics(listed.case.dtype):
@@ -128,7 +128,7 @@ def read(clocks: Any, way: str, compared: Compared) -> None:
     """Take one reading into the latest round; a way that fails once is left out from then on."""
     if way in compared.failed:
         return
-    from tests.perf.other_clocks import NotColdError
+    from bench.validation.other_clocks import NotColdError
 
     try:
         compared.rounds[-1][way] = clocks.read(way)
@@ -145,7 +145,7 @@ def one_line(error: BaseException) -> str:
 
 def explanations(compared: Compared, ladders: Mapping[str, Sequence[Rung]]) -> list[Explanation]:
     """Return what each other clock says against ours, as far as both have times."""
-    from tests.perf.other_clocks import THEIRS
+    from bench.validation.other_clocks import THEIRS
 
     rounds = [with_medians(one) for one in compared.rounds]
     evidence = Evidence(
@@ -312,7 +312,7 @@ def environment(device: Any, args: argparse.Namespace) -> dict[str, Any]:
         "schema": 1,
         "title": f"{device.name}, {names}, {args.rounds} rounds" + (f"; estimate: roofline of {slug}" if slug else ""),
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "argv": machine.command_line("tests.perf.side_by_side"),
+        "argv": machine.command_line("bench.validation.side_by_side"),
         "device": device.to_dict(),
         "host": machine.host(),
         "versions": versions,
@@ -326,7 +326,7 @@ def environment(device: Any, args: argparse.Namespace) -> dict[str, Any]:
 def build_parser() -> Parser:
     """Return the parser of the command."""
     parser = Parser(
-        prog="python -m tests.perf.side_by_side",
+        prog="python -m bench.validation.side_by_side",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -355,7 +355,7 @@ def run(args: argparse.Namespace) -> int:
         StoreError: the folder cannot be written.
     """
     from bench.harness.device.device import detect
-    from tests.perf.listed_cases import CPU_CASES, GPU_CASES, chosen_cases
+    from bench.validation.listed_cases import CPU_CASES, GPU_CASES, chosen_cases
 
     device = detect(args.device)
     raise_when_interrupted()

@@ -30,9 +30,9 @@ from bench.harness.device.telemetry import Monitor
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, Limits, collect, no_garbage_collection, warm_up
 from bench.harness.timing.samplers import Call, EventSampler, GraphSampler
+from bench.validation.gap_reasons import Rung
+from bench.validation.listed_cases import Ready
 from results.stats.samples import median
-from tests.perf.gap_reasons import Rung
-from tests.perf.listed_cases import Ready
 
 COLD, WARM, DO_BENCH, CUDAGRAPH, TIMER = "cold", "warm", "do_bench", "do_bench_cudagraph", "torch Timer"
 THEIRS = {DO_BENCH: COLD, CUDAGRAPH: WARM, TIMER: WARM}

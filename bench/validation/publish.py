@@ -1,9 +1,9 @@
 """What makes a published record of a machine, in one go: every measurement of this project, the most telling first.
 
-    python -m tests.perf.publish --output DIR
-    python -m tests.perf.publish --output DIR --minutes 9 --archive record.tar.gz
-    python -m tests.perf.publish --output DIR --step suite,compare-matmul --again
-    python -m tests.perf.publish --list
+    python -m bench.validation.publish --output DIR
+    python -m bench.validation.publish --output DIR --minutes 9 --archive record.tar.gz
+    python -m bench.validation.publish --output DIR --step suite,compare-matmul --again
+    python -m bench.validation.publish --list
 
 Each step is a command of this project in a process group of its own, with a limit of its own, saved under DIR as it
 comes. Steps that are done are skipped when the same DIR is given again; those that were never tried come first, those
@@ -29,12 +29,12 @@ from pathlib import Path
 
 from bench.harness.cli.arguments import Parser, add_list, number
 from bench.harness.cli.terminal import prepare_streams, say
+from bench.validation import publish_process, publish_steps, publish_summary
+from bench.validation.publish_steps import ROOT
+from bench.validation.publish_summary import CUT, DONE, FAILED, RUNNING, STOPPED
 from results.show.export import write_output
 from results.show.table import printable
 from results.store.runfile import StoreError
-from tests.perf import publish_process, publish_steps, publish_summary
-from tests.perf.publish_steps import ROOT
-from tests.perf.publish_summary import CUT, DONE, FAILED, RUNNING, STOPPED
 
 USAGE, INTERRUPTED = 2, 130
 
@@ -70,7 +70,7 @@ class PublishError(Exception):
 def parser():
     """Return the parser of the command line."""
     formatter = argparse.RawDescriptionHelpFormatter
-    made = Parser(prog="python -m tests.perf.publish", description=__doc__, formatter_class=formatter)
+    made = Parser(prog="python -m bench.validation.publish", description=__doc__, formatter_class=formatter)
     minutes = number(0.01, 1e6, "a number of minutes from 0.01")
     made.add_argument("--output", metavar="DIR", type=Path, help="folder of the record, made where it is missing")
     made.add_argument("--minutes", type=minutes, default=9, help="time of this call (default: 9)")
@@ -94,7 +94,7 @@ def main(argv=None):
             raise PublishError("--output is missing; name the folder of the record")
         return publish(args, began + 60 * args.minutes)
     except (PublishError, StoreError, OSError) as error:
-        say(f"python -m tests.perf.publish: error: {error}")
+        say(f"python -m bench.validation.publish: error: {error}")
         return USAGE
     except KeyboardInterrupt:
         say("interrupted: what was finished is kept")

@@ -1,7 +1,7 @@
 """The table of the README's first screen, from run files: how the newest Triton version stands against torch.
 
-    python -m tests.perf.first_screen results/published/h100-sxm
-    python -m tests.perf.first_screen latest --op matmul,gelu --dtype bf16 --all-cases
+    python -m bench.validation.first_screen results/published/h100-sxm
+    python -m bench.validation.first_screen latest --op matmul,gelu --dtype bf16 --all-cases
 
 Of each op and dtype the case with the most work is shown, by torch, torch-compile and the newest Triton version that
 was measured; of rows that stand in several runs the newest. `python -m results show RUN --format md` shows one run as
@@ -140,7 +140,7 @@ def _percent(value, scale):
 def main(argv=None):
     """Print the table and return the exit code: 0; 2 where there is no such run, or nothing to show."""
     prepare_streams()
-    parser = Parser(prog="python -m tests.perf.first_screen", description=__doc__)
+    parser = Parser(prog="python -m bench.validation.first_screen", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run files, folders of them, or run ids")
     add_list(parser, "--op", "only these operations")
@@ -150,11 +150,11 @@ def main(argv=None):
     try:
         rows = chosen(measured_rows(run_paths(args.runs), say), args.op, args.dtype, args.all_cases)
         if not rows:
-            say("python -m tests.perf.first_screen: error: no row with a time is in these runs")
+            say("python -m bench.validation.first_screen: error: no row with a time is in these runs")
             return 2
         print_out(markdown_text([cells(row) for row in rows], COLUMNS))
     except (StoreError, OSError) as error:
-        say(f"python -m tests.perf.first_screen: error: {error}")
+        say(f"python -m bench.validation.first_screen: error: {error}")
         return 2
     return 0
 
