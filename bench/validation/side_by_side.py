@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -160,6 +159,8 @@ def explanations(compared: Compared, ladders: Mapping[str, Sequence[Rung]]) -> l
 
 def preemptions() -> int:
     """Return how often this process has lost a core to another one."""
+    import resource  # of Unix alone
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 

@@ -176,7 +176,7 @@ def test_a_slow_dtype_is_estimated_from_small_cases_and_never_run(capsys, runs):
     launch_s = float(
         re.match(r"estimated (\S+) s a launch and \S+ s for the case, more than the 10 s", reason)[1].replace(",", "")
     )
-    assert launch_s == pytest.approx(2 * 4096**3 / 2e9, rel=0.5)
+    assert launch_s >= 0.9 * 2 * 4096**3 / 2e9  # a busy machine only adds to it
     assert re.search(r"--budget [0-9]+ would allow it$", reason)
     assert max(sizes) <= 1024
 

@@ -15,6 +15,7 @@ from bench.harness.calibrate.calibration import MeasuredCeilings, identity
 from bench.harness.cli import main, session
 from bench.harness.cli.arguments import UsageError
 from bench.harness.commands.doctor import host_findings
+from bench.harness.compare.plan import Conditions
 from bench.harness.compare.processes import child_arguments
 from bench.harness.compare.rounds import Share
 from bench.harness.device import device, linux
@@ -134,8 +135,8 @@ def test_every_scenario_takes_the_threads(scenario):
 
 def test_the_processes_of_a_comparison_are_told_the_threads():
     values = {"device": "cpu", "gpu": None, "fill": "uniform", "cache": "cold", "margin": 0.01, "rounds": None}
-    args = argparse.Namespace(threads=1, **values)
-    words = child_arguments(args, Case("add", "fp32", {"n": 8}), ["torch", "torch"], 0, Share(1), 0.0)
+    conditions = Conditions(threads=1, budget=None, timeout=1.0, **values)
+    words = child_arguments(conditions, Case("add", "fp32", {"n": 8}), ["torch", "torch"], 0, Share(1), 0.0)
     assert words[words.index("--threads") + 1] == "1"
 
 
