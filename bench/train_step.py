@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.scenarios.scenario import Bench, Column, Row, Scenario
+from bench.harness.scenarios.scenario import Column, Scenario, ScenarioContext, ScenarioRow
 from bench.harness.train.options import PROVIDERS, RECIPE_NAMES, TrainingCase, add_options, cases_of, check
 from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
 from results.record import Record
@@ -65,13 +65,13 @@ CASE_ALLOWANCE_S = 60.0
 """Time that a case may take where no budget is given."""
 
 
-def rows_of(args: argparse.Namespace, device: Device, settings: Settings) -> list[Row]:
+def rows_of(args: argparse.Namespace, device: Device, settings: Settings) -> list[ScenarioRow]:
     """Return a row for each case, those that need more memory than there is with their estimate."""
     free_bytes = device.free_bytes()
     return [row_of(case, device, free_bytes) for case in cases_of(args, device.type)]
 
 
-def row_of(case: TrainingCase, device: Device, free_bytes: int) -> Row:
+def row_of(case: TrainingCase, device: Device, free_bytes: int) -> ScenarioRow:
     """Return the row of one case."""
     step = plan_of(case, device.type)
     memory = step_memory(step)
@@ -79,7 +79,7 @@ def row_of(case: TrainingCase, device: Device, free_bytes: int) -> Row:
     reason = None
     if needed > free_bytes:
         reason = f"needs an estimated {megabytes(needed)}, the device has {megabytes(free_bytes)} free"
-    return Row(blank_record(case, step, memory, reason), partial(measure, case, step, memory), case.label)
+    return ScenarioRow(blank_record(case, step, memory, reason), partial(measure, case, step, memory), case.label)
 
 
 def blank_record(case: TrainingCase, step: StepPlan, memory: StepMemory, reason: str | None) -> Record:
@@ -106,7 +106,7 @@ def blank_record(case: TrainingCase, step: StepPlan, memory: StepMemory, reason:
     )
 
 
-def measure(case: TrainingCase, plan: StepPlan, memory: StepMemory, bench: Bench) -> Record:
+def measure(case: TrainingCase, plan: StepPlan, memory: StepMemory, bench: ScenarioContext) -> Record:
     """Verify the step, count what it computes and holds, time it, and return its record."""
     from bench.harness.train.audit import counted_flops, explanations, measured_memory, memory_report
     from bench.harness.train.check import check_step
@@ -142,7 +142,7 @@ def measure(case: TrainingCase, plan: StepPlan, memory: StepMemory, bench: Bench
     )
 
 
-def timed_record(step: Step, blank: Record, bench: Bench) -> Record:
+def timed_record(step: Step, blank: Record, bench: ScenarioContext) -> Record:
     """Return the record with whole steps timed by the usual protocol, and the phases of the very same steps."""
     from bench.harness.measure.finish import finished
     from bench.harness.measure.meter import Meter
@@ -155,7 +155,7 @@ def timed_record(step: Step, blank: Record, bench: Bench) -> Record:
     return replace(finished(blank, measured, bench.device, bench.ceilings), phases_s=spent)
 
 
-def expected_too_long(blank: Record, bench: Bench) -> str | None:
+def expected_too_long(blank: Record, bench: ScenarioContext) -> str | None:
     """Return why a case does not fit the time there is, with a guess of its time, or None.
 
     The guess takes the faster of the ceiling and of a product timed now: a ceiling from a busy moment is too low.

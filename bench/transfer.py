@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError, add_list, number, path
-from bench.harness.scenarios.scenario import Bench, Row, Scenario
+from bench.harness.scenarios.scenario import Scenario, ScenarioContext, ScenarioRow
 from bench.harness.shapes import ShapeError, parse_size
 from bench.harness.transfer.table import COLUMNS, NOTES, footer
 from results.record import Record
@@ -162,12 +162,12 @@ def check(args: argparse.Namespace) -> None:
                 raise UsageError(str(error)) from None
 
 
-def plan(args: argparse.Namespace, device: Device, settings: Settings) -> list[Row]:
+def plan(args: argparse.Namespace, device: Device, settings: Settings) -> list[ScenarioRow]:
     """Return the rows: copies by size, overlap by size, then the loops."""
     on_gpu = device.is_gpu
     memories = chosen(args.memory, "memory", MEMORY, MEMORY if on_gpu else MEMORY[:1])
     transfers = chosen(args.transfer, "transfer", TRANSFER, TRANSFER if on_gpu else TRANSFER[:1])
-    rows: list[Row] = []
+    rows: list[ScenarioRow] = []
     for op in chosen(args.op, "op", KINDS, KINDS):
         if op == "load":
             prefetches = chosen(args.prefetch, "prefetch", PREFETCH, PREFETCH)
@@ -187,7 +187,7 @@ def copy_work(op: str, size_bytes: int, device: Device) -> Work:
     return Work(flops=0, bytes_read=size_bytes * out_of, bytes_written=size_bytes * into)
 
 
-def copy_row(op: str, device: Device, size_bytes: int, memory: str, transfer: str) -> Row:
+def copy_row(op: str, device: Device, size_bytes: int, memory: str, transfer: str) -> ScenarioRow:
     """Return the row of a copy, alone or beside products."""
     work, reason = copy_work(op, size_bytes, device), None
     if not device.is_gpu and memory == "pinned":
@@ -211,7 +211,7 @@ def copy_row(op: str, device: Device, size_bytes: int, memory: str, transfer: st
         fill="uniform",
     )
     measure = measure_overlapped if op == "overlap" else measure_copy
-    return Row(blank, partial(measure, blank), f"{op} {size_bytes} bytes {memory} {transfer}")
+    return ScenarioRow(blank, partial(measure, blank), f"{op} {size_bytes} bytes {memory} {transfer}")
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class Tokens:
     step_s: float
 
 
-def load_row(args: argparse.Namespace, batch: tuple[int, int], page_cache: str, prefetch: str) -> Row:
+def load_row(args: argparse.Namespace, batch: tuple[int, int], page_cache: str, prefetch: str) -> ScenarioRow:
     """Return the row of a loop that loads batches."""
     from bench.harness.transfer.token_loader import CAN_FORGET
 
@@ -242,10 +242,12 @@ def load_row(args: argparse.Namespace, batch: tuple[int, int], page_cache: str, 
         fill="uniform",
     )
     tokens = Tokens(Path(args.tokens) if args.tokens else None, args.token_dtype, args.vocabulary, args.step_time)
-    return Row(blank, partial(measure_load, blank, tokens), f"load {blank.case} prefetch {prefetch} {page_cache}")
+    return ScenarioRow(
+        blank, partial(measure_load, blank, tokens), f"load {blank.case} prefetch {prefetch} {page_cache}"
+    )
 
 
-def measure_copy(blank: Record, bench: Bench) -> Record:
+def measure_copy(blank: Record, bench: ScenarioContext) -> Record:
     """Return the record of a copy: checked, timed, checked again."""
     from bench.harness.measure.meter import Meter
     from bench.harness.scenarios.host_clock import record_of
@@ -291,7 +293,7 @@ def link_of(device: Device) -> float | None:
     return pcie_bytes_per_s(gpu.pcie_gen, gpu.pcie_lanes)
 
 
-def measure_overlapped(blank: Record, bench: Bench) -> Record:
+def measure_overlapped(blank: Record, bench: ScenarioContext) -> Record:
     """Return the record of a copy beside products; its samples are those of both at once."""
     from bench.harness.transfer.copies import copy_calls, make_pairs, measure_overlap
     from results.stats.samples import median
@@ -323,7 +325,7 @@ def measure_overlapped(blank: Record, bench: Bench) -> Record:
     )
 
 
-def measure_load(blank: Record, tokens: Tokens, bench: Bench) -> Record:
+def measure_load(blank: Record, tokens: Tokens, bench: ScenarioContext) -> Record:
     """Return the record of a loop on batches of the token file."""
     from bench.harness.transfer.token_loader import TokenFile, write_random_tokens
 
@@ -334,7 +336,7 @@ def measure_load(blank: Record, tokens: Tokens, bench: Bench) -> Record:
         return measure_loop(blank, tokens, bench, TokenFile(written, tokens.dtype))
 
 
-def measure_loop(blank: Record, tokens: Tokens, bench: Bench, file: TokenFile) -> Record:
+def measure_loop(blank: Record, tokens: Tokens, bench: ScenarioContext, file: TokenFile) -> Record:
     """Return the record of a loop: a batch checked against the file, then steps on the clock."""
     from bench.harness.scenarios.host_clock import measure_steps, record_of
     from bench.harness.transfer.copies import Products

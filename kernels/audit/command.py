@@ -88,7 +88,7 @@ def _targets(args: argparse.Namespace, allowed: Sequence[int]) -> dict[int, str]
     return {arch: gpus.get(arch, limits.DEFAULT_GPUS[arch]) for arch in asked}
 
 
-def _shipped(args: argparse.Namespace) -> list[rows.Row]:
+def _shipped(args: argparse.Namespace) -> list[rows.AuditRow]:
     gpus = _targets(args, catalog.ARCHES)
     chosen = catalog.select(args.names, list(gpus), args.dtype, args.version)
     if args.quick or not (args.all or args.names or args.dtype or args.version):
@@ -97,7 +97,7 @@ def _shipped(args: argparse.Namespace) -> list[rows.Row]:
     return work.audit_all(jobs)
 
 
-def _own_kernel(name: str, args: argparse.Namespace) -> list[rows.Row]:
+def _own_kernel(name: str, args: argparse.Namespace) -> list[rows.AuditRow]:
     gpus = _targets(args, tuple(limits.MULTIPROCESSORS))
     kernel, module = user_kernel.load(name)
     source = user_kernel.source(kernel, module, args.signature or "", args.constexpr or "")
@@ -115,7 +115,7 @@ def _own_kernel(name: str, args: argparse.Namespace) -> list[rows.Row]:
     return found
 
 
-def _print(found: Sequence[rows.Row], args: argparse.Namespace) -> None:
+def _print(found: Sequence[rows.AuditRow], args: argparse.Namespace) -> None:
     if args.sass:
         parts = [f"{row.key}: {_described(row)}\n" + "\n".join(row.listing) + "\n" for row in found]
         output.print_out("\n".join(parts))
@@ -131,7 +131,7 @@ def _print(found: Sequence[rows.Row], args: argparse.Namespace) -> None:
         )
 
 
-def _described(row: rows.Row) -> str:
+def _described(row: rows.AuditRow) -> str:
     what = "one pass of the hot loop" if row.hot_path == "loop" else "the hot path"
     return f"{what}, {row.hot_instructions} instructions"
 
@@ -141,7 +141,7 @@ def _keys(choices: Iterable[catalog.Choice]) -> set[str]:
     return {rows.key_of(choice) for choice in choices}
 
 
-def _check(found: Sequence[rows.Row]) -> int:
+def _check(found: Sequence[rows.AuditRow]) -> int:
     recorded = golden.load()
     result = golden.compare(found, recorded, _keys(catalog.choices()))
     expected = _keys(catalog.recorded(catalog.choices()))

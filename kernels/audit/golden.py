@@ -15,7 +15,7 @@ from typing import Any
 import triton
 
 from kernels.audit.errors import AuditError, one_line
-from kernels.audit.rows import Row
+from kernels.audit.rows import AuditRow
 from kernels.audit.sass import TMA
 
 FILE = Path(__file__).with_name("golden.json")
@@ -42,7 +42,7 @@ class Golden:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class GoldenComparison:
     """What `compare` found."""
 
     worse: tuple[str, ...]
@@ -68,7 +68,7 @@ def is_of_another_triton(path: Path | None = None) -> bool:
     return path.exists() and load(path).triton != triton.__version__
 
 
-def record(rows: Sequence[Row], path: Path = FILE, *, known: Set[str] = frozenset()) -> None:
+def record(rows: Sequence[AuditRow], path: Path = FILE, *, known: Set[str] = frozenset()) -> None:
     """Write the figures of `rows`; others stay as they are, if they are of the same Triton.
 
     Args:
@@ -109,7 +109,7 @@ def load(path: Path = FILE) -> Golden:
         raise AuditError(f"cannot read the golden figures in {path}: {one_line(error)}") from None
 
 
-def compare(rows: Sequence[Row], golden: Golden, known: Set[str] = frozenset()) -> Comparison:
+def compare(rows: Sequence[AuditRow], golden: Golden, known: Set[str] = frozenset()) -> GoldenComparison:
     """Compare rows with what is recorded of them; rows among the `known` keys are there, compiled or not."""
     worse, missing = [], []
     for row in rows:
@@ -120,10 +120,10 @@ def compare(rows: Sequence[Row], golden: Golden, known: Set[str] = frozenset()) 
             worse += [f"{row.key}: {line}" for line in _differences(row, before, golden.same_triton)]
     now, audited, arches = {row.key for row in rows}, {row.kernel for row in rows}, {row.arch for row in rows}
     gone = sorted(key for key in golden.rows if key not in now | known and _is_of(key, audited, arches))
-    return Comparison(tuple(worse), tuple(missing), tuple(gone))
+    return GoldenComparison(tuple(worse), tuple(missing), tuple(gone))
 
 
-def _differences(row: Row, before: Mapping[str, Any], with_counts: bool) -> list[str]:
+def _differences(row: AuditRow, before: Mapping[str, Any], with_counts: bool) -> list[str]:
     lines = []
     for name in COUNTS if with_counts else ():
         old, new = before[name], getattr(row, name)

@@ -114,7 +114,7 @@ def _up(value: int, unit: int) -> int:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuLimits:
     """What the issue budget needs of a GPU."""
 
     slug: str
@@ -135,7 +135,7 @@ class Gpu:
 
 
 @functools.cache
-def gpu(slug: str) -> Gpu:
+def gpu(slug: str) -> GpuLimits:
     """Return a GPU of the table by its slug.
 
     Raises:
@@ -154,4 +154,6 @@ def gpu(slug: str) -> Gpu:
     if facts["vendor"] != "nvidia" or not capability.isdigit() or int(capability) not in MULTIPROCESSORS:
         arches = ", ".join(f"sm_{arch}" for arch in MULTIPROCESSORS)
         raise AuditError(f"GPU '{slug}' is of another architecture than {arches}; nothing is compiled for it")
-    return Gpu(slug, int(capability), facts["sm_count"], facts["boost_clock_hz"], facts["memory_bandwidth_bytes_per_s"])
+    return GpuLimits(
+        slug, int(capability), facts["sm_count"], facts["boost_clock_hz"], facts["memory_bandwidth_bytes_per_s"]
+    )

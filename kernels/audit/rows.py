@@ -16,7 +16,7 @@ MIXED_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class Row:
+class AuditRow:
     """What the compiler made of a variant. Counts are of one thread, bytes of one thread or one program."""
 
     kernel: str
@@ -108,7 +108,7 @@ class Subject:
     """None where they are unknown; 0 bytes where memory moves nothing."""
 
 
-def row(subject: Subject, binary: Binary, arch: int, gpu: limits.Gpu, with_listing: bool = False) -> Row:
+def row(subject: Subject, binary: Binary, arch: int, gpu: limits.GpuLimits, with_listing: bool = False) -> AuditRow:
     """Return the row of a compiled kernel."""
     path = hot_path.find(binary.instructions)
     passes = _passes(path, binary.ptx)
@@ -119,7 +119,7 @@ def row(subject: Subject, binary: Binary, arch: int, gpu: limits.Gpu, with_listi
     budget = gpu.issue_budget(subject.bytes / subject.elements) if known else None
     needs = binary.registers, binary.shared_bytes, binary.threads, binary.tensor_memory_columns
     resident = limits.occupancy(arch, *needs)
-    return Row(
+    return AuditRow(
         kernel=subject.kernel,
         version=subject.version,
         arch=f"sm_{arch}",
@@ -181,10 +181,10 @@ def _passes(path: hot_path.HotPath, ptx: str) -> int:
     return max(1, round(found_mma / written_mma)) if written_mma else 1
 
 
-def ordered(rows: Sequence[Row]) -> list[Row]:
+def ordered(rows: Sequence[AuditRow]) -> list[AuditRow]:
     """Return rows by kernel, version, dtype, part and shapes, the architectures of each together."""
 
-    def place(item: Row) -> tuple[Any, ...]:
+    def place(item: AuditRow) -> tuple[Any, ...]:
         number = int((item.version or "v0")[1:])
         return item.kernel, number, item.dtype, item.part, item.shape_class, int(item.arch[3:])
 

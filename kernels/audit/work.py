@@ -30,7 +30,7 @@ class Job:
     with_listing: bool = False
 
 
-def audit(jobs: Sequence[Job], step: Callable[[int], None] | None = None) -> list[rows.Row]:
+def audit(jobs: Sequence[Job], step: Callable[[int], None] | None = None) -> list[rows.AuditRow]:
     """Compile variants in this process and return their rows.
 
     Args:
@@ -54,7 +54,7 @@ def audit(jobs: Sequence[Job], step: Callable[[int], None] | None = None) -> lis
     return [_row(job, binaries[item.hash]) for job, item in zip(jobs, compiled, strict=True)]
 
 
-def _row(job: Job, binary: reading.Binary) -> rows.Row:
+def _row(job: Job, binary: reading.Binary) -> rows.AuditRow:
     choice, variant = job.choice, job.choice.variant
     subject = rows.Subject(
         kernel=choice.kernel,
@@ -69,7 +69,7 @@ def _row(job: Job, binary: reading.Binary) -> rows.Row:
     return rows.row(subject, binary, choice.arch, limits.gpu(job.gpu), job.with_listing)
 
 
-def audit_all(jobs: Sequence[Job]) -> list[rows.Row]:
+def audit_all(jobs: Sequence[Job]) -> list[rows.AuditRow]:
     """Compile variants on all cores of this process and return their rows in order; progress goes to stderr.
 
     Raises:
@@ -84,7 +84,7 @@ def audit_all(jobs: Sequence[Job]) -> list[rows.Row]:
     random.Random(0).shuffle(chunks)  # kernels of one kind lie together: now what is done tells how long the rest takes
     processes = min(cores, len(chunks))
     beginning = told_if_slow(f"compiling {len(jobs)} kernels in {processes} process{'es' * (processes > 1)}")
-    found: list[rows.Row] = []
+    found: list[rows.AuditRow] = []
     with beginning, _progress(len(jobs)) as step, workers.pool_of(processes) as pool:
         with workers.interrupts_held():  # processes start with the tasks
             tasks = [pool.submit(audit, chunk) for chunk in chunks]

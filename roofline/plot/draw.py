@@ -12,7 +12,7 @@ from roofline.plot.labels import Candidate, Placer, Spot, along_line, around_poi
 from roofline.plot.mixes import MIX_WIDTH, mix_ends, mixes_label, places_below, thin_mixes
 from roofline.plot.scene import (
     Flat,
-    Point,
+    PlotPoint,
     Scene,
     Slope,
     chosen_for_labels,
@@ -234,11 +234,11 @@ def _tell_regimes(flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> None:
             sheet.write(place.x, place.y, text, POINT_PT, color=MUTED, ha="center")
 
 
-def _size_order(point: Point) -> tuple[object, ...]:
+def _size_order(point: PlotPoint) -> tuple[object, ...]:
     return (*map(str, point.series), point.intensity, point.record.flops)
 
 
-def _draw_series(points: list[Point], scene: Scene, sheet: Sheet, placer: Placer) -> None:
+def _draw_series(points: list[PlotPoint], scene: Scene, sheet: Sheet, placer: Placer) -> None:
     """Draw the points of one op, dtype and provider, tied by a thin line: what belongs together is seen in gray too."""
     record = points[0].record
     color = dtype_color(record.dtype)

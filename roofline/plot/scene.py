@@ -78,7 +78,7 @@ class Flat:
 
 
 @dataclass(frozen=True)
-class Point:
+class PlotPoint:
     """One record in the plane."""
 
     machine: int
@@ -114,7 +114,7 @@ class Scene:
     machines: tuple[PlotMachine, ...]
     slopes: tuple[Slope, ...]
     flats: tuple[Flat, ...]
-    points: tuple[Point, ...]
+    points: tuple[PlotPoint, ...]
     left_out: Counter[str]
     """Reason -> how many records are not drawn for it."""
 
@@ -139,14 +139,14 @@ class Scene:
         return varying
 
     @cached_property
-    def variants(self) -> dict[tuple[str, ...], Point]:
+    def variants(self) -> dict[tuple[str, ...], PlotPoint]:
         """What fillings tell apart, each with its first point, in order of appearance."""
-        found: dict[tuple[str, ...], Point] = {}
+        found: dict[tuple[str, ...], PlotPoint] = {}
         for point in self.points:
             found.setdefault(tuple(_part(point, part, self) for part in self.told_apart), point)
         return found
 
-    def variant(self, point: Point) -> int:
+    def variant(self, point: PlotPoint) -> int:
         """Return the index of the filling of a point."""
         return list(self.variants).index(tuple(_part(point, part, self) for part in self.told_apart))
 
@@ -173,7 +173,7 @@ class Scene:
         return len(self.machines) > 1
 
 
-def _part(point: Point, part: str, scene: Scene) -> str:
+def _part(point: PlotPoint, part: str, scene: Scene) -> str:
     """Return the word for the provider, dtype or run of a point; one run of a machine needs no word."""
     if part != "run":
         return str(getattr(point.record, part))
@@ -204,7 +204,7 @@ def build_scene(machines: Sequence[PlotMachine], dtypes: Sequence[str] | None = 
     """
     slopes: list[Slope] = []
     flats: list[Flat] = []
-    points: list[Point] = []
+    points: list[PlotPoint] = []
     left_out: Counter[str] = Counter()
     for index, machine in enumerate(machines):
         slopes += [Slope(index, best) for best in _fastest(machine.ceilings, "bandwidth")]
@@ -248,7 +248,7 @@ def _flats(index: int, ceilings: Ceilings, dtypes: Sequence[str] | None) -> list
     ]
 
 
-def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: Sequence[str] | None) -> Point | str:
+def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: Sequence[str] | None) -> PlotPoint | str:
     """Return the point of a record, or the reason why it has none."""
     if record.status != "ok":
         return record.status
@@ -266,16 +266,16 @@ def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: S
     )
     if not all(math.isfinite(value) and value > 0 for value in values):
         return "with impossible values"
-    return Point(index, record, *values, judged.roofline_pct, judged.excess, run)
+    return PlotPoint(index, record, *values, judged.roofline_pct, judged.excess, run)
 
 
-def chosen_for_labels(points: Sequence[Point]) -> list[Point]:
+def chosen_for_labels(points: Sequence[PlotPoint]) -> list[PlotPoint]:
     """Return the points that get a label, the most important first.
 
     Those above their ceiling come first, then the fastest of each series, then the rest unless there are many.
     """
     by_speed = sorted(points, key=lambda point: -point.flops_per_s)
-    best: dict[tuple[int, str, str, str, int], Point] = {}
+    best: dict[tuple[int, str, str, str, int], PlotPoint] = {}
     for point in by_speed:
         best.setdefault(point.series, point)
     first = [point for point in by_speed if point.is_above_ceiling]
@@ -284,7 +284,7 @@ def chosen_for_labels(points: Sequence[Point]) -> list[Point]:
     return first + fastest + (rest if len(points) <= MANY_POINTS else [])
 
 
-def point_label(point: Point, scene: Scene, is_first: bool) -> str:
+def point_label(point: PlotPoint, scene: Scene, is_first: bool) -> str:
     """Return what is written at a point: what tells it from the others, and its share of the roofline.
 
     Args:

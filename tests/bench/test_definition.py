@@ -19,7 +19,7 @@ from bench.harness.isolate import pool
 from bench.harness.measure import plan
 from bench.harness.measure.plan import Settings, blank_record
 from bench.harness.op import Case, Op
-from bench.harness.scenarios.scenario import Row, with_definition
+from bench.harness.scenarios.scenario import ScenarioRow, with_definition
 from results.store.runs import load_run
 
 OPS = {op.name: (family, op) for family, ops in families().items() for op in ops}
@@ -210,7 +210,7 @@ def test_rows_of_a_comparison_have_it(tmp_path, more):
 def test_rows_of_a_scenario_have_that_of_its_command(family):
     scenario = catalog.read().scenarios[family]
     blank = blank_record(OPS["relu"][1], Case("relu", "fp32", {"n": 64}), "torch", Settings())
-    rows = [Row(replace(blank, op_sha256=None), lambda bench: replace(blank, op_sha256=None, flops=7), "a row")]
+    rows = [ScenarioRow(replace(blank, op_sha256=None), lambda bench: replace(blank, op_sha256=None, flops=7), "a row")]
     (row,) = with_definition(scenario, rows)
     measured = row.measure(None)
     assert row.blank.op_sha256 == measured.op_sha256 == modules_sha256([f"bench.{family}", *scenario.defined_in])

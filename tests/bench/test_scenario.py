@@ -9,7 +9,7 @@ from dataclasses import replace
 import commands
 import pytest
 
-from bench.harness.scenarios.scenario import Column, Row, Scenario, main
+from bench.harness.scenarios.scenario import Column, Scenario, ScenarioRow, main
 from results.record import Record, RecordError
 from results.store.runs import RunWriter, StoreError, load_run
 
@@ -53,7 +53,7 @@ def nap(*rows, **changes):
 
     def plan(args, device, settings):
         return [
-            Row(
+            ScenarioRow(
                 blank(size, act if isinstance(act, str) else None), act if callable(act) else finished, f"nap of {size}"
             )
             for size, act in rows

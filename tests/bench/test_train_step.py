@@ -20,7 +20,7 @@ from bench.harness.device.device import cpu_device
 from bench.harness.measure import meter
 from bench.harness.measure.meter import Measurement
 from bench.harness.measure.plan import Settings
-from bench.harness.scenarios.scenario import Bench
+from bench.harness.scenarios.scenario import ScenarioContext
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.settle import Settling
 from bench.harness.train import step as training
@@ -446,7 +446,7 @@ def test_phases_are_those_of_the_steps_that_count(monkeypatch):
     case = TrainingCase(gpt(), 2, 16, "fp32", "none", 1, "adamw", "torch")
     planned = plan_of(case, "cpu")
     blank = train_step.blank_record(case, planned, step_memory(planned), None)
-    bench = Bench(cpu_device(), Settings(), Ceilings("box", "a box"), Progress(True), None, 1)
+    bench = ScenarioContext(cpu_device(), Settings(), Ceilings("box", "a box"), Progress(True), None, 1)
     record = train_step.timed_record(SimpleNamespace(clock=clock), blank, bench)
     assert record.phases_s == {"forward": 2.0, "backward": 4.0, "optimizer": 8.0}
 

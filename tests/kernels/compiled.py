@@ -3,7 +3,7 @@
 import functools
 
 from kernels.audit import catalog, compiling, golden, limits, reading, work
-from kernels.audit.rows import Row
+from kernels.audit.rows import AuditRow
 
 ARCHES = catalog.ARCHES
 
@@ -37,14 +37,14 @@ def assert_lean(binary, allow_double=False):
 
 
 @functools.cache
-def shipped_rows() -> tuple[Row, ...]:
+def shipped_rows() -> tuple[AuditRow, ...]:
     """Return the audit of what figures are recorded of, compiled once for all tests of a run."""
     chosen = catalog.recorded(catalog.choices())
     return tuple(work.audit_all([work.Job(choice, limits.DEFAULT_GPUS[choice.arch]) for choice in chosen]))
 
 
 @functools.cache
-def odd_size_rows() -> tuple[Row, ...]:
+def odd_size_rows() -> tuple[AuditRow, ...]:
     """Return the audit of the newest versions in bf16 on sm_90, for sizes of which nothing is known."""
     newest = catalog.newest()
     chosen = [

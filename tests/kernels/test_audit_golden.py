@@ -9,12 +9,12 @@ from compiled import shipped_rows
 
 from kernels.__main__ import main
 from kernels.audit import catalog, golden, work
-from kernels.audit.rows import Row, key_of
+from kernels.audit.rows import AuditRow, key_of
 from kernels.launch import INTERPRETED
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")]
 
-ROW = Row(
+ROW = AuditRow(
     kernel="family/op",
     version="v2",
     arch="sm_90",
@@ -61,7 +61,7 @@ def worse(recorded, **changes):
 
 
 def test_the_same_is_no_worse(recorded):
-    assert golden.compare([ROW], recorded) == golden.Comparison((), (), ())
+    assert golden.compare([ROW], recorded) == golden.GoldenComparison((), (), ())
     assert recorded.same_triton
     assert recorded.ptxas == {"sm_90": "1.2.3"}
 

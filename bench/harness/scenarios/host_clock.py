@@ -15,7 +15,7 @@ from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, settle
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.scenarios.scenario import Bench
+    from bench.harness.scenarios.scenario import ScenarioContext
     from results.record import Record
 
 
@@ -51,7 +51,7 @@ def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float
     )
 
 
-def record_of(blank: Record, measured: Measurement, bench: Bench) -> Record:
+def record_of(blank: Record, measured: Measurement, bench: ScenarioContext) -> Record:
     """Return the finished record of a row.
 
     On a GPU neither a ceiling of its memory nor its cache judges it: the link does, or the work that a step does beside

@@ -33,7 +33,7 @@ EXIT_CODES = "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130
 
 
 @dataclass(frozen=True)
-class Bench:
+class ScenarioContext:
     """What a row is measured with."""
 
     device: Device
@@ -51,12 +51,12 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Row:
+class ScenarioRow:
     """One row of a run."""
 
     blank: Record
     """What the row is, with its work and nothing measured, as `skipped`; with a reason where it cannot run here."""
-    measure: Callable[[Bench], Record]
+    measure: Callable[[ScenarioContext], Record]
     """Returns the finished record. What it raises makes the row `failed`, running out of memory `skipped`."""
     label: str
     """What progress calls it."""
@@ -99,7 +99,7 @@ class Scenario:
     """Adds what only this command has to a group of the parser."""
     check: Callable[[argparse.Namespace], None]
     """Raises `UsageError` for what cannot be, before torch is loaded."""
-    plan: Callable[[argparse.Namespace, Device, Settings], Sequence[Row]]
+    plan: Callable[[argparse.Namespace, Device, Settings], Sequence[ScenarioRow]]
     """Returns the rows, those that cannot run here with their reason."""
     columns: Sequence[Column]
     """Of the table for people."""
@@ -167,11 +167,11 @@ def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None
     )
 
 
-def with_definition(scenario: Scenario, rows: Sequence[Row]) -> list[Row]:
+def with_definition(scenario: Scenario, rows: Sequence[ScenarioRow]) -> list[ScenarioRow]:
     """Return rows whose records say which definition of the scenario was measured."""
     sha256 = modules_sha256((scenario.command, *scenario.defined_in))
 
-    def measure(row: Row, bench: Bench) -> Record:
+    def measure(row: ScenarioRow, bench: ScenarioContext) -> Record:
         return replace(row.measure(bench), op_sha256=sha256)
 
     return [replace(row, blank=replace(row.blank, op_sha256=sha256), measure=partial(measure, row)) for row in rows]
@@ -179,7 +179,7 @@ def with_definition(scenario: Scenario, rows: Sequence[Row]) -> list[Row]:
 
 def measure_rows(
     plan: Run,
-    rows: Sequence[Row],
+    rows: Sequence[ScenarioRow],
     describe: Callable[[Record], Sequence[str]],
     session: Session,
     progress: Progress,
@@ -191,7 +191,7 @@ def measure_rows(
     progress.expect(len(rows))
     for done, row in enumerate(rows):
         progress.say(row.label)
-        record = measured(row, Bench(plan.device, settings, ceilings, progress, deadline, len(rows) - done))
+        record = measured(row, ScenarioContext(plan.device, settings, ceilings, progress, deadline, len(rows) - done))
         session.keep(record)
         progress.advance()
         if plan.request.verbose:
@@ -199,7 +199,7 @@ def measure_rows(
                 progress.note(line)
 
 
-def measured(row: Row, bench: Bench) -> Record:
+def measured(row: ScenarioRow, bench: ScenarioContext) -> Record:
     """Return the record of one row, whatever becomes of it."""
     from bench.harness.measure.runner import is_out_of_memory, one_line, release
 
