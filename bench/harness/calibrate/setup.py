@@ -60,7 +60,7 @@ PLANS = {
 }
 
 FIRST_PLANS = {
-    "cpu": CalibrationPlan(10, 0.3, 1.0, 3.0, 0.0, 0.0, 0.0, 0.0, 16, True, 3072),
+    "cpu": CalibrationPlan(10, 0.3, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0, 16, True, 3072),
     "gpu": CalibrationPlan(20, 0.5, 1.0, 4.0, 0.0, 0.0, 0.0, 0.0, 16, True, 8192),
 }
 """Of what any command measures when a ceiling is missing; `matmul_s` is that of one dtype here, without a long run."""
