@@ -143,7 +143,11 @@ def print_run(
         OutputError: stdout cannot be written.
     """
     kept = f"; the run is kept in {saved}" if saved else ""
-    print_out(run_text(environment, records, output_format, baseline, render), kept)
+    try:
+        text = run_text(environment, records, output_format, baseline, render)
+    except OutputError as error:  # rich writes to a stdout without a buffer while it captures
+        raise OutputError(f"{error}{kept}") from None
+    print_out(text, kept)
     if saved is not None:
         print_path("saved", saved, output_format)
 
