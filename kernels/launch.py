@@ -97,11 +97,16 @@ def require_tensors(label: str, **tensors: torch.Tensor) -> None:
             raise ValueError(f"{label}: {name} is on {tensor.device}, {first_name} on {first.device}; use one device")
         if tensor.device.type != "cuda" and not INTERPRETED:
             raise ValueError(f"{label}: {name} is on {tensor.device}; Triton needs a GPU, device 'cuda'")
-        if tensor.data_ptr() % ALIGNMENT_BYTES:
-            raise ValueError(
-                f"{label}: {name} starts {tensor.data_ptr() % ALIGNMENT_BYTES} bytes past a multiple of "
-                f"{ALIGNMENT_BYTES}; pass a tensor that is no offset view"
-            )
+        _require_aligned(label, name, tensor)
+
+
+def _require_aligned(label: str, name: str, tensor: torch.Tensor) -> None:
+    past = tensor.data_ptr() % ALIGNMENT_BYTES
+    if past:
+        raise ValueError(
+            f"{label}: {name} starts {past} bytes past a multiple of {ALIGNMENT_BYTES}; "
+            "pass a tensor that is no offset view"
+        )
 
 
 def require_contiguous(label: str, **tensors: torch.Tensor) -> None:
@@ -126,6 +131,55 @@ def require_shape(label: str, name: str, tensor: torch.Tensor, shape: Sequence[i
     """
     if tuple(tensor.shape) != tuple(shape):
         raise ValueError(f"{label}: {name} has shape {tuple(tensor.shape)}; the other operands need {tuple(shape)}")
+
+
+def require_companion(
+    label: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, like: tuple[str, torch.Tensor]
+) -> None:
+    """Refuse a tensor whose dtype follows from its meaning, as that of labels, if it is not of that dtype.
+
+    Args:
+        label: Operation and version, the opening words of the message.
+        name: What the message calls the tensor.
+        tensor: The tensor.
+        dtype: The dtype needed.
+        like: An operand on the device needed, and its name.
+
+    Raises:
+        ValueError: One line that says what the tensor is and what is needed.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
+    if tensor.dtype != dtype:
+        raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; {dtype} is needed")
+    if tensor.device != like[1].device:
+        raise ValueError(f"{label}: {name} is on {tensor.device}, {like[0]} on {like[1].device}; use one device")
+    _require_aligned(label, name, tensor)
+
+
+def row_stride(label: str, name: str, matrix: torch.Tensor, axes: str = "(m, n)", of_one_row: int | None = None) -> int:
+    """Return the elements from one row of a matrix to the next.
+
+    Args:
+        label: Operation and version, the opening words of the message.
+        name: What the message calls the matrix.
+        matrix: Rows and columns.
+        axes: What the message calls them.
+        of_one_row: The stride of a matrix that has one row, as torch gives it any; None is its length.
+
+    Raises:
+        ValueError: It has another number of dimensions, its rows are not dense, or they overlap.
+    """
+    if matrix.dim() != 2:
+        raise ValueError(f"{label}: {name} has shape {tuple(matrix.shape)}; two dimensions are needed, {axes}")
+    m, n = matrix.shape
+    if (n > 1 and matrix.stride(1) != 1) or (m > 1 and matrix.stride(0) < n):
+        raise ValueError(
+            f"{label}: {name} of shape {(m, n)} has strides {matrix.stride()}; rows must be dense and must not overlap"
+        )
+    if m > 1:
+        return matrix.stride(0)
+    return n if of_one_row is None else of_one_row
 
 
 def require_apart(label: str, out: torch.Tensor, inputs: Mapping[str, torch.Tensor], in_place: bool = False) -> None:

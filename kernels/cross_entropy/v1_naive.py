@@ -27,11 +27,11 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.cross_entropy.operands import read
+from kernels.launch import DTYPES, Variant
 
 WARPS = 8
 BLOCK = 4096  # columns a step
-MAX_COLUMNS = 2**30  # a column number plus one step still fits 32 bits
 IGNORED = tl.constexpr(-100)  # the label that torch ignores by default
 
 
@@ -83,42 +83,8 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(VARIANTS.values())
 
 
-def _require_companion(label: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, logits: torch.Tensor) -> None:
-    if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
-    if tensor.dtype != dtype:
-        raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; {dtype} is needed")
-    if tensor.device != logits.device:
-        raise ValueError(f"{label}: {name} is on {tensor.device}, logits on {logits.device}; use one device")
-    if tensor.data_ptr() % ALIGNMENT_BYTES:
-        raise ValueError(
-            f"{label}: {name} does not start at a multiple of {ALIGNMENT_BYTES} bytes; pass no offset view"
-        )
-    require_contiguous(label, **{name: tensor})
-    require_shape(label, name, tensor, logits.shape[:1])
-
-
-def _row_stride(label: str, logits: torch.Tensor) -> int:
-    if logits.dim() != 2:
-        raise ValueError(f"{label}: logits has shape {tuple(logits.shape)}; two dimensions are needed, (m, v)")
-    m, v = logits.shape
-    stride = logits.stride(0) if m > 1 else v
-    if (v > 1 and logits.stride(1) != 1) or stride < v:
-        raise ValueError(
-            f"{label}: logits of shape {(m, v)} has strides {logits.stride()}; rows must be dense and must not overlap"
-        )
-    if not 1 <= v <= MAX_COLUMNS:
-        raise ValueError(f"{label}: logits has {v} columns; 1 to {MAX_COLUMNS} are supported")
-    return stride
-
-
 def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "cross-entropy v1"
-    require_tensors(label, logits=logits)
-    stride = _row_stride(label, logits)
-    _require_companion(label, "labels", labels, torch.int64, logits)
-    _require_companion(label, "out", out, torch.float32, logits)
-    m, v = logits.shape
+    m, v, stride = read("cross-entropy v1", logits, labels, out)
     if m:
         VARIANTS[logits.dtype].launch(m, logits, labels, out, v, stride)
 

@@ -1,22 +1,13 @@
 """Version 2 of cross-entropy: one read of the logits, 16 bytes an access wherever a row starts and ends.
 
-Computes loss_i = log(sum_j exp(x_ij)) - x_ij at j = label_i, for logits x of shape (m, v) and labels of shape (m,),
-int64. The loss is fp32 whatever the dtype of the logits.
+Computes what version 1 does, in fp32 with the same special values. The logit of the label is fetched once more,
+32 bytes a row, which is not counted.
 
-A label of -100 gives the loss 0, whatever its row holds: it is the default `ignore_index` of torch. Any other label
-outside of 0 .. v-1 gives NaN; nothing is read for it.
-
-Bytes moved, for logits of e bytes: read m v e + 8 m, written 4 m. The logit of the label is fetched once more, 32 bytes
-a row, which is not counted.
-
-Rounding: logits are widened to fp32, everything runs in fp32, and the loss is not rounded further. The maximum and the
-logit are subtracted before the logarithm is added, so that an offset common to a row costs no digits of its loss.
-e^d is taken as 2^(d log2(e)) of the difference d from the maximum, never of x itself: folding the maximum into one
-multiply-add is an instruction less, but where that add is not fused, logits near 10^4 lose three digits.
-
-Special values, as torch: a row with NaN or +inf has the loss NaN, so has a row of nothing but -inf; a label whose logit
-is -inf has the loss +inf. `tl.max` drops NaN, but the exponential of NaN is NaN and spoils the sum. The running maximum
-starts at the lowest finite number, because -inf - -inf, in a row that only begins with -inf, would be NaN.
+The maximum and the logit are subtracted before the logarithm is added, so that an offset common to a row costs no
+digits of its loss. e^d is taken as 2^(d log2(e)) of the difference d from the maximum, never of x itself: folding the
+maximum into one multiply-add is an instruction less, but where that add is not fused, logits near 10^4 lose three
+digits. The running maximum starts at the lowest finite number, because -inf - -inf, in a row that only begins with
+-inf, would be NaN.
 
 Changed against the last version, and why:
 - One pass keeps a running maximum and a running sum (Milakov and Gimelshein, "Online normalizer calculation for
@@ -35,48 +26,15 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.cross_entropy.operands import read
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
+from kernels.online_softmax import LOG2_E, LOWEST, cuts, running
 
 WARPS = 8
 DEPTH = 4  # elements of each lane in one step
 STAGES = 3  # steps in flight
-MAX_COLUMNS = 2**30  # a column number plus one step still fits 32 bits
-UNIT = tl.constexpr(16)  # elements; what Triton takes as known of an aligned number
-EDGES = tl.constexpr(32)  # room for what is left of a row at both ends
 
 IGNORED = tl.constexpr(-100)  # the label that torch ignores by default
-LOG2_E = tl.constexpr(1.4426950408889634)  # log2(e)
-LOWEST = tl.constexpr(-3.4028234663852886e38)  # of fp32
-
-
-@triton.jit
-def row_cuts(
-    first,  # offset of the row's first element, int64
-    v,  # elements a row
-):
-    """Cut a row at multiples of UNIT: start and length of the body, then positions and mask of the elements beside."""
-    last = first + v
-    body = (first + UNIT - 1) // UNIT * UNIT
-    units = tl.maximum(last // UNIT - body // UNIT, 0)
-    length = units.to(tl.int32) * UNIT
-    lanes = tl.arange(0, EDGES)
-    is_head = lanes < UNIT
-    edges = tl.where(is_head, first + lanes, last // UNIT * UNIT + lanes - UNIT)
-    # Where the whole row lies between two multiples of UNIT, it is all head.
-    return body, length, edges, (edges < last) & ((edges < body) == is_head)
-
-
-@triton.jit
-def running(
-    highest,  # maximum so far, a lane
-    total,  # sum so far of exponentials of the difference from it, a lane
-    x,  # DEPTH further elements of each lane
-):
-    """Take a step of elements into the running maximum and sum of each lane."""
-    x = x.to(tl.float32)
-    higher = tl.maximum(highest, tl.max(x, axis=0))
-    e = tl.exp2((x - higher[None, :]) * LOG2_E)
-    return higher, total * tl.exp2((highest - higher) * LOG2_E) + tl.sum(e, axis=0)
 
 
 @triton.jit(do_not_specialize=["v", "x_stride"])
@@ -98,7 +56,7 @@ def cross_entropy_online(
     label = tl.load(labels_ptr + row)
     picked = tl.load(x_ptr + first + label, mask=(label >= 0) & (label < v), other=float("nan")).to(tl.float32)
 
-    body, length, edges, edge_inside = row_cuts(first, v)
+    body, length, edges, edge_inside = cuts(first, v)
     lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     full = length // STEP * STEP
     x_body = x_ptr + body
@@ -141,42 +99,8 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(VARIANTS.values())
 
 
-def _require_companion(label: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, logits: torch.Tensor) -> None:
-    if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
-    if tensor.dtype != dtype:
-        raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; {dtype} is needed")
-    if tensor.device != logits.device:
-        raise ValueError(f"{label}: {name} is on {tensor.device}, logits on {logits.device}; use one device")
-    if tensor.data_ptr() % ALIGNMENT_BYTES:
-        raise ValueError(
-            f"{label}: {name} does not start at a multiple of {ALIGNMENT_BYTES} bytes; pass no offset view"
-        )
-    require_contiguous(label, **{name: tensor})
-    require_shape(label, name, tensor, logits.shape[:1])
-
-
-def _row_stride(label: str, logits: torch.Tensor) -> int:
-    if logits.dim() != 2:
-        raise ValueError(f"{label}: logits has shape {tuple(logits.shape)}; two dimensions are needed, (m, v)")
-    m, v = logits.shape
-    stride = logits.stride(0) if m > 1 else v
-    if (v > 1 and logits.stride(1) != 1) or stride < v:
-        raise ValueError(
-            f"{label}: logits of shape {(m, v)} has strides {logits.stride()}; rows must be dense and must not overlap"
-        )
-    if not 1 <= v <= MAX_COLUMNS:
-        raise ValueError(f"{label}: logits has {v} columns; 1 to {MAX_COLUMNS} are supported")
-    return stride
-
-
 def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "cross-entropy v2"
-    require_tensors(label, logits=logits)
-    stride = _row_stride(label, logits)
-    _require_companion(label, "labels", labels, torch.int64, logits)
-    _require_companion(label, "out", out, torch.float32, logits)
-    m, v = logits.shape
+    m, v, stride = read("cross-entropy v2", logits, labels, out)
     if m:
         VARIANTS[logits.dtype].launch(m, logits, labels, out, v, stride)
 

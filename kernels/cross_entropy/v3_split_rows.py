@@ -1,22 +1,7 @@
 """Version 3 of cross-entropy: as version 2, and where rows are few, several programs share one.
 
-Computes loss_i = log(sum_j exp(x_ij)) - x_ij at j = label_i, for logits x of shape (m, v) and labels of shape (m,),
-int64. The loss is fp32 whatever the dtype of the logits.
-
-A label of -100 gives the loss 0, whatever its row holds: it is the default `ignore_index` of torch. Any other label
-outside of 0 .. v-1 gives NaN; nothing is read for it.
-
-Bytes moved, for logits of e bytes: read m v e + 8 m, written 4 m. The logit of the label is fetched once more, 32 bytes
-a row, which is not counted, nor are 8 bytes written and read again for each program of a shared row.
-
-Rounding: logits are widened to fp32, everything runs in fp32, and the loss is not rounded further. The maximum and the
-logit are subtracted before the logarithm is added, so that an offset common to a row costs no digits of its loss.
-e^d is taken as 2^(d log2(e)) of the difference d from the maximum, never of x itself: folding the maximum into one
-multiply-add is an instruction less, but where that add is not fused, logits near 10^4 lose three digits.
-
-Special values, as torch: a row with NaN or +inf has the loss NaN, so has a row of nothing but -inf; a label whose logit
-is -inf has the loss +inf. `tl.max` drops NaN, but the exponential of NaN is NaN and spoils the sum. The running maximum
-starts at the lowest finite number, because -inf - -inf, in a row that only begins with -inf, would be NaN.
+Computes what versions 1 and 2 do, with the rounding of version 2. Not counted either are 8 bytes written and read again
+for each program of a shared row.
 
 The programs of a shared row write a maximum and a sum each; a second, tiny launch adds them up in an order that hangs
 on the shape alone. So the result is the same in every run, but may differ in its last bits from that of a row that is
@@ -37,50 +22,17 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.cross_entropy.operands import read
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
+from kernels.online_softmax import LOG2_E, LOWEST, UNIT, cuts, running
 
 WARPS = 8
 DEPTH = 4  # elements of each lane in one step
 STAGES = 3  # steps in flight
 PROGRAMS_WANTED = 264  # two for each multiprocessor of an H100 SXM
 MAX_SPLITS = 32  # programs of one row
-MAX_COLUMNS = 2**30  # a column number plus one step still fits 32 bits
-UNIT = tl.constexpr(16)  # elements; what Triton takes as known of an aligned number
-EDGES = tl.constexpr(32)  # room for what is left of a piece at both ends
 
 IGNORED = tl.constexpr(-100)  # the label that torch ignores by default
-LOG2_E = tl.constexpr(1.4426950408889634)  # log2(e)
-LOWEST = tl.constexpr(-3.4028234663852886e38)  # of fp32
-
-
-@triton.jit
-def piece_cuts(
-    first,  # offset of the first element, int64
-    count,  # elements
-):
-    """Cut a piece at multiples of UNIT: start and length of the body, then positions and mask of what is beside it."""
-    last = first + count
-    body = (first + UNIT - 1) // UNIT * UNIT
-    units = tl.maximum(last // UNIT - body // UNIT, 0)
-    length = units.to(tl.int32) * UNIT
-    lanes = tl.arange(0, EDGES)
-    is_head = lanes < UNIT
-    edges = tl.where(is_head, first + lanes, last // UNIT * UNIT + lanes - UNIT)
-    # Where the whole piece lies between two multiples of UNIT, it is all head.
-    return body, length, edges, (edges < last) & ((edges < body) == is_head)
-
-
-@triton.jit
-def running(
-    highest,  # maximum so far, a lane
-    total,  # sum so far of exponentials of the difference from it, a lane
-    x,  # DEPTH further elements of each lane
-):
-    """Take a step of elements into the running maximum and sum of each lane."""
-    x = x.to(tl.float32)
-    higher = tl.maximum(highest, tl.max(x, axis=0))
-    e = tl.exp2((x - higher[None, :]) * LOG2_E)
-    return higher, total * tl.exp2((highest - higher) * LOG2_E) + tl.sum(e, axis=0)
 
 
 @triton.jit
@@ -94,7 +46,7 @@ def top_and_total(
 ):
     """Return the maximum of a piece of a row, and the sum of exponentials of the difference from it."""
     STEP: tl.constexpr = DEPTH * LANES
-    body, length, edges, edge_inside = piece_cuts(first, count)
+    body, length, edges, edge_inside = cuts(first, count)
     lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     full = length // STEP * STEP
     x_body = x_ptr + body
@@ -262,42 +214,8 @@ def split(m: int, v: int, step: int) -> tuple[int, int]:
     return triton.cdiv(v, chunk), chunk
 
 
-def _require_companion(label: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, logits: torch.Tensor) -> None:
-    if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
-    if tensor.dtype != dtype:
-        raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; {dtype} is needed")
-    if tensor.device != logits.device:
-        raise ValueError(f"{label}: {name} is on {tensor.device}, logits on {logits.device}; use one device")
-    if tensor.data_ptr() % ALIGNMENT_BYTES:
-        raise ValueError(
-            f"{label}: {name} does not start at a multiple of {ALIGNMENT_BYTES} bytes; pass no offset view"
-        )
-    require_contiguous(label, **{name: tensor})
-    require_shape(label, name, tensor, logits.shape[:1])
-
-
-def _row_stride(label: str, logits: torch.Tensor) -> int:
-    if logits.dim() != 2:
-        raise ValueError(f"{label}: logits has shape {tuple(logits.shape)}; two dimensions are needed, (m, v)")
-    m, v = logits.shape
-    stride = logits.stride(0) if m > 1 else v
-    if (v > 1 and logits.stride(1) != 1) or stride < v:
-        raise ValueError(
-            f"{label}: logits of shape {(m, v)} has strides {logits.stride()}; rows must be dense and must not overlap"
-        )
-    if not 1 <= v <= MAX_COLUMNS:
-        raise ValueError(f"{label}: logits has {v} columns; 1 to {MAX_COLUMNS} are supported")
-    return stride
-
-
 def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "cross-entropy v3"
-    require_tensors(label, logits=logits)
-    stride = _row_stride(label, logits)
-    _require_companion(label, "labels", labels, torch.int64, logits)
-    _require_companion(label, "out", out, torch.float32, logits)
-    m, v = logits.shape
+    m, v, stride = read("cross-entropy v3", logits, labels, out)
     if m == 0:
         return
     splits, chunk = split(m, v, VARIANTS[logits.dtype, "whole"].elements)

@@ -45,11 +45,11 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.elementwise.operands import launchers
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
 
 WARPS = 4
 BLOCK_BYTES = WARPS * 32 * ALIGNMENT_BYTES  # one widest access for each thread of the program, if it were wide
-MAX_COLUMNS = 2**30  # a column number plus one block still fits 32 bits
 
 SQRT_HALF = tl.constexpr(0.7071067811865476)  # 1 / sqrt(2)
 SQRT_2_OVER_PI = tl.constexpr(0.7978845608028654)  # sqrt(2 / pi)
@@ -271,61 +271,8 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 def _launch(op: str, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, *sizes: int) -> None:
     n = out.numel()
-    if n == 0:
-        return
     variant = VARIANTS[op, out.dtype]
     variant.launch(triton.cdiv(n, variant.constants["BLOCK"]), *inputs, out, n, *sizes)
 
 
-def _require_seed(label: str, seed: torch.Tensor, x: torch.Tensor) -> None:
-    # On the device, so that a captured graph can be given another one.
-    if not isinstance(seed, torch.Tensor) or seed.dtype != torch.int64 or tuple(seed.shape) != (1,):
-        found = f"{seed.dtype} {tuple(seed.shape)}" if isinstance(seed, torch.Tensor) else type(seed).__name__
-        raise ValueError(f"{label}: seed is {found}; pass a torch.int64 tensor of shape (1,)")
-    if seed.device != x.device:
-        raise ValueError(f"{label}: seed is on {seed.device}, x on {x.device}; use one device")
-    if seed.data_ptr() % ALIGNMENT_BYTES:
-        raise ValueError(f"{label}: seed does not start at a multiple of {ALIGNMENT_BYTES} bytes; pass no offset view")
-
-
-def _flat(op: str) -> Callable[..., None]:
-    names = OPS[op][2]
-
-    def launch(*inputs: torch.Tensor, out: torch.Tensor) -> None:
-        label = f"{op} v1"
-        if len(inputs) != len(names):
-            raise ValueError(f"{label}: {len(inputs)} inputs are given; pass {', '.join(names)}")
-        operands = {**dict(zip(names, inputs, strict=True)), "out": out}
-        require_tensors(label, **operands)
-        require_contiguous(label, **operands)
-        for name in (*names[1:], "out"):
-            require_shape(label, name, operands[name], inputs[0].shape)
-        _launch(op, inputs, out)
-
-    return launch
-
-
-def _bias_gelu(x: torch.Tensor, bias: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "bias-gelu v1"
-    require_tensors(label, x=x, bias=bias, out=out)
-    require_contiguous(label, x=x, bias=bias, out=out)
-    if x.dim() != 2:
-        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (rows, cols)")
-    cols = x.shape[1]
-    if cols > MAX_COLUMNS:
-        raise ValueError(f"{label}: x has {cols} columns; at most {MAX_COLUMNS} are supported")
-    require_shape(label, "bias", bias, (cols,))
-    require_shape(label, "out", out, x.shape)
-    _launch("bias-gelu", (x, bias), out, cols)
-
-
-def _dropout(x: torch.Tensor, seed: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "dropout v1"
-    require_tensors(label, x=x, out=out)
-    require_contiguous(label, x=x, out=out)
-    require_shape(label, "out", out, x.shape)
-    _require_seed(label, seed, x)
-    _launch("dropout", (x, seed), out)
-
-
-KERNELS: dict[str, Callable[..., None]] = {op: _flat(op) for op in OPS} | {"bias-gelu": _bias_gelu, "dropout": _dropout}
+KERNELS: dict[str, Callable[..., None]] = launchers("v1", {op: names for op, (*_, names) in OPS.items()}, _launch)

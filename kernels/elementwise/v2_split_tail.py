@@ -1,18 +1,7 @@
 """Version 2 of the elementwise kernels: full blocks and the tail split, so that any n has wide accesses.
 
-Computes, element by element (b is the bias of the element's column, w the random word of its place):
-
-    copy          x                                 add, residual-add   x + y
-    relu          max(x, 0)                         mul                 x * y
-    gelu          g(x) = x/2 * (1 + erf(x/sqrt 2))  triad               x + 3 y
-    gelu-tanh     x * s(2z)                         bias-gelu           g(x + b)
-    silu          x * s(x)                          swiglu              gate * s(gate) * up
-    dropout       x / (1 - p) where w is at least p of the way up its range, otherwise 0; p = 0.1
-
-    s(v) = 1 / (1 + exp(-v)), z = sqrt(2/pi) * (x + 0.044715 x^3)
-
-Sources of the formulas: as in version 1. They are computed as there, in fp32 with one rounding at the end, and
-the bytes moved are the same. relu of -0 is +0, as there. dropout keeps the same elements for the same seed.
+Computes what version 1 does, by its formulas, with the same bytes and the same rounding. dropout keeps the same
+elements for the same seed.
 
 Changed against version 1:
 - A block that is full takes a path without a mask, where each thread moves 16 bytes at a time whatever n is; only
@@ -37,117 +26,12 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.elementwise.operands import launchers
+from kernels.elementwise.v1_masked import OPS as FIRST_OPS
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
 
 WARPS = 4
 BLOCK_BYTES = WARPS * 32 * ALIGNMENT_BYTES  # one widest access for each thread of the program
-MAX_COLUMNS = 2**30  # a column number plus one block still fits 32 bits
-
-SQRT_HALF = tl.constexpr(0.7071067811865476)  # 1 / sqrt(2)
-SQRT_2_OVER_PI = tl.constexpr(0.7978845608028654)  # sqrt(2 / pi)
-CUBIC = tl.constexpr(0.044715)  # of the tanh form, as published
-TRIAD_SCALAR = tl.constexpr(3.0)
-DROPPED = tl.constexpr(0.1)  # probability of dropping an element
-KEPT_SCALE = tl.constexpr(1.0 / 0.9)  # keeps the expected value
-
-
-@triton.jit
-def copy(
-    x,  # block in its own dtype
-):
-    """Pass a block through, bits unchanged."""
-    return x
-
-
-@triton.jit
-def add(
-    x,  # block in its own dtype
-    y,  # block of the same dtype
-):
-    """Add two blocks in fp32."""
-    return x.to(tl.float32) + y.to(tl.float32)
-
-
-@triton.jit
-def mul(
-    x,  # block in its own dtype
-    y,  # block of the same dtype
-):
-    """Multiply two blocks in fp32."""
-    return x.to(tl.float32) * y.to(tl.float32)
-
-
-@triton.jit
-def triad(
-    x,  # block in its own dtype
-    y,  # block of the same dtype
-):
-    """Add a multiple of one block to another, in fp32."""
-    return x.to(tl.float32) + TRIAD_SCALAR * y.to(tl.float32)
-
-
-@triton.jit
-def relu(
-    x,  # block in its own dtype
-):
-    """Clip below at zero; NaN stays NaN."""
-    # The default of tl.maximum returns the number beside a NaN, torch.relu the NaN.
-    return tl.maximum(x.to(tl.float32), 0.0, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
-def gelu(
-    x,  # block in its own dtype
-):
-    """Apply GELU by the error function, in fp32."""
-    v = x.to(tl.float32)
-    return 0.5 * v * (1.0 + tl.erf(v * SQRT_HALF))
-
-
-@triton.jit
-def gelu_tanh(
-    x,  # block in its own dtype
-):
-    """Apply the tanh form of GELU as a logistic function of twice its argument, in fp32."""
-    v = x.to(tl.float32)
-    z = SQRT_2_OVER_PI * (v + CUBIC * v * v * v)
-    return v * tl.sigmoid(2.0 * z)
-
-
-@triton.jit
-def silu(
-    x,  # block in its own dtype
-):
-    """Multiply a block by its own logistic function, in fp32."""
-    v = x.to(tl.float32)
-    return v * tl.sigmoid(v)
-
-
-@triton.jit
-def swiglu(
-    x,  # gate, block in its own dtype
-    y,  # block of the same dtype
-):
-    """Gate one block with SiLU of the other, in fp32."""
-    return silu(x) * y.to(tl.float32)
-
-
-@triton.jit
-def bias_gelu(
-    x,  # block in its own dtype
-    bias,  # bias of each element, same dtype
-):
-    """Add the bias and apply GELU by the error function, in fp32."""
-    return gelu(x.to(tl.float32) + bias.to(tl.float32))
-
-
-@triton.jit
-def dropout(
-    x,  # block in its own dtype
-    uniform,  # fp32 number in [0, 1) for each element
-):
-    """Zero the elements whose number is below the share to drop, and scale the others up, in fp32."""
-    return tl.where(uniform >= DROPPED, x.to(tl.float32) * KEPT_SCALE, 0.0)
 
 
 def _formula_name(specialization: Any) -> str:
@@ -253,19 +137,10 @@ def random_kernel(
         tl.store(out_ptr + offsets, FORMULA(x, tl.rand(seed, offsets)), mask=inside)
 
 
-OPS = {  # kernel, formula, and the names that messages give the inputs of one shape
-    "copy": (unary_kernel, copy, ("x",)),
-    "add": (binary_kernel, add, ("x", "y")),
-    "mul": (binary_kernel, mul, ("x", "y")),
-    "triad": (binary_kernel, triad, ("x", "y")),
-    "relu": (unary_kernel, relu, ("x",)),
-    "gelu": (unary_kernel, gelu, ("x",)),
-    "gelu-tanh": (unary_kernel, gelu_tanh, ("x",)),
-    "silu": (unary_kernel, silu, ("x",)),
-    "swiglu": (binary_kernel, swiglu, ("gate", "up")),
-    "bias-gelu": (row_bias_kernel, bias_gelu, ("x",)),
-    "residual-add": (binary_kernel, add, ("x", "residual")),
-    "dropout": (random_kernel, dropout, ("x",)),
+KERNEL_OF = {"bias-gelu": row_bias_kernel, "dropout": random_kernel}
+OPS = {  # kernel, formula of version 1, and the names that messages give the inputs of one shape
+    op: (KERNEL_OF.get(op, unary_kernel if len(names) == 1 else binary_kernel), formula, names)
+    for op, (_, formula, names) in FIRST_OPS.items()
 }
 
 
@@ -294,61 +169,8 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 def _launch(op: str, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, *sizes: int) -> None:
     n = out.numel()
-    if n == 0:
-        return
     variant = VARIANTS[op, out.dtype]
     variant.launch(triton.cdiv(n, variant.constants["BLOCK"]), *inputs, out, n, *sizes)
 
 
-def _require_seed(label: str, seed: torch.Tensor, x: torch.Tensor) -> None:
-    # On the device, so that a captured graph can be given another one.
-    if not isinstance(seed, torch.Tensor) or seed.dtype != torch.int64 or tuple(seed.shape) != (1,):
-        found = f"{seed.dtype} {tuple(seed.shape)}" if isinstance(seed, torch.Tensor) else type(seed).__name__
-        raise ValueError(f"{label}: seed is {found}; pass a torch.int64 tensor of shape (1,)")
-    if seed.device != x.device:
-        raise ValueError(f"{label}: seed is on {seed.device}, x on {x.device}; use one device")
-    if seed.data_ptr() % ALIGNMENT_BYTES:
-        raise ValueError(f"{label}: seed does not start at a multiple of {ALIGNMENT_BYTES} bytes; pass no offset view")
-
-
-def _flat(op: str) -> Callable[..., None]:
-    names = OPS[op][2]
-
-    def launch(*inputs: torch.Tensor, out: torch.Tensor) -> None:
-        label = f"{op} v2"
-        if len(inputs) != len(names):
-            raise ValueError(f"{label}: {len(inputs)} inputs are given; pass {', '.join(names)}")
-        operands = {**dict(zip(names, inputs, strict=True)), "out": out}
-        require_tensors(label, **operands)
-        require_contiguous(label, **operands)
-        for name in (*names[1:], "out"):
-            require_shape(label, name, operands[name], inputs[0].shape)
-        _launch(op, inputs, out)
-
-    return launch
-
-
-def _bias_gelu(x: torch.Tensor, bias: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "bias-gelu v2"
-    require_tensors(label, x=x, bias=bias, out=out)
-    require_contiguous(label, x=x, bias=bias, out=out)
-    if x.dim() != 2:
-        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (rows, cols)")
-    cols = x.shape[1]
-    if cols > MAX_COLUMNS:
-        raise ValueError(f"{label}: x has {cols} columns; at most {MAX_COLUMNS} are supported")
-    require_shape(label, "bias", bias, (cols,))
-    require_shape(label, "out", out, x.shape)
-    _launch("bias-gelu", (x, bias), out, cols)
-
-
-def _dropout(x: torch.Tensor, seed: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "dropout v2"
-    require_tensors(label, x=x, out=out)
-    require_contiguous(label, x=x, out=out)
-    require_shape(label, "out", out, x.shape)
-    _require_seed(label, seed, x)
-    _launch("dropout", (x, seed), out)
-
-
-KERNELS: dict[str, Callable[..., None]] = {op: _flat(op) for op in OPS} | {"bias-gelu": _bias_gelu, "dropout": _dropout}
+KERNELS: dict[str, Callable[..., None]] = launchers("v2", {op: names for op, (*_, names) in OPS.items()}, _launch)

@@ -41,18 +41,18 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.elementwise.operands import launchers
+from kernels.elementwise.v1_masked import add, copy, mul, relu, triad
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
 
 WARPS = 4
 ACCESSES = 2  # widest accesses of one thread for each operand, in flight at once
 BLOCK_BYTES = ACCESSES * WARPS * 32 * ALIGNMENT_BYTES
-MAX_COLUMNS = 2**30  # a column number plus one block still fits 32 bits
 
 WHOLE = tl.constexpr(16)  # a mask against a multiple of so many elements keeps accesses 16 bytes wide
 LOG2_E = tl.constexpr(1.4426950408889634)
 TANH_LINEAR = tl.constexpr(2.302208198144325)  # 2 sqrt(2/pi) log2(e): of 2z, as the argument of exp2
 TANH_CUBIC = tl.constexpr(2.302208198144325 * 0.044715)
-TRIAD_SCALAR = tl.constexpr(3.0)
 ROUNDS = tl.constexpr(7)
 DROP_BELOW = tl.constexpr(429496730)  # 0.1 * 2^32, rounded
 KEPT_SCALE = tl.constexpr(1.0 / 0.9)  # keeps the expected value
@@ -62,50 +62,6 @@ GELU_LIMIT = tl.constexpr(13.2)  # |x| Q(|x|) is below the normal numbers of fp3
 # may grow as 2^-25 / Q, but not beyond 2^-14: an absolute bound on GELU first, a relative one in the tail.
 G0_TO_5 = tl.constexpr((-1.1511080, -0.45917946, -0.052586306, 0.0071802773, -1.9805701e-4, -1.8545636e-4))
 G6_TO_11 = tl.constexpr((5.1048824e-5, -7.2835169e-6, 6.4008526e-7, -3.4671231e-8, 1.0629271e-9, -1.4124174e-11))
-
-
-@triton.jit
-def copy(
-    x,  # block in its own dtype
-):
-    """Pass a block through, bits unchanged."""
-    return x
-
-
-@triton.jit
-def add(
-    x,  # block in its own dtype
-    y,  # block of the same dtype
-):
-    """Add two blocks in fp32."""
-    return x.to(tl.float32) + y.to(tl.float32)
-
-
-@triton.jit
-def mul(
-    x,  # block in its own dtype
-    y,  # block of the same dtype
-):
-    """Multiply two blocks in fp32."""
-    return x.to(tl.float32) * y.to(tl.float32)
-
-
-@triton.jit
-def triad(
-    x,  # block in its own dtype
-    y,  # block of the same dtype
-):
-    """Add a multiple of one block to another, in fp32."""
-    return x.to(tl.float32) + TRIAD_SCALAR * y.to(tl.float32)
-
-
-@triton.jit
-def relu(
-    x,  # block in its own dtype
-):
-    """Clip below at zero; NaN stays NaN."""
-    # The default of tl.maximum returns the number beside a NaN, torch.relu the NaN.
-    return tl.maximum(x.to(tl.float32), 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -339,62 +295,9 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 def _launch(op: str, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, *sizes: int) -> None:
     n = out.numel()
-    if n == 0:
-        return
     variant = VARIANTS[op, out.dtype]
     blocks = triton.cdiv(n // WHOLE.value * WHOLE.value, variant.constants["BLOCK"])
     variant.launch(blocks + (n % WHOLE.value > 0), *inputs, out, n, *sizes)
 
 
-def _require_seed(label: str, seed: torch.Tensor, x: torch.Tensor) -> None:
-    # On the device, so that a captured graph can be given another one.
-    if not isinstance(seed, torch.Tensor) or seed.dtype != torch.int64 or tuple(seed.shape) != (1,):
-        found = f"{seed.dtype} {tuple(seed.shape)}" if isinstance(seed, torch.Tensor) else type(seed).__name__
-        raise ValueError(f"{label}: seed is {found}; pass a torch.int64 tensor of shape (1,)")
-    if seed.device != x.device:
-        raise ValueError(f"{label}: seed is on {seed.device}, x on {x.device}; use one device")
-    if seed.data_ptr() % ALIGNMENT_BYTES:
-        raise ValueError(f"{label}: seed does not start at a multiple of {ALIGNMENT_BYTES} bytes; pass no offset view")
-
-
-def _flat(op: str) -> Callable[..., None]:
-    names = OPS[op][2]
-
-    def launch(*inputs: torch.Tensor, out: torch.Tensor) -> None:
-        label = f"{op} v3"
-        if len(inputs) != len(names):
-            raise ValueError(f"{label}: {len(inputs)} inputs are given; pass {', '.join(names)}")
-        operands = {**dict(zip(names, inputs, strict=True)), "out": out}
-        require_tensors(label, **operands)
-        require_contiguous(label, **operands)
-        for name in (*names[1:], "out"):
-            require_shape(label, name, operands[name], inputs[0].shape)
-        _launch(op, inputs, out)
-
-    return launch
-
-
-def _bias_gelu(x: torch.Tensor, bias: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "bias-gelu v3"
-    require_tensors(label, x=x, bias=bias, out=out)
-    require_contiguous(label, x=x, bias=bias, out=out)
-    if x.dim() != 2:
-        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (rows, cols)")
-    cols = x.shape[1]
-    if cols > MAX_COLUMNS:
-        raise ValueError(f"{label}: x has {cols} columns; at most {MAX_COLUMNS} are supported")
-    require_shape(label, "bias", bias, (cols,))
-    require_shape(label, "out", out, x.shape)
-    _launch("bias-gelu", (x, bias), out, cols)
-
-
-def _dropout(x: torch.Tensor, seed: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "dropout v3"
-    require_tensors(label, x=x, out=out)
-    require_contiguous(label, x=x, out=out)
-    require_shape(label, "out", out, x.shape)
-    _require_seed(label, seed, x)
-    _launch("dropout", (x, seed), out)
-
-
-KERNELS: dict[str, Callable[..., None]] = {op: _flat(op) for op in OPS} | {"bias-gelu": _bias_gelu, "dropout": _dropout}
+KERNELS: dict[str, Callable[..., None]] = launchers("v3", {op: names for op, (*_, names) in OPS.items()}, _launch)

@@ -1,7 +1,6 @@
 """Version 2 of the matrix product: tiles in groups that share what they read, masks at the edges alone.
 
-Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of such products in one launch. FLOPs 2 m n k,
-compulsory bytes (m k + k n + m n) e for elements of e bytes. Rounding as in version 1: fp32 sums, one rounding of C.
+Computes what version 1 does, with the same rounding.
 
 Changed against the last version:
 - order: GROUP_M rows of tiles are walked column by column, so that P programs that run together read about

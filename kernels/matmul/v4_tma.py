@@ -33,6 +33,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernels.launch import ALIGNMENT_BYTES, Variant
 from kernels.matmul.operands import LAYOUTS, Operands, output_type, read, refuse_dtype, triton_type
 from kernels.matmul.tiles import GROUP_M, Table, Tile, as_configs, candidates, size_class, sizes
+from kernels.matmul.v3_persistent import multiply, tile_position
 
 LABEL = "matmul v4"
 MINIMUM_ARCH = 90
@@ -48,37 +49,6 @@ TILES: Table = {
     100: {"fp32": FP32, "tf32": TF32_100, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
 }
 TUNING_KEY = ["m", "n", "k", "batches", "A_TRANSPOSED", "B_TRANSPOSED", "PRECISION"]
-
-
-@triton.jit
-def tile_position(
-    tile,  # number of a tile among those of all batches
-    tiles_m,  # tiles from top to bottom of C
-    tiles_n,  # tiles from left to right
-    GROUP_M: tl.constexpr,  # rows of tiles in a group
-):
-    """Return the batch of a tile and its row and column among the tiles of C, in 64 bits."""
-    batch = tile // (tiles_m * tiles_n)
-    tile -= batch * (tiles_m * tiles_n)
-    first = tile // (GROUP_M * tiles_n) * GROUP_M
-    in_group = tile - first * tiles_n
-    height = tl.minimum(tiles_m - first, GROUP_M)  # the last group may have fewer rows
-    return batch, first + in_group % height, in_group // height
-
-
-@triton.jit
-def multiply(
-    a,  # block (BLOCK_M, BLOCK_K)
-    b,  # block (BLOCK_K, BLOCK_N)
-    acc,  # sums so far
-    PRECISION: tl.constexpr,  # of fp32 products, "ieee" or "tf32"
-    BLOCK_K: tl.constexpr,  # terms a step
-):
-    """Return the sums with the terms of one step added."""
-    if a.dtype.is_fp8():
-        # Exact sums cost sm_90 one addition for each element of the tile in each step; later tensor cores ignore this.
-        return tl.dot(a, b, acc, max_num_imprecise_acc=BLOCK_K)
-    return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
 
 
 @triton.jit

@@ -24,7 +24,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.launch import DTYPES, Variant
+from kernels.matvec.operands import read
 
 WARPS = 4
 BLOCK = 1024  # columns a step
@@ -72,22 +73,9 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 
 def _matvec(a: torch.Tensor, x: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "matvec v1"
-    require_tensors(label, a=a, x=x, out=out)
-    require_contiguous(label, x=x, out=out)
-    if a.dim() != 2:
-        raise ValueError(f"{label}: a has shape {tuple(a.shape)}; two dimensions are needed, (m, n)")
-    m, n = a.shape
-    row_stride = a.stride(0) if m > 1 else n
-    if (n > 1 and a.stride(1) != 1) or row_stride < n:
-        raise ValueError(
-            f"{label}: a of shape {(m, n)} has strides {a.stride()}; rows must be dense and must not overlap"
-        )
-    require_shape(label, "x", x, (n,))
-    require_shape(label, "out", out, (m,))
-    if m == 0:
-        return
-    VARIANTS["matvec", a.dtype].launch(m, a, x, out, n, row_stride)
+    stride = read("matvec v1", a, x, out)
+    if out.numel():
+        VARIANTS["matvec", a.dtype].launch(a.shape[0], a, x, out, a.shape[1], stride)
 
 
 KERNELS: dict[str, Callable[..., None]] = {"matvec": _matvec}

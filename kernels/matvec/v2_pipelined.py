@@ -1,13 +1,7 @@
 """Version 2 of the matrix-vector product: a few whole rows a program, columns walked in a pipelined loop.
 
-Computes y_i = sum_j A_ij x_j for A of shape (m, n), row-major, x of shape (n,), y of shape (m,).
-
-Bytes moved, for elements of e bytes: read (m n + n) e, written m e. Every program reads x again; all but
-the first of those reads are expected to hit in cache and are not counted.
-
-Rounding: operands are widened to fp32, so a product of two 16-bit numbers is exact. Sums are kept in fp32,
-one partial sum for each of ROWS x BLOCK positions, added up in a tree at the end; one rounding to the dtype
-of y, to the nearest even.
+Computes what version 1 does, with the same bytes moved. Sums are kept in fp32, one partial sum for each of
+ROWS x BLOCK positions.
 
 Changed against the last version, each for a fault that the compiler shows there:
 - full blocks have no mask, and only the last, partial block of columns does. When the row stride is a multiple of 16
@@ -27,7 +21,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.launch import DTYPES, Variant
+from kernels.matvec.operands import read
 
 WARPS = 4
 ROWS = 4  # each block of x is used for this many rows
@@ -87,23 +82,9 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 
 def _matvec(a: torch.Tensor, x: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "matvec v2"
-    require_tensors(label, a=a, x=x, out=out)
-    require_contiguous(label, x=x, out=out)
-    if a.dim() != 2:
-        raise ValueError(f"{label}: a has shape {tuple(a.shape)}; two dimensions are needed, (m, n)")
-    m, n = a.shape
-    row_stride = a.stride(0) if m > 1 else n
-    if (n > 1 and a.stride(1) != 1) or row_stride < n:
-        raise ValueError(
-            f"{label}: a of shape {(m, n)} has strides {a.stride()}; rows must be dense and must not overlap"
-        )
-    require_shape(label, "x", x, (n,))
-    require_shape(label, "out", out, (m,))
-    if m == 0:
-        return
-    variant = VARIANTS["matvec", a.dtype]
-    variant.launch(triton.cdiv(m, ROWS), a, x, out, m, n, row_stride)
+    stride = read("matvec v2", a, x, out)
+    if out.numel():
+        VARIANTS["matvec", a.dtype].launch(triton.cdiv(a.shape[0], ROWS), a, x, out, *a.shape, stride)
 
 
 KERNELS: dict[str, Callable[..., None]] = {"matvec": _matvec}

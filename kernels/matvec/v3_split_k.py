@@ -52,7 +52,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
+from kernels.matvec.operands import read
 
 WARPS = 4
 PROGRAMS_PER_SM = 2  # with fewer programs than that, columns are split
@@ -307,36 +308,9 @@ def _row_groups(m: int, config: Config, access: int, is_aligned: bool) -> int:
     return triton.cdiv(m, config.rows) if is_aligned else triton.cdiv(m, config.rows * access) * access
 
 
-def _row_stride(label: str, a: torch.Tensor) -> int:
-    if a.dim() != 2:
-        raise ValueError(f"{label}: a has shape {tuple(a.shape)}; two dimensions are needed, (m, n)")
-    m, n = a.shape
-    row_stride = a.stride(0) if m > 1 else triton.cdiv(n, ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    if (n > 1 and a.stride(1) != 1) or row_stride < n:
-        raise ValueError(
-            f"{label}: a of shape {(m, n)} has strides {a.stride()}; rows must be dense and must not overlap"
-        )
-    return row_stride
-
-
-def _require_like(label: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) -> None:
-    """Refuse an operand that has another dtype by its nature, as `require_tensors` does the others."""
-    if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
-    if tensor.dtype != dtype:
-        raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; use {dtype}")
-    if tensor.device != device:
-        raise ValueError(f"{label}: {name} is on {tensor.device}, x on {device}; use one device")
-    if past := tensor.data_ptr() % ALIGNMENT_BYTES:
-        raise ValueError(
-            f"{label}: {name} starts {past} bytes past a multiple of {ALIGNMENT_BYTES}; pass a tensor that is no "
-            "offset view"
-        )
-
-
-def _launch(
-    op: str, row_stride: int, a: torch.Tensor, x: torch.Tensor, scales: tuple[torch.Tensor, ...], out: torch.Tensor
-) -> None:
+def _launch(op: str, a: torch.Tensor, x: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
+    aligned_length = triton.cdiv(a.shape[-1], ALIGNMENT_BYTES) * ALIGNMENT_BYTES if a.dim() else 0
+    row_stride = read(f"{op} v3", a, x, out, *scales, of_one_row=aligned_length)
     m, n = a.shape
     if m == 0:
         return
@@ -356,26 +330,11 @@ def _launch(
 
 
 def _matvec(a: torch.Tensor, x: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "matvec v3"
-    require_tensors(label, a=a, x=x, out=out)
-    require_contiguous(label, x=x, out=out)
-    row_stride = _row_stride(label, a)
-    require_shape(label, "x", x, (a.shape[1],))
-    require_shape(label, "out", out, (a.shape[0],))
-    _launch("matvec", row_stride, a, x, (), out)
+    _launch("matvec", a, x, out=out)
 
 
 def _matvec_int8(a: torch.Tensor, x: torch.Tensor, scales: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "matvec-int8 v3"
-    require_tensors(label, x=x, out=out)
-    _require_like(label, "a", a, torch.int8, x.device)
-    _require_like(label, "scales", scales, torch.float32, x.device)
-    require_contiguous(label, x=x, out=out, scales=scales)
-    row_stride = _row_stride(label, a)
-    require_shape(label, "x", x, (a.shape[1],))
-    require_shape(label, "out", out, (a.shape[0],))
-    require_shape(label, "scales", scales, (a.shape[0],))
-    _launch("matvec-int8", row_stride, a, x, (scales,), out)
+    _launch("matvec-int8", a, x, scales, out=out)
 
 
 KERNELS: dict[str, Callable[..., None]] = {"matvec": _matvec, "matvec-int8": _matvec_int8}

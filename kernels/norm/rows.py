@@ -5,32 +5,12 @@ an operand may start elsewhere in a vector than those of the output: then the 16
 two of its vectors. Both are read, and shifted in registers: by 8 bytes, by 4 and by 2, each or not.
 """
 
-import torch
 import triton
 import triton.language as tl
 
 SPREADS_MIXED_ROWS = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
 """Whether Triton shares a mixed row that is alone in its program among threads. 3.6 to 3.8 let each of them hold all of
 it: ptxas then works for minutes, and every thread for all."""
-
-
-def row_stride(label: str, name: str, matrix: torch.Tensor) -> int:
-    """Return the stride of rows, 0 of a single one.
-
-    Args:
-        label: Operation and version, the opening words of the message.
-        name: What the message calls the matrix.
-        matrix: Rows and columns.
-
-    Raises:
-        ValueError: The rows are not dense, or they overlap.
-    """
-    m, n = matrix.shape
-    if (n > 1 and matrix.stride(1) != 1) or (m > 1 and matrix.stride(0) < n):
-        raise ValueError(
-            f"{label}: {name} of shape {(m, n)} has strides {matrix.stride()}; rows must be dense and must not overlap"
-        )
-    return matrix.stride(0) if m > 1 else 0
 
 
 @triton.jit

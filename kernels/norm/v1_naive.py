@@ -33,7 +33,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.launch import DTYPES, Variant
+from kernels.norm.operands import Operands, launchers
 
 RMS_EPS = 1e-6
 LAYER_EPS = 1e-5
@@ -146,50 +147,10 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(VARIANTS.values())
 
 
-def _row_stride(label: str, name: str, matrix: torch.Tensor) -> int:
-    """Return the stride of rows, 0 of a single one; refuse rows that are not dense or that overlap."""
-    m, n = matrix.shape
-    if (n > 1 and matrix.stride(1) != 1) or (m > 1 and matrix.stride(0) < n):
-        raise ValueError(
-            f"{label}: {name} of shape {(m, n)} has strides {matrix.stride()}; rows must be dense and must not overlap"
-        )
-    return matrix.stride(0) if m > 1 else 0
+def _launch(op: str, asked: Operands) -> None:
+    block = next(block for block in BLOCKS if asked.n <= block)
+    sizes = (asked.n, *asked.strides, *((asked.plane,) if op == "residual-rmsnorm" else ()))
+    VARIANTS[op, asked.out.dtype, block].launch(asked.m, *asked.inputs, asked.out, *sizes)
 
 
-def _launch(op: str, matrices: dict[str, torch.Tensor], vectors: dict[str, torch.Tensor], out: torch.Tensor) -> None:
-    label, x = f"{op} v1", matrices["x"]
-    require_tensors(label, **matrices, **vectors, out=out)
-    require_contiguous(label, **vectors)
-    if x.dim() != 2:
-        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (rows, columns)")
-    m, n = x.shape
-    if n > BLOCKS[-1]:
-        raise ValueError(f"{label}: x has {n} columns; at most {BLOCKS[-1]} are supported, more by version 3")
-    for name, tensor in (matrices | vectors).items():
-        require_shape(label, name, tensor, (m, n) if name in matrices else (n,))
-    require_shape(label, "out", out, (2, m, n) if "residual" in matrices else (m, n))
-    planes = out if out.dim() == 3 else out[None]
-    strides = [_row_stride(label, name, tensor) for name, tensor in (matrices | {"out": planes[0]}).items()]
-    if len(planes) == 2:
-        if planes.stride(0) < (m - 1) * strides[-1] + n:
-            raise ValueError(f"{label}: out has strides {out.stride()}; its two matrices must not overlap")
-        strides.append(planes.stride(0))
-    if out.numel() == 0:
-        return
-    block = next(block for block in BLOCKS if n <= block)
-    VARIANTS[op, x.dtype, block].launch(m, *matrices.values(), *vectors.values(), out, n, *strides)
-
-
-def _rmsnorm(x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:
-    _launch("rmsnorm", {"x": x}, {"weight": weight}, out)
-
-
-def _layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, out: torch.Tensor) -> None:
-    _launch("layernorm", {"x": x}, {"weight": weight, "bias": bias}, out)
-
-
-def _residual(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:
-    _launch("residual-rmsnorm", {"x": x, "residual": residual}, {"weight": weight}, out)
-
-
-KERNELS: dict[str, Callable[..., None]] = {"rmsnorm": _rmsnorm, "layernorm": _layernorm, "residual-rmsnorm": _residual}
+KERNELS: dict[str, Callable[..., None]] = launchers("v1", BLOCKS[-1], _launch)

@@ -1,22 +1,6 @@
 """Version 2 of the row norms: the number of warps follows the width of the row.
 
-Computes, for each row x of n elements (w weight, b bias, r residual; means are over the row):
-
-    rmsnorm             y = x / sqrt(mean(x^2) + 1e-6) * w
-    layernorm           y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + 1e-5) * w + b
-    residual-rmsnorm    out[0] = x + r, rounded to the dtype; out[1] = rmsnorm of out[0] as stored
-
-Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019); Ba, Kiros and Hinton, "Layer
-Normalization" (2016); 1e-6 is the eps of Llama and Gemma, 1e-5 that of torch.nn.LayerNorm.
-
-Bytes moved, for m rows of elements of e bytes: read (m n + n) e, by layernorm (m n + 2 n) e, by residual-rmsnorm
-(2 m n + n) e; written m n e, by residual-rmsnorm 2 m n e.
-
-Rounding: all in fp32, the product with the weight too, and one rounding at the end, the order of Gemma. Llama
-rounds before it multiplies by the weight; that is not computed here. The residual sum is rounded once and
-read as rounded, so the result is that of a residual-add and an rmsnorm one after the other. The variance is that of
-the centered values, so nothing cancels in it; but the mean itself is rounded to fp32, and a row around 1e4 is
-off by up to 5e-4 before it is scaled.
+Computes what version 1 does, with the same bytes moved and the same rounding.
 
 Changed against version 1:
 - At most 64 elements a thread, 32 up to 16,384 columns: 4 warps to 4096 columns, then one for each 1024, 16 at most.
@@ -35,7 +19,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.launch import DTYPES, Variant
+from kernels.norm.operands import Operands, launchers
 
 RMS_EPS = 1e-6
 LAYER_EPS = 1e-5
@@ -147,50 +132,10 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(VARIANTS.values())
 
 
-def _row_stride(label: str, name: str, matrix: torch.Tensor) -> int:
-    """Return the stride of rows, 0 of a single one; refuse rows that are not dense or that overlap."""
-    m, n = matrix.shape
-    if (n > 1 and matrix.stride(1) != 1) or (m > 1 and matrix.stride(0) < n):
-        raise ValueError(
-            f"{label}: {name} of shape {(m, n)} has strides {matrix.stride()}; rows must be dense and must not overlap"
-        )
-    return matrix.stride(0) if m > 1 else 0
+def _launch(op: str, asked: Operands) -> None:
+    block = next(block for block in WARPS if asked.n <= block)
+    sizes = (asked.n, *asked.strides, *((asked.plane,) if op == "residual-rmsnorm" else ()))
+    VARIANTS[op, asked.out.dtype, block].launch(asked.m, *asked.inputs, asked.out, *sizes)
 
 
-def _launch(op: str, matrices: dict[str, torch.Tensor], vectors: dict[str, torch.Tensor], out: torch.Tensor) -> None:
-    label, x = f"{op} v2", matrices["x"]
-    require_tensors(label, **matrices, **vectors, out=out)
-    require_contiguous(label, **vectors)
-    if x.dim() != 2:
-        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (rows, columns)")
-    m, n = x.shape
-    if n > max(WARPS):
-        raise ValueError(f"{label}: x has {n} columns; at most {max(WARPS)} are supported, more by version 3")
-    for name, tensor in (matrices | vectors).items():
-        require_shape(label, name, tensor, (m, n) if name in matrices else (n,))
-    require_shape(label, "out", out, (2, m, n) if "residual" in matrices else (m, n))
-    planes = out if out.dim() == 3 else out[None]
-    strides = [_row_stride(label, name, tensor) for name, tensor in (matrices | {"out": planes[0]}).items()]
-    if len(planes) == 2:
-        if planes.stride(0) < (m - 1) * strides[-1] + n:
-            raise ValueError(f"{label}: out has strides {out.stride()}; its two matrices must not overlap")
-        strides.append(planes.stride(0))
-    if out.numel() == 0:
-        return
-    block = next(block for block in WARPS if n <= block)
-    VARIANTS[op, x.dtype, block].launch(m, *matrices.values(), *vectors.values(), out, n, *strides)
-
-
-def _rmsnorm(x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:
-    _launch("rmsnorm", {"x": x}, {"weight": weight}, out)
-
-
-def _layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, out: torch.Tensor) -> None:
-    _launch("layernorm", {"x": x}, {"weight": weight, "bias": bias}, out)
-
-
-def _residual(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:
-    _launch("residual-rmsnorm", {"x": x, "residual": residual}, {"weight": weight}, out)
-
-
-KERNELS: dict[str, Callable[..., None]] = {"rmsnorm": _rmsnorm, "layernorm": _layernorm, "residual-rmsnorm": _residual}
+KERNELS: dict[str, Callable[..., None]] = launchers("v2", max(WARPS), _launch)

@@ -1,20 +1,6 @@
 """Version 3 of the row norms: whole vectors wherever rows start, several short rows a program, wide rows walked twice.
 
-Computes, for each row x of n elements (w weight, b bias, r residual; means are over the row):
-
-    rmsnorm             y = x / sqrt(mean(x^2) + 1e-6) * w
-    layernorm           y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + 1e-5) * w + b
-    residual-rmsnorm    out[0] = x + r, rounded to the dtype; out[1] = rmsnorm of out[0] as stored
-
-Source: Zhang, Sennrich, "Root Mean Square Layer Normalization" (2019); Ba, Kiros, Hinton, "Layer Normalization"
-(2016); 1e-6 is the eps of Llama and Gemma, 1e-5 that of torch.nn.LayerNorm.
-
-Bytes moved, for m rows of elements of e bytes: read (m n + n) e, by layernorm (m n + 2 n) e, by residual-rmsnorm
-(2 m n + n) e; written m n e, by residual-rmsnorm 2 m n e.
-
-Rounding: all in fp32, the product with the weight too, and one rounding at the end, the order of Gemma. Llama
-rounds before it multiplies by the weight; that is not computed here. The residual sum is rounded once and
-read as rounded, so the result is that of a residual-add and an rmsnorm one after the other.
+Computes what version 1 does, with the same bytes moved and the same rounding, but for the mean of layernorm, see below.
 
 Changed against version 2:
 - Every operand is accessed by 16 bytes, for every n and stride. A row is its body, whole vectors of the output, and
@@ -46,8 +32,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
-from kernels.norm.rows import SPREADS_MIXED_ROWS, edge_columns, read, row_stride, split, write
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
+from kernels.norm.operands import Operands, launchers
+from kernels.norm.rows import SPREADS_MIXED_ROWS, edge_columns, read, split, write
 
 RMS_EPS = 1e-6
 LAYER_EPS = 1e-5
@@ -353,48 +340,19 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(variant for limits in VARIANTS.values() for _, variant in limits)
 
 
-def _launch(op: str, matrices: dict[str, torch.Tensor], vectors: dict[str, torch.Tensor], out: torch.Tensor) -> None:
-    label, x = f"{op} v3", matrices["x"]
-    require_tensors(label, **matrices, **vectors, out=out)
-    require_contiguous(label, **vectors)
-    if x.dim() != 2:
-        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (rows, columns)")
-    m, n = x.shape
-    if n > MAX_COLUMNS:
-        raise ValueError(f"{label}: x has {n} columns; at most {MAX_COLUMNS} are supported")
-    for name, tensor in (matrices | vectors).items():
-        require_shape(label, name, tensor, (m, n) if name in matrices else (n,))
-    require_shape(label, "out", out, (2, m, n) if "residual" in matrices else (m, n))
-    planes = out if out.dim() == 3 else out[None]
-    strides = [row_stride(label, name, tensor) for name, tensor in (matrices | {"out": planes[0]}).items()]
-    if len(planes) == 2 and planes.stride(0) < (m - 1) * strides[-1] + n:
-        raise ValueError(f"{label}: out has strides {out.stride()}; its two matrices must not overlap")
-    if out.numel() == 0:
-        return
-    vector = ALIGNMENT_BYTES // x.element_size()
-    shifts, plane = {stride % vector for stride in strides}, planes.stride(0) if len(planes) == 2 else 0
-    alike = len(shifts) == 1 and plane % vector == 0
+def _launch(op: str, asked: Operands) -> None:
+    vector = ALIGNMENT_BYTES // asked.out.element_size()
+    shifts = {stride % vector for stride in asked.strides}
+    alike = len(shifts) == 1 and asked.plane % vector == 0
     layout = "mixed" if not alike else "shifted" if shifts != {0} else "aligned"
-    variant = next(variant for limit, variant in VARIANTS[op, x.dtype, layout] if n <= limit + 3)
-    operands, sizes = [*matrices.values(), *vectors.values(), out], [n, *strides]
+    variant = next(variant for limit, variant in VARIANTS[op, asked.out.dtype, layout] if asked.n <= limit + 3)
+    operands, sizes = [*asked.inputs, asked.out], [asked.n, *asked.strides]
     if op != "layernorm":
-        sizes = [n, strides[0], *strides[-2:], plane]
-        operands = [x, *operands] if op == "rmsnorm" else operands
+        sizes = [asked.n, asked.strides[0], *asked.strides[-2:], asked.plane]
+        operands = [asked.inputs[0], *operands] if op == "rmsnorm" else operands
     rows, apart = variant.constants.get("ROWS"), 1 if layout == "aligned" else vector
-    groups, rest = divmod(m, (rows or 1) * apart)
-    variant.launch(groups * apart + min(rest, apart), *operands, *([m] if rows else []), *sizes)
+    groups, rest = divmod(asked.m, (rows or 1) * apart)
+    variant.launch(groups * apart + min(rest, apart), *operands, *([asked.m] if rows else []), *sizes)
 
 
-def _rmsnorm(x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:
-    _launch("rmsnorm", {"x": x}, {"weight": weight}, out)
-
-
-def _layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, out: torch.Tensor) -> None:
-    _launch("layernorm", {"x": x}, {"weight": weight, "bias": bias}, out)
-
-
-def _residual(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:
-    _launch("residual-rmsnorm", {"x": x, "residual": residual}, {"weight": weight}, out)
-
-
-KERNELS: dict[str, Callable[..., None]] = {"rmsnorm": _rmsnorm, "layernorm": _layernorm, "residual-rmsnorm": _residual}
+KERNELS: dict[str, Callable[..., None]] = launchers("v3", MAX_COLUMNS, _launch)

@@ -29,7 +29,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.launch import DTYPES, Variant
+from kernels.reduction.operands import launchers
 
 WARPS = 4
 BLOCK = 1024  # elements a program
@@ -112,15 +113,6 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 
 def _reduce(op: str, x: torch.Tensor, others: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
-    label = f"{op} v1"
-    operands = {"x": x, **dict(zip(("y",), others, strict=False)), "out": out}
-    require_tensors(label, **operands)
-    require_contiguous(label, **operands)
-    if x.dim() != 1:
-        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; one dimension is needed, (n,)")
-    for other in others:
-        require_shape(label, "y", other, x.shape)
-    require_shape(label, "out", out, ())
     n = x.numel()
     programs = max(triton.cdiv(n, BLOCK), 1)  # one for no elements too: their sum is 0
     partial = torch.empty(programs, dtype=torch.float32, device=x.device)
@@ -129,12 +121,4 @@ def _reduce(op: str, x: torch.Tensor, others: tuple[torch.Tensor, ...], out: tor
     last.launch(1, partial, out, programs)
 
 
-def _sum(x: torch.Tensor, *, out: torch.Tensor) -> None:
-    _reduce("sum", x, (), out)
-
-
-def _dot(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> None:
-    _reduce("dot", x, (y,), out)
-
-
-KERNELS: dict[str, Callable[..., None]] = {"sum": _sum, "dot": _dot}
+KERNELS: dict[str, Callable[..., None]] = launchers("v1", _reduce)

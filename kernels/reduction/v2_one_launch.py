@@ -1,12 +1,6 @@
 """Version 2 of the reductions: a fixed number of programs, whole 16-byte accesses, and one launch.
 
-Computes, for vectors of n elements:
-
-    sum   s = x_1 + ... + x_n
-    dot   s = x_1 y_1 + ... + x_n y_n
-
-Bytes moved, for elements of e bytes: sum reads n e, dot 2 n e; e written. The partial sums, 4 bytes a program, stay
-in cache and are not counted.
+Computes what version 1 does. The partial sums, 4 bytes a program, stay in cache and are not counted.
 
 Rounding: operands are widened to fp32, so a product of two 16-bit numbers is exact. Every sum has a fixed order, which
 n and the number of multiprocessors set: the same call gives the same bits. The terms are added pairwise or in short
@@ -45,7 +39,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
+from kernels.reduction.operands import launchers
 
 WARPS = 8
 LANES = 32 * WARPS  # accesses side by side, one a thread
@@ -211,15 +206,6 @@ def plan(n: int, variant: Variant, max_programs: int) -> tuple[int, int, int]:
 
 
 def _reduce(op: str, x: torch.Tensor, others: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
-    label = f"{op} v2"
-    operands = {"x": x, **dict(zip(("y",), others, strict=False)), "out": out}
-    require_tensors(label, **operands)
-    require_contiguous(label, **operands)
-    if x.dim() != 1:
-        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; one dimension is needed, (n,)")
-    for other in others:
-        require_shape(label, "y", other, x.shape)
-    require_shape(label, "out", out, ())
     n, variant = x.numel(), VARIANTS[op, x.dtype]
     programs, rounds, piece = plan(n, variant, _max_programs(x.device))
     partial = torch.empty(programs, dtype=torch.float32, device=x.device)
@@ -228,12 +214,4 @@ def _reduce(op: str, x: torch.Tensor, others: tuple[torch.Tensor, ...], out: tor
     variant.launch(programs, x, partial, arrived, out, n, rounds, piece, *others)
 
 
-def _sum(x: torch.Tensor, *, out: torch.Tensor) -> None:
-    _reduce("sum", x, (), out)
-
-
-def _dot(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> None:
-    _reduce("dot", x, (y,), out)
-
-
-KERNELS: dict[str, Callable[..., None]] = {"sum": _sum, "dot": _dot}
+KERNELS: dict[str, Callable[..., None]] = launchers("v2", _reduce)

@@ -25,7 +25,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import DTYPES, Variant, require_shape, require_tensors
+from kernels.launch import DTYPES, Variant
+from kernels.softmax.operands import Operands, launcher
 
 WARPS = {1024: 4, 2048: 4, 4096: 8, 8192: 8, 16384: 16, 32768: 16, 65536: 32}  # by elements of the block
 
@@ -70,30 +71,9 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(VARIANTS.values())
 
 
-def _row_stride(label: str, name: str, tensor: torch.Tensor) -> int:
-    m, n = tensor.shape
-    stride = tensor.stride(0) if m > 1 else n
-    if (n > 1 and tensor.stride(1) != 1) or stride < n:
-        raise ValueError(
-            f"{label}: {name} of shape {(m, n)} has strides {tensor.stride()}; rows must be dense and must not overlap"
-        )
-    return stride
+def _launch(asked: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
+    block = min(size for size in WARPS if size >= asked.n)
+    VARIANTS[x.dtype, block].launch(asked.m, x, out, asked.n, asked.x_stride, asked.out_stride)
 
 
-def _softmax(x: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "softmax v1"
-    require_tensors(label, x=x, out=out)
-    if x.dim() != 2:
-        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (m, n)")
-    require_shape(label, "out", out, x.shape)
-    m, n = x.shape
-    x_stride, out_stride = _row_stride(label, "x", x), _row_stride(label, "out", out)
-    if n > max(WARPS):
-        raise ValueError(f"{label}: x has {n} columns; at most {max(WARPS)} are supported (softmax v2 takes more)")
-    if out.numel() == 0:
-        return
-    block = min(size for size in WARPS if size >= n)
-    VARIANTS[x.dtype, block].launch(m, x, out, n, x_stride, out_stride)
-
-
-KERNELS: dict[str, Callable[..., None]] = {"softmax": _softmax}
+KERNELS: dict[str, Callable[..., None]] = {"softmax": launcher("v1", max(WARPS), _launch)}

@@ -35,36 +35,15 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, require_shape, require_tensors
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
+from kernels.online_softmax import LOG2_E, LOWEST, MAX_COLUMNS, UNIT, cuts, running
+from kernels.softmax.operands import Operands, launcher
 
 WARPS = {256: 1, 1024: 1, 2048: 2, 4096: 4, 8192: 8, 16384: 16, 32768: 16}  # by elements of a row held in registers
 WALK_WARPS = 16
 DEPTH = 4  # elements of each lane in one step
 SHIFTED_DEPTH = 2  # where stores are narrow: their addresses take so many registers that sm_80 would spill at 4
 STAGES = 3  # steps in flight
-MAX_COLUMNS = 2**30  # a column number plus one step still fits 32 bits
-UNIT = tl.constexpr(16)  # elements; what Triton takes as known of an aligned number
-EDGES = tl.constexpr(32)  # room for what is left of a row at both ends
-
-LOG2_E = tl.constexpr(1.4426950408889634)  # log2(e)
-LOWEST = tl.constexpr(-3.4028234663852886e38)  # of fp32
-
-
-@triton.jit
-def row_cuts(
-    first,  # offset of the row's first element, int64
-    n,  # elements a row
-):
-    """Cut a row at multiples of UNIT: start and length of the body, then positions and mask of the elements beside."""
-    last = first + n
-    body = (first + UNIT - 1) // UNIT * UNIT
-    units = tl.maximum(last // UNIT - body // UNIT, 0)
-    length = units.to(tl.int32) * UNIT
-    lanes = tl.arange(0, EDGES)
-    is_head = lanes < UNIT
-    edges = tl.where(is_head, first + lanes, last // UNIT * UNIT + lanes - UNIT)
-    # Where the whole row lies between two multiples of UNIT, it is all head.
-    return body, length, edges, (edges < last) & ((edges < body) == is_head)
 
 
 @triton.jit
@@ -91,7 +70,7 @@ def softmax_row(
 ):
     """Write the softmax of one row that fits the registers of a program."""
     row = tl.program_id(0).to(tl.int64)
-    body, length, edges, edge_inside = row_cuts(row * x_stride, n)
+    body, length, edges, edge_inside = cuts(row * x_stride, n)
     lanes = tl.arange(0, BLOCK)
     inside = lanes < length
     x = tl.load(x_ptr + body + lanes, mask=inside, other=float("-inf")).to(tl.float32)
@@ -103,19 +82,6 @@ def softmax_row(
     shift = out_shift(row, x_stride, out_stride, ALIKE)
     tl.store(out_ptr + (body + shift) + lanes, e * scale, mask=inside)
     tl.store(out_ptr + shift + edges, e_edge * scale, mask=edge_inside)
-
-
-@triton.jit
-def running(
-    highest,  # maximum so far, a lane
-    total,  # sum so far of exponentials of the difference from it, a lane
-    x,  # DEPTH further elements of each lane
-):
-    """Take a step of elements into the running maximum and sum of each lane."""
-    x = x.to(tl.float32)
-    higher = tl.maximum(highest, tl.max(x, axis=0))
-    e = tl.exp2((x - higher[None, :]) * LOG2_E)
-    return higher, total * tl.exp2((highest - higher) * LOG2_E) + tl.sum(e, axis=0)
 
 
 @triton.jit(do_not_specialize=["n", "x_stride", "out_stride"])
@@ -133,7 +99,7 @@ def softmax_walk(
     """Write the softmax of one row in two passes, the second from the end of the row to its start."""
     STEP: tl.constexpr = DEPTH * LANES
     row = tl.program_id(0).to(tl.int64)
-    body, length, edges, edge_inside = row_cuts(row * x_stride, n)
+    body, length, edges, edge_inside = cuts(row * x_stride, n)
     lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     full = length // STEP * STEP
     inside = lanes < length - full
@@ -206,34 +172,13 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return (*ROWS.values(), *WALKS.values())
 
 
-def _row_stride(label: str, name: str, tensor: torch.Tensor) -> int:
-    m, n = tensor.shape
-    stride = tensor.stride(0) if m > 1 else n
-    if (n > 1 and tensor.stride(1) != 1) or stride < n:
-        raise ValueError(
-            f"{label}: {name} of shape {(m, n)} has strides {tensor.stride()}; rows must be dense and must not overlap"
-        )
-    return stride
-
-
-def _softmax(x: torch.Tensor, *, out: torch.Tensor) -> None:
-    label = "softmax v2"
-    require_tensors(label, x=x, out=out)
-    if x.dim() != 2:
-        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (m, n)")
-    require_shape(label, "out", out, x.shape)
-    m, n = x.shape
-    x_stride, out_stride = _row_stride(label, "x", x), _row_stride(label, "out", out)
-    if n > MAX_COLUMNS:
-        raise ValueError(f"{label}: x has {n} columns; at most {MAX_COLUMNS} are supported")
-    if out.numel() == 0:
-        return
-    alike = (x_stride - out_stride) % UNIT.value == 0
-    if n > max(WARPS):
+def _launch(asked: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
+    alike = (asked.x_stride - asked.out_stride) % UNIT.value == 0
+    if asked.n > max(WARPS):
         variant = WALKS[x.dtype, alike]
     else:
-        variant = ROWS[x.dtype, min(block for block in WARPS if block >= n), alike]
-    variant.launch(m, x, out, n, x_stride, out_stride)
+        variant = ROWS[x.dtype, min(block for block in WARPS if block >= asked.n), alike]
+    variant.launch(asked.m, x, out, asked.n, asked.x_stride, asked.out_stride)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"softmax": _softmax}
+KERNELS: dict[str, Callable[..., None]] = {"softmax": launcher("v2", MAX_COLUMNS, _launch)}

@@ -5,6 +5,7 @@ from planted import Bug
 V1 = "kernels/cross_entropy/v1_naive.py"
 V2 = "kernels/cross_entropy/v2_online.py"
 V3 = "kernels/cross_entropy/v3_split_rows.py"
+SHARED = "kernels/online_softmax.py"
 
 BUGS = [
     Bug("mask off by one", V1, "mask=start + lanes < v,", "mask=start + lanes < v - 1,", count=2),
@@ -16,17 +17,14 @@ BUGS = [
     Bug("missing max-subtraction", V1, "highest = tl.maximum(highest, tl.max(x, axis=0))", "highest = 0.0"),
     Bug("wrong accumulate dtype", V1, "tl.exp(x - highest)", "tl.exp(x - highest).to(tl.float16)"),
     Bug("swapped rounding", V1, "(highest - picked) + tl.log(total)", "(highest + tl.log(total)) - picked"),
-    Bug("mask off by one", V2, "(edges < last) &", "(edges <= last) &"),
     Bug("mask off by one", V2, "(label >= 0) & (label < v)", "(label >= -1) & (label < v)"),
     Bug("wrong stride", V2, "first = row * x_stride", "first = row * v"),
     Bug("int32 offset wrap", V2, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
     Bug("lost tail", V2, "    highest, total = running(highest, total, x_rest)\n", ""),
-    Bug("missing max-subtraction", V2, "higher = tl.maximum(highest, tl.max(x, axis=0))", "higher = highest * 0"),
-    Bug("wrong accumulate dtype", V2, " + tl.sum(e, axis=0)\n", " + tl.sum(e.to(tl.float16), axis=0)\n"),
     Bug("swapped rounding", V2, "(top - picked) + tl.log(row_total)", "(top + tl.log(row_total)) - picked"),
-    Bug("mask off by one", V3, "(edges < last) &", "(edges < last - 1) &"),
-    Bug("mask off by one", V3, "(edges < last) &", "(edges <= last) &"),
-    Bug("mask off by one", V3, "(edges < body) ==", "(edges <= body) =="),
+    Bug("mask off by one", SHARED, "(edges < last) &", "(edges < last - 1) &", seen_in=V3),
+    Bug("mask off by one", SHARED, "(edges < last) &", "(edges <= last) &", seen_in=V3),
+    Bug("mask off by one", SHARED, "(edges < body) ==", "(edges <= body) ==", seen_in=V3),
     Bug("mask off by one", V3, "mask=lanes < length - full,", "mask=lanes < length - full - 1,"),
     Bug("mask off by one", V3, "(label < v)", "(label <= v)"),
     Bug("mask off by one", V3, "inside = lanes < splits", "inside = lanes < splits - 1"),
@@ -41,11 +39,19 @@ BUGS = [
     Bug("lost tail", V3, "length // STEP * STEP", "tl.maximum(length // STEP * STEP - STEP, 0)"),
     Bug("lost tail", V3, "tl.minimum(v - begin, chunk)", "chunk"),
     Bug("lost tail", V3, "return triton.cdiv(v, chunk), chunk", "return max(v // chunk, 1), chunk"),
-    Bug("missing max-subtraction", V3, "higher = tl.maximum(highest, tl.max(x, axis=0))", "higher = highest * 0"),
-    Bug("missing max-subtraction", V3, "total * tl.exp2((highest - higher) * LOG2_E)", "total"),
+    Bug(
+        "missing max-subtraction",
+        SHARED,
+        "higher = tl.maximum(highest, tl.max(x, axis=0))",
+        "higher = highest * 0",
+        seen_in=V3,
+    ),
+    Bug("missing max-subtraction", SHARED, "total * tl.exp2((highest - higher) * LOG2_E)", "total", seen_in=V3),
     Bug("missing max-subtraction", V3, "totals * tl.exp2((tops - top) * LOG2_E)", "totals"),
     Bug("missing max-subtraction", V3, "LOWEST, tl.float32", "float('-inf'), tl.float32"),
-    Bug("wrong accumulate dtype", V3, " + tl.sum(e, axis=0)\n", " + tl.sum(e.to(tl.float16), axis=0)\n"),
+    Bug(
+        "wrong accumulate dtype", SHARED, " + tl.sum(e, axis=0)\n", " + tl.sum(e.to(tl.float16), axis=0)\n", seen_in=V3
+    ),
     Bug("wrong accumulate dtype", V3, "    of_lanes = tl.sum(total *", "    of_lanes = tl.sum(total.to(tl.float16) *"),
     Bug("swapped rounding", V3, "(top - picked) + tl.log(total)", "(top + tl.log(total)) - picked"),
 ]

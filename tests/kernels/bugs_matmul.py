@@ -59,7 +59,6 @@ BUGS = [
     Bug("wrong stride", V4, "b_desc.load([batch, col, start])", "b_desc.load([0, col, start])"),
     Bug("lost tail", V4, "range(0, k, BLOCK_K)", "range(0, k // BLOCK_K * BLOCK_K, BLOCK_K)"),
     Bug("lost tail", V4, "range(0, k, BLOCK_K)", "range(0, k - 1, BLOCK_K)"),
-    Bug("lost tail", V4, "height = tl.minimum(tiles_m - first, GROUP_M)", "height = GROUP_M"),
     Bug("lost tail", V4, "to(tl.int64), tiles, tl.num_programs(0)", "to(tl.int64), tiles - 1, tl.num_programs(0)"),
     Bug(
         "lost tail",

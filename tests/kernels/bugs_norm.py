@@ -15,16 +15,24 @@ STORED = f"{IN_DTYPE}.to(tl.float32)"
 
 BUGS = [
     # How rows are cut, and what lies across two vectors.
-    Bug("mask off by one", ROWS, "mask=(lanes < body) & valid, other", "mask=(lanes <= body) & valid, other"),
-    Bug("mask off by one", ROWS, "mask=(lanes < body) & valid, evict", "mask=(lanes < body - 1) & valid, evict"),
-    Bug("mask off by one", ROWS, "tl.where(lanes >= head, body, 0)", "tl.where(lanes > head, body, 0)"),
-    Bug("mask off by one", ROWS, "(pieces < body // VECTOR)", "(pieces < body // VECTOR - 1)"),
-    Bug("lost tail", ROWS, "body = n // VECTOR * VECTOR", "body = n // 16 * 16"),
-    Bug("lost tail", ROWS, "later(c, c, skip, 32)", "c"),
-    Bug("wrong stride", ROWS, "halves + 2, mask", "halves + 1, mask"),
-    Bug("wrong stride", ROWS, "skip = skipped >= VECTOR // 2", "skip = skipped > VECTOR // 2"),
-    Bug("wrong stride", ROWS, "skipped % (VECTOR // 2) >= VECTOR // 4", "skipped % VECTOR >= VECTOR // 4"),
-    Bug("wrong stride", ROWS, "(b << (64 - BITS))", "(b << (63 - BITS))"),
+    Bug(
+        "mask off by one", ROWS, "mask=(lanes < body) & valid, other", "mask=(lanes <= body) & valid, other", seen_in=V3
+    ),
+    Bug(
+        "mask off by one",
+        ROWS,
+        "mask=(lanes < body) & valid, evict",
+        "mask=(lanes < body - 1) & valid, evict",
+        seen_in=V3,
+    ),
+    Bug("mask off by one", ROWS, "tl.where(lanes >= head, body, 0)", "tl.where(lanes > head, body, 0)", seen_in=V3),
+    Bug("mask off by one", ROWS, "(pieces < body // VECTOR)", "(pieces < body // VECTOR - 1)", seen_in=V3),
+    Bug("lost tail", ROWS, "body = n // VECTOR * VECTOR", "body = n // 16 * 16", seen_in=V3),
+    Bug("lost tail", ROWS, "later(c, c, skip, 32)", "c", seen_in=V3),
+    Bug("wrong stride", ROWS, "halves + 2, mask", "halves + 1, mask", seen_in=V3),
+    Bug("wrong stride", ROWS, "skip = skipped >= VECTOR // 2", "skip = skipped > VECTOR // 2", seen_in=V3),
+    Bug("wrong stride", ROWS, "skipped % (VECTOR // 2) >= VECTOR // 4", "skipped % VECTOR >= VECTOR // 4", seen_in=V3),
+    Bug("wrong stride", ROWS, "(b << (64 - BITS))", "(b << (63 - BITS))", seen_in=V3),
     # Rows kept in registers.
     Bug("mask off by one", V3, "valid = rows < m", "valid = rows <= m", count=2),
     Bug("mask off by one", V3, LOOSE, LOOSE.replace("< n", "<= n"), count=3),
@@ -93,7 +101,7 @@ BUGS = [
             Bug("mask off by one", file, "inside = columns < n", "inside = columns < n - 1", count=3),
             Bug("wrong stride", file, "row * out_stride + columns", "row * x_stride + columns", count=3),
             Bug("wrong stride", file, "row * residual_stride", "row * x_stride"),
-            Bug("lost tail", file, "if n <= block)", "if n // 2 <= block)"),
+            Bug("lost tail", file, "if asked.n <= block)", "if asked.n // 2 <= block)"),
             Bug("int32 offset wrap", file, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=3),
             Bug("eps misplaced", file, "tl.sum(h * h) / n + EPS", "(tl.sum(h * h) + EPS) / n"),
             Bug("eps misplaced", file, "tl.rsqrt(tl.sum(d * d) / n + EPS)", "tl.rsqrt(tl.sum(d * d) / n) + EPS"),

@@ -4,6 +4,7 @@ from planted import Bug
 
 V1 = "kernels/softmax/v1_naive.py"
 V2 = "kernels/softmax/v2_aligned.py"
+SHARED = "kernels/online_softmax.py"
 
 BUGS = [
     Bug("mask off by one", V1, "inside = lanes < n\n", "inside = lanes < n - 1\n"),
@@ -13,16 +14,21 @@ BUGS = [
     Bug("int32 offset wrap", V1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
     Bug("missing max-subtraction", V1, "tl.exp(x - tl.max(x, axis=0))", "tl.exp(x)"),
     Bug("wrong accumulate dtype", V1, "tl.sum(exponentials, axis=0)", "tl.sum(exponentials.to(tl.float16), axis=0)"),
-    Bug("lost tail", V1, "min(size for size in WARPS if size >= n)", "max(s for s in WARPS if s <= max(n, 1024))"),
+    Bug(
+        "lost tail",
+        V1,
+        "min(size for size in WARPS if size >= asked.n)",
+        "max(s for s in WARPS if s <= max(asked.n, 1024))",
+    ),
     Bug("swapped rounding", V1, "exponentials / total,", "exponentials.to(x_ptr.dtype.element_ty) / total,"),
-    Bug("mask off by one", V2, "(edges < last) &", "(edges < last - 1) &"),
-    Bug("mask off by one", V2, "(edges < last) &", "(edges <= last) &"),
-    Bug("mask off by one", V2, "(edges < body) ==", "(edges <= body) =="),
+    Bug("mask off by one", SHARED, "(edges < last) &", "(edges < last - 1) &", seen_in=V2),
+    Bug("mask off by one", SHARED, "(edges < last) &", "(edges <= last) &", seen_in=V2),
+    Bug("mask off by one", SHARED, "(edges < body) ==", "(edges <= body) ==", seen_in=V2),
     Bug("mask off by one", V2, "inside = lanes < length - full", "inside = lanes < length - full - 1"),
     Bug("mask off by one", V2, "inside = lanes < length\n", "inside = lanes <= length\n"),
     Bug("wrong stride", V2, "row * out_stride - row * x_stride", "row * x_stride - row * x_stride"),
-    Bug("wrong stride", V2, "alike = (x_stride - out_stride) % UNIT.value == 0", "alike = True"),
-    Bug("wrong stride", V2, "row_cuts(row * x_stride, n)", "row_cuts(row * n, n)", count=2),
+    Bug("wrong stride", V2, "alike = (asked.x_stride - asked.out_stride) % UNIT.value == 0", "alike = True"),
+    Bug("wrong stride", V2, "cuts(row * x_stride, n)", "cuts(row * n, n)", count=2),
     Bug("lost tail", V2, "    highest, total = running(highest, total, x_rest)\n", ""),
     Bug("lost tail", V2, "scale, mask=edge_inside)", "scale, mask=edge_inside & (edges < body))", count=2),
     Bug("lost tail", V2, " + tl.sum(e_edge, axis=0))", ")"),
@@ -35,10 +41,18 @@ BUGS = [
         "highest = tl.maximum(tl.max(x, axis=0), tl.max(x_edge, axis=0))",
         "highest = 0.0",
     ),
-    Bug("missing max-subtraction", V2, "higher = tl.maximum(highest, tl.max(x, axis=0))", "higher = highest * 0"),
-    Bug("missing max-subtraction", V2, "total * tl.exp2((highest - higher) * LOG2_E)", "total"),
+    Bug(
+        "missing max-subtraction",
+        SHARED,
+        "higher = tl.maximum(highest, tl.max(x, axis=0))",
+        "higher = highest * 0",
+        seen_in=V2,
+    ),
+    Bug("missing max-subtraction", SHARED, "total * tl.exp2((highest - higher) * LOG2_E)", "total", seen_in=V2),
     Bug("missing max-subtraction", V2, "LOWEST, tl.float32", "float('-inf'), tl.float32"),
     Bug("wrong accumulate dtype", V2, "1.0 / (tl.sum(e, axis=0)", "1.0 / (tl.sum(e.to(tl.float16), axis=0)"),
-    Bug("wrong accumulate dtype", V2, " + tl.sum(e, axis=0)\n", " + tl.sum(e.to(tl.float16), axis=0)\n"),
+    Bug(
+        "wrong accumulate dtype", SHARED, " + tl.sum(e, axis=0)\n", " + tl.sum(e.to(tl.float16), axis=0)\n", seen_in=V2
+    ),
     Bug("swapped rounding", V2, "lanes, e * scale,", "lanes, e.to(x_ptr.dtype.element_ty) * scale,"),
 ]

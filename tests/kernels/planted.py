@@ -39,20 +39,36 @@ class Bug:
     count: int = 1
     only_compiled: bool = False
     """Whether only the compiled form shows it."""
+    seen_in: str = ""
+    """Where `file` is shared by versions and is none itself: the version that shows the bug."""
 
     @property
     def label(self) -> str:
         """A name for the test report."""
-        return f"{Path(self.file).parent.name}-{Path(self.file).stem.partition('_')[0]}-{self.kind}"
+        version = Path(self.seen_in or self.file)
+        return f"{version.parent.name}-{version.stem.partition('_')[0]}-{self.kind}"
 
 
 def plant(bug: Bug, folder: Path) -> ModuleType:
-    """Return the module of the file with the bug in it, imported from a copy in `folder`."""
+    """Return the module of the version with the bug in it, imported from a copy in `folder`."""
     assert bug.kind in KINDS
     text = (ROOT / bug.file).read_text(encoding="utf-8")
     assert text.count(bug.old) == bug.count, f"{bug.file} has {bug.old!r} {text.count(bug.old)} times, not {bug.count}"
-    copy = folder / Path(bug.file).name
-    copy.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
+    wrong = imported(bug.file, text.replace(bug.old, bug.new), folder)
+    if not bug.seen_in:
+        return wrong
+    version = imported(bug.seen_in, (ROOT / bug.seen_in).read_text(encoding="utf-8"), folder)
+    for name in vars(wrong).keys() & vars(version).keys():
+        kernel = getattr(wrong, name)
+        if hasattr(kernel, "fn") and kernel.fn.__module__ == wrong.__name__:
+            setattr(version, name, kernel)
+    return version
+
+
+def imported(file: str, text: str, folder: Path) -> ModuleType:
+    """Return a kernel file as a module, with another text."""
+    copy = folder / Path(file).name
+    copy.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(f"planted_{folder.name.replace('-', '_')}_{copy.stem}", copy)
     assert spec is not None
     assert spec.loader is not None

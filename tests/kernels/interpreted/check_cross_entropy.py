@@ -256,9 +256,7 @@ def test_unfit_labels_and_results_are_refused(refused):
     assert "labels of shape (4,) has strides (0,)" in refused(x, labels[:1].expand(4), out=out)
     assert "labels is of type list; pass a torch tensor" in refused(x, [0, 0, 0, 0], out=out)
     assert "labels is on meta, logits on cpu" in refused(x, labels.to("meta"), out=out)
-    assert "labels does not start at a multiple of 16 bytes" in refused(
-        x, torch.zeros(5, dtype=torch.int64)[1:], out=out
-    )
+    assert "labels starts 8 bytes past a multiple of 16" in refused(x, torch.zeros(5, dtype=torch.int64)[1:], out=out)
     assert "out has dtype torch.float16; torch.float32 is needed" in refused(x, labels, out=out.half())
     assert "out has shape (1,)" in refused(x, labels, out=out[:1])
     assert not out.any()

@@ -253,9 +253,9 @@ def test_shapes_and_devices_are_refused(refused):
 
 def test_seeds_are_refused(refused):
     x = torch.ones(8)
-    assert "seed is int; pass a torch.int64 tensor of shape (1,)" in refused("dropout", x, 1, out=x)
-    assert "seed is torch.int32 (1,)" in refused("dropout", x, torch.tensor([1]).int(), out=x)
-    assert "seed is torch.int64 ()" in refused("dropout", x, torch.tensor(1), out=x)
+    assert "seed is of type int; pass a torch tensor" in refused("dropout", x, 1, out=x)
+    assert "seed has dtype torch.int32; torch.int64 is needed" in refused("dropout", x, torch.tensor([1]).int(), out=x)
+    assert "seed has shape (); the other operands need (1,)" in refused("dropout", x, torch.tensor(1), out=x)
     assert "seed is on meta, x on cpu" in refused("dropout", x, torch.tensor([1], device="meta"), out=x)
     assert "no offset view" in refused("dropout", x, torch.tensor([1, 2])[1:], out=x)
 

@@ -223,8 +223,8 @@ def refused_int8(*inputs, out):
 
 def test_unfit_int8_operands_are_refused():
     a, x, scales, out = torch.ones((4, 16), dtype=torch.int8), torch.ones(16), torch.ones(4), torch.zeros(4)
-    assert "a has dtype torch.float32; use torch.int8" in refused_int8(a.float(), x, scales, out=out)
-    assert "scales has dtype torch.float16; use torch.float32" in refused_int8(a, x, scales.half(), out=out)
+    assert "a has dtype torch.float32; torch.int8 is needed" in refused_int8(a.float(), x, scales, out=out)
+    assert "scales has dtype torch.float16; torch.float32 is needed" in refused_int8(a, x, scales.half(), out=out)
     assert "scales is of type float" in refused_int8(a, x, 1.0, out=out)
     assert "a starts 1 bytes past" in refused_int8(torch.ones((4, 17), dtype=torch.int8)[:, 1:], x, scales, out=out)
     assert "scales is on meta, x on cpu" in refused_int8(a, x, scales.to("meta"), out=out)

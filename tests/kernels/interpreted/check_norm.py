@@ -4,12 +4,11 @@
 where eps decides, rows whose squares pass the range of fp16, and rows 2^30 elements apart.
 """
 
-import dataclasses
 import math
 
 import pytest
 import torch
-from bugs_norm import BUGS, V3
+from bugs_norm import BUGS
 from exact import UNWRITTEN
 from norm_cases import OPS, VERSIONS, Plane, check, compare, draw, padded
 from planted import ROOT, plant
@@ -230,17 +229,6 @@ def battery_of_wide_rows(module, ops):
     check_padded(module, "residual-rmsnorm", torch.float16, 2, 9001, (7, 15, 31), corrected=True)
 
 
-def plant_in_version(bug, folder):
-    """Return the version that has the bug, itself or in what it reads rows with."""
-    module = plant(bug, folder)
-    if not hasattr(module, "KERNELS"):
-        version = plant(dataclasses.replace(bug, file=V3, old="import math\n", new="import math\n", count=1), folder)
-        for name in ("edge_columns", "read", "split", "write"):
-            setattr(version, name, getattr(module, name))
-        return version
-    return module
-
-
 def kernel_of(bug):
     """Return the name of the function that a bug is first planted in."""
     before = (ROOT / bug.file).read_text(encoding="utf-8").partition(bug.old)[0]
@@ -256,7 +244,7 @@ def test_battery_passes(version):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.only_compiled], ids=lambda bug: bug.label)
 def test_planted_bug_is_caught(bug, tmp_path):
-    module = plant_in_version(bug, tmp_path)
+    module = plant(bug, tmp_path)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         battery(module, suspect=kernel_of(bug))
 
