@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
-from bench.harness.cli.arguments import Parser, UsageError
+from bench.harness.cli.arguments import Parser
 from bench.harness.cli.main import guarded
-from bench.harness.cli.terminal import console_of, print_out, say
 from bench.harness.commands import calibrate, catalog, doctor, suite
 from bench.harness.compare import command
 from bench.harness.op import Op
+from results.show.terminal import drawn, print_out, say
 
 EPILOG = """\
 Each family is a command of its own, with its own --help:
@@ -25,11 +24,7 @@ def families() -> dict[str, tuple[Op, ...]]:
 
 
 def print_list(found: catalog.Catalog) -> int:
-    """Print every op and every scenario with its command, formula and dtypes.
-
-    Raises:
-        OutputError: stdout cannot be written.
-    """
+    """Print every op and every scenario with its command, formula and dtypes."""
     from rich import box
     from rich.table import Table
 
@@ -45,12 +40,7 @@ def print_list(found: catalog.Catalog) -> int:
     for name, scenario in found.scenarios.items():
         words = ", ".join(scenario.dtypes), ", ".join(scenario.providers)
         table.add_row(f"bench.{name}", scenario.name, scenario.formula, scenario.axes, *words)
-    if sys.stdout is None:
-        raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
-    console = console_of(sys.stdout)
-    with console.capture() as captured:
-        console.print(table, markup=False)
-    print_out(captured.get())
+    print_out(drawn(lambda console: console.print(table, markup=False)))
     return 0
 
 

@@ -25,13 +25,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import UsageError, add_list, number, path
+from bench.harness.cli.arguments import UsageError, add_list, chosen, number, path
 from bench.harness.scenarios.scenario import Scenario, ScenarioContext, ScenarioRow
 from bench.harness.shapes import ShapeError, parse_size
 from bench.harness.transfer.table import COLUMNS, NOTES, footer
@@ -84,28 +83,12 @@ def add_options(group: Any) -> None:
     )
 
 
-def chosen(given: Sequence[str] | None, name: str, known: Sequence[str], default: Sequence[str]) -> list[str]:
-    """Return the words of a list option.
-
-    Raises:
-        UsageError: there is none, or one that does not exist.
-    """
-    if given == []:
-        raise UsageError(f"--{name} is empty; name at least one")
-    for word in given or ():
-        if word not in known:
-            raise UsageError(f"unknown {name} '{word}'; there are: {', '.join(known)}")
-    return list(dict.fromkeys(given or default))
-
-
 def sizes_of(args: argparse.Namespace, device_type: str) -> list[int]:
     """Return the bytes of the copies.
 
     Raises:
         UsageError: one is no size, or no whole number of 4-byte elements.
     """
-    if args.size == []:
-        raise UsageError("--size is empty; name at least one")
     default = SIZES["cpu" if device_type == "cpu" else "cuda"]
     try:
         sizes = [parse_size(text) for text in args.size or default]
@@ -130,8 +113,6 @@ def batches_of(args: argparse.Namespace) -> list[tuple[int, int]]:
         if len(extents) != 2 or not is_whole or "0" in extents:
             raise UsageError(f"shape '{word}' is no batch; write sequences x tokens, such as 8x512")
         found.append((int(extents[0]), int(extents[1])))
-    if args.shape == []:
-        raise UsageError("--shape is empty; name at least one")
     return list(dict.fromkeys(found))
 
 
@@ -141,11 +122,11 @@ def check(args: argparse.Namespace) -> None:
     Raises:
         UsageError: with the value and what is allowed.
     """
-    chosen(args.op, "op", KINDS, KINDS)
-    chosen(args.memory, "memory", MEMORY, MEMORY)
-    chosen(args.transfer, "transfer", TRANSFER, TRANSFER)
-    chosen(args.prefetch, "prefetch", PREFETCH, PREFETCH)
-    chosen(args.page_cache, "page-cache", PAGE_CACHE, PAGE_CACHE)
+    chosen("op", args.op, KINDS, KINDS)
+    chosen("memory", args.memory, MEMORY, MEMORY)
+    chosen("transfer", args.transfer, TRANSFER, TRANSFER)
+    chosen("prefetch", args.prefetch, PREFETCH, PREFETCH)
+    chosen("page-cache", args.page_cache, PAGE_CACHE, PAGE_CACHE)
     sizes_of(args, "cpu")
     batches_of(args)
     if "load" in (args.op or KINDS):
@@ -165,13 +146,13 @@ def check(args: argparse.Namespace) -> None:
 def plan(args: argparse.Namespace, device: Device, settings: Settings) -> list[ScenarioRow]:
     """Return the rows: copies by size, overlap by size, then the loops."""
     on_gpu = device.is_gpu
-    memories = chosen(args.memory, "memory", MEMORY, MEMORY if on_gpu else MEMORY[:1])
-    transfers = chosen(args.transfer, "transfer", TRANSFER, TRANSFER if on_gpu else TRANSFER[:1])
+    memories = chosen("memory", args.memory, MEMORY, MEMORY if on_gpu else MEMORY[:1])
+    transfers = chosen("transfer", args.transfer, TRANSFER, TRANSFER if on_gpu else TRANSFER[:1])
     rows: list[ScenarioRow] = []
-    for op in chosen(args.op, "op", KINDS, KINDS):
+    for op in chosen("op", args.op, KINDS, KINDS):
         if op == "load":
-            prefetches = chosen(args.prefetch, "prefetch", PREFETCH, PREFETCH)
-            page_caches = chosen(args.page_cache, "page-cache", PAGE_CACHE, PAGE_CACHE[:1])
+            prefetches = chosen("prefetch", args.prefetch, PREFETCH, PREFETCH)
+            page_caches = chosen("page-cache", args.page_cache, PAGE_CACHE, PAGE_CACHE[:1])
             rows += [load_row(args, *way) for way in itertools.product(batches_of(args), page_caches, prefetches)]
         else:
             sizes = [

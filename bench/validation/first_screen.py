@@ -15,10 +15,10 @@ from pathlib import Path
 
 from bench.__main__ import families
 from bench.harness.cli.arguments import Parser, add_list
-from bench.harness.cli.terminal import prepare_streams, print_out, say
 from results.show.export import markdown_text
 from results.show.rows import flat_rows
 from results.show.table import format_number, format_percent, format_time
+from results.show.terminal import prepare_streams, print_out, say
 from results.stats.samples import half_width
 from results.store.runfile import StoreError, load_run
 from results.store.runs import find_run, runs_directory

@@ -26,13 +26,13 @@ from typing import Any
 from bench.harness.cli.arguments import Parser, UsageError, add_list, device_name, number
 from bench.harness.cli.interrupt import raise_when_interrupted
 from bench.harness.cli.main import guarded
-from bench.harness.cli.terminal import print_out, say
 from bench.validation import hardware_counters, kernel_activities
 from bench.validation.hardware_counters import CountersError, ForbiddenError
 from bench.validation.kernel_activities import ActivityError
 from bench.validation.side_by_side import one_line
 from results.show.export import json_text, write_output
 from results.show.table import format_time
+from results.show.terminal import print_out, say
 
 OK, WRONG_RESULT = 0, 1
 CASES = ("matmul/bf16/256",)

@@ -28,12 +28,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.harness.cli.arguments import Parser, add_list, number
-from bench.harness.cli.terminal import prepare_streams, say
 from bench.validation import publish_process, publish_steps, publish_summary
 from bench.validation.publish_steps import ROOT
 from bench.validation.publish_summary import CUT, DONE, FAILED, RUNNING, STOPPED
 from results.show.export import write_output
 from results.show.table import printable
+from results.show.terminal import prepare_streams, say
 from results.store.runfile import StoreError
 
 USAGE, INTERRUPTED = 2, 130

@@ -29,11 +29,11 @@ from typing import Any
 from bench.harness.cli.arguments import Parser, UsageError, add_list, device_name, number
 from bench.harness.cli.interrupt import INTERRUPTED, raise_when_interrupted
 from bench.harness.cli.main import guarded
-from bench.harness.cli.terminal import print_out, say
 from bench.harness.measure.evidence import PREEMPTIONS_PER_S
 from bench.validation.gap_reasons import LEAST_ROUNDS, Evidence, Explanation, Rung, explain, percent
 from results.show.export import json_text, markdown_text, write_output
 from results.show.table import format_time
+from results.show.terminal import print_out, say
 from results.stats.samples import median
 from results.store.runs import runs_directory
 
@@ -259,7 +259,7 @@ def print_table(title: str, cases: Sequence[Compared]) -> None:
     from rich import box
     from rich.table import Table
 
-    from bench.harness.cli.terminal import console_of
+    from results.show.terminal import table_console
 
     rows = table_rows(cases)
     kept = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
@@ -268,7 +268,7 @@ def print_table(title: str, cases: Sequence[Compared]) -> None:
         table.add_column(name, justify="left" if name == "case" else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(row[name] for name in kept))
-    console = console_of(sys.stdout)
+    console = table_console(sys.stdout)
     with console.capture() as captured:
         console.print(table, markup=False)
     print_out(f"{title}\n{captured.get()}" + "".join(f"{line}\n" for line in [*reason_lines(cases), summary(cases)]))

@@ -305,8 +305,8 @@ def test_the_power_limit_and_the_driver_are_part_of_what_a_gpu_is(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--dtype", "bf15"], "unknown dtype 'bf15'; matmul has: fp64"),
-        (["--dtype", ""], "--dtype is empty"),
+        (["--dtype", "bf15"], "unknown dtype 'bf15'; there are: fp64"),
+        (["--dtype", ""], "--dtype: the list is empty"),
         (["--no-save", "--output", "x.jsonl"], "exclude each other"),
         (["--plot", "x.gif"], "cannot tell the format of 'x.gif'"),
         (["--output", "/proc/no/such"], "/proc/no/such"),

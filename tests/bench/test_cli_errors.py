@@ -50,7 +50,7 @@ NAMES = [
     ("matvec --dtype int8", "matvec has no dtype 'int8'; matvec has: fp64, fp32, fp16, bf16"),
     ("elementwise --op nosuch", "unknown op 'nosuch'; there are: copy, add, mul, triad, relu,"),
     ("matmul --provider nosuch", "unknown provider 'nosuch' for matmul; there are: torch, torch-compile"),
-    ("matmul --provider ,", "--provider is empty; name at least one"),
+    ("matmul --provider ,", "argument --provider: the list is empty; name at least one"),
     ("matmul --provider torch,triton-v99", "unknown provider 'triton-v99' for matmul; there are: torch,"),
     ("matmul --baseline nosuch --provider torch", "unknown provider 'nosuch' for matmul; there are: torch,"),
     ("matmul --baseline nosuch", "unknown provider 'nosuch' for matmul; there are: torch,"),
@@ -81,7 +81,7 @@ SIZES = [
         for shape in ("0", "-1", "1.5", "1e3", "abc", "4096x", "x", "64x0x64", "64X64", "64*64", "9" * 23, "0x10", "٤")
     ),
     ("matmul --shape -1", "shape '-1' is not a size"),
-    ("matmul --shape ,", "--shape is empty; name at least one"),
+    ("matmul --shape ,", "argument --shape: the list is empty; name at least one"),
     ("matmul --shape 64x64", "shape '64x64' does not fit matmul: write one number or mxnxk"),
     ("matmul --shape 64,0", "shape '0' is not a size"),
     ("matmul --shape 64:32:1", "range '64:32:1' must be start:stop:step with start <= stop"),

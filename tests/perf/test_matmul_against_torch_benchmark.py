@@ -22,7 +22,6 @@ import torch
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.harness.cli.terminal import console_of
 from bench.harness.data import inputs
 from bench.harness.device.device import cpu_device
 from bench.harness.op import Case
@@ -30,6 +29,7 @@ from bench.harness.providers.registry import load, numerics
 from bench.harness.timing.protocol import CPU_LIMITS, Limits, collect, warm_up
 from bench.harness.timing.samplers import make_sampler
 from bench.matmul import OPS
+from results.show.terminal import table_console
 from results.stats.samples import median
 
 MATMUL = OPS[0]
@@ -141,7 +141,7 @@ def report(comparisons: Sequence[Comparison], switches: int) -> str:
         ratios = [f"{median(one.ratios(way)):.3f} ({spread(one.ratios(way))})" for way in OURS]
         shown = [f"{times[way] * 1e3:.3f} ms" for way in (*OURS, *THEIRS)]
         table.add_row(one.dtype, str(one.size), *shown, f"{one.flops / times['warm'] / 1e9:.1f}", *ratios)
-    console = console_of(sys.stdout)
+    console = table_console(sys.stdout)
     with console.capture() as captured:
         console.print(table)
     return captured.get()

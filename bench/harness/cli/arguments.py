@@ -6,7 +6,8 @@ import argparse
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -61,8 +62,23 @@ class Parser(argparse.ArgumentParser):
 
 
 def words(text: str) -> list[str]:
-    """Return the comma-separated words of a list option."""
-    return [word.strip() for word in text.split(",") if word.strip()]
+    """Return the comma-separated words of a list option; an empty list is a mistake, not a wish for nothing."""
+    found = [word.strip() for word in text.split(",") if word.strip()]
+    if not found:
+        raise argparse.ArgumentTypeError("the list is empty; name at least one")
+    return found
+
+
+def chosen(what: str, given: Sequence[str] | None, known: Collection[str], default: Iterable[str]) -> list[str]:
+    """Return the words of a list option, each once, or the default ones.
+
+    Raises:
+        UsageError: a word that is not known; the message lists those that are.
+    """
+    for word in given or ():
+        if word not in known:
+            raise UsageError(f"unknown {what} '{word}'; there are: {', '.join(known)}")
+    return list(dict.fromkeys(given or default))
 
 
 def number(least: float, most: float, what: str, kind: type = float) -> Callable[[str], Any]:
@@ -197,85 +213,81 @@ def add_output(group: Any) -> None:
     group.add_argument("-v", "--verbose", action="store_true", help="say how each row was verified and timed")
 
 
+@dataclass(frozen=True)
+class CaseWords:
+    """The words of the options that name cases; None where an option is not given."""
+
+    dtypes: Sequence[str] | None = None
+    shapes: Sequence[str] | None = None
+    sizes: Sequence[str] | None = None
+    options: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
+    """By `Option.dest`."""
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, options: Sequence[Option]) -> CaseWords:
+        """Read the options of a command line; a family whose ops take no bytes has no `--size`."""
+        own = {option.dest: getattr(args, option.dest) for option in options}
+        return cls(args.dtype, args.shape, getattr(args, "size", None), own)
+
+
 def make_cases(
-    args: argparse.Namespace, ops: Sequence[Op], options: Sequence[Option], device_type: str
+    ops: Sequence[Op], options: Sequence[Option], asked: CaseWords, device_type: str
 ) -> list[tuple[Op, Case]]:
-    """Return the cases that the arguments ask for, op by op, dtype by dtype.
+    """Return the cases that are asked for, op by op, dtype by dtype.
 
     Raises:
-        UsageError: an op, a dtype, a shape, a size or an option's value that does not exist.
+        UsageError: a dtype, a shape, a size or an option's value that does not exist.
     """
     cases: list[tuple[Op, Case]] = []
-    for op in chosen_ops(args, ops):
-        for dtype in chosen_dtypes(args, op):
-            values = [[(option.name, value) for value in _values(args, option, dtype)] for option in options]
-            for shape, chosen in itertools.product(_shapes(args, op, dtype, device_type), itertools.product(*values)):
-                cases.append((op, Case.of(op.name, dtype, shape, options, dict(chosen))))
-                if len(cases) > MAX_CASES:
-                    raise UsageError(f"more than {MAX_CASES} cases are asked for; use fewer sizes")
+    try:
+        for op in ops:
+            for dtype in chosen_dtypes(asked.dtypes, op):
+                shapes = _shapes(asked, op, dtype, device_type)
+                values = [_values(asked.options.get(option.dest), option, dtype) for option in options]
+                for shape, one in itertools.product(shapes, itertools.product(*values)):
+                    cases.append((op, Case.of(op.name, dtype, shape, options, dict(one))))
+                    if len(cases) > MAX_CASES:
+                        raise UsageError(f"more than {MAX_CASES} cases are asked for; use fewer sizes")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     return cases
 
 
-def chosen_ops(args: argparse.Namespace, ops: Sequence[Op]) -> list[Op]:
+def chosen_ops(given: Sequence[str] | None, ops: Sequence[Op]) -> list[Op]:
     """Return the ops asked for, all by default.
 
     Raises:
         UsageError: one of them does not exist.
     """
     known = {op.name: op for op in ops}
-    names = _required(args, "op", list(known))
-    for name in names:
-        if name not in known:
-            raise UsageError(f"unknown op '{name}'; there are: {', '.join(known)}")
-    return [known[name] for name in dict.fromkeys(names)]
+    return [known[name] for name in chosen("op", given, known, known)]
 
 
-def chosen_dtypes(args: argparse.Namespace, op: Op) -> list[str]:
+def chosen_dtypes(given: Sequence[str] | None, op: Op) -> list[str]:
     """Return the dtypes asked for.
 
     Raises:
         UsageError: one of them is unknown, or the op does not have it.
     """
-    names = _required(args, "dtype", [DEFAULT_DTYPE])
-    for name in names:
+    for name in given or ():
         if name not in op.dtypes:
             unknown = "unknown dtype" if name not in DTYPE_BITS else f"{op.name} has no dtype"
             raise UsageError(f"{unknown} '{name}'; {op.name} has: {', '.join(op.dtypes)}")
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(given or [DEFAULT_DTYPE]))
 
 
-def _required(args: argparse.Namespace, name: str, default: list[str], written: str | None = None) -> list[str]:
-    """Return the words of a list option; an empty list is a mistake, not a wish for nothing."""
-    given: list[str] | None = getattr(args, name, None)
-    if given is None:
-        return default
-    if not given:
-        raise UsageError(f"--{written or name} is empty; name at least one")
-    return given
+def _values(given: Sequence[str] | None, option: Option, dtype: str) -> list[tuple[str, Any]]:
+    values = dict.fromkeys(option.parse(word) for word in given or ()) or [option.default(dtype)]
+    return [(option.name, value) for value in values]
 
 
-def _values(args: argparse.Namespace, option: Option, dtype: str) -> list[Any]:
-    """Return the values of an option that only this family has."""
-    given = _required(args, option.dest, [], option.name)
-    try:
-        return list(dict.fromkeys(option.parse(word) for word in given)) or [option.default(dtype)]
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def _shapes(args: argparse.Namespace, op: Op, dtype: str, device_type: str) -> list[dict[str, int]]:
-    """Return the shapes of one op at one dtype: by `--shape`, by `--size`, or its default ones."""
-    sizes = getattr(args, "size", None)
-    if sizes is not None and args.shape is not None:
+def _shapes(asked: CaseWords, op: Op, dtype: str, device_type: str) -> list[dict[str, int]]:
+    if asked.sizes is None:
+        default = op.default_shapes.get("cpu" if device_type == "cpu" else "cuda", ())
+        return parse_shapes(asked.shapes or default, op)
+    if asked.shapes is not None:
         raise UsageError("--shape and --size exclude each other; give one of them")
-    default = op.default_shapes.get("cpu" if device_type == "cpu" else "cuda", ())
-    written = _required(args, "shape", list(default))
-    try:
-        if sizes is not None:
-            written = [_elements(text, dtype) for text in _required(args, "size", [])]
-        return parse_shapes(written, op)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    return parse_shapes([_elements(text, dtype) for text in asked.sizes], op)
 
 
 def _elements(text: str, dtype: str) -> str:

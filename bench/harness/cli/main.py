@@ -5,22 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.harness.cli.arguments import UsageError, build_parser, make_cases
+from bench.harness.cli.arguments import CaseWords, UsageError, build_parser, chosen_ops, make_cases
 from bench.harness.cli.interrupt import INTERRUPTED, exit_undisturbed, leave_when_interrupted, raise_when_interrupted
-from bench.harness.cli.session import NO_DEVICE, USAGE, Request, Run, execute
+from bench.harness.cli.session import NO_DEVICE, USAGE, Run, execute
 from bench.harness.cli.signature import print_signatures
-from bench.harness.cli.terminal import OutputError, prepare_streams, say
 from bench.harness.op import Op, Option
 from bench.harness.providers.user_kernel import problem_of_all
+from results.show.terminal import OutputError, prepare_streams, say
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.measure.plan import Row, Settings
+    from bench.harness.measure.plan import Row
 
 
 def main(
@@ -88,44 +87,25 @@ def run(
     options: Sequence[Option],
     argv: Sequence[str] | None = None,
 ) -> int:
-    """Measure what the arguments ask for and return the exit code.
-
-    Raises:
-        UsageError: something asked for cannot be.
-        NoDeviceError: the device is not there.
-        OutputError: stdout cannot be written.
-    """
+    """Measure what the arguments ask for and return the exit code; `guarded` answers what this raises."""
     from bench.harness.measure import plan
     from bench.harness.providers import registry
 
+    asked, is_one_op = CaseWords.of(args, options), len(ops) == 1
+    ops = chosen_ops(args.op, ops)
     if args.signature:
-        return print_signatures(family, args, ops, options)
-    names = check_arguments(family, args, ops, options)
-    start = time.perf_counter()
-    under_test = device_of(args)
+        return print_signatures(family, ops, is_one_op, args.dtype, options)
+    make_cases(ops, options, asked, "cpu")  # what is wrong is found before torch is loaded
+    names = chosen_providers(args, family)
+    check_places(args)
+    device = device_of(args)
     settings = plan.Settings(args.fill, args.cache, args.budget, args.seed)
-    cases = make_cases(args, ops, options, under_test.type)
-    stand_ins = {} if names else registry.stand_ins(family, under_test)
-    names = names or registry.default_providers(family, under_test)
-    rows = plan.plan(cases, names, under_test, settings, stand_ins)
+    cases = make_cases(ops, options, asked, device.type)
+    stand_ins = {} if names else registry.stand_ins(family, device)
+    names = names or registry.default_providers(family, device)
+    rows = plan.plan(cases, names, device, settings, stand_ins)
     refuse_if_none_can_run(rows)
-    pairs = [(family, row) for row in rows]
-    return execute(run_of(args, f"bench.{family}", family, under_test, settings, pairs, start, argv))
-
-
-def run_of(
-    args: argparse.Namespace,
-    command: str,
-    name: str,
-    device: Device,
-    settings: Settings,
-    rows: Sequence[tuple[str, Row]],
-    started: float,
-    argv: Sequence[str] | None,
-) -> Run:
-    """Return the run of ops that the options of a command ask for; the fields are those of `Run`."""
-    request = Request.of(args)
-    return Run(command, name, request, device, settings, rows, started, args.timeout, args.fill_sensitivity, argv)
+    return execute(Run.of(args, f"bench.{family}", family, device, settings, [(family, row) for row in rows], argv))
 
 
 def device_of(args: argparse.Namespace) -> Device:
@@ -147,19 +127,6 @@ def device_of(args: argparse.Namespace) -> Device:
             f"--threads {args.threads} does not fit: the device measured is a GPU; add --device cpu or leave it out"
         )
     return device.cpu_device(args.threads)
-
-
-def check_arguments(family: str, args: argparse.Namespace, ops: Sequence[Op], options: Sequence[Option]) -> list[str]:
-    """Find what is wrong before torch is loaded and anything is measured; return the providers asked for.
-
-    Raises:
-        UsageError: a value that cannot be, or a place where nothing can be written.
-        PlotError: the picture cannot be written.
-    """
-    make_cases(args, ops, options, "cpu")
-    names = chosen_providers(args, family)
-    check_places(args)
-    return names
 
 
 def check_places(args: argparse.Namespace) -> None:
@@ -232,16 +199,11 @@ def refuse_if_none_can_run(rows: Sequence[Row]) -> None:
     Raises:
         UsageError: with the reason of the first row.
     """
-    reasons = [f"{row.op.name} {row.case.dtype} {row.case.name}: {row.refused.reason}" for row in rows if row.refused]
-    refuse_all(reasons, len(rows))
+    refuse_all([f"{r.op.name} {r.case.dtype} {r.case.name}: {r.refused.reason}" for r in rows if r.refused], len(rows))
 
 
 def refuse_all(reasons: Sequence[str], rows: int) -> None:
-    """Refuse a run whose rows all have a reason not to be measured.
-
-    Raises:
-        UsageError: with the first reason, and how many others there are.
-    """
+    """Refuse a run whose rows all have a reason not to be measured, with the first one and the count of the others."""
     if len(reasons) == rows:
         others = len(dict.fromkeys(reasons)) - 1
         raise UsageError(reasons[0] + (f" (and {others} more)" if others else ""))
@@ -255,8 +217,6 @@ def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
     """
     from bench.harness.providers.registry import UnknownProviderError, check_names
 
-    if args.provider == []:
-        raise UsageError("--provider is empty; name at least one")
     baseline = [] if args.baseline is None else [args.baseline]
     names = list(dict.fromkeys(baseline + (args.provider or [])))
     try:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.interrupt import INTERRUPTED
-from bench.harness.cli.terminal import Progress, Render, describe, print_path, print_run, say, table_of
+from bench.harness.cli.terminal import Progress, Render, describe, name_of, print_path, print_run, table_of
 from bench.harness.isolate.job import Job
 from bench.harness.providers.user_kernel import is_user_kernel, with_revision
 from results.record import Environment, Record
+from results.show.terminal import say
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -65,10 +66,8 @@ class Run:
     request: Request
     device: Device
     settings: Settings
-    rows: Sequence[FamilyRow]
+    rows: Sequence[FamilyRow] = ()
     """Each row with the family whose kernel versions it may use; none where the rows are no ops."""
-    started: float
-    """Reading of `time.perf_counter` that the budget counts from."""
     timeout_s: float = 0.0
     """The longest that a call or an import of a user's function may take."""
     is_fill_sensitivity_asked: bool = False
@@ -77,6 +76,21 @@ class Run:
     """Arguments; None stands for those of the process."""
     always_draw: bool = False
     """Whether the picture is drawn beside the run file where no other place is named."""
+
+    @classmethod
+    def of(
+        cls,
+        args: argparse.Namespace,
+        command: str,
+        name: str,
+        device: Device,
+        settings: Settings,
+        rows: Sequence[FamilyRow],
+        argv: Sequence[str] | None,
+    ) -> Run:
+        """Return the run of ops that the options of a command ask for."""
+        request = Request.of(args)
+        return cls(command, name, request, device, settings, rows, args.timeout, args.fill_sensitivity, argv)
 
 
 @dataclass
@@ -122,12 +136,7 @@ class Session:
 
 
 def execute(run: Run) -> int:
-    """Measure the ops that are planned and return the exit code.
-
-    Raises:
-        UsageError: the GPU named does not fit the device, or a user's function cannot be used.
-        OutputError: stdout cannot be written.
-    """
+    """Measure the ops that are planned and return the exit code."""
     from bench.harness.isolate import pool
 
     rows = list(run.rows)
@@ -135,16 +144,12 @@ def execute(run: Run) -> int:
     def prepare(progress: Progress) -> None:
         rows[:] = check_user_kernels(run, workers, progress)
 
+    def measure(session: Session, progress: Progress, ceilings: Ceilings, deadline: float | None) -> None:
+        measure_all(replace(run, rows=rows), session, progress, ceilings, deadline, workers)
+
     with pool.Workers(run.timeout_s) as workers:
-        return conduct(
-            run,
-            dtypes_of([row for _, row in run.rows]),
-            lambda session, progress, ceilings: measure_all(
-                replace(run, rows=rows), session, progress, ceilings, workers
-            ),
-            prepare,
-            render=table_of(row.op for _, row in run.rows),
-        )
+        dtypes = dtypes_of([row for _, row in run.rows])
+        return conduct(run, dtypes, measure, prepare, render=table_of(row.op for _, row in run.rows))
 
 
 def dtypes_of(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -155,7 +160,7 @@ def dtypes_of(rows: Sequence[Row]) -> tuple[str, ...]:
 def conduct(
     run: Run,
     dtypes: Sequence[str],
-    measure: Callable[[Session, Progress, Ceilings], None],
+    measure: Callable[[Session, Progress, Ceilings, float | None], None],
     prepare: Callable[[Progress], None] = lambda progress: None,
     render: Render | None = None,
 ) -> int:
@@ -164,13 +169,13 @@ def conduct(
     Args:
         run: what was asked for.
         dtypes: whose peaks are needed, measured first where they are not known.
-        measure: takes row after row and keeps each record in the session; may be interrupted.
+        measure: takes row after row and keeps each record in the session; may be interrupted. The last argument is
+            the reading of `time.perf_counter` when the budget is spent: loading and calibrating do not count.
         prepare: finds what cannot be, before anything is measured.
         render: prints the table; by default that of ops.
 
     Raises:
         UsageError: the GPU named does not fit the device.
-        OutputError: stdout cannot be written.
         StoreError: the run file could not be written to its end; what was measured has been shown.
     """
     from bench.harness.calibrate.calibration import ceilings_of
@@ -188,9 +193,9 @@ def conduct(
         environment = stamp(run.command, run.device, ceilings, run.settings, run.argv)
         if request.saves:
             session.writer = RunWriter.create(environment, run.name, request.output)
-        began = time.perf_counter()
+        began, budget_s = time.perf_counter(), run.settings.budget_s
         try:
-            measure(session, progress, ceilings)
+            measure(session, progress, ceilings, None if budget_s is None else began + budget_s)
         except KeyboardInterrupt:
             interrupted = True
         finally:
@@ -218,7 +223,7 @@ def use_threads(device: Device) -> None:
 
 
 def calibrated(again: bool, dtypes: Sequence[str], device: Device, ceilings: Ceilings, progress: Progress) -> Ceilings:
-    """Return the ceilings with what has to be measured on this machine, the peaks of `dtypes` among them."""
+    """Return the ceilings with those that have to be measured on this machine, the peaks of `dtypes` among them."""
     from bench.harness.calibrate.calibration import MeasuredCeilings
     from bench.matmul import OPS as MATMUL
     from results.store.runs import runs_directory
@@ -264,10 +269,7 @@ def preflight(device: Device, ceilings: Ceilings) -> dict[str, float | None]:
 
 
 def check_user_kernels(run: Run, workers: Workers, progress: Progress) -> list[FamilyRow]:
-    """Import every user's function in a worker and ask it what it takes, before anything is measured.
-
-    Returns:
-        All rows of the run; those of a function that cannot be used have failed already, with the reason.
+    """Return all rows of a run; those of a user's function that cannot be used have failed already, with the reason.
 
     Raises:
         UsageError: no row is left that could be measured.
@@ -301,14 +303,15 @@ def _failed(row: Row, problem: str, settings: Settings) -> Row:
     return replace(row, refused=replace(blank, status="failed", reason=reason))
 
 
-def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilings, workers: Workers) -> None:
+def measure_all(
+    run: Run, session: Session, progress: Progress, ceilings: Ceilings, deadline: float | None, workers: Workers
+) -> None:
     """Measure row by row, each kept as soon as it is finished."""
     from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.runner import Runner
     from bench.harness.timing.protocol import limits_of
 
     settings = run.settings
-    deadline = None if settings.budget_s is None else run.started + settings.budget_s
     estimator = CostEstimator(run.device, settings.fill, settings.seed)
     runners: dict[tuple[str, str], Runner] = {}
     fills = fills_of(settings.fill, run.is_fill_sensitivity_asked)
@@ -338,35 +341,19 @@ def measure_all(run: Run, session: Session, progress: Progress, ceilings: Ceilin
             record = runner.measure(row, len(rows) - done)
         session.keep(record)
         progress.advance()
-        for line in passed_over(record):
-            progress.note(line)
+        for provider, reason in record.passed_over.items():
+            progress.note(f"{name_of(record)}: {provider} was passed over: {reason}")
         if run.request.verbose:
-            for line in [*describe(record), *printed(record)]:
+            printed = [f"  | {line}" for line in (record.output or "").splitlines()]
+            for line in [*describe(record), *printed]:
                 progress.note(line)
-
-
-def passed_over(record: Record) -> list[str]:
-    """Return a line for each newer version that refused the case of a record before the one that was measured."""
-    name = f"{record.op} {record.case} {record.dtype} {record.provider}"
-    refusals = record.passed_over.items()
-    return [f"{name}: {provider} was passed over: {reason}" for provider, reason in refusals]
-
-
-def printed(record: Record) -> list[str]:
-    """Return what a user's function has printed, a line each, marked as such."""
-    return [f"  | {line}" for line in (record.output or "").splitlines()]
-
-
-def timed_s(records: Sequence[Record]) -> float:
-    """Return the seconds that the samples of all records lasted."""
-    return sum(sum(record.samples_s) * (record.launches_per_sample or 0) for record in records)
 
 
 def where_time_went(records: Sequence[Record], measuring_s: float) -> str:
     """Return the share of the measuring time, calibration apart, that was spent on the clock, as a sentence."""
-    spent_s = timed_s(records)
-    share_pct = 100 * spent_s / measuring_s
-    return f"{spent_s:.3g} s of {measuring_s:.3g} s of measuring were inside timed work ({share_pct:.0f} %)"
+    timed_s = sum(sum(record.samples_s) * (record.launches_per_sample or 0) for record in records)
+    share_pct = 100 * timed_s / measuring_s
+    return f"measuring took {measuring_s:.3g} s, {timed_s:.3g} s of it timed ({share_pct:.0f} %)"
 
 
 def fills_of(fill: str, is_sensitivity_asked: bool) -> tuple[str, ...]:
@@ -377,24 +364,11 @@ def fills_of(fill: str, is_sensitivity_asked: bool) -> tuple[str, ...]:
 
 
 def show(
-    request: Request,
-    environment: Environment,
-    session: Session,
-    render: Render | None = None,
-    beside: Path | None = None,
+    request: Request, environment: Environment, session: Session, render: Render | None, beside: Path | None = None
 ) -> None:
     """Print what was measured, draw it where that was asked for, and say where it is kept.
 
-    Args:
-        request: format, baseline and picture.
-        environment: of the run.
-        session: its records and its file.
-        render: prints the table; by default that of ops.
-        beside: the picture to draw where none was asked for; without a ceiling there is a note in place of it.
-
-    Raises:
-        OutputError: stdout cannot be written.
-        PlotError: the picture cannot be drawn or written.
+    Without a ceiling a picture `beside` the run file, which nobody asked for, gives way to a note.
     """
     from roofline.plot.figure import NoCeilingError, plot_run
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
-from bench.harness.cli.arguments import chosen_dtypes, chosen_ops
-from bench.harness.cli.terminal import print_out
+from bench.harness.cli.arguments import chosen_dtypes
 from bench.harness.op import Case, Op, Option
+from results.show.terminal import print_out
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,17 +41,20 @@ EXTENTS = (48, 80, 112, 176)
 """Extents that stand for axes: no two alike, none that an op has by itself, multiples of 16 for narrow dtypes."""
 
 
-def print_signatures(family: str, args: argparse.Namespace, ops: Sequence[Op], options: Sequence[Option]) -> int:
-    """Print a file with a function for each op asked for, and return the exit code.
+def print_signatures(
+    family: str, ops: Sequence[Op], is_only_op: bool, dtypes: Sequence[str] | None, options: Sequence[Option]
+) -> int:
+    """Print a file with a function for each of `ops`, and return the exit code.
+
+    `is_only_op` says that the family has no other op, so that its command needs no `--op`.
 
     Raises:
-        UsageError: an op or a dtype that does not exist.
-        OutputError: stdout cannot be written.
+        UsageError: a dtype that an op does not have.
     """
-    chosen = [(op, chosen_dtypes(args, op)[0]) for op in chosen_ops(args, ops)]
+    chosen = [(op, chosen_dtypes(dtypes, op)[0]) for op in ops]
     name, function = chosen[0][0].name, function_name(chosen[0][0])
     head = HEAD.format(family=family, name=name, dtype=chosen[0][1], file="mine.py", function=function)
-    if len(ops) == 1:
+    if is_only_op:
         head = head.replace(f" --op {name}", "")
     print_out(head + "".join(signature(op, dtype, options) for op, dtype in chosen))
     return 0

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from results.record import Environment, Record
 from results.show.table import format_time, render_table
-from results.show.terminal import OutputError as OutputError
-from results.show.terminal import drawn, printable, table_console
-from results.show.terminal import prepare_streams as prepare_streams
-from results.show.terminal import print_out as print_out
-from results.show.terminal import say as say
+from results.show.terminal import OutputError, drawn, print_out, printable, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,8 +19,6 @@ if TYPE_CHECKING:
 
 Render = Callable[[Environment, Sequence[Record], "Console"], None]
 """Prints a run as a table for people."""
-
-console_of = table_console
 
 
 class Progress:
@@ -96,11 +90,11 @@ class Progress:
 def describe(record: Record) -> list[str]:
     """Return how one row was verified and timed, in a line, and a line for each thing that speaks against it."""
     if record.status != "ok":
-        return [f"{_name(record)}: {record.status}: {record.reason}"]
+        return [f"{name_of(record)}: {record.status}: {record.reason}"]
     checked = record.verified.get("after", {})
     cache = record.cache if record.copies is None else f"{record.cache} ({record.copies} copies)"
     timed = (
-        f"{_name(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} launches "
+        f"{name_of(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} launches "
         f"by {record.method}, {cache}, first call {format_time(record.first_call_s)}, "
         f"host latency {format_time(record.host_latency_s)}"
     )
@@ -117,7 +111,8 @@ def _largest_error(checked: Mapping[str, Any]) -> str:
     return f", largest error {checked.get('max_error_of_bound') or 0:.2g} of the bound"
 
 
-def _name(record: Record) -> str:
+def name_of(record: Record) -> str:
+    """Return what tells a record from the others of its run."""
     return f"{record.op} {record.case} {record.dtype} {record.provider}"
 
 
@@ -129,7 +124,7 @@ def print_run(
     saved: Path | None = None,
     render: Render | None = None,
 ) -> None:
-    """Print a finished or interrupted run to stdout in the format asked for, and where it was saved.
+    """Print a finished or interrupted run to stdout in the format asked for, and where it was `saved`.
 
     Args:
         environment: of the run.
@@ -138,9 +133,6 @@ def print_run(
         baseline: provider that a table sets the others against.
         saved: where the run is kept.
         render: prints the table in place of that of ops.
-
-    Raises:
-        OutputError: stdout cannot be written.
     """
     kept = f"; the run is kept in {saved}" if saved else ""
     try:
@@ -206,7 +198,7 @@ def baseline_lines(records: Sequence[Record], baseline: str | None) -> list[str]
         if record.provider == baseline or record.median_s is None or against is None or against.median_s is None:
             continue
         ratio = record.median_s / against.median_s
-        lines.append(f"{_name(record)}: {ratio:.3g} x the time of {baseline}")
+        lines.append(f"{name_of(record)}: {ratio:.3g} x the time of {baseline}")
     return lines
 
 
@@ -228,5 +220,5 @@ def fill_lines(records: Sequence[Record]) -> list[str]:
         change = 100 * (record.median_s / other.median_s - 1)
         before, after = (r.telemetry.get("sm_clock_hz") for r in (other, record))
         clock = f", SM clock {before / 1e6:.0f} -> {after / 1e6:.0f} MHz" if before and after else ""
-        lines.append(f"{_name(record)}: {record.fill} data changes the time by {change:+.2g} % against zeros{clock}")
+        lines.append(f"{name_of(record)}: {record.fill} data changes the time by {change:+.2g} % against zeros{clock}")
     return lines

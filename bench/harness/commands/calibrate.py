@@ -9,13 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import FORMATS, UsageError, add_device, add_list, path
+from bench.harness.cli.arguments import FORMATS, add_device, add_list, chosen, path
 from bench.harness.cli.interrupt import INTERRUPTED
-from bench.harness.cli.terminal import Progress, console_of, print_out, print_path
+from bench.harness.cli.terminal import Progress, print_path
 from bench.harness.op import Op
-from results.show.table import format_rate, format_time, header_lines, printable
+from results.show.table import format_rate, format_time, header_lines
+from results.show.terminal import drawn, print_out, printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from bench.harness.calibrate.calibration import MeasuredCeilings
     from bench.harness.calibrate.setup import CalibrationPart, CalibrationPlan
     from bench.harness.device.device import Device
@@ -111,34 +114,14 @@ class Calibration:
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    """Calibrate and return the exit code.
-
-    Raises:
-        UsageError: a dtype that matmul has not, or a place where nothing can be written.
-        NoDeviceError: the device is not there.
-        StoreError: the run file cannot be created.
-        OutputError: stdout cannot be written.
-    """
+    """Calibrate and return the exit code."""
     from bench.harness.cli import main
 
     args.gpu = None
-    check_dtypes(args.dtype, families["matmul"][0])
+    chosen("dtype", args.dtype, families["matmul"][0].dtypes, ())
     main.check_places(args)
     under_test = main.device_of(args)
     return calibrate(args, under_test, families["matmul"][0], argv)
-
-
-def check_dtypes(given: Sequence[str] | None, matmul: Op) -> None:
-    """Refuse a dtype that matmul has not, and an empty list.
-
-    Raises:
-        UsageError: with what there is.
-    """
-    if given == []:
-        raise UsageError("--dtype is empty; name at least one")
-    for dtype in given or ():
-        if dtype not in matmul.dtypes:
-            raise UsageError(f"unknown dtype '{dtype}'; matmul has: {', '.join(matmul.dtypes)}")
 
 
 def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequence[str] | None) -> int:
@@ -228,12 +211,7 @@ def measure_all(job: Calibration, parts: Sequence[CalibrationPart], plan: Calibr
 
 
 def show(args: argparse.Namespace, environment: Environment, job: Calibration) -> None:
-    """Print the ceilings, draw them where that was asked for, and say where all is kept.
-
-    Raises:
-        OutputError: stdout cannot be written.
-        PlotError: the picture cannot be drawn or written.
-    """
+    """Print the ceilings, draw them where that was asked for, and say where all is kept."""
     from roofline.plot.figure import plot_run
 
     print_out(text_of(args.format, environment, job), f"; the ceilings are in {job.kept.path}")
@@ -310,14 +288,14 @@ def table_text(environment: Environment, job: Calibration, sentences: Sequence[s
         clock = f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else "-"
         cells = (entry.quantity, entry.name, value_text(entry), interval, clock, entry.config or "-")
         table.add_row(*(Text(printable(cell)) for cell in cells))
-    console = console_of(sys.stdout)
-    with console.capture() as captured:  # printing at once, rich would end the process when the reader is gone
-        lines = header_lines(environment)
-        for line in lines:
+    missing = [f"not measured: {reason}" for reason in job.missing]
+    below = [*sentences, *missing, *doubts(job.records), f"ceilings: {job.kept.path}"]
+
+    def draw(console: Console) -> None:
+        for line in header_lines(environment):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         console.print("", table if job.found else "no ceiling was measured", markup=False, highlight=False)
-        missing = [f"not measured: {reason}" for reason in job.missing]
-        for line in (*sentences, *missing, *doubts(job.records)):
+        for line in below:
             console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
-        console.print(printable(f"ceilings: {job.kept.path}"), markup=False, highlight=False, soft_wrap=True)
-    return captured.get()
+
+    return drawn(draw)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.harness.cli.arguments import COLUMNS, UsageError, add_how, add_list, add_output, make_cases
+from bench.harness.cli.arguments import COLUMNS, CaseWords, add_how, add_list, add_output, chosen, make_cases
 from bench.harness.commands.catalog import options_of
 from bench.harness.op import Case, Op
 
@@ -48,62 +47,36 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    """Measure all families and return the exit code.
-
-    Raises:
-        UsageError: a dtype or a provider that no family has, or a place where nothing can be written.
-        NoDeviceError: the device is not there.
-    """
+    """Measure all families and return the exit code."""
     from bench.harness.cli import main
-    from bench.harness.cli.session import execute
+    from bench.harness.cli.session import Run, execute
     from bench.harness.measure import plan
     from bench.harness.providers import registry
 
-    check_words("dtype", args.dtype, {dtype for ops in families.values() for op in ops for dtype in op.dtypes})
-    check_words("provider", args.provider, {name for family in families for name in registry.provider_names(family)})
+    dtypes = sorted({dtype for ops in families.values() for op in ops for dtype in op.dtypes})
+    providers = sorted({name for family in families for name in registry.provider_names(family)})
+    asked, named = chosen("dtype", args.dtype, dtypes, ["bf16"]), chosen("provider", args.provider, providers, ())
     main.check_places(args)
-    started = time.perf_counter()
     under_test = main.device_of(args)
     settings = plan.Settings(args.fill, args.cache, args.budget, args.seed)
     rows = []
-    for family, op, case in by_information(planned(args.dtype, families, under_test.type)):
-        names = chosen(args.provider, registry.provider_names(family))
-        stand_ins = {} if args.provider else registry.stand_ins(family, under_test)
-        names = names or ([] if args.provider else registry.default_providers(family, under_test))
+    for family, op, case in by_information(planned(asked, families, under_test.type)):
+        names = [name for name in named if name in registry.provider_names(family)]
+        stand_ins = {} if named else registry.stand_ins(family, under_test)
+        names = names if named else registry.default_providers(family, under_test)
         rows += [(family, row) for row in plan.plan([(op, case)], names, under_test, settings, stand_ins)]
     main.refuse_if_none_can_run([row for _, row in rows])
-    run = main.run_of(args, "bench", "suite", under_test, settings, rows, started, argv)
+    run = Run.of(args, "bench", "suite", under_test, settings, rows, argv)
     return execute(replace(run, always_draw=True))
 
 
-def check_words(what: str, given: Sequence[str] | None, known: set[str]) -> None:
-    """Refuse a word that nothing here has, and an empty list.
-
-    Raises:
-        UsageError: with what there is.
-    """
-    if given == []:
-        raise UsageError(f"--{what} is empty; name at least one")
-    for word in given or ():
-        if word not in known:
-            raise UsageError(f"unknown {what} '{word}'; there are: {', '.join(sorted(known))}")
-
-
-def chosen(given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """Return the words given that are also known, each once."""
-    return [word for word in dict.fromkeys(given or ()) if word in known]
-
-
-def planned(dtypes: Sequence[str] | None, families: Mapping[str, tuple[Op, ...]], device_type: str) -> list[Planned]:
+def planned(dtypes: Sequence[str], families: Mapping[str, tuple[Op, ...]], device_type: str) -> list[Planned]:
     """Return the default cases of every op in every dtype asked for that it has."""
     cases = []
     for family, ops in families.items():
-        options = options_of(family)
         for op in filter(lambda op: op.is_in_suite, ops):
-            names = chosen(dtypes or ["bf16"], op.dtypes)
-            unset = {option.dest: None for option in options}
-            args = argparse.Namespace(op=[op.name], dtype=names, shape=None, size=None, **unset)
-            found = make_cases(args, [op], options, device_type) if names else []
+            names = [dtype for dtype in dtypes if dtype in op.dtypes]
+            found = make_cases([op], options_of(family), CaseWords(names), device_type) if names else []
             cases += [(family, op, case) for op, case in found]
     return cases
 

@@ -10,7 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import FORMATS, Parser, UsageError, add_list, build_parser, make_cases, number, path
+from bench.harness.cli.arguments import (
+    FORMATS,
+    CaseWords,
+    Parser,
+    UsageError,
+    add_list,
+    build_parser,
+    make_cases,
+    number,
+    path,
+)
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.commands.catalog import options_of
 from bench.harness.compare.rounds import MOST_ROUNDS
@@ -275,8 +285,9 @@ def make_all_cases(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], devi
     for family, op in ops:
         if args.size is not None and not op.is_sized:
             raise UsageError(f"{op.name} is not asked for by --size; use --shape")
-        only = argparse.Namespace(**vars(args) | {"op": [op.name]})
-        planned += [Planned(family, op, case) for _, case in make_cases(only, [op], options_of(family), device_type)]
+        options = options_of(family)
+        found = make_cases([op], options, CaseWords.of(args, options), device_type)
+        planned += [Planned(family, op, case) for _, case in found]
     return planned
 
 

@@ -9,13 +9,14 @@ from typing import Any
 from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.cli.session import USAGE, Session
-from bench.harness.cli.terminal import OutputError, print_out, print_path, say
+from bench.harness.cli.terminal import print_path
 from bench.harness.compare.plan import ComparePlan
 from results.compare.comparison import Compared
 from results.compare.live import compare_live
 from results.compare.output import as_csv, as_json, as_markdown, describe, exit_code, print_table
 from results.record import Environment
 from results.show.table import printable
+from results.show.terminal import OutputError, print_out, say
 from results.stats.comparison import geometric_mean
 
 

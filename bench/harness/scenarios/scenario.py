@@ -138,18 +138,11 @@ def build_parser(scenario: Scenario) -> Parser:
 
 
 def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None = None) -> int:
-    """Measure what the arguments ask for and return the exit code.
-
-    Raises:
-        UsageError: something asked for cannot be, or no row can be measured here.
-        NoDeviceError: the device is not there.
-        OutputError: stdout cannot be written.
-    """
+    """Measure what the arguments ask for and return the exit code; `guarded` answers what this raises."""
     scenario.check(args)
     check_places(args)
     from bench.harness.measure.plan import Settings
 
-    started = time.perf_counter()
     under_test = device_of(args)
     if under_test.type == "mps":
         raise UsageError(f"{scenario.name} needs CUDA or a CPU and has not been written for an Apple GPU: --device cpu")
@@ -158,7 +151,7 @@ def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None
     refuse_all([f"{row.label}: {row.blank.reason}" for row in rows if row.blank.reason], len(rows))
     dtypes = tuple(dict.fromkeys(row.blank.dtype for row in rows if not row.blank.reason))
     rows = with_definition(scenario, rows)
-    plan = Run(scenario.command, scenario.name, Request.of(args), under_test, settings, (), started, argv=argv)
+    plan = Run(scenario.command, scenario.name, Request.of(args), under_test, settings, argv=argv)
     return conduct(
         plan,
         dtypes,
@@ -184,10 +177,10 @@ def measure_rows(
     session: Session,
     progress: Progress,
     ceilings: Ceilings,
+    deadline: float | None,
 ) -> None:
     """Measure row by row, each kept as soon as it is finished."""
     settings = plan.settings
-    deadline = None if settings.budget_s is None else plan.started + settings.budget_s
     progress.expect(len(rows))
     for done, row in enumerate(rows):
         progress.say(row.label)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
-from bench.harness.cli.arguments import UsageError, add_list, number, path
+from bench.harness.cli.arguments import UsageError, add_list, chosen, number, path
 from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.config.file import load_config, load_preset
@@ -26,8 +26,6 @@ DEFAULT_SHAPE = {"cpu": "4x128", "cuda": "8x512"}
 MAX_CASES = 1000
 MAX_BATCH = 2**20
 MAX_LAYERS = 10_000
-
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -106,12 +104,12 @@ def cases_of(args: argparse.Namespace, device_type: str) -> list[TrainingCase]:
     found = [
         TrainingCase(config, *shape, recipe, checkpoint, micro_batches, optimizer, provider)
         for config in _models(args)
-        for shape in _each(_shape, _words(args, "shape", [default_shape]))
-        for recipe in _known(args, "recipe", RECIPE_NAMES, ["fp32", "bf16"])
-        for checkpoint in _each(_checkpoint, _words(args, "checkpoint", ["none"]))
-        for micro_batches in _each(_micro_batches, _words(args, "micro_batches", ["1"]))
-        for optimizer in _known(args, "optimizer", OPTIMIZER_NAMES, ["adamw"])
-        for provider in _known(args, "provider", PROVIDERS, ["torch"])
+        for shape in dict.fromkeys(map(_shape, args.shape or [default_shape]))
+        for recipe in _recipes(args.recipe)
+        for checkpoint in dict.fromkeys(map(_checkpoint, args.checkpoint or ["none"]))
+        for micro_batches in dict.fromkeys(map(_micro_batches, args.micro_batches or ["1"]))
+        for optimizer in chosen("optimizer", args.optimizer, OPTIMIZER_NAMES, ["adamw"])
+        for provider in chosen("provider", args.provider, PROVIDERS, ["torch"])
     ]
     if len(found) > MAX_CASES:
         raise UsageError(f"more than {MAX_CASES} cases are asked for; name fewer values")
@@ -120,17 +118,8 @@ def cases_of(args: argparse.Namespace, device_type: str) -> list[TrainingCase]:
     return found
 
 
-def _each(parse: Callable[[str], _Value], words: Sequence[str]) -> list[_Value]:
-    """Return what each word stands for, each once."""
-    return list(dict.fromkeys(parse(word) for word in words))
-
-
 def _check_case(case: TrainingCase) -> None:
-    """Refuse values that exclude each other.
-
-    Raises:
-        UsageError: with both of them.
-    """
+    """Refuse values that exclude each other."""
     if case.batch % case.micro_batches:
         raise UsageError(
             f"{case.batch} sequences cannot be shared evenly by {case.micro_batches} micro-batches; "
@@ -143,21 +132,12 @@ def _check_case(case: TrainingCase) -> None:
         raise UsageError(str(error)) from None
 
 
-def _words(args: argparse.Namespace, name: str, default: list[str]) -> list[str]:
-    given: list[str] | None = getattr(args, name)
-    if given == []:
-        raise UsageError(f"--{name.replace('_', '-')} is empty; name at least one")
-    return given or default
-
-
-def _known(args: argparse.Namespace, name: str, known: Sequence[str], default: list[str]) -> list[str]:
-    words = _words(args, name, default)
-    for word in words:
-        if word in known:
-            continue
-        hint = " (estimated by `python -m roofline estimate memory`, not run)" if word in RECIPES else ""
-        raise UsageError(f"unknown {name} '{word}'{hint}; there are: {', '.join(known)}")
-    return list(dict.fromkeys(words))
+def _recipes(given: Sequence[str] | None) -> list[str]:
+    for word in given or ():
+        if word in RECIPES and word not in RECIPE_NAMES:
+            hint = "estimated by `python -m roofline estimate memory`, not run"
+            raise UsageError(f"recipe '{word}' is {hint}; there are: {', '.join(RECIPE_NAMES)}")
+    return chosen("recipe", given, RECIPE_NAMES, ["fp32", "bf16"])
 
 
 def _models(args: argparse.Namespace) -> list[ModelConfig]:
@@ -167,7 +147,7 @@ def _models(args: argparse.Namespace) -> list[ModelConfig]:
         if args.config is not None:
             configs = [load_config(args.config)]
         else:
-            configs = [load_preset(name) for name in _words(args, "model", list(DEFAULT_MODELS))]
+            configs = [load_preset(name) for name in args.model or DEFAULT_MODELS]
     except ConfigError as error:
         raise UsageError(str(error)) from None
     return [replace(config, layers=args.layers) for config in configs] if args.layers else configs
