@@ -277,7 +277,7 @@ def link_of(device: Device) -> float | None:
 def measure_overlapped(blank: Record, bench: ScenarioContext) -> Record:
     """Return the record of a copy beside products; its samples are those of both at once."""
     from bench.harness.transfer.copies import copy_calls, make_pairs, measure_overlap
-    from results.stats.samples import median
+    from results.stats.samples import median, median_ci95
 
     device = bench.device
     pairs, cache = make_pairs("h2d", blank.options["memory"], blank.shape["bytes"], device, bench.settings.seed)
@@ -299,10 +299,10 @@ def measure_overlapped(blank: Record, bench: ScenarioContext) -> Record:
         cache=cache,
         copies=len(pairs),
         median_s=median(found.both_s),
-        ci95_s=found.interval(),
+        ci95_s=median_ci95(found.both_s),
         verified={"after": checked(blank)["after"]},
-        copy_s=tuple(found.copy_s),
-        compute_s=tuple(found.compute_s),
+        copy_s=found.copy_s,
+        compute_s=found.compute_s,
     )
 
 

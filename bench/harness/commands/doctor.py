@@ -93,12 +93,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    """Print the page and return the exit code.
-
-    Raises:
-        NoDeviceError: the device is not there.
-        OutputError: stdout cannot be written.
-    """
+    """Print the page and return the exit code."""
     from bench.harness.cli import main, session
     from bench.harness.cli.terminal import Progress
     from bench.harness.device import facts as machine_facts
@@ -114,7 +109,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         if device.has_cuda:  # after the tick, for which this process has become one of those that use the GPU
             findings += gpu_findings(machine_facts.gpu_facts(device))
         findings.append(tick)
-        findings.append(Finding("launch floor", OK, f"{1e6 * samplers.empty_launch_s(device):.3g} us for the host"))
+        findings.append(finding("launch floor", f"{1e6 * samplers.empty_launch_s(device):.3g} us for the host"))
         progress.say("timing one kernel as two providers")
         compared = compare_with_itself(device, families["matmul"][0], args.budget, args.seed)
     findings += noise_findings(compared)
@@ -160,26 +155,29 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int, d
 # ---- findings -----------------------------------------------------------------------------------------------------
 
 
+def finding(name: str, value: str, advice: str = "") -> Finding:
+    """Return what was looked at: worth a note where there is something to do about it."""
+    return Finding(name, NOTE if advice else OK, value, advice)
+
+
 def host_findings(facts: Mapping[str, Any], device: Device) -> list[Finding]:
     """Return what the host's cores tell; `facts` are those of `facts.host_facts`."""
     cores, quota, load = facts["cores_allowed"], facts["cgroup_quota_cores"], facts["load_average"]
     threads = "" if device.threads is None else f", {device.threads} threads are used"
-    found = [Finding("cores", OK, f"{cores} allowed{threads}")]
+    found = [finding("cores", f"{cores} allowed{threads}")]
     if quota is not None:
-        text = f"the control group may use {quota:g} cores' worth of time"
-        is_short = cores is not None and quota < cores
         is_kept = (device.threads or 0) <= max(1.0, quota)
         advice = "fewer threads are used" if is_kept else "the threads are stopped again and again; use fewer"
-        found.append(Finding("cpu quota", NOTE if is_short else OK, text, advice if is_short else ""))
+        is_short = cores is not None and quota < cores
+        text = f"the control group may use {quota:g} cores' worth of time"
+        found.append(finding("cpu quota", text, advice if is_short else ""))
     if load is not None and cores:
-        is_busy = load > BUSY_SHARE * cores
-        advice = "wait until nothing else runs; rows that were disturbed are flagged `preempted`" if is_busy else ""
-        found.append(Finding("load", NOTE if is_busy else OK, f"{load:g} over the last minute", advice))
+        advice = "wait until nothing else runs; rows that were disturbed are flagged `preempted`"
+        found.append(finding("load", f"{load:g} over the last minute", advice if load > BUSY_SHARE * cores else ""))
     governor = facts["governor"]
     if governor is not None:
         is_slow = governor in ("powersave", "conservative") and not device.is_gpu
-        advice = "the clock follows the load slowly: measure longer" if is_slow else ""
-        found.append(Finding("governor", NOTE if is_slow else OK, governor, advice))
+        found.append(finding("governor", governor, "the clock follows the load slowly: measure longer" * is_slow))
     return found
 
 
@@ -188,7 +186,7 @@ def gpu_findings(facts: Mapping[str, Any]) -> list[Finding]:
     problem = facts["errors"].get("nvml")
     if problem:
         advice = "clocks, power and throttling will be missing from every row; times are not affected"
-        return [Finding("nvml", NOTE, f"not readable: {problem}", advice)]
+        return [finding("nvml", f"not readable: {problem}", advice)]
     return [*_clock_findings(facts), *_sharing_findings(facts), *_health_findings(facts)]
 
 
@@ -198,44 +196,40 @@ def _clock_findings(facts: Mapping[str, Any]) -> list[Finding]:
     clock, most = facts["sm_clock_hz"], facts["max_sm_clock_hz"]
     if most is not None:
         now = "" if clock is None else f"{clock / 1e6:.0f} MHz now, "
-        found.append(Finding("SM clock", OK, f"{now}{most / 1e6:.0f} MHz at most"))
+        found.append(finding("SM clock", f"{now}{most / 1e6:.0f} MHz at most"))
     limit, default = facts["power_limit_w"], facts["power_limit_default_w"]
-    if limit is not None:
-        is_low = default is not None and limit < default
-        advice = "results are those of the lower limit; compare only with runs under it" if is_low else ""
-        text = f"{limit:g} W" + (f", {default:g} W by default" if is_low else "")
-        found.append(Finding("power limit", NOTE if is_low else OK, text, advice))
+    if limit is not None and default is not None and limit < default:
+        advice = "results are those of the lower limit; compare only with runs under it"
+        found.append(finding("power limit", f"{limit:g} W, {default:g} W by default", advice))
+    elif limit is not None:
+        found.append(finding("power limit", f"{limit:g} W"))
     held = [event for event in facts["clock_events"] or () if event not in ("idle", "gpu_idle")]
     if held:
-        found.append(
-            Finding("clock events", NOTE, ", ".join(held), "the clock is held down now; see `throttle` of rows")
-        )
+        found.append(finding("clock events", ", ".join(held), "the clock is held down now; see `throttle` of rows"))
     return found
 
 
 def _sharing_findings(facts: Mapping[str, Any]) -> list[Finding]:
     """Return who else uses the GPU, and whether it is a whole one."""
-    found = []
-    others = facts["other_processes"]
+    found, name, others = [], "other processes", facts["other_processes"]
     # This process uses the GPU too. Where none listed has its id, a container gives it another than the driver lists.
     hidden = 1 if facts.get("own_process_seen") is False else 0
     if others and len(others) == hidden:
         text = f"one compute process: {others[0]['pid']}; in a container it is this one, under its id on the host"
-        found.append(Finding("other processes", NOTE, text, "if this is no container, wait for it or stop it"))
+        found.append(finding(name, text, "if this is no container, wait for it or stop it"))
     elif others:
         pids = ", ".join(str(process["pid"]) for process in others[:5])
         text = f"{len(others)} compute processes: {pids}" + ("; one of them may be this one" if hidden else "")
-        found.append(Finding("other processes", BAD, text, "wait for them or stop them"))
+        found.append(Finding(name, BAD, text, "wait for them or stop them"))
     elif others is not None:
-        found.append(Finding("other processes", OK, "none seen"))
+        found.append(finding(name, "none seen"))
     if facts["is_mig_slice"]:
-        found.append(
-            Finding("MIG", NOTE, "a slice of a GPU", "peaks of the whole GPU do not hold; other slices share power")
-        )
+        advice = "peaks of the whole GPU do not hold; other slices share power"
+        found.append(finding("MIG", "a slice of a GPU", advice))
     if facts["virtualization"] == "vgpu":
-        found.append(Finding("virtualization", NOTE, "a vGPU", "others may share the GPU unseen"))
+        found.append(finding("virtualization", "a vGPU", "others may share the GPU unseen"))
     if facts["confidential_compute"]:
-        found.append(Finding("confidential compute", NOTE, "on", "transfers are slower than the link"))
+        found.append(finding("confidential compute", "on", "transfers are slower than the link"))
     return found
 
 
@@ -248,34 +242,30 @@ def _health_findings(facts: Mapping[str, Any]) -> list[Finding]:
         return [Finding("memory", BAD, "row remapping failed", "the card is beyond repair: have it replaced")]
     if rows.get("pending"):
         return [Finding("memory", BAD, "a row remapping is pending", "the GPU must be reset by its administrator")]
-    return [Finding("memory", OK, "no row remapping pending")]
+    return [finding("memory", "no row remapping pending")]
 
 
 def tick_finding(tick_s: float, device_type: str) -> Finding:
     """Return whether the clock ticks finely enough for samples of a millisecond."""
-    text = f"{tick_s * 1e9:.3g} ns"
-    if tick_s <= TICK_S[device_type]:
-        return Finding("tick of the clock", OK, text)
-    return Finding("tick of the clock", NOTE, text, "short kernels are flagged `tick-limited`; give them larger cases")
+    advice = "short kernels are flagged `tick-limited`; give them larger cases"
+    return finding("tick of the clock", f"{tick_s * 1e9:.3g} ns", advice if tick_s > TICK_S[device_type] else "")
 
 
 def noise_findings(compared: SelfComparison) -> list[Finding]:
     """Return whether the device settled, whether one kernel came out as fast as itself, and what could be seen."""
     settling, comparison = compared.settling, compared.comparison
     state = f"{'after' if settling.settled else 'not within'} {settling.seconds:.2g} s, judged by {settling.judged_by}"
-    advice = "" if settling.settled else "something else changes the clock or takes the cores; look for it, and wait"
-    found = [Finding("settled", OK if settling.settled else NOTE, state, advice)]
+    advice = "something else changes the clock or takes the cores; look for it, and wait"
+    found = [finding("settled", state, "" if settling.settled else advice)]
     if compared.disturbed:
         found.append(Finding("other work", BAD, compared.disturbed, "wait until nothing else runs, or stop it"))
-    text = f"{comparison.verdict}: {comparison.reason} ({comparison.pairs} pairs of matmul {compared.case})"
-    is_same = comparison.verdict == SAME
-    advice = "" if is_same else "too noisy for comparisons of 1 %: let nothing else run, or give a larger --budget"
-    found.append(Finding("one kernel against itself", OK if is_same else BAD, text, advice))
-    change = compared.smallest_change_pct
-    advice = "" if change <= COARSE_CHANGE_PCT else "a quieter machine, or more time for each comparison"
-    status = OK if change <= COARSE_CHANGE_PCT else NOTE
-    found.append(Finding("smallest change that would be seen", status, f"{change:.2g} %", advice))
-    return found
+    name, pairs = "one kernel against itself", f"{comparison.pairs} pairs of matmul {compared.case}"
+    text = f"{comparison.verdict}: {comparison.reason} ({pairs})"
+    advice = "too noisy for comparisons of 1 %: let nothing else run, or give a larger --budget"
+    found.append(finding(name, text) if comparison.verdict == SAME else Finding(name, BAD, text, advice))
+    change, advice = compared.smallest_change_pct, "a quieter machine, or more time for each comparison"
+    name = "smallest change that would be seen"
+    return [*found, finding(name, f"{change:.2g} %", advice if change > COARSE_CHANGE_PCT else "")]
 
 
 # ---- the page -----------------------------------------------------------------------------------------------------
@@ -298,11 +288,7 @@ def page(
 
 
 def print_page(output_format: str, content: Mapping[str, Any]) -> None:
-    """Print the page to stdout.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+    """Print the page to stdout."""
     from results.show.terminal import drawn, print_out
 
     if output_format == "json":

@@ -64,9 +64,6 @@ class SavedBytes:
         self.most: dict[str, int] = {}
         """The most that each region has kept at any moment."""
         self.total = 0
-        self.peak = 0
-        self.at_peak: dict[str, int] = {}
-        """Bytes by region when most was kept."""
 
     def enter(self, region: str) -> None:
         """Say where the model is now; a storage belongs to the region that saves it first."""
@@ -108,8 +105,6 @@ class SavedBytes:
         self.live[region] = self.live.get(region, 0) + size_bytes
         self.most[region] = max(self.most.get(region, 0), self.live[region])
         self.total += size_bytes
-        if self.total > self.peak:
-            self.peak, self.at_peak = self.total, dict(self.live)
 
 
 class _Kept:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.data.inputs import Filler, plan_rotation
 from bench.harness.timing.protocol import no_garbage_collection
 from bench.harness.timing.samplers import Call
-from results.stats.samples import median, median_ci95
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,14 +92,6 @@ class Overlap:
     both_s: tuple[float, ...]
     flops: int
     """Of the products of one round."""
-
-    def medians(self) -> tuple[float, float, float]:
-        """Return the medians of copy, products and both, seconds."""
-        return median(self.copy_s), median(self.compute_s), median(self.both_s)
-
-    def interval(self) -> tuple[float, float]:
-        """Return the 95 % interval of the median of both at once, seconds."""
-        return median_ci95(self.both_s)
 
 
 class Products:
