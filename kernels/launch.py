@@ -35,7 +35,7 @@ class Variant:
             `{"labels_ptr": "*i64", "eps": "fp32"}`.
         elements: What one program handles on one pass through its hot path, which is the body of its loop where it
             has one and all of the program where it has none: elements of the output, or of the input of a reduction.
-        bytes: Compulsory bytes that memory moves for those elements.
+        bytes: Compulsory bytes that memory moves for those elements; None where they are unknown.
     """
 
     kernel: Any
@@ -47,7 +47,7 @@ class Variant:
     shape_class: str = ""
     types: Mapping[str, str] = field(default_factory=dict)
     elements: int = 0
-    bytes: int = 0
+    bytes: int | None = 0
 
     def launch(self, programs: int, *arguments: torch.Tensor | int) -> None:
         """Start `programs` programs on the device that holds the first tensor of `arguments`.

@@ -8,6 +8,7 @@ import triton
 from kernels import launch
 from kernels.audit import catalog, compiling, golden, limits, output, reading, rows, user_kernel, work
 from kernels.audit.errors import AuditError
+from kernels.launch import Variant
 
 OF_FILES = ("signature", "constexpr", "num_warps", "num_stages", "fp_fusion", "elements", "bytes")
 """Options of a kernel of the user's own."""
@@ -106,12 +107,13 @@ def _own_kernel(name: str, args: argparse.Namespace) -> list[rows.AuditRow]:
         "num_stages": args.num_stages or DEFAULT_STAGES,
         "enable_fp_fusion": args.fp_fusion is not False,
     }
-    subject = rows.Subject(name, None, user_kernel.dtype(source), options, elements=args.elements, bytes=args.bytes)
+    dtype = user_kernel.dtype(source)
+    variant = Variant(kernel, {}, options, dtype=dtype, elements=args.elements or 0, bytes=args.bytes)
     found = []
     for arch, slug in gpus.items():
         with work.told_if_slow(f"compiling {name} for sm_{arch}"):
             [binary] = reading.read_back([compiling.compile_ahead(kernel, source, arch, options)])
-        found.append(rows.row(subject, binary, arch, limits.gpu(slug), args.sass))
+        found.append(rows.row(name, None, variant, binary, arch, limits.gpu(slug), args.sass))
     return found
 
 

@@ -1,6 +1,6 @@
 """One row of the audit: what is known of one kernel, version, architecture and dtype once it is compiled."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from kernels.audit import hot_path, limits, sass
 from kernels.audit.catalog import Choice
 from kernels.audit.compiling import ptxas_version
 from kernels.audit.reading import Binary, accesses_a_pass
+from kernels.launch import Variant
 
 MIXED_SHARE = 0.1
 """Two limits that are nearer to each other than this share of the larger are both the bound."""
@@ -83,49 +84,40 @@ class AuditRow:
 
 def key_of(choice: Choice) -> str:
     """Return the key that the row of a shipped variant will have."""
-    variant = choice.variant
-    return _joined(
-        choice.kernel, choice.version.name, variant.dtype, variant.part, variant.shape_class, f"sm_{choice.arch}"
-    )
+    of = choice.variant
+    return _joined(choice.kernel, choice.version.name, of.dtype, of.part, of.shape_class, f"sm_{choice.arch}")
 
 
 def _joined(*words: str | None) -> str:
     return " | ".join(word for word in words if word)
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What was compiled, in the words of the row."""
-
-    kernel: str
-    version: str | None
-    dtype: str
-    options: Mapping[str, Any]
-    part: str = ""
-    shape_class: str = ""
-    elements: int | None = None
-    bytes: int | None = None
-    """None where they are unknown; 0 bytes where memory moves nothing."""
-
-
-def row(subject: Subject, binary: Binary, arch: int, gpu: limits.GpuLimits, with_listing: bool = False) -> AuditRow:
-    """Return the row of a compiled kernel."""
+def row(
+    kernel: str,
+    version: str | None,
+    variant: Variant,
+    binary: Binary,
+    arch: int,
+    gpu: limits.GpuLimits,
+    with_listing: bool = False,
+) -> AuditRow:
+    """Return the row of a compiled kernel; without `variant.elements` nothing is counted by the element."""
     path = hot_path.find(binary.instructions)
     passes = _passes(path, binary.ptx)
     loads, stores = (sass.widths(path.instructions, kind) for kind in ("load", "store"))
     mma = sass.mma_kind(binary.instructions)
-    issued = path.count * binary.threads / (passes * subject.elements) if subject.elements else None
-    known = subject.elements and subject.bytes is not None
-    budget = gpu.issue_budget(subject.bytes / subject.elements) if known else None
+    elements = variant.elements
+    issued = path.count * binary.threads / (passes * elements) if elements else None
+    budget = gpu.issue_budget(variant.bytes / elements) if elements and variant.bytes is not None else None
     needs = binary.registers, binary.shared_bytes, binary.threads, binary.tensor_memory_columns
     resident = limits.occupancy(arch, *needs)
     return AuditRow(
-        kernel=subject.kernel,
-        version=subject.version,
+        kernel=kernel,
+        version=version,
         arch=f"sm_{arch}",
-        dtype=subject.dtype,
-        part=subject.part,
-        shape_class=subject.shape_class,
+        dtype=variant.dtype,
+        part=variant.part,
+        shape_class=variant.shape_class,
         registers=binary.registers,
         stack_bytes=binary.stack_bytes,
         spill_bytes=sum(item.spill_bytes for item in binary.instructions),
@@ -145,7 +137,7 @@ def row(subject: Subject, binary: Binary, arch: int, gpu: limits.GpuLimits, with
         instructions_per_element=None if issued is None else round(issued, 4),
         issue_budget_instructions_per_element=None if budget is None else round(budget, 4),
         bound=bound(issued, budget, mma) if resident else None,
-        fp_fusion=subject.options.get("enable_fp_fusion"),
+        fp_fusion=variant.options.get("enable_fp_fusion"),
         double_precision=sum(item.is_double for item in binary.instructions),
         gpu=gpu.slug,
         triton=triton.__version__,

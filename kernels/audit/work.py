@@ -55,18 +55,16 @@ def audit(jobs: Sequence[Job], step: Callable[[int], None] | None = None) -> lis
 
 
 def _row(job: Job, binary: reading.Binary) -> rows.AuditRow:
-    choice, variant = job.choice, job.choice.variant
-    subject = rows.Subject(
-        kernel=choice.kernel,
-        version=choice.version.name,
-        dtype=variant.dtype,
-        options=variant.options,
-        part=variant.part,
-        shape_class=variant.shape_class,
-        elements=variant.elements or None,
-        bytes=variant.bytes,
+    choice = job.choice
+    return rows.row(
+        choice.kernel,
+        choice.version.name,
+        choice.variant,
+        binary,
+        choice.arch,
+        limits.gpu(job.gpu),
+        with_listing=job.with_listing,
     )
-    return rows.row(subject, binary, choice.arch, limits.gpu(job.gpu), job.with_listing)
 
 
 def audit_all(jobs: Sequence[Job]) -> list[rows.AuditRow]:

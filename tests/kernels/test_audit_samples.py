@@ -6,7 +6,7 @@ import pytest
 import samples_audit
 
 from kernels.audit import compiling, golden, limits, reading, rows, user_kernel
-from kernels.launch import INTERPRETED
+from kernels.launch import INTERPRETED, Variant
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
 
@@ -16,8 +16,8 @@ def audited(kernel, signature, constexpr, arch=90, warps=4, fusion=True, element
     options = {"num_warps": warps, "enable_fp_fusion": fusion}
     [binary] = reading.read_back([compiling.compile_ahead(kernel, source, arch, options)])
     count = None if elements is None else 4 * elements
-    subject = rows.Subject("sample", None, user_kernel.dtype(source), options, elements=elements, bytes=count)
-    return rows.row(subject, binary, arch, limits.gpu(limits.DEFAULT_GPUS[arch]))
+    variant = Variant(kernel, {}, options, dtype=user_kernel.dtype(source), elements=elements or 0, bytes=count)
+    return rows.row("sample", None, variant, binary, arch, limits.gpu(limits.DEFAULT_GPUS[arch]))
 
 
 @pytest.mark.sampled(1)
@@ -82,8 +82,8 @@ def test_erf_gelu_is_issue_bound_where_memory_is_faster():
     )
     options = {"num_warps": 4, "enable_fp_fusion": True}
     [binary] = reading.read_back([compiling.compile_ahead(samples_audit.flat, source, 90, options)])
-    subject = rows.Subject("sample", None, "bf16", options, elements=1024, bytes=4096)
-    assert rows.row(subject, binary, 90, limits.gpu("h200-sxm")).bound == "issue"
+    variant = Variant(samples_audit.flat, {}, options, dtype="bf16", elements=1024, bytes=4096)
+    assert rows.row("sample", None, variant, binary, 90, limits.gpu("h200-sxm")).bound == "issue"
 
 
 def test_fusion_is_told_apart():

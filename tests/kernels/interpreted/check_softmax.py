@@ -237,7 +237,5 @@ def test_rows_too_wide_are_refused():
 
     with pytest.raises(ValueError, match=r"^softmax v1: x has 65537 columns; at most 65536 are supported"):
         v1_naive.KERNELS["softmax"](wide(65537), out=wide(65537))
-    with pytest.raises(
-        ValueError, match=r"^softmax v2: x has 1073741825 columns; at most 1073741824 are supported by this"
-    ):
+    with pytest.raises(ValueError, match=r"^softmax v2: x has 1073741825 columns; at most 1073741824 are"):
         v2_aligned.KERNELS["softmax"](wide(2**30 + 1), out=wide(2**30 + 1))
