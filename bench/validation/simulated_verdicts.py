@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.harness.compare.rounds import Rule, run_rounds
+from bench.validation.simulated_device import SimulatedDevice
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.stats.drift import drift_of
 from results.stats.samples import median
 from results.stats.unpaired import compare_many
-from tests.bench.simulated_device import SimulatedDevice
 
 BUDGET_S = 10.0
 SLOW_DRIFT = {"drift": 0.03, "drift_s": 2.0}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from results.stats.samples import Z_975, independent_blocks, normal_deviate, student_t_975
+from results.stats.samples import Z_975, normal_deviate, student_t_975
 
 if TYPE_CHECKING:
     from numpy import float64
@@ -64,6 +64,8 @@ class Comparison:
     drift: float = 0.0
     """Half width, in logarithms, of the part of the interval that is for drift between two windows. Rows of the same
     two windows share it, so that it does not shrink in a mean of rows."""
+    degrees: float = 1.0
+    """Degrees of freedom behind the interval."""
 
 
 def judged(
@@ -78,6 +80,7 @@ def judged(
     drift: float = 0.0,
     remedy: str = MORE_SAMPLES,
     note: str = "",
+    is_too_narrow: bool = False,
 ) -> Comparison:
     """Return what an interval in logarithms means.
 
@@ -93,15 +96,20 @@ def judged(
         drift: half width of what the interval holds for drift, see `Comparison`.
         remedy: what would narrow the interval, in words.
         note: what else the reason is to say.
+        is_too_narrow: whether the samples correlate so much that even their whole range is too narrow an interval.
     """
     ends = (math.exp(low), math.exp(min(high, MAX_LOG)))
     verdict = verdict_of(*ends, margin, count)
     p_value = _p_value(center, low, high, degrees, math.log1p(margin)) if count >= LEAST_PAIRS else 1.0
     if count < LEAST_PAIRS:
         reason = f"only {count} {unit}{'s' * (count != 1)}: {LEAST_PAIRS} or more can tell"
+    elif is_too_narrow:
+        verdict, p_value = UNSURE, 1.0
+        reason = _reason(verdict, *ends, margin, quantity, remedy) + note
+        reason += f"; the interval is too narrow: each {unit} resembles the one before it, and {count} are too few"
     else:
         reason = _reason(verdict, *ends, margin, quantity, remedy) + note
-    return Comparison(math.exp(center), ends, verdict, reason, count, margin, p_value, drift)
+    return Comparison(math.exp(center), ends, verdict, reason, count, margin, p_value, drift, degrees)
 
 
 def _p_value(center: float, low: float, high: float, degrees: float, margin: float) -> float:
@@ -167,7 +175,8 @@ def combine(comparisons: Sequence[Comparison], quantity: str = TIME) -> Comparis
     deviate = SMALL_T_975.get(count - 1) or student_t_975(count - 1)
     between = deviate * math.sqrt(squares / (count - 1) / count)
     pairs = min(compared.pairs for compared in comparisons)
-    degrees = float(count - 1) if between > min(below, above) else count * independent_blocks(max(1, pairs))
+    within = math.fsum(compared.degrees for compared in comparisons)
+    degrees = float(count - 1) if between > min(below, above) else within
     ends = (center - max(below, between), center + max(above, between))
     return judged(center, *ends, degrees, pairs, margin, "pair", quantity)
 

@@ -21,7 +21,7 @@ from results.stats.comparison import (
     check_times,
     judged,
 )
-from results.stats.samples import Z_975, independent_blocks, median, median_ci95
+from results.stats.samples import LEAST_CORRELATED, Z_975, interval_of_median
 
 LOOKING_FOR_A_VERDICT = 1.45
 """Factor by which an interval is widened because a comparison ends when its verdict happens to be clear.
@@ -43,18 +43,16 @@ MOST_TIMES_LONGER = 100.0
 
 
 def compare_pairs(
-    baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float = DEFAULT_MARGIN, seed: int = 0
+    baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float = DEFAULT_MARGIN
 ) -> Comparison:
     """Return the ratio of two interleaved series, with its interval and what it means.
 
-    The interval is that of `median_ci95` over the ratios of the pairs: a block bootstrap that keeps pairs together.
     With the series exchanged, everything is exchanged: the ratio is the inverse, FASTER is SLOWER.
 
     Args:
         baseline_s: times in the order taken, any unit.
         candidate_s: times in the same unit; each right before or after the baseline's of the same place.
         margin: change of the time, as a fraction, that does not matter: 0.01 is from 1 / 1.01 to 1.01.
-        seed: of the bootstrap.
 
     Raises:
         ValueError: no pairs, unequal lengths, a time that is not above 0, or a margin that is no fraction from 0 up.
@@ -63,10 +61,7 @@ def compare_pairs(
         instead of a test; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15 (1987) 657, for an equivalence that
         must be shown like a difference.
     """
-    check_margin(margin)
-    ratios = _log_ratios(baseline_s, candidate_s)
-    ends = median_ci95(ratios, seed)
-    return judged(median(ratios), *ends, independent_blocks(len(ratios)), len(ratios), margin, "pair")
+    return _judged_pairs(baseline_s, candidate_s, margin, 1.0, "pair", TIME)
 
 
 def judge_rounds(
@@ -88,11 +83,25 @@ def judge_rounds(
     Raises:
         ValueError: as `compare_pairs`.
     """
-    compared = compare_pairs(baseline_s, candidate_s, margin)
-    center, factor = math.log(compared.ratio), 1.0 if is_fixed else LOOKING_FOR_A_VERDICT
-    low, high = (center + factor * (math.log(end) - center) for end in compared.ci95)
-    degrees = independent_blocks(compared.pairs)
-    return judged(center, low, high, degrees, compared.pairs, margin, "round", quantity)
+    widening = 1.0 if is_fixed else LOOKING_FOR_A_VERDICT
+    return _judged_pairs(baseline_s, candidate_s, margin, widening, "round", quantity)
+
+
+def _judged_pairs(
+    baseline_s: Sequence[float],
+    candidate_s: Sequence[float],
+    margin: float,
+    widening: float,
+    unit: str,
+    quantity: str,
+) -> Comparison:
+    """Return the comparison of two series whose values of the same place belong together."""
+    check_margin(margin)
+    ratios = _log_ratios(baseline_s, candidate_s)
+    found = interval_of_median(ratios, widening)
+    is_too_narrow = found.share_needed > 1 and len(ratios) >= LEAST_CORRELATED
+    ends = (found.center, found.low, found.high, found.degrees)
+    return judged(*ends, len(ratios), margin, unit, quantity, is_too_narrow=is_too_narrow)
 
 
 def times_longer(compared: Comparison) -> float | None:
@@ -109,7 +118,7 @@ def times_longer(compared: Comparison) -> float | None:
 
 
 def smallest_detectable_change(
-    baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float = DEFAULT_MARGIN, seed: int = 0
+    baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float = DEFAULT_MARGIN
 ) -> float:
     """Return the change of the time, in percent, that as many pairs of this noise would show.
 
@@ -121,12 +130,11 @@ def smallest_detectable_change(
         baseline_s: times in the order taken.
         candidate_s: times of the same work, interleaved.
         margin: change of the time, as a fraction, that does not matter.
-        seed: of the bootstrap.
 
     Raises:
         ValueError: as for `compare_pairs`, or fewer than `LEAST_PAIRS` pairs.
     """
-    compared = compare_pairs(baseline_s, candidate_s, margin, seed)
+    compared = compare_pairs(baseline_s, candidate_s, margin)
     if compared.pairs < LEAST_PAIRS:
         raise ValueError(f"{compared.pairs} pairs tell nothing about noise, {LEAST_PAIRS} or more do")
     low, high = compared.ci95

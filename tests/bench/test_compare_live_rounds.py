@@ -4,7 +4,6 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from simulated_device import SimulatedDevice
 
 from bench.harness.compare.rounds import (
     FIRST_LOOK,
@@ -14,7 +13,9 @@ from bench.harness.compare.rounds import (
     run_rounds,
 )
 from bench.validation import simulated_verdicts
+from bench.validation.simulated_device import SimulatedDevice
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
+from results.stats.samples import interval_of_median
 from results.stats.verdict import LOOKING_FOR_A_VERDICT, compare_pairs, judge_rounds, times_longer
 
 TRIALS = 200
@@ -209,9 +210,10 @@ def test_the_interval_is_wider_by_one_factor_because_there_are_several_looks():
     series = [[load.slot()[0] for _ in range(200)] for load in (device.load(), device.load(1.01))]
     once, often = compare_pairs(*series), judge_rounds(*series, 0.01)
     assert often.ratio == pytest.approx(once.ratio)
-    for before, after in zip(once.ci95, often.ci95, strict=True):
-        wanted = LOOKING_FOR_A_VERDICT * math.log(before / once.ratio)
-        assert math.log(after / often.ratio) == pytest.approx(wanted)
+    ratios = [math.log(after / before) for before, after in zip(*series, strict=True)]
+    wanted = interval_of_median(ratios, LOOKING_FOR_A_VERDICT)
+    assert often.ci95 == pytest.approx((math.exp(wanted.low), math.exp(wanted.high)))
+    assert often.ci95[0] < once.ci95[0] < once.ci95[1] < often.ci95[1]
     assert judge_rounds(*series, 0.01, is_fixed=True).ci95 == pytest.approx(once.ci95)
 
 

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import commands
 import pytest
 import torch
-from simulated_device import SimulatedDevice
 
 from bench import __main__ as command
 from bench.harness.compare import case as compare_case
@@ -30,6 +29,7 @@ from bench.harness.measure.plan import blank_record
 from bench.harness.providers.registry import Provider
 from bench.harness.timing import protocol
 from bench.harness.timing.settle import SettleLimits
+from bench.validation.simulated_device import SimulatedDevice
 from results.stats.samples import median, median_ci95
 from results.store.runs import load_run
 

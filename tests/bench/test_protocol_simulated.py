@@ -4,10 +4,10 @@ truth as often as it says, and does each bad device get its flag and a good one 
 import statistics
 
 import pytest
-from simulated_device import SimulatedDevice
 
 from bench.harness.measure.evidence import Context, flags_of
 from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, collect
+from bench.validation.simulated_device import SimulatedDevice
 from roofline.ceilings import Ceiling
 
 TRIALS = 200

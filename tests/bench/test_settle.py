@@ -4,7 +4,6 @@ import itertools
 from dataclasses import dataclass
 
 import pytest
-from simulated_device import SimulatedDevice
 
 from bench.harness.device.telemetry import ClockAndPower
 from bench.harness.measure.evidence import Context, flags_of
@@ -20,6 +19,7 @@ from bench.harness.timing.settle import (
     keeps_still,
     settle,
 )
+from bench.validation.simulated_device import SimulatedDevice
 
 
 def settled(device, limits=GPU_SETTLE):
