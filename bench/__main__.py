@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import sys
 from collections.abc import Sequence
 
 from bench.harness.cli.arguments import Parser
 from bench.harness.cli.main import guarded
+from bench.harness.cli.main import main as op_main
 from bench.harness.commands import calibrate, catalog, doctor, suite
 from bench.harness.compare import command
 from bench.harness.op import Op
+from bench.harness.scenarios import scenario
+from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import drawn, print_out, say
 
 EPILOG = """\
-Each family is a command of its own, with its own --help:
+Each family is a command of its own, with its own --help; `python -m bench matmul` is the same:
   python -m bench.matmul --dtype bf16
   python -m bench.elementwise --op gelu,relu --size 64MiB"""
 
@@ -37,11 +42,40 @@ def print_list(found: catalog.Catalog) -> int:
         names = ", ".join(provider_names(family))
         for op in ops:
             table.add_row(f"bench.{family}", op.name, op.formula, "x".join(op.axes), ", ".join(op.dtypes), names)
-    for name, scenario in found.scenarios.items():
-        words = ", ".join(scenario.dtypes), ", ".join(scenario.providers)
-        table.add_row(f"bench.{name}", scenario.name, scenario.formula, scenario.axes, *words)
+    for name, other in found.scenarios.items():
+        words = ", ".join(other.dtypes), ", ".join(other.providers)
+        table.add_row(f"bench.{name}", other.name, other.formula, other.axes, *words)
     print_out(drawn(lambda console: console.print(table, markup=False)))
     return 0
+
+
+def meant(word: str, found: catalog.Catalog) -> list[str] | None:
+    """Return the family's or scenario's file and the options that a first word stands for, or None.
+
+    `bench matmul` is `bench.matmul`, and `bench gelu` is `bench.elementwise --op gelu`.
+    """
+    files = [*found.families, *found.scenarios]
+    name = known_as(word.removeprefix("bench."), files)
+    if name in files:
+        return [name]
+    ops = {op.name: family for family, family_ops in found.families.items() for op in family_ops}
+    op = known_as(word, ops)
+    return [ops[op], "--op", op] if op in ops else None
+
+
+def run_file(file: str, options: Sequence[str], argv: Sequence[str] | None) -> int:
+    """Run the command of a file in `bench/` in place of this one, and return its exit code.
+
+    The first of the arguments, which names the file, gives way to `options`.
+    """
+    module = importlib.import_module(f"bench.{file}")
+    if argv is None:
+        sys.argv[1:2] = options
+    else:
+        argv = [*options, *argv[1:]]
+    if hasattr(module, "SCENARIO"):
+        return scenario.main(module.SCENARIO, argv)
+    return op_main(str(module.__file__), module.__doc__, module.EXAMPLES, module.OPS, catalog.options_of(file), argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     found = catalog.read(command.reserved_names())
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     listing = commands.add_parser("list", help="the operations that can be measured, with their commands")
     listing.set_defaults(run=lambda args, families, argv: print_list(found))
     suite.add_parser(commands)
@@ -62,6 +96,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     doctor.add_parser(commands)
     for subcommand in commands.choices.values():
         subcommand.set_defaults(prog=subcommand.prog)
+    words = sys.argv[1:] if argv is None else argv
+    if not words:
+        parser.error(f"name a command ({', '.join(commands.choices)}) or an operation (matmul, gelu, ...)")
+    if words[0] not in commands.choices and (target := meant(words[0], found)) is not None:
+        return run_file(target[0], target[1:], argv)
+    if not words[0].startswith("-") and words[0] not in commands.choices:
+        known = [*commands.choices, *found.families, *found.scenarios]
+        known += [op.name for ops in found.families.values() for op in ops]
+        hint = did_you_mean(words[0], known) or f"there are: {', '.join(commands.choices)}"
+        parser.error(f"unknown command '{words[0]}'; {hint}")
 
     def run(args: argparse.Namespace) -> int:
         for problem in [] if getattr(args, "quiet", False) else found.problems:

@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import UsageError, add_list, chosen, number, path
+from bench.harness.cli.arguments import UsageError, add_list, chosen, number, path, shape_words
 from bench.harness.scenarios.scenario import Scenario, ScenarioContext, ScenarioRow
 from bench.harness.shapes import ShapeError, parse_size
 from bench.harness.transfer.table import COLUMNS, NOTES, footer
@@ -70,7 +70,7 @@ def add_options(group: Any) -> None:
     add_list(group, "--size", f"bytes of a copy (default: {', '.join(SIZES['cpu'])})")
     add_list(group, "--memory", f"of the host's side: {', '.join(MEMORY)} (default: both, on a CPU pageable)")
     add_list(group, "--transfer", f"{', '.join(TRANSFER)} (default: both, on a CPU blocking)")
-    add_list(group, "--shape", f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})")
+    add_list(group, "--shape", f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})", shape_words)
     add_list(group, "--prefetch", "batches made ahead by a thread: 0, 1 (default: both)")
     add_list(group, "--page-cache", "state of the file before each batch: warm, cold (default: warm)")
     group.add_argument("--tokens", metavar="PATH", type=path, help="file of token ids (default: a random one)")

@@ -18,11 +18,25 @@ DTYPE_BITS = {
 }
 """Bits that one element takes in memory, without the scale factors of block-scaled formats."""
 
+OTHER_NAMES = {
+    **{"float64": "fp64", "double": "fp64", "f64": "fp64", "float32": "fp32", "float": "fp32", "f32": "fp32"},
+    **{"tfloat32": "tf32", "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16", "bfp16": "bf16"},
+    **{"float8e4m3fn": "fp8e4m3", "float8e4m3": "fp8e4m3", "fp8e4m3fn": "fp8e4m3", "e4m3": "fp8e4m3"},
+    **{"float8e5m2": "fp8e5m2", "e5m2": "fp8e5m2", "i8": "int8"},
+}
+"""What others call these dtypes, torch among them, without `torch.` and underscores."""
+
 LABEL_BYTES = 8
 """Bytes of a label or a seed: int64, as torch takes class indices."""
 
 DTYPES = tuple(dtype for dtype in DTYPE_BITS if dtype != "int32")
 """The dtypes that can be asked for."""
+
+
+def dtype_named(word: str) -> str:
+    """Return the dtype that a word stands for, by the name of torch too; a word that names none as it is."""
+    plain = word.lower().removeprefix("torch.").replace("_", "").replace("-", "")
+    return OTHER_NAMES.get(plain, plain if plain in DTYPE_BITS else word)
 
 
 def bytes_of(elements: int, dtype: str) -> int:

@@ -10,13 +10,14 @@ from fractions import Fraction
 from math import prod
 from pathlib import Path
 
+from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import one_line
 from results.store.runs import find_run, load_run
 from roofline.accounting.config.config import MOST, ConfigError, ModelConfig
 from roofline.accounting.config.file import load_config, load_preset
 from roofline.accounting.machines import Machine, gpu_machine, run_machine
 from roofline.hardware.gpu import find_gpu
-from roofline.work import DTYPES
+from roofline.work import DTYPES, dtype_named
 
 SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 NUMBER = re.compile(r"(\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?(?:[eE][+-]?\d{1,3})?)([kMBGT]?)")
@@ -56,12 +57,14 @@ def whole(text: str) -> int:
 
 
 def share(text: str) -> float:
-    """Return a fraction above 0, at most 1.
+    """Return a fraction above 0, at most 1, such as 0.5 or 50%.
 
     Raises:
         argparse.ArgumentTypeError: it is something else.
     """
-    value = _value(text)
+    value = _value(text.strip().removesuffix("%"))
+    if value is not None and text.strip().endswith("%"):
+        value /= 100
     if value is None or not 0 < value <= 1:
         hint = "; 40 % is 0.4" if value and value > 1 else ""
         raise argparse.ArgumentTypeError(f"{_shown(text)} must be a fraction above 0 and at most 1{hint}")
@@ -116,11 +119,12 @@ def words_of(known: Sequence[str]) -> Callable[[str], list[str]]:
     """Return a reader of lists with commas whose words are all known."""
 
     def read(text: str) -> list[str]:
-        found = [word.strip() for word in text.split(",") if word.strip()]
+        found = [known_as(dtype_named(word.strip()), known) for word in text.split(",") if word.strip()]
         unknown = [word for word in found if word not in known]
         if unknown or not found:
             what = _shown(unknown[0]) if unknown else "an empty list"
-            raise argparse.ArgumentTypeError(f"{what} is not known; known: {', '.join(known)}")
+            hint = did_you_mean(unknown[0], known) if unknown else ""
+            raise argparse.ArgumentTypeError(f"{what} is not known; {hint}{' ' * bool(hint)}known: {', '.join(known)}")
         return list(dict.fromkeys(found))
 
     return read

@@ -10,11 +10,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from results.show.spelling import did_you_mean
 from roofline.hardware.files import GpuFileError, read_gpu_file, read_rates_file, refuse
 from roofline.work import DTYPES
 
@@ -245,8 +245,8 @@ def find_gpu(slug: str, gpus: Mapping[str, Gpu] | None = None) -> Gpu:
     longer = sorted(known for known in gpus if wanted and set(wanted.split("-")) <= set(known.split("-")))
     if not close and len(longer) > 1:
         raise UnknownGpuError(f"{wanted} is ambiguous: {', '.join(longer)}")
-    close = close or longer or get_close_matches(wanted, list(gpus), n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else "`python -m roofline gpus` lists those it knows"
+    hint = f"did you mean {' or '.join(close or longer)}?" if close or longer else did_you_mean(wanted, gpus)
+    hint = hint or "`python -m roofline gpus` lists those it knows"
     raise UnknownGpuError(f"unknown GPU {slug[:80]!r}: {hint}")
 
 

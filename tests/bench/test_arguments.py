@@ -1,6 +1,7 @@
 """What a command can be asked: its options, frozen; its cases; and one clear line for what cannot be."""
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +38,7 @@ EVERYWHERE = {
     "--seed", "--fill-sensitivity", "--recalibrate", "--format", "--output", "--no-save", "--plot", "--quiet",
     "--verbose", "--timeout", "--signature", "--op", "--threads",
 }  # fmt: skip
-SHORT = {"-h", "-q", "-v"}
+SHORT = {"-h", "-q", "-v", "-o"}
 ONLY = {
     "matmul": {"--layout", "--batch"},
     "elementwise": {"--size"},
@@ -144,11 +145,9 @@ def test_sizes_are_bytes_of_one_operand(dtype, elements):
 @pytest.mark.parametrize(
     ("family", "argv", "message"),
     [
-        (
-            "matmul",
-            ["--dtype", "bf17"],
-            "unknown dtype 'bf17'; matmul has: fp64, fp32, tf32, fp16, bf16, fp8e4m3, int8",
-        ),
+        ("matmul", ["--dtype", "bf17"], "unknown dtype 'bf17'; did you mean bf16"),
+        ("matmul", ["--dtype", "complex"], "unknown dtype 'complex'; there are: fp64, fp32, tf32, fp16, bf16, fp8e4m3"),
+        ("matmul", ["--shape", "4k"], "shape '4k' could be two: did you mean 4096 or 4000?"),
         ("matmul", ["--dtype", "fp8e5m2"], "matmul has no dtype 'fp8e5m2'; matmul has: fp64"),
         ("matvec", ["--dtype", "int8"], "matvec has no dtype 'int8'; matvec has: fp64, fp32, fp16, bf16"),
         ("matvec", ["--dtype", "int32"], "'int32'; matvec has: fp64, fp32, fp16, bf16"),
@@ -160,7 +159,7 @@ def test_sizes_are_bytes_of_one_operand(dtype, elements):
         ("matmul", ["--batch", "1.5"], "batch '1.5' must be a whole number from 1 to 999999999"),
         ("matmul", ["--batch", "٤"], "batch '٤' must be a whole number from 1 to 999999999"),
         ("matmul", ["--batch", "9999999999"], "batch '9999999999' must be a whole number from 1 to 999999999"),
-        ("elementwise", ["--op", "gelu2"], "unknown op 'gelu2'; there are: copy, add, mul, triad, relu, gelu"),
+        ("elementwise", ["--op", "gelu2"], "unknown op 'gelu2'; did you mean gelu, relu or gelu-tanh?"),
         ("norm", ["--shape", "1x2x3"], "shape '1x2x3' does not fit rmsnorm: write the width of 4096 rows or mxn"),
         ("cross_entropy", ["--shape", "1x2x3"], "does not fit cross-entropy: write the width of 4096 rows or mxv"),
         (
@@ -247,3 +246,31 @@ def test_a_parser_leaves_no_default_shared_between_two_runs():
     assert one.parse_args([]) != one.parse_args(["--shape", "64"])
     assert one.parse_args([]).shape is None
     assert isinstance(one, argparse.ArgumentParser)
+
+
+@pytest.mark.parametrize(
+    ("family", "guess", "written"),
+    [
+        ("matmul", "--dtype float32,torch.bfloat16", "--dtype fp32,bf16"),
+        ("matmul", "--dtype bf16 fp32", "--dtype bf16,fp32"),
+        ("matmul", "--dtype BF16,half,float8_e4m3fn --layout nt", "--dtype bf16,fp16,fp8e4m3 --layout nt"),
+        ("matmul", "--shape 64X32X16,64×32×8,8*8*4", "--shape 64x32x16,64x32x8,8x8x4"),
+        ("matmul", "--shape 64 128 --dtype fp32", "--shape 64,128 --dtype fp32"),
+        ("elementwise", "--op GELU,gelu_tanh,bias_gelu", "--op gelu,gelu-tanh,bias-gelu"),
+    ],
+)
+def test_a_first_guess_that_can_mean_one_thing_is_taken_for_it(family, guess, written):
+    assert names(family, *guess.split()) == names(family, *written.split())
+
+
+def test_an_unknown_option_names_the_nearest_one(capsys):
+    with pytest.raises(SystemExit):
+        parser("matmul").parse_args(["--dtpye", "bf16"])
+    assert capsys.readouterr().err.endswith("unrecognized arguments: --dtpye bf16; did you mean --dtype?\n")
+
+
+def test_output_is_the_run_file_and_a_picture_is_told_by_its_ending():
+    args = parser("matmul").parse_args(["-o", "runs.jsonl"])
+    assert (args.output, args.plot) == (Path("runs.jsonl"), None)
+    args = parser("matmul").parse_args(["-o", "roofline.PNG"])
+    assert (args.output, args.plot) == (None, Path("roofline.PNG"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import commands
 import pytest
 
+from bench import __main__ as bench
 from bench.harness.cli import main
 from bench.harness.cli.arguments import build_parser
 from bench.harness.timing import protocol
@@ -109,6 +110,38 @@ def test_every_example_passes_all_checks_that_come_before_torch(family, tmp_path
     for arguments, _ in module.EXAMPLES:
         with pytest.raises(EOFError):
             main.run(family, parser.parse_args(arguments.split()), module.OPS, options)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "name a command (list, suite, compare, calibrate, doctor"),
+        (("lst",), "unknown command 'lst'; did you mean list?"),
+        (("gellu",), "unknown command 'gellu'; did you mean gelu, relu or gelu-tanh?"),
+        (("zzz",), "unknown command 'zzz'; there are: list, suite, compare"),
+    ],
+)
+def test_a_first_word_that_is_no_command_is_answered_in_one_line(words, said, capsys):
+    with pytest.raises(SystemExit) as caught:
+        bench.main(words)
+    out, err = capsys.readouterr()
+    assert (caught.value.code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"python -m bench: error: {said}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("matmul", "--shape", "0"), "python -m bench.matmul: error: shape '0'"),
+        (("bench.matmul", "--shape", "0"), "python -m bench.matmul: error: shape '0'"),
+        (("gelu", "--shape", "0"), "python -m bench.elementwise: error: shape '0'"),
+        (("gelu", "--op", "none"), "python -m bench.elementwise: error: unknown op 'none'"),
+        (("train-step", "--layers", "2", "--shape", "0"), "python -m bench.train_step: error: shape '0'"),
+    ],
+)
+def test_the_name_of_a_file_or_of_an_op_is_its_command(words, said, capsys):
+    assert bench.main(words) == 2
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_the_list_names_each_op_with_its_formula_and_its_command():

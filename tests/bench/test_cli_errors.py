@@ -45,8 +45,8 @@ def refused(capsys, runs, *words, code=2):
 
 
 NAMES = [
-    ("matmul --dtype bf17", "unknown dtype 'bf17'; matmul has: fp64, fp32, tf32, fp16, bf16, fp8e4m3, int8"),
-    ("matmul --dtype bf16,BF16", "unknown dtype 'BF16'; matmul has:"),
+    ("matmul --dtype bf17", "unknown dtype 'bf17'; did you mean bf16"),
+    ("matmul --dtype bf16,complex", "unknown dtype 'complex'; there are: fp64, fp32"),
     ("matvec --dtype int8", "matvec has no dtype 'int8'; matvec has: fp64, fp32, fp16, bf16"),
     ("elementwise --op nosuch", "unknown op 'nosuch'; there are: copy, add, mul, triad, relu,"),
     ("matmul --provider nosuch", "unknown provider 'nosuch' for matmul; there are: torch, torch-compile"),
@@ -78,7 +78,7 @@ SIZES = [
             f"matmul --shape={shape}",
             f"shape '{shape}' is not a size: each extent must be a whole number from 1 to 10^18",
         )
-        for shape in ("0", "-1", "1.5", "1e3", "abc", "4096x", "x", "64x0x64", "64X64", "64*64", "9" * 23, "0x10", "٤")
+        for shape in ("0", "-1", "1.5", "1e3", "abc", "4096x", "x", "64x0x64", "9" * 23, "0x10", "٤")
     ),
     ("matmul --shape -1", "shape '-1' is not a size"),
     ("matmul --shape ,", "argument --shape: the list is empty; name at least one"),
@@ -120,7 +120,7 @@ def test_what_a_terminal_could_obey_is_shown_escaped_and_on_one_line(capsys, run
 @pytest.mark.parametrize("option", ["--output", "--plot"])
 @pytest.mark.usefixtures("measures_nothing")
 def test_an_empty_path_is_a_variable_that_was_not_set(capsys, runs, option):
-    assert f"argument {option}: the path is empty" in refused(capsys, runs, "matmul", option, "")
+    assert f"{option}: the path is empty" in refused(capsys, runs, "matmul", option, "")
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------

@@ -93,11 +93,12 @@ def test_each_record_is_on_the_disk_before_the_next_row_starts(runs, monkeypatch
 # ---- Ctrl-C --------------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_prints_and_keeps_what_was_finished(runs):
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)])
+def test_ctrl_c_and_sigterm_print_and_keep_what_was_finished(runs, number):
     process = start_many_rows()
     while not process.stderr.readline().startswith("[4/"):
         assert process.poll() is None
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     code, out, err = commands.finish(process)
     assert code == 130
     assert err.splitlines()[-1] == "interrupted: what was finished is kept"
@@ -243,37 +244,39 @@ def test_a_process_that_a_test_interrupts_hears_it_although_the_test_does_not(nu
 
 @pytest.fixture
 def handler():
-    """Give the tests of the handlers the usual one, and put back what was there."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Give the tests of the handlers the usual ones, and put back what was there."""
+    before = {number: signal.signal(number, usual) for number, usual in interrupt.USUAL.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("handler")
-def test_handlers_follow_one_another_and_respect_those_of_others():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_handlers_follow_one_another_and_respect_those_of_others(number):
     interrupt.leave_when_interrupted()
-    assert signal.getsignal(signal.SIGINT) is interrupt._leave
+    assert signal.getsignal(number) is interrupt._leave
     interrupt.raise_when_interrupted()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(number) is signal.default_int_handler
     interrupt.exit_undisturbed()
-    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    assert signal.getsignal(number) == signal.SIG_IGN
     interrupt.leave_when_interrupted()
     interrupt.raise_when_interrupted()
-    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    assert signal.getsignal(number) == signal.SIG_IGN
 
     def others(number, frame):
         pass
 
-    signal.signal(signal.SIGINT, others)
+    signal.signal(number, others)
     for change in (interrupt.leave_when_interrupted, interrupt.raise_when_interrupted, interrupt.exit_undisturbed):
         change()
-        assert signal.getsignal(signal.SIGINT) is others
+        assert signal.getsignal(number) is others
 
 
 @pytest.mark.usefixtures("handler")
 def test_a_command_called_by_a_program_leaves_its_handlers_alone(capsys):
     assert commands.here("matvec", "--op", "matvec", "--shape", "16", "--no-save") == 0
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert {number: signal.getsignal(number) for number in interrupt.USUAL} == interrupt.USUAL
 
 
 # ---- a disk that fills up ------------------------------------------------------------------------------------------

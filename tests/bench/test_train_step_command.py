@@ -129,7 +129,7 @@ def test_csv_has_rates_of_steps(capsys):
         (["--shape", "0x4"], "must be BxS"),
         (["--shape", "4x99999999"], "must be BxS"),
         (["--shape", ""], "--shape: the list is empty"),
-        (["--recipe", "fp16"], "unknown recipe 'fp16'; there are: fp32, amp, bf16"),
+        (["--recipe", "fp16"], "unknown recipe 'fp16'; did you mean"),
         (["--recipe", "bf16-master"], "estimated by"),
         (["--checkpoint", "selective"], "estimated, not run"),
         (["--checkpoint", "9"], "from 1 to 4"),

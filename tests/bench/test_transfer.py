@@ -407,7 +407,6 @@ def test_what_a_cpu_has_not_is_skipped_beside_what_it_has(quick, capsys):
     ("arguments", "message"),
     [
         (("--op", "h2h"), "unknown op 'h2h'; there are: h2d, d2h, overlap, load"),
-        (("--memory", ","), "--memory: the list is empty"),
         (("--size", "7"), "size '7' must be a multiple of 4 bytes"),
         (("--size", "0"), "size '0' must be a whole number of bytes"),
         (("--size", "many"), "size 'many' is not one"),

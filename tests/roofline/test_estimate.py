@@ -65,6 +65,13 @@ def test_largest_model(capsys, gpus, size_of_one, shown):
     assert data_of(capsys, line)["params"] == 80 * 10**9 * gpus // size_of_one
 
 
+def test_shares_in_per_cent_and_names_of_torch_are_understood(capsys):
+    line = "train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --dtype {} --mfu {}"
+    assert (
+        data_of(capsys, line.format("bfloat16", "50%"))["days"] == data_of(capsys, line.format("bf16", "0.5"))["days"]
+    )
+
+
 def test_largest_model_by_recipe(capsys):
     data = data_of(capsys, "fit --gpu h100-sxm,h200-sxm --gpus 8 --recipe bf16-master-fp32-grad")
     assert [row["params"] for row in data["rows"]] == [640 * 10**9 // 18, 8 * 141 * 10**9 // 18]
@@ -282,7 +289,7 @@ BAD = {
     "params --config /no/such/config.json": "cannot read",
     "matmul --shape 4096 --gpu t4 --dtype bf16": "t4 has no hardware path for bf16; its dtypes are",
     "matmul --shape 4x4 --gpu t4": "must be MxNxK",
-    "matmul --shape 4096 --gpu t4 --dtype bf17": "'bf17' is not known; known: fp64",
+    "matmul --shape 4096 --gpu t4 --dtype bf17": "'bf17' is not known; did you mean bf16",
     "fit --gpu h100-sxm --gpus 0": "must be a whole number from 1",
     "fit --gpu h100-sxm --bytes-per-param 16 --recipe amp": "not both",
     "fit --gpu h100-sxm --optimizer adafactor": "depends on the shapes",

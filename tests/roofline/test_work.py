@@ -6,10 +6,12 @@ import pytest
 
 from roofline.model import intensity
 from roofline.work import (
+    DTYPE_BITS,
     DTYPES,
     Work,
     bytes_of,
     cross_entropy_work,
+    dtype_named,
     elementwise_work,
     int8_matvec_work,
     matmul_work,
@@ -132,3 +134,16 @@ def test_only_whole_numbers_are_counts(name: str, bad: object) -> None:
     values: dict[str, object] = {"flops": 1, "bytes_read": 1, "bytes_written": 1} | {name: bad}
     with pytest.raises(ValueError, match=f"{name} must be a whole number"):
         Work(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("word", "dtype"),
+    [("float32", "fp32"), ("torch.bfloat16", "bf16"), ("Half", "fp16"), ("float8_e4m3fn", "fp8e4m3"), ("INT8", "int8")],
+)
+def test_a_dtype_is_known_by_the_name_that_torch_has_for_it(word: str, dtype: str) -> None:
+    assert dtype_named(word) == dtype
+
+
+def test_a_dtype_keeps_its_name_and_a_word_that_is_none_stays_as_it_is() -> None:
+    assert [dtype_named(name) for name in DTYPE_BITS] == list(DTYPE_BITS)
+    assert dtype_named("Complex64") == "Complex64"

@@ -17,10 +17,15 @@ from bench.harness.op import Case, Op, Option
 from bench.harness.providers.registry import USER_KERNEL, provider_names
 from bench.harness.shapes import MAX_CASES, MAX_EXTENT, parse_shapes, parse_size
 from results.record import CACHE_STATES
-from roofline.work import DTYPE_BITS
+from results.show.spelling import did_you_mean, known_as
+from roofline.work import DTYPE_BITS, dtype_named
 
 DEFAULT_DTYPE = "bf16"
 FORMATS = ("table", "json", "csv", "md")
+PICTURES = (".png", ".svg", ".pdf")
+
+SHORT_LIST = 8
+"""So many known words are listed beside the nearest ones."""
 
 MAX_BUDGET_S = 1e9
 """Thirty years."""
@@ -53,7 +58,9 @@ class Parser(argparse.ArgumentParser):
         """Refuse unknown arguments here, so that the error names this command and not the one it belongs to."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            known = [word for word in self._option_string_actions if word.startswith("--")]
+            hints = [did_you_mean(word.partition("=")[0], known, 1) for word in unknown if word.startswith("--")]
+            self.error("; ".join([f"unrecognized arguments: {' '.join(unknown)}", *filter(None, hints)]))
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -69,16 +76,53 @@ def words(text: str) -> list[str]:
     return found
 
 
+def dtype_words(text: str) -> list[str]:
+    """Return the dtypes of a list, `float32` and `torch.bfloat16` by the names that they have here."""
+    return [dtype_named(word) for word in words(text)]
+
+
+def shape_words(text: str) -> list[str]:
+    """Return the shapes of a list, with the signs that others multiply by as `x`."""
+    return [re.sub(r"[X×*]", "x", word) for word in words(text)]
+
+
+class _Extend(argparse.Action):
+    """Collects the words of a list option: separated by commas or blanks, and given more than once."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        found = getattr(namespace, self.dest) or []
+        setattr(namespace, self.dest, [*found, *itertools.chain.from_iterable(values)])
+
+
+class _Output(argparse.Action):
+    """Takes the path of the run file; that of a picture, which no run file can have, is taken as `--plot`."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        is_picture = Path(values).suffix.lower() in PICTURES
+        setattr(namespace, "plot" if is_picture else self.dest, values)
+
+
 def chosen(what: str, given: Sequence[str] | None, known: Collection[str], default: Iterable[str]) -> list[str]:
     """Return the words of a list option, each once, or the default ones.
 
     Raises:
-        UsageError: a word that is not known; the message lists those that are.
+        UsageError: a word that is not known; the message names the nearest, or lists those that are.
     """
-    for word in given or ():
-        if word not in known:
-            raise UsageError(f"unknown {what} '{word}'; there are: {', '.join(known)}")
-    return list(dict.fromkeys(given or default))
+    return list(dict.fromkeys(one_of(what, word, known) for word in given or default))
+
+
+def one_of(what: str, word: str, known: Collection[str]) -> str:
+    """Return the known name that a word stands for.
+
+    Raises:
+        UsageError: it stands for none; the message names the nearest, or lists those that are.
+    """
+    found = known_as(word, known)
+    if found not in known:
+        hint, listed = did_you_mean(word, known), f"there are: {', '.join(known)}"
+        said = f"{hint} {listed}" if hint and len(known) <= SHORT_LIST else hint or listed
+        raise UsageError(f"unknown {what} '{word}'; {said}")
+    return found
 
 
 def number(least: float, most: float, what: str, kind: type = float) -> Callable[[str], Any]:
@@ -140,9 +184,10 @@ def build_parser(
     what = parser.add_argument_group("what to measure")
     add_list(what, "--op", f"operations: {', '.join(op.name for op in ops)}{' (default: all)' * (len(ops) > 1)}")
     dtypes = list(dict.fromkeys(dtype for op in ops for dtype in op.dtypes))
-    add_list(what, "--dtype", f"dtypes: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
+    add_list(what, "--dtype", f"dtypes: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})", dtype_words)
     axes = " or ".join(dict.fromkeys("x".join(op.axes) for op in ops))
-    add_list(what, "--shape", f"shapes {axes}, a single number, or a range start:stop:step in place of any number")
+    text = f"shapes {axes}, a single number, or a range start:stop:step in place of any number"
+    add_list(what, "--shape", text, shape_words)
     if all(op.is_sized for op in ops):
         add_list(what, "--size", "instead of a shape: bytes of one operand, such as 256MiB or 1GB")
     for option in options:
@@ -157,9 +202,9 @@ def build_parser(
     return parser
 
 
-def add_list(group: Any, name: str, text: str) -> None:
-    """Add an option that takes a comma-separated list and may repeat."""
-    group.add_argument(name, metavar="LIST", type=words, action="extend", default=None, help=text)
+def add_list(group: Any, name: str, text: str, parse: Callable[[str], list[str]] = words) -> None:
+    """Add an option that takes a list, separated by commas or blanks, and may repeat."""
+    group.add_argument(name, metavar="LIST", type=parse, action=_Extend, nargs="+", help=text)
 
 
 def add_how(group: Any) -> None:
@@ -203,14 +248,15 @@ def add_device(group: Any) -> None:
     )
 
 
-def add_output(group: Any) -> None:
+def add_output(group: Any, picture: str = "the roofline", detail: str = "how each row was verified and timed") -> None:
     """Add the options that say what becomes of the measurements, the same for all commands."""
     group.add_argument("--format", choices=FORMATS, default="table", help="of what goes to stdout (default: table)")
-    group.add_argument("--output", metavar="PATH", type=path, help="file or folder for the run file")
+    help_of_output = "file or folder for the run file; a .png, .svg or .pdf is taken as --plot"
+    group.add_argument("-o", "--output", metavar="PATH", type=path, action=_Output, help=help_of_output)
     group.add_argument("--no-save", action="store_true", help="keep no run file")
-    group.add_argument("--plot", metavar="PATH", type=path, help="draw the roofline: .png, .svg or .pdf")
+    group.add_argument("--plot", metavar="PATH", type=path, help=f"draw {picture}: .png, .svg or .pdf")
     group.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
-    group.add_argument("-v", "--verbose", action="store_true", help="say how each row was verified and timed")
+    group.add_argument("-v", "--verbose", action="store_true", help=f"say {detail}")
 
 
 @dataclass(frozen=True)
@@ -270,9 +316,9 @@ def chosen_dtypes(given: Sequence[str] | None, op: Op) -> list[str]:
         UsageError: one of them is unknown, or the op does not have it.
     """
     for name in given or ():
-        if name not in op.dtypes:
-            unknown = "unknown dtype" if name not in DTYPE_BITS else f"{op.name} has no dtype"
-            raise UsageError(f"{unknown} '{name}'; {op.name} has: {', '.join(op.dtypes)}")
+        if name in DTYPE_BITS and name not in op.dtypes:
+            raise UsageError(f"{op.name} has no dtype '{name}'; {op.name} has: {', '.join(op.dtypes)}")
+        one_of("dtype", name, op.dtypes)
     return list(dict.fromkeys(given or [DEFAULT_DTYPE]))
 
 

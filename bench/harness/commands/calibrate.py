@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import FORMATS, add_device, add_list, chosen, path
+from bench.harness.cli.arguments import add_device, add_list, add_output, chosen, dtype_words
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.cli.terminal import Progress, print_path
 from bench.harness.op import Op
@@ -65,15 +65,12 @@ def add_parser(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("--quick", action="store_true", help="a quarter of the time, and wider intervals")
-    add_list(parser, "--dtype", "dtypes of matmul and FMA (default: bf16,fp32 on a CPU, on a GPU all it has)")
+    add_list(
+        parser, "--dtype", "dtypes of matmul and FMA (default: bf16,fp32 on a CPU, on a GPU all it has)", dtype_words
+    )
     add_device(parser)
     group = parser.add_argument_group("what to do with it")
-    group.add_argument("--format", choices=FORMATS, default="table", help="of what goes to stdout (default: table)")
-    group.add_argument("--output", metavar="PATH", type=path, help="file or folder for the run file")
-    group.add_argument("--no-save", action="store_true", help="keep no run file; the ceilings are kept all the same")
-    group.add_argument("--plot", metavar="PATH", type=path, help="draw the roofline: .png, .svg or .pdf")
-    group.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
-    group.add_argument("-v", "--verbose", action="store_true", help="say what each part found when it is done")
+    add_output(group, detail="what each part found when it is done")
     parser.set_defaults(run=run)
 
 

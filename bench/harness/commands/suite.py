@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.harness.cli.arguments import COLUMNS, CaseWords, add_how, add_list, add_output, chosen, make_cases
+from bench.harness.cli.arguments import (
+    COLUMNS,
+    CaseWords,
+    add_how,
+    add_list,
+    add_output,
+    chosen,
+    dtype_words,
+    make_cases,
+)
 from bench.harness.commands.catalog import options_of
 from bench.harness.op import Case, Op
 
@@ -39,7 +48,7 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_list(parser, "--dtype", "dtypes; an op that lacks one goes without it (default: bf16)")
+    add_list(parser, "--dtype", "dtypes; an op that lacks one goes without it (default: bf16)", dtype_words)
     add_list(parser, "--provider", "who computes; a family that lacks one goes without it (default: torch, triton)")
     add_how(parser.add_argument_group("how to measure"))
     add_output(parser.add_argument_group("what to do with it"))

@@ -11,16 +11,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import (
-    FORMATS,
     CaseWords,
     Parser,
     UsageError,
     add_list,
     build_parser,
+    dtype_words,
     make_cases,
     number,
-    path,
+    one_of,
+    shape_words,
 )
+from bench.harness.cli.arguments import add_output as add_usual_output
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.commands.catalog import options_of
 from bench.harness.compare.rounds import MOST_ROUNDS
@@ -120,8 +122,8 @@ def reserved_names() -> set[str]:
 def add_what(group: Any, options: Mapping[str, Mapping[str, Option]]) -> None:
     """Add the options that name ops, cases and providers; `options` as `merged_options` returns them."""
     add_list(group, "--op", "operations, of any family: python -m bench list")
-    add_list(group, "--dtype", "dtypes (default: bf16)")
-    add_list(group, "--shape", "shapes, as in the family's own command (default: the op's)")
+    add_list(group, "--dtype", "dtypes (default: bf16)", dtype_words)
+    add_list(group, "--shape", "shapes, as in the family's own command (default: the op's)", shape_words)
     add_list(group, "--size", "instead of a shape: bytes of one operand, such as 64MiB")
     for name, by_family in options.items():
         texts = [f"{family}: {option.help}" for family, option in by_family.items()]
@@ -157,12 +159,7 @@ def add_output(group: Any) -> None:
     group.add_argument(
         "--fail-on", choices=("slower", "unsure"), default="slower", help="verdicts that exit with 1 (default: slower)"
     )
-    group.add_argument("--format", choices=FORMATS, default="table", help="of what goes to stdout (default: table)")
-    group.add_argument("--output", metavar="PATH", type=path, help="file or folder for the run file")
-    group.add_argument("--no-save", action="store_true", help="keep no run file")
-    group.add_argument("-o", "--plot", metavar="PATH", type=path, help="draw ratios and MFU: .png, .svg or .pdf")
-    group.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
-    group.add_argument("-v", "--verbose", action="store_true", help="say how each provider was verified and timed")
+    add_usual_output(group, "ratios and MFU", "how each provider was verified and timed")
 
 
 class _Without:
@@ -225,10 +222,7 @@ def chosen_ops(names: Sequence[str] | None, families: Mapping[str, tuple[Op, ...
     known = {op.name: (family, op) for family, ops in families.items() for op in ops}
     if not names:
         raise UsageError(f"name an operation: --op, one or more of {', '.join(known)}")
-    for name in names:
-        if name not in known:
-            raise UsageError(f"unknown op '{name}'; there are: {', '.join(known)}")
-    return [known[name] for name in dict.fromkeys(names)]
+    return [known[name] for name in dict.fromkeys(one_of("op", name, known) for name in names)]
 
 
 def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.harness.cli.arguments import UsageError, add_list, chosen, number, path
+from bench.harness.cli.arguments import UsageError, add_list, chosen, number, path, shape_words
 from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.config.file import load_config, load_preset
@@ -74,7 +74,7 @@ def add_options(group: Any) -> None:
         help="so many layers in place of the model's own",
     )
     shapes = f"{DEFAULT_SHAPE['cpu']} on a CPU, {DEFAULT_SHAPE['cuda']} on a GPU"
-    add_list(group, "--shape", f"sequences of a step x tokens of a sequence, BxS (default: {shapes})")
+    add_list(group, "--shape", f"sequences of a step x tokens of a sequence, BxS (default: {shapes})", shape_words)
     add_list(group, "--recipe", f"precision of weights and products: {', '.join(RECIPE_NAMES)} (default: fp32,bf16)")
     add_list(
         group, "--checkpoint", "recomputed are: none, full (every layer), every-K or K (layers), sqrt (default: none)"

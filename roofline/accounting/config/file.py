@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from results.show.spelling import did_you_mean
 from results.store.runfile import reason_of
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.config.families import FAMILIES, build_config
@@ -37,8 +37,7 @@ def load_preset(name: str) -> ModelConfig:
     """
     names = preset_names()
     if name not in names:
-        close = get_close_matches(name.lower()[:80], names, n=4, cutoff=0.4)
-        hint = f"did you mean {' or '.join(close)}?" if close else "estimate params --help lists those it knows;"
+        hint = did_you_mean(name, names, 4, 0.4) or "estimate params --help lists those it knows;"
         raise ConfigError(f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json")
     data = tomllib.loads((MODEL_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     keys = ConfigKeys(data["config"], name)
