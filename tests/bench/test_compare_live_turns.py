@@ -1,5 +1,6 @@
 """All providers of a case go round the same copies of the inputs, and never right behind each other."""
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ from bench.elementwise import OPS
 from bench.harness.compare import case as compare_case
 from bench.harness.compare import meter as compare_meter
 from bench.harness.compare.case import InterleavingRunner, refuse_if_too_slow
-from bench.harness.compare.meter import Broken, InterleavingMeter, Ready, Turns, least_s, share_launches
+from bench.harness.compare.meter import Broken, InterleavingMeter, Ready, Turns, exchange, least_s, share_launches
 from bench.harness.compare.rounds import Rule
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import runner
@@ -141,18 +142,39 @@ def test_equal_providers_have_samples_of_as_many_launches_and_a_much_slower_one_
     assert [turn.sampler.launches_per_sample for turn in close] == [50, 50, 16, 1]
 
 
-def test_providers_stay_as_far_apart_on_the_copies_as_can_be_whatever_the_first_samples_took():
+def test_providers_exchange_copies_and_calls_and_stay_as_far_apart_as_can_be():
     """Who follows closer behind another finds more in the cache."""
-    meter, place = InterleavingMeter(cpu_device(), LIMITS), {}
-    calls = [lambda copy=copy: place.update(now=copy) for copy in range(12)]
-    ready = [Ready(calls, "cold", lambda: None) for _ in range(2)]
-    first, second = found = [meter._turns(ready, at) for at in range(2)]
-    first.sampler.launches_per_sample = 5
-    first.sampler.sample()
+    meter, seen = InterleavingMeter(cpu_device(), LIMITS), {}
+    made = []
+
+    def ready_of(name):
+        def new_call(copy):
+            made.append(name)
+            return lambda: seen.update({name: copy})
+
+        return Ready([new_call(copy) for copy in range(12)], "cold", lambda: None, new_call=new_call)
+
+    ready = [ready_of("first"), ready_of("second")]
+    found = [meter._turns(ready, at) for at in range(2)]
     share_launches(found)
-    starts = []
-    for turn in (first, second):
+    for turn in found:
         turn.sampler.launches_per_sample = 1
-        turn.sampler.sample()
-        starts.append(place["now"])
-    assert starts == [0, 6]
+    order, starts = random.Random(1), []
+    made.clear()
+    for _ in range(20):
+        exchange(ready, found, order)
+        for turn in found:
+            turn.slot()
+        starts.append((seen["first"], seen["second"]))
+    assert all(abs(first - second) == 6 for first, second in starts)
+    assert [min(pair) for pair in starts] == [turn % 6 for turn in range(20)]  # each copy is used as rarely as before
+    assert 4 <= sum(first < second for first, second in starts) <= 16
+    assert 4 <= sum(made[place] == "first" for place in range(0, 40, 2)) <= 16
+
+
+def test_calls_that_are_announced_one_by_one_are_not_made_anew():
+    calls = [lambda: None] * 3
+    ready = [Ready(calls, "warm", lambda: None) for _ in range(2)]
+    found = [InterleavingMeter(cpu_device(), LIMITS)._turns(ready, at) for at in range(2)]
+    exchange(ready, [*found[:1], Broken(ValueError())], random.Random(0))
+    assert next(found[0].sampler._calls) is calls[0]

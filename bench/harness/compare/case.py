@@ -50,6 +50,7 @@ class InterleavingRunner(Runner):
         self._sets: list[InputSet] = []
         self._is_sharing = True
         self._has_users_functions = False
+        self._providers = 1
         self._harm: str | None = None
 
     def measure_case(self, rows: Sequence[Row], names: Sequence[str], rule: Rule) -> list[Record]:
@@ -86,7 +87,7 @@ class InterleavingRunner(Runner):
     ) -> tuple[list[Record], list[int]]:
         """Return a record for each row, and the places of those users' functions that took turns."""
         self._sets, self._shared, self._harm = [], None, None
-        self._has_users_functions = any(is_user_kernel(row.provider) for row in rows)
+        self._has_users_functions, self._providers = any(is_user_kernel(row.provider) for row in rows), len(rows)
         records: dict[int, Record] = {}
         waiting: dict[int, tuple[Prepared, Ready]] = {}
         for place, row in enumerate(rows):
@@ -124,7 +125,10 @@ class InterleavingRunner(Runner):
         left_s, began = self.left_s(), time.perf_counter()
         with numerics(row.case.dtype):
             calls = announced(prepared.calls, turn.announce, self._device.synchronize)
-        ready = Ready(calls, prepared.cache, turn.announce, least_s(time.perf_counter() - began))
+        provider, sets = prepared.provider, prepared.sets
+        # Slow calls are announced one by one, and where they lie does not matter.
+        new_call = (lambda copy: provider.call(sets[copy])) if calls is prepared.calls else None
+        ready = Ready(calls, prepared.cache, turn.announce, least_s(time.perf_counter() - began), new_call)
         refuse_if_too_slow(ready.least_s, others_s, left_s)
         return prepared, ready
 
@@ -194,7 +198,7 @@ class InterleavingRunner(Runner):
         if not self._sets:
             self._sets = super()._input_sets(op, case, copies)
             if self._has_users_functions:
-                self._shared = GuardedBuffers(self._sets, self._device, has_guards=True)
+                self._shared = GuardedBuffers(self._sets, self._device, has_guards=True, users=self._providers)
         return list(self._sets) if self._shared is None else self._shared.views()
 
     def _look_for_harm(self, row: Row) -> None:

@@ -23,6 +23,10 @@ FIRST_LOOK = 20
 LOOK_EVERY = 2
 """The next look comes when there are so many times more rounds: an interval that is much narrower."""
 
+EXCHANGE_EVERY = 5
+"""Rounds after which the contenders exchange what may favor one of them: often, as each time is one draw of chance, and
+not so often that it takes longer than the rounds."""
+
 MOST_LOOKS = 10
 MOST_ROUNDS = FIRST_LOOK * LOOK_EVERY ** (MOST_LOOKS - 1)
 """10,240: there the interval is a twentieth as wide as at the first look, and more rounds hardly make it narrower."""
@@ -104,6 +108,7 @@ def run_rounds(
     rule: Rule,
     now: Callable[[], float] = time.perf_counter,
     clock_hz: Callable[[], float | None] = lambda: None,
+    exchange: Callable[[], object] = lambda: None,
 ) -> Rounds:
     """Let all contenders take turns until every verdict is clear, the time is over, or nothing is left to compare.
 
@@ -112,6 +117,7 @@ def run_rounds(
         rule: margin, time and seed; its deadline is a reading of `now`.
         now: seconds of a clock that only runs forward.
         clock_hz: reads the SM clock, right after each turn.
+        exchange: called before the first round and again and again: exchanges what may favor one of the contenders.
     """
     found = Rounds([[] for _ in contenders], [[] for _ in contenders])
     order, start, next_look = random.Random(rule.seed), now(), FIRST_LOOK
@@ -120,6 +126,8 @@ def run_rounds(
             places = found.running()
             if 0 in found.errors or len(places) < 2:
                 break
+            if found.count % EXCHANGE_EVERY == 0:
+                exchange()
             for place in order.sample(places, len(places)):
                 _take_turn(found, place, contenders[place], clock_hz)
             found.seconds = now() - start

@@ -126,9 +126,9 @@ class UserChecks(Checks):
         self._random = random.Random()
 
     def enclose(self, sets: list[InputSet], shared: GuardedBuffers | None = None) -> list[InputSet]:
-        """Put each output between guards, and remember every byte of the inputs."""
+        """Put each output between guards, and remember every byte of the inputs; of `shared` buffers they are views."""
         self._buffers = shared or GuardedBuffers(sets, self._device, self._takes_out)
-        self._sets = self._buffers.views()
+        self._sets = self._buffers.views() if shared is None else sets
         self._places = [places_of(data) for data in self._sets]
         return self._sets
 

@@ -8,6 +8,7 @@ can put other memory under a tensor of another's.
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,8 @@ MUTATED = "changes its inputs: their bytes are others than before the call"
 class GuardedBuffers:
     """All copies of the inputs and outputs of a case, and how they must be when they are looked at again."""
 
-    def __init__(self, sets: list[InputSet], device: Device, has_guards: bool) -> None:
-        """Take the sets over; with guards, each gets another output, between random bytes."""
+    def __init__(self, sets: list[InputSet], device: Device, has_guards: bool, users: int = 1) -> None:
+        """Take the sets over; with guards, each gets another output, between random bytes; `users` will share them."""
         import torch
 
         self._guard = os.urandom(2 * GUARD_BYTES)
@@ -44,6 +45,7 @@ class GuardedBuffers:
             for index, data in enumerate(sets):  # one by one, so that the outputs replaced are freed at once
                 sets[index] = InputSet(data.inputs, self._between_guards(data.out))
         self._sets = sets
+        self._views = self._made_views(users)
         largest = max((x.untyped_storage().nbytes() for x in (*sets[0].inputs, sets[0].out)), default=0)
         weights = torch.empty(min(FINGERPRINT_WORDS, largest // 8 + 1), dtype=torch.int64)
         weights.random_(-(2**62), 2**62, generator=torch.Generator().manual_seed(0))
@@ -52,7 +54,21 @@ class GuardedBuffers:
 
     def views(self) -> list[InputSet]:
         """Return new tensors on the same memory: what a function does to a tensor itself is not seen by the others."""
-        return [InputSet(tuple(x.detach() for x in data.inputs), data.out.detach()) for data in self._sets]
+        if not self._views:
+            self._views = self._made_views(1)
+        return self._views.pop()
+
+    def _made_views(self, users: int) -> list[list[InputSet]]:
+        """Return tensors for so many users, those of a copy one after the other in random order.
+
+        Where in memory a tensor's own object lies makes some percent of the time of a short launch: who got all of them
+        later would always be slower.
+        """
+        views: list[list[InputSet]] = [[] for _ in range(users)]
+        for data in self._sets:
+            for user in random.sample(range(users), users):
+                views[user].append(InputSet(tuple(x.detach() for x in data.inputs), data.out.detach()))
+        return views
 
     def harm(self) -> str | None:
         """Return what was done to the memory that must not be, or None."""

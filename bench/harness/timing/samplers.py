@@ -78,12 +78,12 @@ class HostSampler:
     ) -> None:
         """Go round `calls`, `launches_per_sample` of them between two readings, and wait with `synchronize`."""
         self.launches_per_sample = launches_per_sample
-        self._round, self._synchronize = calls, synchronize
-        self.rewind()
+        self._synchronize = synchronize
+        self.begin_with(calls)
 
-    def rewind(self) -> None:
-        """Begin again with the first of the calls."""
-        self._calls = itertools.cycle(self._round)
+    def begin_with(self, calls: Sequence[Call], first: int = 0) -> None:
+        """Go round other calls from now on, beginning with the one at a place."""
+        self._calls = itertools.islice(itertools.cycle(calls), first, None)
 
     def sample(self) -> float:
         """Return the duration of one sample, seconds."""
