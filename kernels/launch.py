@@ -6,7 +6,7 @@ is refused in one line: a silent `.contiguous()` would put a second copy on the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -15,6 +15,35 @@ import triton
 DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}  # with Triton's name of each
 ALIGNMENT_BYTES = 16  # the widest access of one thread, and what Triton takes as known of an aligned pointer
 INTERPRETED: bool = triton.knobs.runtime.interpret  # read when a kernel is decorated, so it cannot change later
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What a launcher goes by of the GPU."""
+
+    arch: int
+    """Compute capability, 90 for sm_90."""
+    processors: int
+    """Multiprocessors."""
+    cache_bytes: int
+    """Of the last-level cache."""
+
+
+stand_in = Gpu(90, 4, 2**16)
+"""The GPU of tensors that are on none: the interpreter's, small so that small tensors are many programs; or that which
+a process without one compiles for, see precompile.py."""
+
+
+def gpu_of(device: torch.device) -> Gpu:
+    """Return what a launcher goes by of the GPU of its tensors."""
+    return _facts(device) if device.type == "cuda" else stand_in
+
+
+@cache
+def _facts(device: torch.device) -> Gpu:
+    properties = torch.cuda.get_device_properties(device)
+    arch = 10 * properties.major + properties.minor
+    return Gpu(arch, properties.multi_processor_count, properties.L2_cache_size)
 
 
 @dataclass(frozen=True)
@@ -194,6 +223,8 @@ def require_apart(label: str, out: torch.Tensor, inputs: Mapping[str, torch.Tens
     Raises:
         ValueError: One line that says which operand.
     """
+    if out.is_meta:  # has no address, and nothing is launched
+        return
     begin, end = _span(out)
     for name, tensor in inputs.items():
         first, last = _span(tensor)

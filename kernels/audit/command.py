@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import triton
 
-from kernels import launch
+from kernels import launch, workers
 from kernels.audit import catalog, compiling, golden, limits, output, reading, rows, user_kernel, work
 from kernels.audit.errors import AuditError
 from kernels.launch import Variant
@@ -111,7 +111,7 @@ def _own_kernel(name: str, args: argparse.Namespace) -> list[rows.AuditRow]:
     variant = Variant(kernel, {}, options, dtype=dtype, elements=args.elements or 0, bytes=args.bytes)
     found = []
     for arch, slug in gpus.items():
-        with work.told_if_slow(f"compiling {name} for sm_{arch}"):
+        with workers.told_if_slow(f"compiling {name} for sm_{arch}"):
             [binary] = reading.read_back([compiling.compile_ahead(kernel, source, arch, options)])
         found.append(rows.row(name, None, variant, binary, arch, limits.gpu(slug), args.sass))
     return found

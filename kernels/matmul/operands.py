@@ -23,7 +23,6 @@ SCALES = ("scale_a", "scale_b")
 LAYOUTS = ("nn", "nt", "tn")
 MAX_EXTENT = 2**30  # a row or column number plus one tile still fits 32 bits
 MAX_TILES = 2**31 - 1  # programs of a one-dimensional grid
-INTERPRETED_ARCH, INTERPRETED_PROCESSORS = 90, 4  # stand for the GPU that the interpreter does not have
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tenso
     if dtype == "fp32" and torch.backends.cuda.matmul.fp32_precision == "tf32":
         dtype = "tf32"
     stored = (a, layout[0]), (b, layout[1]), (out, "n")
-    arch, processors = _device(a.device)
+    gpu = launch.gpu_of(a.device)
     strides = tuple(_row_stride(tensor, order) for tensor, order in stored)
     batch_strides = tuple(_batch_stride(label, tensor) for tensor in (a, b, out))
     lengths = k if layout[0] == "n" else m, n if layout[1] == "n" else k
@@ -123,8 +122,8 @@ def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tenso
         k=k,
         strides=strides,
         batch_strides=batch_strides,
-        arch=arch,
-        processors=processors,
+        arch=gpu.arch,
+        processors=gpu.processors,
         unit=unit if is_aligned else 1,
     )
 
@@ -132,13 +131,6 @@ def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tenso
 def refuse_dtype(label: str, dtype: str, arch: int, allowed: str) -> ValueError:
     """Return the error of a version that has no kernel for a dtype on an architecture."""
     return ValueError(f"{label}: no kernel for {dtype} on sm_{arch}; {allowed}")
-
-
-def _device(device: torch.device) -> tuple[int, int]:
-    if device.type != "cuda":
-        return INTERPRETED_ARCH, INTERPRETED_PROCESSORS
-    properties = torch.cuda.get_device_properties(device)
-    return 10 * properties.major + properties.minor, properties.multi_processor_count
 
 
 def _require_places(label: str, tensors: dict[str, torch.Tensor]) -> None:

@@ -52,13 +52,12 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, gpu_of
 from kernels.matvec.operands import read
 
 WARPS = 4
 PROGRAMS_PER_SM = 2  # with fewer programs than that, columns are split
 SPLIT_PROGRAMS_PER_SM = 4  # what splitting aims at
-SM_COUNT_WITHOUT_GPU = 3  # in the interpreter
 TILE_ROWS, TILE_SPLITS = 16, 64  # of the second launch
 
 
@@ -263,13 +262,6 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(found)
 
 
-@cache
-def _sm_count(device: torch.device) -> int:
-    if device.type != "cuda":
-        return SM_COUNT_WITHOUT_GPU
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
 @dataclass(frozen=True)
 class Plan:
     """How one shape is computed."""
@@ -314,7 +306,7 @@ def _launch(op: str, a: torch.Tensor, x: torch.Tensor, *scales: torch.Tensor, ou
     m, n = a.shape
     if m == 0:
         return
-    chosen = plan(m, n, a.element_size(), row_stride, _sm_count(a.device))
+    chosen = plan(m, n, a.element_size(), row_stride, gpu_of(a.device).processors)
     kernel = variant(op, x.dtype, chosen.shape_class)
     if kernel.constants["ALIGNED"]:
         row_stride //= kernel.constants["ACCESS"]

@@ -39,14 +39,13 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, gpu_of
 from kernels.reduction.operands import launchers
 
 WARPS = 8
 LANES = 32 * WARPS  # accesses side by side, one a thread
 LOADS = {"sum": 8, "dot": 4}  # accesses of a thread to each operand in one round, all in flight together
 PROGRAMS_PER_SM = 4
-SM_COUNT_WITHOUT_GPU = 3  # in the interpreter
 SLOTS = 1024  # most programs, a power of two
 COUNTERS = 4096  # made at once
 
@@ -162,12 +161,8 @@ def _counters(device: torch.device) -> Counters:
     return Counters(device)
 
 
-@cache
 def _max_programs(device: torch.device) -> int:
-    count = SM_COUNT_WITHOUT_GPU
-    if device.type == "cuda":
-        count = torch.cuda.get_device_properties(device).multi_processor_count
-    return min(PROGRAMS_PER_SM * count, SLOTS)
+    return min(PROGRAMS_PER_SM * gpu_of(device).processors, SLOTS)
 
 
 def _variant(op: str, dtype: torch.dtype) -> Variant:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import triton.language as tl
 
+from kernels import workers
 from kernels.__main__ import main
 from kernels.audit import catalog, compiling, limits, user_kernel, work
 from kernels.launch import INTERPRETED
@@ -354,26 +355,26 @@ def test_one_long_compile_is_told(capsys, monkeypatch):
         return slow(*arguments)
 
     monkeypatch.setattr(compiling, "compile_ahead", later)
-    monkeypatch.setattr(work, "QUIET_S", 0.01)
+    monkeypatch.setattr(workers, "QUIET_S", 0.01)
     _, _, err = said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90")
     assert err.splitlines()[0] == f"compiling {COPY} for sm_90"
     _, _, err = said(capsys, "audit", "copy/v1", "--dtype", "bf16", "--arch", "sm_80,sm_90")
     begun = [line for line in err.splitlines() if line.startswith("compiling ")]
     assert begun == [f"compiling elementwise/copy v1 bf16 for sm_{arch}" for arch in (80, 90)]
     assert "compiled 1 of 2 kernels" in err
-    monkeypatch.setattr(work, "QUIET_S", 60.0)
+    monkeypatch.setattr(workers, "QUIET_S", 60.0)
     assert "compiling" not in said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90")[2]
 
 
 def test_progress_is_told_where_it_takes_long(capsys, monkeypatch):
-    monkeypatch.setattr(work, "QUIET_S", 0.0)
-    with work._progress(5) as step:
+    monkeypatch.setattr(workers, "QUIET_S", 0.0)
+    with workers.progress(5) as step:
         step(1)
         step(2)  # too soon after the last
     assert capsys.readouterr().err == "compiled 1 of 5 kernels\n"
-    monkeypatch.setattr(work, "QUIET_S", 3600.0)
+    monkeypatch.setattr(workers, "QUIET_S", 3600.0)
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
-    with work._progress(5) as step:
+    with workers.progress(5) as step:
         step(1)
     assert capsys.readouterr().err == ""
 
@@ -382,10 +383,10 @@ def test_progress_is_told_where_it_takes_long(capsys, monkeypatch):
     ("now_s", "left"), [(12.0, ", about 48 s left"), (60.0, ", about 4 min left"), (0.2, ""), (0.0, "")]
 )
 def test_progress_tells_how_long_the_rest_takes(capsys, monkeypatch, now_s, left):
-    monkeypatch.setattr(work, "QUIET_S", 0.0)
+    monkeypatch.setattr(workers, "QUIET_S", 0.0)
     clock = iter([0.0, now_s])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    with work._progress(10) as step:
+    with workers.progress(10) as step:
         step(2)
     assert capsys.readouterr().err == f"compiled 2 of 10 kernels{left}\n"
 

@@ -7,7 +7,7 @@ from matmul_cases import VERSIONS, output_dtype
 from test_launch import divisible, launches  # noqa: F401  the fixture: launches up to the driver
 
 import kernels.launch
-from kernels.matmul import operands, tiles
+from kernels.matmul import tiles
 from kernels.matmul.operands import DTYPES, Operands
 
 pytestmark = [
@@ -158,7 +158,7 @@ def test_tensors_in_host_memory_are_refused(version):
     (89, torch.float8_e4m3fn, r"matmul v3: no kernel for fp8e4m3 on sm_89; fp8 needs sm_90 or sm_100"),
 ])  # fmt: skip
 def test_gpus_that_lack_something_are_refused(launches, monkeypatch, arch, dtype, line):  # noqa: F811
-    monkeypatch.setattr(operands, "INTERPRETED_ARCH", arch)
+    monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(arch, 4, 2**16))
     inputs, out = product(dtype)
     with pytest.raises(ValueError, match=f"^{line}"):
         VERSIONS[line.split()[1].rstrip(":")].KERNELS["matmul"](*inputs, out=out)

@@ -9,6 +9,8 @@ from bugs_matvec import BUGS
 from matvec_cases import DTYPES
 from planted import plant
 
+import kernels.launch
+
 VERSIONS = cases.versions()
 WAYS = [(f"{op}-{version}", op, module) for version, module in VERSIONS.items() for op in module.KERNELS]
 ROWS = (1, 3, 18)  # of which 3 and 18 end within a program's rows
@@ -42,7 +44,7 @@ def test_wide_rows_of_few_rows(op, module, dtype):
 @pytest.mark.parametrize("op", ["matvec", "matvec-int8"])
 def test_split_rows_are_more_than_one_program_adds_up(op, monkeypatch):
     module = VERSIONS["v3"]
-    monkeypatch.setattr(module, "_sm_count", lambda device: 64)
+    monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(90, 64, 2**16))
     for n in (16384, 16389):
         a = cases.draw_integers(op, torch.float32, 2 * module.TILE_ROWS + 3, n)
         chosen = module.plan(*a[0].shape, a[0].element_size(), n, 64)

@@ -1,0 +1,106 @@
+"""Launches compiled beforehand, in many processes at once, so that nothing is compiled while something is timed.
+
+A launch goes through Triton as ever, up to where the binary would be loaded. So what it leaves in Triton's cache is
+what the same launch on tensors of the GPU finds there.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+from kernels import launch, workers
+from kernels.launch import Gpu
+
+Launch = Callable[[], object]
+"""Calls a launcher on tensors of the device `meta`, which have a shape and no memory. It must be picklable: a
+`functools.partial` of a function of a module, such as `launch_version`."""
+
+NO_DEVICE = 1_000_000
+"""Number of the device that stands in for a GPU, which no real one has: Triton keeps by device what it has compiled."""
+
+
+def precompile(launches: Mapping[str, Launch], gpu: Gpu | None = None, processes: int | None = None) -> dict[str, str]:
+    """Compile launches in processes of their own; stderr is told how far it is.
+
+    Time nothing meanwhile: all cores are busy. This process starts nothing on the GPU, and neither do the others.
+
+    Args:
+        launches: By a name of each.
+        gpu: What to compile for; None is the current CUDA device.
+        processes: How many share the work; None is one for each core.
+
+    Returns:
+        What does not compile, by name, each with the first line of the reason. The rest is in Triton's cache.
+    """
+    if gpu is None:
+        import torch
+
+        gpu = launch.gpu_of(torch.device("cuda", torch.cuda.current_device()))
+    chunks = [[item] for item in launches.items()]
+    wanted = min(processes or workers.cores(), len(chunks))
+    found = workers.in_processes(partial(_compile, gpu), chunks, wanted) if chunks else ()
+    failed = {name: reason for chunk in found for name, reason in chunk.items()}
+    return {name: failed[name] for name in launches if name in failed}
+
+
+def launch_version(module: str, op: str, *inputs: Any, out: Any) -> None:
+    """Call the launcher of an operation by the name of its version's module, which can be pickled where it cannot."""
+    importlib.import_module(module).KERNELS[op](*inputs, out=out)
+
+
+def _compile(gpu: Gpu, chunk: list[tuple[str, Launch]]) -> dict[str, str]:
+    failed = {}
+    with compile_only(gpu):
+        for name, call in chunk:
+            try:
+                call()
+            except Exception as error:  # whatever a launcher, Triton and its assembler raise; the others go on
+                lines = [line for line in str(error).splitlines() if line.strip()]
+                failed[name] = f"{type(error).__name__}: {lines[0].strip() if lines else 'no message'}"[:300]
+    return failed
+
+
+@contextmanager
+def compile_only(gpu: Gpu) -> Iterator[list[Any]]:
+    """Let launches compile for a GPU that need not be here, and start nothing.
+
+    Yields:
+        What was compiled, in order; a kernel that had been compiled before is among it too.
+    """
+    compiled: list[Any] = []
+    run = JITFunction.run
+
+    def warm_up(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        compiled.append(run(kernel, *args, grid=grid, warmup=True, **kwargs))
+        return compiled[-1]
+
+    with (
+        patch.object(JITFunction, "run", warm_up),
+        patch.object(triton.runtime.driver, "_active", _NoDriver(gpu.arch)),
+        patch.object(launch, "stand_in", gpu),
+        patch.object(launch, "INTERPRETED", True),  # tensors need not be on a GPU
+    ):
+        yield compiled
+
+
+class _NoDriver:
+    """Answers for a GPU that is not there what Triton asks of its driver before it compiles."""
+
+    def __init__(self, arch: int) -> None:
+        self._arch = arch
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self._arch, 32)
+
+    def get_current_device(self) -> int:
+        return NO_DEVICE + self._arch
+
+    def get_current_stream(self, device: int) -> int:
+        return 0

@@ -1,0 +1,94 @@
+"""Launches compiled beforehand: what is in Triton's cache then is what the launch itself asks for."""
+
+from functools import partial
+
+import pytest
+import torch
+import triton
+
+import kernels.launch
+from kernels import precompile, workers
+from kernels.bandwidth import v1_tiles
+from kernels.fma import v1_chains
+from kernels.launch import Gpu
+from kernels.precompile import launch_version
+
+pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
+
+H100 = Gpu(90, 132, 50 * 2**20)
+TILES = v1_tiles.Config(4, 1)
+CHAINS = v1_chains.CONFIGS[0]
+SOFTMAX = "kernels.softmax.v2_aligned"
+
+
+def words(device):
+    return torch.empty(TILES.block * 8, dtype=torch.int32, device=device)
+
+
+def calls(device):
+    """One launch of each kind: sizes that are specialized and not, descriptors, coefficients, an fp64 kernel."""
+    half = partial(torch.empty, dtype=torch.bfloat16, device=device)
+    chains = torch.empty(CHAINS.block, dtype=torch.float64, device=device)
+    factors, out = (half(48, 80), half(80, 64)), half(48, 64)
+    return {
+        "copy": partial(v1_tiles.copy, words(device), out=words(device), config=TILES),
+        "read": partial(v1_tiles.read, words(device), out=words(device), config=TILES),
+        "fma": partial(v1_chains.launch, chains[:2], chains, 7, out=torch.empty_like(chains), config=CHAINS),
+        "softmax": partial(launch_version, SOFTMAX, "softmax", half(3, 1000), out=half(3, 1000)),
+        "matmul": partial(launch_version, "kernels.matmul.v3_persistent", "matmul", *factors, out=out),
+        "descriptors": partial(launch_version, "kernels.matmul.v4_tma", "matmul", *factors, out=out),
+    }
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """Return whether each compilation was found in Triton's cache."""
+    found = []
+    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **told: found.append(told["cache_hit"]))
+    return found
+
+
+def test_what_a_launch_needs_is_in_the_cache(compilations, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    with precompile.compile_only(H100) as compiled:
+        for call in calls("meta").values():
+            call()
+    assert compilations == [False] * 6
+    assert len(compiled) == 6
+    assert all(item.metadata.target.arch == 90 for item in compiled)
+    del compilations[:]
+    monkeypatch.setattr(precompile, "NO_DEVICE", 2_000_000)  # what this process has compiled for the other is not asked
+    with precompile.compile_only(H100):
+        for call in calls("cpu").values():  # tensors with memory, as those of a launch
+            call()
+    assert compilations == [True] * 6
+
+
+def test_nothing_is_patched_afterwards():
+    before = kernels.launch.stand_in, kernels.launch.INTERPRETED, triton.runtime.jit.JITFunction.run
+    with pytest.raises(RuntimeError, match="on the way"), precompile.compile_only(H100):
+        raise RuntimeError("on the way")
+    assert before == (kernels.launch.stand_in, kernels.launch.INTERPRETED, triton.runtime.jit.JITFunction.run)
+    with pytest.raises(ValueError, match="Triton needs a GPU"):
+        calls("meta")["softmax"]()
+
+
+@pytest.mark.exhaustive
+def test_processes_share_the_work(monkeypatch, capsys, compilations, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(workers, "QUIET_S", 0.0)
+    broken = partial(launch_version, SOFTMAX, "softmax", torch.empty(3, 8, device="meta"), out=None)
+    failed = precompile.precompile({**calls("meta"), "broken": broken}, H100, processes=2)
+    assert list(failed) == ["broken"]
+    assert "out is of type NoneType" in failed["broken"]
+    assert "compiled 1 of 7 kernels" in capsys.readouterr().err
+    monkeypatch.setattr(precompile, "NO_DEVICE", 3_000_000)
+    with precompile.compile_only(H100):
+        for call in calls("meta").values():
+            call()
+    assert compilations == [True] * 6
+
+
+def test_no_launch_starts_no_process(monkeypatch):
+    monkeypatch.setattr(workers, "in_processes", None)
+    assert precompile.precompile({}, H100) == {}
