@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from bench.harness.calibrate import bandwidth
-from bench.harness.calibrate.bandwidth import CACHE, MIXES, Arrays, Stream, measure_mix, named, operand_bytes
-from bench.harness.calibrate.search import Launch, NotMeasuredError
+from bench.harness.calibrate.bandwidth import CACHE, MIXES, Arrays, Stream, candidates_of, named, operand_bytes
+from bench.harness.calibrate.search import Launch, NotMeasuredError, Trial, best_of
 from bench.harness.device.device import MIB, Device
 from bench.harness.timing.protocol import Limits, Samples, collect
 from bench.harness.timing.samplers import make_sampler
@@ -186,18 +186,22 @@ def simulated_measure(calls, limits):
 def test_the_fastest_of_the_mix_counts_and_is_measured_at_full_size():
     speeds = {("read", "a"): 3e12, ("read", "b"): 4e12, ("copy", "c"): 5e12}
     lines = []
-    chosen = measure_mix("read", simulated_streams(speeds), 10**9, simulated_measure, FEW, MANY, lines.append)
+    chosen = best_of(
+        candidates_of("read", simulated_streams(speeds), 10**9), Trial(simulated_measure, FEW, MANY, lines.append)
+    )
     assert chosen.rate.config == "b"
     assert chosen.rate.work_per_launch == 2 * 10**9
     assert chosen.rate.value == pytest.approx(4e12, rel=0.02)
     assert chosen.rate.ci95[0] < chosen.rate.value < chosen.rate.ci95[1]
     assert len(chosen.rate.samples.samples_s) == MANY.min_samples
-    assert lines == ["read: a", "read: b", "read: b, again"]
+    assert lines == ["a", "b", "b, again"]
 
 
 def test_a_mix_that_nothing_moves_is_refused():
     with pytest.raises(NotMeasuredError):
-        measure_mix("write", simulated_streams({("read", "a"): 1e12}), 10**9, simulated_measure, FEW, MANY)
+        best_of(
+            candidates_of("write", simulated_streams({("read", "a"): 1e12}), 10**9), Trial(simulated_measure, FEW, MANY)
+        )
 
 
 def test_a_stream_is_found_by_its_configuration():
@@ -215,6 +219,6 @@ def test_every_mix_of_this_very_machine_can_be_measured(arrays):
 
     quick = Limits(5, 1.0, 0.0, 0.05, 0.0, 1e-5)
     for mix in MIXES:
-        chosen = measure_mix(mix, bandwidth.streams(device, arrays), SIZE, measure, quick, quick)
+        chosen = best_of(candidates_of(mix, bandwidth.streams(device, arrays), SIZE), Trial(measure, quick, quick))
         assert 0 < chosen.rate.value <= chosen.rate.fastest
         assert not chosen.refused

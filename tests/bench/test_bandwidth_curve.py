@@ -20,7 +20,7 @@ from bench.harness.calibrate.bandwidth_curve import (
     sizes,
     warm_curve,
 )
-from bench.harness.calibrate.search import Launch, NotMeasuredError
+from bench.harness.calibrate.search import Launch, NotMeasuredError, Trial
 from bench.harness.device.device import MIB, Device
 from bench.harness.timing.protocol import Limits, Samples
 from results.stats.samples import median, median_ci95
@@ -278,14 +278,17 @@ def test_the_cache_is_measured_by_the_stream_that_is_fastest_in_it(kind, smalles
     fast = Stream(CACHE, "fast", memory.stream().launch)
     machine, lines = device(kind=kind), []
     found = cache_plateau(
-        [slow, fast], 256 * MIB, machine, memory.measure, LIMITS, LIMITS, lines.append, min if kind == "cpu" else median
+        [slow, fast],
+        256 * MIB,
+        machine,
+        Trial(memory.measure, LIMITS, LIMITS, lines.append, min if kind == "cpu" else median),
     )
     assert found.config == "fast"
     assert smallest <= found.points[0].working_set_bytes < 1.5 * smallest
     assert found.points[-1].working_set_bytes == 256 * MIB
     assert found.value == pytest.approx(10e12, rel=0.03)
     assert found.knee_bytes > 45 * MIB
-    assert lines[0] == "cache: slow"
+    assert lines[0] == "slow"
     assert math.isfinite(found.ci95[1])
 
 

@@ -23,6 +23,7 @@ from bench.harness.calibrate.search import (
     NotMeasuredError,
     SearchPlan,
     ShapeSearch,
+    Trial,
     best_of,
     rate_of,
 )
@@ -265,7 +266,7 @@ class Bench:
 
 def test_all_are_screened_and_the_fastest_is_measured_again():
     bench, lines = Bench({"slow": 1.0, "fast": 4.0, "middle": 2.0}), []
-    chosen = best_of(bench.candidates(), bench.measure, FEW, MANY, lines.append)
+    chosen = best_of(bench.candidates(), Trial(bench.measure, FEW, MANY, lines.append))
     assert bench.measured == [("slow", FEW), ("fast", FEW), ("middle", FEW), ("fast", MANY)]
     assert chosen.rate.config == "fast"
     assert chosen.rate.value == pytest.approx(4.0)
@@ -280,7 +281,7 @@ def test_the_rate_carries_no_winners_curse():
     curse, fresh = [], []
     for seed in range(200):
         bench = Bench(dict.fromkeys("abcdefgh", 1.0), noise=0.1, seed=seed)
-        chosen = best_of(bench.candidates(), bench.measure, FEW, MANY)
+        chosen = best_of(bench.candidates(), Trial(bench.measure, FEW, MANY))
         curse.append(chosen.screened[0][1])
         fresh.append(chosen.rate.value)
     assert statistics.mean(curse) > 1.04
@@ -289,7 +290,7 @@ def test_the_rate_carries_no_winners_curse():
 
 def test_what_cannot_run_is_told_and_the_others_go_on():
     bench = Bench({"broken": RuntimeError("no such instruction\nmore"), "works": 1.0, "odd": ValueError("too small")})
-    chosen = best_of(bench.candidates(), bench.measure, FEW, MANY)
+    chosen = best_of(bench.candidates(), Trial(bench.measure, FEW, MANY))
     assert chosen.rate.config == "works"
     assert chosen.refused == (("broken", "RuntimeError: no such instruction"), ("odd", "ValueError: too small"))
 
@@ -297,17 +298,17 @@ def test_what_cannot_run_is_told_and_the_others_go_on():
 def test_none_that_runs_is_one_line():
     bench = Bench({"broken": RuntimeError("no such instruction\nmore")})
     with pytest.raises(NotMeasuredError) as error:
-        best_of(bench.candidates(), bench.measure, FEW, MANY)
+        best_of(bench.candidates(), Trial(bench.measure, FEW, MANY))
     assert str(error.value) == "none of 1 configurations runs here; broken: RuntimeError: no such instruction"
     with pytest.raises(NotMeasuredError, match="there are none"):
-        best_of([], bench.measure, FEW, MANY)
+        best_of([], Trial(bench.measure, FEW, MANY))
 
 
 def test_an_interruption_is_no_refusal():
     bench = Bench({"first": KeyboardInterrupt()})
     candidates = [Candidate("first", lambda: (_ for _ in ()).throw(KeyboardInterrupt))]
     with pytest.raises(KeyboardInterrupt):
-        best_of(candidates, bench.measure, FEW, MANY)
+        best_of(candidates, Trial(bench.measure, FEW, MANY))
 
 
 def test_the_screening_can_go_by_the_fastest_sample():
@@ -317,8 +318,8 @@ def test_the_screening_can_go_by_the_fastest_sample():
     def measure(calls, limits):
         return samples_of(times[calls[0]])
 
-    assert best_of(candidates, measure, FEW, MANY).rate.config == "steady"
-    assert best_of(candidates, measure, FEW, MANY, summary=min).rate.config == "disturbed"
+    assert best_of(candidates, Trial(measure, FEW, MANY)).rate.config == "steady"
+    assert best_of(candidates, Trial(measure, FEW, MANY, summary=min)).rate.config == "disturbed"
 
 
 def test_a_rate_is_work_over_time_with_its_interval_the_right_way_up():

@@ -12,23 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.calibrate.search import (
-    Candidate,
-    Chosen,
-    Launch,
-    Measure,
-    Note,
-    NotMeasuredError,
-    Summary,
-    best_of,
-    silent,
-)
+from bench.harness.calibrate.search import Candidate, Launch, NotMeasuredError
 from bench.harness.device.device import MIB, Device
 from bench.harness.providers.registry import has_triton
-from bench.harness.timing.protocol import Limits
-from results.stats.samples import median
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,10 +69,6 @@ class Stream:
     be whole tiles. Raises `ValueError` where the stretch is too small for the configuration."""
     is_loop: bool = False
     """Whether one launch goes round its stretch again and again."""
-
-    def of_size(self, operand_bytes: int) -> Candidate:
-        """Return the candidate that works on this many bytes of each operand."""
-        return Candidate(self.name, lambda: self.launch(operand_bytes, 0))
 
 
 def operand_bytes(device: Device) -> int:
@@ -249,33 +234,9 @@ def cache_streams(device: Device, arrays: Arrays, launch_bytes: int = CACHE_LOOP
     return [stream(config) for config in configs]
 
 
-def measure_mix(
-    mix: str,
-    among: Iterable[Stream],
-    size_bytes: int,
-    measure: Measure,
-    screening: Limits,
-    confirming: Limits,
-    note: Note = silent,
-    summary: Summary = median,
-) -> Chosen:
-    """Return the bandwidth of a mix, B/s, by the fastest of its streams, measured afresh.
-
-    Args:
-        mix: one of `MIXES`, or `CACHE`.
-        among: streams, of which those of the mix are tried.
-        size_bytes: of each operand.
-        measure: the timing protocol.
-        screening: limits for all of them.
-        confirming: limits for the one that is chosen.
-        note: told the name of each configuration before it runs.
-        summary: what the screening compares.
-
-    Raises:
-        NotMeasuredError: none of them runs here.
-    """
-    candidates = [stream.of_size(size_bytes) for stream in among if stream.mix == mix]
-    return best_of(candidates, measure, screening, confirming, lambda line: note(f"{mix}: {line}"), summary)
+def candidates_of(mix: str, among: Iterable[Stream], size_bytes: int) -> list[Candidate]:
+    """Return the streams of a mix as candidates that work on `size_bytes` of each operand."""
+    return [Candidate(stream.name, partial(stream.launch, size_bytes, 0)) for stream in among if stream.mix == mix]
 
 
 def named(among: Iterable[Stream], mix: str, config: str) -> Stream:

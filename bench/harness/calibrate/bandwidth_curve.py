@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from bench.harness.calibrate.bandwidth import CACHE, Stream, measure_mix, named
-from bench.harness.calibrate.search import Launch, Measure, Note, NotMeasuredError, Summary, silent
+from bench.harness.calibrate.bandwidth import CACHE, Stream, candidates_of, named
+from bench.harness.calibrate.search import Launch, Measure, Note, NotMeasuredError, Summary, Trial, best_of, silent
 from bench.harness.data.inputs import COLD_CACHES, MAX_COPIES
 from bench.harness.device.device import Device
 from bench.harness.timing.protocol import Limits, Samples
@@ -227,36 +227,24 @@ def fit(points: Sequence[CurvePoint], summary: Summary = median) -> Fit:
     )
 
 
-def cache_plateau(
-    among: Sequence[Stream],
-    largest_bytes: int,
-    device: Device,
-    measure: Measure,
-    screening: Limits,
-    limits: Limits,
-    note: Note = silent,
-    summary: Summary = median,
-) -> Plateau:
+def cache_plateau(among: Sequence[Stream], largest_bytes: int, device: Device, trial: Trial) -> Plateau:
     """Return the bandwidth of the last-level cache, by the stream that is fastest at a quarter of it.
 
     Args:
         among: what `cache_streams` returns.
         largest_bytes: the last size of the curve; should be twice the cache or more, so that the knee shows.
         device: tells the cache.
-        measure: the timing protocol.
-        screening: limits when the stream is chosen.
-        limits: of each point of the curve.
-        note: told what runs.
-        summary: the time that stands for the samples of a point.
+        trial: how the stream is chosen; `confirming` are the limits of each point of the curve.
 
     Raises:
         NotMeasuredError: nothing runs here, or no size lies inside the cache.
     """
-    chosen = measure_mix(CACHE, among, device.cache_bytes // 4, measure, screening, screening, note, summary)
+    screened = replace(trial, confirming=trial.screening)
+    config = best_of(candidates_of(CACHE, among, device.cache_bytes // 4), screened).rate.config
     smallest_bytes = GPU_PLATEAU_BYTES if device.has_cuda else device.cache_bytes // PRIVATE_CACHES
-    stream = named(among, CACHE, chosen.rate.config)
-    points = warm_curve(stream, sizes(largest_bytes, smallest_bytes, 2), measure, limits, note)
-    return plateau(points, chosen.rate.config, device.cache_bytes, summary)
+    sets = sizes(largest_bytes, smallest_bytes, 2)
+    points = warm_curve(named(among, CACHE, config), sets, trial.measure, trial.confirming, trial.note)
+    return plateau(points, config, device.cache_bytes, trial.summary)
 
 
 def plateau(points: Sequence[CurvePoint], config: str, cache_bytes: int, summary: Summary = median) -> Plateau:

@@ -117,12 +117,8 @@ def _power_limit_w(device: Device) -> float | None:
 
 
 def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:
-    """Return a line for each dtype from its datasheet peak over clock and software to what was measured.
-
-    One for its matmul and one for its fused multiply-adds, as far as both were measured. Dtypes of which a part is
-    not known get none; so does every CPU.
-    """
-    from bench.harness.calibrate.compute_peak import peak_line
+    """Return the `peak_sentence` of each dtype's matmul and of its fused multiply-adds, where all of it is known."""
+    from bench.harness.calibrate.compute_peak import peak_sentence
 
     try:
         gpu = find_gpu(ceilings.slug)
@@ -130,12 +126,12 @@ def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:
         return []
     found = {(entry.quantity, entry.name): entry for entry in ceilings.entries if entry.kind == "measured"}
     lines = [
-        peak_line(dtype, entry.value, gpu, entry.sm_clock_hz, quantity == "fma")
+        peak_sentence(dtype, entry.value, gpu, entry.sm_clock_hz, quantity == "fma")
         for dtype in dtypes
         for quantity in ("flops", "fma")
         if (entry := found.get((quantity, dtype))) is not None
     ]
-    return [line.sentence for line in lines if line.datasheet and line.clock_limited]
+    return [line for line in lines if line]
 
 
 def clock_limited(ceilings: Ceilings) -> list[Ceiling]:

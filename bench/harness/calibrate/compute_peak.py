@@ -12,24 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.calibrate.search import (
-    Candidate,
-    Chosen,
-    Launch,
-    Measure,
-    Note,
-    NotMeasuredError,
-    Rate,
-    Summary,
-    best_of,
-    rate_of,
-    silent,
-)
+from bench.harness.calibrate.search import Candidate, Launch, NotMeasuredError, Rate, rate_of
 from bench.harness.data.inputs import torch_dtype
 from bench.harness.device.device import Device
 from bench.harness.providers.registry import has_triton
-from bench.harness.timing.protocol import Limits, Samples
-from results.stats.samples import half_width, median, median_ci95
+from bench.harness.timing.protocol import Samples
+from results.stats.samples import median, median_ci95
 from roofline.hardware.gpu import Gpu, clock_limited_peak_flops_per_s, clock_limited_vector_flops_per_s
 
 if TYPE_CHECKING:
@@ -63,31 +51,13 @@ SUSTAINED_SHARE = 0.5
 # ---- fused multiply-adds ------------------------------------------------------------------------------------------
 
 
-def measure_fma(
-    dtype: str,
-    device: Device,
-    measure: Measure,
-    screening: Limits,
-    confirming: Limits,
-    note: Note = silent,
-    summary: Summary = median,
-) -> Chosen:
-    """Return the rate of fused multiply-adds of a dtype, FLOP/s; each counts as 2.
-
-    Args:
-        dtype: one of `FMA_DTYPES`.
-        device: the device under test.
-        measure: the timing protocol.
-        screening: limits for every configuration.
-        confirming: limits for the one that is chosen.
-        note: told each configuration.
-        summary: what the screening compares.
+def fma_candidates(dtype: str, device: Device) -> list[Candidate]:
+    """Return what may reach the rate of fused multiply-adds of a dtype; each counts as 2 FLOPs.
 
     Raises:
         NotMeasuredError: there is no such rate here that could be measured; the message says why.
     """
-    candidates = gpu_fma_candidates(dtype, device) if device.is_gpu else cpu_fma_candidates(dtype)
-    return best_of(candidates, measure, screening, confirming, lambda line: note(f"{dtype} FMA: {line}"), summary)
+    return gpu_fma_candidates(dtype, device) if device.is_gpu else cpu_fma_candidates(dtype)
 
 
 def gpu_fma_candidates(dtype: str, device: Device) -> list[Candidate]:
@@ -187,11 +157,6 @@ class Endurance:
     sustained: Rate
     """Of the last half."""
 
-    @property
-    def share(self) -> float:
-        """Sustained over burst."""
-        return self.sustained.value / self.burst.value
-
 
 def endurance(config: str, work_per_launch: int, samples: Samples) -> Endurance:
     """Split a run that began on an idle device into its burst and what it could sustain.
@@ -233,80 +198,27 @@ def _part(samples: Samples, part: Sequence[float]) -> Samples:
     return replace(samples, samples_s=tuple(part), median_s=median(part), ci95_s=median_ci95(part))
 
 
-@dataclass(frozen=True)
-class Sensitivity:
-    """What random data cost against zeros, which switch no transistor."""
-
-    value: float
-    """Rate on zeros over rate on random data; above 1 where power holds the clock down."""
-    ci95: tuple[float, float]
-
-
-def zeros_against_random(zeros: Samples, random: Samples) -> Sensitivity:
-    """Return the ratio of the rates of the same launch on two fills.
-
-    The interval takes the two medians as independent: their relative half-widths add in squares.
-    """
-    ratio = random.median_s / zeros.median_s
-    spread = math.hypot(half_width(zeros.ci95_s, zeros.median_s), half_width(random.ci95_s, random.median_s))
-    return Sensitivity(ratio, (ratio * (1 - spread), ratio * (1 + spread)))
-
-
-@dataclass(frozen=True)
-class PeakLine:
-    """From the datasheet to what was measured, in two factors; None where a part is not known."""
-
-    dtype: str
-    """What was measured: a dtype, or a dtype and ` FMA`."""
-    measured: float
-    """FLOP/s, or integer operations per second of int8."""
-    datasheet: float | None = None
-    clock_limited: float | None = None
-    """At the clock of this run; may lie above the datasheet."""
-    clock_hz: float | None = None
-    """SM clock of this run."""
-
-    @property
-    def clock_factor(self) -> float | None:
-        """Clock-limited over datasheet."""
-        return self.clock_limited / self.datasheet if self.clock_limited and self.datasheet else None
-
-    @property
-    def software_factor(self) -> float | None:
-        """Measured over clock-limited: what is left to the library and to memory."""
-        return self.measured / self.clock_limited if self.clock_limited else None
-
-    @property
-    def sentence(self) -> str:
-        """All of it in one line; a product of factors wherever they are known."""
-        unit = "TOP/s" if self.dtype == "int8" else "TFLOP/s"
-        known = f"datasheet {self.datasheet / 1e12:.4g} {unit}" if self.datasheet else "no datasheet peak"
-        steps = [f"{self.dtype}: {known}"]
-        if self.clock_limited and self.clock_hz:
-            factor = f"x clock {self.clock_factor:.2f} " if self.clock_factor else ""
-            steps.append(f"{factor}({self.clock_hz / 1e6:.0f} MHz) = {self.clock_limited / 1e12:.4g}")
-            steps.append(f"x software {self.software_factor:.2f}")
-        elif self.datasheet:
-            steps.append(f"x {self.measured / self.datasheet:.2f} (clock unknown)")
-        return " -> ".join([*steps, f"measured {self.measured / 1e12:.4g} {unit}"])
-
-
-def peak_line(
-    dtype: str, measured: float, gpu: Gpu | None, clock_hz: float | None, is_vector: bool = False
-) -> PeakLine:
-    """Return how the measured peak of a dtype comes about.
+def peak_sentence(dtype: str, measured: float, gpu: Gpu, clock_hz: float | None, is_vector: bool) -> str | None:
+    """Return in one line how the datasheet's peak becomes the measured one: a factor of the clock, one of software.
 
     Args:
         dtype: what was measured.
-        measured: FLOP/s of the fastest matmul, or of `measure_fma`.
-        gpu: the entry of the GPU table; None on a CPU.
+        measured: FLOP/s of the fastest matmul or FMA kernel; integer operations per second of int8.
+        gpu: the entry of the GPU table.
         clock_hz: median SM clock while it was measured; None where it could not be read.
         is_vector: whether tensor cores took no part.
+
+    Returns:
+        The line, or None where a part of it is not known.
     """
-    if gpu is None:
-        return PeakLine(dtype, measured)
-    if is_vector:
-        limited = clock_limited_vector_flops_per_s(gpu, dtype, clock_hz) if clock_hz else None
-        return PeakLine(f"{dtype} FMA", measured, gpu.vector_peaks_flops_per_s.get(dtype), limited, clock_hz)
-    clock_limited = clock_limited_peak_flops_per_s(gpu, dtype, clock_hz) if clock_hz else None
-    return PeakLine(dtype, measured, gpu.peaks_flops_per_s.get(dtype), clock_limited, clock_hz)
+    published = (gpu.vector_peaks_flops_per_s if is_vector else gpu.peaks_flops_per_s).get(dtype)
+    at_clock = clock_limited_vector_flops_per_s if is_vector else clock_limited_peak_flops_per_s
+    limited = at_clock(gpu, dtype, clock_hz) if clock_hz else None
+    if not published or not limited or not clock_hz:
+        return None
+    unit = "TOP/s" if dtype == "int8" else "TFLOP/s"
+    return (
+        f"{dtype}{' FMA' if is_vector else ''}: datasheet {published / 1e12:.4g} {unit} -> "
+        f"x clock {limited / published:.2f} ({clock_hz / 1e6:.0f} MHz) = {limited / 1e12:.4g} -> "
+        f"x software {measured / limited:.2f} -> measured {measured / 1e12:.4g} {unit}"
+    )

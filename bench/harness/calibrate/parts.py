@@ -20,7 +20,7 @@ from bench.harness.calibrate.matmul_shapes import (
     neighbors,
 )
 from bench.harness.calibrate.matmul_timer import MatmulTimer
-from bench.harness.calibrate.search import Note, NotMeasuredError, SearchPlan, ShapeSearch, rate_of
+from bench.harness.calibrate.search import Note, NotMeasuredError, SearchPlan, ShapeSearch, best_of, rate_of
 from bench.harness.calibrate.setup import CalibrationPart, CalibrationSetup, PartOutcome, bytes_of_mix, record_of
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import row_telemetry
@@ -119,10 +119,7 @@ def mix_part(setup: CalibrationSetup, mix: str, note: Note) -> PartOutcome:
     """Return the bandwidth of one mix, of arrays many times the cache."""
     among = [stream for stream in setup.streams if stream.mix == mix]
     timer, size_bytes = setup.timer(setup.plan.mix_s, len(among)), setup.arrays.size_bytes
-    chosen = bandwidth.measure_mix(
-        mix, among, size_bytes, timer, timer.screening, timer.confirming, note, setup.summary
-    )
-    rate = chosen.rate
+    rate = best_of(bandwidth.candidates_of(mix, among, size_bytes), setup.trial(timer, note, mix)).rate
     setup.chosen[mix] = rate.config
     ceiling = setup.of_rate("bandwidth", mix, rate, timer.telemetry)
     moved = bytes_of_mix(mix, rate.work_per_launch)
@@ -138,8 +135,8 @@ def cache_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
     points = len(bandwidth_curve.sizes(largest_bytes, device.cache_bytes // bandwidth_curve.PRIVATE_CACHES, 2))
     limits = replace(timer.confirming, cap_s=CURVE_SHARE * setup.plan.cache_s / points, warm_up_s=0.0)
     # A copy: the few that are tried are never refused for the time, because the choice is measured with it once more.
-    screening = replace(timer.screening)
-    plateau = bandwidth_curve.cache_plateau(among, largest_bytes, device, timer, screening, limits, note, setup.summary)
+    trial = replace(setup.trial(timer, note, "cache"), screening=replace(timer.screening), confirming=limits)
+    plateau = bandwidth_curve.cache_plateau(among, largest_bytes, device, trial)
     how = f"{plateau.config}, working sets of {plateau.working_sets_bytes[0] / 1e6:.3g} MB and more"
     found = [setup.ceiling("cache", "last-level", plateau.value, how, timer.telemetry, ci95=plateau.ci95, config=how)]
     if plateau.knee_bytes is not None:
@@ -184,12 +181,9 @@ def curve_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
 
 def fma_part(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
     """Return the rate of fused multiply-adds of a dtype outside the tensor cores."""
-    candidates = 10  # of the order of what `compute_peak` tries
-    timer = setup.timer(setup.plan.fma_s, candidates)
-    chosen = compute_peak.measure_fma(
-        dtype, setup.device, timer, timer.screening, timer.confirming, note, setup.summary
-    )
-    rate = chosen.rate
+    candidates = compute_peak.fma_candidates(dtype, setup.device)
+    timer = setup.timer(setup.plan.fma_s, len(candidates))
+    rate = best_of(candidates, setup.trial(timer, note, f"{dtype} FMA")).rate
     record = record_of(
         "fma",
         dtype,

@@ -13,7 +13,6 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from bench.harness.calibrate.matmul_shapes import Shape
 from bench.harness.measure.runner import one_line
@@ -38,11 +37,23 @@ class NotMeasuredError(RuntimeError):
     """A ceiling could not be measured here; the message says why in one line."""
 
 
-class Measure(Protocol):
-    """The timing protocol: warm up and sample as `limits` says."""
+Measure = Callable[[Sequence[Call], Limits], Samples]
+"""The timing protocol: warms up, and samples launches that go round the calls, as the limits say."""
 
-    def __call__(self, calls: Sequence[Call], limits: Limits) -> Samples:
-        """Return samples of launches that go round `calls`."""
+
+@dataclass(frozen=True)
+class Trial:
+    """How configurations are compared, and how the one that is chosen is measured."""
+
+    measure: Measure
+    screening: Limits
+    """For all of them."""
+    confirming: Limits
+    """For the one that is chosen."""
+    note: Note = silent
+    """Told the name of each configuration before it runs."""
+    summary: Summary = median
+    """What the screening compares."""
 
 
 @dataclass(frozen=True)
@@ -100,23 +111,8 @@ class Chosen:
     """Configurations that could not run here, and why."""
 
 
-def best_of(
-    candidates: Iterable[Candidate],
-    measure: Measure,
-    screening: Limits,
-    confirming: Limits,
-    note: Note = silent,
-    summary: Summary = median,
-) -> Chosen:
+def best_of(candidates: Iterable[Candidate], trial: Trial) -> Chosen:
     """Screen candidates, and measure the fastest once more.
-
-    Args:
-        candidates: what to choose from.
-        measure: the timing protocol.
-        screening: limits for all of them.
-        confirming: limits for the one that is chosen.
-        note: told the name of each candidate before it runs.
-        summary: what the screening compares.
 
     Raises:
         NotMeasuredError: none of them runs here.
@@ -124,10 +120,12 @@ def best_of(
     screened: list[tuple[float, Candidate]] = []
     refused: list[tuple[str, str]] = []
     for candidate in candidates:
-        note(candidate.name)
+        trial.note(candidate.name)
         try:
             launch = candidate.prepare()
-            screened.append((launch.work / summary(measure([launch.call], screening).samples_s), candidate))
+            screened.append(
+                (launch.work / trial.summary(trial.measure([launch.call], trial.screening).samples_s), candidate)
+            )
         except Exception as error:  # compilers and drivers raise classes of their own; the others still count
             refused.append((candidate.name, one_line(error)))
     if not screened:
@@ -135,9 +133,9 @@ def best_of(
         raise NotMeasuredError(f"none of {len(refused)} configurations runs here; {reasons or 'there are none'}")
     screened.sort(key=lambda pair: pair[0], reverse=True)
     winner = screened[0][1]
-    note(f"{winner.name}, again")
+    trial.note(f"{winner.name}, again")
     launch = winner.prepare()
-    rate = rate_of(winner.name, launch.work, measure([launch.call], confirming))
+    rate = rate_of(winner.name, launch.work, trial.measure([launch.call], trial.confirming))
     return Chosen(rate, tuple((candidate.name, value) for value, candidate in screened), tuple(refused))
 
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from bench.harness.calibrate import bandwidth
-from bench.harness.calibrate.search import Note, NotMeasuredError, Rate, Summary
+from bench.harness.calibrate.search import Note, NotMeasuredError, Rate, Summary, Trial
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Monitor, row_telemetry
 from bench.harness.measure.evidence import disturbance, preempted, throttled
@@ -198,6 +198,10 @@ class CalibrationSetup:
     def timer(self, limit_s: float, candidates: int) -> PartTimer:
         """Return a timer whose clock starts now."""
         return PartTimer(self.device, limit_s, candidates, self.monitor)
+
+    def trial(self, timer: PartTimer, note: Note, what: str) -> Trial:
+        """Return how the configurations of a part are compared; its notes begin with `what`."""
+        return Trial(timer, timer.screening, timer.confirming, lambda line: note(f"{what}: {line}"), self.summary)
 
     def ceiling(
         self, quantity: str, name: str, value: float, how: str, telemetry: dict[str, Any], **details: Any

@@ -1,5 +1,6 @@
 """What macOS tells of the machine, through `sysctl` and `vm_stat`."""
 
+# ruff: noqa: F401  what is imported from `other` is what this system does not tell in its own way
 from __future__ import annotations
 
 import re
@@ -19,24 +20,6 @@ from bench.harness.device.other import (
     tick_s,
     turbo,
 )
-
-__all__ = [
-    "allowed_cores",
-    "available_memory_bytes",
-    "clock_ticks",
-    "context_switches",
-    "cpu_name",
-    "cpu_quota",
-    "governor",
-    "last_level_cache_bytes",
-    "load_average",
-    "major_faults",
-    "throttling",
-    "tick_s",
-    "total_memory_bytes",
-    "turbo",
-    "why_no_isolation",
-]
 
 TIMEOUT_S = 5.0
 RECLAIMED = ("free", "inactive", "speculative")

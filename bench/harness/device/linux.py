@@ -4,6 +4,7 @@ Every function reads text files below a folder that can be another one, and take
 told": containers and sandboxes show as much of them as they like.
 """
 
+# ruff: noqa: F401  what is imported from `other` is what this system does not tell in its own way
 from __future__ import annotations
 
 import platform
@@ -21,30 +22,6 @@ from bench.harness.device.other import (
     why_no_isolation,
 )
 from bench.harness.device.reading import Reading, attempt, failed
-
-__all__ = [
-    "ROOT",
-    "CgroupCounters",
-    "allowed_cores",
-    "available_memory_bytes",
-    "clock_ticks",
-    "context_switches",
-    "count_of",
-    "cpu_name",
-    "cpu_quota",
-    "governor",
-    "groups",
-    "last_level_cache_bytes",
-    "load_average",
-    "major_faults",
-    "text_of",
-    "throttling",
-    "tick_s",
-    "total_memory_bytes",
-    "turbo",
-    "usable_threads",
-    "why_no_isolation",
-]
 
 SIZE_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 

@@ -11,10 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from bench.harness.device.other import ROOT
+from bench.harness.device.other import ROOT as ROOT
 from bench.harness.device.reading import Reading
-
-__all__ = ["ROOT", "System", "here"]
 
 
 class System(Protocol):

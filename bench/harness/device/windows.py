@@ -1,5 +1,6 @@
 """What Windows tells of the machine, through kernel32 and the registry."""
 
+# ruff: noqa: F401  what is imported from `other` is what this system does not tell in its own way
 from __future__ import annotations
 
 import ctypes
@@ -21,24 +22,6 @@ from bench.harness.device.other import (
     turbo,
 )
 from bench.harness.device.reading import attempt
-
-__all__ = [
-    "allowed_cores",
-    "available_memory_bytes",
-    "clock_ticks",
-    "context_switches",
-    "cpu_name",
-    "cpu_quota",
-    "governor",
-    "last_level_cache_bytes",
-    "load_average",
-    "major_faults",
-    "throttling",
-    "tick_s",
-    "total_memory_bytes",
-    "turbo",
-    "why_no_isolation",
-]
 
 PROCESSOR_KEY = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
 

@@ -12,8 +12,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from bench.harness.device.telemetry import ClockAndPower
 from results.stats.samples import median
 
 POLL_EVERY_S = 0.05
@@ -46,22 +46,6 @@ MAX_BLOCK_SPREAD = 0.02
 
 SCATTER_DEVIATES = 3.0
 """Standard deviations of a block's median within which two blocks count as equal: noise alone is rarely further off."""
-
-
-class ClockAndPower(Protocol):
-    """One reading of what tells whether a GPU has settled; None where it cannot be read."""
-
-    @property
-    def sm_clock_hz(self) -> float | None:
-        """Clock of the streaming multiprocessors, Hz."""
-
-    @property
-    def power_w(self) -> float | None:
-        """Power of the board, W."""
-
-    @property
-    def power_limit_w(self) -> float | None:
-        """Power that the board may draw, W."""
 
 
 @dataclass(frozen=True)
