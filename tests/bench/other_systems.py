@@ -1,6 +1,6 @@
 """A process as on another system: what that lacks is taken away, and its name stands in `sys.platform`.
 
-    import other_systems
+    from tests.bench import other_systems
     other_systems.become("win32")
     other_systems.run([["bench.matmul", "--dtype", "fp32"], ...])  # prints what came of each
 

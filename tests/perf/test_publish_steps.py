@@ -120,7 +120,7 @@ NAMES = [
     ),
     *(f"{SOFTMAX}::test_special_values[v1-{d}]" for d in ("fp32", "bf16")),
     *(f"{NORM}::test_sizes[layernorm-v1-torch.{d}-{n}]" for d in ("float32", "bfloat16") for n in (1, 7)),
-    "tests/bench/test_transfer.py::test_copies[blocking-pinned]",
+    "tests/bench/ops/test_transfer.py::test_copies[blocking-pinned]",
 ]
 
 
@@ -131,7 +131,7 @@ def test_each_version_of_each_family_comes_first_in_both_dtypes():
     assert first == [
         f"{SOFTMAX}::test_sizes[v1-fp32-900]",
         f"{NORM}::test_sizes[layernorm-v1-torch.float32-7]",
-        "tests/bench/test_transfer.py::test_copies[blocking-pinned]",
+        "tests/bench/ops/test_transfer.py::test_copies[blocking-pinned]",
         f"{SOFTMAX}::test_sizes[v1-bf16-900]",
         f"{NORM}::test_sizes[layernorm-v1-torch.bfloat16-7]",
         f"{SOFTMAX}::test_sizes[v2-fp32-900]",

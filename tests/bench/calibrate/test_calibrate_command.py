@@ -1,0 +1,406 @@
+"""`python -m bench calibrate`: what it keeps, prints and says, with parts that measure nothing; one tiny real run."""
+
+import csv
+import errno
+import io
+import json
+import math
+import os
+from dataclasses import replace
+
+import pytest
+
+from bench import __main__ as command
+from bench.harness.calibrate import calibration
+from bench.harness.calibrate import parts as calibrate_parts
+from bench.harness.calibrate import setup as calibrate_bench
+from bench.harness.calibrate.matmul_shapes import Shape
+from bench.harness.calibrate.search import NotMeasuredError
+from bench.harness.calibrate.setup import PLANS, CalibrationPart, CalibrationPlan, PartOutcome, bytes_of_mix
+from bench.harness.commands import calibrate as calibrate_command
+from bench.harness.device.device import MIB, Device, detect
+from bench.harness.timing.protocol import Samples
+from bench.matmul import OPS as MATMUL
+from results.store.runfile import load_run
+from results.store.runs import RunWriter, StoreError
+from roofline.ceilings import Ceiling, Ceilings, gpu_ceilings
+from roofline.hardware.gpu import find_gpu
+
+CPU = Device("cpu", "cpu", "cpu-a-2t", "a CPU", MIB, 2**34, threads=2)
+H100 = Device(
+    *("cuda", "cuda:0", "h100-sxm", "NVIDIA H100 80GB HBM3", 50 * MIB, 85_029_158_912),
+    sm_count=132,
+    compute_capability="9.0",
+)
+NO_TIME = CalibrationPlan(1e-9, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1, True)
+
+
+def samples(*samples_s, launches=1):
+    middle = sorted(samples_s)[len(samples_s) // 2]
+    return Samples(samples_s, launches, "host", "warm", middle, (min(samples_s), max(samples_s)), True)
+
+
+def a_ceiling(quantity="bandwidth", name="copy", value=2e10):
+    return Ceiling(
+        quantity, name, value, "measured", "a test", ci95=(1.9e10, 2.1e10), config="a way", work_per_launch=8
+    )
+
+
+def a_part(*ceilings, name="a part", notes=()):
+    moved = bytes_of_mix("copy", 8)
+    records = tuple(
+        calibrate_bench.record_of(c.name, "fp32", {"n": 1}, samples(1e-9), "a way", **moved) for c in ceilings
+    )
+    return CalibrationPart(name, lambda note: PartOutcome(tuple(ceilings), records, tuple(notes)))
+
+
+def raising(error, name="a broken part"):
+    def measure(note):
+        raise error
+
+    return CalibrationPart(name, measure)
+
+
+@pytest.fixture
+def given_parts(monkeypatch):
+    """Let the command measure these parts instead."""
+
+    def put(*parts):
+        monkeypatch.setattr(calibrate_parts, "plan_parts", lambda bench, dtypes: list(parts))
+
+    return put
+
+
+def run(capsys, *words):
+    """Run the command; return its exit code, stdout and stderr."""
+    try:
+        code = command.main(["calibrate", "--device", "cpu", *map(str, words)])
+    except SystemExit as exit:
+        code = exit.code
+    return code, *capsys.readouterr()
+
+
+def kept(runs):
+    (path,) = runs.rglob("ceilings-*.json")
+    return {(e["quantity"], e["name"]): e["value"] for e in json.loads(path.read_text())["entries"]}
+
+
+# ---- the command, end to end ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+def test_ceilings_and_records_are_kept_and_other_commands_judge_by_them(capsys, runs, given_parts):
+    given_parts(
+        a_part(Ceiling("launch", "launch", 1e-6, "measured", "a test")),
+        a_part(a_ceiling(), a_ceiling(name="read", value=3e10)),
+        a_part(a_ceiling("flops", "fp32", 7e11)),
+    )
+    code, out, err = run(capsys)
+    assert code == 0
+    assert "30.00 GB/s" in out
+    assert "[3/3] a part" in err
+    assert kept(runs) == {
+        ("launch", "launch"): 1e-6,
+        ("bandwidth", "copy"): 2e10,
+        ("bandwidth", "read"): 3e10,
+        ("flops", "fp32"): 7e11,
+    }
+    (file,) = runs.rglob("*-calibrate-*.jsonl")
+    loaded = load_run(file)
+    assert [r.op for r in loaded.records] == [f"calibrate-{n}" for n in ("launch", "copy", "read", "fp32")]
+    assert loaded.environment.settings["mix_s"] == PLANS["cpu", False].mix_s
+
+    assert command_of_matmul(capsys) == {("peak", 7e11), ("bandwidth", 3e10)}
+
+
+def command_of_matmul(capsys):
+    """Return what another command judges by, and fail where it calibrates by itself."""
+    from tests.bench import commands
+
+    assert commands.here("matmul", "--shape", "16", "--dtype", "fp32", "--no-save", "--format", "json") == 0
+    out, err = capsys.readouterr()
+    assert "calibrating" not in err
+    known = Ceilings.from_dict(json.loads(out)["environment"]["hardware"])
+    return {("peak", known.peak("fp32").value), ("bandwidth", known.bandwidth().value)}
+
+
+def test_a_measured_ceiling_takes_the_place_of_the_one_before_and_leaves_the_others(capsys, runs, given_parts):
+    given_parts(a_part(a_ceiling(), a_ceiling(name="triad", value=1e10)))
+    run(capsys, "--no-save")
+    given_parts(a_part(a_ceiling(value=5e10)))
+    run(capsys, "--no-save")
+    assert kept(runs) == {("bandwidth", "copy"): 5e10, ("bandwidth", "triad"): 1e10}
+    assert list(runs.rglob("*.jsonl")) == []
+
+
+def test_every_ceiling_comes_back_from_the_file_with_all_it_says(capsys, runs, given_parts):
+    entry = replace(a_ceiling(), sm_clock_hz=1.98e9, memory_clock_hz=2.6e9, measured_at="2026-01-01T00:00:00+00:00")
+    given_parts(a_part(entry))
+    run(capsys, "--no-save")
+    assert calibration.MeasuredCeilings(detect("cpu"), runs, pytest.fail, pytest.fail).load() == (entry,)
+
+
+def test_json_holds_ceilings_records_and_what_is_missing(capsys, given_parts):
+    given_parts(a_part(a_ceiling(), notes=["a note"]), raising(NotMeasuredError("too little memory")))
+    code, out, _ = run(capsys, "--format", "json", "-q")
+    document = json.loads(out)
+    assert code == 0
+    (entry,) = document["ceilings"]
+    assert (entry["value"], entry["unit"], entry["ci95"], entry["work_per_launch"]) == (
+        2e10,
+        "B/s",
+        [1.9e10, 2.1e10],
+        8,
+    )
+    assert document["records"][0]["bytes_read"] == 4
+    assert document["not_measured"] == ["a note", "a broken part: NotMeasuredError: too little memory"]
+    assert document["environment"]["hardware"]["entries"][0]["name"] == "copy"
+
+
+@pytest.mark.parametrize("form", ["csv", "md"])
+def test_rows_are_ceilings_in_base_units(capsys, given_parts, form):
+    given_parts(a_part(a_ceiling()))
+    _, out, _ = run(capsys, "--format", form, "-q")
+    if form == "md":
+        assert out.splitlines()[0].startswith("| quantity | name | value | unit | ci95_low ")
+        return
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert (row["quantity"], row["name"], float(row["value"]), row["unit"]) == ("bandwidth", "copy", 2e10, "B/s")
+    assert (float(row["ci95_low"]), row["sm_clock_hz"]) == (1.9e10, "")
+
+
+def test_a_picture_is_drawn_with_the_new_roofs(capsys, tmp_path, given_parts):
+    given_parts(a_part(a_ceiling(), a_ceiling("flops", "bf16", 1e12)))
+    code, out, _ = run(capsys, "--plot", tmp_path / "a.png")
+    assert code == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert f"plot: {tmp_path / 'a.png'}" in out
+
+
+# ---- interrupted, broken, out of time ------------------------------------------------------------------------------
+
+
+def test_ctrl_c_keeps_and_prints_what_was_finished(capsys, runs, given_parts):
+    given_parts(a_part(a_ceiling()), raising(KeyboardInterrupt()), a_part(a_ceiling(name="read")))
+    code, out, err = run(capsys)
+    assert code == 130
+    assert kept(runs) == {("bandwidth", "copy"): 2e10}
+    assert "20.00 GB/s" in out
+    assert "interrupted: the ceilings that were finished are kept" in err
+    (file,) = runs.rglob("*.jsonl")
+    assert [record.op for record in load_run(file).records] == ["calibrate-copy"]
+
+
+def test_a_broken_part_does_not_stop_the_others(capsys, runs, given_parts):
+    given_parts(raising(RuntimeError("no such kernel\nat line 3")), a_part(a_ceiling()))
+    code, out, err = run(capsys)
+    assert (code, kept(runs)) == (0, {("bandwidth", "copy"): 2e10})
+    assert "not measured: a broken part: RuntimeError: no such kernel\n" in out
+    assert "Traceback" not in out + err
+
+
+def test_nothing_measured_is_no_success(capsys, given_parts):
+    given_parts(raising(MemoryError()))
+    code, out, _ = run(capsys)
+    assert code == 1
+    assert "no ceiling was measured" in out
+
+
+def test_no_part_starts_when_the_time_is_over(capsys, runs, monkeypatch, given_parts):
+    monkeypatch.setitem(PLANS, ("cpu", True), replace(NO_TIME, total_s=0.0))
+    given_parts(raising(AssertionError("started"), "late"))
+    code, out, _ = run(capsys, "--quick")
+    assert code == 1
+    assert "not measured: late: the 0 s of this calibration were over" in out
+
+
+def test_a_full_disk_loses_nothing_that_was_saved(capsys, runs, monkeypatch, given_parts):
+    given_parts(*(a_part(a_ceiling(name=name)) for name in ("copy", "read", "write")))
+    append = RunWriter.append
+
+    def full_after_one(writer, record):
+        if record.op != "calibrate-copy":
+            raise StoreError("cannot write: No space left on device")
+        append(writer, record)
+
+    monkeypatch.setattr(RunWriter, "append", full_after_one)
+    code, out, err = run(capsys)
+    assert code == 2
+    assert err.count("records are not kept from here on: cannot write: No space left on device") == 1
+    (file,) = runs.rglob("*.jsonl")
+    assert [record.op for record in load_run(file).records] == ["calibrate-copy"]
+    assert set(kept(runs)) == {("bandwidth", "copy"), ("bandwidth", "read"), ("bandwidth", "write")}
+    assert out.count("20.00 GB/s") >= 3
+
+
+def test_a_disk_that_fills_while_the_ceilings_are_written_leaves_the_old_ones(capsys, runs, monkeypatch, given_parts):
+    given_parts(a_part(a_ceiling()))
+    run(capsys, "--no-save")
+    before = kept(runs)
+    write = calibration.Path.write_text
+
+    def full(path, text, **how):
+        write(path, text[:20], **how)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(calibration.Path, "write_text", full)
+    given_parts(a_part(a_ceiling(value=9e10)), a_part(a_ceiling(name="read")))
+    code, out, err = run(capsys, "--no-save")
+    assert code == 0
+    assert "90.00 GB/s" in out
+    assert err.count("the measured ceilings are not kept: No space left on device") == 1
+    assert kept(runs) == before
+    assert list(runs.rglob("*.partial")) == []
+
+
+# ---- a file that must not be believed ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", '{"torn": ', "[]", '{"identity": {}, "entries": []}', "\x00"])
+def test_a_torn_or_foreign_file_is_reported_and_rebuilt(capsys, runs, given_parts, text):
+    given_parts(a_part(a_ceiling()))
+    run(capsys, "--no-save")
+    (path,) = runs.rglob("ceilings-*.json")
+    path.write_text(text)
+    given_parts(a_part(a_ceiling(name="read")))
+    code, _, err = run(capsys, "--no-save")
+    assert code == 0
+    assert f"{path}: not used and measured anew: " in err
+    assert kept(runs) == {("bandwidth", "read"): 2e10}
+
+
+def test_a_stale_file_is_reported_with_what_has_changed_and_not_believed(capsys, runs, monkeypatch, given_parts):
+    given_parts(a_part(a_ceiling()))
+    run(capsys, "--no-save")
+    (old,) = runs.rglob("ceilings-*.json")
+    version = calibration.installed_version
+    monkeypatch.setattr(calibration, "installed_version", lambda name: "9.9" if name == "torch" else version(name))
+    given_parts(a_part(a_ceiling(name="read")))
+    code, out, err = run(capsys, "--no-save")
+    assert code == 0
+    assert f"{old}: stale and not used, measured anew: torch was '{version('torch')}' and is '9.9'" in err
+    assert "copy" not in out
+    assert len(list(runs.rglob("ceilings-*.json"))) == 2
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"identity": 3}', '{"identity": null}', "[" * 100_000])
+def test_a_stale_file_that_is_torn_too_is_not_worth_a_word(tmp_path, text):
+    notes = []
+    machine = calibration.MeasuredCeilings(CPU, tmp_path, notes.append, notes.append)
+    machine.path.parent.mkdir()
+    (machine.path.parent / "ceilings-0.json").write_text(text)
+    assert (machine.load(), notes) == ((), [])
+
+
+def test_the_power_limit_and_the_driver_are_part_of_what_a_gpu_is(monkeypatch):
+    before = calibration.identity(H100)
+    assert {"power_limit_w", "driver", "triton", "uuid", "torch", "threads"} <= set(before)
+    monkeypatch.setattr(calibration, "_power_limit_w", lambda device: 350.0)
+    assert calibration.identity(H100) != before
+
+
+# ---- what it is asked ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--dtype", "bf15"], "unknown dtype 'bf15'; did you mean bf16"),
+        (["--dtype", ""], "--dtype: the list is empty"),
+        (["--no-save", "--output", "x.jsonl"], "exclude each other"),
+        (["--plot", "x.gif"], "cannot tell the format of 'x.gif'"),
+        (["--output", "/proc/no/such"], "/proc/no/such"),
+    ],
+)
+def test_mistakes_take_one_line(capsys, given_parts, words, message):
+    given_parts(raising(AssertionError("measured")))
+    code, out, err = run(capsys, "-q", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_dtype_that_the_device_lacks_is_noted(capsys, given_parts):
+    given_parts(a_part(a_ceiling()))
+    code, out, _ = run(capsys, "--dtype", "fp8e4m3,fp32")
+    assert code == 0
+    assert "not measured: fp8e4m3: " in out
+
+
+def test_quick_is_given_less_time_in_every_part(capsys, monkeypatch):
+    seen = []
+    monkeypatch.setattr(calibrate_parts, "plan_parts", lambda bench, dtypes: seen.append((bench.plan, dtypes)) or [])
+    run(capsys, "--no-save")
+    run(capsys, "--no-save", "--quick", "--dtype", "fp32")
+    (full, dtypes), (quick, chosen) = seen
+    assert (dtypes, chosen) == (["bf16", "fp32"], ["fp32"])
+    for name in (
+        "total_s",
+        "launch_s",
+        "mix_s",
+        "matmul_s",
+        "long_run_s",
+        "cache_s",
+        "curve_s",
+        "fma_s",
+        "repetitions",
+    ):
+        assert getattr(quick, name) < getattr(full, name), name
+    assert quick.is_quick
+    assert not full.is_quick
+
+
+def test_a_gpu_keeps_its_datasheet_and_says_how_the_measured_peak_comes_about():
+    measured = Ceiling("flops", "bf16", 790e12, "measured", "a test", sm_clock_hz=1.755e9)
+    known = gpu_ceilings(find_gpu("h100-sxm")).with_entries([measured])
+    assert known.peak("bf16").kind == "datasheet"
+    (sentence,) = calibration.peak_sentences(known, ["bf16", "fp16"])
+    # 132 SMs x 4096 FLOPs a clock x 1.755 GHz = 948.9 TFLOP/s
+    assert sentence == (
+        "bf16: datasheet 989.4 TFLOP/s -> x clock 0.96 (1755 MHz) = 948.9 -> x software 0.83 -> measured 790 TFLOP/s"
+    )
+    cores = Ceiling("fma", "fp32", 60e12, "measured", "a test", sm_clock_hz=1.98e9)
+    (sentence,) = calibration.peak_sentences(known.with_entries([cores]), ["fp32"])
+    # 132 SMs x 256 FLOPs a clock x 1.98 GHz = 66.9 TFLOP/s
+    assert sentence == (
+        "fp32 FMA: datasheet 66.9 TFLOP/s -> x clock 1.00 (1980 MHz) = 66.91 -> x software 0.90 -> measured 60 TFLOP/s"
+    )
+    unknown_clock = known.with_entries([replace(measured, sm_clock_hz=None)])
+    assert calibration.peak_sentences(unknown_clock, ["bf16"]) == []
+    assert calibration.peak_sentences(Ceilings(CPU.slug, CPU.name, (measured,)), ["bf16"]) == []
+
+
+def test_other_commands_print_that_line_for_a_calibrated_gpu(tmp_path, monkeypatch):
+    notes = []
+    machine = calibration.MeasuredCeilings(H100, tmp_path, notes.append, notes.append)
+    floor = Ceiling("launch", "launch", 2e-6, "measured", "a test")
+    peak = Ceiling("flops", "bf16", 790e12, "measured", "a test", sm_clock_hz=1.755e9)
+    machine.save(Ceilings(H100.slug, H100.name, (floor, peak)))
+    found = machine.complete(calibration.ceilings_of(H100, None), ["bf16"], MATMUL[0])
+    assert found.note.startswith("bf16: datasheet 989.4 TFLOP/s -> x clock 0.96")
+    assert notes == []
+
+
+# ---- measured for real ---------------------------------------------------------------------------------------------
+
+
+def test_a_tiny_real_calibration(capsys, runs, monkeypatch):
+    tiny = replace(PLANS["cpu", True], total_s=60, mix_s=0.05, matmul_s=0.2, long_run_s=0.25, cache_s=0.1, curve_s=0.1)
+    monkeypatch.setitem(PLANS, ("cpu", True), replace(tiny, launch_s=0.05, fma_s=0.1))
+    monkeypatch.setattr(calibrate_bench.bandwidth, "operand_bytes", lambda device: 4 * MIB)
+    monkeypatch.setattr(calibrate_parts, "cpu_shapes", lambda layouts: [Shape(n, n, n) for n in (64, 128)])
+    code, out, err = run(capsys, "--quick", "--dtype", "fp32", "--format", "json", "-q")
+    assert (code, err.replace("saved", "").strip().startswith(":")) == (0, True)
+    document = json.loads(out)
+    found = {(c["quantity"], c["name"]): c for c in document["ceilings"]}
+    mixes = {("bandwidth", mix) for mix in ("read", "write", "copy", "triad")}
+    assert mixes | {("launch", "launch"), ("flops", "fp32"), ("zeros", "fp32")} <= set(found)
+    assert all(math.isfinite(c["value"]) and c["value"] > 0 and c["measured_at"] for c in found.values())
+    assert found["bandwidth", "triad"]["work_per_launch"] == 3 * 4 * MIB
+    (file,) = runs.rglob("*-calibrate-*.jsonl")
+    loaded = load_run(file)
+    assert len(loaded.records) == len(document["records"])
+    assert not loaded.notes
+    assert all(r.samples_s and r.bytes_read is not None for r in loaded.records if r.op != "calibrate-fma")
+    assert {c["kind"] for c in found.values()} == {"measured"}
+    assert calibrate_command.unit_of(Ceiling("knee", "x", 1.0, "measured", "x")) == "B"

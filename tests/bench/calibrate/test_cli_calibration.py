@@ -1,0 +1,63 @@
+"""The calibration as a command does it: once, for what is missing, and anew where its file is of no use."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from bench.harness.calibrate.setup import FIRST_PLANS
+from bench.harness.timing import protocol
+from tests.bench import commands
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+
+
+@pytest.fixture
+def fresh_runs(tmp_path, monkeypatch):
+    """Return a folder without ceilings, where a calibration is a matter of milliseconds."""
+    monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
+    tiny = replace(FIRST_PLANS["cpu"], launch_s=0.02, mix_s=0.05, matmul_s=0.1, repetitions=1, largest=128)
+    monkeypatch.setitem(FIRST_PLANS, "cpu", tiny)
+    return tmp_path
+
+
+def calibrated(capsys, *words):
+    """Run a small case; return what was calibrated before it, and the peaks that it was judged by."""
+    assert commands.here("matmul", "--shape", "16", "--no-save", "--format", "json", *words) == 0
+    out, err = capsys.readouterr()
+    entries = json.loads(out)["environment"]["hardware"]["entries"]
+    done = [line.removeprefix("calibrating: ") for line in err.splitlines() if line.startswith("calibrating")]
+    return done, {entry["name"]: entry["value"] for entry in entries}, err
+
+
+def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs):
+    done, first, _ = calibrated(capsys, "--dtype", "fp32")
+    assert done == ["launch", "bandwidth, copy", "bandwidth, triad", "fp32 matmul"]
+    assert set(first) == {"launch", "copy", "triad", "fp32"}
+    assert all(value > 0 for value in first.values())
+    (kept,) = fresh_runs.rglob("ceilings-*.json")
+    assert {entry["name"]: entry["value"] for entry in json.loads(kept.read_text())["entries"]} == first
+
+    done, again, _ = calibrated(capsys, "--dtype", "fp32")
+    assert (done, again) == ([], first)
+    done, more, _ = calibrated(capsys, "--dtype", "fp64,fp32")
+    assert done == ["fp64 matmul"]
+    assert more == first | {"fp64": more["fp64"]}
+    done, anew, _ = calibrated(capsys, "--dtype", "fp32", "--recalibrate")
+    assert done[:2] == ["launch", "bandwidth, copy"]
+    assert anew["copy"] != first["copy"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("text", ["", '{"torn": ', "[]", '{"identity": {}, "entries": []}', "\x00"])
+def test_ceilings_that_cannot_be_read_or_are_another_machines_are_measured_anew(capsys, fresh_runs, text):
+    calibrated(capsys, "--dtype", "fp32")
+    (kept,) = fresh_runs.rglob("ceilings-*.json")
+    kept.write_text(text)
+    done, _, err = calibrated(capsys, "--dtype", "fp32")
+    assert "launch" in done
+    assert f"{kept}: not used and measured anew: " in err
+    assert json.loads(kept.read_text())["entries"]

@@ -1,0 +1,362 @@
+"""What a command of `bench` prints and keeps: help, table, JSON, CSV, Markdown, the run file, the exit code."""
+
+import csv
+import importlib
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import __main__ as bench
+from bench.harness.cli import main
+from bench.harness.cli.arguments import build_parser
+from bench.harness.timing import protocol
+from results.show.judge import JUDGED_KEYS
+from results.show.table import format_time
+from results.store.runs import load_run
+from tests.bench import commands
+
+BENCH = Path(__file__).resolve().parents[3] / "bench"
+
+ENVIRONMENT_KEYS = {
+    "kind", "schema", "run_id", "started_at", "argv", "device", "host", "versions", "git", "hardware", "settings",
+    "preflight",
+}  # fmt: skip
+RECORD_KEYS = {
+    "kind", "op", "provider", "dtype", "shape", "case", "status", "reason", "flops", "bytes_read", "bytes_written",
+    "samples_s", "launches_per_sample", "method", "cache", "fill", "median_s", "ci95_s", "converged",
+    "host_latency_s", "first_call_s", "flags", "telemetry", "verified",
+}  # fmt: skip
+JUDGED = {"flops_per_s", "bytes_per_s", "intensity", "bound", "mfu", "mbu", "roofline_pct", "peak_kind"}
+"""The contract with everybody who reads a run: none of these keys goes, and none changes its meaning."""
+
+
+@pytest.fixture(autouse=True)
+def quick(runs, monkeypatch):
+    commands.keep_ceilings(runs)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+
+
+# ---- help ----------------------------------------------------------------------------------------------------------
+
+HELP = """
+import runpy, sys
+module, *sys.argv[1:] = sys.argv[1:]
+try:
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+except SystemExit as exit:
+    heavy = {"torch", "triton", "numpy", "pandas", "matplotlib", "rich"} & set(sys.modules)
+    print(exit.code, sorted(heavy), file=sys.stderr)
+"""
+
+
+def help_of(module, *words):
+    """Return what `--help` prints, after checking that nothing heavy was imported for it."""
+    command = [sys.executable, "-c", HELP, module, *words, "--help"]
+    done = subprocess.run(command, cwd=commands.ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == "0 []\n"
+    return done.stdout
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("family", commands.FAMILIES)
+def test_help_shows_formula_units_examples_and_exit_codes_without_torch(family):
+    text = help_of(f"bench.{family}")
+    module = importlib.import_module(f"bench.{family}")
+    assert module.__doc__.strip() in text
+    for heading in ("FLOPs ", "Bytes ", "Source "):
+        assert f"\n{heading}" in text
+    check_common_help(text)
+    for arguments, meaning in module.EXAMPLES:
+        assert re.search(rf"^  python -m bench\.{family} {re.escape(arguments)}  +{re.escape(meaning)}$", text, re.M)
+
+
+def check_common_help(text):
+    """Check what the help of each command that measures has: columns with their units, examples, exit codes."""
+    for heading in ("columns:", "examples:"):
+        assert f"\n{heading}" in text
+    for unit in ("TFLOP/s", "GFLOP/s", "GB/s", "FLOP/B", "seconds"):
+        assert unit in text
+    assert "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted" in text
+
+
+def test_help_of_the_suite_has_units_examples_and_exit_codes_without_torch():
+    text = help_of("bench", "suite")
+    check_common_help(text)
+    assert "\n  python -m bench suite --budget 20 --plot suite.png " in text
+
+
+def test_help_of_bench_names_the_list_without_torch():
+    text = help_of("bench")
+    assert "list" in text
+    assert "python -m bench.matmul --dtype bf16" in text
+
+
+@pytest.mark.parametrize("family", commands.FAMILIES)
+def test_every_example_passes_all_checks_that_come_before_torch(family, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(f"bench.{family}")
+    options = getattr(module, "OPTIONS", ())
+    parser = build_parser(family, module.__doc__, module.EXAMPLES, module.OPS, options)
+
+    def load_torch(args):
+        raise EOFError
+
+    monkeypatch.setattr(main, "device_of", load_torch)
+    for arguments, _ in module.EXAMPLES:
+        with pytest.raises(EOFError):
+            main.run(family, parser.parse_args(arguments.split()), module.OPS, options)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "name a command (list, suite, compare, calibrate, doctor"),
+        (("lst",), "unknown command 'lst'; did you mean list?"),
+        (("gellu",), "unknown command 'gellu'; did you mean gelu, relu or gelu-tanh?"),
+        (("zzz",), "unknown command 'zzz'; there are: list, suite, compare"),
+    ],
+)
+def test_a_first_word_that_is_no_command_is_answered_in_one_line(words, said, capsys):
+    with pytest.raises(SystemExit) as caught:
+        bench.main(words)
+    out, err = capsys.readouterr()
+    assert (caught.value.code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"python -m bench: error: {said}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("matmul", "--shape", "0"), "python -m bench.matmul: error: shape '0'"),
+        (("bench.matmul", "--shape", "0"), "python -m bench.matmul: error: shape '0'"),
+        (("gelu", "--shape", "0"), "python -m bench.elementwise: error: shape '0'"),
+        (("gelu", "--op", "none"), "python -m bench.elementwise: error: unknown op 'none'"),
+        (("train-step", "--layers", "2", "--shape", "0"), "python -m bench.train_step: error: shape '0'"),
+    ],
+)
+def test_the_name_of_a_file_or_of_an_op_is_its_command(words, said, capsys):
+    assert bench.main(words) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_the_list_names_each_op_with_its_formula_and_its_command():
+    returned, out, err = commands.finish(commands.start("bench", "list"))
+    assert (returned, err) == (0, "")
+    modules = {path.stem: importlib.import_module(f"bench.{path.stem}") for path in BENCH.glob("[a-z]*.py")}
+    ops = [(family, op) for family, module in modules.items() for op in getattr(module, "OPS", ())]
+    scenarios = {
+        f"bench.{family}": module.SCENARIO for family, module in modules.items() if hasattr(module, "SCENARIO")
+    }
+    lines = [line.split() for line in out.splitlines()]
+    for family, op in ops:
+        (line,) = [words for words in lines if words[:2] == [f"bench.{family}", op.name]]
+        assert op.formula.split() == line[2 : 2 + len(op.formula.split())]
+    for command, scenario in scenarios.items():
+        (line,) = [words for words in lines if words[:2] == [command, scenario.name]]
+        assert scenario.formula.split() == line[2 : 2 + len(scenario.formula.split())]
+    assert {family for family, _ in ops} > {"matmul", "decode"}
+    assert set(scenarios) == {"bench.train_step", "bench.transfer"}
+    assert len(lines) == len(ops) + len(scenarios) + 2
+
+
+# ---- a run as a user sees it ---------------------------------------------------------------------------------------
+
+
+def test_json_is_one_document_that_the_run_file_and_show_agree_with(runs):
+    words = ("--shape", "64,32x16x48", "--dtype", "bf16,tf32", "--budget", "60", "--format", "json")
+    code, out, err = commands.call("matmul", *words)
+    assert code == 0
+    document = json.loads(out)
+    assert list(document) == ["environment", "records"]
+    environment, records = document["environment"], document["records"]
+
+    assert set(environment) >= ENVIRONMENT_KEYS
+    assert environment["argv"] == ["python", "-m", "bench.matmul", *words, "--device", "cpu"]
+    assert environment["device"]["type"] == "cpu"
+    assert environment["settings"] == {"fill": "uniform", "cache": "cold", "budget_s": 60.0, "seed": 0}
+    assert {entry["kind"] for entry in environment["hardware"]["entries"]} == {"measured"}
+
+    assert [(record["dtype"], record["case"], record["status"]) for record in records] == [
+        ("bf16", "64x64x64", "ok"),
+        ("bf16", "32x16x48", "ok"),
+        ("tf32", "64x64x64", "skipped"),
+        ("tf32", "32x16x48", "skipped"),
+    ]
+    for record in records:
+        assert set(record) >= RECORD_KEYS | JUDGED
+        assert set(JUDGED_KEYS) >= JUDGED
+    check_measured(records[1])
+    check_skipped(records[2])
+
+    (saved,) = commands.run_files(runs)
+    assert err.splitlines()[-1] == f"saved: {saved}"
+    assert err.startswith("[1/4] matmul 64x64x64 bf16 torch\n")
+    first, *rest = commands.lines_of(saved)
+    assert first == environment
+    assert rest == [{key: value for key, value in record.items() if key not in JUDGED_KEYS} for record in records]
+
+    assert commands.show("latest", "--format", "json") == (0, out, "")
+
+
+def check_measured(record):
+    """Check the record of a bf16 product of 32x16x48 on the made-up ceilings."""
+    assert record["shape"] == {"m": 32, "n": 16, "k": 48}
+    assert record["flops"] == 2 * 32 * 16 * 48
+    assert record["bytes_read"] == 2 * (32 * 48 + 48 * 16)
+    assert record["bytes_written"] == 2 * 32 * 16
+    assert (record["reason"], record["method"], record["fill"]) == (None, "host", "uniform")
+    assert len(record["samples_s"]) >= 5
+    low, high = record["ci95_s"]
+    assert low <= record["median_s"] <= high
+    assert record["host_latency_s"] > 0
+    assert record["first_call_s"] > 0
+    for moment in ("before", "after"):
+        assert record["verified"][moment]["checked_elements"] == 32 * 16
+        assert record["verified"][moment]["max_error_of_bound"] <= 1
+
+    rate = record["flops"] / record["median_s"]
+    traffic = (record["bytes_read"] + record["bytes_written"]) / record["median_s"]
+    roof = min(commands.PEAKS_FLOPS_PER_S["bf16"], rate / traffic * commands.BANDWIDTH_BYTES_PER_S)
+    assert record["flops_per_s"] == pytest.approx(rate)
+    assert record["bytes_per_s"] == pytest.approx(traffic)
+    assert record["intensity"] == pytest.approx(rate / traffic)
+    assert record["mfu"] == pytest.approx(rate / commands.PEAKS_FLOPS_PER_S["bf16"])
+    assert record["mbu"] == pytest.approx(traffic / commands.BANDWIDTH_BYTES_PER_S)
+    assert record["roofline_pct"] == pytest.approx(100 * rate / roof)
+    assert record["peak_kind"] == "measured"
+
+
+def check_skipped(record):
+    """Check the record of a product in a dtype that no CPU has."""
+    assert record["reason"].endswith(" has no tf32 arithmetic")
+    assert record["flops"] == 2 * 64**3
+    absent = ("median_s", "ci95_s", "host_latency_s", "first_call_s", "converged", "flops_per_s", "mfu", "roofline_pct")
+    assert [record[key] for key in absent] == [None] * len(absent)
+    assert record["samples_s"] == []
+
+
+@pytest.mark.exhaustive
+def test_the_table_names_machine_and_ceilings_has_a_row_a_case_and_ends_with_the_path(runs):
+    code, out, err = commands.call("elementwise", "--op", "relu,add", "--size", "4KiB", "--dtype", "fp32")
+    assert code == 0
+    (saved,) = commands.run_files(runs)
+    environment = commands.lines_of(saved)[0]
+    machine, ceilings, command, blank, titles, rule, *rows, last = out.splitlines()
+    assert machine.startswith(f"{environment['device']['name']} ({environment['device']['slug']}), python 3.")
+    assert f"torch {environment['versions']['torch']}" in machine
+    assert ceilings == "copy bandwidth 20.00 GB/s measured; fp32 peak 100.0 GFLOP/s measured"
+    assert command == "python -m bench.elementwise --op relu,add --size 4KiB --dtype fp32 --device cpu"
+    assert blank == ""
+    for title in ("op", "case", "dtype", "provider", "median", "95% CI", "GFLOP/s", "GB/s", "FLOP/B", "bound", "MFU"):
+        assert title in titles
+    assert set(rule) == {"─"}
+    assert [row.split()[:4] for row in rows] == [["relu", "1024", "fp32", "torch"], ["add", "1024", "fp32", "torch"]]
+    assert last == f"saved: {saved}"
+    *steps, share = err.splitlines()
+    assert steps == ["[1/2] relu 1024 fp32 torch", "[2/2] add 1024 fp32 torch"]
+    assert re.fullmatch(r"measuring took \S+ s, \S+ s of it timed \(\d+ %\)", share)
+    assert commands.show("latest") == (0, out.removesuffix(f"{last}\n"), "")
+
+
+# ---- formats, quiet, verbose ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+def test_csv_loads_again_with_the_values_of_the_run_file(capsys, runs):
+    assert commands.here("matmul", "--shape", "16,32", "--dtype", "fp32,fp64", "--format", "csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    records = load_run(commands.run_files(runs)[0]).records
+    assert len(rows) == len(records) == 4
+    for row, record in zip(rows, records, strict=True):
+        assert (row["op"], row["case"], row["dtype"]) == ("matmul", record.case, record.dtype)
+        assert float(row["median_s"]) == record.median_s
+        assert (float(row["ci95_low_s"]), float(row["ci95_high_s"])) == record.ci95_s
+        assert int(row["flops"]) == record.flops
+        assert float(row["flops_per_s"]) == pytest.approx(record.flops / record.median_s)
+        assert set(row) >= JUDGED
+
+
+def test_markdown_is_one_table_of_equal_rows(capsys, runs):
+    assert commands.here("matmul", "--shape", "16,32", "--format", "md") == 0
+    lines = capsys.readouterr().out.splitlines()
+    header, rule, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert set(rule) == {"---"}
+    records = load_run(commands.run_files(runs)[0]).records
+    for row, record in zip(rows, records, strict=True):
+        cells = dict(zip(header, row, strict=True))
+        assert cells["case"] == record.case
+        assert cells["median"] == format_time(record.median_s)
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_quiet_says_nothing_but_the_result(capsys, form):
+    assert commands.here("matmul", "--shape", "16", "-q", "--no-save", "--format", form) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "16x16x16" in out
+
+
+def test_verbose_says_of_each_row_how_it_was_verified_and_timed(capsys):
+    assert commands.here("matmul", "--shape", "16", "--dtype", "fp32,tf32", "-v", "--no-save") == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("[")]
+    assert re.fullmatch(
+        r"matmul 16x16x16 fp32 torch: \d+ samples of \d+ launches by host, (cold|warm) \(\d+ copies\), "
+        r"first call \S+ \S+, host latency \S+ \S+, verified 256 of 256 elements, largest error \S+ of the bound",
+        notes[0],
+    )
+    assert re.fullmatch(r"matmul 16x16x16 tf32 torch: skipped: .+ has no tf32 arithmetic", notes[-2])
+    record_flags = [line.split(":")[0].strip() for line in notes[1:-2]]
+    assert "not-cold" in record_flags  # 16 x 16 fills no cache
+
+
+def test_settings_are_kept_with_the_run_and_the_row(capsys, runs):
+    words = ("--shape", "16", "--fill", "normal", "--cache", "warm", "--seed", "7", "--budget", "60")
+    assert commands.here("matmul", *words) == 0
+    run = load_run(commands.run_files(runs)[0])
+    assert run.environment.argv == ("python", "-m", "bench.matmul", *words, "--device", "cpu")
+    assert run.environment.settings == {"fill": "normal", "cache": "warm", "budget_s": 60.0, "seed": 7}
+    (record,) = run.records
+    assert (record.fill, record.cache, record.copies) == ("normal", "warm", 1)
+
+
+# ---- where it is kept ----------------------------------------------------------------------------------------------
+
+
+def test_no_save_keeps_nothing(capsys, runs):
+    assert commands.here("matmul", "--shape", "16", "--no-save") == 0
+    assert commands.run_files(runs) == []
+    assert "saved:" not in capsys.readouterr().out
+
+
+def test_output_names_the_file_and_its_folders_are_made(capsys, runs, tmp_path):
+    path = tmp_path / "new" / "folder" / "mine.jsonl"
+    assert commands.here("matmul", "--shape", "16", "--output", path) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"saved: {path}"
+    assert [record.case for record in load_run(path).records] == ["16x16x16"]
+    assert commands.run_files(runs) == []
+
+
+def test_output_names_a_folder_or_an_empty_file(capsys, tmp_path):
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    assert commands.here("matmul", "--shape", "16", "--output", empty) == 0
+    assert len(load_run(empty).records) == 1
+    (tmp_path / "folder").mkdir()
+    assert commands.here("matmul", "--shape", "16", "--output", tmp_path / "folder") == 0
+    (inside,) = (tmp_path / "folder").iterdir()
+    assert re.fullmatch(r"\d{8}T\d{6}Z-matmul-[0-9a-f]+\.jsonl", inside.name)
+    assert len(load_run(inside).records) == 1
+
+
+def test_a_run_that_is_shown_again_was_kept_under_its_device(capsys, runs):
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16") == 0
+    (saved,) = commands.run_files(runs)
+    environment = load_run(saved).environment
+    assert saved.parent == runs / environment.device["slug"]
+    begin, end = environment.run_id.split("-")
+    assert saved.name == f"{begin}-matvec-{end}.jsonl"

@@ -1,0 +1,300 @@
+"""What cannot be asked for: one clear line on stderr, the right exit code, no traceback, and nothing measured."""
+
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.harness.calibrate import calibration
+from bench.harness.device import device
+from bench.harness.measure import runner
+from bench.harness.timing import protocol
+from tests.bench import commands
+
+
+@pytest.fixture(autouse=True)
+def quick(runs, monkeypatch):
+    commands.keep_ceilings(runs)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+
+
+@pytest.fixture
+def measures_nothing(monkeypatch):
+    """Fail the test if anything is calibrated or measured."""
+
+    def measured(*arguments, **options):
+        raise AssertionError("something was measured")
+
+    monkeypatch.setattr(calibration.MeasuredCeilings, "complete", measured)
+    monkeypatch.setattr(runner.Runner, "measure", measured)
+
+
+def refused(capsys, runs, *words, code=2):
+    """Return the one line that a command says when it refuses, after checking that it does nothing else."""
+    assert commands.here(*words) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert err.startswith(f"python -m bench.{words[0]}: error: ")
+    assert commands.run_files(runs) == []
+    return err
+
+
+NAMES = [
+    ("matmul --dtype bf17", "unknown dtype 'bf17'; did you mean bf16"),
+    ("matmul --dtype bf16,complex", "unknown dtype 'complex'; there are: fp64, fp32"),
+    ("matvec --dtype int8", "matvec has no dtype 'int8'; matvec has: fp64, fp32, fp16, bf16"),
+    ("elementwise --op nosuch", "unknown op 'nosuch'; there are: copy, add, mul, triad, relu,"),
+    ("matmul --provider nosuch", "unknown provider 'nosuch' for matmul; there are: torch, torch-compile"),
+    ("matmul --provider ,", "argument --provider: the list is empty; name at least one"),
+    ("matmul --provider torch,triton-v99", "unknown provider 'triton-v99' for matmul; there are: torch,"),
+    ("matmul --baseline nosuch --provider torch", "unknown provider 'nosuch' for matmul; there are: torch,"),
+    ("matmul --baseline nosuch", "unknown provider 'nosuch' for matmul; there are: torch,"),
+    ("matmul --baseline torch", "--baseline torch needs other providers to set against it; name them: --provider"),
+    ("matmul --baseline torch --provider torch", "--baseline torch needs other providers"),
+    ("matmul --gpu nosuch", "unknown GPU 'nosuch': `python -m roofline gpus` lists those it knows"),
+    ("matmul --gpu h100-sxn", "unknown GPU 'h100-sxn': did you mean h100-sxm"),
+    ("matmul --gpu h100", "h100 is ambiguous: h100-nvl, h100-pcie, h100-sxm"),
+    ("matmul --gpu h100-sxm", "--gpu h100-sxm does not fit: the device measured is a CPU; leave --gpu out"),
+    ("matmul --layout xx", "unknown layout 'xx'; there are: nn, nt, tn"),
+    ("matmul --device tpu", "argument --device: unknown device 'tpu'; write cpu, cuda, cuda:N or mps"),
+    ("matmul --device cuda:x", "argument --device: unknown device 'cuda:x'; write cpu, cuda, cuda:N or mps"),
+    ("matmul --format xml", "argument --format: invalid choice: 'xml'"),
+    ("matmul --fill ones", "argument --fill: invalid choice: 'ones'"),
+    ("matmul --cache hot", "argument --cache: invalid choice: 'hot'"),
+    ("matmul --no-save --output run.jsonl", "--no-save and --output exclude each other; give one of them"),
+    ("matmul --nosuch", "unrecognized arguments: --nosuch"),
+    ("matmul 4096", "unrecognized arguments: 4096"),
+    ("matmul --size 64MiB", "unrecognized arguments: --size 64MiB"),
+]
+
+SIZES = [
+    *(
+        (
+            f"matmul --shape={shape}",
+            f"shape '{shape}' is not a size: each extent must be a whole number from 1 to 10^18",
+        )
+        for shape in ("0", "-1", "1.5", "1e3", "abc", "4096x", "x", "64x0x64", "9" * 23, "0x10", "٤")
+    ),
+    ("matmul --shape -1", "shape '-1' is not a size"),
+    ("matmul --shape ,", "argument --shape: the list is empty; name at least one"),
+    ("matmul --shape 64x64", "shape '64x64' does not fit matmul: write one number or mxnxk"),
+    ("matmul --shape 64,0", "shape '0' is not a size"),
+    ("matmul --shape 64:32:1", "range '64:32:1' must be start:stop:step with start <= stop"),
+    ("matmul --shape 1:100000:1", "shape '1:100000:1' makes more than 10000 cases; use a larger step"),
+    ("matmul --batch 0", "batch '0' must be a whole number from 1 to 999999999"),
+    ("matmul --batch=-1", "batch '-1' must be a whole number from 1 to 999999999"),
+    ("matmul --batch 1.5", "batch '1.5' must be a whole number from 1 to 999999999"),
+    ("elementwise --size 0", "size '0' must be a whole number of bytes, 1 or more"),
+    ("elementwise --size=-1", "size '-1' is not one; write a number and B, KB, MB, GB, KiB, MiB or GiB"),
+    ("elementwise --size 64TB", "size '64TB' is not one; write a number and B, KB, MB, GB, KiB, MiB or GiB"),
+    ("elementwise --size 3", "size '3' is no whole number of bf16 elements of 2 bytes"),
+    ("elementwise --size 64 --shape 64", "--shape and --size exclude each other; give one of them"),
+]
+
+NUMBERS = [
+    *(
+        (f"matmul --budget={text}", f"'{text}' must be a number of seconds")
+        for text in ("0", "-1", "abc", "nan", "inf")
+    ),
+    *((f"matmul --seed={text}", f"'{text}' must be a whole number") for text in ("-1", "1.5", "abc", "9" * 400)),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), NAMES + SIZES + NUMBERS)
+@pytest.mark.usefixtures("measures_nothing")
+def test_a_mistake_is_one_line_that_says_what_is_allowed(capsys, runs, line, message):
+    assert message in refused(capsys, runs, *line.split(" "))
+
+
+@pytest.mark.parametrize("text", ["a\nb", "\x1b[31mred", "\udcff"])
+def test_what_a_terminal_could_obey_is_shown_escaped_and_on_one_line(capsys, runs, text):
+    err = refused(capsys, runs, "matmul", "--dtype", text)
+    assert err.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize("option", ["--output", "--plot"])
+@pytest.mark.usefixtures("measures_nothing")
+def test_an_empty_path_is_a_variable_that_was_not_set(capsys, runs, option):
+    assert f"{option}: the path is empty" in refused(capsys, runs, "matmul", option, "")
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "matmul --shape 1000000",
+        "matmul --shape 999999999999999999",
+        "matmul --shape 64 --batch 999999999",
+        "elementwise --op relu --shape 999999999999999999",
+        "elementwise --op relu --size 900000000GB",
+        "reduction --op dot --shape 999999999999999999",
+        "matvec --op matvec --shape 99999999x99999999",
+    ],
+)
+@pytest.mark.usefixtures("measures_nothing")
+def test_a_case_beyond_all_memory_is_refused_before_anything_is_allocated(capsys, runs, line, monkeypatch):
+    def allocated(*arguments, **options):
+        raise AssertionError("memory was asked for")
+
+    for name in ("empty", "zeros", "rand", "ones"):
+        monkeypatch.setattr(torch, name, allocated)
+    err = refused(capsys, runs, *line.split(" "))
+    assert re.search(r"needs [0-9.,]+(e\+[0-9]+)? GB, the device has [0-9.]+ GB free$", err)
+
+
+def test_the_memory_needed_is_what_is_named(capsys, runs, monkeypatch):
+    monkeypatch.setattr(device.Device, "free_bytes", lambda self: 10**9)
+    # bf16: two operands and the result of 2 * 32768^2 bytes, twice over, and the pool of random numbers.
+    matrices = 2 * 3 * 2 * 32768**2
+    pool = (2**24 + 4096) * 16
+    err = refused(capsys, runs, "matmul", "--shape", "32768")
+    assert f"needs {(matrices + pool) / 1e9:.3g} GB, the device has 1 GB free" in err
+
+
+# ---- devices -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7"])
+@pytest.mark.usefixtures("measures_nothing")
+def test_a_gpu_that_is_not_there_is_exit_code_3(capsys, runs, name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    err = refused(capsys, runs, "matmul", "--device", name, code=3)
+    assert f"no device '{name}': torch sees no GPU here; --device cpu measures the CPU" in err
+
+
+@pytest.mark.usefixtures("measures_nothing")
+def test_a_gpu_beyond_those_there_are_is_exit_code_3(capsys, runs, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert "torch sees 2 GPU(s), from cuda:0" in refused(capsys, runs, "matmul", "--device", "cuda:7", code=3)
+
+
+@pytest.mark.parametrize("dtype", ["tf32", "fp8e4m3"])
+@pytest.mark.usefixtures("measures_nothing")
+def test_a_dtype_that_the_device_lacks(capsys, runs, dtype):
+    err = refused(capsys, runs, "matmul", "--shape", "64", "--dtype", dtype)
+    assert re.search(rf"matmul {dtype} 64x64x64(:nt)?: .+ has no {dtype} arithmetic$", err)
+
+
+@pytest.mark.usefixtures("measures_nothing")
+def test_where_every_case_is_impossible_the_first_reason_stands_for_the_others(capsys, runs):
+    err = refused(capsys, runs, "matmul", "--shape", "64,128", "--dtype", "tf32,fp8e4m3")
+    assert "has no tf32 arithmetic (and 3 more)" in err
+
+
+# ---- places --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("roof.jpg", "suffix; allowed: .png, .svg, .pdf"),
+        ("roof", "suffix; allowed: .png, .svg, .pdf"),
+        ("folder.png", "it is a folder"),
+        ("file/roof.png", "a part of its folder is a file"),
+        ("file/deep/roof.png", "a part of its folder is a file"),
+        ("a" * 300 + ".png", "File name too long"),
+    ],
+)
+@pytest.mark.usefixtures("measures_nothing")
+def test_a_picture_that_cannot_be_written_is_found_before_measuring(capsys, runs, tmp_path, name, message):
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "file").write_text("kept")
+    assert message in refused(capsys, runs, "matmul", "--shape", "64", "--plot", tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.png"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("full.jsonl", "exists and is not empty; no run is overwritten: choose another --output"),
+        ("full.jsonl/run.jsonl", "Not a directory"),
+        ("a" * 300 + ".jsonl", "File name too long"),
+    ],
+)
+@pytest.mark.usefixtures("measures_nothing")
+def test_a_run_file_that_cannot_be_written_is_found_before_measuring(capsys, runs, tmp_path, name, message):
+    (tmp_path / "full.jsonl").write_text("kept\n")
+    assert message in refused(capsys, runs, "matmul", "--shape", "64", "--output", tmp_path / name)
+    assert (tmp_path / "full.jsonl").read_text() == "kept\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["full.jsonl"]
+
+
+@pytest.fixture(params=["--output", "--plot", "RIDGEPOINT_RUNS"])
+def into(request, monkeypatch):
+    """Return a function that makes the arguments which write into a folder, by each of the three ways to name one."""
+
+    def words(folder):
+        if request.param != "RIDGEPOINT_RUNS":
+            return [request.param, folder / ("run.jsonl" if request.param == "--output" else "roof.png")]
+        monkeypatch.setenv("RIDGEPOINT_RUNS", str(folder / "runs"))
+        return []
+
+    return words
+
+
+@pytest.mark.usefixtures("measures_nothing")
+def test_a_folder_that_takes_no_file_is_found_before_measuring(capsys, runs, tmp_path, into):
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        if os.access(tmp_path, os.W_OK):
+            pytest.skip("this user, root for instance, may write anywhere")
+        assert "cannot write " in refused(capsys, runs, "matmul", "--shape", "64", *into(tmp_path))
+    finally:
+        tmp_path.chmod(stat.S_IRWXU)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a file system that permits all and takes nothing")
+@pytest.mark.usefixtures("measures_nothing")
+def test_a_folder_that_only_seems_writable_is_found_before_measuring(capsys, runs, into):
+    err = refused(capsys, runs, "matmul", "--shape", "64", *into(Path("/proc")))
+    assert re.search(r"cannot write '?/proc/\w+", err)
+
+
+@pytest.mark.exhaustive
+def test_a_picture_that_fails_after_all_costs_the_picture_only(capsys, runs, tmp_path, monkeypatch):
+    from bench.harness.cli import session
+
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    shown = session.show
+
+    def with_a_file_for_its_folder(*arguments):
+        folder.rmdir()
+        folder.write_text("in the way")
+        shown(*arguments)
+
+    monkeypatch.setattr(session, "show", with_a_file_for_its_folder)
+    assert commands.here("matmul", "--shape", "64", "--plot", folder / "roof.png") == 2
+    out, err = capsys.readouterr()
+    assert "64x64x64" in out
+    assert "saved: " in out
+    assert "error: cannot write" in err.splitlines()[-1]
+    assert len(commands.run_files(runs)) == 1
+
+
+# ---- as a user sees it ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--shape", "0"), 2, "shape '0' is not a size"),
+        (("--device", "cuda:7"), 3, "no device 'cuda:7': torch sees no GPU here"),
+        (("--shape", "1000000"), 2, "GB free"),
+    ],
+)
+def test_a_mistake_typed_in_a_shell(runs, words, code, message, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    returned, out, err = commands.call("matmul", *words)
+    assert (returned, out, err.count("\n")) == (code, "", 1)
+    assert message in err
+    assert commands.run_files(runs) == []

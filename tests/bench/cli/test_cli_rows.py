@@ -1,0 +1,207 @@
+"""What becomes of the rows of a run: measured, skipped, invalid or failed; and of the run's exit code."""
+
+import importlib
+import re
+import time
+from dataclasses import replace
+
+import pytest
+
+from bench import matmul
+from bench.harness.measure import runner
+from bench.harness.providers import registry
+from bench.harness.timing import protocol
+from results.store.runs import load_run
+from tests.bench import commands
+
+
+@pytest.fixture(autouse=True)
+def quick(runs, monkeypatch):
+    commands.keep_ceilings(runs)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+
+
+# ---- good, impossible, wrong ---------------------------------------------------------------------------------------
+
+
+def statuses(runs):
+    """Return (case, dtype, provider, status, reason) of each record of the only run."""
+    (saved,) = commands.run_files(runs)
+    return [(r.case, r.dtype, r.provider, r.status, r.reason) for r in load_run(saved).records]
+
+
+def with_eager(family, eager):
+    """Return the first op of a family with another `eager`."""
+    return (replace(importlib.import_module(f"bench.{family}").OPS[0], eager=eager),)
+
+
+def test_good_cases_are_measured_beside_impossible_ones(capsys, runs):
+    assert commands.here("matmul", "--shape", "1000000,16", "--dtype", "fp8e4m3,fp32") == 0
+    found = statuses(runs)
+    assert [row[:4] for row in found] == [
+        ("1000000x1000000x1000000:nt", "fp8e4m3", "torch", "skipped"),
+        ("16x16x16:nt", "fp8e4m3", "torch", "skipped"),
+        ("1000000x1000000x1000000", "fp32", "torch", "skipped"),
+        ("16x16x16", "fp32", "torch", "ok"),
+    ]
+    assert "has no fp8e4m3 arithmetic" in found[0][4]
+    assert re.fullmatch(r"needs 24,000 GB, the device has [0-9.]+ GB free", found[2][4])
+    out = capsys.readouterr().out
+    for row in found[:3]:
+        assert re.search(rf"^skipped +matmul +{row[0]} +{row[1]} +torch +{re.escape(row[4])} *$", out, re.M)
+
+
+def wrong_in_the_last_row(a, b, out):
+    out.copy_(a @ b)
+    out[-1] *= 2
+
+
+def writes_nothing(a, b, out):
+    pass
+
+
+def raises(a, b, out):
+    raise RuntimeError("CUDA error: no kernel image\nis available")
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("eager", "status", "reason"),
+    [
+        (wrong_in_the_last_row, "invalid", "wrong result: an element is "),
+        (writes_nothing, "invalid", "wrong result: an element is NaN"),
+        (raises, "failed", "RuntimeError: CUDA error: no kernel image"),
+    ],
+)
+def test_a_provider_that_is_wrong_or_fails_is_exit_code_1(capsys, runs, eager, status, reason):
+    assert commands.here("matmul", "--shape", "64", "--dtype", "fp32", ops=with_eager("matmul", eager)) == 1
+    ((*_, found, why),) = statuses(runs)
+    assert found == status
+    assert why.startswith(reason)
+    assert "\n" not in why
+    assert why in capsys.readouterr().out
+    record = load_run(commands.run_files(runs)[0]).records[0]
+    assert (record.median_s, record.samples_s) == (None, ())
+
+
+def test_a_result_that_turns_wrong_while_it_is_timed_is_exit_code_1(capsys, runs):
+    calls = []
+
+    def wrong_from_the_third_call(a, b, out):
+        calls.append(None)
+        out.copy_(a @ b)
+        if len(calls) > 2:
+            out[0] += 1
+
+    ops = with_eager("matmul", wrong_from_the_third_call)
+    assert commands.here("matmul", "--shape", "64", "--dtype", "fp32", ops=ops) == 1
+    ((*_, status, reason),) = statuses(runs)
+    assert status == "invalid"
+    assert reason.startswith("after timing: wrong result")
+
+
+@pytest.mark.exhaustive
+def test_a_case_that_runs_out_of_memory_is_skipped_and_the_run_goes_on(capsys, runs):
+    def too_large(a, b, out):
+        if len(a) == 32:
+            raise MemoryError
+        matmul.eager(a, b, out=out)
+
+    ops = with_eager("matmul", too_large)
+    assert commands.here("matmul", "--shape", "16,32,64", "--dtype", "fp32", ops=ops) == 0
+    assert [row[3:] for row in statuses(runs)] == [("ok", None), ("skipped", "out of memory"), ("ok", None)]
+
+
+# ---- providers -----------------------------------------------------------------------------------------------------
+
+
+def test_triton_on_a_cpu_is_skipped_with_the_reason(capsys, runs):
+    (version, *_) = registry.kernel_versions("elementwise")
+    words = ("--op", "relu", "--shape", "1024", "--provider", f"torch,{version}")
+    assert commands.here("elementwise", *words, "--baseline", "torch") == 0
+    assert [row[2:] for row in statuses(runs)] == [
+        ("torch", "ok", None),
+        (version, "skipped", f"{version} needs a GPU; this is a CPU"),
+    ]
+
+
+@pytest.mark.parametrize("family", ["matmul", "softmax", "elementwise"])
+def test_triton_alone_on_a_cpu_is_refused_in_one_line_before_anything_is_measured(capsys, runs, family):
+    (version, *_) = registry.kernel_versions(family)
+    assert commands.here(family, "--provider", version, "--dtype", "fp32") == 2
+    output = capsys.readouterr()
+    [line] = output.err.splitlines()
+    assert line.startswith(f"python -m bench.{family}: error: ")
+    assert f"{version} needs a GPU; this is a CPU" in line
+    assert (output.out, commands.run_files(runs)) == ("", [])
+
+
+def test_torch_compile_without_a_compiler_is_skipped_with_the_remedy(capsys, runs, monkeypatch):
+    monkeypatch.setattr(registry.shutil, "which", lambda name: None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert commands.here("elementwise", "--op", "relu", "--shape", "1024", "--provider", "torch-compile") == 0
+    assert statuses(runs)[0][3:] == ("skipped", "torch-compile needs a C++ compiler on a CPU: install g++")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(registry.shutil.which("g++") is None, reason="torch-compile on a CPU needs g++")
+def test_torch_compile_has_its_compile_time_apart_and_stands_against_the_baseline(capsys, runs):
+    words = ("--op", "gelu", "--shape", "4096", "--dtype", "fp32", "--provider", "torch-compile")
+    assert commands.here("elementwise", *words, "--baseline", "torch") == 0
+    baseline, compiled = load_run(commands.run_files(runs)[0]).records
+    assert (baseline.provider, compiled.provider) == ("torch", "torch-compile")
+    assert (baseline.status, compiled.status) == ("ok", "ok")
+    assert compiled.first_call_s > 10 * compiled.median_s
+    assert max(compiled.samples_s) < compiled.first_call_s
+    out = capsys.readouterr().out
+    found = re.search(r"^gelu 4096 fp32 torch-compile: (\S+) x the time of torch$", out, re.M)
+    assert float(found[1]) == pytest.approx(compiled.median_s / baseline.median_s, rel=0.01)
+    assert "first call" in out
+
+
+# ---- time ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_dtype_is_estimated_from_small_cases_and_never_run(capsys, runs):
+    sizes = []
+
+    def slow(a, b, out):
+        sizes.append(len(a))
+        time.sleep(2 * len(a) ** 3 / 2e9)
+        out.copy_(a @ b)
+
+    assert commands.here("matmul", "--shape", "4096", "--dtype", "fp32", ops=with_eager("matmul", slow)) == 0
+    ((*_, status, reason),) = statuses(runs)
+    assert status == "skipped"
+    launch_s = float(
+        re.match(r"estimated (\S+) s a launch and \S+ s for the case, more than the 10 s", reason)[1].replace(",", "")
+    )
+    assert launch_s >= 0.9 * 2 * 4096**3 / 2e9  # a busy machine only adds to it
+    assert re.search(r"--budget [0-9]+ would allow it$", reason)
+    assert max(sizes) <= 1024
+
+
+@pytest.mark.exhaustive
+def test_fp16_on_this_cpu_is_measured_or_skipped_but_never_hangs(capsys, runs):
+    assert commands.here("matmul", "--shape", "4096", "--dtype", "fp16", "--budget", "30") == 0
+    record = load_run(commands.run_files(runs)[0]).records[0]
+    if record.status == "ok":
+        assert record.median_s * 10 < 30
+    else:
+        assert re.match(r"estimated \S+ s a launch and \S+ s for the case, more than the \S+ s", record.reason)
+
+
+def test_what_comes_after_the_budget_is_skipped(capsys, runs, monkeypatch):
+    measured = runner.Runner.time
+
+    def slowly(self, *arguments):
+        time.sleep(0.5)
+        return measured(self, *arguments)
+
+    monkeypatch.setattr(runner.Runner, "time", slowly)
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48", "--budget", "0.4") == 0
+    assert [row[3:] for row in statuses(runs)] == [
+        ("ok", None),
+        ("skipped", "the budget of 0.4 s is spent"),
+        ("skipped", "the budget of 0.4 s is spent"),
+    ]

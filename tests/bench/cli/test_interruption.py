@@ -1,0 +1,393 @@
+"""Whatever ends a run, what was finished is in its file: Ctrl-C, kill -9, two runs at once."""
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench import __main__ as command
+from bench.harness.calibrate import calibration
+from bench.harness.calibrate.setup import FIRST_PLANS
+from bench.harness.cli import interrupt
+from bench.harness.measure import plan, runner
+from bench.harness.timing import protocol
+from results.store.runs import load_run
+from tests.bench import commands
+from tests.child_signals import usual_signals
+
+MANY_ROWS = ("elementwise", "--op", "relu,add", "--dtype", "fp32", "--shape", "1024:65536:1024")
+ROWS = 2 * 64
+
+
+@pytest.fixture(autouse=True)
+def quick(runs, monkeypatch):
+    commands.keep_ceilings(runs)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+
+
+def start_many_rows(*words):
+    family, *rest = MANY_ROWS
+    return commands.start(f"bench.{family}", *rest, "--device", "cpu", *words)
+
+
+def wait_for(condition, process, timeout_s=120):
+    """Wait until `condition()` is true while a process runs."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# ---- kill -9 -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+def test_a_killed_run_keeps_every_finished_record_and_can_be_shown(runs):
+    process = start_many_rows("-q")
+
+    def finished():
+        return sum(path.read_bytes().count(b"\n") - 1 for path in commands.run_files(runs))
+
+    wait_for(lambda: finished() >= 3, process)
+    seen = finished()
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+    (saved,) = commands.run_files(runs)
+    run = load_run(saved)
+    assert seen <= len(run.records) < ROWS
+    assert run.problems == ()
+    assert [record.case for record in run.records] == [str(1024 * (i + 1)) for i in range(len(run.records))]
+    assert {record.status for record in run.records} == {"ok"}
+
+    code, out, _ = commands.show(saved)
+    assert code == 0
+    assert len(re.findall(r"^relu +\d+ +fp32 +torch ", out, re.MULTILINE)) == len(run.records)
+
+
+@pytest.mark.exhaustive
+def test_each_record_is_on_the_disk_before_the_next_row_starts(runs, monkeypatch):
+    on_disk = []
+    measure = runner.Runner.measure
+
+    def counting(self, row, rows_left):
+        (saved,) = commands.run_files(runs)
+        on_disk.append(len(load_run(saved).records))
+        return measure(self, row, rows_left)
+
+    monkeypatch.setattr(runner.Runner, "measure", counting)
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48,64") == 0
+    assert on_disk == [0, 1, 2, 3]
+
+
+# ---- Ctrl-C --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)])
+def test_ctrl_c_and_sigterm_print_and_keep_what_was_finished(runs, number):
+    process = start_many_rows()
+    while not process.stderr.readline().startswith("[4/"):
+        assert process.poll() is None
+    os.killpg(process.pid, number)
+    code, out, err = commands.finish(process)
+    assert code == 130
+    assert err.splitlines()[-1] == "interrupted: what was finished is kept"
+    assert "Traceback" not in err
+
+    (saved,) = commands.run_files(runs)
+    records = load_run(saved).records
+    assert 3 <= len(records) < ROWS
+    rows = re.findall(r"^relu +(\d+) +fp32 +torch ", out, re.MULTILINE)
+    assert rows == [record.case for record in records]
+    assert out.splitlines()[-1] == f"saved: {saved}"
+
+
+def interrupt_in_row(monkeypatch, number):
+    """Let the row of this number, counted from 0, be interrupted while it is measured."""
+    measure, seen = runner.Runner._measure, []
+
+    def interrupted(self, *arguments):
+        seen.append(None)
+        if len(seen) > number:
+            raise KeyboardInterrupt
+        return measure(self, *arguments)
+
+    monkeypatch.setattr(runner.Runner, "_measure", interrupted)
+
+
+@pytest.mark.exhaustive
+def test_json_of_an_interrupted_run_is_whole(capsys, runs, monkeypatch):
+    interrupt_in_row(monkeypatch, 2)
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48,64", "--format", "json") == 130
+    document = json.loads(capsys.readouterr().out)
+    assert [record["case"] for record in document["records"]] == ["16x16", "32x32"]
+    (saved,) = commands.run_files(runs)
+    assert [record.case for record in load_run(saved).records] == ["16x16", "32x32"]
+
+
+@pytest.mark.exhaustive
+def test_an_interrupted_run_is_still_drawn(capsys, runs, tmp_path, monkeypatch):
+    interrupt_in_row(monkeypatch, 1)
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--plot", tmp_path / "a.svg") == 130
+    assert (tmp_path / "a.svg").stat().st_size > 0
+
+
+def test_an_interruption_in_the_first_row_is_no_error(capsys, runs, tmp_path, monkeypatch):
+    interrupt_in_row(monkeypatch, 0)
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--plot", tmp_path / "a.svg") == 130
+    out, err = capsys.readouterr()
+    assert "no measurement was finished" in out
+    assert err.splitlines()[-1] == "interrupted: what was finished is kept"
+    assert load_run(commands.run_files(runs)[0]).records == ()
+
+
+def test_a_wrong_result_before_the_interruption_does_not_hide_it(capsys, monkeypatch):
+    def measure(self, row, rows_left):
+        if row.case.name == "32x32":
+            raise KeyboardInterrupt
+        return plan.blank_record(row.op, row.case, row.provider, self._settings)
+
+    monkeypatch.setattr(runner.Runner, "measure", measure)
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--no-save") == 130
+
+
+def test_ctrl_c_while_calibrating_is_one_line_and_leaves_no_run(capsys, runs, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibration.MeasuredCeilings, "complete", interrupted)
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16") == 130
+    assert capsys.readouterr() == ("", "python -m bench.matvec: error: interrupted\n")
+    assert commands.run_files(runs) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads from /proc how far a process has come")
+def test_ctrl_c_while_torch_loads_is_one_line(runs):
+    process = start_many_rows()
+    maps = Path(f"/proc/{process.pid}/maps")
+    wait_for(lambda: "libtorch" in maps.read_text(), process)
+    os.killpg(process.pid, signal.SIGINT)
+    assert commands.finish(process) == (130, "", "interrupted before anything was measured\n")
+    assert commands.run_files(runs) == []
+
+
+def ended(text):
+    """Run a program that sends itself a signal; return its exit code, stdout and stderr."""
+    with usual_signals():
+        process = subprocess.Popen(
+            [sys.executable, "-c", text], cwd=commands.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_ctrl_c_before_the_arguments_are_read_is_one_line():
+    """The very start: the package is imported, and the process sends itself the signal from there."""
+    text = "import os, signal, sys; sys.argv = ['-m']; import bench; os.kill(os.getpid(), signal.SIGINT)"
+    assert ended(text) == (130, "", "interrupted before anything was measured\n")
+
+
+def test_ctrl_c_after_the_last_line_changes_nothing():
+    """What is left is to exit: libraries that clean up then would answer with a traceback of their own."""
+    text = (
+        "import os, signal, sys; from bench import matmul as m; from bench.harness.cli.main import main\n"
+        "sys.argv = ['bench.matmul', '--shape', '0']\n"
+        "code = main(m.__file__, m.__doc__, m.EXAMPLES, m.OPS, m.OPTIONS)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "raise SystemExit(code)"
+    )
+    code, _, err = ended(text)
+    assert (code, err.count("\n")) == (2, 1)
+
+
+@pytest.mark.exhaustive
+def test_ctrl_c_that_is_ignored_stays_so(runs):
+    """A shell starts background jobs of a script with SIGINT ignored; they go on when the script is interrupted."""
+    process = start_many_rows_ignoring_interrupts()
+    while not process.stderr.readline().startswith("[2/"):
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    code, _, _ = commands.finish(process)
+    assert code == 0
+    assert len(load_run(commands.run_files(runs)[0]).records) == 4
+
+
+def start_many_rows_ignoring_interrupts():
+    command = f"trap '' INT; exec {sys.executable} -m bench.matvec --op matvec --shape 16,32,48,64 --device cpu"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(["sh", "-c", command], cwd=commands.ROOT, start_new_session=True, **pipes)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_a_test_interrupts_hears_it_although_the_test_does_not(number):
+    """This very suite may run in the background, where a shell ignores Ctrl-C."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with usual_signals():
+            process = subprocess.Popen(["sleep", "60"])
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+    process.send_signal(number)
+    assert process.wait(60) == -number
+
+
+@pytest.fixture
+def handler():
+    """Give the tests of the handlers the usual ones, and put back what was there."""
+    before = {number: signal.signal(number, usual) for number, usual in interrupt.USUAL.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handler")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_handlers_follow_one_another_and_respect_those_of_others(number):
+    interrupt.leave_when_interrupted()
+    assert signal.getsignal(number) is interrupt._leave
+    interrupt.raise_when_interrupted()
+    assert signal.getsignal(number) is signal.default_int_handler
+    interrupt.exit_undisturbed()
+    assert signal.getsignal(number) == signal.SIG_IGN
+    interrupt.leave_when_interrupted()
+    interrupt.raise_when_interrupted()
+    assert signal.getsignal(number) == signal.SIG_IGN
+
+    def others(number, frame):
+        pass
+
+    signal.signal(number, others)
+    for change in (interrupt.leave_when_interrupted, interrupt.raise_when_interrupted, interrupt.exit_undisturbed):
+        change()
+        assert signal.getsignal(number) is others
+
+
+@pytest.mark.usefixtures("handler")
+def test_a_command_called_by_a_program_leaves_its_handlers_alone(capsys):
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16", "--no-save") == 0
+    assert {number: signal.getsignal(number) for number in interrupt.USUAL} == interrupt.USUAL
+
+
+# ---- a disk that fills up ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Let the disk be full after the first record of a run."""
+    write, lines = os.write, []
+
+    def full_after_one(descriptor, data):
+        if re.match(rb'{"kind": ?"record"', bytes(data)):
+            lines.append(bytes(data))
+            if len(lines) > 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", full_after_one)
+
+
+def assert_shown_and_told(capsys, runs, command, rows):
+    """Check what a full disk leaves: one record in the file, all of them on stdout, and a line that says so."""
+    out, err = capsys.readouterr()
+    (saved,) = commands.run_files(runs)
+    assert len(load_run(saved).records) == 1
+    told = f"cannot write {saved}: No space left on device"
+    assert err.count(f"records are not kept from here on: {told}") == 1
+    assert err.splitlines()[-1].startswith(f"{command}: error: {rows - 1} of {rows} records are in no file: {told}")
+    assert "Traceback" not in err
+    return out
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_shows_what_was_measured(capsys, runs):
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48") == 2
+    out = assert_shown_and_told(capsys, runs, "python -m bench.matvec", 3)
+    assert re.findall(r"^matvec +(\d+)x", out, re.MULTILINE) == ["16", "32", "48"]
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_shows_the_json_of_a_suite(capsys, runs):
+    assert command.main(["suite", "--budget", "0.001", "--format", "json", "--device", "cpu"]) == 2
+    out = capsys.readouterr()
+    rows = len(json.loads(out.out)["records"])
+    assert rows > 10
+    assert f"error: {rows - 1} of {rows} records are in no file: cannot write " in out.err.splitlines()[-1]
+    assert not list(runs.rglob("*.png"))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.usefixtures("full_disk")
+@pytest.mark.parametrize("output_format", ["table", "json"])
+def test_a_full_disk_shows_a_comparison(capsys, runs, output_format):
+    words = ["--op", "relu", "--dtype", "fp32", "--shape", "1024", "--provider", "torch,torch", "--rounds", "10"]
+    assert command.main(["compare", *words, "--device", "cpu", "--format", output_format]) == 2
+    out = assert_shown_and_told(capsys, runs, "python -m bench compare", 2)
+    if output_format == "json":
+        document = json.loads(out)
+        assert document["summary"]["exit_code"] == 2
+        assert len(document["rows"]) == 1
+    else:
+        assert re.search(r"SAME|UNSURE|FASTER|SLOWER", out)
+
+
+# ---- two at once ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+def test_two_runs_at_once_write_two_whole_files(runs):
+    words = ("--op", "matvec", "--shape", "16:64:16", "--dtype", "fp32", "-q", "--device", "cpu")
+    processes = [commands.start(f"bench.{family}", *words) for family in ("matvec", "matvec")]
+    outputs = [commands.finish(process) for process in processes]
+    assert [code for code, *_ in outputs] == [0, 0]
+    saved = [Path(out.splitlines()[-1].removeprefix("saved: ")) for _, out, _ in outputs]
+    assert sorted(saved) == commands.run_files(runs)
+    both = [load_run(path) for path in saved]
+    assert both[0].environment.run_id != both[1].environment.run_id
+    for run in both:
+        assert [record.case for record in run.records] == ["16x16", "32x32", "48x48", "64x64"]
+        assert (run.problems, run.notes) == ((), ())
+
+
+@pytest.mark.exhaustive
+def test_two_runs_at_once_into_one_file_are_one_run_and_one_refusal(runs, tmp_path):
+    path = tmp_path / "both.jsonl"
+    words = ("--op", "matvec", "--shape", "16:64:16", "--dtype", "fp32", "-q", "--device", "cpu", "--output", str(path))
+    processes = [commands.start("bench.matvec", *words) for _ in range(2)]
+    outputs = [commands.finish(process) for process in processes]
+    (refused,) = [err for code, _, err in outputs if code == 2]
+    assert sorted(code for code, *_ in outputs) == [0, 2]
+    assert refused.count("\n") == 1
+    assert str(path) in refused
+    assert [record.case for record in load_run(path).records] == ["16x16", "32x32", "48x48", "64x64"]
+
+
+@pytest.mark.exhaustive
+def test_two_first_runs_at_once_both_keep_ceilings_that_can_be_read(capsys, runs, monkeypatch):
+    """The second one saves while the first one is still calibrating: the file is always a whole one."""
+    (kept,) = runs.rglob("ceilings-*.json")
+    whole = kept.read_text()
+    saves = []
+
+    def watched(self, ceilings):
+        save(self, ceilings)
+        saves.append(json.loads(kept.read_text())["identity"])
+
+    save = calibration.MeasuredCeilings.save
+    monkeypatch.setattr(calibration.MeasuredCeilings, "save", watched)
+    tiny = replace(FIRST_PLANS["cpu"], launch_s=0.02, mix_s=0.05, matmul_s=0.1, repetitions=1, largest=128)
+    monkeypatch.setitem(FIRST_PLANS, "cpu", tiny)
+    kept.unlink()
+    assert commands.here("matvec", "--op", "matvec", "--shape", "16", "--no-save") == 0
+    assert saves == [json.loads(whole)["identity"]]
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]

@@ -1,0 +1,86 @@
+"""`--plot`: a picture of the run, in the format of its suffix, beside whatever is printed."""
+
+import json
+
+import pytest
+
+from bench.harness.timing import protocol
+from results.store.runs import load_run
+from roofline.ceilings import Ceilings
+from roofline.plot import figure
+from tests.bench import commands
+
+BEGINNINGS = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
+
+
+@pytest.fixture(autouse=True)
+def quick(runs, monkeypatch):
+    commands.keep_ceilings(runs)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".PNG"])
+def test_the_suffix_names_the_format(capsys, tmp_path, suffix):
+    path = tmp_path / f"roofline{suffix}"
+    assert commands.here("matmul", "--shape", "16,64", "--no-save", "--plot", path) == 0
+    data = path.read_bytes()
+    assert data.startswith(BEGINNINGS[suffix.lower()])
+    assert len(data) > 5000
+    assert capsys.readouterr().out.splitlines()[-1] == f"plot: {path}"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Return the list of what is drawn while the test runs: machines and dtypes of each picture."""
+    pictures, draw = [], figure.draw_roofline
+
+    def watched(machines, dtypes=None, title=None):
+        pictures.append((machines, dtypes))
+        return draw(machines, dtypes, title)
+
+    monkeypatch.setattr(figure, "draw_roofline", watched)
+    return pictures
+
+
+def test_the_picture_holds_the_ceilings_and_the_records_of_the_run(capsys, runs, tmp_path, drawn):
+    path = tmp_path / "roofline.svg"
+    assert commands.here("matmul", "--shape", "64", "--dtype", "bf16,fp32", "--plot", path) == 0
+    run = load_run(commands.run_files(runs)[0])
+    (((machine,), dtypes),) = drawn
+    assert dtypes == ["bf16", "fp32"]
+    assert machine.ceilings == Ceilings.from_dict(run.environment.hardware)
+    assert machine.ceilings.bandwidth().value == commands.BANDWIDTH_BYTES_PER_S
+    assert machine.ceilings.peak("fp32").value == commands.PEAKS_FLOPS_PER_S["fp32"]
+    assert machine.records == run.records
+    assert f"<!-- {run.environment.device['name']} -->" in path.read_text()
+
+
+def test_a_picture_is_replaced_and_json_stays_alone_on_stdout(capsys, tmp_path):
+    path = tmp_path / "roofline.png"
+    path.write_text("an older picture")
+    words = ("--op", "relu", "--shape", "1024", "--no-save", "--format", "json", "--plot", path)
+    assert commands.here("elementwise", *words) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["records"][0]["op"] == "relu"
+    assert err.splitlines()[-1] == f"plot: {path}"
+    assert path.read_bytes().startswith(BEGINNINGS[".png"])
+
+
+def test_a_run_with_nothing_measured_still_shows_the_roofs(capsys, tmp_path, drawn):
+    path = tmp_path / "roofline.svg"
+    words = ("--op", "matvec", "--shape", "64", "--provider", "torch", "--budget", "0.001", "--no-save", "--plot", path)
+    assert commands.here("matvec", *words) == 0
+    (((machine,), dtypes),) = drawn
+    assert dtypes == ["bf16"]
+    assert [record.status for record in machine.records] == ["skipped"]
+    assert path.stat().st_size > 5000
+
+
+@pytest.mark.exhaustive
+def test_every_family_can_be_drawn(capsys, tmp_path):
+    for family in commands.FAMILIES:
+        path = tmp_path / f"{family}.svg"
+        assert commands.here(family, "--shape", "64", "--dtype", "fp32", "--no-save", "-q", "--plot", path) == 0
+        assert path.stat().st_size > 5000

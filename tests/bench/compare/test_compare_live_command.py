@@ -1,0 +1,364 @@
+"""`python -m bench compare`, real small cases on the CPU with providers that tests make: rows, records, exit codes."""
+
+import csv
+import io
+import json
+import sys
+
+import pytest
+import torch
+
+from bench import __main__ as command
+from bench.harness.compare import case, meter
+from bench.harness.measure import plan, runner
+from bench.harness.providers.registry import Provider, ProviderUnavailableError
+from bench.harness.timing import protocol
+from bench.harness.timing.settle import SettleLimits
+from results.store.runs import load_run
+from tests.bench import commands
+
+CASE = ("--op", "relu", "--dtype", "fp32", "--shape", "4096", "--device", "cpu")
+ROUNDS = ("--rounds", "25")
+
+
+def same(x, out):
+    torch.clamp_min(x, 0, out=out)
+
+
+def slow(x, out):
+    for _ in range(20):
+        same(x, out)
+
+
+def wrong(x, out):
+    out.copy_(x)
+
+
+def late_wrong(calls=[0]):  # noqa: B006  # the count is what makes it wrong
+    def relu(x, out):
+        calls[0] += 1
+        same(x, out)
+        if calls[0] > 200:
+            out.add_(1)
+
+    return relu
+
+
+def raises_later():
+    calls = [0]
+
+    def relu(x, out):
+        calls[0] += 1
+        if calls[0] > 300:
+            raise ValueError("no more")
+        same(x, out)
+
+    return relu
+
+
+def unavailable(x, out):
+    raise ProviderUnavailableError("it needs a GPU")
+
+
+@pytest.fixture(autouse=True)
+def quick(runs, monkeypatch):
+    commands.keep_ceilings(runs)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.01))
+
+
+@pytest.fixture
+def provide(monkeypatch):
+    """Let the names of our providers stand for functions of a test."""
+
+    def use(**functions):
+        def load(name, op, family, device):
+            function = functions[name.replace("-", "_")]
+            return Provider(name, function, takes_out=True, refuses_with=(ProviderUnavailableError,))
+
+        monkeypatch.setattr(runner, "load", load)
+        monkeypatch.setattr(plan, "unavailable", lambda name, device: None)  # a function of a test runs anywhere
+
+    return use
+
+
+def compare(*words):
+    """Run the command in this process and return its exit code."""
+    try:
+        return command.main(["compare", *map(str, words)])
+    except SystemExit as exit:
+        return exit.code
+
+
+def document(capsys, *words, code=0):
+    """Return the JSON of a comparison that ends with this code."""
+    assert compare(*CASE, *ROUNDS, "--format", "json", "-q", *words) == code
+    found = json.loads(capsys.readouterr().out)
+    assert found["summary"]["exit_code"] == code
+    return found
+
+
+# ---- rows and verdicts --------------------------------------------------------------------------------------------
+
+
+def test_a_slower_provider_is_found_and_exits_with_1(capsys, provide):
+    provide(torch=same, torch_compile=slow)
+    found = document(capsys, "--provider", "torch,torch-compile", code=1)
+    (row,) = found["rows"]
+    assert (row["op"], row["dtype"], row["case"]) == ("relu", "fp32", "4096")
+    assert (row["baseline"], row["candidate"], row["verdict"]) == ("torch", "torch-compile", "SLOWER")
+    assert row["ci95"][0] > 2
+    assert row["ci95"][0] <= row["ratio"] <= row["ci95"][1]
+    assert "beyond the margin" in row["reason"]
+    assert row["mfu_baseline"] > row["mfu_candidate"] > 0
+    assert found["summary"]["geomean"] == pytest.approx(row["ratio"])
+    assert row["cycles_ratio"] is None  # a CPU's clock is not known
+
+
+def test_a_faster_one_is_no_regression(capsys, provide):
+    provide(torch=slow, torch_compile=same)
+    found = document(capsys, "--provider", "torch,torch-compile")
+    assert [row["verdict"] for row in found["rows"]] == ["FASTER"]
+
+
+def test_the_baseline_is_the_one_named_wherever_it_stands(capsys, provide):
+    provide(torch=same, torch_compile=slow)
+    found = document(capsys, "--provider", "torch,torch-compile", "--baseline", "torch-compile")
+    assert [(row["baseline"], row["verdict"]) for row in found["rows"]] == [("torch-compile", "FASTER")]
+
+
+def test_a_baseline_that_is_not_among_the_providers_is_added(capsys, provide):
+    provide(torch=same, torch_compile=slow)
+    found = document(capsys, "--provider", "torch-compile", "--baseline", "torch", code=1)
+    assert [(row["baseline"], row["candidate"]) for row in found["rows"]] == [("torch", "torch-compile")]
+
+
+def test_one_provider_twice_is_compared_with_itself(capsys, provide):
+    provide(torch=same)
+    found = document(capsys, "--provider", "torch,torch", "--margin", "90%")
+    assert [(row["candidate"], row["verdict"]) for row in found["rows"]] == [("torch#2", "SAME")]
+    assert found["rows"][0]["ratio"] == pytest.approx(1, abs=0.3)
+
+
+def test_unsure_fails_where_that_is_asked_for(capsys, provide, monkeypatch):
+    """The second provider is made ten times slower in one round and ten times faster in the next."""
+    run_rounds = meter.run_rounds
+
+    def jittering(*arguments, **options):
+        found = run_rounds(*arguments, **options)
+        found.slots[1] = [(slot[0] * 10 ** (1 - 2 * (place % 2)),) for place, slot in enumerate(found.slots[0])]
+        return found
+
+    monkeypatch.setattr(meter, "run_rounds", jittering)
+    provide(torch=same)
+    words = (*CASE, *ROUNDS, "--provider", "torch,torch", "-q", "--no-save")
+    assert compare(*words) == 0
+    assert compare(*words, "--fail-on", "unsure") == 1
+    assert "1 UNSURE of 1 row" in capsys.readouterr().out
+
+
+@pytest.mark.exhaustive
+def test_each_candidate_has_a_mean_over_all_cases(capsys, provide):
+    provide(torch=same, torch_compile=slow)
+    words = ("--shape", "8192", "--provider", "torch,torch-compile,torch")
+    found = document(capsys, *words, code=1)
+    assert len(found["rows"]) == 4
+    means = found["summary"]["geomean_by_candidate"]
+    assert {name: mean["rows"] for name, mean in means.items()} == {"torch-compile": 2, "torch#2": 2}
+    ratios = [row["ratio"] for row in found["rows"] if row["candidate"] == "torch-compile"]
+    assert means["torch-compile"]["ratio"] == pytest.approx((ratios[0] * ratios[1]) ** 0.5)
+    assert compare(*CASE, *ROUNDS, "-q", "--no-save", *words) == 1
+    assert "torch-compile: geometric mean " in capsys.readouterr().out
+
+
+# ---- what goes wrong with one is its own --------------------------------------------------------------------------
+
+
+def test_a_wrong_result_is_not_compared_and_exits_with_1(capsys, provide):
+    provide(torch=same, torch_compile=wrong, triton_v1=same)
+    found = document(capsys, "--provider", "torch,torch-compile,triton-v1", "--margin", "90%", code=1)
+    assert [row["candidate"] for row in found["rows"]] == ["triton-v1"]
+    (left,) = found["unmatched"]
+    assert (left["provider"], left["status"], left["broken"]) == ("torch-compile", "invalid", True)
+
+
+def test_a_result_that_turns_wrong_while_it_is_timed_is_found(capsys, provide):
+    provide(torch=same, torch_compile=late_wrong(), triton_v1=same)
+    found = document(capsys, "--provider", "torch,torch-compile,triton-v1", "--margin", "90%", code=1)
+    assert [row["candidate"] for row in found["rows"]] == ["triton-v1"]
+    assert "after timing" in found["unmatched"][0]["reason"]
+
+
+def test_one_that_raises_in_its_turn_fails_alone(capsys, provide):
+    provide(torch=same, torch_compile=raises_later(), triton_v1=same)
+    found = document(capsys, "--provider", "torch,torch-compile,triton-v1", "--margin", "90%", code=1)
+    assert [row["candidate"] for row in found["rows"]] == ["triton-v1"]
+    assert found["unmatched"][0]["reason"] == "failed: ValueError: no more"
+
+
+def test_one_that_cannot_run_is_listed_and_no_failure(capsys, provide):
+    provide(torch=same, torch_compile=unavailable, triton_v1=same)
+    found = document(capsys, "--provider", "torch,torch-compile,triton-v1", "--margin", "90%")
+    assert [row["candidate"] for row in found["rows"]] == ["triton-v1"]
+    assert found["unmatched"][0]["reason"] == "skipped: it needs a GPU"
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("baseline", "code"), [(unavailable, 2), (wrong, 1), (raises_later(), 1)])
+def test_without_a_baseline_nothing_is_compared_and_that_is_no_success(capsys, provide, baseline, code):
+    provide(torch=baseline, torch_compile=same)
+    assert compare(*CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile") == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "torch" in err
+
+
+def test_where_the_baseline_cannot_run_no_time_is_spent_on_the_others(capsys, provide):
+    calls = []
+
+    def counting(x, out):
+        calls.append(None)
+        same(x, out)
+
+    provide(torch=unavailable, torch_compile=counting)
+    assert compare(*CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile") == 2
+    assert calls == []
+
+
+# ---- what is kept -------------------------------------------------------------------------------------------------
+
+
+def test_every_sample_is_kept_in_order_with_what_pairs_them(capsys, runs, provide):
+    provide(torch=same, torch_compile=slow)
+    document(capsys, "--provider", "torch,torch-compile", code=1)
+    (saved,) = commands.run_files(runs)
+    records = load_run(saved).records
+    assert [record.provider for record in records] == ["torch", "torch-compile"]
+    for record in records:
+        assert (record.status, len(record.samples_s)) == ("ok", 25)
+        assert set(record.verified) == {"before", "after"}
+        kept = record.interleaved
+        assert (kept["rounds"], kept["samples_per_round"], kept["is_fixed"]) == (25, 1, True)
+        assert kept["with"] == ["torch", "torch-compile"]
+    assert len({record.launches_per_sample for record in records}) == 1
+    code, out, _ = commands.show(saved)
+    assert code == 0
+    assert "torch-compile" in out
+
+
+def test_a_saved_run_tells_the_same_again(capsys, runs, provide):
+    from results.compare.live import compare_live
+
+    provide(torch=same, torch_compile=slow)
+    found = document(capsys, "--provider", "torch,torch-compile", code=1)
+    run = load_run(commands.run_files(runs)[0])
+    again = compare_live(run.environment, run.records, "torch", 0.01)
+    assert [again.rows[0].ratio, *again.rows[0].ci95] == [found["rows"][0]["ratio"], *found["rows"][0]["ci95"]]
+
+
+@pytest.mark.exhaustive
+def test_new_processes_are_combined_and_their_spread_counts(capsys, runs):
+    found = document(capsys, "--provider", "torch,torch", "--processes", "2", "--margin", "90%")
+    assert found["rows"][0]["windows_candidate"] == 2
+    records = load_run(commands.run_files(runs)[0]).records
+    assert [record.process for record in records] == [0, 0, 1, 1]
+    assert len({record.interleaved["seed"] for record in records}) == 2
+
+
+@pytest.mark.exhaustive
+def test_formats(capsys, provide):
+    provide(torch=same, torch_compile=slow)
+    words = (*CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile")
+    assert compare(*words, "--format", "csv") == 1
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (row["verdict"], row["candidate"]) == ("SLOWER", "torch-compile")
+    assert compare(*words, "--format", "md") == 1
+    assert "| SLOWER |" in capsys.readouterr().out
+    assert compare(*words) == 1
+    assert "SLOWER" in capsys.readouterr().out
+
+
+def test_a_picture(capsys, provide, tmp_path):
+    provide(torch=same, torch_compile=slow)
+    path = tmp_path / "compare.svg"
+    assert compare(*CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile", "-o", path) == 1
+    assert "torch-compile" in path.read_text() or path.stat().st_size > 5000
+
+
+def test_the_first_provider_is_said_to_be_the_baseline(capsys, provide):
+    provide(torch=same, torch_compile=slow)
+    compare(*CASE, *ROUNDS, "--no-save", "--provider", "torch,torch-compile")
+    assert "baseline: torch, the first provider" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_the_cases_that_were_finished(capsys, runs, provide, monkeypatch):
+    provide(torch=same, torch_compile=slow)
+    measure_case, seen = case.InterleavingRunner.measure_case, []
+
+    def interrupted(self, *arguments):
+        seen.append(None)
+        if len(seen) > 1:
+            raise KeyboardInterrupt
+        return measure_case(self, *arguments)
+
+    monkeypatch.setattr(case.InterleavingRunner, "measure_case", interrupted)
+    words = ("--shape", "8192", "--provider", "torch,torch-compile")
+    found = document(capsys, *words, code=130)
+    assert [row["case"] for row in found["rows"]] == ["4096"]
+    assert len(load_run(commands.run_files(runs)[0]).records) == 2
+
+
+# ---- what cannot be asked for -------------------------------------------------------------------------------------
+
+REFUSED = [
+    ("--op relu --provider torch,torch --margin -3%", "argument --margin: '-3%'"),
+    ("--op relu --provider torch,torch --margin abc", "argument --margin: 'abc'"),
+    ("--op relu --provider torch,torch --margin nan", "argument --margin: 'nan'"),
+    ("--op relu --provider torch,torch --processes 0", "argument --processes: '0' must be a whole number from 1"),
+    ("--op relu --provider torch,torch --rounds 5", "argument --rounds: '5' must be a whole number from 6"),
+    ("--op relu --provider torch,torch --budget 0", "argument --budget: '0' must be"),
+    ("--op relu --provider torch", "only torch is named; a comparison needs two"),
+    ("--op relu --baseline torch", "only torch is named; a comparison needs two"),
+    ("--op relu", "no provider is named; a comparison needs two"),
+    ("--provider torch,torch", "name an operation: --op"),
+    ("--op nosuch --provider torch,torch", "unknown op 'nosuch'; there are: "),
+    ("--op relu --provider torch,nosuch", "unknown provider 'nosuch' for elementwise; there are: "),
+    ("--op relu --provider torch,torch-compile --baseline nosuch", "unknown provider 'nosuch' for elementwise"),
+    ("--op relu --provider torch,torch --dtype bf17", "unknown dtype 'bf17'"),
+    ("--op relu --provider torch,torch --shape 0", "shape '0' is not a size"),
+    ("--op relu --provider torch,torch --layout nt", "--layout is no option of relu"),
+    ("--op softmax --provider torch,torch --size 1MiB", "softmax is not asked for by --size"),
+    ("--op relu --provider torch,torch --plot a.gif", "a.gif"),
+    ("--op relu --provider torch,torch --fail-on never", "argument --fail-on: invalid choice: 'never'"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED, ids=[words for words, _ in REFUSED])
+def test_a_mistake_takes_one_line_and_exit_code_2(capsys, runs, monkeypatch, words, message):
+    def measured(*arguments, **options):
+        raise AssertionError("something was measured")
+
+    monkeypatch.setattr(case.InterleavingRunner, "measure_case", measured)
+    assert compare(*words.split(), "--device", "cpu") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert message in err
+    assert commands.run_files(runs) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_exit_code_3(capsys):
+    assert compare("--op", "relu", "--provider", "torch,torch", "--device", "cuda") == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_help_has_examples_and_needs_no_torch():
+    code, out, _ = commands.finish(commands.start("bench", "compare", "--help"))
+    assert code == 0
+    assert "python -m bench compare --op gelu --provider torch,torch-compile" in out
+    text = "import sys\nfrom bench import __main__ as m\ntry:\n    m.main(['compare', '--help'])\nexcept SystemExit:\n"
+    text += "    assert not {'torch', 'triton', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules)\n"
+    done = commands.subprocess.run([sys.executable, "-c", text], cwd=commands.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

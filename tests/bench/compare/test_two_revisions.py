@@ -1,0 +1,214 @@
+"""A repository with two revisions of one kernel: the slower one fails `results compare --by git`, the same one passes.
+
+The repository is the user's own, and not that of the code which measures. The margin is wide, the regression far wider,
+and another verdict counts only where it comes again and again, so that a busy machine changes none.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bench.harness.device.stamp import file_git_state, git_state
+from tests.bench import commands
+
+FIRST = """
+import torch
+
+
+def gelu(x, out):
+    torch.ops.aten.gelu.out(x, out=out)
+"""
+SLOWER = FIRST + "    for _ in range(31):\n        torch.ops.aten.gelu.out(x, out=out)\n"
+COMMENT = FIRST + "    # as fast as before\n"
+MEASURE = ["--op", "gelu", "--dtype", "fp32", "--shape", "16384", "--cache", "warm", "--provider", "kernel.py:gelu"]
+MOST_TRIES = 3
+
+
+class Repository:
+    """A folder under git, in which commands run as a user runs them."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.environment = os.environ | {"PYTHONPATH": str(commands.ROOT), "RIDGEPOINT_RUNS": str(folder / "runs")}
+        self.git("init", "--quiet")
+
+    def git(self, *words):
+        identity = ["-c", "user.name=A User", "-c", "user.email=user@example.com"]
+        done = subprocess.run(["git", *identity, *words], cwd=self.folder, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def write(self, text, name="kernel.py"):
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def commit(self, text, tag):
+        self.write(text)
+        self.git("add", "kernel.py")
+        self.git("commit", "--quiet", "-m", tag)
+        self.git("tag", tag)
+
+    def python(self, module, *words):
+        command = [sys.executable, "-m", module, *words]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=120
+        )
+
+    def measure(self, tag, name):
+        self.git("checkout", "--quiet", tag)
+        (self.folder / f"{name}.jsonl").unlink(missing_ok=True)
+        done = self.python("bench.elementwise", *commands.arguments([*MEASURE, "--output", f"{name}.jsonl"]))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return commands.lines_of(self.folder / f"{name}.jsonl")[1]
+
+    def compare(self, a, b, *words):
+        found = ("--margin", "90%", "--format", "json")
+        return self.python("results", "compare", f"{a}.jsonl", f"{b}.jsonl", *found, *words)
+
+    def judge(self, a, b, expected):
+        """Return the comparison of two revisions; where it exits otherwise than expected, both are measured again."""
+        done = self.compare(a, b, "--by", "git")
+        for _ in range(MOST_TRIES - 1):
+            if done.returncode == expected:
+                break
+            for tag in (a, b):
+                self.measure(tag, tag)
+            done = self.compare(a, b, "--by", "git")
+        return done
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("repository")
+    (folder / "runs").mkdir()
+    commands.keep_ceilings(folder / "runs")
+    made = Repository(folder)
+    made.commit(FIRST, "first")
+    made.commit(SLOWER, "slower")
+    made.commit(COMMENT, "comment")
+    return made
+
+
+@pytest.fixture(scope="module")
+def records(repository):
+    """The kernel's record at each revision; its run lies beside the kernel and is named by the tag."""
+    return {tag: repository.measure(tag, tag) for tag in ("first", "slower", "comment")}
+
+
+def sha(repository, tag):
+    return repository.git("rev-parse", tag)
+
+
+@pytest.mark.exhaustive
+def test_a_confirmed_regression_between_revisions_exits_with_1(repository, records):
+    done = repository.judge("first", "slower", expected=1)
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    (row,) = found["rows"]
+    assert row["verdict"] == "SLOWER"
+    assert row["ratio"] > 4
+    assert (row["baseline"], row["candidate"]) == tuple(sha(repository, tag)[:10] for tag in ("first", "slower"))
+    assert "; its source file changed" in row["reason"]
+    assert found["summary"]["exit_code"] == 1
+
+
+@pytest.mark.exhaustive
+def test_an_equal_pair_of_revisions_exits_with_0(repository, records):
+    done = repository.judge("first", "comment", expected=0)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["verdict"] != "SLOWER"
+    assert (row["baseline"], row["candidate"]) == tuple(sha(repository, tag)[:10] for tag in ("first", "comment"))
+
+
+@pytest.mark.exhaustive
+def test_the_faster_revision_is_no_regression(repository, records):
+    assert repository.judge("slower", "first", expected=0).returncode == 0
+
+
+@pytest.mark.exhaustive
+def test_one_revision_is_not_compared_with_itself(repository, records):
+    done = repository.compare("first", "first", "--by", "git")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"both runs are of revision {sha(repository, 'first')[:10]}; leave --by away" in done.stderr
+
+
+@pytest.mark.exhaustive
+def test_records_hold_the_revision_and_the_text_of_the_users_file(repository, records):
+    for tag, record in records.items():
+        assert record["provider"] == "kernel.py:gelu"
+        # Runs that were written into the repository do not make it dirty.
+        assert record["source_git"] == {"sha": sha(repository, tag), "dirty": False}
+    assert len({record["source_sha256"] for record in records.values()}) == 3
+    environment = commands.lines_of(repository.folder / "first.jsonl")[0]
+    assert environment["git"]["sha"] == git_state()["sha"] != records["first"]["source_git"]["sha"]
+
+
+@pytest.mark.exhaustive
+def test_uncommitted_changes_are_told_apart_by_their_text(repository, records):
+    path = repository.folder / "kernel.py"
+    repository.git("checkout", "--quiet", "first")
+    for name, text in (("dirty", FIRST + "\n"), ("dirtier", FIRST + "\n\n")):
+        path.write_text(text)
+        record = repository.measure("first", name)
+        assert record["source_git"] == {"sha": sha(repository, "first"), "dirty": True}
+    done = repository.compare("dirty", "dirtier", "--by", "git")
+    assert done.returncode == 2
+    assert f"revision {sha(repository, 'first')[:10]}-dirty, but kernel.py:gelu changed: commit before" in done.stderr
+    (row,) = json.loads(repository.compare("dirty", "dirtier").stdout)["rows"]
+    assert row["reason"].endswith(f"; its source file changed at revision {sha(repository, 'first')[:10]}-dirty")
+    repository.git("checkout", "--quiet", "--force", "comment")
+
+
+# ---- the state of a file ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path):
+    made = Repository(tmp_path)
+    made.commit(FIRST, "first")
+    return made
+
+
+def test_a_tracked_file_is_clean_until_something_that_is_tracked_changes(small):
+    kernel, other = small.folder / "kernel.py", small.write("x = 1\n", "other.py")
+    clean = {"sha": sha(small, "first"), "dirty": False}
+    assert file_git_state(kernel) == clean  # what is not tracked does not count
+    small.git("add", "other.py")
+    assert file_git_state(kernel) == clean | {"dirty": True}
+    small.git("commit", "--quiet", "-m", "other")
+    assert file_git_state(kernel) == {"sha": sha(small, "HEAD"), "dirty": False}
+    other.write_text("x = 2\n")
+    assert file_git_state(kernel)["dirty"] is True
+
+
+def test_a_file_that_git_does_not_hold_has_no_clean_revision(small, tmp_path):
+    assert file_git_state(small.write("", "scratch.py")) == {"sha": sha(small, "first"), "dirty": True}
+    small.write("venv/\n", ".gitignore")
+    assert file_git_state(small.write("", "venv/installed.py")) is None
+
+
+def test_without_a_repository_or_a_commit_there_is_no_revision(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    (tmp_path / "kernel.py").write_text(FIRST)
+    assert file_git_state(tmp_path / "kernel.py") is None
+    Repository(tmp_path)
+    assert file_git_state(tmp_path / "kernel.py") is None
+    assert file_git_state(tmp_path / "gone" / "kernel.py") is None
+
+
+def test_variables_of_a_hook_do_not_lead_to_another_repository(small, tmp_path_factory, monkeypatch):
+    other = Repository(tmp_path_factory.mktemp("other"))
+    other.commit(COMMENT, "first")
+    monkeypatch.setenv("GIT_DIR", str(other.folder / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other.folder))
+    assert file_git_state(small.folder / "kernel.py")["sha"] != sha(other, "first")
+
+
+def test_a_machine_without_git_has_no_revision(small, monkeypatch):
+    monkeypatch.setenv("PATH", str(small.folder))
+    assert file_git_state(small.folder / "kernel.py") is None

@@ -1,0 +1,162 @@
+"""How many threads a CPU measurement uses: torch's own, fewer within limits, exactly those of `--threads`."""
+
+import argparse
+import json
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+from test_stand_ins import H100
+
+from bench.__main__ import main as bench_main
+from bench.harness.calibrate.calibration import MeasuredCeilings, identity
+from bench.harness.cli import main, session
+from bench.harness.cli.arguments import UsageError
+from bench.harness.commands.doctor import host_findings
+from bench.harness.compare.plan import Conditions
+from bench.harness.compare.processes import child_arguments
+from bench.harness.compare.rounds import Share
+from bench.harness.device import device, linux
+from bench.harness.device.system import here
+from bench.harness.op import Case
+from bench.harness.scenarios.scenario import build_parser
+from bench.train_step import SCENARIO as TRAIN_STEP
+from bench.transfer import SCENARIO as TRANSFER
+from tests.bench import commands
+
+PRINT_THREADS = """\
+import torch
+from pathlib import Path
+
+def double(x, out):
+    Path({seen!r}).write_text(str(torch.get_num_threads()))
+    torch.mul(x, 2, out=out)
+"""
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Return a function that sets what torch starts with, the CPUs of this process, and its quota."""
+
+    def of(torch_threads, cpus, quota=None):
+        monkeypatch.setattr(device, "_torch_threads", lambda: torch_threads)
+        monkeypatch.setattr(linux, "allowed_cores", lambda: frozenset(range(cpus)))
+        monkeypatch.setattr(linux, "cpu_quota", lambda: quota)
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("torch_threads", "cpus", "quota", "wanted"),
+    [(4, 8, None, 4), (16, 8, None, 8), (8, 8, 2.5, 2), (1, 8, 4.0, 1), (4, 8, 0.5, 1)],
+    ids=["a thread a core", "OMP asks for too many", "quota", "OMP asks for one", "less than a core"],
+)
+def test_torchs_own_threads_within_what_the_process_may_use(machine, torch_threads, cpus, quota, wanted):
+    machine(torch_threads, cpus, quota)
+    found = device.detect("cpu")
+    assert found.threads == wanted
+    assert found.slug.endswith(f"-{wanted}t")
+
+
+def test_what_torch_started_with_is_asked_once():
+    before = torch.get_num_threads()
+    first = device.default_threads()
+    try:
+        torch.set_num_threads(before + 1)  # as a command with --threads has done
+        assert device.default_threads() == first
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("variable", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
+def test_one_thread_asked_for_by_the_environment_is_one_thread(variable, runs):
+    commands.keep_ceilings(runs)
+    others = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    words = ("--shape", "64", "--dtype", "fp32", "--budget", "90", "--no-save", "-q", "--format", "json")
+    code, out, err = commands.call("matmul", *words, env=others | {variable: "1"})
+    assert code == 0, err
+    found = json.loads(out)["environment"]["device"]
+    assert (found["threads"], found["slug"][-3:]) == (1, "-1t")
+
+
+@pytest.mark.exhaustive
+def test_the_number_asked_for_is_the_number_used(runs, tmp_path, capsys):
+    """In this process, in that of a user's function, and where the ceilings are kept."""
+    seen, file = tmp_path / "seen", tmp_path / "mine.py"
+    file.write_text(PRINT_THREADS.format(seen=str(seen)))
+    most, before = len(here().allowed_cores()), torch.get_num_threads()
+    words = ("--op", "relu", "--shape", "64", "--dtype", "fp32", "--budget", "90", "--no-save", "-q", "--format=json")
+    try:
+        for threads in dict.fromkeys((1, most)):
+            commands.here("elementwise", "--threads", threads, "--provider", f"torch,{file}:double", *words)
+            found = json.loads(capsys.readouterr().out)["environment"]["device"]
+            assert (found["threads"], found["slug"].rpartition("-")[2]) == (threads, f"{threads}t")
+            assert torch.get_num_threads() == threads
+            assert int(seen.read_text()) == threads
+            [kept] = (runs / found["slug"]).glob("ceilings-*.json")
+            assert json.loads(kept.read_text())["identity"]["threads"] == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_roofs_of_another_number_of_threads_are_measured_anew(runs):
+    one, two = device.cpu_device(1), replace(device.cpu_device(1), threads=2)
+    assert identity(one) != identity(two)
+    paths = {MeasuredCeilings(found, runs, pytest.fail, pytest.fail).path for found in (one, two)}
+    assert len(paths) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["suite"],
+        ["calibrate"],
+        ["doctor"],
+        ["compare", "--op", "add", "--provider", "torch,torch"],
+    ],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize("number", ["0", "1.5", "many", "1000000"])
+def test_a_number_that_cannot_be_takes_one_line(words, number, capsys):
+    most = len(here().allowed_cores())
+    with pytest.raises(SystemExit) as exit:
+        bench_main([*words, "--threads", number])
+    assert exit.value.code == 2
+    wanted = f"'{number}' must be a whole number from 1 to {most}, the logical CPUs of this process\n"
+    assert capsys.readouterr().err.endswith(f"argument --threads: {wanted}")
+
+
+@pytest.mark.parametrize("scenario", [TRAIN_STEP, TRANSFER], ids=lambda scenario: scenario.name)
+def test_every_scenario_takes_the_threads(scenario):
+    assert build_parser(scenario).parse_args(["--threads", "1"]).threads == 1
+
+
+def test_the_processes_of_a_comparison_are_told_the_threads():
+    values = {"device": "cpu", "gpu": None, "fill": "uniform", "cache": "cold", "margin": 0.01, "rounds": None}
+    conditions = Conditions(threads=1, budget=None, timeout=1.0, **values)
+    words = child_arguments(conditions, Case("add", "fp32", {"n": 8}), ["torch", "torch"], 0, Share(1), 0.0)
+    assert words[words.index("--threads") + 1] == "1"
+
+
+def test_threads_are_refused_where_a_gpu_is_measured(monkeypatch):
+    monkeypatch.setattr(device, "detect", lambda word: H100)
+    assert main.device_of(argparse.Namespace(device=None, threads=None)) is H100
+    with pytest.raises(UsageError, match="--threads 1 does not fit: the device measured is a GPU; add --device cpu"):
+        main.device_of(argparse.Namespace(device=None, threads=1))
+
+
+def test_a_gpus_measurement_leaves_torchs_threads_alone():
+    before = torch.get_num_threads()
+    session.use_threads(H100)
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("threads", "advice"), [(1, "fewer threads are used"), (4, "the threads are stopped again and again; use fewer")]
+)
+def test_the_doctor_says_what_a_quota_does_to_the_threads(threads, advice):
+    facts = {"cores_allowed": 4, "cgroup_quota_cores": 1.5, "load_average": None, "governor": None}
+    [_, quota] = host_findings(facts, replace(device.cpu_device(1), threads=threads))
+    assert quota.advice == advice

@@ -1,0 +1,192 @@
+"""What ends, hangs or floods a worker costs its own row; nothing of it outlives the row, or this process."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from bench.harness.device.linux import available_memory_bytes
+from bench.harness.isolate.pool import Workers
+from tests.bench import commands, user_kernels
+from tests.bench.process_checks import is_running, soon
+from tests.bench.user_kernels import measure
+
+
+@pytest.fixture(scope="module")
+def workers():
+    with Workers(60) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def hasty():
+    with Workers(3) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def crashes(tmp_path_factory):
+    file = tmp_path_factory.mktemp("kernels") / "crashes.py"
+    file.write_text(user_kernels.CRASHES)
+    return file
+
+
+def line_of(text):
+    """Return the number of the line of the file of crashes that has some text."""
+    return next(n for n, line in enumerate(user_kernels.CRASHES.splitlines(), start=1) if text in line)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        ("segmentation_fault", "crashed: SIGSEGV (segmentation fault)"),
+        ("aborts", "crashed: SIGABRT (aborted)"),
+        ("leaves", "ended its process with exit code 0 before there was a result, as os._exit does"),
+        ("exits", "called sys.exit('enough')"),
+        ("kills_its_parent", "killed its parent process"),
+        ("raises", f"ValueError: three is (line {line_of('raise ValueError')})"),
+        ("raises_what_is_no_exception", f"Fatal: the end (line {line_of('raise Fatal')})"),
+        ("raises_later", f"RuntimeError: out of luck (line {line_of('raise RuntimeError')})"),
+    ],
+)
+def test_what_ends_a_worker_fails_its_row_with_the_cause(workers, crashes, function, reason):
+    record = measure(workers, f"{crashes}:{function}")
+    assert (record.status, record.reason) == ("failed", reason)
+    assert record.median_s is None
+    assert len(record.source_sha256) == 64
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("function", ["endless", "waits_for_ever"])
+def test_what_never_returns_is_ended_after_the_timeout(hasty, crashes, function):
+    record = measure(hasty, f"{crashes}:{function}")
+    assert (record.status, record.reason) == ("failed", "a call did not end within 3 s; --timeout allows more")
+
+
+def test_the_next_row_finds_a_clean_process(workers, crashes):
+    for _ in range(2):
+        assert measure(workers, f"{crashes}:segmentation_fault").status == "failed"
+    assert measure(workers, f"{crashes}:prints").status == "ok"
+
+
+@pytest.mark.exhaustive
+def test_a_slow_function_is_not_ended_though_its_row_takes_longer_than_one_call_may(hasty, crashes):
+    began = time.monotonic()
+    record = measure(hasty, f"{crashes}:slow")
+    assert (record.status, record.reason) == ("ok", None)
+    assert record.median_s > 0.15
+    assert time.monotonic() - began > 3
+
+
+@pytest.mark.exhaustive
+def test_a_budget_ends_a_row_before_the_timeout(workers, crashes, monkeypatch):
+    monkeypatch.setattr("bench.harness.isolate.pool.BUDGET_GRACE_S", 1.0)
+    assert measure(workers, f"{crashes}:prints").status == "ok"  # the fork server is there
+    record = measure(workers, f"{crashes}:endless", deadline=time.perf_counter() + 1)
+    assert (record.status, record.reason) == ("failed", "no result after 2 s; --budget allows more")
+
+
+def test_what_is_printed_is_kept_beside_the_record_and_mixed_up_with_nothing(workers, crashes, capfd):
+    record = measure(workers, f"{crashes}:prints")
+    assert record.status == "ok"
+    for text in ("on stdout torch.Size([8192])", "on stderr", '{"kind": "record"}'):
+        assert text in record.output
+    assert len(record.output) <= 4096
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_traceback_is_kept_from_the_users_file_on(workers, crashes):
+    output = measure(workers, f"{crashes}:raises").output
+    assert f"""crashes.py", line {line_of("raise ValueError")}, in raises""" in output
+    assert "bench/harness" not in output
+
+
+@pytest.mark.exhaustive
+def test_leaked_memory_goes_with_its_process(workers, crashes):
+    measure(workers, f"{crashes}:prints")
+    before = available_memory_bytes()
+    for _ in range(4):  # so that what they would leave together stands out among what else runs on the machine
+        assert measure(workers, f"{crashes}:leaks").status == "ok"  # 8 x 64 MiB
+    assert soon(lambda: before - available_memory_bytes() < 2**30)
+
+
+def test_threads_and_children_that_a_function_leaves_end_with_its_row(workers, crashes):
+    record = measure(workers, f"{crashes}:leaves_a_thread_and_a_process")
+    assert record.status == "ok"
+    child = int(record.output.split()[1])
+    assert soon(lambda: not is_running(child))
+
+
+def test_a_function_that_writes_into_the_workers_own_socket_fails_and_the_next_row_is_right(workers, crashes):
+    record = measure(workers, f"{crashes}:writes_to_every_descriptor")
+    assert record.status == "failed"
+    assert record.reason == "its worker sent no answer that can be read"
+    assert measure(workers, f"{crashes}:prints").status == "ok"
+
+
+# ---- the whole command ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+def test_bad_rows_leave_the_others_as_they_are(runs, crashes, tmp_path):
+    commands.keep_ceilings(runs)
+    mine = tmp_path / "mine.py"
+    mine.write_text(user_kernels.HONEST + "\n\ndef half(x, out):\n    out[::2] = torch_gelu(x[::2])\n")
+    ends = ("segmentation_fault", "exits", "kills_its_parent", "prints", "endless")
+    providers = ",".join([f"{mine}:returned", "torch", f"{mine}:half", *(f"{crashes}:{name}" for name in ends)])
+    words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm", "--timeout", "12"]
+    process = commands.start(
+        "bench.elementwise",
+        *commands.arguments([*words, "--provider", providers, "--baseline", "torch", "--format", "json", "-v"]),
+    )
+    code, out, err = commands.finish(process)
+    assert code == 1, err
+    records = json.loads(out)["records"]
+    found = {r["provider"].rpartition("/")[2]: (r["status"], r["reason"]) for r in records}
+    assert len(found) == len(records) == 8
+    assert found["torch"] == found["mine.py:returned"] == ("ok", None)
+    assert found["crashes.py:prints"] == ("ok", None)
+    assert found["mine.py:half"][0] == "invalid"
+    assert found["crashes.py:segmentation_fault"] == ("failed", "crashed: SIGSEGV (segmentation fault)")
+    assert found["crashes.py:kills_its_parent"] == ("failed", "killed its parent process")
+    assert found["crashes.py:exits"] == ("failed", "called sys.exit('enough')")
+    assert found["crashes.py:endless"] == ("failed", "a call did not end within 12 s; --timeout allows more")
+    assert "on stdout torch.Size([4096])" in err
+    kept = commands.lines_of(commands.run_files(runs)[0])
+    assert [line["status"] for line in kept[1:]] == [r["status"] for r in records]
+
+
+def started_until_it_measures(crashes, tmp_path, runs):
+    """Start a command whose function never returns; return its process and the worker's number."""
+    commands.keep_ceilings(runs)
+    file = tmp_path / "pid"
+    words = ["--op", "gelu", "--shape", "4096", "--cache", "warm", "--timeout", "600", "--provider"]
+    process = commands.start(
+        "bench.elementwise",
+        *commands.arguments([*words, f"torch,{crashes}:says_where"]),
+        env=os.environ | {"PROCESS_FILE": str(file)},
+    )
+    assert soon(lambda: file.exists() and file.read_text())
+    return process, int(file.read_text())
+
+
+@pytest.mark.exhaustive
+def test_ctrl_c_ends_the_worker_and_keeps_what_was_finished(crashes, tmp_path, runs):
+    process, worker = started_until_it_measures(crashes, tmp_path, runs)
+    process.send_signal(signal.SIGINT)
+    code, out, _ = commands.finish(process)
+    assert code == 130
+    assert "torch" in out
+    assert soon(lambda: not is_running(worker))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_worker_outlives_a_command_that_is_killed(crashes, tmp_path, runs, number):
+    process, worker = started_until_it_measures(crashes, tmp_path, runs)
+    process.send_signal(number)
+    commands.finish(process)
+    assert soon(lambda: not is_running(worker))

@@ -1,0 +1,254 @@
+"""Which definition of an op a record measured: what its hash covers, and that every record has it."""
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import families
+from bench.harness.commands import catalog
+from bench.harness.definition import code_of, modules_sha256, op_sha256
+from bench.harness.isolate import pool
+from bench.harness.measure import plan
+from bench.harness.measure.plan import Settings, blank_record
+from bench.harness.op import Case, Op
+from bench.harness.scenarios.scenario import ScenarioRow, with_definition
+from results.store.runs import load_run
+from tests.bench import commands
+from tests.bench.new_op import SCALED_COPY, repository_with, run_in
+
+OPS = {op.name: (family, op) for family, ops in families().items() for op in ops}
+TEXT = '''"""A module."""
+
+# a comment
+SCALE = 2  # another
+NAMES = {"a": """no docstring
+    # no comment
+"""}
+
+
+def f(x):
+    """What it does.
+
+    More.
+    """
+    # why
+    return x * SCALE
+
+
+class C:
+    """A class."""
+
+    value: int = 1
+    """What it is."""
+    text = "# no comment"
+'''
+
+
+@pytest.fixture(autouse=True)
+def roofs(runs):
+    """Ceilings that are known, so that none has to be measured."""
+    commands.keep_ceilings(runs)
+
+
+# ---- what the hash covers ------------------------------------------------------------------------------------------
+
+
+def test_the_code_of_a_text_is_without_what_changes_nothing():
+    assert code_of(TEXT).splitlines() == [
+        "SCALE = 2",
+        'NAMES = {"a": """no docstring',
+        "    # no comment",
+        '"""}',
+        "def f(x):",
+        "    return x * SCALE",
+        "class C:",
+        "    value: int = 1",
+        '    text = "# no comment"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("# why", "# because"),
+        ("A module.", "Another."),
+        ("More.", "Less.\n    # much"),
+        ("\n\n\n", "\n"),
+        ("2  #", "2 #"),
+    ],
+)
+def test_words_and_blank_lines_are_no_other_definition(before, after):
+    assert TEXT.count(before) >= 1
+    assert code_of(TEXT.replace(before, after)) == code_of(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("SCALE = 2", "SCALE = 3"), ("x * SCALE", "x + SCALE"), ("# no comment\n", "# none\n"), ('"# no', '"no')],
+)
+def test_code_and_texts_are_another_definition(before, after):
+    assert TEXT.count(before) == 1
+    assert code_of(TEXT.replace(before, after)) != code_of(TEXT)
+
+
+def test_line_endings_and_the_place_of_the_file_are_no_other_definition(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in (("unix_text", TEXT), ("dos_text", TEXT.replace("\n", "\r\n")), ("other_text", TEXT + "X = 1\n")):
+        (tmp_path / f"{name}.py").write_bytes(text.encode())
+    importlib.invalidate_caches()
+    assert modules_sha256(["unix_text"]) == modules_sha256(["dos_text"]) != modules_sha256(["other_text"])
+    assert modules_sha256(["unix_text", "other_text"]) == modules_sha256(["other_text", "unix_text"])
+    assert modules_sha256(["no_such_module"]) is None
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_op_has_a_hash_which_is_that_of_its_file_and_of_what_it_names(name):
+    family, op = OPS[name]
+    assert op_sha256(op) == modules_sha256([f"bench.{family}", *op.defined_in])
+
+
+def test_an_op_of_functions_without_a_text_has_none():
+    def of(*functions):
+        names = ("work", "make_inputs", "output_shape", "reference", "eager")
+        return Op(name="op", formula="", axes=("n",), **dict(zip(names, functions, strict=True)))
+
+    assert op_sha256(of(len, len, len, len, len)) is None
+    own = of(
+        len,
+        replace,
+        importlib.import_module("torch").nn.functional.gelu,
+        len,
+        test_an_op_of_functions_without_a_text_has_none,
+    )
+    assert op_sha256(own) is not None
+
+
+MACHINERY = {
+    "bench.harness.cli.main",
+    "bench.harness.op",
+    "bench.harness.data.verify",
+    "bench.harness.scenarios.critical_batch",
+}
+"""What op files import that says nothing of what is computed: command, types, check, lines below a table."""
+
+
+@pytest.mark.parametrize("family", families())
+def test_what_an_op_file_imports_of_bench_is_part_of_its_definition(family):
+    tree = ast.parse((catalog.BENCH / f"{family}.py").read_text(encoding="utf-8"))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    of_bench = {name for name in imported if name.startswith("bench.")} - MACHINERY
+    for op in families()[family]:
+        assert of_bench <= set(op.defined_in), f"{op.name} leaves out of defined_in: {of_bench - set(op.defined_in)}"
+
+
+def test_the_definition_of_decoding_covers_the_layer_that_is_decoded(tmp_path):
+    repository = repository_with(tmp_path / "repository")
+    show = "from bench.decode import OPS; from bench.harness.definition import op_sha256; print(op_sha256(OPS[0]))"
+
+    def found():
+        done = subprocess.run([sys.executable, "-c", show], cwd=repository, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    first = found()
+    layer = repository / "bench" / "harness" / "scenarios" / "decoder.py"
+    text = layer.read_text(encoding="utf-8")
+    layer.write_text(f"{text}\n# a comment\n", encoding="utf-8")
+    assert found() == first
+    layer.write_text(f"{text}\nEXTRA = 1\n", encoding="utf-8")
+    assert found() != first
+
+
+def test_nothing_is_hashed_before_a_record_is_made():
+    code = "import bench.__main__ as m; m.families(); from bench.harness import definition; "
+    code += "print(definition._sha256.cache_info().currsize)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=commands.ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
+
+
+# ---- every record has it -------------------------------------------------------------------------------------------
+
+
+def kept(folder):
+    """Return the records of the one run in a folder."""
+    (path,) = Path(folder).glob("*.jsonl")
+    return load_run(path).records
+
+
+@pytest.mark.exhaustive
+def test_rows_that_were_measured_and_skipped_and_of_a_users_function_have_it(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("def relu(x, out):\n    out.copy_(x.clamp(min=0))\n\n\ndef bad(x, out):\n    raise ValueError\n")
+    shapes = ("--op", "relu", "--dtype", "fp32", "--shape", "4096,999999999999999", "--budget", "60")
+    names = f"torch,{mine}:relu,{mine}:bad"
+    code, out, err = commands.call(
+        "elementwise", *shapes, "--provider", names, "--output", tmp_path, "--format", "json"
+    )
+    assert code == 1, err
+    records = kept(tmp_path)
+    assert {one.status for one in records} == {"ok", "skipped", "failed"}
+    assert {one.op_sha256 for one in records} == {op_sha256(OPS["relu"][1])}
+    assert {one["op_sha256"] for one in json.loads(out)["records"]} == {op_sha256(OPS["relu"][1])}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("more", [(), ("--processes", "2")], ids=["here", "elsewhere"])
+def test_rows_of_a_comparison_have_it(tmp_path, more):
+    words = ("compare", "--op", "relu", "--dtype", "fp32", "--shape", "4096", "--provider", "torch,torch")
+    words += ("--rounds", "10", "--device", "cpu", "-q", "--output", tmp_path, *more)
+    code, _, err = commands.finish(commands.start("bench", *map(str, words)))
+    assert code in (0, 1), err
+    assert {one.op_sha256 for one in kept(tmp_path)} == {op_sha256(OPS["relu"][1])}
+
+
+@pytest.mark.parametrize("family", ["transfer", "train_step"])
+def test_rows_of_a_scenario_have_that_of_its_command(family):
+    scenario = catalog.read().scenarios[family]
+    blank = blank_record(OPS["relu"][1], Case("relu", "fp32", {"n": 64}), "torch", Settings())
+    rows = [ScenarioRow(replace(blank, op_sha256=None), lambda bench: replace(blank, op_sha256=None, flops=7), "a row")]
+    (row,) = with_definition(scenario, rows)
+    measured = row.measure(None)
+    assert row.blank.op_sha256 == measured.op_sha256 == modules_sha256([f"bench.{family}", *scenario.defined_in])
+    assert row.blank.op_sha256 is not None
+    assert measured.flops == 7
+
+
+def test_an_op_that_is_edited_during_a_run_is_not_measured_by_a_worker_as_if_it_were_the_same(monkeypatch):
+    case = Case("relu", "fp32", {"n": 64})
+    blank = blank_record(OPS["relu"][1], case, "mine.py:relu", Settings())
+    monkeypatch.setattr(plan, "op_sha256", lambda op: "f" * 64)
+    other = blank_record(OPS["relu"][1], case, "mine.py:relu", Settings())
+    assert pool._record(blank.to_dict(), blank) == blank
+    with pytest.raises(pool.WorkerError, match="definition of relu in its file was changed during the run"):
+        pool._record(other.to_dict(), blank)
+
+
+@pytest.mark.exhaustive
+def test_two_definitions_of_a_new_op_are_told_apart_from_the_edit_to_the_comparison(tmp_path):
+    """From one end to the other: measure, edit the op, measure, compare the two runs."""
+    repository = repository_with(tmp_path / "repository", scaled_copy=SCALED_COPY)
+    measure = ("bench.scaled_copy", "--dtype", "fp32", "--provider", "torch", "--device", "cpu", "-q", "--output")
+    runs = [tmp_path / f"{name}.jsonl" for name in ("first", "commented", "changed")]
+    file = repository / "bench" / "scaled_copy.py"
+    for run, text in zip(
+        runs, (SCALED_COPY, f"{SCALED_COPY}# as it was\n", SCALED_COPY.replace("x + x", "x * 2")), strict=True
+    ):
+        file.write_text(text, encoding="utf-8")
+        code, _, err = run_in(repository, *measure, run)
+        assert code == 0, err
+    first, commented, changed = (load_run(run).records[0].op_sha256 for run in runs)
+    assert first == commented != changed
+    code, out, err = run_in(repository, "results", "compare", runs[0], runs[2])
+    assert (code, out) == (2, "")
+    assert "1 row of scaled-copy measured by two definitions of the op" in err
+    code, _, err = run_in(repository, "results", "compare", runs[0], runs[2], "--force")
+    assert code in (0, 1)
+    assert "compared by force: 1 row of scaled-copy measured by two definitions of the op" in err
+    code, _, err = run_in(repository, "results", "compare", runs[0], runs[1])
+    assert code in (0, 1)
+    assert "definition" not in err

@@ -1,0 +1,83 @@
+"""The first minutes with a GPU: every version of every kernel once in each dtype, as `bench` runs it.
+
+`pytest -m gpu tests/bench/ops/test_gpu_quick.py`. Each row goes the whole way: inputs, first call, fp64 reference,
+capture in a CUDA graph, samples, reference again. Sizes are odd, and small, so that nearly all of the time is
+compiling. The sizes, layouts and special values that a kernel must take are those of `pytest -m gpu`, which takes far
+longer.
+"""
+
+import functools
+import importlib
+
+import pytest
+
+from bench.harness.device import device
+from bench.harness.measure import meter
+from bench.harness.measure.plan import Settings, plan
+from bench.harness.measure.runner import Runner
+from bench.harness.op import Case
+from bench.harness.providers.registry import AUTOTUNE, kernel_versions, stand_ins
+from bench.harness.timing.settle import SettleLimits
+from tests.bench.commands import FAMILIES, QUICK
+
+pytestmark = pytest.mark.gpu
+
+SHAPES = {
+    "matmul": {"m": 129, "n": 272, "k": 144},  # tensor descriptors and fp8 take multiples of 16
+    "elementwise": {"n": 4099},
+    "matvec": {"m": 129, "n": 1000},
+    "reduction": {"n": 16385},
+    "norm": {"m": 33, "n": 1128},
+    "softmax": {"m": 33, "n": 4099},
+    "cross_entropy": {"m": 33, "n": 8193},
+}
+OP = {"elementwise": "gelu", "matvec": "matvec", "reduction": "sum", "norm": "rmsnorm"}
+"""One op of the families that have many; the others have one."""
+
+
+def op_of(family):
+    ops = {op.name: op for op in importlib.import_module(f"bench.{family}").OPS}
+    return ops[OP.get(family, next(iter(ops)))]
+
+
+def cases():
+    """Return the family, dtype and provider of each row: torch, and the versions that search no configuration."""
+    found = []
+    for family in FAMILIES:
+        names = [name for name in kernel_versions(family) if not name.endswith(AUTOTUNE)]
+        for dtype in op_of(family).dtypes:
+            for name in ("torch", *(names if dtype != "fp64" else ())):  # no version has fp64
+                found.append(pytest.param(family, dtype, name, id=f"{family}-{dtype}-{name}"))
+    return found
+
+
+@functools.cache
+def gpu():
+    return device.detect("cuda")
+
+
+def measured(family, dtype, provider):
+    """Return the record of one row, of a run as short as can be."""
+    op = op_of(family)
+    layout = {"layout": "nt" if dtype.startswith("fp8") else "nn", "batch": 1} if family == "matmul" else {}
+    case = Case(op.name, dtype, dict(zip(op.axes, SHAPES[family].values(), strict=True)), layout)
+    settings = Settings(cache="warm")
+    [row] = plan([(op, case)], [provider], gpu(), settings)
+    return Runner(family, gpu(), settings, None, QUICK).measure(row)
+
+
+@pytest.fixture(autouse=True)
+def without_waiting(monkeypatch):
+    monkeypatch.setattr(meter, "GPU_SETTLE", SettleLimits(min_s=0.0, cap_s=0.0))
+
+
+@pytest.mark.parametrize(("family", "dtype", "provider"), cases())
+def test_a_row_is_right_and_timed_by_a_graph(family, dtype, provider):
+    record = measured(family, dtype, provider)
+    if record.status == "skipped":
+        # Were the newest to refuse what anyone asks first, only a line on stderr would say so.
+        assert dtype != "fp16" or provider not in stand_ins(family, gpu()), record.reason
+        pytest.skip(record.reason)
+    assert record.status == "ok", record.reason
+    assert record.method == "graph"
+    assert record.verified["after"]["checked_elements"] > 0

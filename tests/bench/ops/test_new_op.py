@@ -1,0 +1,192 @@
+"""A new op is one file: it is listed, measured and compared, whatever its options are called."""
+
+import json
+import pickle
+import re
+from dataclasses import replace
+
+import pytest
+
+from bench.__main__ import families
+from bench.harness.cli.arguments import Parser
+from bench.harness.cli.terminal import baseline_lines
+from bench.harness.commands.catalog import options_of
+from bench.harness.compare import command as compare
+from bench.harness.op import Case, Option
+from results.store.runs import load_run
+from tests.bench import commands
+from tests.bench.new_op import SCALED_COPY, repository_with, run_in
+
+UNFINISHED = {
+    "empty": '"""An op that is not begun."""\n',
+    "half": '"""An op that does not import."""\n\nOPS = (undefined,)\n',
+    "broken": '"""An op that is no Python."""\n\ndef work(case:\n',
+    "leaving": '"""An op that runs its command when it is imported."""\n\nraise SystemExit(2)\n',
+    "clashing": SCALED_COPY.replace("scaled-copy", "other-copy").replace('"scale-by"', '"fail-on"'),
+    "twin": SCALED_COPY,
+    "wrong": '"""An op that is none."""\n\nOPS = ("gelu",)\n',
+    "usual": SCALED_COPY.replace("scaled-copy", "usual-copy").replace('"scale-by"', '"dtype"'),
+}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """A copy of the repository with a new op, and with files that are not finished."""
+    return repository_with(tmp_path_factory.mktemp("copy") / "repository", scaled_copy=SCALED_COPY, **UNFINISHED)
+
+
+@pytest.fixture(autouse=True)
+def roofs(runs):
+    """Ceilings that are known, so that none has to be measured."""
+    commands.keep_ceilings(runs)
+
+
+def ready(repository, *words):
+    """Return what a command of the copy prints on stdout and stderr; it must end well."""
+    code, out, err = run_in(repository, *words)
+    assert code == 0, err
+    return out, err
+
+
+def test_a_new_op_is_listed_and_what_is_not_finished_has_a_line_each(repository):
+    out, err = ready(repository, "bench", "list")
+    (line,) = [line for line in out.splitlines() if "scaled-copy" in line]
+    assert line.split()[:2] == ["bench.scaled_copy", "scaled-copy"]
+    assert "bench.matmul" in out
+    told = dict(re.findall(r"^note: bench/(\w+)\.py is left out: (.+)$", err, re.MULTILINE))
+    assert len(err.splitlines()) == len(told) == len(UNFINISHED)
+    assert told["empty"] == "it has no OPS (of an operation) and no SCENARIO"
+    assert told["half"] == "NameError: name 'undefined' is not defined (line 3)"
+    assert "SyntaxError" in told["broken"]
+    assert "line 3" in told["broken"]
+    assert "SystemExit" in told["leaving"]
+    assert told["clashing"] == "another option is called --fail-on too; give it another name"
+    assert told["usual"] == "another option is called --dtype too; give it another name"
+    assert told["twin"] == "bench/scaled_copy.py has an op 'scaled-copy' too; give it another name"
+    assert told["wrong"] == "its OPS must be a tuple of Op"
+
+
+def test_a_new_op_is_measured_and_its_options_are_in_the_names_of_its_cases(repository, tmp_path):
+    words = ("--dtype", "fp32", "--layout", "dense,sparse", "--scale-by", "2,3", "--provider", "torch")
+    ready(repository, "bench.scaled_copy", *words, "--device", "cpu", "--output", tmp_path)
+    (path,) = tmp_path.glob("*.jsonl")
+    records = load_run(path).records
+    names = ["4096", "4096:scale-by=3.0", "4096:layout=sparse", "4096:layout=sparse:scale-by=3.0"]
+    assert [(one.case, one.status) for one in records] == [(name, "ok") for name in names]
+    assert [one.options["scale-by"] for one in records] == [2.0, 3.0, 2.0, 3.0]
+    # Each of another provider is set against the baseline's row of its own values.
+    others = [replace(one, provider="mine", median_s=one.median_s * by) for by, one in enumerate(records, 2)]
+    ratios = [f"scaled-copy {name} fp32 mine: {by} x the time of torch" for by, name in enumerate(names, 2)]
+    assert baseline_lines([*records, *others], "torch") == ratios
+
+
+def test_help_of_a_new_op_without_examples(repository):
+    out, _ = ready(repository, "bench.scaled_copy", "--help")
+    assert "examples:" not in out
+    assert "the factor, 50% for half (default: 2.0)" in " ".join(out.split())
+
+
+def test_the_command_of_an_op_with_an_option_of_every_command_says_so(repository):
+    code, out, err = run_in(repository, "bench.usual", "--help")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "usual.py: argument --dtype: conflicting option string: --dtype; every command has that option" in err
+
+
+def test_out_of_a_reference_is_no_input(repository):
+    """What `--signature` prints of an op whose reference serves as `eager` too takes what the op gives."""
+    out, _ = ready(repository, "bench.scaled_copy", "--signature")
+    assert "def scaled_copy(x, out):" in out
+
+
+@pytest.mark.exhaustive
+def test_a_new_op_is_compared_and_each_family_reads_its_own_option(repository, tmp_path):
+    compared = ("--rounds", "10", "--device", "cpu", "--provider", "torch,torch", "--dtype", "fp32")
+    words = ("--op", "scaled-copy", "--layout", "dense,sparse", "--scale-by", "3", *compared)
+    out, err = ready(repository, "bench", "compare", *words, "--format", "json", "--output", tmp_path)
+    assert [row["case"] for row in json.loads(out)["rows"]] == ["4096:scale-by=3.0", "4096:layout=sparse:scale-by=3.0"]
+    assert "bench/half.py is left out" in err
+    for op, value, there in (("scaled-copy", "nt", "dense, sparse"), ("matmul", "dense", "nn, nt, tn")):
+        code, out, err = run_in(repository, "bench", "compare", "--op", op, "--layout", value, "-q", *compared)
+        assert (code, out) == (2, "")
+        assert err == f"python -m bench compare: error: unknown layout '{value}'; there are: {there}\n"
+    out, _ = ready(repository, "bench", "compare", "--help")
+    flat = " ".join(out.split())
+    assert (
+        "--layout LIST matmul: how A and B are stored: nn, nt, tn; scaled_copy: how x is stored: dense, sparse" in flat
+    )
+    assert "--scale-by LIST scaled_copy: the factor, 50% for half" in flat
+
+
+@pytest.mark.exhaustive
+def test_a_new_op_is_compared_in_new_processes(repository):
+    words = ("--op", "scaled-copy", "--scale-by", "3", "--rounds", "10", "--processes", "2", "--device", "cpu")
+    out, _ = ready(repository, "bench", "compare", *words, "--provider", "torch,torch", "--format", "json", "-q")
+    assert [row["case"] for row in json.loads(out)["rows"]] == ["4096:scale-by=3.0"]
+
+
+# ---- options and names ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(compare.merged_options(families())))
+def test_an_option_that_an_op_does_not_have_is_refused(name, capsys):
+    known = families()
+    other = next(ops[0].name for family, ops in known.items() if name not in [one.name for one in options_of(family)])
+    owner = next(ops[0].name for family, ops in known.items() if name in [one.name for one in options_of(family)])
+    for ops in (other, f"{owner},{other}"):
+        words = ["compare", "--op", ops, "--provider", "torch,torch", f"--{name}", "no-such-value"]
+        assert command(words) == 2
+        out, err = capsys.readouterr()
+        assert (out, err) == ("", f"python -m bench compare: error: --{name} is no option of {other}; leave it out\n")
+
+
+def command(words):
+    from bench.__main__ import main
+
+    return main(words)
+
+
+def test_no_command_has_an_option_twice_whatever_the_families_call_theirs():
+    parser = Parser()
+    compare.add_arguments(parser, families())
+    words = [word for action in parser._actions for word in action.option_strings]
+    assert len(words) == len(set(words))
+    assert {"rounds", "fail_on", "shape", "signature", "run", "timeout"} <= compare.reserved_names()
+    own = {option.dest for family in families() for option in options_of(family)}
+    assert not own & compare.reserved_names()
+
+
+@pytest.mark.parametrize("family", families())
+def test_two_values_of_an_option_are_two_names(family):
+    """Each option by itself: with all others at their defaults, no two values share a name."""
+    options = options_of(family)
+    values = {"layout": ("nn", "nt", "tn"), "batch": (1, 2), "model": ("a", "b"), "layers": ("all", "1", "2")}
+    usual = {option.name: option.default("bf16") for option in options}
+    for option in options:
+        several = values.get(option.name, ())
+        names = [Case.of("op", "bf16", {"n": 4}, options, usual | {option.name: one}).name for one in several]
+        assert len(set(names)) == len(several)
+
+
+def test_names_are_those_of_before():
+    matmul, decode = options_of("matmul"), options_of("decode")
+
+    def name(options, dtype="bf16", **values):
+        return Case.of("op", dtype, {"m": 4, "n": 5}, options, values).name
+
+    assert name(matmul, layout="nn", batch=1) == "4x5"
+    assert name(matmul, layout="nt", batch=4) == "4x5:b4:nt"
+    assert name(matmul, "fp8e4m3", layout="nt", batch=1) == "4x5:nt"  # also where it is the default
+    assert name(decode, model="qwen2.5-0.5b", layers="all") == "4x5:qwen2.5-0.5b"
+    assert name(decode, model="gpt2", layers="2") == "4x5:gpt2:layers=2"
+
+
+def test_a_case_keeps_its_name_on_the_way_to_another_process():
+    case = Case.of("op", "bf16", {"m": 4}, options_of("matmul"), {"layout": "nt", "batch": 4})
+    assert pickle.loads(pickle.dumps(case)) == case
+    assert pickle.loads(pickle.dumps(case)).name == "4:b4:nt"
+
+
+def test_an_option_without_a_label_is_shown_by_name_unless_it_is_the_default_of_the_dtype():
+    option = Option("heads", "how many", int, lambda dtype: 8 if dtype == "bf16" else 4)
+    assert [option.label_of(heads, "bf16") for heads in (4, 8)] == ["heads=4", ""]
+    assert [option.label_of(heads, "fp32") for heads in (4, 8)] == ["", "heads=8"]

@@ -1,0 +1,463 @@
+"""Training steps: what was predicted is what is held and computed, and a wrong step is never timed."""
+
+import gc
+import itertools
+import math
+import subprocess
+import sys
+import weakref
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from bench import train_step
+from bench.harness.cli.terminal import Progress
+from bench.harness.device.device import cpu_device
+from bench.harness.measure import meter
+from bench.harness.measure.meter import Measurement
+from bench.harness.measure.plan import Settings
+from bench.harness.scenarios.scenario import ScenarioContext
+from bench.harness.timing.protocol import Samples
+from bench.harness.timing.settle import Settling
+from bench.harness.train import step as training
+from bench.harness.train.audit import counted_flops, measured_memory, memory_report
+from bench.harness.train.check import backward_of, check_step
+from bench.harness.train.live_bytes import LiveBytes, SavedBytes, is_random_state
+from bench.harness.train.options import OPTIMIZER_NAMES, TrainingCase
+from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
+from bench.harness.train.step import OPTIMIZERS, PhaseClock, Step
+from bench.harness.train.transformer import Transformer
+from roofline.accounting.config.file import read_config
+from roofline.accounting.parameters import count_parameters, weights
+from roofline.accounting.step_memory import step_memory
+from roofline.ceilings import Ceilings
+from tests.bench import commands
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Small products are faster on one core than on two that others use, too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def gpt(**changes):
+    sizes = {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 128, "vocab_size": 1000, "bias": True}
+    return read_config({"model_type": "nanogpt", **sizes, **changes}, "gpt")
+
+
+def llama(family="llama", **changes):
+    sizes = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 4, "vocab_size": 1000}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    return read_config({"model_type": family, **sizes, **heads, **changes}, family)
+
+
+def plan(config, recipe="fp32", checkpoint="none", micro_batches=1, optimizer="adamw", batch=4, sequence=40):
+    return plan_of(TrainingCase(config, batch, sequence, recipe, checkpoint, micro_batches, optimizer, "torch"), "cpu")
+
+
+def report_of(of_plan):
+    step = Step(of_plan, cpu_device(), seed=0)
+    step()
+    return memory_report(step_memory(of_plan), measured_memory(step))
+
+
+def differences(report):
+    """Return by how many bytes the components differ, those that do."""
+    sizes = report["error_pct"]
+    found = {name: report["estimated"][name] - report["measured"][name] for name in sizes}
+    return {name: size for name, size in found.items() if size}
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+MODELS = {
+    "gpt": gpt(),
+    "gpt-untied": gpt(tie_word_embeddings=False, bias=False),
+    "llama": llama(),
+    "llama-tied": llama(tie_word_embeddings=True, attention_bias=True),
+    "qwen3": llama("qwen3", head_dim=48),
+}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("recipe", ["fp32", "amp", "bf16"])
+@pytest.mark.parametrize("model", MODELS)
+def test_all_that_a_step_holds_is_predicted_to_the_byte(model, recipe):
+    assert differences(report_of(plan(MODELS[model], recipe))) == {}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("batch", "sequence"), [(1, 128), (2, 96), (3, 50), (6, 17), (8, 64)])
+@pytest.mark.parametrize("model", ["gpt", "llama"])
+def test_other_shapes_are_predicted_to_the_byte(model, batch, sequence):
+    assert differences(report_of(plan(MODELS[model], batch=batch, sequence=sequence))) == {}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("checkpoint", ["full", "every-2", "every-3", "sqrt", "every-4"])
+@pytest.mark.parametrize(("model", "recipe"), [("gpt", "fp32"), ("gpt", "bf16"), ("llama", "fp32"), ("llama", "bf16")])
+def test_what_checkpointed_layers_keep_is_predicted_to_the_byte(model, recipe, checkpoint):
+    report = report_of(plan(MODELS[model], recipe, checkpoint))
+    left = differences(report)
+    # Within the layers, temporaries are estimated: biases and the like are left out of them.
+    assert set(left) <= {"temporary", "total"}
+    assert abs(report["error_pct"]["total"]) < 0.05
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("model", "checkpoint"), [*itertools.product(("gpt", "qwen3"), ("full", "every-3"))])
+def test_under_autocast_the_peak_of_a_checkpointed_step_is_predicted_within_two_percent(model, checkpoint):
+    report = report_of(plan(MODELS[model], "amp", checkpoint, micro_batches=2))
+    assert abs(report["error_pct"]["total"]) < 2
+    assert report["error_pct"]["kept_by_layers"] == 0
+
+
+def test_a_small_vocabulary_has_its_peak_within_the_layers():
+    for config in (gpt(vocab_size=50), llama(vocab_size=40, intermediate_size=512)):
+        report = report_of(plan(config))
+        assert report["estimated"]["moment"] == "layers"
+        assert differences(report) == {}
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "bf16"])
+@pytest.mark.parametrize("config", [gpt(vocab_size=4000), gpt(vocab_size=4000, tie_word_embeddings=False)])
+def test_few_tokens_and_a_large_vocabulary_have_their_peak_at_its_matrices(config, recipe):
+    report = report_of(plan(config, recipe, batch=1, sequence=4))
+    assert report["estimated"]["moment"] == ("embedding" if config.is_tied else "head")
+    assert abs(report["error_pct"]["total"]) < 0.1
+
+
+PROFILED = """
+import sys
+sys.path[:0] = ["tests/bench/ops", "."]
+from test_train_step import MODELS, cpu_device, plan, Step, torch
+from bench.harness.train.audit import measured_memory
+from torch.profiler import ProfilerActivity, profile
+torch.set_num_threads(1)
+for model in ("gpt", "llama"):
+    for recipe in ("fp32", "amp", "bf16"):
+        step = Step(plan(MODELS[model], recipe), cpu_device(), seed=0)
+        step()
+        counted = measured_memory(step)
+        state = sum(counted[name] for name in ("parameters", "gradients", "optimizer_state", "inputs"))
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            step()
+        changes = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+        now = most = 0
+        for event in sorted(changes, key=lambda event: event.start_ns()):
+            now += event.nbytes()
+            most = max(most, now)
+        print("peak", counted["total"] - state, most)
+"""
+
+
+@pytest.mark.exhaustive
+def test_the_peak_is_that_of_torchs_own_allocator():
+    """An independent count: every allocation and release that torch's profiler sees on a CPU."""
+    command = [sys.executable, "-c", PROFILED]
+    done = subprocess.run(command, cwd=commands.ROOT, capture_output=True, text=True, timeout=100, check=True)
+    peaks = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("peak ")]
+    assert len(peaks) == 6
+    for counted, allocated in peaks:
+        assert int(counted) == int(allocated)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZER_NAMES)
+def test_state_of_each_optimizer_is_predicted_to_the_byte(optimizer):
+    left = differences(report_of(plan(gpt(), optimizer=optimizer, checkpoint="full")))
+    assert set(left) <= {"temporary", "total"}
+
+
+def test_the_optimizers_offered_are_those_there_are():
+    assert set(OPTIMIZER_NAMES) == set(OPTIMIZERS)
+
+
+def test_each_micro_batch_keeps_its_share():
+    config = gpt()
+    kept = {n: report_of(plan(config, micro_batches=n))["measured"]["kept_by_layers"] for n in (1, 2, 4)}
+    assert kept[1] == 2 * kept[2] == 4 * kept[4]
+
+
+def test_checkpointing_keeps_inputs_and_one_group():
+    """Korthikanti et al. 2022: w s b h for each group; a GPT layer keeps 16 w s b h, 4 a s b, and the statistics."""
+    tokens, h = 4 * 40, 64
+    layer = 16 * 4 * tokens * h + 4 * 4 * tokens + 4 * 4 * tokens
+    stream = 4 * tokens * h
+    for checkpoint, group in (("none", 0), ("full", 1), ("every-2", 2)):
+        expected = 4 * layer if not group else stream * (4 // group - 1) + group * layer
+        assert report_of(plan(gpt(), checkpoint=checkpoint))["measured"]["kept_by_layers"] == expected
+
+
+def test_what_a_compiled_step_holds_when_it_holds_most_is_not_known():
+    step = Step(plan(gpt()), cpu_device(), seed=0)
+    step()
+    measured = measured_memory(step, is_compiled=True)
+    assert [measured[name] for name in ("activations", "logits_loss", "temporary", "total")] == [None] * 4
+    assert measured["kept_by_layers"] == step_memory(plan(gpt())).kept_by_layers
+    assert measured["parameters"] == 4 * count_parameters(gpt()).total
+
+
+def test_nothing_is_kept_after_a_step():
+    step = Step(plan(llama()), cpu_device(), seed=0)
+    step()
+    resident = [tensor for tensors in step.state_tensors().values() for tensor in tensors]
+    saved, live = SavedBytes(resident, step.model.parameters()), LiveBytes(resident)
+    with saved.hooks(), live:
+        step()
+    assert (saved.total, live.total) == (0, 0)
+    assert 0 < saved.most["activations"] < live.peak
+
+
+def test_a_step_that_was_counted_leaves_its_memory_to_the_next():
+    """At once: Python's garbage collector may not run before the next case needs the memory."""
+    step = Step(plan(gpt()), cpu_device(), seed=0)
+    step()
+    measured_memory(step)
+    storages = [weakref.ref(parameter.untyped_storage()) for parameter in step.model.parameters()]
+    gc.collect()
+    gc.disable()
+    try:
+        measured_memory(step)
+        del step
+        assert [storage for storage in storages if storage() is not None] == []
+    finally:
+        gc.enable()
+
+
+def test_the_allocator_is_asked_about_a_step_that_is_not_watched(monkeypatch):
+    step, seen = Step(plan(gpt()), cpu_device(), seed=0), []
+    step()
+    run = Step.__call__
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda name: seen.append("reset"))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda name: seen.append("read") or 7)
+    monkeypatch.setattr(Step, "__call__", lambda step: seen.append(type(_get_current_dispatch_mode())) or run(step))
+    step.device = replace(step.device, type="cuda")
+    assert measured_memory(step)["allocator_peak"] == 7
+    assert seen == ["reset", type(None), "read", LiveBytes]
+
+
+def test_the_state_of_random_numbers_that_attention_returns_does_not_count():
+    live = LiveBytes([])
+    with live:
+        state = [torch.zeros((), dtype=torch.int64), torch.zeros(2, dtype=torch.uint64)]
+        loss = torch.zeros(())
+    assert all(is_random_state(tensor) for tensor in state)
+    assert (live.total, loss.nbytes) == (4, 4)
+
+
+def test_a_gpu_is_predicted_to_keep_what_its_kernels_keep():
+    """In fp32 keys and values are repeated for each query head, and a log-sum-exp is for a multiple of 32 queries."""
+    expected = {}
+    for device_type in ("cpu", "cuda"):
+        case = TrainingCase(llama(), 2, 40, "fp32", "none", 1, "adamw", "torch")
+        expected[device_type] = step_memory(plan_of(case, device_type)).kept_by_layers
+    norms = 4 * 2 * 80 * 64 * 4  # in place of an input and its normalized copy, one of them
+    repeated, rows = 4 * 80 * 2 * (4 - 2) * 16 * 4, 4 * 2 * 4 * (64 - 40) * 4
+    assert expected["cuda"] == expected["cpu"] - norms + repeated + rows
+
+
+def test_verification_in_fp64_keeps_the_scores_on_a_gpu():
+    case = TrainingCase(llama(), 1, 128, "fp32", "none", 1, "adamw", "torch")
+    on_cpu, on_gpu = (checking_bytes(plan_of(case, kind), kind) for kind in ("cpu", "cuda"))
+    assert on_gpu - on_cpu >= 4 * 4 * 128 * 128 * 8 - 4 * 4 * 128 * 4  # layers, heads, pairs, less the log-sum-exp
+
+
+def test_a_tensor_that_is_kept_twice_counts_once():
+    x = torch.ones(100, requires_grad=True)
+    saved = SavedBytes([x], [])
+    with saved.hooks():
+        y = x * 2
+        z = (y * y).sum() + y.exp().sum()
+        assert saved.live == {"activations": 2 * 400}  # y, and exp(y)
+        z.backward()
+    assert saved.total == 0
+
+
+# ---- FLOPs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("checkpoint", ["none", "full", "every-3"])
+@pytest.mark.parametrize("model", MODELS)
+def test_flops_that_torch_counts_are_those_predicted(model, checkpoint):
+    of_plan = plan(MODELS[model], checkpoint=checkpoint, micro_batches=2)
+    assert sum(counted_flops(of_plan).values()) == countable_flops(of_plan)
+
+
+def test_recomputation_is_executed_and_not_needed():
+    config = gpt()
+    none, full = flops_of(plan(config)), flops_of(plan(config, checkpoint="full"))
+    assert none.model_flops == full.model_flops
+    again = sum(counted_flops(plan(config, checkpoint="full")).values()) - sum(counted_flops(plan(config)).values())
+    layers = count_parameters(config).matmul - 1000 * 64
+    assert again == 2 * 160 * layers + 4 * 4 * 40 * 40 * 64 * 4  # products, and 4 s^2 h of attention a sequence
+    assert none.convention.name == "gemm-causal-exact"
+
+
+# ---- the model -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_model_has_the_tensors_that_are_counted(model):
+    with torch.device("meta"):
+        built = list(Transformer(MODELS[model]).parameters())
+    assert sum(parameter.numel() for parameter in built) == count_parameters(MODELS[model]).total
+    assert len(built) == sum(weight.copies for weight in weights(MODELS[model]))
+
+
+def test_a_llama_computes_what_transformers_computes():
+    transformers = pytest.importorskip("transformers")
+    config = llama(attention_bias=False)
+    ours = Transformer(config).double()
+    ours.rotate_for(24, torch.float64, "cpu")
+    theirs = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            hidden_size=64,
+            intermediate_size=192,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            vocab_size=1000,
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=False,
+        )
+    ).double()
+    names = {
+        "attention_norm": "input_layernorm",
+        "mlp_norm": "post_attention_layernorm",
+        "attention.query": "self_attn.q_proj",
+        "attention.key": "self_attn.k_proj",
+        "attention.value": "self_attn.v_proj",
+        "attention.output": "self_attn.o_proj",
+        "mlp.gate": "mlp.gate_proj",
+        "mlp.up": "mlp.up_proj",
+        "mlp.down": "mlp.down_proj",
+    }
+    state = {"model.embed_tokens.weight": ours.embedding.weight, "model.norm.weight": ours.head.norm.weight}
+    state["lm_head.weight"] = ours.head.product.weight
+    for index, block in enumerate(ours.blocks):
+        for own, other in names.items():
+            state[f"model.layers.{index}.{other}.weight"] = block.get_parameter(f"{own}.weight")
+    theirs.load_state_dict(state)
+    ids, targets = torch.randint(0, 1000, (2, 24)), torch.randint(0, 1000, (2, 24))
+    logits = theirs(ids).logits.flatten(0, 1)
+    expected = torch.nn.functional.cross_entropy(logits, targets.flatten())
+    assert ours(ids, targets).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+# ---- is it right ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("recipe", ["fp32", "amp", "bf16"])
+@pytest.mark.parametrize(("checkpoint", "micro_batches"), [("none", 1), ("every-3", 2), ("full", 4)])
+@pytest.mark.parametrize("model", ["gpt", "llama", "qwen3"])
+def test_gradients_are_those_of_the_plain_step(model, checkpoint, micro_batches, recipe):
+    found = check_step(Step(plan(MODELS[model], recipe, checkpoint, micro_batches), cpu_device(), seed=1))
+    assert found.reason is None
+    assert 0 < found.error < found.bound
+    assert found.loss == pytest.approx(math.log(1000), abs=0.1)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("recipe", ["fp32", "bf16"])
+def test_a_step_that_has_learned_its_tokens_is_still_right(recipe):
+    step = Step(plan(llama(), recipe), cpu_device(), seed=0)
+    for group in step.optimizer.param_groups:
+        group["lr"] = 1e-2
+    for _ in range(30):
+        step()
+    assert step.loss(step.ids, step.targets) < 0.8 * math.log(1000)
+    assert check_step(step).reason is None
+
+
+def test_gradients_are_zero_again_after_the_check():
+    step = Step(plan(gpt()), cpu_device(), seed=0)
+    check_step(step)
+    assert all(not parameter.grad.any() for parameter in step.model.parameters())
+
+
+def wrong_sum(step, monkeypatch):
+    """Micro-batches that are summed up where they should be averaged."""
+    right = Step.loss
+    monkeypatch.setattr(Step, "loss", lambda self, *tokens: right(self, *tokens) * self.plan.micro_batches)
+
+
+def lost_layer(step, monkeypatch):
+    """A gradient that never arrives."""
+    step.model.blocks[1].mlp.up.weight.register_hook(torch.zeros_like)
+
+
+def off_by_a_hundredth(step, monkeypatch):
+    step.model.blocks[0].attention.value.weight.register_hook(lambda gradient: 1.01 * gradient)
+
+
+def not_finite(step, monkeypatch):
+    step.model.blocks[0].mlp.down.bias.register_hook(lambda gradient: gradient / 0)
+
+
+def shifted_loss(step, monkeypatch):
+    right = Step.loss
+    monkeypatch.setattr(Step, "loss", lambda self, *tokens: right(self, *tokens) + 0.5)
+
+
+@pytest.mark.parametrize("mistake", [wrong_sum, lost_layer, off_by_a_hundredth, not_finite, shifted_loss])
+def test_a_wrong_step_is_found(mistake, monkeypatch):
+    step = Step(plan(gpt(), micro_batches=2), cpu_device(), seed=0)
+    mistake(step, monkeypatch)
+    reason = check_step(step).reason
+    assert reason.startswith("the loss starts at" if mistake in (wrong_sum, shifted_loss) else "the gradient of ")
+
+
+def test_phases_are_those_of_the_steps_that_count(monkeypatch):
+    """Not of those before them, and not of those that looked for work on another stream after them."""
+    lasting_s, now_s = {"forward": 1.0, "backward": 2.0, "optimizer": 4.0}, [0.0]
+    clock = PhaseClock(cpu_device())
+    monkeypatch.setattr(training.time, "perf_counter", lambda: now_s[0])
+
+    def step(factor):
+        clock.start()
+        for phase, seconds in lasting_s.items():
+            clock.enter(phase)
+            now_s[0] += factor * seconds
+        clock.enter("")
+
+    for factor in (10, 10, 1, 2, 3, 100, 100, 100, 100):
+        step(factor)
+
+    class Measured:
+        tick_s = 1e-9
+
+        def __init__(self, *arguments, **options):
+            pass
+
+        def measure(self, *arguments):
+            samples = Samples((7.0, 14.0, 21.0), 1, "events", "warm", 14.0, (7.0, 21.0), True)
+            settling = Settling(True, 1.0, "time", 1, ())
+            return Measurement(samples, None, 1e-3, 14.0, 0.0, settling, {}, tail_launches=4)
+
+    monkeypatch.setattr(meter, "Meter", Measured)
+    case = TrainingCase(gpt(), 2, 16, "fp32", "none", 1, "adamw", "torch")
+    planned = plan_of(case, "cpu")
+    blank = train_step.blank_record(case, planned, step_memory(planned), None)
+    bench = ScenarioContext(cpu_device(), Settings(), Ceilings("box", "a box"), Progress(True), None, 1)
+    record = train_step.timed_record(SimpleNamespace(clock=clock), blank, bench)
+    assert record.phases_s == {"forward": 2.0, "backward": 4.0, "optimizer": 8.0}
+
+
+def test_a_step_updates_weights_and_leaves_no_gradients():
+    step = Step(plan(gpt(), optimizer="sgd"), cpu_device(), seed=0)
+    before = {name: parameter.detach().clone() for name, parameter in step.model.named_parameters()}
+    backward_of(step)
+    gradients = {name: parameter.grad.clone() for name, parameter in step.model.named_parameters()}
+    step.optimizer.zero_grad(set_to_none=False)
+    step()
+    for name, parameter in step.model.named_parameters():
+        assert torch.allclose(parameter, before[name] - 1e-5 * gradients[name], rtol=0, atol=1e-9)
+        assert not parameter.grad.any()

@@ -1,0 +1,257 @@
+"""`python -m bench.train_step` as a user sees it: table, JSON, bad input, what does not fit, Ctrl-C."""
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.harness.cli import session
+from bench.harness.device import device
+from bench.harness.measure import meter
+from bench.harness.scenarios.scenario import main
+from bench.harness.timing import protocol
+from bench.harness.timing.settle import SettleLimits
+from bench.harness.train import step
+from bench.train_step import EXAMPLES, SCENARIO
+from results.store.runs import load_run
+from roofline.accounting.config.file import load_config
+from roofline.accounting.flops import train_flops
+from roofline.accounting.machines import run_machine
+from tests.bench import commands
+
+SMALL = ("--config", "small.json", "--shape", "2x32")
+KEYS = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 200}
+
+
+@pytest.fixture(autouse=True)
+def quick(runs, tmp_path, monkeypatch):
+    commands.keep_ceilings(runs)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.json").write_text(json.dumps(KEYS))
+    monkeypatch.setattr(session, "use_threads", lambda device: torch.set_num_threads(1))
+    monkeypatch.setattr(meter, "ON_THE_CLOCK", 0.0)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.05))
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def run(*words):
+    try:
+        return main(SCENARIO, [*words, "--device", "cpu"])
+    except SystemExit as exit:
+        return exit.code
+
+
+def records_of(capsys, *words):
+    assert run(*SMALL, *words, "--format", "json") == 0
+    return json.loads(capsys.readouterr().out)["records"]
+
+
+def test_json_has_phases_rates_memory_and_flops(capsys, runs):
+    (record,) = records_of(capsys, "--recipe", "fp32", "--checkpoint", "1", "--micro-batches", "2")
+    assert (record["op"], record["provider"], record["dtype"]) == ("train-step", "torch", "fp32")
+    assert (record["shape"], record["case"]) == ({"b": 2, "s": 32}, "2x32")
+    options = {"model": "small.json", "layers": 2, "recipe": "fp32", "checkpoint": "every-1", "micro_batches": 2}
+    assert record["options"] == options | {"optimizer": "adamw"}
+    assert record["status"] == "ok"
+    assert record["tokens_per_step"] == 64
+
+    spent = record["phases_s"]
+    assert list(spent) == ["forward", "backward", "optimizer"]
+    assert all(value > 0 for value in spent.values())
+    assert sum(spent.values()) < 2 * max(record["samples_s"])
+    assert record["tokens_per_s"] == pytest.approx(64 / record["median_s"])
+    assert record["mfu"] == pytest.approx(record["flops"] / record["median_s"] / commands.PEAKS_FLOPS_PER_S["fp32"])
+    assert record["hfu"] / record["mfu"] == pytest.approx(record["hardware_flops"] / record["flops"])
+    assert record["hfu"] > record["mfu"]
+
+    memory = record["memory_bytes"]
+    kinds = ("parameters", "gradients", "optimizer_state", "inputs", "activations", "logits_loss", "temporary", "total")
+    assert {*kinds, "kept_by_layers", "cast_copies"} <= memory["estimated"].keys() & memory["measured"].keys()
+    assert memory["error_pct"]["total"] == 0
+    assert record["counted_flops"] == record["counted_flops_estimated"]
+    assert sum(record["counted_flops_by_operation"].values()) == record["counted_flops"]
+    assert any("not counted as FLOPs: norms" in note for note in record["notes"])
+    assert record["verified"]["before"]["max_error_of_bound"] < 1
+    assert len(commands.lines_of(commands.run_files(runs)[0])) == 2
+
+
+def test_flops_are_those_of_the_convention_that_is_named(capsys):
+    (record,) = records_of(capsys, "--recipe", "bf16")
+    assert record["flops_convention"] == "gemm-causal-exact"
+    config = load_config(Path("small.json"))
+    assert record["flops"] == train_flops(config, 32, 2, "gemm-causal-exact").model_flops
+    state = record["memory_bytes"]["estimated"]
+    assert record["bytes_written"] == state["parameters"] + state["optimizer_state"]
+    assert record["bytes_read"] - record["bytes_written"] == state["inputs"]
+
+
+def test_the_table_shows_steps_memory_and_flops(capsys):
+    assert run(*SMALL, "--recipe", "fp32,amp", "-v") == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    for title in ("step", "forward", "backward", "optimizer", "tokens/s", "MFU", "HFU"):
+        assert title in lines[lines.index("") + 1]
+    assert any(line.startswith("memory when most is held") for line in lines)
+    rows = [line.split() for line in lines if line.startswith("small.json")]
+    assert len(rows) == 3 * 2
+    assert rows[2].count("=") >= 6  # what was predicted to the byte
+    assert rows[4][-1] == "0"  # FLOPs counted, less predicted
+    assert any(line.startswith("note: not counted as FLOPs") for line in lines)
+    assert "gradients off by" in err
+
+
+def test_csv_has_rates_of_steps(capsys):
+    assert run(*SMALL, "--recipe", "fp32", "--format", "csv", "-q") == 0
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert float(row["tokens_per_s"]) > 0
+    assert float(row["hfu"]) >= float(row["mfu"]) > 0
+    assert (row["option_recipe"], row["option_checkpoint"]) == ("fp32", "none")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model", "gpt9"], "unknown model 'gpt9'"),
+        (["--model", "tiny-gpt", "--config", "x.json"], "exclude each other"),
+        (["--config", "nowhere.json"], "nowhere.json"),
+        (["--model", "deepseek-v3"], "deepseek_v3 is counted, not built"),
+        (["--model", "gemma-2-2b"], "families that train here"),
+        (["--model", "gpt2", "--shape", "1x2048"], "1024 positions"),
+        (["--model", "mistral-7b", "--shape", "1x8192"], "windows are not built"),
+        (["--shape", "4"], "must be BxS"),
+        (["--shape", "0x4"], "must be BxS"),
+        (["--shape", "4x99999999"], "must be BxS"),
+        (["--shape", ""], "--shape: the list is empty"),
+        (["--recipe", "fp16"], "unknown recipe 'fp16'; did you mean"),
+        (["--recipe", "bf16-master"], "estimated by"),
+        (["--checkpoint", "selective"], "estimated, not run"),
+        (["--checkpoint", "9"], "from 1 to 4"),
+        (["--checkpoint", "some"], "unknown checkpointing 'some'"),
+        (["--micro-batches", "3"], "must divide the first number of --shape"),
+        (["--micro-batches", "0"], "1 or more"),
+        (["--micro-batches", "-1"], "1 or more"),
+        (["--optimizer", "lion"], "unknown optimizer 'lion'"),
+        (["--provider", "triton"], "unknown provider 'triton'"),
+        (["--layers", "0"], "whole number from 1"),
+        (["--layers", "1e3"], "whole number from 1"),
+        (["--dtype", "bf16"], "unrecognized"),
+    ],
+)
+def test_bad_input_takes_one_line(capsys, words, said):
+    assert run(*words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert said in err
+
+
+def test_a_step_that_does_not_fit_is_skipped_with_its_estimate(capsys, monkeypatch, runs):
+    monkeypatch.setattr(device.Device, "free_bytes", lambda self: 40_000_000)
+    assert run("--config", "small.json", "--shape", "1x16,512x64", "--recipe", "fp32") == 0
+    small, large = load_run(commands.run_files(runs)[0]).records
+    assert (small.status, large.status) == ("ok", "skipped")
+    assert large.reason.startswith("needs an estimated ")
+    assert large.reason.endswith("the device has 40.00 MB free")
+    assert large.memory_bytes["estimated"]["total"] > 40_000_000
+    capsys.readouterr()
+    assert run("--model", "llama-3.2-1b", "--recipe", "bf16") == 2
+    assert "needs an estimated" in capsys.readouterr().err
+
+
+def test_a_step_that_takes_too_long_is_skipped_with_a_budget_that_would_do(monkeypatch, runs):
+    monkeypatch.setattr(step, "product_flops_per_s", lambda *_: 1e6)
+    monkeypatch.setitem(commands.PEAKS_FLOPS_PER_S, "fp32", 1e6)
+    commands.keep_ceilings(runs)
+    assert run(*SMALL, "--recipe", "fp32") == 0
+    (record,) = load_run(commands.run_files(runs)[0]).records
+    assert record.status == "skipped"
+    assert "s a step" in record.reason
+    assert "--budget" in record.reason
+
+
+def test_a_wrong_gradient_is_invalid_and_never_timed(capsys, monkeypatch, runs):
+    right = step.Step.loss
+    monkeypatch.setattr(step.Step, "loss", lambda self, *tokens: right(self, *tokens) * 0.99)
+    assert run(*SMALL, "--recipe", "fp32") == 1
+    (record,) = load_run(commands.run_files(runs)[0]).records
+    assert record.status == "invalid"
+    assert record.reason.startswith("the gradient of ")
+    assert record.samples_s == ()
+    assert "invalid: the gradient of" in capsys.readouterr().out
+
+
+def test_a_step_that_goes_wrong_while_it_is_timed_is_invalid(monkeypatch, runs):
+    right, calls = step.Step.loss, []
+
+    def wrong_later(self, *tokens):
+        calls.append(1)
+        return right(self, *tokens) * (1.0 if len(calls) < 5 else 1.01)
+
+    monkeypatch.setattr(step.Step, "loss", wrong_later)
+    assert run(*SMALL, "--recipe", "fp32") == 1
+    (record,) = load_run(commands.run_files(runs)[0]).records
+    assert (record.status, record.samples_s) == ("invalid", ())
+    assert record.reason.startswith("after timing: the gradient of ")
+    assert set(record.verified) == {"before", "after"}
+
+
+def test_ctrl_c_keeps_the_finished_steps(capsys, monkeypatch, runs):
+    right = step.Step.__init__
+
+    def second_is_interrupted(self, plan, *rest):
+        if plan.recipe.name == "amp":
+            raise KeyboardInterrupt
+        right(self, plan, *rest)
+
+    monkeypatch.setattr(step.Step, "__init__", second_is_interrupted)
+    assert run(*SMALL, "--recipe", "fp32,amp,bf16") == 130
+    assert [record.options["recipe"] for record in load_run(commands.run_files(runs)[0]).records] == ["fp32"]
+    out, err = capsys.readouterr()
+    assert "interrupted: what was finished is kept" in err
+    assert "saved: " in out
+
+
+def test_an_estimate_takes_the_mfu_of_a_measured_step(runs):
+    assert run(*SMALL, "--recipe", "fp32,bf16", "-q") == 0
+    (path,) = commands.run_files(runs)
+    stored = load_run(path)
+    machine = run_machine(stored, str(path))
+    for record in stored.records:
+        share, said = machine.mfu_of(record.dtype, None)
+        assert share == pytest.approx(record.flops / record.median_s / commands.PEAKS_FLOPS_PER_S[record.dtype])
+        assert "measured: train-step 2x32" in said
+
+
+def test_the_list_names_the_command():
+    returned, out, err = commands.finish(commands.start("bench", "list"))
+    assert (returned, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if line.startswith("bench.train_step ")]
+    assert "train-step" in line
+    assert "fp32, amp, bf16" in line
+
+
+def test_help_needs_no_torch_and_names_every_column():
+    command = "import runpy, sys; sys.argv[1:] = ['--help']; runpy.run_module('bench.train_step', run_name='__main__')"
+    code = f"import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))\n{command}"
+    process = commands.subprocess.run(
+        [sys.executable, "-c", code], cwd=commands.ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert process.stderr == "False\n"
+    for word in ("tokens/s", "MFU, HFU", "kept by layers", "Memory  ", "FLOPs   ", "Source  ", "exit codes: 0 ok"):
+        assert word in process.stdout
+    for arguments, _ in EXAMPLES:
+        assert f"python -m bench.train_step {arguments}" in process.stdout
+
+
+def test_every_example_passes_all_checks_that_come_before_torch():
+    from bench.harness.scenarios.scenario import build_parser
+
+    for arguments, _ in EXAMPLES:
+        SCENARIO.check(build_parser(SCENARIO).parse_args(arguments.split()))

@@ -1,0 +1,436 @@
+"""Copies between host and device, what of them hides, and batches of a token file."""
+
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from bench import transfer
+from bench.harness.device.device import Device
+from bench.harness.measure.meter import Measurement
+from bench.harness.measure.plan import Settings
+from bench.harness.scenarios import host_clock
+from bench.harness.scenarios.scenario import build_parser, main
+from bench.harness.timing import protocol
+from bench.harness.timing.protocol import Samples
+from bench.harness.timing.settle import Settling
+from bench.harness.transfer import copies, token_loader
+from bench.harness.transfer.copies import Pair, Products, copy_calls, make_pairs, measure_overlap
+from bench.harness.transfer.token_loader import Batches, Loop, TokenFile, TokenFileError, write_random_tokens
+from bench.transfer import SCENARIO, copy_work, link_of
+from results.record import Record
+from roofline.hardware.links import hidden_share, pcie_bytes_per_s, wait_share
+from roofline.work import Work
+from tests.bench.commands import keep_ceilings
+
+CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**12, memory_bytes=2**30, threads=1)
+GPU = Device(
+    type="cuda",
+    torch_name="cuda:0",
+    slug="h100-sxm",
+    name="NVIDIA H100 80GB HBM3",
+    cache_bytes=2**20,
+    memory_bytes=85_027_979_264,
+)
+
+
+class FreeDevice(Device):
+    def free_bytes(self):
+        return 2**30
+
+
+GPU_THAT_IS_FREE = FreeDevice(**GPU.to_dict())
+
+
+def command(*arguments, capsys):
+    code = main(SCENARIO, ["--no-save", "--device", "cpu", *arguments])
+    return code, capsys.readouterr()
+
+
+@pytest.fixture
+def quick(monkeypatch, tmp_path_factory):
+    """Measure shortly, under roofs made up: what is tested is what is measured, not how well."""
+    runs = tmp_path_factory.mktemp("runs")
+    monkeypatch.setenv("RIDGEPOINT_RUNS", str(runs))
+    keep_ceilings(runs)
+
+    short = protocol.Limits(5, 1.0, 0.0, 0.1, 0.0, 1e-6)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", short)
+    monkeypatch.setattr(copies, "ROUNDS_S", 0.01)
+    monkeypatch.setattr(transfer, "FILE_BYTES", 2**16)
+
+
+# ---- formulas ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("generation", "published_gb_per_s"), [(3, 15.75), (4, 31.51), (5, 63.02), (6, 121.0)])
+def test_links_carry_what_is_published(generation, published_gb_per_s):
+    """x16, one way, without packet headers."""
+    assert pcie_bytes_per_s(generation, 16) / 1e9 == pytest.approx(published_gb_per_s, abs=0.01)
+    assert pcie_bytes_per_s(generation, 8) * 2 == pcie_bytes_per_s(generation, 16)
+
+
+@pytest.mark.parametrize(
+    ("copy_s", "compute_s", "both_s", "share"),
+    [(2.0, 3.0, 3.0, 1.0), (2.0, 3.0, 5.0, 0.0), (2.0, 3.0, 4.0, 0.5), (2.0, 3.0, 6.0, -0.5), (3.0, 2.0, 3.0, 1.0)],
+)
+def test_what_hides(copy_s, compute_s, both_s, share):
+    assert hidden_share(copy_s, compute_s, both_s) == share
+
+
+def test_waiting_is_a_share_of_the_whole_time():
+    assert wait_share([1.0, 0.0, 2.0], [4.0, 4.0, 4.0]) == 0.25
+
+
+# ---- copies --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", ["h2d", "d2h"])
+def test_a_copy_is_wrong_until_it_is_made(direction):
+    pairs, cache = make_pairs(direction, "pageable", 2**12, CPU, seed=1)
+    assert cache == "cold"
+    assert len(pairs) * 2 * 2**12 >= 4 * CPU.cache_bytes
+    assert not any(pair.is_right() for pair in pairs)
+    for call in copy_calls(pairs, is_blocking=True):
+        call()
+    assert all(pair.is_right() for pair in pairs)
+    assert not torch.equal(pairs[0].source, pairs[1].source)
+    pairs[-1].destination[-1] += 1
+    assert [pair.is_right() for pair in pairs].count(False) == 1
+
+
+def test_blocking_or_not_is_what_torch_is_told():
+    told = []
+
+    class Destination:
+        def copy_(self, source, non_blocking):
+            told.append((source, non_blocking))
+
+    for is_blocking in (True, False):
+        for call in copy_calls([Pair("source", Destination())], is_blocking):
+            call()
+    assert told == [("source", False), ("source", True)]
+
+
+def test_products_fill_the_time_that_they_are_given(monkeypatch):
+    """A clock on which a product of width n takes n^3 nanoseconds."""
+    clock = [0.0]
+    monkeypatch.setattr(copies.time, "perf_counter", lambda: clock[0])
+
+    def mm(a, b, out):
+        clock[0] += len(a) ** 3 * 1e-9
+
+    monkeypatch.setattr(torch, "mm", mm)
+    products = Products(CPU, 1.0, seed=0)
+    assert (products.width, products.count) == (512, 7)  # four of 1024 would take longer
+    assert products.flops == 7 * 2 * 512**3
+    assert Products(CPU, 1e-9, seed=0).count == 1
+
+
+def test_the_copy_runs_while_the_products_do(monkeypatch):
+    """The products wait for the copy to begin, and the copy for the products to end: one after the other hangs."""
+    begun, done = threading.Event(), threading.Event()
+    alone = [True]
+
+    def copy():
+        begun.set()
+        if threading.current_thread() is not threading.main_thread():
+            alone[0] = False
+            assert done.wait(120)
+
+    class Meeting:
+        flops = 8
+
+        def __init__(self, *_):
+            begun.clear()
+
+        def __call__(self):
+            if threading.current_thread() is threading.main_thread() and not begun.wait(0 if alone[0] else 30):
+                return
+            done.set()
+
+    monkeypatch.setattr(copies, "Products", Meeting)
+    monkeypatch.setattr(copies, "ROUNDS_S", 0.0)
+    found = measure_overlap([copy], CPU, seed=0)
+    assert not alone[0]
+    assert {len(found.copy_s), len(found.compute_s), len(found.both_s)} == {copies.LEAST_ROUNDS}
+    assert found.flops == 8
+
+
+# ---- what a GPU would be asked -------------------------------------------------------------------------------------
+
+
+def test_bytes_are_those_of_the_devices_memory():
+    assert copy_work("h2d", 64, GPU) == Work(0, 0, 64)
+    assert copy_work("overlap", 64, GPU) == Work(0, 0, 64)
+    assert copy_work("d2h", 64, GPU) == Work(0, 64, 0)
+    assert copy_work("h2d", 64, CPU) == copy_work("d2h", 64, CPU) == Work(0, 64, 64)
+
+
+def test_a_gpu_is_asked_for_all_kinds_of_copies(monkeypatch):
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 2**40)
+    args = build_parser(SCENARIO).parse_args(["--size", "1MiB"])
+    rows = transfer.plan(args, GPU, Settings())
+    kinds = {(row.blank.op, *row.blank.options.values()) for row in rows if row.blank.op != "load"}
+    wanted = {(op, m, t) for op in ("h2d", "d2h", "overlap") for m in transfer.MEMORY for t in transfer.TRANSFER}
+    assert kinds == wanted
+    assert not any(row.blank.reason for row in rows)
+
+
+def test_the_link_is_that_of_the_table():
+    assert link_of(GPU) == pcie_bytes_per_s(5, 16)
+    assert link_of(CPU) is None
+
+
+def test_a_copy_that_does_not_fit_is_skipped(monkeypatch):
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 2**20)
+    row = transfer.copy_row("h2d", CPU, 2**20, "pageable", "blocking")
+    assert row.blank.reason == "three buffers of 0.00105 GB do not fit the device"
+
+
+def test_a_copy_over_the_link_is_no_suspect_because_it_is_as_fast_from_the_cache():
+    samples = Samples((3e-5,) * 40, 40, "graph", "cold", 3e-5, (3e-5, 3e-5), converged=True)
+    settling = Settling(True, 0.5, "clock", 40, ())
+    measured = Measurement(samples, 3e-5, 2e-6, 3e-5, 0.0, settling, {}, tick_s=5e-7)
+    row = transfer.copy_row("h2d", GPU_THAT_IS_FREE, 2**18, "pinned", "non-blocking")
+    bench = SimpleNamespace(device=GPU_THAT_IS_FREE, ceilings=None)
+    record = host_clock.record_of(row.blank, measured, bench)
+    assert record.flags == ()
+    assert record.warm_median_s == 3e-5
+    late = host_clock.record_of(row.blank, replace(measured, tail_s=1e-3), bench)
+    assert (late.status, late.flags) == ("invalid", ("other-stream",))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("memory", transfer.MEMORY)
+@pytest.mark.parametrize("way", transfer.TRANSFER)
+def test_copies_and_overlap_on_a_gpu(memory, way, capsys):
+    arguments = ("--op", "h2d,d2h,overlap", "--size", "4MiB", "--memory", memory, "--transfer", way)
+    assert main(SCENARIO, ["--no-save", "--format", "json", *arguments]) == 0
+    records = json.loads(capsys.readouterr().out)["records"]
+    assert [record["status"] for record in records] == ["ok"] * 3
+
+
+# ---- token files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = write_random_tokens(tmp_path, 2**14, "uint16", 1000, seed=3)
+    assert path.stat().st_size == 2**14
+    return TokenFile(path, "uint16")
+
+
+def test_batches_are_stretches_of_the_file(file):
+    inputs, labels = Batches(file, 5, 30, CPU, seed=7, is_cold=False).make()
+    assert inputs.shape == labels.shape == (5, 30)
+    assert inputs.dtype == torch.int64
+    ids = file.ids.astype(np.int64)
+    stretches = np.lib.stride_tricks.sliding_window_view(ids, 31)
+    for row, label in zip(inputs, labels, strict=True):
+        (at,) = np.flatnonzero((stretches[:, :30] == row.numpy()).all(1))
+        assert torch.equal(label, torch.from_numpy(stretches[at, 1:].copy()))
+
+
+def test_a_batch_may_be_the_whole_file(file):
+    inputs, labels = Batches(file, 2, len(file.ids) - 1, CPU, seed=7, is_cold=False).make()
+    assert torch.equal(inputs[0], torch.from_numpy(file.ids[:-1].astype(np.int64)))
+    assert int(labels[1, -1]) == file.ids[-1]
+    with pytest.raises(TokenFileError, match="fewer than the 8193 of a sequence"):
+        Batches(file, 2, len(file.ids), CPU, seed=7, is_cold=False)
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_reading_ahead_gives_the_same_batches(file, is_cold):
+    taken = {}
+    for is_prefetching in (False, True):
+        with Loop(Batches(file, 2, 8, CPU, 7, is_cold), lambda: None, CPU, is_prefetching) as loop:
+            taken[is_prefetching] = [loop._take()[0].tolist() for _ in range(5)]
+    assert taken[False] == taken[True]
+
+
+def test_a_loop_waits_for_its_batch_and_not_for_its_work(file, monkeypatch):
+    """On a clock that making a batch moves by 2 and work by 5."""
+    clock = [0.0]
+    monkeypatch.setattr(token_loader.time, "perf_counter", lambda: clock[0])
+    batches = Batches(file, 2, 8, CPU, 7, is_cold=False)
+    make = batches.make
+
+    def slow():
+        clock[0] += 2
+        return make()
+
+    def work():
+        clock[0] += 5
+
+    monkeypatch.setattr(batches, "make", slow)
+    with Loop(batches, work, CPU, is_prefetching=False) as loop:
+        loop.step()
+        loop.step()
+    assert loop.waits_s == [2, 2]
+    assert clock[0] == 14
+
+
+def test_the_next_batch_is_made_while_a_step_works(file):
+    """The work of the first step ends only when the third batch has been begun."""
+    begun = [threading.Event() for _ in range(3)]
+    batches = Batches(file, 2, 8, CPU, 7, is_cold=False)
+    make, calls = batches.make, iter(begun)
+
+    def noted():
+        next(calls, begun[-1]).set()
+        return make()
+
+    batches.make = noted
+    with Loop(batches, lambda: assert_set(begun[1]), CPU, is_prefetching=True) as loop:
+        loop.step()
+
+
+def assert_set(event):
+    assert event.wait(120)
+
+
+@pytest.mark.parametrize(
+    ("content", "dtype", "message"),
+    [
+        (b"", "uint16", "has 0 bytes: no whole number of uint16 token ids"),
+        (b"abc", "uint16", "has 3 bytes: no whole number of uint16 token ids"),
+        (b"abcdef", "uint32", "has 6 bytes: no whole number of uint32 token ids"),
+        (None, "uint16", "No such file or directory"),
+    ],
+)
+def test_files_that_hold_no_tokens(tmp_path, content, dtype, message):
+    path = tmp_path / "tokens"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TokenFileError, match=message):
+        TokenFile(path, dtype)
+
+
+def test_a_folder_is_no_token_file(tmp_path):
+    with pytest.raises(TokenFileError, match=r"cannot read|no whole number"):
+        TokenFile(tmp_path, "uint16")
+
+
+def test_wrong_labels_and_ids_past_the_vocabulary_are_found(file, monkeypatch):
+    batches = Batches(file, 4, 64, CPU, 7, is_cold=False)
+    assert batches.problem(1000) is None
+    assert "past a vocabulary of 10; see --vocabulary" in batches.problem(10)
+    make = batches.make
+    monkeypatch.setattr(batches, "make", lambda: make()[::-1])
+    assert batches.problem(1000) == "the labels are not the next tokens of the inputs"
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+
+def test_all_operations_on_a_cpu(quick, capsys):
+    code, printed = command(
+        "--size", "4KiB", "--shape", "2x16", "--step-time", "0.0001", "--format", "json", capsys=capsys
+    )
+    records = json.loads(printed.out)["records"]
+    assert code == 0
+    assert [(record["op"], record["status"]) for record in records] == [
+        (op, "ok") for op in ("h2d", "d2h", "overlap", "load", "load")
+    ]
+    copy, _, overlap, inline, ahead = records
+    assert copy["bytes_read"] == copy["bytes_written"] == 4096
+    assert copy["options"] == {"memory": "pageable", "transfer": "blocking"}
+    assert copy["host_launch_s"] > 0
+    assert copy["link_bytes_per_s"] is None
+    assert overlap["flops"] > 0
+    assert len(overlap["copy_s"]) == len(overlap["compute_s"]) == len(overlap["samples_s"])
+    assert (inline["options"]["prefetch"], ahead["options"]["prefetch"]) == (0, 1)
+    assert inline["shape"] == {"b": 2, "s": 16}
+    assert len(inline["waits_s"]) == len(inline["samples_s"])
+    assert all(0 <= wait <= step for wait, step in zip(inline["waits_s"], inline["samples_s"], strict=True))
+    assert all(Record.from_dict(record) for record in records)
+
+
+@pytest.mark.exhaustive
+def test_the_table_says_what_was_copied_where(quick, capsys):
+    code, printed = command(
+        "--op", "h2d,load", "--size", "4KiB", "--shape", "2x16", "--step-time", "0.0001", capsys=capsys
+    )
+    assert code == 0
+    assert "no GPU here: copies are within the host's memory, which is read and written" in printed.out
+    assert "for a batch made on the spot" in printed.out
+    titles = next(line for line in printed.out.splitlines() if line.startswith("op "))
+    assert "host kept" in titles
+    assert "waits" in titles
+    assert "link" not in titles
+
+
+def test_a_file_of_ones_own(quick, tmp_path, capsys):
+    path = tmp_path / "corpus.bin"
+    np.arange(5000, dtype=np.uint32).tofile(path)
+    arguments = ("--op", "load", "--tokens", str(path), "--token-dtype", "uint32", "--shape", "2x16")
+    arguments += ("--step-time", "0.0001", "--page-cache", "cold", "--prefetch", "0", "--format", "json")
+    code, printed = command(*arguments, "--vocabulary", "128256", capsys=capsys)
+    (record,) = json.loads(printed.out)["records"]
+    assert (code, record["file_bytes"], record["cache"]) == (0, 20000, "cold")
+    code, printed = command(*arguments, "--vocabulary", "7", capsys=capsys)
+    (record,) = json.loads(printed.out)["records"]
+    assert (code, record["status"]) == (1, "invalid")
+    assert "past a vocabulary of 7" in record["reason"]
+
+
+@pytest.mark.parametrize("op", ["h2d", "overlap"])
+def test_a_copy_that_copies_nothing_is_invalid(quick, monkeypatch, capsys, op):
+    monkeypatch.setattr(copies, "copy_calls", lambda pairs, is_blocking: [lambda: time.sleep(1e-5) for _ in pairs])
+    code, printed = command("--op", op, "--size", "4KiB", "--format", "json", capsys=capsys)
+    (record,) = json.loads(printed.out)["records"]
+    assert (code, record["status"], record["reason"]) == (1, "invalid", transfer.UNLIKE)
+    assert record["samples_s"] == []
+
+
+def test_what_a_cpu_has_not_is_skipped_beside_what_it_has(quick, capsys):
+    arguments = ("--op", "h2d", "--size", "4KiB", "--memory", "pageable,pinned", "--transfer", "blocking,non-blocking")
+    code, printed = command(*arguments, "--format", "json", capsys=capsys)
+    records = json.loads(printed.out)["records"]
+    assert code == 0
+    assert [(record["status"], record["reason"]) for record in records] == [
+        ("ok", None),
+        ("skipped", "a copy within the host's memory always blocks"),
+        ("skipped", "pinned memory needs a GPU that reads it"),
+        ("skipped", "pinned memory needs a GPU that reads it"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--op", "h2h"), "unknown op 'h2h'; there are: h2d, d2h, overlap, load"),
+        (("--size", "7"), "size '7' must be a multiple of 4 bytes"),
+        (("--size", "0"), "size '0' must be a whole number of bytes"),
+        (("--size", "many"), "size 'many' is not one"),
+        (("--size", "99999999999GiB"), "1 PiB at most"),
+        (("--shape", "8"), "shape '8' is no batch; write sequences x tokens, such as 8x512"),
+        (("--shape", "0x8"), "shape '0x8' is no batch"),
+        (("--memory", "paged"), "unknown memory 'paged'; there are: pageable, pinned"),
+        (("--prefetch", "2"), "unknown prefetch '2'; there are: 0, 1"),
+        (("--vocabulary", "128256"), "uint16 holds ids below 65,536, not 128,256; use --token-dtype uint32"),
+        (("--tokens", "/nowhere/tokens.bin"), "cannot read /nowhere/tokens.bin: No such file or directory"),
+        (("--memory", "pinned"), "pinned memory needs a GPU that reads it"),
+    ],
+)
+def test_bad_input_takes_one_line(arguments, message, capsys):
+    op = () if arguments[0] == "--op" else ("--op", "load" if arguments[0] in ("--tokens", "--vocabulary") else "h2d")
+    code, printed = command(*op, *arguments, capsys=capsys)
+    assert code == 2
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+
+
+def test_nothing_is_left_behind(quick, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert command("--op", "load", "--shape", "2x16", "--step-time", "0.0001", capsys=capsys)[0] == 0
+    assert list(Path(tmp_path).iterdir()) == []

@@ -1,0 +1,329 @@
+"""A user's function as a provider: how it is found and loaded, what is said of one that cannot be used."""
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from bench.harness.isolate.job import Job
+from bench.harness.isolate.pool import WorkerError, Workers
+from bench.harness.providers.registry import load
+from bench.harness.providers.user_kernel import UserKernelError, find, input_names, is_user_kernel
+from bench.matmul import OPS as MATMUL
+from tests.bench import commands
+from tests.bench.user_kernels import CPU, ELEMENTWISE, measure
+
+GELU = ELEMENTWISE["gelu"]
+TEXT = """
+import torch
+from torch.nn.functional import gelu as imported
+
+THREE = 3
+if torch.__version__:
+    def conditional(x):
+        return x
+
+def gelu(x, out):
+    torch.ops.aten.gelu.out(x, out=out)
+
+def returned(x):
+    return torch.nn.functional.gelu(x)
+
+def two(x, y):
+    return x
+
+def any_number(*inputs, **more):
+    return imported(*inputs)
+
+def option(x, approximate="none", *, out=None):
+    return None
+
+def positional(x, out, /):
+    return None
+
+_hidden = lambda x: x
+"""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Let rows end as soon as they can: workers sample within the limits of this process."""
+    monkeypatch.setattr("bench.harness.timing.protocol.CPU_LIMITS", commands.QUICK)
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A folder with the file `mine.py`, from which commands run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as for `python -m`
+    file = tmp_path / "mine.py"
+    file.write_text(TEXT)
+    return file
+
+
+def test_only_words_with_a_colon_name_functions_of_users():
+    assert is_user_kernel("a.py:f")
+    assert is_user_kernel("package.module:f")
+    assert not is_user_kernel("triton-v1")
+    assert not is_user_kernel("torch-compile")
+
+
+@pytest.mark.parametrize(
+    ("function", "takes_out"),
+    [("gelu", True), ("returned", False), ("any_number", False), ("option", True), ("imported", False)],
+)
+def test_a_function_gets_out_where_it_has_a_parameter_of_that_name(mine, function, takes_out):
+    provider = load(f"mine.py:{function}", GELU, "elementwise", CPU)
+    assert provider.takes_out is takes_out
+    assert provider.name == f"mine.py:{function}"
+    assert len(provider.source_sha256) == 64
+    assert provider.restored == ()
+
+
+def test_finding_runs_nothing_of_the_file(mine):
+    mine.write_text("raise SystemExit\ndef f(x): pass\nfrom a import b\n[c] = d.e, f2 = 1, 2\nwith g() as h: pass\n")
+    for function in ("f", "b", "c", "f2", "h"):
+        assert find(f"mine.py:{function}").file == mine
+    mine.write_text("from elsewhere import *\n")
+    assert find("mine.py:anything").function == "anything"
+
+
+def test_modules_are_found_without_running_their_packages(mine, monkeypatch):
+    package = mine.parent / "package_of_a_test" / "inner"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").write_text("raise SystemExit")
+    (package / "kernel.py").write_text("def f(x): return x\n")
+    monkeypatch.syspath_prepend(str(mine.parent))
+    assert find("package_of_a_test.inner.kernel:f").file == package / "kernel.py"
+    assert "no 'g'; it has: f" in find("package_of_a_test.inner.kernel:g").problem
+    assert "'kernels' is not found" in find("package_of_a_test.inner.kernels:g").problem
+
+
+@pytest.mark.exhaustive
+def test_what_lies_beside_a_file_is_found_by_it_and_hides_nothing_later(tmp_path):
+    (tmp_path / "beside_a_kernel.py").write_text("VALUE = 2\n")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "__init__.py").write_text("raise SystemExit\n")
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import beside_a_kernel, torch\ndef gelu(x):\n    import beside_a_kernel, results.stats.samples\n"
+        "    return torch.nn.functional.gelu(x)\n"
+    )
+    with Workers(60) as workers:
+        assert measure(workers, f"{file}:gelu").status == "ok"
+
+
+BAD = [
+    ("nosuch.py:f", "there is no file nosuch.py"),
+    ("mine.py:nosuch", "mine.py has no 'nosuch'; it has: gelu, returned, two, any_number, option, positional"),
+    ("folder:f", "folder is a folder; name a module in it"),
+    ("./folder:f", "./folder is a folder; name a Python file in it"),
+    ("text.txt:f", "there is no module 'text.txt'"),
+    ("./text.txt:f", "./text.txt is no Python file; its name must end in .py"),
+    ("mine:f", "mine has no 'f'; it has: gelu, "),
+    ("nosuch.module:f", "there is no module 'nosuch.module': 'nosuch' is not found"),
+    ("mine.py:", "must be written path/to/file.py:function or package.module:function"),
+    (":f", "must be written path/to/file.py:function or package.module:function"),
+    ("mine.py:a:b", "must be written path/to/file.py:function or package.module:function"),
+    ("mine.py:f()", "must be written path/to/file.py:function or package.module:function"),
+    ("broken.py:f", "broken.py is not Python in line 2: "),
+    ("binary.py:f", "binary.py is not Python"),
+    ("empty.py:f", "empty.py has no 'f'; it has no function at its top level"),
+]
+
+
+@pytest.fixture
+def others(mine):
+    """Files that are not what they should be, beside the good one."""
+    folder = mine.parent
+    (folder / "folder").mkdir()
+    (folder / "text.txt").write_text("def f(x): pass\n")
+    (folder / "broken.py").write_text("import torch\ndef f(x:\n    pass\n")
+    (folder / "binary.py").write_bytes(b"\x7fELF\x00\x01")
+    (folder / "empty.py").write_text("")
+    return folder
+
+
+@pytest.mark.parametrize(("word", "message"), BAD)
+def test_where_nothing_else_is_named_it_is_refused_before_anything_starts(others, capsys, monkeypatch, word, message):
+    monkeypatch.setattr("bench.harness.device.device.detect", lambda requested: pytest.fail("the device was asked for"))
+    assert commands.here("elementwise", "--op", "gelu", "--provider", word) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"python -m bench.elementwise: error: provider '{word}'")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("word", ["mine.py:", "mine.py:f()"])
+def test_what_is_no_provider_is_refused_beside_others_too(mine, capsys, word):
+    assert commands.here("elementwise", "--op", "gelu", "--provider", f"torch,{word}") == 2
+    assert "must be written path/to/file.py:function" in capsys.readouterr().err
+
+
+def test_functions_that_cannot_be_loaded_fail_and_the_others_are_measured(others, runs, capsys):
+    commands.keep_ceilings(runs)
+    (others / "stops.py").write_text("import sys\nsys.exit(3)\ndef f(x): pass\n")
+    (others / "raises.py").write_text("import torch\nraise ImportError('not here')\ndef f(x): pass\n")
+    wanted = {
+        "nosuch.py:f": "there is no file nosuch.py",
+        "mine.py:nosuch": "mine.py has no 'nosuch'",
+        "broken.py:f": "broken.py is not Python in line 2",
+        "raises.py:f": "importing raises.py failed (line 2): ImportError: not here",
+        "stops.py:f": "importing it called sys.exit(3)",
+        "mine.py:two": "two(x, y) does not take what gelu gives",
+    }
+    words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm", "--format", "json"]
+    assert commands.here("elementwise", *words, "--provider", ",".join([*wanted, "torch", "mine.py:gelu"])) == 1
+    out, err = capsys.readouterr()
+    found = {record["provider"]: record for record in json.loads(out)["records"]}
+    assert {found["torch"]["status"], found["mine.py:gelu"]["status"]} == {"ok"}
+    for provider, reason in wanted.items():
+        assert found[provider]["status"] == "failed"
+        assert found[provider]["reason"].startswith(reason)
+        assert f"provider '{provider}': {reason}" in err
+
+
+IMPORTS = [
+    ("raise ValueError('two\\nlines')\ndef f(x): pass", "importing mine.py failed (line 1): ValueError: two"),
+    (
+        "import nosuch\ndef f(x): pass",
+        "importing mine.py failed (line 1): ModuleNotFoundError: No module named 'nosuch'",
+    ),
+    ("import sys\ndef f(x): pass\nsys.exit(3)", "importing it called sys.exit(3)"),
+    ("import os\ndef f(x): pass\nos.abort()", "importing it: crashed: SIGABRT (aborted)"),
+    ("def f(x): pass\nwhile True: pass", "importing it: the import did not end within 2 s; --timeout allows more"),
+    ("f = 3", "'f' is int, which cannot be called"),
+    ("def f(x): pass\ndel f", "mine.py has no 'f' once it is imported"),
+    ("def f(x, y): pass", "f(x, y) does not take what gelu gives, 1 input (x) and out= "),
+    ("def f(): pass", "too many positional arguments; --op gelu --signature shows what is expected"),
+    ("def f(out): pass", "multiple values for argument 'out'"),
+    ("def f(x, out, /): pass", "'out' must be taken by name"),
+    ("def f(x, *, scale): pass", "missing a required"),
+    ("import triton\n@triton.jit\ndef f(x, out): pass", "'f' is a Triton kernel; name a function that launches it"),
+]
+
+
+@pytest.fixture(scope="module")
+def workers():
+    with Workers(2) as workers:
+        yield workers
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(("text", "message"), IMPORTS)
+def test_what_an_import_shows_is_one_line(mine, workers, text, message):
+    mine.write_text(f"{text}\n")
+    workers.timeout_s = 2 if "while True" in text else 60
+    problem = workers.problem(Job(family="elementwise", ops=("copy", "gelu"), provider="mine.py:f", device=CPU))
+    assert problem.startswith("provider 'mine.py:f': ")
+    assert message.replace("gelu", "copy") in problem
+    assert "\n" not in problem
+
+
+@pytest.mark.exhaustive
+def test_a_problem_ends_a_command_before_it_calibrates(mine, capsys, monkeypatch):
+    mine.write_text("import torch\nraise ImportError('not here')\ndef f(x): pass\n")
+    monkeypatch.setattr("bench.harness.cli.session.calibrated", lambda *arguments: pytest.fail("calibrating"))
+    assert commands.here("elementwise", "--op", "gelu", "--provider", "mine.py:f", "-q") == 2
+    out, err = capsys.readouterr()
+    assert err == (
+        "python -m bench.elementwise: error: provider 'mine.py:f': importing mine.py failed (line 2): "
+        "ImportError: not here\n"
+    )
+    assert out == ""
+
+
+def test_a_worker_that_cannot_start_is_said_in_one_line(monkeypatch):
+    monkeypatch.setattr("bench.harness.isolate.pool.BOOT", "raise SystemExit")
+    with Workers(60) as workers, pytest.raises(WorkerError, match="no worker process can be started"):
+        workers.ask(Job(family="elementwise", ops=("gelu",), provider="a.py:f", device=CPU))
+
+
+def test_matmul_takes_the_scales_of_fp8_too(mine):
+    mine.write_text("def two(a, b): pass\ndef four(a, b, c, d, out): pass\ndef three(a, b, *, c): pass\n")
+    assert not load("mine.py:two", MATMUL[0], "matmul", CPU).takes_out
+    assert load("mine.py:four", MATMUL[0], "matmul", CPU).takes_out
+    with pytest.raises(UserKernelError, match="missing a required"):
+        load("mine.py:three", MATMUL[0], "matmul", CPU)
+
+
+def test_input_names_are_those_of_the_reference():
+    assert input_names(ELEMENTWISE["swiglu"]) == ["gate", "up"]
+    assert input_names(SimpleNamespace(reference=lambda a, *rest: a)) == ["a", "rest"]
+
+
+# ---- --signature ---------------------------------------------------------------------------------------------------
+
+
+def signature(family, *words):
+    done = subprocess.run(
+        [sys.executable, "-m", f"bench.{family}", "--signature", *words],
+        cwd=commands.ROOT, capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_signature_names_shapes_dtypes_and_the_output():
+    text = signature("matmul", "--dtype", "bf16")
+    assert "def matmul(a, b, out):" in text
+    for line in ("a    (m, k)  torch.bfloat16", "b    (k, n)  torch.bfloat16", "out  (m, n)  torch.bfloat16"):
+        assert f"    {line}\n" in text
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("family", "words", "providers"),
+    [
+        ("elementwise", ["--op", "gelu,bias-gelu", "--dtype", "bf16"], "gelu bias_gelu"),
+        ("norm", ["--op", "residual-rmsnorm", "--dtype", "fp32"], "residual_rmsnorm"),
+    ],
+)
+def test_what_signature_prints_works_as_it_is(tmp_path, runs, capsys, family, words, providers):
+    commands.keep_ceilings(runs)
+    file = tmp_path / "mine.py"
+    file.write_text(signature(family, *words))
+    for function in providers.split():
+        one = ["--op", function.replace("_", "-"), *words[2:], "--shape", "64x48", "--cache", "warm"]
+        assert commands.here(family, *one, "--provider", f"{file}:{function}", "--format", "csv") == 0
+        assert ",ok," in capsys.readouterr().out
+
+
+@pytest.mark.exhaustive
+def test_a_family_of_one_op_takes_its_name_too():
+    assert signature("matmul", "--op", "matmul") == signature("matmul")
+
+
+def test_an_unknown_op_has_no_signature(capsys):
+    assert commands.here("elementwise", "--op", "nosuch", "--signature") == 2
+    assert "unknown op 'nosuch'" in capsys.readouterr().err
+
+
+# ---- as a provider like others -------------------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+def test_versions_in_one_file_stand_beside_a_baseline(mine, runs, capsys):
+    commands.keep_ceilings(runs)
+    words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm"]
+    given = ["--provider", "mine.py:gelu,mine.py:returned", "--baseline", "mine.py:returned"]
+    assert commands.here("elementwise", *words, *given) == 0
+    out = capsys.readouterr().out
+    assert "mine.py:gelu:" in out
+    assert "x the time of mine.py:returned" in out
+    kept = commands.lines_of(commands.run_files(runs)[0])[1:]
+    assert [line["provider"] for line in kept] == ["mine.py:returned", "mine.py:gelu"]
+    assert {line["source_sha256"] for line in kept} == {load("mine.py:gelu", GELU, "elementwise", CPU).source_sha256}
+
+
+@pytest.mark.exhaustive
+def test_a_function_of_an_installed_module_is_a_provider(runs, capsys):
+    commands.keep_ceilings(runs)
+    words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm"]
+    assert commands.here("elementwise", *words, "--provider", "torch.nn.functional:gelu", "--format", "csv") == 0
+    assert ",torch.nn.functional:gelu," in capsys.readouterr().out
+    assert os.environ["RIDGEPOINT_RUNS"] == str(runs)

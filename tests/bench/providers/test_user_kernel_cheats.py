@@ -1,0 +1,124 @@
+"""Functions that look fast and are not: each row is `invalid`, with the reason; honest functions pass.
+
+All of it in workers, as a user's function runs.
+"""
+
+import pytest
+
+from bench.harness.isolate.pool import Workers
+from bench.harness.measure.plan import Settings
+from tests.bench import user_kernels
+from tests.bench.user_kernels import measure
+
+
+@pytest.fixture(scope="module")
+def workers():
+    with Workers(60) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kernels")
+    for name in ("HONEST", "CHEATS"):
+        (folder / f"{name.lower()}.py").write_text(getattr(user_kernels, name))
+    return folder
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("function", ["into_out", "returned", "by_name", "with_a_pool", "settings_of_its_own"])
+def test_honest_functions_are_measured(workers, files, function):
+    record = measure(workers, f"{files}/honest.py:{function}")
+    assert (record.status, record.reason) == ("ok", None)
+    assert record.median_s > 0
+    assert record.verified["before"]["checked_elements"] == record.verified["after"]["checked_elements"] == 8192
+    assert len(record.source_sha256) == 64
+    assert "settings-restored" not in record.flags
+
+
+@pytest.mark.parametrize("fill", ["zeros", "normal"])
+def test_honest_functions_are_measured_with_other_fills_in_narrow_dtypes(workers, files, fill):
+    record = measure(workers, f"{files}/honest.py:into_out", dtype="bf16", settings=Settings(fill=fill, cache="warm"))
+    assert (record.status, record.fill, record.copies) == ("ok", fill, 1)
+
+
+def test_an_honest_random_function_is_measured(workers, files):
+    assert measure(workers, f"{files}/honest.py:dropout", op="dropout").status == "ok"
+
+
+STALE = "returns the result of an earlier call"
+LATE = "the result was not there when the call returned"
+MUTATED = "changes its inputs"
+PARTIAL = "an element is NaN"
+CHANGED = "changed settings of the process and left them so: "
+
+CHEATS = [
+    ("cached_by_shape", STALE),
+    ("cached_by_address", STALE),
+    ("cached_by_a_few_elements", STALE),
+    ("cached_where_most_is_new", STALE),
+    ("only_into_an_empty_output", STALE),
+    ("on_another_thread", LATE),
+    ("returned_from_another_thread", LATE),
+    ("changes_its_input", MUTATED),
+    ("turns_its_input", MUTATED),
+    ("half", PARTIAL),
+    ("half_returned", "wrong result: an element is"),
+    ("beyond", "writes outside of its output: the bytes behind it"),
+    ("in_front", "writes outside of its output: the bytes before it"),
+    ("other_memory", "put other memory under an input or the output"),
+    ("its_input", "returns a view of an input"),
+    ("one_number", "its elements share memory"),
+    ("wide", "wrong result: (8192,) torch.float64 instead of (8192,) torch.float32"),
+    ("short", "wrong result: (8191,) torch.float32 instead of (8192,) torch.float32"),
+    ("nothing", "returned None; a torch.Tensor of 8192 torch.float32 is expected, or a parameter named out to write"),
+    ("number", "it returned a float; a torch.Tensor"),
+    ("lazy", "it returned a Lazy; a torch.Tensor"),
+    ("in_bf16", "further from the fp64 reference than rounding explains"),
+    ("threads", f"{CHANGED}number of threads: 1 -> 3"),
+    ("default_dtype", f"{CHANGED}default dtype: torch.float32 -> torch.float64"),
+    ("precision", f"{CHANGED}fp32 precision of CPU products: none -> bf16"),
+    ("deterministic", f"{CHANGED}deterministic algorithms: off -> on"),
+    ("subnormals", f"{CHANGED}flushing of subnormal numbers: off -> on"),
+    ("garbage", f"{CHANGED}garbage collection: on -> off"),
+    ("gradients", f"{CHANGED}gradients: off -> on"),
+]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("function", "reason"), CHEATS)
+def test_a_cheat_is_invalid_with_its_reason(workers, files, function, reason):
+    record = measure(workers, f"{files}/cheats.py:{function}")
+    assert record.status == "invalid", record
+    assert reason in record.reason
+    assert record.median_s is None
+
+
+def test_old_results_show_with_one_copy_of_the_inputs_too(workers, files):
+    record = measure(workers, f"{files}/cheats.py:cached_by_shape", settings=Settings(cache="warm"))
+    assert (record.status, STALE in record.reason) == ("invalid", True)
+
+
+def test_what_is_right_for_zeros_only_does_not_pass_where_zeros_are_measured(workers, files):
+    record = measure(workers, f"{files}/cheats.py:zeros", settings=Settings(fill="zeros"))
+    assert record.status == "invalid"
+    assert record.reason.startswith("after timing: ")
+
+
+def test_one_mask_for_all_seeds_is_no_dropout(workers, files):
+    record = measure(workers, f"{files}/cheats.py:same_mask", op="dropout")
+    assert record.status == "invalid"
+    assert "the masks of two seeds agree" in record.reason
+
+
+def test_settings_of_an_import_are_set_back_and_flagged(workers, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\ntorch.set_num_threads(3)\ntorch.set_default_dtype(torch.float64)\n"
+        "def gelu(x):\n    assert torch.get_num_threads() == 1 and torch.tensor(1.0).dtype is torch.float32\n"
+        "    return torch.nn.functional.gelu(x)\n"
+    )
+    record = measure(workers, f"{file}:gelu")
+    assert (record.status, record.reason) == ("ok", None)
+    assert "settings-restored" in record.flags
+    assert "number of threads: 1 -> 3, default dtype: torch.float32 -> " in record.flag_reasons["settings-restored"]
