@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_stand_ins import H100
+from test_telemetry import H100
 
 from bench.__main__ import main as bench_main
 from bench.harness.calibrate.calibration import MeasuredCeilings, identity
