@@ -157,8 +157,6 @@ def torch_streams(device: Device, arrays: Arrays) -> list[Stream]:
 
 
 def _torch_stream(arrays: Arrays, mix: str, name: str, operands: int, function: Function) -> Stream:
-    """Return one way of torch; a launch of it goes over `operands` arrays once."""
-
     def launch(operand_bytes: int, start_byte: int) -> Launch:
         import torch
 

@@ -174,7 +174,6 @@ def cold_copies(launch_bytes: int, places: int, device: Device) -> int | None:
 
 
 def _launch(stream: Stream, size_bytes: int) -> Launch | None:
-    """Return the launch on the first stretch of a size, or None where it is too small for the configuration."""
     try:
         return stream.launch(size_bytes, 0)
     except ValueError:

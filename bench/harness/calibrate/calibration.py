@@ -109,7 +109,6 @@ def identity(device: Device) -> dict[str, Any]:
 
 
 def _power_limit_w(device: Device) -> float | None:
-    """Return the power limit in force, W, or None on a CPU and where it cannot be read."""
     if device.type != "cuda":
         return None
     limit_w: float | None = nvml.open_gpu(device.uuid).power("nvmlDeviceGetEnforcedPowerLimit").value
@@ -187,7 +186,6 @@ class MeasuredCeilings:
         return tuple(entry for entry in entries if entry.kind == "measured")
 
     def _report_stale(self) -> None:
-        """Say what has changed since the ceilings of this device were kept last, where they were."""
         try:
             kept = sorted(self.path.parent.glob("ceilings-*.json"), key=lambda path: path.stat().st_mtime)
             known = json.loads(kept[-1].read_text(encoding="utf-8"))["identity"] if kept else {}

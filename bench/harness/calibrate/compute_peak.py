@@ -80,7 +80,6 @@ def gpu_fma_candidates(dtype: str, device: Device) -> list[Candidate]:
 
 
 def _fma_launch(dtype: Any, device: Device, config: Any) -> Launch:
-    """Return a launch of `ISSUE_SLOTS`, on random starts."""
     import torch
 
     from kernels.fma import v1_chains
@@ -194,7 +193,6 @@ def endurance(config: str, work_per_launch: int, samples: Samples) -> Endurance:
 
 
 def _part(samples: Samples, part: Sequence[float]) -> Samples:
-    """Return some of the samples as samples of their own."""
     return replace(samples, samples_s=tuple(part), median_s=median(part), ci95_s=median_ci95(part))
 
 

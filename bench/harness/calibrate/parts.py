@@ -106,7 +106,6 @@ def launch_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
 
 
 def _host_submit(call: samplers.Call, device: Device) -> Samples:
-    """Return the time that a call keeps the host, the queue empty before each sample."""
     sampler, samples_s = samplers.HostSampler([call], SUBMITTED), []
     for _ in range(4 * FEWEST_SAMPLES):
         device.synchronize()

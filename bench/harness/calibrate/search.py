@@ -243,7 +243,6 @@ class ShapeSearch:
         return found
 
     def _halve(self, note: Note) -> None:
-        """Drop the slower half again and again, with twice the samples each time."""
         wanted = min(self._plan.first_repetitions, self._plan.full_repetitions)
         while not self._is_spent():
             order = self._random.sample(self._alive, len(self._alive))
@@ -260,7 +259,6 @@ class ShapeSearch:
             wanted = min(2 * wanted, self._plan.full_repetitions)
 
     def _step_locally(self, note: Note) -> None:
-        """Move to a faster neighbor while there is one."""
         tried: set[Shape] = set(self._alive)
         few = max(self._plan.first_repetitions, self._plan.full_repetitions // QUICK_LOOK)
         for _ in range(self._plan.local_steps):
@@ -283,7 +281,6 @@ class ShapeSearch:
             self._alive = [challenger]
 
     def _top_up(self, shape: Shape, wanted: int) -> None:
-        """Measure a shape until it has `wanted` samples; one that cannot run is not tried again."""
         if shape in self._samples_s and not self._samples_s[shape]:
             return
         taken = self._samples_s.setdefault(shape, [])

@@ -179,13 +179,11 @@ class UserChecks(Checks):
         return self._worse(checked, reason)
 
     def _last_launch(self, data: InputSet) -> Launch | None:
-        """Return copies of the inputs and the result of the last call, for an op whose results must differ."""
         if self._op.check_result is None or self._result is None:
             return None
         return tuple(x.clone() for x in data.inputs), self._result.clone()
 
     def _result_print(self) -> int | None:
-        """Return the fingerprint of the last result, None where there was none."""
         return None if self._result is None else self._buffers.fingerprint(self._result)
 
     def _worse(self, checked: CheckResult, found: str | None) -> CheckResult:
@@ -195,7 +193,6 @@ class UserChecks(Checks):
     # ---- one call ------------------------------------------------------------------------------------------------
 
     def _poison(self, out: Tensor) -> None:
-        """Fill the output with NaN or a rare integer: neither is a result."""
         out.fill_(float("nan") if out.dtype.is_floating_point else -(2**30) - 7)
 
     def _run(self, call: Call, data: InputSet) -> Tensor:
@@ -277,7 +274,6 @@ class UserChecks(Checks):
     # ---- beside the result ---------------------------------------------------------------------------------------
 
     def _side_effects(self, inputs_too: bool = True) -> str | None:
-        """Return what the calls have done that they must not, or None."""
         changed = self._restore()  # whoever comes after in this process is not to blame
         if changed:
             return f"changed settings of the process and left them so: {', '.join(changed[:3])}"

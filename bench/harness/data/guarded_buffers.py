@@ -115,7 +115,6 @@ class GuardedBuffers:
         return total
 
     def _between_guards(self, out: Tensor) -> Tensor:
-        """Return an output of the same shape with guards before and behind it."""
         import torch
 
         size_bytes = out.numel() * out.element_size()
@@ -127,13 +126,11 @@ class GuardedBuffers:
         return buffer[GUARD_BYTES:end].view(out.dtype).view(out.shape)
 
     def _set_guards(self, buffer: Tensor, end: int) -> None:
-        """Write the bytes before an output and those behind it, which begin at `end`."""
         before, behind = self._guards(buffer)
         buffer[:GUARD_BYTES].copy_(before)
         buffer[end : end + GUARD_BYTES].copy_(behind)
 
     def _guards(self, buffer: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the bytes before and behind every output, where `buffer` lies."""
         import torch
 
         both = torch.frombuffer(bytearray(self._guard), dtype=torch.uint8).to(buffer.device)

@@ -134,7 +134,6 @@ class Filler:
         return result
 
     def _pool(self, dtype: str, elements: int) -> Tensor:
-        """Return the pool of a dtype, drawn anew where it is shorter than `elements`."""
         if dtype not in self._pools or self._pools[dtype].numel() < elements:
             self._pools[dtype] = self._draw(dtype, elements)
         return self._pools[dtype]

@@ -214,7 +214,6 @@ def _compare(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tup
 
 
 def _bound(op: Op, case: Case, wide: tuple[Tensor, ...], truth: Tensor) -> Tensor:
-    """Return the largest error of each element that correct arithmetic explains."""
     terms, unit = op.terms(case), UNIT_ROUNDOFF[op.output_dtype(case.dtype)]
     accumulator, product = ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF), PRODUCT_ROUNDOFF.get(case.dtype, 0.0)
     size = truth.abs()

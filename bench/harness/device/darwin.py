@@ -68,7 +68,6 @@ def why_no_isolation() -> str | None:
 
 
 def _count(name: str) -> int | None:
-    """Return a number that sysctl tells, None where it does not know the name."""
     text = _sysctl(name)
     return int(text) if re.fullmatch(r"[0-9]{1,20}", text) else None
 
@@ -78,7 +77,6 @@ def _sysctl(name: str) -> str:
 
 
 def _output(*command: str) -> str:
-    """Return what a command of the system prints, empty where it fails."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S

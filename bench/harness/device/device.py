@@ -201,7 +201,6 @@ def gpu_device(index: int) -> Device:
 
 
 def _memory_interface(uuid: str | None) -> tuple[float | None, int | None]:
-    """Return the memory clock in Hz and the bus width in bits as NVML tells them, None where it does not."""
     from bench.harness.device import nvml
 
     gpu = nvml.open_gpu(uuid)

@@ -165,7 +165,6 @@ def _processes(found: Sequence[Any]) -> list[dict[str, int | None]]:
 
 
 def _unexplained(used_bytes: int, own: Reading, others: Reading, own_memory_bytes: int | None) -> int:
-    """Return the memory in use that no known process accounts for, bytes, never below 0."""
     own_listed = sum(process["memory_bytes"] or 0 for process in own.value or [])
     others_listed = sum(process["memory_bytes"] or 0 for process in others.value or [])
     return max(0, used_bytes - others_listed - max(own_listed, own_memory_bytes or 0))

@@ -141,7 +141,6 @@ def groups(controller: str, root: Path) -> Iterator[Path]:
 
 
 def _meminfo_bytes(key: str, root: Path) -> list[int]:
-    """Return the bytes of one line, none where it is not there."""
     match = re.search(rf"^{key}:\s+(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
     return [int(match[1]) * 1024] if match else []
 

@@ -99,7 +99,6 @@ def driver_version() -> Reading:
 
 
 def _text(value: Any) -> str:
-    """Return a text, also where the binding of an old release gives bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
@@ -119,7 +118,6 @@ def field_values(handle: Any, ids: Sequence[int]) -> dict[int, Reading]:
 
 
 def _field(entry: Any) -> Reading:
-    """Return the value of one `nvmlFieldValue_t`."""
     if entry is None:
         return failed("NotReturned")
     members = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # nvmlValueType_t
@@ -130,8 +128,6 @@ def _field(entry: Any) -> Reading:
 
 
 def _status_name(status: int) -> str:
-    """Return the name of an `nvmlReturn_t` that is not 0."""
-
     def name() -> str:
         import pynvml
 

@@ -111,7 +111,6 @@ def not_told() -> Reading:
 
 
 def _pages_bytes(name: str) -> int | None:
-    """Return a number of pages in bytes."""
     found: int | None = attempt(lambda: _sysconf(name) * _sysconf("SC_PAGE_SIZE")).number(1, 2**62).value
     return found
 
@@ -123,5 +122,4 @@ def _sysconf(name: str) -> int:
 
 
 def _usage() -> Reading:
-    """Return what this process has used, where the module `resource` is there."""
     return not_told() if resource is None else attempt(lambda: resource.getrusage(resource.RUSAGE_SELF))

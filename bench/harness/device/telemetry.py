@@ -178,7 +178,6 @@ GPU_KEYS = (
 def _gpu_row(
     before: GpuSnapshot, after: GpuSnapshot, window_s: float, launches: int | None, flops: int | None
 ) -> dict[str, Any]:
-    """Return the GPU's part of a record's telemetry, with its errors."""
     energy = window_energy_j(before.energy_j, after.energy_j, window_s)
     per_launch = _per_launch(energy, launches)
     readings = {
@@ -220,7 +219,6 @@ def window_energy_j(before: Reading, after: Reading, window_s: float) -> Reading
 
 
 def _per_launch(energy: Reading, launches: int | None) -> Reading:
-    """Return the energy of one launch, J."""
     if energy.error is not None:
         return energy
     return Reading(energy.value / launches) if launches else failed("NoLaunches")

@@ -121,7 +121,6 @@ def _cache_entries() -> bytes:
 
 
 def _registered_name() -> str | None:
-    """Return what the registry calls the first processor."""
     import winreg
 
     registry: Any = winreg

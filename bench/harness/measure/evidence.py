@@ -198,7 +198,6 @@ def above_roof(samples: Samples, context: Context) -> Flag | None:
 
 
 def _above(reached: float, ceiling: Ceiling, cache: str) -> Flag:
-    """Return the flag of a row that reached so many times a ceiling."""
     was_measured = ceiling.kind == "measured"
     if ceiling.quantity == "flops":
         advice = "calibrate again: the machine was slower then" if was_measured else "judge it at the measured clock"

@@ -110,7 +110,6 @@ class Meter:
         return self._measurement(calls, sampler, samples, settling, telemetry, host_s)
 
     def _host_s(self, calls: Sequence[samplers.Call]) -> tuple[float, float]:
-        """Return the seconds that a call keeps the host, and those from a call to its finished result."""
         synchronize = self._device.synchronize
         return samplers.host_launch_s(calls, synchronize), samplers.host_latency_s(calls, synchronize)
 
@@ -211,7 +210,6 @@ class Meter:
         return tails_s
 
     def _waiting_s(self) -> float:
-        """Return how long the host waits until the device is idle."""
         start = time.perf_counter()
         self._device.synchronize()
         return time.perf_counter() - start

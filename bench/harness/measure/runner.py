@@ -255,19 +255,16 @@ class Runner:
         return UserChecks(*what, provider.takes_out, ProcessSettings.now().restore, turn)
 
     def _input_sets(self, op: Op, case: Case, copies: int) -> list[inputs.InputSet]:
-        """Return the copies of the inputs that the launches of a case go round."""
         filler = inputs.Filler(self._settings.fill, case.dtype, self._device, self._settings.seed)
         return inputs.make_sets(op, case, filler, self._device, copies)
 
     def _rotation(self, op: Op, case: Case) -> inputs.Rotation:
-        """Return how many copies of the inputs the launches of a case go round."""
         device, size_bytes = self._device, op.work(case).bytes
         return inputs.plan_rotation(
             size_bytes, device.cache_bytes, device.free_bytes(), device.type, self._settings.cache
         )
 
     def _too_long(self, op: Op, case: Case, together: int = 1) -> str | None:
-        """Return why a case does not fit the time that is left, with the estimate, or None."""
         allowance_s, limit = CASE_ALLOWANCE_S, f"the {CASE_ALLOWANCE_S:g} s that a case may take"
         if self._deadline is not None:
             allowance_s = self._deadline - time.perf_counter()

@@ -85,7 +85,6 @@ def kernel_versions(family: str) -> dict[str, str]:
 
 
 def _source(module: str) -> bytes:
-    """Return the text of a version's file."""
     path: Path = versions.PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
     return path.read_bytes()
 

@@ -139,7 +139,6 @@ def problem_of_all(names: Sequence[str]) -> str | None:
 
 
 def _file(name: str, place: str) -> Path:
-    """Return the file that a path names."""
     path = Path(place).expanduser()
     if path.is_dir():
         raise UserKernelError(f"provider '{name}': {place} is a folder; name a Python file in it")
@@ -184,7 +183,6 @@ def _check_text(source: Source, file: Path) -> None:
 
 
 def _has(functions: list[str]) -> str:
-    """Return what a file has instead, as the end of a message."""
     if not functions:
         return "it has no function at its top level"
     more = ", ..." if len(functions) > MOST_LISTED else ""

@@ -120,7 +120,6 @@ def settle(
 
 
 def _judgment(readings: Sequence[SettlingReading], times_s: Sequence[float], limit_w: float | None) -> tuple[str, bool]:
-    """Return by what it is judged whether the device has settled, and whether it has."""
     clocks = [(reading.at_s, reading.sm_clock_hz) for reading in readings if reading.sm_clock_hz is not None]
     powers = [(reading.at_s, reading.power_w) for reading in readings if reading.power_w is not None]
     if not clocks and not powers:
