@@ -18,7 +18,7 @@ from bench.harness.calibrate.matmul_shapes import Shape
 from bench.harness.measure.runner import one_line
 from bench.harness.timing.protocol import Limits, Samples
 from bench.harness.timing.samplers import Call
-from results.stats.samples import median, median_ci95
+from results.stats.samples import median
 
 Note = Callable[[str], None]
 """Takes a line that says what is being measured at the moment."""
@@ -167,20 +167,10 @@ class Found:
     """The fastest matmul that a search has seen."""
 
     shape: Shape
-    flops_per_s: float
-    """From the median of `samples_s`."""
-    ci95: tuple[float, float]
     samples_s: tuple[float, ...]
     """Seconds per launch."""
     is_confirmed: bool
     """Whether the samples are fresh: taken after the shape was chosen. Others read high."""
-    repetitions: int
-    """Samples that the search has taken so far, of all shapes."""
-
-    @property
-    def fastest(self) -> float:
-        """FLOP/s of the fastest sample."""
-        return self.shape.flops / min(self.samples_s)
 
 
 class ShapeSearch:
@@ -222,7 +212,7 @@ class ShapeSearch:
         if not measured:
             return None
         shape = max(measured, key=self._rate)
-        return self._found(shape, self._samples_s[shape], is_confirmed=False)
+        return Found(shape, tuple(self._samples_s[shape]), is_confirmed=False)
 
     def run(self, note: Note = silent) -> Found:
         """Return the fastest shape with samples of its own.
@@ -237,7 +227,7 @@ class ShapeSearch:
         winner = self.best.shape
         note(f"{winner.name}, again")
         samples_s = self._take(winner, self._plan.full_repetitions)
-        self._confirmed = self._found(winner, samples_s, is_confirmed=True) if samples_s else None
+        self._confirmed = Found(winner, tuple(samples_s), is_confirmed=True) if samples_s else None
         found = self.best
         assert found is not None
         return found
@@ -294,9 +284,3 @@ class ShapeSearch:
 
     def _rate(self, shape: Shape) -> float:
         return shape.flops / self._plan.summary(self._samples_s[shape])
-
-    def _found(self, shape: Shape, samples_s: Sequence[float], is_confirmed: bool) -> Found:
-        low_s, high_s = median_ci95(samples_s)
-        interval = (shape.flops / high_s, shape.flops / low_s)
-        value = shape.flops / median(samples_s)
-        return Found(shape, value, interval, tuple(samples_s), is_confirmed, self.repetitions)

@@ -38,9 +38,6 @@ equally slow, so that the interval of the median tells nothing."""
 LEAST_PREEMPTIONS = 5
 """Fewer switches in a window say nothing about their rate."""
 
-STOLEN_SHARE = 0.01
-"""Share of the cores' time given to other guests of the same host above which a CPU time is not the code's alone."""
-
 ABOVE_ROOF = 1.03
 """Share of a ceiling above which the ceiling itself is doubtful: it was measured with an interval of its own."""
 

@@ -139,5 +139,5 @@ def test_a_search_on_this_very_machine_ends_with_fresh_samples():
     found = search.run()
     assert found.is_confirmed
     assert found.shape in SHAPES
-    assert found.flops_per_s > 0
+    assert min(found.samples_s) > 0
     assert stopwatch.refused == {}
