@@ -21,6 +21,19 @@ def runs(runs_of_all_tests, monkeypatch):
     return folder
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads what was asked for
+def pytest_cmdline_main(config):
+    """Share the whole suite among two processes, where pytest-xdist is there and no `-n` says otherwise.
+
+    The default tier takes two thirds of the time so on two cores. More processes would disturb what they measure, and
+    tests of a GPU have it to themselves.
+    """
+    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    on_a_gpu = "gpu" in config.option.markexpr and "not gpu" not in config.option.markexpr
+    if is_whole and not on_a_gpu and not config.option.usepdb and getattr(config.option, "numprocesses", 0) is None:
+        config.option.numprocesses, config.option.dist = 2, "loadfile"
+
+
 def pytest_addoption(parser):
     parser.addoption("--sample", type=int, help="of each test run so many cases alone, as if it were marked sampled")
 

@@ -341,12 +341,18 @@ def measure_all(
             record = runner.measure(row, len(rows) - done)
         session.keep(record)
         progress.advance()
-        for provider, reason in record.passed_over.items():
-            progress.note(f"{name_of(record)}: {provider} was passed over: {reason}")
+        for line in passed_over(record):
+            progress.note(line)
         if run.request.verbose:
             printed = [f"  | {line}" for line in (record.output or "").splitlines()]
             for line in [*describe(record), *printed]:
                 progress.note(line)
+
+
+def passed_over(record: Record) -> list[str]:
+    """Return a line for each version that refused a case before the one that was measured."""
+    name = name_of(record)
+    return [f"{name}: {provider} was passed over: {reason}" for provider, reason in record.passed_over.items()]
 
 
 def where_time_went(records: Sequence[Record], measuring_s: float) -> str:

@@ -27,6 +27,7 @@ from tests.bench import commands
 
 PRINT_THREADS = """\
 import torch
+from test_telemetry import H100
 from pathlib import Path
 
 def double(x, out):

@@ -406,14 +406,14 @@ def test_what_a_cpu_has_not_is_skipped_beside_what_it_has(quick, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--op", "h2h"), "unknown op 'h2h'; there are: h2d, d2h, overlap, load"),
+        (("--op", "h2h"), "unknown op 'h2h'; did you mean h2d or d2h? there are: h2d, d2h, overlap, load"),
         (("--size", "7"), "size '7' must be a multiple of 4 bytes"),
         (("--size", "0"), "size '0' must be a whole number of bytes"),
         (("--size", "many"), "size 'many' is not one"),
         (("--size", "99999999999GiB"), "1 PiB at most"),
         (("--shape", "8"), "shape '8' is no batch; write sequences x tokens, such as 8x512"),
         (("--shape", "0x8"), "shape '0x8' is no batch"),
-        (("--memory", "paged"), "unknown memory 'paged'; there are: pageable, pinned"),
+        (("--memory", "paged"), "unknown memory 'paged'; did you mean pageable? there are: pageable, pinned"),
         (("--prefetch", "2"), "unknown prefetch '2'; there are: 0, 1"),
         (("--vocabulary", "128256"), "uint16 holds ids below 65,536, not 128,256; use --token-dtype uint32"),
         (("--tokens", "/nowhere/tokens.bin"), "cannot read /nowhere/tokens.bin: No such file or directory"),
