@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Sequence
 
 from bench.harness.cli.arguments import Parser
 from bench.harness.cli.main import guarded
 from bench.harness.cli.main import main as op_main
-from bench.harness.commands import calibrate, catalog, doctor, suite
+from bench.harness.commands import calibrate, catalog, doctor, new_op, suite
 from bench.harness.compare import command
 from bench.harness.op import Op
+from bench.harness.op_file import module_of, options_of, own_file
 from bench.harness.scenarios import scenario
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import drawn, print_out, say
@@ -58,6 +58,8 @@ def meant(word: str, found: catalog.Catalog) -> list[str] | None:
     name = known_as(word.removeprefix("bench."), files)
     if name in files:
         return [name]
+    if (own := own_file(word)) is not None and own[0].is_file():
+        return [str(own[0]), *(["--op", own[1]] if own[1] else [])]
     ops = {op.name: family for family, family_ops in found.families.items() for op in family_ops}
     op = known_as(word, ops)
     return [ops[op], "--op", op] if op in ops else None
@@ -68,14 +70,14 @@ def run_file(file: str, options: Sequence[str], argv: Sequence[str] | None) -> i
 
     The first of the arguments, which names the file, gives way to `options`.
     """
-    module = importlib.import_module(f"bench.{file}")
+    module = module_of(file)
     if argv is None:
         sys.argv[1:2] = options
     else:
         argv = [*options, *argv[1:]]
     if hasattr(module, "SCENARIO"):
         return scenario.main(module.SCENARIO, argv)
-    return op_main(str(module.__file__), module.__doc__, module.EXAMPLES, module.OPS, catalog.options_of(file), argv)
+    return op_main(str(module.__file__), module.__doc__, module.EXAMPLES, module.OPS, options_of(file), argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    found = catalog.read(command.reserved_names())
+    words = list(sys.argv[1:] if argv is None else argv)
+    found = catalog.read(command.reserved_names(), words)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     listing = commands.add_parser("list", help="the operations that can be measured, with their commands")
     listing.set_defaults(run=lambda args, families, argv: print_list(found))
@@ -94,9 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_parser(commands, found.families)
     calibrate.add_parser(commands)
     doctor.add_parser(commands)
+    new_op.add_parser(commands)
     for subcommand in commands.choices.values():
         subcommand.set_defaults(prog=subcommand.prog)
-    words = sys.argv[1:] if argv is None else argv
     if not words:
         parser.error(f"name a command ({', '.join(commands.choices)}) or an operation (matmul, gelu, ...)")
     if words[0] not in commands.choices and (target := meant(words[0], found)) is not None:

@@ -20,8 +20,8 @@ FLOORS = {
 
 FOLDERS = {
     "bench.harness": (
-        *("op", "shapes", "definition", "device", "timing", "data", "providers", "measure", "isolate", "calibrate"),
-        *("cli", "scenarios", "train", "transfer", "fixture", "commands", "compare"),
+        *("op", "op_file", "shapes", "definition", "device", "timing", "data", "providers", "measure", "isolate"),
+        *("calibrate", "cli", "scenarios", "train", "transfer", "fixture", "commands", "compare"),
     ),
     "roofline": ("work", "hardware", "ceilings", "model", "accounting", "plot", "commands", "__main__"),
     "roofline.accounting": ("config", "", "answers", "claims"),

@@ -52,9 +52,9 @@ def parse_shapes(words: Iterable[str], op: Op) -> list[dict[str, int]]:
 def _extents(text: str, word: str) -> Sequence[int]:
     """Return the values of one axis: a number, or a range."""
     fields = text.split(":")
-    if thousands := re.fullmatch(r"([0-9]{1,9})[kK]", text):
-        count = int(thousands[1])
-        raise ShapeError(f"shape '{word}' could be two: did you mean {count * 1024} or {count * 1000}?")
+    if match := re.fullmatch(r"([0-9]{1,9})([kKmM])", text):
+        count, power = int(match[1]), "km".index(match[2].lower()) + 1
+        raise ShapeError(f"shape '{word}' could be two: did you mean {count * 1024**power} or {count * 1000**power}?")
     if not all(re.fullmatch(r"[0-9]{1,18}", field) for field in fields) or any(int(field) == 0 for field in fields):
         raise ShapeError(
             f"shape '{word}' is not a size: each extent must be a whole number from 1 to 10^18 - 1; "

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from bench.__main__ import families
 from bench.harness.cli.arguments import UsageError
-from bench.harness.commands.catalog import options_of
 from bench.harness.data import inputs, verify
 from bench.harness.device.device import Device
 from bench.harness.measure.plan import refusal
 from bench.harness.op import Case, Op
+from bench.harness.op_file import options_of
 from bench.harness.providers.registry import load, numerics
 from bench.harness.shapes import parse_shapes
 from bench.harness.timing.samplers import Call

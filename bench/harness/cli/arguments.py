@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from bench.harness.data.inputs import FILLS
 from bench.harness.isolate.job import DEFAULT_TIMEOUT_S
 from bench.harness.op import Case, Op, Option
+from bench.harness.op_file import OpFileError, command_of, own_families, own_file
 from bench.harness.providers.registry import USER_KERNEL, provider_names
 from bench.harness.shapes import MAX_CASES, MAX_EXTENT, parse_shapes, parse_size
 from results.record import CACHE_STATES
@@ -170,7 +171,7 @@ def build_parser(
     family: str, doc: str, examples: Sequence[tuple[str, str]], ops: Sequence[Op], options: Sequence[Option]
 ) -> Parser:
     """Return the parser of one family's command."""
-    prog = f"python -m bench.{family}"
+    prog = command_of(family)
     width = max((len(arguments) for arguments, _ in examples), default=0)
     lines = [f"  {prog} {arguments:<{width}}  {meaning}" for arguments, meaning in examples]
     parser = Parser(
@@ -272,7 +273,7 @@ class CaseWords:
     @classmethod
     def of(cls, args: argparse.Namespace, options: Sequence[Option]) -> CaseWords:
         """Read the options of a command line; a family whose ops take no bytes has no `--size`."""
-        own = {option.dest: getattr(args, option.dest) for option in options}
+        own = {option.dest: getattr(args, option.dest, None) for option in options}
         return cls(args.dtype, args.shape, getattr(args, "size", None), own)
 
 
@@ -299,14 +300,28 @@ def make_cases(
     return cases
 
 
-def chosen_ops(given: Sequence[str] | None, ops: Sequence[Op]) -> list[Op]:
-    """Return the ops asked for, all by default.
+def chosen_ops(given: Sequence[str] | None, families: Mapping[str, Sequence[Op]]) -> list[tuple[str, Op]]:
+    """Return the ops asked for, each with its family, by default all of `families`.
+
+    A word is the name of an op, or the path of a file with ops of one's own: `mine_op.py`, `mine_op.py:name`.
 
     Raises:
-        UsageError: one of them does not exist.
+        UsageError: an op does not exist, or a file cannot be used.
     """
-    known = {op.name: op for op in ops}
-    return [known[name] for name in chosen("op", given, known, known)]
+    try:
+        own = own_families(given or (), families)
+    except OpFileError as error:
+        raise UsageError(str(error)) from None
+    known = {op.name: (family, op) for family, ops in {**families, **own}.items() for op in ops}
+    names: list[str] = []
+    for word in given or known:
+        file = own_file(word)
+        if file is None:
+            names.append(one_of("op", word, known))
+        else:
+            there = [op.name for op in own[str(file[0])]]
+            names += there if file[1] is None else [one_of(f"op of {file[0].name}", file[1], there)]
+    return [known[name] for name in dict.fromkeys(names)]
 
 
 def chosen_dtypes(given: Sequence[str] | None, op: Op) -> list[str]:

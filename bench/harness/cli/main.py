@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bench.harness.cli.arguments import CaseWords, UsageError, build_parser, chosen_ops, make_cases
 from bench.harness.cli.interrupt import INTERRUPTED, exit_undisturbed, leave_when_interrupted, raise_when_interrupted
 from bench.harness.cli.session import NO_DEVICE, USAGE, Run, execute
 from bench.harness.cli.signature import print_signatures
-from bench.harness.op import Op, Option
+from bench.harness.op import Case, Op, Option
+from bench.harness.op_file import command_of, family_of, is_own, options_of
 from bench.harness.providers.user_kernel import problem_of_all
 from results.show.terminal import OutputError, prepare_streams, say
 
@@ -40,12 +42,12 @@ def main(
         options: command-line options that only this family has.
         argv: arguments, by default those of the process.
     """
-    family = Path(file).stem
+    family = family_of(file)
     try:
         parser = build_parser(family, doc or "", examples, ops, options)
     except argparse.ArgumentError as error:
         message = f"{Path(file).name}: {error}; every command has that option, give the family's another name"
-        return _fail(f"python -m bench.{family}", message, USAGE)
+        return _fail(command_of(family), message, USAGE)
     return guarded(parser, lambda args: run(family, args, ops, options, argv), argv)
 
 
@@ -91,21 +93,50 @@ def run(
     from bench.harness.measure import plan
     from bench.harness.providers import registry
 
-    asked, is_one_op = CaseWords.of(args, options), len(ops) == 1
-    ops = chosen_ops(args.op, ops)
+    chosen, own = chosen_ops(args.op, {family: ops}), {family: options}
     if args.signature:
-        return print_signatures(family, ops, is_one_op, args.dtype, options)
-    make_cases(ops, options, asked, "cpu")  # what is wrong is found before torch is loaded
-    names = chosen_providers(args, family)
+        own_ops = [op for place, op in chosen if place == family]
+        return print_signatures(family, own_ops, len(ops) == 1, args.dtype, options)
+    names = {place: chosen_providers(args, place) for place, _ in chosen}
+    make_all_cases(args, chosen, "cpu", own)  # what is wrong is found before torch is loaded
     check_places(args)
     device = device_of(args)
     settings = plan.Settings(args.fill, args.cache, args.budget, args.seed)
-    cases = make_cases(ops, options, asked, device.type)
-    stand_ins = {} if names else registry.stand_ins(family, device)
-    names = names or registry.default_providers(family, device)
-    rows = plan.plan(cases, names, device, settings, stand_ins)
-    refuse_if_none_can_run(rows)
-    return execute(Run.of(args, f"bench.{family}", family, device, settings, [(family, row) for row in rows], argv))
+    rows = []
+    for place, op, case in make_all_cases(args, chosen, device.type, own):
+        stand_ins = {} if names[place] else registry.stand_ins(place, device)
+        providers = names[place] or registry.default_providers(place, device)
+        rows += [(place, row) for row in plan.plan([(op, case)], providers, device, settings, stand_ins)]
+    refuse_if_none_can_run([row for _, row in rows])
+    return execute(Run.of(args, stamp_of(family), Path(family).stem, device, settings, rows, argv))
+
+
+def make_all_cases(
+    args: argparse.Namespace,
+    chosen: Sequence[tuple[str, Op]],
+    device_type: str,
+    own_options: Mapping[str, Sequence[Option]] = MappingProxyType({}),
+) -> list[tuple[str, Op, Case]]:
+    """Return the cases of ops of several families, each with the options of its own family.
+
+    `own_options` holds those of the family whose command this is, which need not be imported for them once more.
+
+    Raises:
+        UsageError: a dtype, a shape or an option's value that an op does not have.
+    """
+    cases = []
+    for family, op in chosen:
+        options = own_options[family] if family in own_options else options_of(family)
+        if getattr(args, "size", None) is not None and not op.is_sized:
+            raise UsageError(f"{op.name} is not asked for by --size; use --shape")
+        found = make_cases([op], options, CaseWords.of(args, options), device_type)
+        cases += [(family, op, case) for op, case in found]
+    return cases
+
+
+def stamp_of(family: str) -> str:
+    """Return what stands for the command of a family in a record: `bench.matmul`, or the path of a user's file."""
+    return family if is_own(family) else f"bench.{family}"
 
 
 def device_of(args: argparse.Namespace) -> Device:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.harness.cli.arguments import chosen_dtypes
 from bench.harness.op import Case, Op, Option
+from bench.harness.op_file import command_of, is_own
 from results.show.terminal import print_out
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 HEAD = '''\
-"""Functions of your own for python -m bench.{family}, as they work; put your kernels in the place of TORCH[...].
+"""Functions of your own for {command}, as they work; put your kernels in the place of TORCH[...].
 
 A function with a parameter named out gets the output there and fills it; one without returns its result. It must
 be finished, on the current stream of a GPU, when it returns; leave its inputs alone; and write every element.
 
-    python -m bench.{family} --op {name} --dtype {dtype} --provider {file}:{function},torch
+    {command} --op {name} --dtype {dtype} --provider {file}:{function},torch
 """
 
-from bench.{family} import OPS
+from {module} import OPS
 
 TORCH = {{op.name: op.eager for op in OPS}}
 '''
@@ -53,7 +55,8 @@ def print_signatures(
     """
     chosen = [(op, chosen_dtypes(dtypes, op)[0]) for op in ops]
     name, function = chosen[0][0].name, function_name(chosen[0][0])
-    head = HEAD.format(family=family, name=name, dtype=chosen[0][1], file="mine.py", function=function)
+    place = {"command": command_of(family), "module": Path(family).stem if is_own(family) else f"bench.{family}"}
+    head = HEAD.format(**place, name=name, dtype=chosen[0][1], file="mine.py", function=function)
     if is_only_op:
         head = head.replace(f" --op {name}", "")
     print_out(head + "".join(signature(op, dtype, options) for op, dtype in chosen))

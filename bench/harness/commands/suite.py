@@ -17,8 +17,8 @@ from bench.harness.cli.arguments import (
     dtype_words,
     make_cases,
 )
-from bench.harness.commands.catalog import options_of
 from bench.harness.op import Case, Op
+from bench.harness.op_file import options_of
 
 DESCRIPTION = """\
 Measure every operation at its default sizes, into one run file with a picture beside it; decode-step, which holds a

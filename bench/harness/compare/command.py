@@ -11,22 +11,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import (
-    CaseWords,
     Parser,
     UsageError,
     add_list,
     build_parser,
     dtype_words,
-    make_cases,
     number,
-    one_of,
     shape_words,
 )
 from bench.harness.cli.arguments import add_output as add_usual_output
+from bench.harness.cli.arguments import chosen_ops as usual_ops
 from bench.harness.cli.interrupt import INTERRUPTED
-from bench.harness.commands.catalog import options_of
 from bench.harness.compare.rounds import MOST_ROUNDS
 from bench.harness.op import Op, Option
+from bench.harness.op_file import options_of
 from results.compare.command import margin
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS
 
@@ -121,7 +119,7 @@ def reserved_names() -> set[str]:
 
 def add_what(group: Any, options: Mapping[str, Mapping[str, Option]]) -> None:
     """Add the options that name ops, cases and providers; `options` as `merged_options` returns them."""
-    add_list(group, "--op", "operations, of any family: python -m bench list")
+    add_list(group, "--op", "operations, of any family (python -m bench list), or path/to/mine_op.py")
     add_list(group, "--dtype", "dtypes (default: bf16)", dtype_words)
     add_list(group, "--shape", "shapes, as in the family's own command (default: the op's)", shape_words)
     add_list(group, "--size", "instead of a shape: bytes of one operand, such as 64MiB")
@@ -219,10 +217,10 @@ def chosen_ops(names: Sequence[str] | None, families: Mapping[str, tuple[Op, ...
     Raises:
         UsageError: none is named, or one of them does not exist.
     """
-    known = {op.name: (family, op) for family, ops in families.items() for op in ops}
     if not names:
+        known = [op.name for ops in families.values() for op in ops]
         raise UsageError(f"name an operation: --op, one or more of {', '.join(known)}")
-    return [known[name] for name in dict.fromkeys(one_of("op", name, known) for name in names)]
+    return usual_ops(names, families)
 
 
 def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[str]:
@@ -273,16 +271,10 @@ def make_all_cases(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], devi
     Raises:
         UsageError: a dtype, a shape or an option's value that an op does not have.
     """
+    from bench.harness.cli.main import make_all_cases as make_usual_cases
     from bench.harness.compare.plan import Planned
 
-    planned = []
-    for family, op in ops:
-        if args.size is not None and not op.is_sized:
-            raise UsageError(f"{op.name} is not asked for by --size; use --shape")
-        options = options_of(family)
-        found = make_cases([op], options, CaseWords.of(args, options), device_type)
-        planned += [Planned(family, op, case) for _, case in found]
-    return planned
+    return [Planned(*one) for one in make_usual_cases(args, ops, device_type)]
 
 
 def refuse_if_none_can_run(plan: ComparePlan) -> None:
@@ -362,7 +354,8 @@ def _measure_elsewhere(plan: ComparePlan, kept: Session, progress: Progress) -> 
         if refused is not None:  # no process is needed to find that out
             records = all_without(blanks, "skipped", refused)
         else:
-            records = records_of_case(plan.conditions, one.case, plan.providers, blanks, seed, share, progress.note)
+            how = (plan.providers, blanks, seed, share, progress.note)
+            records = records_of_case(plan.conditions, one.word, one.case, *how)
         for record in records:
             kept.keep(replace(record, process=process))
             if plan.request.verbose:

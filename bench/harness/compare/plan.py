@@ -12,6 +12,7 @@ from bench.harness.compare.rounds import Share
 from bench.harness.device.device import Device
 from bench.harness.measure.plan import Settings, blank_record
 from bench.harness.op import Case, Op
+from bench.harness.op_file import is_own
 from results.record import Record
 
 
@@ -22,6 +23,11 @@ class Planned:
     family: str
     op: Op
     case: Case
+
+    @property
+    def word(self) -> str:
+        """How `--op` asks for the op."""
+        return f"{self.family}:{self.op.name}" if is_own(self.family) else self.op.name
 
 
 @dataclass(frozen=True)

@@ -90,12 +90,13 @@ class CallLimit:
 
 
 def child_arguments(
-    conditions: Conditions, case: Case, names: Sequence[str], seed: int, share: Share, now: float
+    conditions: Conditions, op: str, case: Case, names: Sequence[str], seed: int, share: Share, now: float
 ) -> list[str]:
     """Return the arguments that measure one case here in another process, the first provider being the baseline.
 
     Args:
         conditions: those of the whole comparison.
+        op: how `--op` asks for the op.
         case: the case.
         names: providers, the baseline first.
         seed: of this process.
@@ -103,7 +104,7 @@ def child_arguments(
         now: reading of `time.perf_counter`: the start of the process counts against its share.
     """
     words = ["compare", "--quiet", "--format", "json", "--seed", str(seed), "--processes", "1"]
-    words += ["--op", case.op, "--dtype", case.dtype, "--shape", "x".join(map(str, case.shape.values()))]
+    words += ["--op", op, "--dtype", case.dtype, "--shape", "x".join(map(str, case.shape.values()))]
     words += ["--provider", ",".join(names)]
     for name, value in case.options.items():
         words += [f"--{name}", str(value)]
@@ -186,6 +187,7 @@ def last_line(text: str) -> str:
 
 def records_of_case(
     conditions: Conditions,
+    op: str,
     case: Case,
     names: Sequence[str],
     blanks: Sequence[Record],
@@ -199,6 +201,7 @@ def records_of_case(
 
     Args:
         conditions: those of the whole comparison.
+        op: how `--op` asks for the op.
         case: the case.
         names: providers as they are loaded, the baseline first.
         blanks: for each a record with its name in the table, for where there is nothing to keep.
@@ -216,7 +219,7 @@ def records_of_case(
         if share.is_spent(now):
             spent = all_without(left, "skipped", f"the budget of {conditions.budget:g} s is spent")
             return _in_order(kept | dict(zip(places, spent, strict=True)))
-        words = child_arguments(conditions, case, [names[place] for place in places], seed, share, now)
+        words = child_arguments(conditions, op, case, [names[place] for place in places], seed, share, now)
         ended = run_process(words, CallLimit.of(conditions.timeout, share, now))
         if len(ended.records) == len(places):
             kept |= {

@@ -94,4 +94,5 @@ def _git(folder: Path, *words: str) -> str | None:
 
 def command_line(prog: str, arguments: Sequence[str] | None = None) -> list[str]:
     """Return the command that reproduces this run; `arguments` None stands for those of the process."""
-    return ["python", "-m", prog, *(sys.argv[1:] if arguments is None else arguments)]
+    is_file = prog.endswith(".py")  # an op file of a user's own
+    return ["python", *([] if is_file else ["-m"]), prog, *(sys.argv[1:] if arguments is None else arguments)]

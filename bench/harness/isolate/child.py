@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import importlib
 import json
 import os
 import socket
@@ -23,6 +22,7 @@ from bench.harness.measure.meter import Meter
 from bench.harness.measure.plan import Row
 from bench.harness.measure.runner import Runner, user_line
 from bench.harness.op import Op
+from bench.harness.op_file import module_of
 from bench.harness.providers.registry import numerics
 from bench.harness.providers.user_kernel import find, left_by
 from bench.harness.timing.protocol import Limits, Sampler
@@ -77,7 +77,7 @@ def perform(job: Job, heartbeat: Heartbeat) -> bytes | dict[str, Any]:
 
 def find_ops(job: Job) -> list[Op]:
     """Return the ops of a job, from the family's file."""
-    ops: dict[str, Op] = {op.name: op for op in importlib.import_module(f"bench.{job.family}").OPS}
+    ops: dict[str, Op] = {op.name: op for op in module_of(job.family).OPS}
     return [ops[name] for name in job.ops]
 
 

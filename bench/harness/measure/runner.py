@@ -22,9 +22,10 @@ from bench.harness.measure.finish import finished
 from bench.harness.measure.meter import Measurement, Meter
 from bench.harness.measure.plan import Row, Settings, blank_record, plain
 from bench.harness.op import Case, Op
+from bench.harness.op_file import line_in
 from bench.harness.providers.process_settings import ProcessSettings
 from bench.harness.providers.registry import Provider, ProviderUnavailableError, load, numerics
-from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel, left_by, line_in
+from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel, left_by
 from bench.harness.timing.protocol import Limits
 from results.record import Record
 from roofline.ceilings import Ceilings

@@ -21,6 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.op_file import import_file, line_in
+
 if TYPE_CHECKING:
     from bench.harness.op import Op
     from results.record import Record
@@ -285,43 +287,13 @@ def _input_parameters(op: Op) -> list[inspect.Parameter]:
 
 
 def _imported(source: Source) -> ModuleType:
-    """Return the user's module; modules beside its file are found while it is imported, as Python does for a script."""
+    """Return the user's module."""
     if source.is_module:
         return importlib.import_module(source.place)
     assert source.file is not None
-    name = f"user_kernel_{hashlib.sha256(str(source.file).encode()).hexdigest()[:8]}_{source.file.stem}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, source.file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    folder = str(source.file.parent)
-    sys.modules[name] = module
-    sys.path.insert(0, folder)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    finally:
-        # Last from here on: what the measuring code still has to import must not be found beside the user's file.
-        if folder in sys.path:
-            sys.path.remove(folder)
-        sys.path.append(folder)
-    return module
+    return import_file(source.file)
 
 
 def left_by(error: SystemExit) -> str:
     """Return in words that code which is not ours wanted to end the process."""
     return f"called sys.exit({'' if error.code is None else repr(error.code)[:100]})"
-
-
-def line_in(error: BaseException, file: Path | None) -> str:
-    """Return ` (line N)`, the last line of the user's file that an error came through, or nothing."""
-    found, trace = "", error.__traceback__
-    while trace is not None:
-        if file is not None and Path(trace.tb_frame.f_code.co_filename) == file:
-            found = f" (line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return found

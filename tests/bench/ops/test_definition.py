@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import families
+from bench.harness import op_file
 from bench.harness.commands import catalog
 from bench.harness.definition import code_of, modules_sha256, op_sha256
 from bench.harness.isolate import pool
@@ -140,7 +141,7 @@ MACHINERY = {
 
 @pytest.mark.parametrize("family", families())
 def test_what_an_op_file_imports_of_bench_is_part_of_its_definition(family):
-    tree = ast.parse((catalog.BENCH / f"{family}.py").read_text(encoding="utf-8"))
+    tree = ast.parse((op_file.BENCH / f"{family}.py").read_text(encoding="utf-8"))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     of_bench = {name for name in imported if name.startswith("bench.")} - MACHINERY
     for op in families()[family]:

@@ -10,9 +10,9 @@ import pytest
 from bench.__main__ import families
 from bench.harness.cli.arguments import Parser
 from bench.harness.cli.terminal import baseline_lines
-from bench.harness.commands.catalog import options_of
 from bench.harness.compare import command as compare
 from bench.harness.op import Case, Option
+from bench.harness.op_file import options_of
 from results.store.runs import load_run
 from tests.bench import commands
 from tests.bench.new_op import SCALED_COPY, repository_with, run_in

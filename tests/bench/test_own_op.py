@@ -1,0 +1,189 @@
+"""An op of a user's own, in a file anywhere: written from the template, measured, compared, refused in one line."""
+
+import json
+import subprocess
+import sys
+
+import commands
+import pytest
+from new_op import SCALED_COPY
+
+from bench.__main__ import families, main
+from bench.harness import op_file
+from bench.harness.op_file import OpFileError, command_of, family_of, own_families, own_file
+from bench.harness.timing import protocol
+from results.store.runs import load_run
+
+FAST = """
+import torch
+
+def fast(x, out):
+    torch.mul(torch.tanh(x / 30), 30, out=out)
+"""
+
+
+@pytest.fixture
+def quick(runs, monkeypatch):
+    commands.keep_ceilings(runs)
+    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """The path of a new op, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-op", "soft-cap"]) == 0
+    return tmp_path / "soft_cap.py"
+
+
+# ---- the template --------------------------------------------------------------------------------------------------
+
+
+def test_the_template_runs_as_it_is_written(mine, runs):
+    commands.keep_ceilings(runs)
+    words = ["--dtype", "fp32", "bf16", "--shape", "1000", "--device", "cpu", "--budget", "20"]
+    done = subprocess.run([sys.executable, mine.name, *words], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (saved,) = commands.run_files(runs)
+    assert "-soft_cap-" in saved.name
+    run = load_run(saved)
+    assert [(one.op, one.dtype, one.status) for one in run.records] == [
+        ("soft-cap", "fp32", "ok"),
+        ("soft-cap", "bf16", "ok"),
+    ]
+    assert run.environment.argv[:2] == ("python", str(mine))
+    assert (run.records[0].flops, run.records[0].bytes_read, run.records[0].bytes_written) == (3000, 4000, 4000)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("Soft Cap",), "'Soft Cap' is no name of an op"),
+        (("gelu",), "there is an op 'gelu' already"),
+        (("other", "-o", "other.txt"), "other.txt must end in .py"),
+        (("other", "-o", "nowhere/other.py"), "cannot write nowhere/other.py: No such file or directory"),
+        (("soft-cap",), "soft_cap.py exists; nothing is overwritten"),
+    ],
+)
+def test_what_cannot_be_written_is_one_line(mine, capsys, words, said):
+    capsys.readouterr()
+    assert main(["new-op", *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"python -m bench new-op: error: {said}")
+
+
+# ---- every command that takes --op ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_commands_own_ops_and_those_of_a_file_are_measured_in_one_run(mine, runs):
+    words = ("--op", "relu,soft_cap.py", "--dtype", "fp32", "--shape", "64", "--provider", "torch")
+    assert commands.here("elementwise", *words) == 0
+    (saved,) = commands.run_files(runs)
+    assert [(one.op, one.status) for one in load_run(saved).records] == [("relu", "ok"), ("soft-cap", "ok")]
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_path_of_an_op_file_is_a_command(mine, runs):
+    assert main(["soft_cap.py", "--dtype", "fp32", "--shape", "64", "--device", "cpu", "-q"]) == 0
+    (saved,) = commands.run_files(runs)
+    assert [one.op for one in load_run(saved).records] == ["soft-cap"]
+
+
+def test_the_command_of_a_file_shows_its_docstring_and_its_path(mine, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["soft_cap.py", "--help"])
+    out = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert "Soft capping: out = cap tanh(x / cap)" in out
+    assert "python soft_cap.py --dtype bf16  the usual sizes in bf16" in out
+
+
+def test_a_signature_of_an_own_op_imports_its_file(mine, capsys):
+    capsys.readouterr()
+    assert main(["soft_cap.py", "--signature"]) == 0
+    out = capsys.readouterr().out
+    assert "from soft_cap import OPS" in out
+    assert "def soft_cap(x, out):" in out
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("word", ["soft_cap.py", "soft_cap.py:soft-cap"])
+def test_an_own_op_is_compared_with_a_users_function_in_a_process_of_its_own(mine, runs, word, capsys):
+    commands.keep_ceilings(runs)
+    (mine.parent / "k.py").write_text(FAST)
+    words = ["--dtype", "fp32", "--shape", "4096", "--device", "cpu", "--rounds", "20", "--format", "json", "-q"]
+    capsys.readouterr()
+    assert main(["compare", "--op", word, "--provider", "torch,k.py:fast", *words]) in (0, 1)
+    assert [row["candidate"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["k.py:fast"]
+
+
+@pytest.mark.exhaustive
+def test_the_options_of_an_own_file_are_options_of_a_comparison(tmp_path, runs, capsys):
+    commands.keep_ceilings(runs)
+    path = tmp_path / "scaled.py"
+    path.write_text(SCALED_COPY)
+    words = ["--scale-by", "3", "--device", "cpu", "--rounds", "10", "--processes", "2", "--format", "json", "-q"]
+    assert main(["compare", "--op", str(path), "--provider", "torch,torch", *words]) in (0, 1)
+    assert [row["case"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["4096:scale-by=3.0"]
+
+
+# ---- what cannot be used -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it has no OPS (of an operation) and no SCENARIO"),
+        ("OPS = (undefined,)", "NameError: name 'undefined' is not defined (line 1)"),
+        ("def work(case:\n", "SyntaxError: "),
+        ("raise SystemExit(3)", "SystemExit: 3 (line 1)"),
+        ('OPS = ("gelu",)', "its OPS must be a tuple of Op"),
+        (SCALED_COPY.replace("scaled-copy", "gelu"), "bench/elementwise.py has an op 'gelu' too; give it another name"),
+    ],
+)
+@pytest.mark.parametrize("command", [["compare", "--provider", "torch,torch"], ["elementwise"]])
+def test_a_file_that_is_not_finished_is_one_line(tmp_path, capsys, command, text, said):
+    path = tmp_path / "half.py"
+    path.write_text(text)
+    assert main([*command, "--op", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"error: half.py cannot be used: {said}" in err
+
+
+def test_a_file_that_is_not_there_and_an_op_that_it_does_not_have_are_one_line(mine, capsys):
+    capsys.readouterr()
+    assert main(["elementwise", "--op", "nowhere.py"]) == 2
+    assert "nowhere.py cannot be used: FileNotFoundError" in capsys.readouterr().err
+    assert main(["elementwise", "--op", "soft_cap.py:softcup"]) == 2
+    assert "unknown op of soft_cap.py 'softcup'; did you mean soft-cap?" in capsys.readouterr().err
+
+
+# ---- families ------------------------------------------------------------------------------------------------------
+
+
+def test_a_family_is_a_name_in_bench_and_a_path_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert family_of(op_file.BENCH / "matmul.py") == "matmul"
+    assert family_of("matmul.py") == str(tmp_path / "matmul.py")
+    assert command_of("matmul") == "python -m bench.matmul"
+    assert command_of(str(tmp_path / "folder" / "mine.py")) == "python folder/mine.py"
+    assert command_of("/elsewhere/mine.py") == "python /elsewhere/mine.py"
+
+
+def test_a_word_names_a_file_where_it_ends_like_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert own_file("mine.py") == (tmp_path / "mine.py", None)
+    assert own_file("mine.py:soft-cap") == (tmp_path / "mine.py", "soft-cap")
+    assert [own_file(word) for word in ("gelu", "decode-step", "mine.py.txt", "py")] == [None] * 4
+
+
+def test_two_files_may_not_have_one_op(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text(SCALED_COPY)
+    words = [str(tmp_path / "one.py"), str(tmp_path / "two.py")]
+    assert [op.name for op in own_families([*words[:1], *words[:1], "gelu"], families())[words[0]]] == ["scaled-copy"]
+    with pytest.raises(OpFileError, match=r"two\.py cannot be used: .*one\.py has an op 'scaled-copy' too"):
+        own_families(words, families())
