@@ -23,7 +23,7 @@ def commands(page):
         line
         for block in re.findall(r"^```bash\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
         for line in block.splitlines()
-        if line.startswith("python -m ")
+        if line.startswith("python ")
     ]
 
 

@@ -9,7 +9,8 @@ from bench.cross_entropy import EXAMPLES as CROSS_ENTROPY_EXAMPLES
 from bench.cross_entropy import OPS as CROSS_ENTROPY
 from bench.elementwise import EXAMPLES as ELEMENTWISE_EXAMPLES
 from bench.elementwise import OPS as ELEMENTWISE
-from bench.harness.cli.arguments import CaseWords, UsageError, build_parser, chosen_ops, make_cases
+from bench.harness.cli.arguments import UsageError, build_parser, chosen_ops
+from bench.harness.cli.main import make_all_cases
 from bench.matmul import EXAMPLES as MATMUL_EXAMPLES
 from bench.matmul import OPS as MATMUL
 from bench.matmul import OPTIONS
@@ -58,7 +59,7 @@ def parser(family):
 def cases(family, *argv, device="cpu"):
     _, ops, options = FAMILIES[family]
     args = parser(family).parse_args(argv)
-    return [case for _, case in make_cases(chosen_ops(args.op, ops), options, CaseWords.of(args, options), device)]
+    return [case for _, _, case in make_all_cases(args, chosen_ops(args.op, {family: ops}), device, {family: options})]
 
 
 def names(family, *argv, device="cpu"):

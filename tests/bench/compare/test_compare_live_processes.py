@@ -47,7 +47,7 @@ def ask(monkeypatch, names, broken):
 
     monkeypatch.setattr(processes, "run_process", run_process)
     blanks = [replace(record(f"{name}#"), status="skipped", median_s=None) for name in names]
-    found = records_of_case(CONDITIONS, CASE, names, blanks, 0, SHARE)
+    found = records_of_case(CONDITIONS, CASE.op, CASE, names, blanks, 0, SHARE)
     return asked, [(one.provider, one.status, one.reason) for one in found]
 
 
@@ -90,7 +90,7 @@ def blanks_of(*names):
 def test_where_nobody_is_to_blame_the_case_has_the_message_of_the_process(monkeypatch):
     ended = Ended((), 2, None, "no such file", "skipped")
     monkeypatch.setattr(processes, "run_process", lambda words, limit: ended)
-    found = records_of_case(CONDITIONS, CASE, ["torch", "a"], blanks_of("torch", "a"), 0, SHARE)
+    found = records_of_case(CONDITIONS, CASE.op, CASE, ["torch", "a"], blanks_of("torch", "a"), 0, SHARE)
     assert [(one.provider, one.status, one.reason) for one in found] == [
         ("torch", "skipped", "no such file"),
         ("a", "skipped", "nothing to compare with: torch skipped: no such file"),
@@ -112,7 +112,7 @@ def test_a_process_that_is_run_again_has_only_the_time_that_is_left(monkeypatch)
     monkeypatch.setattr(processes, "run_process", run_process)
     names = ["torch", "a", "b", "c", "d"]
     conditions, share = replace(CONDITIONS, budget=60.0), Share(12, deadline=1060.0, cases_left=3)
-    found = records_of_case(conditions, CASE, names, blanks_of(*names), 0, share)
+    found = records_of_case(conditions, CASE.op, CASE, names, blanks_of(*names), 0, share)
     assert given == pytest.approx([20, 10, 5 / 3])
     assert limits == [9.0, 5.0, processes.OVERTIME_S]  # half of it, or what --timeout allows where that is less
     assert [one.status for one in found] == ["skipped", "failed", "failed", "failed", "skipped"]
@@ -180,7 +180,7 @@ def test_the_arguments_ask_for_this_case_alone(monkeypatch):
 
     monkeypatch.setattr(compare, "run", run)
     conditions, share = replace(CONDITIONS, budget=60.0), Share(12, deadline=160.25, cases_left=4)
-    assert main(child_arguments(conditions, CASE, ["a.py:f", "torch"], 5, share, now=100.25)) == 0
+    assert main(child_arguments(conditions, CASE.op, CASE, ["a.py:f", "torch"], 5, share, now=100.25)) == 0
     args, (planned,) = seen[0]
     assert planned.case == CASE
     assert (args.provider, args.baseline, args.seed, args.budget) == (["a.py:f", "torch"], None, 5, 60.0)

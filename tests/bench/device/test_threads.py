@@ -137,7 +137,7 @@ def test_every_scenario_takes_the_threads(scenario):
 def test_the_processes_of_a_comparison_are_told_the_threads():
     values = {"device": "cpu", "gpu": None, "fill": "uniform", "cache": "cold", "margin": 0.01, "rounds": None}
     conditions = Conditions(threads=1, budget=None, timeout=1.0, **values)
-    words = child_arguments(conditions, Case("add", "fp32", {"n": 8}), ["torch", "torch"], 0, Share(1), 0.0)
+    words = child_arguments(conditions, "add", Case("add", "fp32", {"n": 8}), ["torch", "torch"], 0, Share(1), 0.0)
     assert words[words.index("--threads") + 1] == "1"
 
 
