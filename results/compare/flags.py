@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from results.stats.comparison import FASTER, SLOWER, UNSURE, Comparison
+from results.stats.comparison import FASTER, SLOWER, UNSURE, Comparison, is_beyond_disturbance
 
 if TYPE_CHECKING:
     from results.compare.load import Measured
@@ -18,12 +18,9 @@ DISTURBED = frozenset({"preempted", "throttled", "drifting", "bimodal", "tick-li
 """The time may be off by more than its samples tell: others had the cores, heat held the clock down, the speed was
 still changing, the median is that of one of two speeds, or the clock is too coarse."""
 
-DISTURBANCE = 2.0
-"""Times by which such a measurement may be off. Beside another thread that is as busy, a thread has half of its core; a
-GPU in hardware slowdown halves its clock.
-
-Source: NVIDIA, NVML API reference, clocks event reasons: hardware slowdown reduces the clocks by a factor of 2 or more.
-"""
+LEAST_DISTURBED_ROUNDS = 80
+"""Rounds in which what disturbs both sides meets them about equally: a process that takes a core for some milliseconds
+at a time slowed one of them down by 16 to 30 % more than the other in 20 rounds."""
 
 LEAVES_OUT_WORK = frozenset({"other-stream"})
 """The time leaves out work: no gap is large enough."""
@@ -44,7 +41,7 @@ def flags_of(side: Sequence[Measured]) -> tuple[str, ...]:
 def with_flags(compared: Comparison, baseline: Sequence[str], candidate: Sequence[str], is_paired: bool) -> Comparison:
     """Return a comparison that says what is flagged; FASTER and SLOWER only where no flag can be all there is to it.
 
-    Records that took turns shared whatever disturbed them, so that their verdict stands.
+    Records that took turns shared whatever disturbed them, so that their verdict stands after rounds enough.
 
     Args:
         compared: by the samples.
@@ -56,11 +53,19 @@ def with_flags(compared: Comparison, baseline: Sequence[str], candidate: Sequenc
         return compared
     sides = (("baseline", baseline), ("candidate", candidate))
     told = "; ".join(f"the {side} is flagged {', '.join(flags)}" for side, flags in sides if flags)
-    is_open = compared.verdict in (FASTER, SLOWER) and not is_paired and _may_explain(compared, baseline, candidate)
-    if not is_open:
+    may_explain = _too_few_rounds if is_paired else _may_explain
+    if compared.verdict not in (FASTER, SLOWER) or not may_explain(compared, baseline, candidate):
         return replace(compared, reason=f"{compared.reason}; {told}")
-    reason = f"{compared.reason}, but {told}: measure again, or both in turns (bench compare)"
+    advice = f"{compared.pairs} rounds are too few" if is_paired else "measure again, or both in turns (bench compare)"
+    reason = f"{compared.reason}, but {told}: {advice}"
     return replace(compared, verdict=UNSURE, reason=reason, p_value=1.0)
+
+
+def _too_few_rounds(compared: Comparison, baseline: Sequence[str], candidate: Sequence[str]) -> bool:
+    """Return whether both sides of a comparison in turns were disturbed, and its rounds too few to bear that."""
+    if compared.pairs >= LEAST_DISTURBED_ROUNDS or is_beyond_disturbance(compared.ci95, compared.margin):
+        return False
+    return not DISTURBED.isdisjoint(baseline) and not DISTURBED.isdisjoint(candidate)
 
 
 def _may_explain(compared: Comparison, baseline: Sequence[str], candidate: Sequence[str]) -> bool:
@@ -68,9 +73,4 @@ def _may_explain(compared: Comparison, baseline: Sequence[str], candidate: Seque
     flags = {*baseline, *candidate}
     if not (LEAVES_OUT_WORK.isdisjoint(flags) and ONE_SIDED.isdisjoint(set(baseline) ^ set(candidate))):
         return True
-    low, high = compared.ci95
-    return (
-        not DISTURBED.isdisjoint(flags)
-        and low <= DISTURBANCE * (1 + compared.margin)
-        and (high >= 1 / (DISTURBANCE * (1 + compared.margin)))
-    )
+    return not DISTURBED.isdisjoint(flags) and not is_beyond_disturbance(compared.ci95, compared.margin)

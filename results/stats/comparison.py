@@ -24,7 +24,18 @@ LEAST_PAIRS = 6
 """With fewer pairs, even their whole range holds the true median in less than 95 % of cases: 1 - 2 / 2^n."""
 
 FAMILY_ERROR = 0.05
-"""How often one or more of all rows may be called FASTER or SLOWER though none of them is."""
+"""How often one or more of many hypotheses that all hold may be rejected."""
+
+VERDICT_ERROR = 0.01
+"""How often one or more of all rows may be called FASTER or SLOWER though none of them is. An interval of 95 % alone
+would call one of twenty rows so whose margin lies within their noise, as on a busy machine."""
+
+DISTURBANCE = 2.0
+"""Times by which a disturbed measurement may be off. Beside another thread that is as busy, a thread has half of its
+core; a GPU in hardware slowdown halves its clock.
+
+Source: NVIDIA, NVML API reference, clocks event reasons: hardware slowdown reduces the clocks by a factor of 2 or more.
+"""
 
 SMALL_T_975 = {1: 12.706, 2: 4.303, 3: 3.182}
 """Deviates of Student's t distribution that `student_t_975` does not reach, by degrees of freedom.
@@ -103,7 +114,7 @@ def judged(
     p_value = _p_value(center, low, high, degrees, math.log1p(margin)) if count >= LEAST_PAIRS else 1.0
     if count < LEAST_PAIRS:
         reason = f"only {count} {unit}{'s' * (count != 1)}: {LEAST_PAIRS} or more can tell"
-    elif is_too_narrow:
+    elif is_too_narrow and not is_beyond_disturbance(ends, margin):
         verdict, p_value = UNSURE, 1.0
         reason = _reason(verdict, *ends, margin, quantity, remedy) + note
         reason += f"; the interval is too narrow: each {unit} resembles the one before it, and {count} are too few"
@@ -123,6 +134,12 @@ def _p_value(center: float, low: float, high: float, degrees: float, margin: flo
     at_edge = student_t_975(degrees)
     deviate = normal_deviate(distance / half * at_edge, degrees) / normal_deviate(at_edge, degrees) * Z_975
     return math.erfc(deviate / math.sqrt(2))
+
+
+def is_beyond_disturbance(ci95: tuple[float, float], margin: float) -> bool:
+    """Return whether all of an interval of ratios is further from 1 than a disturbance of one side can explain."""
+    low, high = ci95
+    return low > DISTURBANCE * (1 + margin) or high < 1 / (DISTURBANCE * (1 + margin))
 
 
 def verdict_of(low: float, high: float, margin: float, pairs: int) -> str:
@@ -230,14 +247,12 @@ def holm(p_values: Sequence[float], family_error: float = FAMILY_ERROR) -> list[
     return rejected
 
 
-def with_holm(comparisons: Sequence[Comparison], family_error: float = FAMILY_ERROR) -> list[Comparison]:
+def with_holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Return the comparisons of one table: FASTER and SLOWER only where that holds among so many rows, else UNSURE."""
-    confirmed = holm([compared.p_value for compared in comparisons], family_error)
-    rows = len(comparisons)
+    confirmed = holm([compared.p_value for compared in comparisons], VERDICT_ERROR)
+    among = f" among {len(comparisons):,} rows (Holm)" if len(comparisons) > 1 else ""
     return [
-        replace(
-            compared, verdict=UNSURE, reason=f"{compared.reason}, but that may be chance among {rows:,} rows (Holm)"
-        )
+        replace(compared, verdict=UNSURE, reason=f"{compared.reason}, but that may be chance{among}")
         if compared.verdict in (FASTER, SLOWER) and not holds
         else compared
         for compared, holds in zip(comparisons, confirmed, strict=True)

@@ -240,9 +240,13 @@ def test_holm_steps_down():
 
 def test_among_many_rows_a_weak_finding_is_chance():
     margin = math.log(1.01)
-    weak = judged(margin + 0.0105, margin + 0.0005, margin + 0.02, 100, 50, 0.01)
+    weak = judged(margin + 0.0105, margin + 0.003, margin + 0.02, 100, 50, 0.01)
+    weaker = judged(margin + 0.0105, margin + 0.001, margin + 0.02, 100, 50, 0.01)
     same = judged(0.0, -0.001, 0.001, 100, 50, 0.01)
     assert [row.verdict for row in with_holm([weak])] == [SLOWER]
+    (alone,) = with_holm([weaker])  # its interval of 95 % alone lies beyond the margin
+    assert (weaker.verdict, alone.verdict) == (SLOWER, UNSURE)
+    assert alone.reason.endswith("beyond the margin of 1 %, but that may be chance")
     found = with_holm([weak] + [same] * 9)
     assert found[0].verdict == UNSURE
     assert found[0].reason.endswith("but that may be chance among 10 rows (Holm)")

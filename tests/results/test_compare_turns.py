@@ -2,23 +2,25 @@
 
 import math
 import random
+import sys
 from dataclasses import replace
 
 import pytest
 from compare_runs import case, compared
 
+from results.compare.flags import LEAST_DISTURBED_ROUNDS
 from results.compare.live import compare_live as live
 from results.store.runs import load_run
 
 ROUNDS = 60
 
 
-def turns(scale, seed, noise=0.01, drift=0.2, rounds=ROUNDS, size=1):
+def turns(scale, seed, noise=0.01, drift=0.2, size=1):
     """Return samples of a machine that becomes slower round by round, and that all providers share."""
     generator = random.Random(f"{seed} {scale}")
     return [
-        4e-6 * scale * (1 + drift * place / rounds) * generator.lognormvariate(0, noise)
-        for place in range(rounds)
+        4e-6 * scale * (1 + drift * place / ROUNDS) * generator.lognormvariate(0, noise)
+        for place in range(ROUNDS)
         for _ in range(size)
     ]
 
@@ -120,11 +122,20 @@ def test_a_drift_that_only_rounds_see_through(save, interleaved, measured, capsy
     assert (other["verdict"], other["paired"]) == ("UNSURE", False)
 
 
-def test_flags_are_told_and_do_not_change_what_was_taken_in_turns(save, interleaved, capsys):
-    records = interleaved({"torch": 1.0, "a": 1.1}, seed=3, flags=("preempted",))
+@pytest.mark.parametrize(
+    ("rounds", "slower", "flags", "verdict"),
+    [(LEAST_DISTURBED_ROUNDS, 1.1, ("preempted",), "SLOWER"), (60, 1.1, ("preempted",), "UNSURE"),
+     (60, 2.5, ("preempted",), "SLOWER"), (60, 1.1, ("not-converged",), "SLOWER")],
+)  # fmt: skip
+def test_flags_are_told_and_leave_turns_open_where_both_were_disturbed_in_few_rounds(
+    save, interleaved, capsys, monkeypatch, rounds, slower, flags, verdict
+):
+    monkeypatch.setattr(sys.modules[__name__], "ROUNDS", rounds)
+    records = interleaved({"torch": 1.0, "a": slower}, seed=3, flags=flags)
     (row,) = compared(capsys, save("a", *records), "--by", "provider")[1]["rows"]
-    assert row["verdict"] == "SLOWER"
-    assert "the candidate is flagged preempted" in row["reason"]
+    assert row["verdict"] == verdict
+    assert f"the candidate is flagged {flags[0]}" in row["reason"]
+    assert ("60 rounds are too few" in row["reason"]) is (verdict == "UNSURE")
 
 
 def test_two_runs_are_two_windows_though_each_has_rounds(save, interleaved, capsys):

@@ -55,7 +55,7 @@ Is one provider faster than another? All providers of a case take turns, in rand
 whatever the machine does meanwhile meets all of them. The ratio is taken within each round.
 
 verdicts, of the candidate's time over the baseline's:
-  FASTER, SLOWER   the whole 95 % interval is beyond the margin, also among all rows of the table (Holm)
+  FASTER, SLOWER   the whole 95 % interval is beyond the margin; by chance in at most 1 % of all tables
   SAME             the whole interval is within the margin
   UNSURE           neither; the reason says what would tell
 

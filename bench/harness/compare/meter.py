@@ -18,6 +18,7 @@ from bench.harness.data.checks import nothing
 from bench.harness.device.telemetry import row_telemetry
 from bench.harness.isolate.heartbeat import PROBES, SLOW_CALL_S, Announce
 from bench.harness.measure.cost import CALLS_PER_CASE
+from bench.harness.measure.evidence import disturbance
 from bench.harness.measure.meter import Measurement, Meter
 from bench.harness.providers.registry import ProviderUnavailableError
 from bench.harness.timing import samplers
@@ -120,7 +121,17 @@ class InterleavingMeter(Meter):
                 turn.samples = samples_per_turn(median(times_s[-CALIBRATION_TURNS:]), self._device.type)
         before = self._monitor.snapshot()
         order = random.Random(rule.seed)
-        rounds = run_rounds(turns, rule, clock_hz=self._clock_hz, exchange=lambda: exchange(ready, turns, order))
+
+        def is_disturbed() -> bool:
+            return disturbance(row_telemetry(before, self._monitor.snapshot()), self._device.is_gpu) is not None
+
+        rounds = run_rounds(
+            turns,
+            rule,
+            clock_hz=self._clock_hz,
+            exchange=lambda: exchange(ready, turns, order),
+            is_disturbed=is_disturbed,
+        )
         # Without the count of launches: energy cannot be told apart between providers that take turns.
         return Interleaved(rounds, turns, settling, row_telemetry(before, self._monitor.snapshot()))
 

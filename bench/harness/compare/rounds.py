@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bench.harness.timing.protocol import no_garbage_collection
-from results.stats.comparison import FAMILY_ERROR, FASTER, LEAST_PAIRS, SAME, SLOWER, Comparison
+from results.compare.flags import LEAST_DISTURBED_ROUNDS
+from results.stats.comparison import FASTER, LEAST_PAIRS, SAME, SLOWER, VERDICT_ERROR, Comparison
 from results.stats.samples import median
 from results.stats.verdict import judge_rounds
 
@@ -109,6 +110,7 @@ def run_rounds(
     now: Callable[[], float] = time.perf_counter,
     clock_hz: Callable[[], float | None] = lambda: None,
     exchange: Callable[[], object] = lambda: None,
+    is_disturbed: Callable[[], bool] = lambda: False,
 ) -> Rounds:
     """Let all contenders take turns until every verdict is clear, the time is over, or nothing is left to compare.
 
@@ -118,6 +120,7 @@ def run_rounds(
         now: seconds of a clock that only runs forward.
         clock_hz: reads the SM clock, right after each turn.
         exchange: called before the first round and again and again: exchanges what may favor one of the contenders.
+        is_disturbed: whether something took time from the rounds so far: then a verdict takes more of them.
     """
     found = Rounds([[] for _ in contenders], [[] for _ in contenders])
     order, start, next_look = random.Random(rule.seed), now(), FIRST_LOOK
@@ -134,7 +137,9 @@ def run_rounds(
             is_over = found.seconds >= rule.budget_s or (rule.deadline is not None and now() >= rule.deadline)
             if rule.rounds is None and found.count >= next_look:
                 next_look *= LOOK_EVERY
-                found.is_clear = _are_clear(found, rule)
+                found.is_clear = _are_clear(found, rule) and (
+                    found.count >= LEAST_DISTURBED_ROUNDS or not is_disturbed()
+                )
             if is_over and found.count >= LEAST_PAIRS:
                 break
     found.is_clear = _are_clear(found, rule)
@@ -161,6 +166,6 @@ def _are_clear(found: Rounds, rule: Rule) -> bool:
         return False
     compared = [found.comparison(place, rule) for place in places]
     return all(
-        row.verdict == SAME or (row.verdict in (FASTER, SLOWER) and row.p_value <= FAMILY_ERROR / rule.rows)
+        row.verdict == SAME or (row.verdict in (FASTER, SLOWER) and row.p_value <= VERDICT_ERROR / rule.rows)
         for row in compared
     )

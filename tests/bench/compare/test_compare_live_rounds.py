@@ -14,6 +14,7 @@ from bench.harness.compare.rounds import (
 )
 from bench.validation import simulated_verdicts
 from bench.validation.simulated_device import SimulatedDevice
+from results.compare.flags import LEAST_DISTURBED_ROUNDS
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.stats.samples import interval_of_median
 from results.stats.verdict import LOOKING_FOR_A_VERDICT, compare_pairs, judge_rounds, times_longer
@@ -74,6 +75,20 @@ def test_a_clear_verdict_ends_the_rounds_at_the_first_look():
     found = rounds_of(SimulatedDevice(noise=0.01), 1.0, 1.5, rule=Rule(0.01))
     assert (found.count, found.is_clear) == (FIRST_LOOK, True)
     assert found.comparison(1, Rule(0.01)).verdict == SLOWER
+
+
+def test_disturbed_rounds_take_more_of_them_for_a_clear_verdict():
+    device = SimulatedDevice(noise=0.01)
+    found = run_rounds([device.load(), device.load(1.5)], Rule(0.01), device.now, is_disturbed=lambda: True)
+    assert (found.count, found.is_clear) == (LEAST_DISTURBED_ROUNDS, True)
+
+
+def test_contenders_exchange_before_the_first_round_and_every_fifth_after_it():
+    device, at = SimulatedDevice(noise=0.01), []
+    loads = [device.load(), device.load(1.5)]
+    run_rounds(loads, Rule(0.01, rounds=12), device.now, exchange=lambda: at.append(device.seconds))
+    rounds_s = 2.5 * device.launch_s * device.launches_per_sample
+    assert [round(seconds / rounds_s) for seconds in at] == [0, 5, 10]
 
 
 def test_all_verdicts_must_be_clear():
