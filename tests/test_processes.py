@@ -171,10 +171,10 @@ def test_what_a_users_function_has_started_ends_with_the_command(started, runs, 
 
 STEP = """
 import os, pathlib, sys
-from bench.validation import publish_process
+from bench.validation import publish
 folder = pathlib.Path(sys.argv[1])
 code = "import pathlib, time; pathlib.Path('at work').touch(); time.sleep(1000)"
-publish_process.run([sys.executable, "-c", code], folder, dict(os.environ), 1000, 1)
+publish.run([sys.executable, "-c", code], folder, dict(os.environ), 1000)
 """
 CASE = """
 import sys

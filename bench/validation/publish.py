@@ -5,10 +5,14 @@
     python -m bench.validation.publish --output DIR --step suite,compare-matmul --again
     python -m bench.validation.publish --list
 
-Each step is a command of this project in a process group of its own, with a limit of its own, saved under DIR as it
-comes. Steps that are done are skipped when the same DIR is given again; those that were never tried come first, those
-that failed or took too long last. Unpack an archive beside itself, and its folder goes on as DIR elsewhere.
-`DIR/published/<slug>` is to be committed as `results/published/<slug>`; `DIR/summary.md` says how each step ended.
+Each step is a command of this project with a limit of its own. Steps that are done are skipped when the same DIR is
+given again; those that were never tried come first, those that failed or took too long last. Unpack an archive, and its
+folder goes on as DIR on another machine.
+
+    DIR/steps/<name>/       one attempt: step.json, stdout.txt, stderr.txt, pictures; a later one is <name>.2
+    DIR/runs/               run files and ceilings of all steps
+    DIR/summary.md          how each step ended
+    DIR/published/<slug>/   what is to be committed as results/published/<slug>
 
 exit codes: 0 all steps that were started are done; 1 one failed or took too long; 2 usage; 130 interrupted
 """
@@ -23,20 +27,25 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from collections import Counter
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from bench.harness.cli.arguments import Parser, add_list, number
-from bench.validation import publish_process, publish_steps, publish_summary
+from bench.harness.isolate.server import die_with
+from bench.validation import publish_steps
 from bench.validation.publish_steps import ROOT
-from bench.validation.publish_summary import CUT, DONE, FAILED, RUNNING, STOPPED
-from results.show.export import write_output
+from results.show.export import json_text, markdown_text, write_output
 from results.show.table import printable
 from results.show.terminal import prepare_streams, say
-from results.store.runfile import StoreError
+from results.store.runfile import StoreError, load_run
 
 USAGE, INTERRUPTED = 2, 130
+
+GRACE_S = 20.0
+"""What a command gets after Ctrl-C, to end a launch, print its table and draw its picture; pytest, to report."""
 
 CLOSING_S = 5.0
 """Of each call: the last summary, and what is to be committed."""
@@ -44,11 +53,8 @@ CLOSING_S = 5.0
 PROBE_S = 300
 """Time in which the device must have answered."""
 
-SHORTEST_S = 1.0
-"""With less time no step is started at all."""
-
-CRASH = re.compile(r"^Traceback \(most recent call last\)|: No module named ")
-"""In a line of stderr: exit code 1 is no finding then."""
+CRASH = re.compile(r"^Traceback \(most recent call last\)|: No module named ", re.MULTILINE)
+"""In stderr: exit code 1 is no finding then."""
 
 PROBE = """
 import json, time
@@ -57,10 +63,23 @@ import torch, triton, bench.matmul
 from bench.harness.device import device
 took_s = time.perf_counter() - began
 found = device.detect(None)
-known = {"slug": found.slug, "name": found.name, "uuid": found.uuid, "is_gpu": found.is_gpu}
-print(json.dumps(known | {"import_s": took_s}))
+print(json.dumps({"slug": found.slug, "name": found.name, "is_gpu": found.is_gpu, "import_s": took_s}))
 """
 """In a process of its own, because a CUDA context takes memory and counts as another user of the GPU."""
+
+DONE, FAILED, STOPPED, CUT, KILLED = "done", "failed", "stopped", "cut", "killed"
+MEANINGS = {
+    DONE: "ended by itself; exit code 1 is a finding: a wrong row, a slower version, a machine that is not fit",
+    FAILED: "ended by itself with an error",
+    STOPPED: "interrupted at its own limit of time; what it had finished is kept",
+    CUT: "interrupted because the time of the call was over, or by Ctrl-C; what it had finished is kept",
+    KILLED: "ended with the whole call; what it had finished is kept",
+}
+SHOWN_LINES, WRONG_ROWS = 12, 10
+"""Last lines of stderr, and wrong rows, that are shown of a step that did not end well."""
+
+KEPT = ("*.png", "*.svg", "found/*.json", "found/*.md")
+"""What a step leaves in its folder that is published; the tools write what they found into `found`."""
 
 
 class PublishError(Exception):
@@ -86,7 +105,7 @@ def main(argv=None):
     began = time.monotonic()
     prepare_streams()
     args = parser().parse_args(argv)
-    before = signal.signal(signal.SIGTERM, _interrupted)  # so that `timeout` ends it as Ctrl-C does
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that `timeout` ends it as Ctrl-C does
     try:
         if args.list:
             return list_steps()
@@ -103,19 +122,13 @@ def main(argv=None):
         signal.signal(signal.SIGTERM, before)
 
 
-def _interrupted(number, frame):
-    raise KeyboardInterrupt
-
-
 def list_steps():
     """Print the plan for a GPU, and what of it a machine without one leaves out."""
-    steps, left_out = publish_steps.plan(is_gpu=True)
+    steps, _ = publish_steps.plan(is_gpu=True)
     _, without_gpu = publish_steps.plan(is_gpu=False)
     for step in steps:
         also = f"  ({without_gpu[step.name]})" if step.name in without_gpu else ""
         print(f"{step.name:<28} at most {step.limit_s:>3g} s  {step.command}{also}")
-    for name, why in left_out.items():
-        print(f"{name:<28} left out: {why}")
     return 0
 
 
@@ -125,20 +138,31 @@ def publish(args, deadline):
     Raises:
         PublishError: a step has no such name, or the folder is another device's.
     """
-    folder = args.output.resolve()
-    archived = args.archive.resolve() if args.archive else None
-    for place in (folder, *([archived.parent] if archived else [])):
+    folder, archive = args.output.resolve(), args.archive.resolve() if args.archive else None
+    if archive is not None and archive.is_relative_to(folder):
+        raise PublishError(f"--archive {args.archive} lies in the folder that it packs; name a file outside of it")
+    for place in (folder, *([archive.parent] if archive else [])):
         place.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         device = device_of(folder)
         steps, left_out = publish_steps.plan(device["is_gpu"])
-        waiting = chosen(steps, left_out, args, publish_summary.attempts(folder))
-        record = Record(folder, device, steps, left_out, archived)
+        waiting = chosen(steps, left_out, args, counting(attempts(folder)))
+
+        def sum_up():
+            """Write what follows from the attempts; what cannot be written stops no measurement."""
+            try:
+                write_output(folder / "summary.md", summary(folder, device, steps, left_out).encode())
+                collect(folder, device, steps)
+                if archive is not None:
+                    pack(folder, archive)
+            except (OSError, StoreError) as error:
+                say(f"not summed up: {error}")
+
         try:
-            ended_well = record.run_all(waiting, deadline)
+            ended_well = run_all(waiting, folder, device, deadline, sum_up)
         finally:
-            with publish_process.undisturbed():
-                record.sum_up()
+            with undisturbed():
+                sum_up()
         print((folder / "summary.md").read_text(encoding="utf-8"))
     return 0 if ended_well else 1
 
@@ -159,165 +183,329 @@ def locked(folder):
 
 
 def device_of(folder):
-    """Return the device in hand, with the least that its imports have taken.
+    """Return the device of this machine; its slug is kept in the folder.
 
     Raises:
-        PublishError: it cannot be told, or the folder holds the record of another.
+        PublishError: the folder holds the record of another.
     """
-    kept = _kept_device(folder / "device.json")
-    device = probe()
-    if kept.get("slug") not in (None, device["slug"]):
-        holds = f"{folder} is the record of {printable(kept['slug'])}"
-        raise PublishError(f"{holds}, and this is {device['slug']}; name another --output")
-    before_s = kept.get("import_s")
-    if not isinstance(before_s, float):
-        before_s = probe()["import_s"]  # the first look read the libraries from the disk
-    device["import_s"] = min(device["import_s"], before_s)
-    write_output(folder / "device.json", json.dumps(device).encode())
+    device, path = probe(), folder / "device.json"
+    kept = read_json(path).get("slug", device["slug"])
+    if kept != device["slug"]:
+        raise PublishError(
+            f"{folder} is the record of {printable(kept)}, and this is {device['slug']}; name another --output"
+        )
+    write_output(path, json.dumps(device).encode())
     return device
 
 
-def _kept_device(path):
-    """Return what an earlier call has kept; nothing where that is missing or torn."""
+def read_json(path):
+    """Return the object that a file holds; an empty one where it is missing, torn or something else."""
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return kept if isinstance(kept, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def probe():
-    """Return what a process of its own tells of the device.
+    """Return what a process of its own tells of the device, with the seconds that its imports have taken.
 
     Raises:
         PublishError: it cannot.
     """
     command = [sys.executable, "-c", PROBE]
     try:
-        done = subprocess.run(command, cwd=ROOT, env=environment({}), capture_output=True, text=True, timeout=PROBE_S)
-    except subprocess.TimeoutExpired:
-        raise PublishError(f"the device cannot be told: no answer in {PROBE_S:g} s") from None
-    try:
+        done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=PROBE_S)
         return json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        why = f"no answer in {PROBE_S:g} s"
     except (ValueError, IndexError):
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise PublishError(f"the device cannot be told: {last}") from None
+        why = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    raise PublishError(f"the device cannot be told: {why}")
 
 
-def environment(also):
+def environment(**also):
     """Return the variables of a step: this repository is in front, and what is printed is there at once."""
     paths = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
     return {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", **also}
 
 
-def chosen(steps, left_out, args, found):
+def chosen(steps, left_out, args, last):
     """Return the steps to run now: those that no attempt has finished; those that were tried before come last.
 
     Raises:
         PublishError: a step was named that there is not.
     """
-    known = {step.name: step for step in steps}
+    names = [step.name for step in steps]
     for name in args.step or ():
-        if name not in known:
-            why = f"left out: {left_out[name]}" if name in left_out else f"there are: {', '.join(known)}"
+        if name not in names:
+            why = f"left out: {left_out[name]}" if name in left_out else f"there are: {', '.join(names)}"
             raise PublishError(f"--step {name}: {why}")
-    if args.step == []:
-        raise PublishError("--step is empty; name at least one")
-    states = {name: attempt["state"] for name, attempt in publish_summary.counting(found).items()}
+    states = {name: attempt["state"] for name, attempt in last.items()}
     wanted = [step for step in steps if args.step is None or step.name in args.step]
     open_steps = [step for step in wanted if args.again or states.get(step.name) != DONE]
     turns = {None: 0, DONE: 0, CUT: 1}  # whatever had its turn must not keep the others from theirs, call after call
     return sorted(open_steps, key=lambda step: turns.get(states.get(step.name), 2))
 
 
-class Record:
-    """One folder, as this call fills it."""
-
-    def __init__(self, folder, device, steps, left_out, archived):
-        self.folder, self.device, self.steps, self.left_out = folder, device, steps, left_out
-        self.archived = archived
-
-    def run_all(self, waiting, deadline):
-        """Run steps while there is time, and return whether all that were started are done.
-
-        Raises:
-            KeyboardInterrupt: after the step that it ended is kept.
-        """
-        ended_well, is_first = True, True
-        for step in waiting:
-            left_s = deadline - time.monotonic() - publish_process.GRACE_S - CLOSING_S
-            if left_s < (SHORTEST_S if is_first else step.needs_s):
-                has_s = max(0.0, left_s)
-                say(f"{step.name}: left for the next call: it needs {step.needs_s:g} s, {has_s:.0f} s are left")
-                continue
-            attempt, by = self.run(step, min(step.limit_s, left_s))
-            self.sum_up()
-            ended_well, is_first = ended_well and attempt["state"] in (DONE, CUT), False
-            if by == "interrupt":
-                raise KeyboardInterrupt
-        return ended_well
-
-    def run(self, step, limit_s):
-        """Run one step, keep how it ended, and return that, and what ended it."""
-        path = publish_summary.next_folder(self.folder, step.name)
-        self._hand_roofs(step, self.folder / "ceilings", path / "runs")
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        start = {"name": step.name, "command": step.command, "started_at": now, "limit_s": limit_s}
-        start |= {"wanted_s": step.wanted_s, "import_s": self.device["import_s"] if step.is_after_import else None}
-        start |= {"uuid": self.device["uuid"], "state": RUNNING, "exit_code": None, "wall_s": None}
-        publish_summary.keep(path, start)
-        say(f"{step.name}: at most {limit_s:.0f} s: {step.command}")
-        runs = {"RIDGEPOINT_RUNS": str(path / "runs")}
-        command = publish_steps.python(step)
-        ended = publish_process.run(command, path, environment(runs), limit_s, publish_process.GRACE_S)
-        with publish_process.undisturbed():
-            found = {
-                "exit_code": ended.exit_code,
-                "wall_s": ended.wall_s,
-                "state": state_of(step, ended, limit_s, path),
-            }
-            found |= {
-                "stdout_tail": publish_summary.said(path),
-                "stderr_tail": publish_summary.tail(path / "stderr.txt"),
-            }
-            attempt = start | publish_summary.outcome(path) | found
-            publish_summary.keep(path, attempt)
-            self._hand_roofs(step, path / "runs", self.folder / "ceilings")
-        say(f"{step.name}: {attempt['state']}, exit code {ended.exit_code}, {ended.wall_s:.1f} s")
-        return attempt, ended.by
-
-    def _hand_roofs(self, step, source, target):
-        """Copy the kept ceilings from or to a step, so that it judges by them and adds what it had to measure."""
-        for path in [] if step.has_own_roofs else sorted(source.rglob("ceilings-*.json")):
-            place = target / path.relative_to(source)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, place)
-
-    def sum_up(self):
-        """Write the summary, what is to be committed, and the archive; what cannot be written stops no measurement."""
-        try:
-            publish_summary.write_summary(self.folder, self.device, self.steps, self.left_out)
-            publish_summary.collect(self.folder, self.device, self.steps)
-            if self.archived is not None:
-                publish_summary.archive(self.folder, self.archived)
-        except (OSError, StoreError) as error:
-            say(f"not summed up: {error}")
+# ---- one step after the other ---------------------------------------------------------------------------------------
 
 
-def state_of(step, ended, limit_s, path):
+def run_all(waiting, folder, device, deadline, sum_up):
+    """Run steps while there is time, and return whether all that were started are done.
+
+    Raises:
+        KeyboardInterrupt: after the step that it ended is kept.
+    """
+    ended_well, is_first = True, True
+    for step in waiting:
+        left_s = deadline - time.monotonic() - GRACE_S - CLOSING_S
+        if left_s <= 0 or (left_s < step.needs_s and not is_first):
+            say(f"{step.name}: left for the next call: it needs {step.needs_s:g} s, {max(0.0, left_s):.0f} s are left")
+            continue
+        state, ended_by = run_step(step, folder, device, min(step.limit_s, left_s))
+        sum_up()
+        ended_well, is_first = ended_well and state in (DONE, CUT), False
+        if ended_by == "interrupt":
+            raise KeyboardInterrupt
+    return ended_well
+
+
+def run_step(step, folder, device, limit_s):
+    """Run one step, keep how it ended, and return its state and what ended it."""
+    path = next_folder(folder, step.name)
+    runs = path / "runs" if step.has_own_roofs else folder / "runs"
+    before, started_at = set(runs.rglob("*.jsonl")), datetime.now(UTC).isoformat(timespec="seconds")
+    attempt = {"command": step.command, "started_at": started_at, "limit_s": limit_s, "state": KILLED}
+    write_output(path / "step.json", json_text(attempt).encode())  # stays so where this process is killed
+    say(f"{step.name}: at most {limit_s:.0f} s: {step.command}")
+    variables = environment(RIDGEPOINT_RUNS=str(runs))
+    exit_code, ended_by, wall_s = run(publish_steps.python(step), path, variables, limit_s)
+    with undisturbed():
+        state = state_of(step, exit_code, ended_by, limit_s, path)
+        attempt |= {"state": state, "exit_code": exit_code, "wall_s": wall_s}
+        attempt |= outcome(sorted(set(runs.rglob("*.jsonl")) - before))
+        if step.wanted_s and state == DONE:
+            took_s = wall_s - device["import_s"] * step.is_after_import
+            attempt["wanted"] = f"below {step.wanted_s:g} s: {'met' if took_s < step.wanted_s else 'missed'}"
+        write_output(path / "step.json", json_text(attempt).encode())
+    say(f"{step.name}: {state}, exit code {exit_code}, {wall_s:.1f} s")
+    return state, ended_by
+
+
+def run(command, folder, variables, limit_s):
+    """Run a command in `folder`; return its exit code, what ended it (`itself`, `limit`, `interrupt`), and seconds.
+
+    When `limit_s` is over, or the user presses Ctrl-C, it gets one too. `GRACE_S` later its process group is killed, as
+    what it leaves behind is in any case. It dies with this process.
+    """
+    began, ended_by = time.perf_counter(), "itself"
+    with (folder / "stdout.txt").open("wb") as out, (folder / "stderr.txt").open("wb") as errors:
+        process = subprocess.Popen(
+            command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=errors,
+            start_new_session=True, preexec_fn=partial(prepare, os.getpid()),
+        )  # fmt: skip
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        ended_by = "limit"
+    except KeyboardInterrupt:
+        ended_by = "interrupt"
+    with undisturbed():
+        if ended_by != "itself":
+            signal_group(process.pid, signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+        signal_group(process.pid, signal.SIGKILL)
+        process.wait()
+    return process.returncode, ended_by, time.perf_counter() - began
+
+
+def prepare(parent):
+    """In the new process: it dies with its parent, and Ctrl-C reaches it also where this process was to ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with(parent)
+
+
+def signal_group(group, number):
+    """Send a signal to what is left of a process group."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+@contextmanager
+def undisturbed():
+    """Within it a further Ctrl-C changes nothing: who is impatient would leave processes behind."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def state_of(step, exit_code, ended_by, limit_s, path):
     """Return the state of an attempt that has ended."""
-    if ended.by == "interrupt" or (ended.by == "limit" and limit_s < step.limit_s):
+    if ended_by == "interrupt" or (ended_by == "limit" and limit_s < step.limit_s):
         return CUT
-    if ended.by == "limit":
+    if ended_by == "limit":
         return STOPPED
-    crashed = any(CRASH.search(line) for line in whole_tail(path))
-    accepted = (0, 1) if step.reports_by_1 and not crashed else (0,)
-    return DONE if ended.exit_code in accepted else FAILED
+    is_finding = exit_code == 1 and step.reports_by_1 and not CRASH.search(text_of(path / "stderr.txt"))
+    return DONE if exit_code == 0 or is_finding else FAILED
 
 
-def whole_tail(path):
-    """Return more of stderr than is shown: a traceback is long."""
-    return publish_summary.tail(path / "stderr.txt", lines=1000)
+def outcome(files):
+    """Return what run files say: rows by status, and the wrong ones with their reasons."""
+    statuses, wrong = Counter(), []
+    for file in files:
+        try:
+            records = load_run(file).records
+        except StoreError as error:
+            wrong.append(f"{file.name}: {error}")
+            continue
+        statuses.update(record.status for record in records)
+        bad = [record for record in records if record.status in ("invalid", "failed")]
+        wrong += [f"{r.op} {r.case} {r.dtype} {r.provider}: {r.status}: {r.reason}" for r in bad]
+    return {"rows": dict(statuses), "wrong": wrong[:WRONG_ROWS]}
+
+
+# ---- what a folder holds ---------------------------------------------------------------------------------------------
+
+
+def attempts(folder):
+    """Return all attempts that a folder holds, oldest first for each step; a torn or foreign one counts as killed."""
+
+    def number_of(path):
+        return int(path.suffix[1:]) if path.suffix[1:].isdecimal() else 1
+
+    found = []
+    for path in sorted((folder / "steps").glob("*"), key=lambda path: (path.stem, number_of(path))):
+        kept = read_json(path / "step.json")
+        kept = kept if kept.get("state") in MEANINGS else {"state": KILLED}
+        found.append({"rows": {}, "wrong": [], **kept, "folder": path, "name": path.stem})
+    return found
+
+
+def next_folder(folder, name):
+    """Return the folder of the next attempt at a step, newly made."""
+    tried = sum(attempt["name"] == name for attempt in attempts(folder))
+    path = folder / "steps" / (f"{name}.{tried + 1}" if tried else name)
+    path.mkdir(parents=True)
+    return path
+
+
+def counting(found):
+    """Return of each step the attempt that counts: the last one that is done, else the last one."""
+    last = {}
+    for attempt in found:
+        before = last.get(attempt["name"])
+        if before is None or attempt["state"] == DONE or before["state"] != DONE:
+            last[attempt["name"]] = attempt
+    return last
+
+
+def text_of(path):
+    """Return what a step printed, as no terminal obeys it; nothing where the file is gone."""
+    with suppress(OSError):
+        return "\n".join(map(printable, path.read_text("utf-8", "replace").splitlines()))
+    return ""
+
+
+def summary(folder, device, steps, left_out):
+    """Return how each step ended as Markdown, in the order of the plan."""
+    last = counting(attempts(folder))
+    names = [step.name for step in steps]
+    ordered = sorted(last.values(), key=lambda a: names.index(a["name"]) if a["name"] in names else len(names))
+    rows = [
+        {
+            "step": attempt["name"],
+            "state": attempt["state"],
+            "exit": str(attempt.get("exit_code", "")),
+            "wall s": f"{attempt['wall_s']:.1f}" if attempt.get("wall_s") else "",
+            "wanted": attempt.get("wanted", ""),
+            "outcome": outcome_text(attempt),
+            "command": attempt.get("command", ""),
+        }
+        for attempt in ordered
+    ]
+    missing = [name for name in names if name not in last]
+    lines = [f"# {device['name']} ({device['slug']})\n"]
+    lines.append(markdown_text(rows, tuple(rows[0])) if rows else "No step was started yet.\n")
+    lines += [f"`{state}`: {MEANINGS[state]}.\n" for state in dict.fromkeys(row["state"] for row in rows)]
+    lines += [f"Not started yet: {', '.join(missing)}.\n"] if missing else []
+    lines += [f"- left out: {name}: {why}" for name, why in left_out.items()]
+    for attempt in ordered:
+        last_lines = text_of(attempt["folder"] / "stderr.txt").splitlines()[-SHOWN_LINES:]
+        shown = [*map(printable, attempt["wrong"]), *(last_lines if attempt["state"] != DONE else [])]
+        lines += ["\n".join([f"\n## {attempt['name']}\n", "```", *shown, "```"])] if shown else []
+    return "\n".join(lines) + "\n"
+
+
+def outcome_text(attempt):
+    """Return rows by status; else the doctor's judgment, or the last line of stdout."""
+    if attempt["rows"]:
+        return ", ".join(f"{count} {status}" for status, count in attempt["rows"].items())
+    findings = read_json(attempt["folder"] / "stdout.txt").get("findings")
+    if findings is not None:
+        bad = [f"{one['name']}: {one['value']}" for one in findings if one["status"] == "bad"]
+        return printable(f"not fit: {'; '.join(bad)}" if bad else "fit")
+    last = (text_of(attempt["folder"] / "stdout.txt").splitlines() or [""])[-1]
+    return re.sub(r"^=+ | =+$", "", last)[:100]
+
+
+def collect(folder, device, steps):
+    """Make `published/<slug>` anew: run files, what the attempts that count have left, and the ceilings.
+
+    Run files that cannot be read stay where they are.
+    """
+    target, unfinished = folder / "published", folder / ".published.partial"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    place = unfinished / device["slug"]
+    place.mkdir(parents=True)
+    for file in filter(is_whole, (folder / "runs").rglob("*.jsonl")):
+        shutil.copyfile(file, place / file.name)
+    printed = {step.name: step.kept_as for step in steps if step.kept_as}
+    for name, attempt in counting(attempts(folder)).items():
+        for file in sorted(path for pattern in KEPT for path in attempt["folder"].glob(pattern)):
+            is_picture = file.parent == attempt["folder"]
+            shutil.copyfile(file, place / (f"{name}{file.suffix}" if is_picture else file.name))
+        if name in printed and (attempt["folder"] / "stdout.txt").is_file():
+            shutil.copyfile(attempt["folder"] / "stdout.txt", place / printed[name])
+    # Those that hold most, not the newest: another machine of the same name, as a later call may get, finds the first
+    # ones stale, and measures in a hurry the few that its rows are judged by.
+    kept = [read_json(path) for path in (folder / "runs").rglob("ceilings-*.json")]
+    most = max(kept, key=lambda data: len(data.get("entries") or ()), default={})
+    if most:
+        most.pop("identity", None)  # of the machine
+        (place / "ceilings.json").write_text(json.dumps(most, indent=1) + "\n", encoding="utf-8")
+    (place / "README.md").write_text(summary(folder, device, steps, {}).partition("\n## ")[0], encoding="utf-8")
+    shutil.rmtree(target, ignore_errors=True)
+    unfinished.replace(target)
+
+
+def is_whole(file):
+    """Return whether a run file can be published: it has records, and no line that cannot be read."""
+    try:
+        run_found = load_run(file)
+    except StoreError:
+        return False
+    return bool(run_found.records) and not run_found.problems
+
+
+def pack(folder, path):
+    """Pack a whole record into one .tar.gz; the old archive stays until the new one is complete.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    base = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    unfinished = base.with_name(f"{base.name}.tar.gz")
+    try:
+        shutil.make_archive(str(base), "gztar", folder.parent, folder.name)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

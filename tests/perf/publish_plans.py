@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from bench.validation import publish, publish_process, publish_steps, publish_summary
+from bench.validation import publish, publish_steps
 from bench.validation.publish_steps import ROOT, Step
 
-DEVICE = {"slug": "h100-sxm", "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-1", "is_gpu": True, "import_s": 2.0}
+DEVICE = {"slug": "h100-sxm", "name": "NVIDIA H100 80GB HBM3", "is_gpu": True, "import_s": 2.0}
 LONG_S = 60.0
 """Far more than any of these steps takes."""
 
@@ -15,7 +15,7 @@ RUN = ROOT / "results" / "published" / "cpu-amd-epyc-2t" / "20261120T233629Z-mat
 KEEPING = f"""
 import os, pathlib, shutil
 place = pathlib.Path(os.environ["RIDGEPOINT_RUNS"]) / "h100-sxm"
-place.mkdir(parents=True)
+place.mkdir(parents=True, exist_ok=True)
 shutil.copyfile({str(RUN)!r}, place / "20261120T233629Z-matmul-a349e4f85f.jsonl")
 pathlib.Path("matmul.png").write_bytes(b"a picture")
 """
@@ -30,9 +30,8 @@ def planned(monkeypatch, tmp_path):
     """Give `publish` a plan of steps whose words are Python code, and return how to call it."""
     monkeypatch.setattr(publish, "probe", lambda: dict(DEVICE))
     monkeypatch.setattr(publish_steps, "python", lambda step: [sys.executable, "-c", *step.words])
-    monkeypatch.setattr(publish_process, "GRACE_S", 0.3)
+    monkeypatch.setattr(publish, "GRACE_S", 0.3)
     monkeypatch.setattr(publish, "CLOSING_S", 0.0)
-    monkeypatch.setattr(publish, "SHORTEST_S", 0.0)
     folder = tmp_path / "record"
 
     def call(steps, *words, left_out=None):
@@ -44,4 +43,4 @@ def planned(monkeypatch, tmp_path):
 
 
 def states(folder):
-    return {a["folder"]: a["state"] for a in publish_summary.attempts(folder)}
+    return {attempt["folder"].name: attempt["state"] for attempt in publish.attempts(folder)}

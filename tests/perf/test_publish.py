@@ -5,16 +5,18 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from bench.validation import publish, publish_process, publish_steps, publish_summary
+from bench.validation import publish, publish_steps
 from bench.validation.publish_steps import ROOT
 from tests.child_signals import usual_signals
 from tests.perf import publish_plans
-from tests.perf.publish_plans import DEVICE, states, step
+from tests.perf.publish_plans import DEVICE, KEEPING, RUN, states, step
 
 planned = publish_plans.planned
 
@@ -22,8 +24,8 @@ HANGING = """
 import os, pathlib, signal, subprocess, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
-same, apart = (subprocess.Popen([sys.executable, "-c", code], start_new_session=own) for own in (False, True))
-pathlib.Path("pids.partial").write_text(f"{os.getpid()} {same.pid} {apart.pid}")
+child = subprocess.Popen([sys.executable, "-c", code])
+pathlib.Path("pids.partial").write_text(f"{os.getpid()} {child.pid}")
 pathlib.Path("pids.partial").rename("pids")
 time.sleep(600)
 """
@@ -71,7 +73,7 @@ def test_a_step_that_hangs_is_killed_with_its_children_and_the_next_one_runs(pla
     over(planned.folder / "steps/hangs/pids")
     assert planned([step("hangs", HANGING, limit_s=LIMIT_S), step("runs")]) == 1
     pids = [int(pid) for pid in (planned.folder / "steps/hangs/pids").read_text().split()]
-    assert [lives(pid) for pid in pids] == [False] * 3
+    assert [lives(pid) for pid in pids] == [False] * 2
     assert states(planned.folder) == {"hangs": "stopped", "runs": "done"}
 
 
@@ -79,13 +81,13 @@ def test_what_a_step_leaves_behind_is_killed_when_it_ends_by_itself(planned):
     leaving = HANGING.removesuffix("time.sleep(600)\n")
     assert planned([step("leaves", leaving)]) == 0
     pids = [int(pid) for pid in (planned.folder / "steps/leaves/pids").read_text().split()]
-    assert [lives(pid) for pid in pids] == [False] * 3
+    assert [lives(pid) for pid in pids] == [False] * 2
 
 
 @pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"])
 def test_a_step_at_its_limit_gets_the_time_to_keep_what_it_has(planned, over, monkeypatch, handler):
     """Also where Ctrl-C is ignored, as in the background of a script: its children would inherit that."""
-    monkeypatch.setattr(publish_process, "GRACE_S", 30.0)
+    monkeypatch.setattr(publish, "GRACE_S", 30.0)
     code = """
 import pathlib, time
 try:
@@ -103,7 +105,7 @@ except KeyboardInterrupt:
     finally:
         signal.signal(signal.SIGINT, before)
     assert (planned.folder / "steps/long/kept").read_text() == "all"
-    attempt = publish_summary.attempts(planned.folder)[0]
+    attempt = publish.attempts(planned.folder)[0]
     assert (attempt["state"], attempt["exit_code"]) == ("stopped", 130)
 
 
@@ -122,15 +124,6 @@ def test_a_module_that_is_not_installed_is_no_finding(planned, monkeypatch):
     assert states(planned.folder) == {"missing": "failed"}
 
 
-def test_the_device_is_looked_at_once_more_the_first_time(planned, monkeypatch):
-    took_s = [9.0, 2.0, 7.0]
-    monkeypatch.setattr(publish, "probe", lambda: DEVICE | {"import_s": took_s.pop(0)})
-    for _ in range(2):
-        planned([step("one")])
-        assert json.loads((planned.folder / "device.json").read_text())["import_s"] == 2.0
-    assert took_s == []
-
-
 def test_exit_code_1_is_an_error_of_what_reports_nothing_by_it(planned):
     assert planned([step("script", "raise SystemExit(1)", reports_by_1=False)]) == 1
     assert states(planned.folder) == {"script": "failed"}
@@ -140,7 +133,11 @@ def test_the_environment_and_the_place_of_a_step(planned):
     code = "import os, bench; print(os.getcwd(), os.environ['RIDGEPOINT_RUNS'], bench.__file__)"
     planned([step("looks", code)])
     place = planned.folder / "steps/looks"
-    assert (place / "stdout.txt").read_text().split() == [str(place), str(place / "runs"), f"{ROOT}/bench/__init__.py"]
+    assert (place / "stdout.txt").read_text().split() == [
+        str(place),
+        str(planned.folder / "runs"),
+        f"{ROOT}/bench/__init__.py",
+    ]
 
 
 # ---- several calls -------------------------------------------------------------------------------------------------
@@ -151,8 +148,6 @@ def test_what_is_done_is_skipped_and_the_rest_goes_on(planned):
     planned(tried[:2])
     assert planned(tried) == 1
     assert states(planned.folder) == {"fails": "failed", "fails.2": "failed", "first": "done", "second": "done"}
-    order = sorted((a["started_at"], a["folder"]) for a in publish_summary.attempts(planned.folder))
-    assert len(order) == 4
 
 
 def test_steps_that_were_never_tried_come_before_those_that_failed(planned, capsys):
@@ -168,8 +163,8 @@ def test_again_repeats_and_loses_nothing(planned):
     assert planned([step("one", "raise SystemExit(2)")], "--again") == 1
     assert states(planned.folder) == {"one": "done", "one.2": "failed"}
     assert (planned.folder / "steps/one/stdout.txt").read_text() == "first time\n"
-    counted = publish_summary.counting(publish_summary.attempts(planned.folder))
-    assert counted["one"]["folder"] == "one"  # a worse attempt does not take the place of a good one
+    counted = publish.counting(publish.attempts(planned.folder))
+    assert counted["one"]["folder"].name == "one"  # a worse attempt does not take the place of a good one
 
 
 def test_steps_by_name_and_names_that_there_are_not(planned, capsys):
@@ -205,12 +200,12 @@ def test_a_step_that_the_whole_call_was_too_short_for_was_cut_and_lets_others_go
 DRIVER = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from bench.validation import publish, publish_process, publish_steps
+from bench.validation import publish, publish_steps
 from tests.perf.test_publish import HANGING
 from tests.perf.publish_plans import DEVICE, step
 publish.probe = lambda: dict(DEVICE)
 publish_steps.python = lambda step: [sys.executable, "-c", *step.words]
-publish_process.GRACE_S = 0.3
+publish.GRACE_S = 0.3
 publish_steps.plan = lambda is_gpu: ([step("first"), step("hangs", HANGING), step("last")], {{}})
 raise SystemExit(publish.main(["--output", sys.argv[1]]))
 """
@@ -243,7 +238,7 @@ def test_an_interrupted_call_keeps_all_and_leaves_nothing_running(hanging, tmp_p
     process, pids = hanging
     process.send_signal(number)
     assert process.wait(120) == 130
-    assert [lives(pid) for pid in pids] == [False] * 3
+    assert [lives(pid) for pid in pids] == [False] * 2
     assert states(tmp_path / "record") == {"first": "done", "hangs": "cut"}
     assert "| hangs | cut |" in (tmp_path / "record/summary.md").read_text()
 
@@ -265,12 +260,13 @@ TORN = ['{"name": "one", "state": "do', "", "[]", "null", '{"state": "enchanted"
 def test_torn_files_are_survived(planned, text):
     steps = [step("one"), step("two")]
     planned(steps)
-    for name in ("summary.json", "summary.md", "device.json", "steps/one/step.json"):
+    for name in ("summary.md", "device.json", "steps/one/step.json"):
         (planned.folder / name).write_text(text, encoding="latin-1")
     assert planned(steps) == 0
     assert states(planned.folder) == {"one": "killed", "one.2": "done", "two": "done"}
-    summary = json.loads((planned.folder / "summary.json").read_text())
-    assert [(a["name"], a["state"]) for a in summary["steps"]] == [("one", "done"), ("two", "done")]
+    summary = (planned.folder / "summary.md").read_text()
+    assert "| one | done |" in summary
+    assert "| two | done |" in summary
 
 
 def test_the_record_of_another_device_is_not_mixed_in(planned, monkeypatch, capsys):
@@ -293,7 +289,7 @@ def test_usage(planned, capsys, tmp_path):
     assert publish.main(["--output", str(tmp_path / "file")]) == 2
     with pytest.raises(SystemExit, match="2"):
         planned([], "--minutes", "soon")
-    assert planned([step("one")], "--step", ",") == 2
+    assert planned([step("one")], "--archive", str(planned.folder / "all.tar.gz")) == 2
     assert all(
         line.startswith("python -m bench.validation.publish: error: ") for line in capsys.readouterr().err.splitlines()
     )
@@ -304,3 +300,146 @@ def test_the_device_of_this_machine_is_told():
     assert found["slug"]
     assert found["import_s"] > 0
     assert found["is_gpu"] in (True, False)
+
+
+# ---- what is kept of it --------------------------------------------------------------------------------------------
+
+
+def test_the_summary_says_what_was_wanted_and_found(planned):
+    steps = [
+        step("slow", "import time; time.sleep(0.2)", wanted_s=0.1),
+        step("quick", KEEPING, wanted_s=50.0),
+        step("imports", "import time; time.sleep(0.2)", wanted_s=0.1, is_after_import=True),
+        step("talks", "print('noise'); print('=== 3 passed ===')"),
+    ]
+    planned(steps, left_out={"gpu": "needs a CUDA device"})
+    text = (planned.folder / "summary.md").read_text()
+    rows = {line.split(" | ")[0][2:]: line for line in text.splitlines() if line.startswith("| ")}
+    assert "below 0.1 s: missed" in rows["slow"]
+    assert "below 50 s: met" in rows["quick"]
+    assert "below 0.1 s: met" in rows["imports"]  # the device of these tests takes 2 s to import
+    assert "8 ok" in rows["quick"]
+    assert "| 3 passed |" in rows["talks"]
+    assert "left out: gpu: needs a CUDA device" in text
+
+
+def test_the_doctor_is_quoted_with_what_is_wrong(planned):
+    statuses = {"load": "note", "other work": "bad"}
+    findings = [{"name": name, "status": status, "value": "busy"} for name, status in statuses.items()]
+    pages = {"unfit": {"fit": False, "findings": findings}, "fit": {"fit": True, "findings": []}}
+    code = "import json; print(json.dumps({}, indent=2)); raise SystemExit(1)"
+    planned([step(name, code.format(page)) for name, page in pages.items()])
+    text = (planned.folder / "summary.md").read_text()
+    assert "| not fit: other work: busy |" in text
+    assert "| fit |" in text
+
+
+def test_a_wrong_row_is_named(planned):
+    wrong = KEEPING + (
+        "file = place / '20261120T233629Z-matmul-a349e4f85f.jsonl'\n"
+        "head, first, *rest = file.read_text().splitlines()\n"
+        "import json\n"
+        "record = json.loads(first)\n"
+        "record |= {'status': 'invalid', 'reason': 'wrong at 3', 'provider': 'triton-v9'}\n"
+        "file.write_text('\\n'.join([head, json.dumps(record), *rest]) + '\\n')\n"
+        "raise SystemExit(1)\n"
+    )
+    assert planned([step("wrong", wrong)]) == 0
+    attempt = publish.attempts(planned.folder)[0]
+    assert attempt["rows"] == {"invalid": 1, "ok": 7}
+    assert attempt["wrong"] == ["matmul 256x256x256 bf16 triton-v9: invalid: wrong at 3"]
+    assert "triton-v9: invalid: wrong at 3" in (planned.folder / "summary.md").read_text()
+
+
+ROOFS = """
+import json, os, pathlib
+place = pathlib.Path(os.environ["RIDGEPOINT_RUNS"]) / "h100-sxm"
+place.mkdir(parents=True, exist_ok=True)
+kept = place / "ceilings-0123456789ab.json"
+print(kept.read_text() if kept.exists() else "none")
+kept.write_text(json.dumps({"slug": "h100-sxm", "entries": [], "identity": {"host": "secret"}, "by": BY}))
+"""
+
+
+def test_roofs_go_from_step_to_step_but_for_those_of_a_step_of_its_own(planned):
+    codes = {name: f"BY = {name!r}\n{ROOFS}" for name in ("full", "quick", "after")}
+    planned(
+        [step("full", codes["full"]), step("quick", codes["quick"], has_own_roofs=True), step("after", codes["after"])]
+    )
+    seen = {name: (planned.folder / f"steps/{name}/stdout.txt").read_text() for name in codes}
+    assert seen["full"] == seen["quick"] == "none\n"
+    assert json.loads(seen["after"])["by"] == "full"
+    published = json.loads((planned.folder / "published/h100-sxm/ceilings.json").read_text())
+    assert published == {"slug": "h100-sxm", "entries": [], "by": "after"}  # without what identifies the machine
+
+
+BROKEN = """
+import os, pathlib
+place = pathlib.Path(os.environ["RIDGEPOINT_RUNS"]) / "h100-sxm"
+head, first, *rest = (place / "20261120T233629Z-matmul-a349e4f85f.jsonl").read_text().splitlines()
+broken = {"torn": ['{"kind": "envi'], "empty": [head], "holed": [head, "{}", first], "cut": [head, first, "{"]}
+for name, lines in broken.items():
+    (place / f"20261120T233630Z-{name}-00.jsonl").write_text("\\n".join(lines))
+"""
+
+
+def test_published_are_whole_runs_of_the_attempts_that_count(planned):
+    broken = step("broken", KEEPING + BROKEN)
+    writing = "import pathlib; pathlib.Path('found').mkdir(); pathlib.Path('found/spread.json').write_text('{}')"
+    planned([step("good", KEEPING), broken, step("quick", KEEPING, has_own_roofs=True), step("script", writing)])
+    place = planned.folder / "published/h100-sxm"
+    assert {path.name for path in place.iterdir()} == {
+        *("20261120T233629Z-matmul-a349e4f85f.jsonl", "README.md"),
+        "20261120T233630Z-cut-00.jsonl",  # a last line that was cut off is normal
+        *("good.png", "broken.png", "quick.png", "spread.json"),
+    }
+    assert (place / "20261120T233629Z-matmul-a349e4f85f.jsonl").read_bytes() == RUN.read_bytes()
+    assert "| good | done |" in (place / "README.md").read_text()
+
+
+def test_the_archive_holds_all_and_is_whole_at_any_moment(planned, tmp_path, monkeypatch):
+    file = tmp_path / "new/record.tar.gz"
+    planned([step("one", KEEPING)], "--archive", str(file))
+    with tarfile.open(file) as packed:
+        names = packed.getnames()
+    assert "record/steps/one/step.json" in names
+    assert "record/published/h100-sxm/one.png" in names
+    before = file.read_bytes()
+    monkeypatch.setattr(tarfile.TarFile, "add", Mock(side_effect=OSError("no space left")))
+    assert planned([step("two")], "--archive", str(file)) == 0  # the measurement counts, the archive waits
+    assert file.read_bytes() == before
+    assert [path.name for path in file.parent.iterdir()] == ["record.tar.gz"]
+
+
+def test_an_unpacked_archive_goes_on_elsewhere(planned, tmp_path):
+    planned([step("one")], "--archive", str(tmp_path / "all.tar.gz"))
+    with tarfile.open(tmp_path / "all.tar.gz") as packed:
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11 has none before 3.11.4
+        packed.extractall(tmp_path / "elsewhere")
+    assert publish.main(["--output", str(tmp_path / "elsewhere/record")]) == 0
+    assert states(tmp_path / "elsewhere/record") == {"one": "done"}
+
+
+def test_a_text_that_a_terminal_would_obey_is_shown_as_its_escape(planned):
+    planned([step("rogue", r"import sys; print('\x1b[2Jgone', file=sys.stderr); print('\x1b[31m'); sys.exit(2)")])
+    assert "\x1b" not in (planned.folder / "summary.md").read_text()
+    assert "\\x1b[2Jgone" in (planned.folder / "summary.md").read_text()
+
+
+KEPT = """
+import json, os, pathlib
+place = pathlib.Path(os.environ["RIDGEPOINT_RUNS"]) / "h100-sxm"
+place.mkdir(parents=True, exist_ok=True)
+kept = place / "ceilings-{of}.json"
+kept.write_text(json.dumps(dict(identity="a machine", of="{of}", entries=[1] * {count})))
+print("false verdicts: 0 of 40")
+"""
+
+
+def test_the_fullest_ceilings_are_published_and_what_a_step_prints_where_it_keeps_no_run(planned):
+    """A later call on another machine of the same name measures a few ceilings anew: they are newer, and fewer."""
+    full, few = (step(name, KEPT.format(of=name, count=n), kept_as=f"{name}.txt") for name, n in (("a", 9), ("b", 2)))
+    assert planned([full, few]) == 0
+    place = planned.folder / "published/h100-sxm"
+    assert json.loads((place / "ceilings.json").read_text()) == {"of": "a", "entries": [1] * 9}
+    assert (place / "b.txt").read_text() == "false verdicts: 0 of 40\n"
