@@ -78,6 +78,8 @@ class Ceiling:
     """Clocks at the end of the measurement; None where they could not be read, as on a CPU."""
     measured_at: Text | None = None
     """When, UTC, ISO 8601."""
+    disturbed: Text | None = None
+    """What held the device back meanwhile, so that a rate may be too low; None: nothing that was seen."""
 
     def __post_init__(self) -> None:
         """Refuse a ceiling that limits nothing.

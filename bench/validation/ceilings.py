@@ -18,7 +18,6 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.harness.calibrate.calibration import DISTURBED
 from bench.harness.cli.arguments import FORMATS, Parser
 from bench.harness.commands.calibrate import value_text
 from bench.harness.measure.evidence import power_limited
@@ -199,8 +198,8 @@ def reasons(calibration, entry):
     """Return what the calibration itself knows that holds a ceiling down, a line each."""
     record = calibration.record_of(entry.quantity, entry.name)
     found = [_clock(calibration, entry), _spread(entry, record)]
-    if DISTURBED in entry.source:
-        found.append(f"disturbed{entry.source.partition(DISTURBED)[2]}")
+    if entry.disturbed:
+        found.append(f"disturbed: {entry.disturbed}")
     if record is not None:
         limited = power_limited(record.telemetry)
         found += [limited.reason if limited else None, *record.flag_reasons.values()]

@@ -30,6 +30,9 @@ ONE_SIDED = frozenset({"l2-suspect", "not-cold"})
 
 BIMODAL = "bimodal"
 
+OF_THE_ROOF = frozenset({"above-roof", "doubtful-roof"})
+"""They speak of the ceiling that a time is held against: where both sides have one, not of the ratio of their times."""
+
 
 def flags_of(side: Sequence[Measured]) -> tuple[str, ...]:
     """Return the flags of all windows of a side, each once."""
@@ -49,6 +52,8 @@ def with_flags(compared: Comparison, baseline: Sequence[str], candidate: Sequenc
         candidate: flags of the other.
         is_paired: whether the two took turns.
     """
+    shared = OF_THE_ROOF & {*baseline} & {*candidate}
+    baseline, candidate = ([flag for flag in side if flag not in shared] for side in (baseline, candidate))
     if not baseline and not candidate:
         return compared
     sides = (("baseline", baseline), ("candidate", candidate))

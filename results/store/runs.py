@@ -186,7 +186,7 @@ def _open_new(path: Path) -> tuple[int, bool]:
     except FileExistsError:
         descriptor, is_new = os.open(path, flags), False
     try:
-        _lock(descriptor)
+        lock_file(descriptor)
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode) and status.st_size == 0:
             return descriptor, is_new
@@ -197,8 +197,12 @@ def _open_new(path: Path) -> tuple[int, bool]:
     raise StoreError(f"cannot write {path}: it {why}, and no run overwrites anything; choose another --output")
 
 
-def _lock(descriptor: int) -> None:
-    """Keep a second run from choosing the same, still empty, file; a file system without locks is no obstacle."""
+def lock_file(descriptor: int) -> None:
+    """Take a file for this process until it is closed; a file system without locks is no obstacle.
+
+    Raises:
+        BlockingIOError: another process has it.
+    """
     try:
         import fcntl
     except ImportError:

@@ -42,6 +42,14 @@ def test_no_gap_is_large_enough_where_work_was_not_timed(save, measured, capsys)
     assert compared(capsys, *paths)[1]["rows"][0]["verdict"] == "UNSURE"
 
 
+@pytest.mark.parametrize("flag", ["above-roof", "doubtful-roof"])
+def test_a_doubt_about_the_roof_of_both_says_nothing_of_their_ratio(save, measured, capsys, flag):
+    before, after = save("a", measured(seed=1, flags=(flag,))), save("b", measured(1.3, seed=2, flags=(flag,)))
+    code, document = compared(capsys, before, after)
+    assert (code, document["rows"][0]["verdict"]) == (1, "SLOWER")
+    assert flag not in document["rows"][0]["reason"]
+
+
 @pytest.mark.parametrize("flag", ["launch-limited", "above-roof", "not-converged", "power-limited"])
 def test_a_flag_that_leaves_the_time_right_is_told_and_no_more(save, measured, capsys, flag):
     before, after = save("a", measured(seed=1)), save("b", measured(1.3, seed=2, flags=(flag, "settings-restored")))

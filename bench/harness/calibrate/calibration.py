@@ -14,21 +14,24 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench.harness.calibrate.parts import launch, matmul_of, mixes
 from bench.harness.calibrate.search import Note, silent
-from bench.harness.calibrate.setup import DISTURBED, FIRST_PLANS, CalibrationPart, CalibrationSetup
+from bench.harness.calibrate.setup import FIRST_PLANS, CalibrationPart, CalibrationSetup
 from bench.harness.device import nvml
 from bench.harness.device.device import Device
 from bench.harness.device.stamp import installed_version
-from bench.harness.device.telemetry import Monitor
+from bench.harness.device.telemetry import Monitor, row_telemetry
+from bench.harness.measure.evidence import disturbance
 from bench.harness.measure.runner import one_line
 from bench.harness.op import Op
+from results.store.runs import lock_file
 from roofline.ceilings import Ceiling, CeilingError, Ceilings, gpu_ceilings
 from roofline.hardware.gpu import (
     Gpu,
@@ -45,6 +48,14 @@ MIXES = ("copy", "triad")
 
 OTHER_LAUNCHES = ("host-submit", "back-to-back", "fit")
 """Of the launch costs, those that only `python -m bench calibrate` keeps."""
+
+LAUNCH = ("launch", "launch")
+
+QUIET_LOOK_S = 0.3
+"""Work whose disturbances tell whether the machine is quiet: longer than the least window of each counter."""
+
+POLL_S, LONGEST_WAIT_S = 0.2, 300.0
+"""How often another command's calibration is looked for, and how long it is waited for: the longest takes 270 s."""
 
 WIDENED = ("fp16",)
 """Dtypes that fp32 arithmetic may serve better than their own."""
@@ -104,7 +115,7 @@ def identity(device: Device) -> dict[str, Any]:
         "driver": nvml.driver_version().value if device.has_cuda else None,
         "power_limit_w": _power_limit_w(device),
         "onednn_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),
-        "method": 2,
+        "method": 3,
     }
 
 
@@ -152,6 +163,19 @@ def clock_limited(ceilings: Ceilings) -> list[Ceiling]:
     return found
 
 
+def merged(known: Ceilings, found: Iterable[Ceiling]) -> Ceilings:
+    """Return the ceilings with what was found; a disturbed one takes the place of no better one."""
+    kept = {(e.quantity, e.name): e for e in known.entries if e.kind == "measured"}
+
+    def is_better(new: Ceiling) -> bool:
+        old = kept.get((new.quantity, new.name))
+        if old is None or not new.disturbed:
+            return True
+        return new.value < old.value if new.quantity == "launch" else new.value > old.value
+
+    return known.with_entries(entry for entry in found if is_better(entry))
+
+
 class MeasuredCeilings:
     """The measured ceilings of a device: kept in a file, completed as more dtypes are asked for."""
 
@@ -168,6 +192,7 @@ class MeasuredCeilings:
         self._identity = identity(device)
         digest = hashlib.sha256(json.dumps(self._identity, sort_keys=True).encode()).hexdigest()[:12]
         self.path = directory / device.slug / f"ceilings-{digest}.json"
+        self._lock_path = self.path.with_suffix(".lock")
         self._could_save = True
 
     def load(self) -> tuple[Ceiling, ...]:
@@ -227,34 +252,131 @@ class MeasuredCeilings:
             again: measure all of it even if it is kept.
         """
         wanted = list(dict.fromkeys(dtypes))
-        kept = self.load()
-        if again:  # only what is measured anew now is dropped
-            anew = {("launch", "launch")}
-            if not self._device.has_cuda:
-                anew |= {*(("bandwidth", mix) for mix in MIXES), *(("flops", dtype) for dtype in wanted)}
-            kept = tuple(e for e in kept if (e.quantity, e.name) not in anew)
-        found = ceilings.with_entries(kept)
-        had = found.entries
-        plan = FIRST_PLANS["gpu" if self._device.is_gpu else "cpu"]
-        setup = CalibrationSetup(self._device, plan, matmul, Monitor(self._device))
-        if found.launch_floor() is None:
-            found = found.with_entries(self._measured(launch(setup)))
+        found = ceilings.with_entries(self.load())
+        if again or self._due(found, wanted) or self._to_repeat(found, wanted):
+            with self.alone() as has_waited:
+                if has_waited:  # for another command that may have measured the same
+                    found = ceilings.with_entries(self.load())
+                found = self._measured_anew(found, wanted, matmul, again)
+        else:
+            self._say_who_calibrates()
+        notes = [found.note, *peak_sentences(found, wanted)]
+        disturbed = [f"{e.quantity} {e.name}" for e in found.entries if e.disturbed]
+        if disturbed:
+            notes.append(
+                "measured while something else held the device back, so these ceilings may be too low: "
+                f"{', '.join(disturbed)}; when the machine is quiet: `python -m bench calibrate`"
+            )
+        shown = found.with_entries(clock_limited(found))
+        return Ceilings(shown.slug, shown.name, shown.entries, "; ".join(note for note in notes if note) or None)
+
+    def _due(self, found: Ceilings, wanted: Sequence[str]) -> list[tuple[str, str]]:
+        """Return quantity and name of the ceilings that any command needs and that are not known."""
+        due = [LAUNCH] if found.launch_floor() is None else []
         if not self._device.has_cuda:
-            for part in mixes(setup, MIXES) if again or found.bandwidth() is None else ():
-                found = found.with_entries(self._measured(part))
-            setup.release_arrays()
-            for dtype in [dtype for dtype in wanted if found.peak(dtype) is None]:
-                found = found.with_entries(self._best_peak(setup, dtype))
+            due += [("bandwidth", mix) for mix in MIXES if found.bandwidth() is None]
+            due += [("flops", dtype) for dtype in wanted if found.peak(dtype) is None]
+        return due
+
+    def _to_repeat(self, found: Ceilings, wanted: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the ceilings that any command measures and that were disturbed when they were measured."""
+        every = self._measured_by_any_command(wanted)
+        return [(e.quantity, e.name) for e in found.entries if e.disturbed and (e.quantity, e.name) in every]
+
+    def _measured_by_any_command(self, wanted: Sequence[str]) -> list[tuple[str, str]]:
+        if self._device.has_cuda:
+            return [LAUNCH]
+        return [LAUNCH, *(("bandwidth", mix) for mix in MIXES), *(("flops", dtype) for dtype in wanted)]
+
+    def _measured_anew(self, found: Ceilings, wanted: Sequence[str], matmul: Op, again: bool) -> Ceilings:
+        """Return the ceilings with what is missing, and with what was disturbed where the machine is quiet now."""
+        due = self._measured_by_any_command(wanted) if again else self._due(found, wanted)
+        repeated = [what for what in self._to_repeat(found, wanted) if what not in due]
+        if repeated and self._is_quiet():
+            due += repeated
+        plan = FIRST_PLANS["gpu" if self._device.is_gpu else "cpu"]
+        setup, had = CalibrationSetup(self._device, plan, matmul, Monitor(self._device)), found.entries
+        for quantity, name in due:
+            if quantity == "flops":
+                setup.release_arrays()
+                found = merged(found, self._best_peak(setup, name))
+            else:
+                part = launch(setup) if quantity == "launch" else mixes(setup, [name])[0]
+                found = merged(found, self._measured(part))
+        setup.release_arrays()
         if found.entries != had:
             self.save(found)
-        sentences = peak_sentences(found, wanted)
-        if any(DISTURBED in entry.source for entry in found.entries):
-            sentences.append(
-                "measured ceilings may be low, the device was disturbed: `python -m bench calibrate` again"
-            )
-        note = "; ".join([*([found.note] if found.note else []), *sentences])
-        shown = found.with_entries(clock_limited(found))
-        return Ceilings(shown.slug, shown.name, shown.entries, note or None)
+        return found
+
+    def _is_quiet(self) -> bool:
+        """Return whether nothing else holds the device back at this moment, by a short time of work."""
+        import torch
+
+        self._progress("calibrating: is the machine quiet now?")
+        square, monitor = torch.ones(256, 256, device=self._device.torch_name), Monitor(self._device)
+        before, end = monitor.snapshot(), time.perf_counter() + QUIET_LOOK_S
+        while time.perf_counter() < end:
+            torch.mm(square, square)
+            self._device.synchronize()
+        return disturbance(row_telemetry(before, monitor.snapshot()), self._device.has_cuda) is None
+
+    # ---- one command at a time ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Let one command at a time measure the ceilings of this machine; another one waits, and says for which.
+
+        Yields:
+            Whether it had to wait.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError:  # nothing can be kept there, so nothing can be overwritten
+            yield False
+            return
+        try:
+            has_waited = self._wait_for(descriptor)
+            os.truncate(descriptor, 0)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            os.write(descriptor, str(os.getpid()).encode())
+            yield has_waited
+        finally:
+            os.close(descriptor)
+
+    def _wait_for(self, descriptor: int) -> bool:
+        """Take the lock, and return whether another process had it."""
+        began, has_waited = time.monotonic(), False
+        while (holder := self._holder(descriptor)) is not None:
+            if not has_waited:
+                self._note(f"process {holder} measures the ceilings of this machine; waiting until it has finished")
+            elif time.monotonic() - began > LONGEST_WAIT_S:
+                self._note(f"process {holder} is not waited for any longer: what is measured beside it may be too low")
+                break
+            has_waited = True
+            time.sleep(POLL_S)
+        return has_waited
+
+    def _holder(self, descriptor: int) -> str | None:
+        """Return the process that measures ceilings at this moment; None: none does, and the lock is taken."""
+        try:
+            lock_file(descriptor)
+        except BlockingIOError:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            return os.read(descriptor, 20).decode(errors="replace") or "of another command"
+        return None
+
+    def _say_who_calibrates(self) -> None:
+        """Say so where another command measures ceilings, which disturbs it and what is measured here."""
+        try:
+            descriptor = os.open(self._lock_path, os.O_RDWR)
+        except OSError:
+            return
+        try:
+            if (holder := self._holder(descriptor)) is not None:
+                self._note(f"process {holder} measures the ceilings of this machine: the two disturb each other")
+        finally:
+            os.close(descriptor)
 
     def _measured(self, part: CalibrationPart) -> list[Ceiling]:
         """Return the ceilings that a part finds; without one some columns stay blank, and the measurements go on."""

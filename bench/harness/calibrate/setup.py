@@ -65,9 +65,6 @@ FIRST_PLANS = {
 }
 """Of what any command measures when a ceiling is missing; `matmul_s` is that of one dtype here, without a long run."""
 
-DISTURBED = "disturbed, so it may be low"
-"""What the source of a ceiling says that was measured while something else held the device back."""
-
 DTYPES = {
     ("cpu", False): ("bf16", "fp32"),
     ("cpu", True): ("bf16", "fp32"),
@@ -209,12 +206,12 @@ class CalibrationSetup:
         """Return a measured ceiling with clocks and date; `details` are further fields of `Ceiling`."""
         now = datetime.now(UTC)
         source = f"measured here {now:%Y-%m-%d}: {how}, {self.device.threads or 'GPU'} threads"
-        disturbed = disturbance(telemetry, self.device.has_cuda)
-        if disturbed:
-            source += f"; {DISTURBED}: {disturbed}"
         clocks = {key: telemetry.get(key) for key in ("sm_clock_hz", "memory_clock_hz")}
-        measured_at = now.isoformat(timespec="seconds")
-        return Ceiling(quantity, name, value, "measured", source, measured_at=measured_at, **clocks, **details)
+        clocks |= {
+            "measured_at": now.isoformat(timespec="seconds"),
+            "disturbed": disturbance(telemetry, self.device.has_cuda),
+        }
+        return Ceiling(quantity, name, value, "measured", source, **clocks, **details)
 
     def of_rate(self, quantity: str, name: str, rate: Rate, telemetry: dict[str, Any]) -> Ceiling:
         """Return the ceiling that a rate is on this device."""

@@ -107,7 +107,9 @@ class Calibration:
 
     def all(self) -> Ceilings:
         """Return everything known of this machine now."""
-        return self.known.with_entries(self.found)
+        from bench.harness.calibrate.calibration import merged
+
+        return merged(self.known, self.found)
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
@@ -137,15 +139,16 @@ def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequen
         use_threads(device)
         warn_if_busy(device, progress)
         kept = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
-        job = Calibration(known.with_entries(kept.load()), kept, progress)
+        job = Calibration(known, kept, progress)
         environment = replace(stamp("bench", device, known, Settings(), argv), settings=asdict(plan))
         if not args.no_save:
             job.writer = RunWriter.create(environment, "calibrate", args.output)
         try:
             dtypes = chosen_dtypes(args, device, matmul, job)
-            measure_all(
-                job, plan_parts(CalibrationSetup(device, plan, matmul, Monitor(device)), dtypes), plan, args.verbose
-            )
+            parts = plan_parts(CalibrationSetup(device, plan, matmul, Monitor(device)), dtypes)
+            with kept.alone():
+                job.known = known.with_entries(kept.load())
+                measure_all(job, parts, plan, args.verbose)
         except KeyboardInterrupt:
             interrupted = True
             progress.note("interrupted: the ceilings that were finished are kept")

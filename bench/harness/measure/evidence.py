@@ -121,6 +121,7 @@ def flags_of(samples: Samples, context: Context) -> tuple[Flag, ...]:
         other_stream(context.tail_s, time_s * launches, context.tick_s),
         above_roof(samples, context),
         l2_suspect(samples, context),
+        doubtful_roof(context),
         not_cold(samples.cache, context.asked_cache),
         tick_limited(time_s, launches, context.tick_s),
         throttled(context.telemetry, context.is_gpu),
@@ -208,6 +209,20 @@ def _above(reached: float, ceiling: Ceiling, cache: str) -> Flag:
         "calibrate again: the machine was slower then, unless the row's own mix of reads and writes is a faster one"
     )
     return Flag("above-roof", f"{reason}, the mix nearest to its own", advice)
+
+
+def doubtful_roof(context: Context) -> Flag | None:
+    """Flag a row that is judged by a ceiling that was measured while something else held the device back."""
+    judges = ((context.flops, context.peak), (context.bytes_moved, context.bandwidth))
+    found = [ceiling for count, ceiling in judges if count and ceiling and ceiling.disturbed]
+    if not found:
+        return None
+    names = " and ".join(f"{ceiling.quantity} {ceiling.name}" for ceiling in found)
+    return Flag(
+        "doubtful-roof",
+        f"the ceiling {names} may be too low, and a share of it too high: when it was measured, {found[0].disturbed}",
+        "`python -m bench calibrate` when nothing else runs",
+    )
 
 
 def other_stream(tail_s: float | None, sample_s: float, tick_s: float | None) -> Flag | None:

@@ -196,6 +196,16 @@ def test_above_a_measured_peak_but_possible_is_a_finding_about_the_peak(reached,
         assert "calibrate again" in flag.advice
 
 
+def test_a_row_that_a_disturbed_ceiling_judges_says_so():
+    busy = Ceiling(
+        "bandwidth", "copy", 1e12, "measured", "a test", disturbed="300 times a second a thread lost its core"
+    )
+    [flag] = flags_of(samples_of(), context_of(bandwidth=busy, mix=busy))
+    assert (flag.name, "bandwidth copy may be too low" in flag.reason) == ("doubtful-roof", True)
+    assert flag.reason.endswith("when it was measured, 300 times a second a thread lost its core")
+    assert not flags_of(samples_of(), context_of(bandwidth=busy, mix=busy, bytes_moved=None))  # it judges nothing
+
+
 def test_a_measured_ceiling_makes_no_row_invalid():
     roofs = {
         "peak": Ceiling("flops", "bf16", 1.0, "measured", "a test"),
