@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.inputs import InputSet
+from bench.harness.data.wrong_places import Search, WrongPlaces
 from bench.harness.op import Case, Op
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class CheckResult:
     elements: int
     reference: str = "fp64"
     """`fp64`, or `rule`: the op's own `check_result`."""
+    wrong: WrongPlaces | None = None
+    """Where it is wrong, where single elements are."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object kept under `verified`; JSON has no infinity, so an error beyond any bound is null."""
@@ -98,7 +101,7 @@ class CheckResult:
             "max_error_of_bound": self.max_error_of_bound if math.isfinite(self.max_error_of_bound) else None,
             "checked_elements": self.checked_elements,
             "elements": self.elements,
-        }
+        } | ({} if self.wrong is None else {"wrong": self.wrong.to_dict()})
 
 
 def run_poisoned(call: Callable[[], object], out: Tensor, synchronize: Callable[[], None]) -> Tensor:
@@ -137,8 +140,8 @@ def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | 
         return CheckResult(False, f"wrong result: {found} instead of {wanted}", float("inf"), 0, data.out.numel())
     data, result, earlier = _where_fp64_is(data, result, earlier)
     if op.check_result is not None:
-        wrong = op.check_result(case, (data.inputs, result), earlier)
-        reason = f"wrong result: {wrong}" if wrong else None
+        against_the_rule = op.check_result(case, (data.inputs, result), earlier)
+        reason = f"wrong result: {against_the_rule}" if against_the_rule else None
         return CheckResult(reason is None, reason, math.nan, result.numel(), result.numel(), "rule")
     worst, checked, dots, squares = 0.0, 0, [0.0] * op.outputs, [0.0] * op.outputs
     for inputs, part in _parts(op, case, data.inputs, result):
@@ -150,13 +153,26 @@ def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | 
     scale_error = max(abs(dot / square) if square else 0.0 for dot, square in zip(dots, squares, strict=True))
     allowed_scale_error = max(UNIT_ROUNDOFF[op.output_dtype(case.dtype)], LEAST_SCALE_ERROR)
     reason = None
+    wrong = None if worst <= 1 else _wrong_places(op, case, data.inputs, result)
     if worst == math.inf:
         reason = "wrong result: an element is NaN, infinite, or off where no rounding takes place"
     elif not worst <= 1:
         reason = f"wrong result: an element is {worst:.3g} times further from the fp64 reference than rounding explains"
     elif checked >= SCALE_ELEMENTS and scale_error > allowed_scale_error:
         reason = f"wrong result: off by {scale_error:.2%} on the whole, more than rounding explains"
-    return CheckResult(reason is None, reason, worst, checked, result.numel())
+    if wrong is not None:
+        reason = f"{reason}; {wrong.sentence}"
+    return CheckResult(reason is None, reason, worst, checked, result.numel(), wrong=wrong)
+
+
+def _wrong_places(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> WrongPlaces | None:
+    """Return where a result is wrong, by comparing it once more."""
+    search = Search(result)
+    parts = _parts(op, case, inputs, result), _parts(op, case, inputs, search.places)
+    for (part_inputs, part), (_, places) in zip(*parts, strict=True):
+        ratio, truth, found = _ratios(op, case, part_inputs, part)
+        search.add(places, ratio, truth, found)
+    return search.found()
 
 
 def _where_fp64_is(data: InputSet, result: Tensor, earlier: Launch | None) -> tuple[InputSet, Tensor, Launch | None]:
@@ -199,18 +215,24 @@ def _compare(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tup
     """
     import torch
 
+    ratio, truth, found = _ratios(op, case, inputs, out)
+    worst = float("inf") if bool(ratio.isnan().any()) else float(ratio.max())
+    off = (found - truth.to(out.dtype)) * truth
+    sums = torch.stack((off, truth.square())).reshape(2, op.outputs, -1).sum(2)
+    return worst, [(float(dot), float(square)) for dot, square in sums.T]
+
+
+def _ratios(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the error of each element over its bound, the reference, and the result in fp64."""
+    import torch
+
     wide = widened(inputs)
     truth, found = op.reference(*wide), out.double()
     bound = _bound(op, case, wide, truth)
     if out.dtype.is_floating_point:
         bound = bound + torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps
-    error = found - truth
     # Equal values need no bound (0 against 0, an exact integer, inf against inf); NaN and inf stay visible.
-    ratio = torch.where(found == truth, 0.0, error.abs() / bound)
-    worst = float("inf") if bool(ratio.isnan().any()) else float(ratio.max())
-    off = (found - truth.to(out.dtype)) * truth
-    sums = torch.stack((off, truth.square())).reshape(2, op.outputs, -1).sum(2)
-    return worst, [(float(dot), float(square)) for dot, square in sums.T]
+    return torch.where(found == truth, 0.0, (found - truth).abs() / bound), truth, found
 
 
 def _bound(op: Op, case: Case, wide: tuple[Tensor, ...], truth: Tensor) -> Tensor:
