@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from results.compare.comparison import Compared
 from results.compare.match import Unmatched
@@ -16,7 +16,8 @@ from results.compare.row import ComparedRow
 from results.compare.sides import METRICS
 from results.record import Environment
 from results.show.export import csv_text, json_text, markdown_text
-from results.show.table import ABSENT, format_percent, format_rate, format_time, printable, table_console
+from results.show.grid import Column, print_grid
+from results.show.table import ABSENT, format_number, format_percent, format_time, printable, table_console
 from results.stats.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE, geometric_mean
 from results.stats.samples import geometric_mean_of
 
@@ -277,11 +278,14 @@ def headline(compared: Compared) -> str:
 
 
 def _cells(row: ComparedRow, compared: Compared) -> dict[str, str]:
-    """Return a row in units for people."""
+    """Return a row in units for people: the answer, what it is about, then the times."""
     provider = row.candidate.provider if row.key.provider else f"{row.baseline.provider} -> {row.candidate.provider}"
-    ends = None if row.compared.ci95 == UNKNOWN else _inverted_ends(row.compared.ci95, compared)
-    quantity = METRICS[compared.request.metric]
+    known = row.compared.ci95 != UNKNOWN
+    half = (math.sqrt(row.compared.ci95[1] / row.compared.ci95[0]) - 1) if known and row.compared.ci95[0] else None
     return {
+        "verdict": row.compared.verdict,
+        f"{METRICS[compared.request.metric]} ratio": f"{_inverted(row.compared.ratio, compared):.3f}x",
+        "95% CI": f"±{format_number(100 * half, 2)}%" if half is not None else ABSENT,
         "op": row.key.op,
         "case": row.key.case,
         "dtype": row.key.dtype,
@@ -289,28 +293,25 @@ def _cells(row: ComparedRow, compared: Compared) -> dict[str, str]:
         "options": row.key.options,
         "baseline": format_time(row.baseline.time_s),
         "candidate": format_time(row.candidate.time_s),
-        f"{quantity} ratio": f"{_inverted(row.compared.ratio, compared):.4f}",
-        "95% CI": f"{ends[0]:.4f} to {ends[1]:.4f}" if ends else ABSENT,
-        **_utilization(row),
+        "% of ceiling": _of_ceiling(row),
         "flagged": _flagged(row),
-        "verdict": row.compared.verdict,
         "reason": row.reason,
     }
+
+
+def _of_ceiling(row: ComparedRow) -> str:
+    """Return what share of the ceiling that binds both reach, and which ceiling that is."""
+    before, after = row.baseline.of_ceiling, row.candidate.of_ceiling
+    if before is None or after is None:
+        return ABSENT
+    bounds = dict.fromkeys((before[1], after[1]))
+    return f"{format_percent(100 * before[0])} -> {format_percent(100 * after[0])} {' -> '.join(bounds)}"
 
 
 def _flagged(row: ComparedRow) -> str:
     """Return which sides are flagged; the reason says with what."""
     flagged = [side for side, flags in (("baseline", row.baseline.flags), ("candidate", row.candidate.flags)) if flags]
     return "both" if len(flagged) == 2 else "".join(flagged)
-
-
-def _utilization(row: ComparedRow) -> dict[str, str]:
-    """Return MFU of both, or bytes per second where there is none."""
-    if row.baseline.mfu is not None and row.candidate.mfu is not None:
-        both = [format_percent(100 * value) for value in (row.baseline.mfu, row.candidate.mfu)]
-    else:
-        both = [format_rate(value, "B/s") for value in (row.baseline.bytes_per_s, row.candidate.bytes_per_s)]
-    return {"MFU or B/s": " -> ".join(both)}
 
 
 def _without_constant(cells: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -357,38 +358,22 @@ def _run_line(side: str, environment: Environment, compared: Compared) -> str:
 
 def _print_rows(rows: Sequence[ComparedRow], compared: Compared, console: Console) -> None:
     cells = _without_constant([_cells(row, compared) for row in rows])
-    words = {"op", "case", "dtype", "provider", "options", "flagged", "verdict", "reason"}
+    leaving = {"flagged": 1, "options": 2, "% of ceiling": 3, "95% CI": 4}
+    words = {"op", "case", "dtype", "provider", "options", "flagged", "verdict"}
+    columns = [
+        Column(
+            title,
+            [row[title] for row in cells],
+            "left" if title in words else "right",
+            leaving.get(title, 0),
+            goes_below=title in ("baseline", "candidate", "provider"),
+            styles=[COLORS[row["verdict"]] for row in cells] if title == "verdict" else (),
+        )
+        for title in cells[0]
+        if title != "reason"
+    ]
     console.print()
-    print_cells(
-        cells, console, set(cells[0]) - words, lambda row, title: COLORS[row["verdict"]] if title == "verdict" else ""
-    )
-
-
-def print_cells(
-    rows: Sequence[dict[str, str]],
-    console: Console,
-    numbers: Set[str],
-    style: Callable[[dict[str, str], str], str],
-) -> None:
-    """Print a table whose lines are as wide as they need to be.
-
-    Args:
-        rows: the text of each cell by the title of its column.
-        console: where to print it.
-        numbers: titles of the columns that stand to the right.
-        style: returns that of the cell of a row under a title.
-    """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    for title in rows[0]:
-        justify: Literal["left", "right"] = "right" if title in numbers else "left"
-        table.add_column(title, justify=justify, overflow="fold", no_wrap=title != "reason")
-    for row in rows:
-        table.add_row(*(Text(printable(text), style(row, title)) for title, text in row.items()))
-    console.print(table, crop=False)
+    print_grid(console, columns, [row["reason"] for row in cells], "reason")
 
 
 def _print_rest(count: int, what: str, console: Console) -> None:

@@ -7,12 +7,12 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TextIO
 
 from results.compare.flags import DISTURBED
-from results.compare.output import print_cells
 from results.compare.plot import LABEL_LETTERS, one_line
 from results.compare.sides import METRICS
 from results.history.changes import LEAST_RUNS, PERMUTATIONS
 from results.history.segments import HistoryPoint, Series, short_date
 from results.show.export import csv_text, json_text, markdown_text
+from results.show.grid import Column, print_grid
 from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time, printable, table_console
 from results.stats.comparison import UNKNOWN
 from results.stats.samples import half_width
@@ -138,10 +138,23 @@ def print_table(series: Sequence[Series], file: TextIO) -> str:
     """Return the table for people."""
     console = table_console(file)
     rows = [_cells(one, point) for one in series for point in one.points]
-    numbers = {"95% CI", METRICS[series[0].metric]}
+    leaving = {"run": 1, "flags": 2, "95% CI": 3, "time ratio to last": 4}
+    words = {"date", "revision", "provider", "verdict", "flags", "change", "run"}
+    columns = [
+        Column(
+            title,
+            [row[title] for row in rows],
+            "left" if title in words else "right",
+            leaving.get(title, 0),
+            goes_below=title == "provider",
+            styles=["bold" if row["change"] else "" for row in rows],
+        )
+        for title in rows[0]
+        if title != "change"
+    ]
     with console.capture() as text:
         console.print(f"{heading(series)}\n", markup=False, highlight=False, soft_wrap=True)
-        print_cells(rows, console, numbers, lambda row, title: "bold" if row["change"] else "")
+        print_grid(console, columns, [row["change"] for row in rows], "change")
         console.print(f"\n{METHOD}", markup=False, highlight=False, soft_wrap=True, style="dim")
     return text.get()
 

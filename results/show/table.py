@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from results.record import Environment, Record
+from results.show.grid import Column, print_grid
 from results.show.judge import Report, judged
 from results.show.terminal import printable as printable
 from results.show.terminal import table_console as table_console
@@ -19,7 +20,6 @@ from results.stats.samples import half_width
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from results.store.runs import RunSummary
 
@@ -28,19 +28,11 @@ ABSENT = "-"
 MAX_ROWS = 2000
 """Rows of one table. Laying out a hundred thousand takes two minutes, and nobody reads them."""
 
-GAP = 2
-"""Spaces between two columns."""
 TABLE_COLUMNS = (
     *("op", "case", "dtype", "provider", "fill", "status", "reason", "median", "95% CI", "GFLOP/s", "GB/s", "FLOP/B"),
     *("bound", "MFU", "MBU", "% roof", "% meas", "mix", "flags"),
 )
 """What `table_rows` returns; GFLOP/s is TFLOP/s where the fastest row reaches that."""
-FOLDED = ("flags", "reason")
-"""Columns whose cells may take several lines."""
-
-_Cells = tuple[str, Literal["left", "right"], Sequence[str]]
-"""A column as it is printed: title, side, cells."""
-
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
@@ -144,7 +136,7 @@ class _Column:
     cell: Callable[[Record, Mapping[str, Any]], str]
     justify: Literal["left", "right"] = "right"
     leaves: int = 0
-    """Its turn to be left out on a narrow terminal; 0: never."""
+    goes_below: bool = False
 
 
 def _columns(scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
@@ -154,7 +146,7 @@ def _columns(scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
         _Column("op", lambda record, _: record.op, "left"),
         _Column("case", lambda record, _: record.case, "left"),
         _Column("dtype", lambda record, _: record.dtype, "left"),
-        _Column("provider", lambda record, _: record.provider, "left"),
+        _Column("provider", lambda record, _: record.provider, "left", goes_below=True),
         _Column("fill", lambda record, _: record.fill or ABSENT, "left"),
         _Column("median", lambda record, _: format_time(record.median_s)),
         _Column("95% CI", lambda record, _: _spread(record), leaves=8),
@@ -169,7 +161,6 @@ def _columns(scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
         _Column("mix", lambda _, score: score["mix"] or ABSENT, "left", leaves=1),
         _Column("first call", lambda record, _: format_time(record.first_call_s), leaves=3),
         _Column("n", lambda record, _: str(len(record.samples_s) or ABSENT), leaves=2),
-        _Column("flags", lambda record, _: _flags(record), "left"),
     ]
 
 
@@ -185,7 +176,7 @@ def table_rows(
     rows = []
     columns = [column for column in _columns(scores) if column.title not in ("first call", "n")]
     for record, score in zip(records, scores, strict=True):
-        cells = {column.title: column.cell(record, score) for column in columns}
+        cells = {column.title: column.cell(record, score) for column in columns} | {"flags": _flags(record)}
         first = {title: cells.pop(title) for title in ("op", "case", "dtype", "provider", "fill")}
         rows.append(first | {"status": record.status, "reason": record.reason or ""} | cells)
     return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in rows]
@@ -226,39 +217,25 @@ def _excess(record: Record, score: Mapping[str, Any]) -> str:
 
 
 def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console: Console) -> None:
-    """Print the table, without as many of the columns that may leave as the console is too narrow for."""
     columns = _columns([score for _, score in scored])
-    cells = {column.title: [printable(column.cell(record, score)) for record, score in scored] for column in columns}
-    # A column with nothing to say costs width on every terminal.
-    silent = {"flags"} if not any(cells["flags"]) else set()
-    # So does one in which all rows say the same, or none says anything.
-    silent |= {title for title in ("fill", "mix") if len(set(cells[title])) == 1}
-    silent |= {"% meas"} if set(cells["% meas"]) == {ABSENT} else set()
-    columns = [column for column in columns if column.title not in silent]
-    left_out: list[str] = []
-    while _width(entries := [(c.title, c.justify, cells[c.title]) for c in columns]) > console.width:
-        leaving = min((column for column in columns if column.leaves), key=lambda c: c.leaves, default=None)
-        if leaving is None:
-            break
-        columns.remove(leaving)
-        left_out.append(leaving.title)
-    _print_table(entries, console)
-    if left_out:
-        hint = f"the terminal is too narrow for: {', '.join(reversed(left_out))} (--format csv has all)"
-        console.print(hint, style="dim", markup=False, highlight=False, soft_wrap=True)
+    grid = [
+        Column(c.title, [c.cell(record, score) for record, score in scored], c.justify, c.leaves, c.goes_below)
+        for c in columns
+    ]
+    # A column in which all rows say the same, or none says anything, costs width on every terminal.
+    silent = {column.title for column in grid if column.title in ("fill", "mix") and len(set(column.cells)) == 1}
+    silent |= {column.title for column in grid if column.title == "% meas" and set(column.cells) == {ABSENT}}
+    console.print()
+    shown = [column for column in grid if column.title not in silent]
+    print_grid(console, shown, [_flags(record) for record, _ in scored], "flags")
 
 
 def _print_others(records: Sequence[Record], console: Console) -> None:
-    cells = [
-        ("status", [record.status for record in records]),
-        ("op", [record.op for record in records]),
-        ("case", [record.case for record in records]),
-        ("dtype", [record.dtype for record in records]),
-        ("provider", [record.provider for record in records]),
-        ("reason", [record.reason or ABSENT for record in records]),
-    ]
-    columns: list[_Cells] = [(title, "left", [printable(text) for text in texts]) for title, texts in cells]
-    _print_table(columns, console)
+    names = ("status", "op", "case", "dtype")
+    columns = [Column(name, [getattr(record, name) for record in records]) for name in names]
+    columns.append(Column("provider", [record.provider for record in records], goes_below=True))
+    console.print()
+    print_grid(console, columns, [record.reason or ABSENT for record in records], "reason")
 
 
 def _print_rest(count: int, console: Console) -> None:
@@ -267,49 +244,15 @@ def _print_rest(count: int, console: Console) -> None:
         console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_table(columns: Sequence[_Cells], console: Console) -> None:
-    """Print a table in which only flags and reasons may take several lines.
-
-    A number or a name in two pieces is a wrong one: a table that has no room is wider than the console instead.
-    """
-    table = _table(columns, FOLDED)
-    least = _width([(title, side, [] if title in FOLDED else texts) for title, side, texts in columns])
-    table.width = None if least <= console.width else least
-    console.print()
-    console.print(table, crop=False)
-
-
-def _width(columns: Sequence[_Cells]) -> int:
-    """Return how wide a table is if no cell takes a second line."""
-    from rich.cells import cell_len
-
-    return sum(max(map(cell_len, (title, *texts))) for title, _, texts in columns) + GAP * (len(columns) - 1)
-
-
 def render_runs(runs: Iterable[RunSummary], console: Console) -> None:
     """Print a list of runs, in the order given."""
     runs = list(runs)
-    cells: list[tuple[str, Literal["left", "right"], list[str]]] = [
-        ("run", "left", [run.run_id for run in runs]),
-        ("started", "left", [run.started_at or ABSENT for run in runs]),
-        ("device", "left", [run.device_slug or ABSENT for run in runs]),
-        ("op", "left", [run.op or ABSENT for run in runs]),
-        ("records", "right", [ABSENT if run.records is None else str(run.records) for run in runs]),
-        ("command", "left", [f"broken: {run.error}" if run.error else run.command or ABSENT for run in runs]),
+    columns = [
+        Column("run", [run.run_id for run in runs]),
+        Column("started", [run.started_at or ABSENT for run in runs], leaves=1),
+        Column("device", [run.device_slug or ABSENT for run in runs], leaves=2),
+        Column("op", [run.op or ABSENT for run in runs]),
+        Column("records", [ABSENT if run.records is None else str(run.records) for run in runs], "right"),
     ]
-    columns = [(title, justify, [printable(text) for text in texts]) for title, justify, texts in cells]
-    console.print(_table(columns, [title for title, justify, _ in columns if justify == "left"]))
-
-
-def _table(columns: Iterable[_Cells], folded: Sequence[str]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    columns = list(columns)
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    for title, justify, _ in columns:
-        table.add_column(title, justify=justify, overflow="fold", no_wrap=title not in folded)
-    for row in zip(*(texts for _, _, texts in columns), strict=True):
-        table.add_row(*(Text(text) for text in row))
-    return table
+    commands = [f"broken: {run.error}" if run.error else run.command or ABSENT for run in runs]
+    print_grid(console, columns, commands, "command")

@@ -47,8 +47,10 @@ def test_the_markdown_starts_with_a_summary_in_one_line(save, measured, capsys):
         r"\(95 % CI 1\.\d{4} to 1\.\d{4}\)\*\*",
         lines[0],
     )
-    assert lines[2].startswith("| op | case | dtype | provider | baseline | candidate | time ratio | 95% CI |")
+    head = "verdict, time ratio, 95% CI, op, case, dtype, provider, baseline, candidate, % of ceiling, reason"
+    assert lines[2] == f"| {head.replace(', ', ' | ')} |"
     assert lines[3] == "| " + " | ".join(["---"] * (lines[2].count("|") - 1)) + " |"
+    assert re.match(r"\| SLOWER \| 1\.\d{3}x \| ±\d", lines[4])
     assert "| matmul | 1024x1024x1024 | bf16 | torch |" in lines[4]
     assert "<details><summary>2 not compared</summary>" in lines
     assert "- baseline: matmul 64x64 bf16 torch uniform cold: not in the candidate" in lines
@@ -84,7 +86,7 @@ def test_a_table_of_many_rows_shows_those_that_matter(save, measured, capsys):
     slower = [*records[:-1], measured(1.5, seed=-1, count=8, **case(229))]
     assert main(["compare", *NO_DRIFT, save("a", *records), save("b", *slower)]) == 1
     out = capsys.readouterr().out
-    assert "229x229" in out.splitlines()[5]
+    assert "229x229" in out.splitlines()[4]
     assert "... and 29 more rows" in out
 
 

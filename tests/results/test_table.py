@@ -199,7 +199,8 @@ def test_a_narrow_terminal_loses_columns_by_name_and_never_cuts_a_number(make_en
     text = rendered(make_environment(), [make_record()], width)
     assert ("too narrow for: " in text) == (width < 150)
     assert ("first call, n (--format csv has all)" in text) == (width < 150)
-    row = row_with(text, "matmul", "torch", "%")
+    row = row_with(text, "matmul", "%")
+    assert "torch" in row or "    provider torch" in text.splitlines()
     for whole in ("1024x1024x1024", "bf16", "4.295", "500.0", "73.2%"):
         assert whole in row
     assert "…" not in text
@@ -223,7 +224,7 @@ def test_no_name_is_broken_over_two_lines_but_a_reason_may_be(make_environment, 
     text = rendered(
         make_environment(), [make_record(**names, flags=flags), make_skipped(**names, reason=reason)], width
     )
-    assert len([line for line in text.splitlines() if all(name in line for name in names.values())]) == 2
+    assert [text.count(name) for name in names.values()] == [2, 2, 2, 2]
     for word in (*flags, *reason.split()):
         assert word in text or width < 120
 

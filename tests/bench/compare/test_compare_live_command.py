@@ -136,7 +136,8 @@ def test_a_baseline_that_is_not_among_the_providers_is_added(capsys, provide):
 def test_one_provider_twice_is_compared_with_itself(capsys, provide):
     provide(torch=same)
     found = document(capsys, "--provider", "torch,torch", "--margin", "90%")
-    assert [(row["candidate"], row["verdict"]) for row in found["rows"]] == [("torch#2", "SAME")]
+    assert [row["candidate"] for row in found["rows"]] == ["torch#2"]
+    assert found["rows"][0]["verdict"] in ("SAME", "UNSURE")  # unsure where the machine is busy
     assert found["rows"][0]["ratio"] == pytest.approx(1, abs=0.3)
 
 

@@ -1,0 +1,153 @@
+"""Lays out every table of the project for the width of the terminal that shows it.
+
+A table is columns, which hold the texts of their cells, and notes, each of which belongs to a row:
+
+    print_grid(console, [Column("op", ops), Column("median", times, "right", leaves=1)], flags, "flags")
+
+On a terminal a column that has no room leaves as a whole, in the order of `leaves`, and one line names those that left;
+a note that has no room in its row stands on the line below it. No cell is ever cut. In a pipe or a file each row is one
+line with all columns and its note, so that it can be cut and searched.
+
+Text may come from a file of unknown origin: what a terminal could take for a command is shown as its escape.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from results.show.terminal import WIDE, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+GAP = "  "
+INDENT = "    "
+ALL_COLUMNS = "--format csv has all"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table."""
+
+    title: str
+    cells: Sequence[str]
+    side: Literal["left", "right"] = "left"
+    leaves: int = 0
+    """Its turn to leave where there is no room, 1 first; 0: it never leaves."""
+    goes_below: bool = False
+    """Where there is still no room, its cells join the notes below their rows."""
+    styles: Sequence[str] = ()
+    """Rich style of each cell; it never says more than the text does."""
+
+    @property
+    def width(self) -> int:
+        """Cells of the terminal that it takes."""
+        from rich.cells import cell_len
+
+        return max(map(cell_len, (self.title, *self.cells)))
+
+
+def print_grid(
+    console: Console,
+    columns: Iterable[Column],
+    notes: Sequence[str] = (),
+    notes_title: str = "note",
+    hint: str = ALL_COLUMNS,
+) -> None:
+    """Print a table as the console has room for it.
+
+    Args:
+        console: where to; as wide as `terminal.WIDE` it is a pipe or a file.
+        columns: from left to right, with as many cells each.
+        notes: one for each row, empty where there is nothing to say; or none at all.
+        notes_title: of the column in which they stand where there is room.
+        hint: says where the columns are that had none.
+    """
+    shown = [_printable(column) for column in columns]
+    below = [printable(note) for note in notes] if any(notes) else []
+    is_file = console.width >= WIDE
+    inline = [Column(notes_title, below)] if below else []
+    left_out: list[str] = []
+    if is_file or _width([*shown, *inline]) <= console.width:
+        shown, below = [*shown, *inline], []
+    else:
+        shown, left_out = _fitting(shown, console.width)
+        shown, below = _with_room(shown, below, console.width)
+    _print_rows(console, shown, below, is_file)
+    if left_out:
+        _print_line(console, f"the terminal is too narrow for: {', '.join(left_out)} ({hint})", "dim")
+
+
+def _printable(column: Column) -> Column:
+    cells = [printable(cell) for cell in column.cells]
+    return Column(column.title, cells, column.side, column.leaves, column.goes_below, column.styles)
+
+
+def _width(columns: Sequence[Column]) -> int:
+    return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1)
+
+
+def _fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], list[str]]:
+    """Return the columns that stay, and the titles of those that leave, from left to right."""
+    staying = list(columns)
+    for leaving in sorted((column for column in columns if column.leaves), key=lambda column: column.leaves):
+        if _width(staying) <= width:
+            break
+        staying.remove(leaving)
+    return staying, [column.title for column in columns if column not in staying]
+
+
+def _with_room(columns: Sequence[Column], notes: Sequence[str], width: int) -> tuple[list[Column], list[str]]:
+    """Return the columns for which there is room, and the notes with the cells of those that had to go below."""
+    staying, texts = list(columns), list(notes) or [""] * len(columns[0].cells)
+    for column in reversed(columns):
+        if column.goes_below and _width(staying) > width:
+            staying.remove(column)
+            texts = [
+                "; ".join(part for part in (f"{column.title} {cell}" if cell else "", text) if part)
+                for cell, text in zip(column.cells, texts, strict=True)
+            ]
+    return staying, texts
+
+
+def _print_rows(console: Console, columns: Sequence[Column], notes: Sequence[str], is_file: bool) -> None:
+    from rich.text import Text
+
+    widths = [column.width for column in columns]
+    head = _line([column.title for column in columns], columns, widths)
+    _print_line(console, head, "bold")
+    if not is_file:
+        _print_line(console, "─" * _width(columns))
+    for row, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
+        text = Text(_line(cells, columns, widths))
+        start = 0
+        for column, width in zip(columns, widths, strict=True):
+            if column.styles:
+                text.stylize(column.styles[row], start, start + width)
+            start += width + len(GAP)
+        console.print(text, soft_wrap=True)
+        for line in _wrapped(notes[row], console.width) if notes else ():
+            _print_line(console, line, "dim")
+
+
+def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
+    from rich.cells import cell_len
+
+    parts = []
+    for cell, column, width in zip(cells, columns, widths, strict=True):
+        space = " " * (width - cell_len(cell))
+        parts.append(space + cell if column.side == "right" else cell + space)
+    return GAP.join(parts).rstrip()
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        text, width, initial_indent=INDENT, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _print_line(console: Console, text: str, style: str = "") -> None:
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
