@@ -56,7 +56,7 @@ def test_ci_runs_the_test_command_as_the_readme_has_it():
     assert INSTALLING[1] in script
 
 
-@pytest.mark.parametrize("page", ["bench/README.md", "kernels/README.md", "roofline/README.md"])
+@pytest.mark.parametrize("page", ["bench/README.md", "roofline/README.md"])
 def test_the_first_command_of_a_page_runs(page, tmp_path):
     run(commands(page)[0], tmp_path)
 

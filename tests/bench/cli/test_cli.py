@@ -15,6 +15,7 @@ from bench import __main__ as bench
 from bench.harness.cli import main
 from bench.harness.cli.arguments import build_parser
 from bench.harness.timing import protocol
+from results.__main__ import main as results_main
 from results.show.judge import JUDGED_KEYS
 from results.show.table import format_time
 from results.store.runs import load_run
@@ -167,10 +168,10 @@ def test_the_list_names_each_op_with_its_formula_and_its_command():
 # ---- a run as a user sees it ---------------------------------------------------------------------------------------
 
 
-def test_json_is_one_document_that_the_run_file_and_show_agree_with(runs):
+def test_json_is_one_document_that_the_run_file_and_show_agree_with(capsys, runs):
     words = ("--shape", "64,32x16x48", "--dtype", "bf16,tf32", "--budget", "60", "--format", "json")
-    code, out, err = commands.call("matmul", *words)
-    assert code == 0
+    assert commands.here("matmul", *words) == 0
+    out, err = capsys.readouterr()
     document = json.loads(out)
     assert list(document) == ["environment", "records"]
     environment, records = document["environment"], document["records"]
@@ -200,7 +201,8 @@ def test_json_is_one_document_that_the_run_file_and_show_agree_with(runs):
     assert first == environment
     assert rest == [{key: value for key, value in record.items() if key not in JUDGED_KEYS} for record in records]
 
-    assert commands.show("latest", "--format", "json") == (0, out, "")
+    assert results_main(["show", "latest", "--format", "json"]) == 0
+    assert capsys.readouterr() == (out, "")
 
 
 def check_measured(record):
