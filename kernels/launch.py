@@ -27,6 +27,8 @@ class Gpu:
     """Multiprocessors."""
     cache_bytes: int
     """Of the last-level cache."""
+    name: str = ""
+    """As its driver calls it."""
 
 
 stand_in = Gpu(90, 4, 2**16)
@@ -43,7 +45,7 @@ def gpu_of(device: torch.device) -> Gpu:
 def _facts(device: torch.device) -> Gpu:
     properties = torch.cuda.get_device_properties(device)
     arch = 10 * properties.major + properties.minor
-    return Gpu(arch, properties.multi_processor_count, properties.L2_cache_size)
+    return Gpu(arch, properties.multi_processor_count, properties.L2_cache_size, properties.name)
 
 
 @dataclass(frozen=True)

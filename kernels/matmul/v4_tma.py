@@ -101,19 +101,20 @@ def descriptor_matmul(
             out_desc.store([batch, row, col + BLOCK_N // 2], right.to(out_desc.dtype)[None, :, :])
 
 
-def _boxes(layout: str, tile: Tile, slices: int) -> tuple[list[int], list[int], list[int]]:
+def boxes_of(layout: str, tile: Tile, slices: int) -> tuple[list[int], list[int], list[int]]:
     """Return the boxes in which A, B and C are moved, as batches x stored rows x stored columns."""
     a = (tile.m, tile.k) if layout[0] == "n" else (tile.k, tile.m)
     b = (tile.k, tile.n) if layout[1] == "n" else (tile.n, tile.k)
     return [1, *a], [1, *b], [1, tile.m, tile.n // slices]
 
 
-def _slices(dtype: str, tile: Tile) -> int:
+def slices_of(dtype: str, tile: Tile) -> int:
+    """Return in how many slices a tile of C is stored."""
     bytes_each = {"fp32": 4, "i32": 4}.get(output_type(dtype), 2)
     return 2 if tile.m * tile.n * bytes_each > EPILOGUE_BYTES else 1
 
 
-def _constants(dtype: str, layout: str) -> dict[str, Any]:
+def constants_of(dtype: str, layout: str) -> dict[str, Any]:
     """Return the compile-time arguments that do not hang on the tile."""
     return {
         "A_TRANSPOSED": layout[0] == "t",
@@ -127,19 +128,19 @@ def _constants(dtype: str, layout: str) -> dict[str, Any]:
 
 @cache
 def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
-    slices = _slices(dtype, tile)
+    slices = slices_of(dtype, tile)
     element_types = (triton_type(dtype), triton_type(dtype), output_type(dtype))
     types = {
         name: f"tensordesc<{element}{box}>"
         for name, element, box in zip(
-            ("a_desc", "b_desc", "out_desc"), element_types, _boxes(layout, tile, slices), strict=True
+            ("a_desc", "b_desc", "out_desc"), element_types, boxes_of(layout, tile, slices), strict=True
         )
     }
     if dtype.startswith("fp8"):
         types |= {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
     return Variant(
         kernel=descriptor_matmul,
-        constants={**_constants(dtype, layout), **tile.constants, "SLICES": slices},
+        constants={**constants_of(dtype, layout), **tile.constants, "SLICES": slices},
         options=tile.options,
         op="matmul",
         dtype=dtype,
@@ -158,7 +159,7 @@ def variants(arch: int) -> tuple[Variant, ...]:
     )
 
 
-def _descriptors(
+def describe(
     label: str,
     asked: Operands,
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
@@ -195,7 +196,7 @@ def _fit_boxes(arguments: dict[str, Any]) -> None:
     """Give the descriptors the boxes of the tile that autotune is about to try."""
     tile = Tile(arguments["BLOCK_M"], arguments["BLOCK_N"], arguments["BLOCK_K"], warps=0, stages=0)
     layout = "".join("t" if arguments[name] else "n" for name in ("A_TRANSPOSED", "B_TRANSPOSED"))
-    for name, box in zip(("a_desc", "b_desc", "out_desc"), _boxes(layout, tile, arguments["SLICES"]), strict=True):
+    for name, box in zip(("a_desc", "b_desc", "out_desc"), boxes_of(layout, tile, arguments["SLICES"]), strict=True):
         arguments[name].block_shape = box
 
 
@@ -203,7 +204,7 @@ def tuned_configs(arch: int, dtype: str) -> list[triton.Config]:
     """Return what autotune tries for a dtype on an architecture."""
     configs = []
     for tile in candidates(sizes(TILES, arch, dtype)):
-        configs += as_configs((tile,), SLICES=_slices(dtype, tile))
+        configs += as_configs((tile,), SLICES=slices_of(dtype, tile))
     for config in configs:
         config.pre_hook = _fit_boxes
     return configs
@@ -225,7 +226,7 @@ def _launch_tuned(
         return (min(asked.processors, asked.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
 
     tile = list(sizes(TILES, asked.arch, asked.dtype).values())[-1]
-    descriptors = _descriptors(label, asked, tensors, _boxes(asked.layout, tile, slices=1))
+    descriptors = describe(label, asked, tensors, boxes_of(asked.layout, tile, slices=1))
     _tuner(asked.arch, asked.dtype)[grid](
         *descriptors,
         *scales,
@@ -233,7 +234,7 @@ def _launch_tuned(
         n=asked.n,
         k=asked.k,
         batches=asked.batch,
-        **_constants(asked.dtype, asked.layout),
+        **constants_of(asked.dtype, asked.layout),
         enable_fp_fusion=True,
     )
 
@@ -253,11 +254,11 @@ def _launcher(label: str, tuned: bool) -> Callable[..., None]:
                 return
             size = size_class(found, asked)
             variant = _variant(asked.dtype, asked.layout, size, found[size])
-            boxes = _boxes(asked.layout, found[size], variant.constants["SLICES"])
+            boxes = boxes_of(asked.layout, found[size], variant.constants["SLICES"])
             shape = {"m": asked.m, "n": asked.n, "k": asked.k, "batches": asked.batch}
             programs = min(asked.processors, asked.tiles(found[size].m, found[size].n))
             variant.kernel[(programs,)](
-                *_descriptors(label, asked, (a, b, out), boxes),
+                *describe(label, asked, (a, b, out), boxes),
                 *scales,
                 **shape,
                 **variant.constants,

@@ -6,6 +6,7 @@ V1 = "kernels/matmul/v1_tile.py"
 V2 = "kernels/matmul/v2_grouped.py"
 V3 = "kernels/matmul/v3_persistent.py"
 V4 = "kernels/matmul/v4_tma.py"
+V5 = "kernels/matmul/v5_split_k.py"
 
 BUGS = [
     Bug("mask off by one", V1, "(rows < m) & (across < k)", "(rows < m) & (across <= k)"),
@@ -69,4 +70,28 @@ BUGS = [
     Bug("wrong accumulate dtype", V4, '"int8" else tl.float32', '"int8" else tl.float16'),
     Bug("int32 offset wrap", V4, "tl.cast(tile, tl.int64)", "tl.cast(tile, tl.int32)", only_compiled=True),
     Bug("int32 offset wrap", V4, "tl.cast(tiles_m, tl.int64) * tiles_n", "tiles_m * tiles_n", only_compiled=True),
+    Bug("mask off by one", V5, "tiles_n = tl.cdiv(n, BLOCK_N)", "tiles_n = tl.cdiv(n - 1, BLOCK_N)"),
+    Bug("mask off by one", V5, "mask=(rows < m) & (cols < n))", "mask=(rows < m) & (cols <= n))"),
+    Bug("mask off by one", V5, "mask=(rows < m) & (cols < n))", "mask=(rows < n) & (cols < m))"),
+    Bug("mask off by one", V5, "(rows < m) & (cols < stride)", "(rows < m) & (cols < stride - UNIT)"),
+    Bug("wrong stride", V5, "start = split * k + step", "start = split * (k - BLOCK_K) + step"),
+    Bug("wrong stride", V5, "place = split * batches + batch", "place = split + batch"),
+    Bug("wrong stride", V5, "(split * batches + batch) * m + rows", "(split + batch) * m + rows"),
+    Bug("wrong stride", V5, "rows * out_stride + cols", "rows * n + cols"),
+    Bug("wrong stride", V5, "batch * out_batch + rows", "batch * m * n + rows"),
+    Bug("lost tail", V5, "range(0, k, BLOCK_K)", "range(0, k - 1, BLOCK_K)"),
+    Bug("lost tail", V5, "for split in range(splits):", "for split in range(splits - 1):"),
+    Bug("lost tail", V5, "to(tl.int64), parts, tl.num_programs(0)", "to(tl.int64), parts - 1, tl.num_programs(0)"),
+    Bug("lost tail", V5, "col + 3 * (BLOCK_N // 4)], fourth", "col + 3 * (BLOCK_N // 4)], third"),
+    Bug("lost tail", V5, "acc *= tl.load(scale_a_ptr) * tl.load(scale_b_ptr)", "acc *= tl.load(scale_a_ptr)"),
+    Bug("lost tail", V5, "total *= tl.load(scale_a_ptr) * tl.load(scale_b_ptr)", "total *= tl.load(scale_b_ptr)"),
+    Bug("wrong accumulate dtype", V5, "dtype=sums_ptr.dtype.element_ty)", "dtype=tl.float16)"),
+    Bug(
+        "int32 offset wrap",
+        V5,
+        "tl.cast(part, tl.int64) // splits",
+        "tl.cast(part, tl.int32) // splits",
+        only_compiled=True,
+    ),
+    Bug("int32 offset wrap", V5, "tl.cast(tiles_m, tl.int64) * tiles_n", "tiles_m * tiles_n", only_compiled=True),
 ]

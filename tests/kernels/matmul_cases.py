@@ -10,10 +10,10 @@ import mmap
 import torch
 from exact import EPS32, GUARD, UNWRITTEN, Expected, assert_close
 
-from kernels.matmul import v1_tile, v2_grouped, v3_persistent, v4_tma
+from kernels.matmul import v1_tile, v2_grouped, v3_persistent, v4_tma, v5_split_k
 from kernels.matmul.operands import OUTPUTS
 
-VERSIONS = {"v1": v1_tile, "v2": v2_grouped, "v3": v3_persistent, "v4": v4_tma}
+VERSIONS = {"v1": v1_tile, "v2": v2_grouped, "v3": v3_persistent, "v4": v4_tma, "v5": v5_split_k}
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 FP8 = {"fp8e4m3": torch.float8_e4m3fn, "fp8e5m2": torch.float8_e5m2}
 LAYOUTS = ("nn", "nt", "tn")
@@ -73,7 +73,7 @@ def expect(a, b, scale=1.0, is_exact=False):
     return Expected(a @ b * scale, error)
 
 
-def run(module, a, b, layout, scales=(), device="cpu", padded=False, launchers="KERNELS"):
+def run(module, a, b, layout, scales=(), device="cpu", padded=False, launchers="KERNELS", **options):
     """Launch on stored copies of A and B and return C."""
     blank = torch.full((*a.shape[:-1], b.shape[-1]), UNWRITTEN).to(output_dtype(a.dtype))
     out = Stored(blank, "n", row_multiple(module, blank.dtype), UNWRITTEN, device, padded)
@@ -83,7 +83,7 @@ def run(module, a, b, layout, scales=(), device="cpu", padded=False, launchers="
         for matrix, order in zip((a, b), layout, strict=True)
     ]
     factors = [torch.tensor([scale], device=device) for scale in scales]
-    getattr(module, launchers)["matmul"](*operands, *factors, out=out.tensor)
+    getattr(module, launchers)["matmul"](*operands, *factors, out=out.tensor, **options)
     out.assert_untouched_around("matmul")
     return out.tensor.cpu()
 

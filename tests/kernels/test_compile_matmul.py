@@ -10,7 +10,7 @@ from planted import plant
 
 import kernels.launch
 from kernels.audit import sass
-from kernels.matmul import tiles, v3_persistent, v4_tma
+from kernels.matmul import tiles, v3_persistent, v4_tma, v5_split_k
 
 pytestmark = [
     pytest.mark.exhaustive,
@@ -19,7 +19,7 @@ pytestmark = [
 
 NEWEST = [
     pytest.param(80, v3_persistent, id="sm_80-v3"),
-    *(pytest.param(a, v4_tma, id=f"sm_{a}-v4") for a in (90, 100)),
+    *(pytest.param(a, v5_split_k, id=f"sm_{a}-v5") for a in (90, 100)),
 ]
 MMA = {
     80: {"fp32": None, "tf32": "HMMA", "fp16": "HMMA", "bf16": "HMMA", "int8": "IMMA"},
@@ -58,7 +58,7 @@ def test_newest_is_lean_and_feeds_tensor_cores(arch, module):
         assert sass.mma_kind(binary.instructions) == MMA[arch][dtype], dtype
         assert compiled.metadata.shared <= SHARED_LIMIT_BYTES[arch], dtype
         loads, stores = (sass.widths(binary.instructions, kind) for kind in ("load", "store"))
-        wanted = sass.TMA if module is v4_tma else 128
+        wanted = sass.TMA if module is v5_split_k else 128
         assert sass.main_width(stores) == wanted, (dtype, stores)
         assert sass.main_width(loads) == wanted, (dtype, loads)
 
@@ -78,14 +78,14 @@ def test_older_versions_feed_tensor_cores(version, arch):
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8e4m3"])
 def test_sizes_known_to_nobody_cost_descriptors_nothing(dtype):
-    binary = read_back(compile_ahead(main_variants(v4_tma, 90)[dtype], 90, known_sizes=False))
+    binary = read_back(compile_ahead(main_variants(v5_split_k, 90)[dtype], 90, known_sizes=False))
     assert_lean(binary)
     assert sass.main_width(sass.widths(binary.instructions, "load")) == sass.TMA
     assert sass.main_width(sass.widths(binary.instructions, "store")) == sass.TMA
 
 
 def test_fp8_sums_are_kept_in_fp32_on_sm_90():
-    binary = read_back(compile_ahead(main_variants(v4_tma, 90)["fp8e4m3"], 90))
+    binary = read_back(compile_ahead(main_variants(v5_split_k, 90)["fp8e4m3"], 90))
     tile = v4_tma.TILES[90]["fp8e4m3"]["large"]
     sums_of_a_thread = tile.m * tile.n // (32 * tile.warps)
     assert sum(item.base == "FADD" for item in binary.instructions) >= sums_of_a_thread
@@ -105,7 +105,19 @@ def test_version_3_is_lean_for_what_no_descriptor_says(arch):
             assert sass.mma_kind(binary.instructions) == MMA[arch][variant.dtype], variant.shape_class
 
 
-@pytest.mark.parametrize(("arch", "version"), [(86, "v2"), (89, "v3"), (120, "v4")])
+@pytest.mark.parametrize("arch", [90, 100])
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "fp8e4m3"])
+def test_sums_of_split_terms_are_added_wide_and_without_spills(dtype, arch):
+    parts = [variant for variant in v5_split_k.variants(arch) if variant.part and variant.dtype == dtype]
+    assert {variant.part for variant in parts} == {"partial", "finish"}
+    for variant in parts:
+        binary = read_back(compile_ahead(variant, arch))
+        assert_lean(binary)
+        loads = sass.widths(binary.instructions, "load")
+        assert sass.main_width(loads) == (sass.TMA if variant.part == "partial" else 128)
+
+
+@pytest.mark.parametrize(("arch", "version"), [(86, "v2"), (89, "v3"), (120, "v5")])
 def test_smallest_tiles_fit_gpus_with_less_shared_memory(arch, version):
     module = VERSIONS[version]
     variants = [variant for variant in module.variants(arch) if variant.shape_class.startswith("nt")]
@@ -122,7 +134,8 @@ def test_variants_are_told_apart_and_are_those_launched(version):
         found = module.variants(arch)
         assert len({(variant.dtype, variant.shape_class) for variant in found}) == len(found)
         assert all(one is other for one, other in zip(found, module.variants(arch), strict=True))
-        assert all(set(variant.options) == {"num_warps", "num_stages", "enable_fp_fusion"} for variant in found)
+        multiply = [variant for variant in found if variant.part != "finish"]
+        assert all(set(variant.options) == {"num_warps", "num_stages", "enable_fp_fusion"} for variant in multiply)
     assert bool(module.variants(80)) == (not hasattr(module, "MINIMUM_ARCH"))
 
 
@@ -138,11 +151,11 @@ def tile_numbers_are_wide(module):
     """Whether tiles are numbered in 64 bits, as the sizes of a launch allow more than 2^31 of them."""
     ir = compile_ahead(main_variants(module, 90)["bf16"], 90).asm["ttir"]
     divided = re.findall(r"arith\.(?:divsi|remsi) .* : (i\d+)", ir)
-    products = re.findall(r"%tiles\w* = arith\.muli .* : (i\d+)", ir)
+    products = re.findall(r"%(?:tiles|parts)\w* = arith\.muli .* : (i\d+)", ir)
     return divided.count("i64") >= 4 and bool(products) and set(products) == {"i64"}
 
 
-@pytest.mark.parametrize("version", ["v3", "v4"])
+@pytest.mark.parametrize("version", ["v3", "v4", "v5"])
 def test_tiles_are_numbered_in_64_bits(version):
     assert tile_numbers_are_wide(VERSIONS[version])
 

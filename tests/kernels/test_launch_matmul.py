@@ -82,7 +82,7 @@ def test_loads_of_single_elements_get_as_many_programs_as_tiles(launches):  # no
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES], ids=DTYPES.get)
-@pytest.mark.parametrize("version", ["v3", "v4"])
+@pytest.mark.parametrize("version", ["v3", "v4", "v5"])
 def test_every_dtype_is_what_variants_compile(launches, version, dtype):  # noqa: F811
     inputs, out = product(dtype)
     module = VERSIONS[version]
@@ -113,8 +113,9 @@ def test_extents_of_one_compile(launches, version, layout, shape):  # noqa: F811
 @pytest.mark.parametrize("shape", [(1, 64, 80), (48, 8, 8), (1, 8, 8)], ids=str)
 def test_extents_of_one_in_descriptors_compile(launches, shape):  # noqa: F811
     inputs, out = product(torch.float16, *shape)
-    VERSIONS["v4"].KERNELS["matmul"](*inputs, out=out)
-    assert len(launches) == 1
+    for version in ("v4", "v5"):
+        VERSIONS[version].KERNELS["matmul"](*inputs, out=out)
+    assert len(launches) == 2
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ def precision():
     setting.fp32_precision = before
 
 
-@pytest.mark.parametrize("version", ["v2", "v3", "v4"])
+@pytest.mark.parametrize("version", ["v2", "v3", "v4", "v5"])
 def test_tf32_is_what_torch_is_set_to(launches, version, precision):  # noqa: F811
     inputs, out = product(torch.float32)
     found = []

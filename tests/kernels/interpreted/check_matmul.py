@@ -1,5 +1,6 @@
 """Matmul kernels under Triton's interpreter, against fp64. See test_interpreted.py for how this is run."""
 
+import dataclasses
 import math
 
 import pytest
@@ -10,9 +11,10 @@ from matmul_cases import DTYPES, FP8, LAYOUTS, VERSIONS, check, check_case, chec
 from planted import plant
 from triton.runtime.errors import InterpreterError
 
+from kernels.matmul.operands import Operands
 from kernels.matmul.tiles import GROUP_M
 
-NARROW = ("v3", "v4")  # versions with int8 and fp8
+NARROW = ("v3", "v4", "v5")  # versions with int8 and fp8
 ROWS = (1, 17, 70)
 WIDTHS = ((1, 1), (3, 5), (16, 16), (17, 31), (33, 64), (64, 33), (65, 63), (7, 129), (70, 20))  # n, k
 SIZES = [
@@ -57,10 +59,58 @@ def test_last_group_of_tiles(version):
     check_groups(VERSIONS[version])
 
 
-@pytest.mark.parametrize("version", ["v3", "v4"])
+@pytest.mark.parametrize("version", NARROW)
 def test_every_size_of_tile(version):
     for shape in ((200, 264, 24), (200, 200, 24), (40, 40, 24)):  # with the 4 processors of the interpreter
         check_case(VERSIONS[version], DTYPES["fp16"], "nn", shape, kind="integers")
+
+
+SPLIT_4 = {"splits": 4, "slices": 4, "flatten": False, "group": 4}
+
+
+def check_splits(module):
+    """Terms shared by programs: evenly and not, of batches, with scales, and every way to store and to walk."""
+    config = module.Config(64, 128, 64, 4, 3)
+    half, fp8 = DTYPES["fp16"], FP8["fp8e4m3"]
+    check_case(module, half, "nt", (60, 56, 700), kind="integers", padded=True)  # split by the rule for few tiles
+    check_case(module, half, "nn", (33, 40, 600), (2,), "integers", padded=True, config=config._replace(splits=2))
+    check_case(module, half, "tn", (72, 200, 600), kind="integers", config=config._replace(**SPLIT_4))
+    check_case(module, DTYPES["fp32"], "nt", (5, 36, 333), config=module.Config(64, 64, 32, 4, 3, splits=4))
+    check_case(module, torch.int8, "nt", (70, 80, 700), kind="bytes", config=config._replace(splits=4))
+    check_case(module, fp8, "nt", (33, 24, 400), kind="ones", scales=(4.0, 0.125), config=config._replace(splits=2))
+    ways = {"slices": (1, 2, 4), "flatten": (False,), "group": (4, 16)}
+    for way in [{name: value} for name, values in ways.items() for value in values]:
+        check_case(module, half, "nt", (330, 264, 72), kind="integers", config=config._replace(**way))
+
+
+def test_terms_shared_by_programs():
+    check_splits(VERSIONS["v5"])
+
+
+def test_the_fixed_choice_splits_the_terms_of_few_tiles():
+    module = VERSIONS["v5"]
+    asked = Operands("bf16", "nt", 1, 64, 64, 8192, (8192, 8192, 64), (0, 0, 0), 90, 132, 8)
+    assert module.chosen(asked).splits == 4
+    assert module.chosen(dataclasses.replace(asked, k=512)).splits == 2
+    assert module.chosen(dataclasses.replace(asked, k=448)).splits == 1  # too few steps
+    assert module.chosen(dataclasses.replace(asked, m=4096, n=64)).splits == 2  # 64 tiles of 132
+    assert module.chosen(dataclasses.replace(asked, m=8192, n=64)).splits == 1
+    assert module.chosen(dataclasses.replace(asked, m=4096, n=4096)).splits == 1
+
+
+def test_what_is_searched_hangs_on_the_number_of_tiles():
+    module = VERSIONS["v5"]
+    large = Operands("bf16", "nt", 1, 4096, 4096, 4096, (4096,) * 3, (0, 0, 0), 90, 132, 8)
+    found = module.candidates(large)
+    assert found[0] == module.chosen(large)
+    assert len(set(found)) == len(found) > 100
+    assert {config.splits for config in found} == {1}
+    assert {config.group for config in found} == {4, 8, 16}
+    assert {config.slices for config in found} == {1, 2, 4}
+    small = module.candidates(dataclasses.replace(large, m=128, n=256))
+    assert {config.splits for config in small} == {1, 2, 4}
+    assert {config.group for config in small} == {8}
+    assert {config.splits for config in module.candidates(dataclasses.replace(large, m=128, n=256, k=64))} == {1}
 
 
 @every_layout
@@ -182,6 +232,8 @@ def battery(module):
         check_case(module, FP8["fp8e4m3"], "nt", (33, 17, 144), kind="ones", scales=(4.0, 0.125))
         check_case(module, DTYPES["fp16"], "nn", (200, 264, 40), kind="integers")
         check_case(module, DTYPES["fp16"], "tn", (40, 48, 24))
+    if hasattr(module, "launch_config"):
+        check_splits(module)
 
 
 @pytest.mark.sampled(9)
@@ -291,4 +343,4 @@ def test_descriptors_refuse_what_they_cannot_say():
 
 
 def test_rows_of_the_other_versions_need_no_alignment():
-    assert [row_multiple(module, torch.float16) for module in VERSIONS.values()] == [1, 1, 1, 8]
+    assert [row_multiple(module, torch.float16) for module in VERSIONS.values()] == [1, 1, 1, 8, 8]
