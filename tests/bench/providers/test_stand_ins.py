@@ -132,7 +132,7 @@ class PlannedError(Exception):
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        ([], {"triton-v4": ("triton-v3", "triton-v2", "triton-v1")}),
+        ([], {"triton-v5": ("triton-v4", "triton-v3", "triton-v2", "triton-v1")}),
         (["--provider", "triton-v4"], {}),
         (["--provider", "torch,triton-v4"], {}),
     ],
