@@ -146,7 +146,9 @@ def test_only_the_default_has_stand_ins(monkeypatch, command, words, wanted):
     monkeypatch.setattr(plan, "plan", planned)
     commands = {
         "suite": lambda: bench_main(["suite", "--no-save", *words]),
-        "matmul": lambda: main("matmul.py", "", EXAMPLES, MATMUL, OPTIONS, ["--no-save", "--dtype", "bf16", *words]),
+        "matmul": lambda: main(
+            str(ROOT / "bench/matmul.py"), "", EXAMPLES, MATMUL, OPTIONS, ["--no-save", "--dtype", "bf16", *words]
+        ),
     }
     with pytest.raises(PlannedError) as caught:
         commands[command]()
