@@ -1,17 +1,16 @@
 """The highest arithmetic rates: fused multiply-adds outside the tensor cores, and matmuls in bursts and long runs.
 
 The FMA rate of a GPU comes from a Triton kernel whose instructions are counted in its machine code (`kernels/fma`).
-That of a CPU is only what torch reaches with an elementwise operation, and only where it does fuse: from there the
-processor's own peak is out of reach, and the fastest matmul comes closer to it.
+That of a CPU comes from chains in registers, where there is a C compiler (`cpu_fma`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bench.harness.calibrate import cpu_fma
 from bench.harness.calibrate.search import Candidate, Launch, NotMeasuredError, Rate, rate_of
 from bench.harness.data.inputs import torch_dtype
 from bench.harness.device.device import Device
@@ -20,15 +19,7 @@ from bench.harness.timing.protocol import Samples
 from results.stats.samples import median, median_ci95
 from roofline.hardware.gpu import Gpu, clock_limited_peak_flops_per_s, clock_limited_vector_flops_per_s
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    Function = Callable[[Tensor, Tensor, Tensor], object]
-    """Works on x, y and out."""
-
 FMA_DTYPES = ("fp64", "fp32", "fp16", "bf16")
-CPU_FMA_DTYPES = ("fp64", "fp32")
-"""Narrower floats torch computes in fp32 on a CPU."""
 
 ISSUE_SLOTS = 2**22
 """Warp instructions that one launch of the FMA kernel gives to each scheduler: 2 ms at 2 GHz and one a clock."""
@@ -37,9 +28,6 @@ LANES_A_CLOCK = 128
 """Threads that the four schedulers of a multiprocessor serve in one clock.
 
 Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities: four warp schedulers an SM from 7.0 to 10.0."""
-
-CPU_BLOCKS = (2**14, 2**15, 2**16, 2**17, 2**18)
-"""Elements of each operand on a CPU: three of them lie in the L1 of one core, or in the L2 of a few."""
 
 BURST_S = 0.1
 """A burst lasts this long: a GPU that was idle draws more power than its limit allows it for longer."""
@@ -57,7 +45,7 @@ def fma_candidates(dtype: str, device: Device) -> list[Candidate]:
     Raises:
         NotMeasuredError: there is no such rate here that could be measured; the message says why.
     """
-    return gpu_fma_candidates(dtype, device) if device.is_gpu else cpu_fma_candidates(dtype)
+    return gpu_fma_candidates(dtype, device) if device.is_gpu else cpu_fma.candidates(dtype, device)
 
 
 def gpu_fma_candidates(dtype: str, device: Device) -> list[Candidate]:
@@ -92,56 +80,6 @@ def _fma_launch(dtype: Any, device: Device, config: Any) -> Launch:
     out = torch.empty_like(start)
     flops = v1_chains.flops(elements, iterations)
     return Launch(lambda: v1_chains.launch(ab, start, iterations, out=out, config=config), flops)
-
-
-def cpu_fma_candidates(dtype: str) -> list[Candidate]:
-    """Return what torch computes with one fused multiply-add an element, on blocks that stay in the cache.
-
-    Raises:
-        NotMeasuredError: the dtype has no arithmetic of its own on a CPU, or torch rounds between product and sum.
-    """
-    if dtype not in CPU_FMA_DTYPES:
-        known = ", ".join(CPU_FMA_DTYPES)
-        raise NotMeasuredError(f"torch has no fused multiply-add in {dtype} on a CPU; it has: {known}")
-    import torch
-
-    functions: dict[str, Function] = {
-        "torch add with alpha": lambda x, y, out: torch.add(x, y, alpha=1 + small_of(dtype), out=out),
-        "torch addcmul": lambda x, y, out: torch.addcmul(x, y, y, out=out),
-    }
-    fused = {name: function for name, function in functions.items() if is_fused(function, dtype)}
-    if not fused:
-        raise NotMeasuredError(f"torch rounds {dtype} products before it adds them here: no fused multiply-add")
-
-    def candidate(name: str, function: Function, elements: int) -> Candidate:
-        def prepare() -> Launch:
-            x, y, out = (torch.rand(elements, dtype=torch_dtype(dtype)) for _ in range(3))
-            return Launch(lambda: function(x, y, out), 2 * elements)
-
-        return Candidate(f"{name}, {elements} elements", prepare)
-
-    return [candidate(name, function, elements) for name, function in fused.items() for elements in CPU_BLOCKS]
-
-
-def small_of(dtype: str) -> float:
-    """Return the largest power of two e for which (1 + e)^2 = 1 + 2e + e^2 rounds to 1 + 2e in a dtype."""
-    import torch
-
-    half_ulp = torch.finfo(torch_dtype(dtype)).eps / 2
-    return 2.0 ** -math.ceil(-math.log2(half_ulp) / 2)
-
-
-def is_fused(function: Function, dtype: str) -> bool:
-    """Return whether `function` adds x to the product of y and 1 + e, or of y and y, without rounding the product.
-
-    With x = -(1 + 2e) and y = 1 + e the sum is e^2 if the product is kept whole, and 0 if it is rounded first.
-    """
-    import torch
-
-    small = small_of(dtype)
-    x, y, out = (torch.full((1024,), value, dtype=torch_dtype(dtype)) for value in (-(1 + 2 * small), 1 + small, 9.0))
-    function(x, y, out)
-    return bool((out == small**2).all())
 
 
 # ---- what time, data and clock make of a rate ---------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from bench.harness.calibrate import bandwidth, bandwidth_curve, compute_peak
+from bench.harness.calibrate import bandwidth, bandwidth_curve, compute_peak, cpu_fma
 from bench.harness.calibrate.matmul_shapes import (
     CPU_STEP,
     GPU_STEP,
@@ -50,7 +50,7 @@ SUBMITTED = 200
 
 def plan_parts(setup: CalibrationSetup, dtypes: Sequence[str]) -> list[CalibrationPart]:
     """Return all parts, what others rely on most first, so that an interruption costs the least."""
-    fma = compute_peak.FMA_DTYPES if setup.device.is_gpu else compute_peak.CPU_FMA_DTYPES
+    fma = compute_peak.FMA_DTYPES if setup.device.is_gpu else tuple(cpu_fma.TYPES)
     return [
         launch(setup),
         *mixes(setup, ("copy", "triad", "read", "write")),

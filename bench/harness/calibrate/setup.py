@@ -77,6 +77,9 @@ SCREENING_SHARE, CONFIRMING_SHARE = 0.55, 0.35
 """How a part divides its time between choosing a configuration and measuring the one chosen; the rest is for what no
 limit can see: allocating, compiling, estimating."""
 
+PROVIDERS = {"triton v1": "triton-v1", "C": "c"}
+"""By how the words of a configuration begin; all others are torch's."""
+
 WRITTEN_SHARE = {"read": (0, 1), "write": (1, 1), "copy": (1, 2), "triad": (1, 3)}
 """Which part of a mix's bytes is written, as numerator and denominator."""
 
@@ -228,7 +231,7 @@ def record_of(op: str, dtype: str, shape: dict[str, int], samples: Samples, conf
     target = (CPU_LIMITS if is_host else GPU_LIMITS).target_half_width
     return Record(
         op=f"calibrate-{op}",
-        provider="triton-v1" if config.startswith("triton v1") else "torch",
+        provider=PROVIDERS.get(config.partition(",")[0], "torch"),
         dtype=dtype,
         shape=shape,
         case="x".join(str(extent) for extent in shape.values()),

@@ -274,6 +274,13 @@ def value_text(ceiling: Ceiling, value: float | None = None) -> str:
     return format_time(shown) if unit_of(ceiling) == "s" else format_rate(shown, unit_of(ceiling))
 
 
+def interval_text(ceiling: Ceiling) -> str:
+    """Return a ceiling's interval, with what it is where the value beside it is another one's: a CPU's fastest."""
+    text = " to ".join(value_text(ceiling, end) for end in ceiling.ci95 or () if end) or "-"
+    is_of_it = ceiling.ci95 is None or ceiling.ci95[0] <= ceiling.value <= ceiling.ci95[1]
+    return text if is_of_it else f"{text}, of the median; the value is the fastest"
+
+
 def table_text(environment: Environment, job: Calibration, sentences: Sequence[str]) -> str:
     """Return the machine, a row for each ceiling, how the peaks come about, and what was not measured."""
     from rich import box
@@ -281,10 +288,10 @@ def table_text(environment: Environment, job: Calibration, sentences: Sequence[s
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    for title in ("ceiling", "of", "value", "95% CI of the median", "SM clock", "by"):
+    for title in ("ceiling", "of", "value", "95% CI", "SM clock", "by"):
         table.add_column(title, overflow="fold", justify="right" if title == "value" else "left")
     for entry in job.found:
-        interval = " to ".join(value_text(entry, end) for end in entry.ci95 or () if end) or "-"
+        interval = interval_text(entry)
         clock = f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else "-"
         cells = (entry.quantity, entry.name, value_text(entry), interval, clock, entry.config or "-")
         table.add_row(*(Text(printable(cell)) for cell in cells))

@@ -2,31 +2,28 @@
 
 import dataclasses
 import random
+import shutil
 
 import pytest
-import torch
 
-from bench.harness.calibrate import compute_peak
+from bench.harness.calibrate import compute_peak, cpu_fma
 from bench.harness.calibrate.compute_peak import (
     FMA_DTYPES,
-    cpu_fma_candidates,
     endurance,
     fma_candidates,
     gpu_fma_candidates,
-    is_fused,
     peak_sentence,
-    small_of,
 )
-from bench.harness.calibrate.search import NotMeasuredError, Trial, best_of
+from bench.harness.calibrate.search import NotMeasuredError
 from bench.harness.device.device import MIB, Device
-from bench.harness.timing.protocol import Limits, Samples, collect
-from bench.harness.timing.samplers import make_sampler
+from bench.harness.timing.protocol import Limits, Samples
 from results.stats.samples import median, median_ci95
 from roofline.hardware.gpu import derive_unknown_gpu, find_gpu
 
 CPU = Device("cpu", "cpu", "cpu", "cpu", 32 * MIB, 2**40, threads=1)
 GPU = Device("cuda", "cpu", "gpu", "gpu", 50 * MIB, 2**40, sm_count=2)  # built on the CPU, never launched
 LIMITS = Limits(5, 1.0, 0.0, 0.05, 0.0, 1e-5)
+needs_a_compiler = pytest.mark.skipif(not any(map(shutil.which, cpu_fma.COMPILERS)), reason="needs a C compiler")
 
 
 def samples_of(times_s, launches=1):
@@ -37,70 +34,37 @@ def samples_of(times_s, launches=1):
 # ---- fused multiply-adds ------------------------------------------------------------------------------------------
 
 
-def rounded_first(x, y, out):
-    torch.add(x, y * y, out=out)
-
-
-def widened(x, y, out):
-    out.copy_(x.double() + y.double() * y.double())
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
-def test_a_rounded_product_is_told_from_a_fused_one(dtype):
-    assert not is_fused(rounded_first, dtype)
-    small = small_of(dtype)
-    kind = {"fp32": torch.float32, "fp64": torch.float64}[dtype]
-    one = torch.tensor(1.0, dtype=kind)
-    assert (one + small) - one == small  # exact
-    assert ((one + small) * (one + small)).item() == 1 + 2 * small  # and its square is not
-    assert (small**2 + 2 * small) - 2 * small == pytest.approx(small**2, rel=0.5)
-
-
-def test_a_product_kept_whole_counts_as_fused():
-    assert is_fused(widened, "fp32")  # fp64 holds the product of two fp32 numbers
-    assert not is_fused(lambda x, y, out: None, "fp32")  # what writes nothing proves nothing
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
-def test_a_cpu_launch_counts_two_flops_an_element(dtype, monkeypatch):
-    monkeypatch.setattr(compute_peak, "is_fused", lambda function, dtype: True)
-    candidates = cpu_fma_candidates(dtype)
-    assert len({candidate.name for candidate in candidates}) == len(candidates) == 2 * len(compute_peak.CPU_BLOCKS)
-    for candidate in candidates:
-        launch = candidate.prepare()
-        assert launch.work == 2 * launch.call().numel()
-        assert f"{launch.work // 2} elements" in candidate.name
-
-
-def test_what_is_not_fused_is_not_claimed(monkeypatch):
-    monkeypatch.setattr(compute_peak, "is_fused", lambda function, dtype: False)
-    with pytest.raises(NotMeasuredError, match=r"^torch rounds fp32 products before it adds them here: no fused"):
-        cpu_fma_candidates("fp32")
-
-
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "int8"])
-def test_dtypes_without_arithmetic_of_their_own_are_absent_with_the_reason(dtype):
-    with pytest.raises(NotMeasuredError, match=rf"^torch has no fused multiply-add in {dtype} on a CPU; it has: fp64"):
+def test_dtypes_without_vectors_of_their_own_are_absent_with_the_reason(dtype):
+    with pytest.raises(
+        NotMeasuredError, match=rf"^no vector multiply-add in {dtype} on every CPU; there are: fp64, fp32"
+    ):
         fma_candidates(dtype, CPU)
 
 
-def test_the_rate_of_this_very_cpu_can_be_measured_or_is_absent_with_a_reason():
-    def measure(calls, limits):
-        return collect(make_sampler(calls, CPU, limits), limits, "warm")
+def test_without_a_compiler_the_rate_of_a_cpu_is_absent_with_the_reason(monkeypatch):
+    monkeypatch.setattr(cpu_fma.shutil, "which", lambda name: None)
+    with pytest.raises(NotMeasuredError, match="need a C compiler, and there is none of cc, gcc, clang"):
+        fma_candidates("fp32", CPU)
 
-    def adds_fused(x, y, out):
-        return torch.add(x, y, alpha=1 + small_of("fp32"), out=out)
 
-    def multiplies_fused(x, y, out):
-        return torch.addcmul(x, y, y, out=out)
+@needs_a_compiler
+@pytest.mark.parametrize("threads", [1, 2])
+def test_chains_of_this_very_cpu_are_counted_and_checked(threads, monkeypatch):
+    monkeypatch.setattr(cpu_fma, "STEPS", 1200)
+    launch = fma_candidates("fp32", dataclasses.replace(CPU, threads=threads))[0].prepare()
+    assert launch.work == 2 * (16 // 4) * 1200 * threads
+    launch.call()
 
-    if not (is_fused(adds_fused, "fp32") or is_fused(multiplies_fused, "fp32")):
-        with pytest.raises(NotMeasuredError, match="no fused multiply-add"):
-            fma_candidates("fp32", CPU)
-        return
-    chosen = best_of(fma_candidates("fp32", CPU), Trial(measure, LIMITS, LIMITS, summary=min))
-    assert 0 < chosen.rate.value <= chosen.rate.fastest
-    assert not chosen.refused
+
+@needs_a_compiler
+def test_chains_that_compute_something_else_are_no_rate(monkeypatch):
+    monkeypatch.setattr(cpu_fma, "SOURCE", cpu_fma.SOURCE.replace("return sum;", "return 2 * sum;"))
+    with pytest.raises(NotMeasuredError, match="do not compute what they should"):
+        fma_candidates("fp64", CPU)[0].prepare()
+    monkeypatch.setattr(cpu_fma, "SOURCE", "no C")
+    with pytest.raises(NotMeasuredError, match="cannot compile the chains"):
+        fma_candidates("fp64", CPU)[0].prepare()
 
 
 @pytest.mark.parametrize("dtype", FMA_DTYPES)
