@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 DTYPE_BITS = {
@@ -28,6 +29,9 @@ OTHER_NAMES = {
 
 LABEL_BYTES = 8
 """Bytes of a label or a seed: int64, as torch takes class indices."""
+
+OFFSET_BYTES = 4
+"""Bytes of a place among tokens: int32, as torch takes where groups end."""
 
 DTYPES = tuple(dtype for dtype in DTYPE_BITS if dtype != "int32")
 """The dtypes that can be asked for."""
@@ -93,6 +97,46 @@ def matmul_work(m: int, n: int, k: int, dtype: str, out_dtype: str, batch: int =
         flops=2 * batch * m * n * k,
         bytes_read=bytes_of(batch * (m * k + k * n), dtype),
         bytes_written=bytes_of(batch * m * n, out_dtype),
+    )
+
+
+def grouped_matmul_work(tokens: Sequence[int], n: int, k: int, dtype: str) -> Work:
+    """Return the work of multiplying the tokens of each expert by its own matrix (k, n).
+
+    FLOPs = 2 t n k for t tokens in all: each passes through one matrix.
+    Bytes = t k of tokens, where those of each expert end in 4 bytes each, and k n for every expert that has a token,
+        read once; t n written.
+
+    Args:
+        tokens: how many each expert has.
+        n: columns of a matrix.
+        k: rows of a matrix, the width of a token.
+        dtype: of tokens, matrices and output.
+
+    Source: `matmul_work`, expert by expert.
+    """
+    total, used = sum(tokens), sum(count > 0 for count in tokens)
+    return Work(
+        flops=2 * total * n * k,
+        bytes_read=bytes_of(total * k + used * k * n, dtype) + OFFSET_BYTES * len(tokens),
+        bytes_written=bytes_of(total * n, dtype),
+    )
+
+
+def causal_attention_work(batch: int, tokens: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> Work:
+    """Return the work of causal attention in `batch` sequences: each of `tokens` sees itself and those before.
+
+    FLOPs = 4 d for each pair of tokens that the mask lets through, tokens (tokens + 1) / 2 of them for each query head:
+        2 d for its score and 2 d for its share of the output. The softmax is not counted.
+    Bytes = queries, keys and values read once, the output written once; scores are no operand.
+
+    Source: Dao, FlashAttention-2 (2023), section 4.1, which halves 4 tokens^2 d for a causal mask.
+    """
+    pairs = batch * heads * (tokens * (tokens + 1) // 2)
+    return Work(
+        flops=4 * head_dim * pairs,
+        bytes_read=bytes_of(batch * tokens * head_dim * (heads + 2 * kv_heads), dtype),
+        bytes_written=bytes_of(batch * tokens * head_dim * heads, dtype),
     )
 
 

@@ -21,8 +21,8 @@ from roofline.model import intensity
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 FAMILIES = families()
-MODELS = ("decode",)
-"""Families that measure parts of a model, whose default is too large for these tests; they have tests of their own."""
+MODELS = ("decode", "attention")
+"""Families with a default too large for these tests; they have tests of their own."""
 SHIPPED = ("matmul", "elementwise", "matvec", "reduction", "norm", "softmax", "cross_entropy")
 """Families whose ops have values by hand in the tables below; a new family is held to what needs no table."""
 EVERY_OP = {op.name: op for family, ops in FAMILIES.items() if family not in MODELS for op in ops}

@@ -127,8 +127,8 @@ class Op:
     """An operation: how to make its inputs, what is true, what it costs, how torch computes it.
 
     The functions take and return tensors of the case's dtype on the device under test. `reference` is also called
-    with fp64 inputs, where its result is the truth that every provider is held against; int64 inputs, which are
-    labels and seeds, stay as they are.
+    with fp64 inputs, where its result is the truth that every provider is held against; int64 and int32 inputs, which
+    are labels, seeds and places, stay as they are.
     """
 
     name: str

@@ -201,10 +201,10 @@ def _parts(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> Itera
 
 
 def widened(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the inputs in fp64; labels and seeds, which are int64, are exact as they are."""
+    """Return the inputs in fp64; labels, seeds and places, which are int64 or int32, are exact as they are."""
     import torch
 
-    return tuple(x if x.dtype == torch.int64 else x.double() for x in inputs)
+    return tuple(x if x.dtype in (torch.int64, torch.int32) else x.double() for x in inputs)
 
 
 def _compare(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tuple[float, list[tuple[float, float]]]:

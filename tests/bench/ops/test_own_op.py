@@ -4,15 +4,15 @@ import json
 import subprocess
 import sys
 
-import commands
 import pytest
-from new_op import SCALED_COPY
 
 from bench.__main__ import families, main
 from bench.harness import op_file
 from bench.harness.op_file import OpFileError, command_of, family_of, own_families, own_file
 from bench.harness.timing import protocol
 from results.store.runs import load_run
+from tests.bench import commands
+from tests.bench.new_op import SCALED_COPY
 
 FAST = """
 import torch

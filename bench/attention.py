@@ -1,0 +1,171 @@
+"""Causal attention over a whole prompt, as prefill and training compute it. A shape is bxs: sequences x tokens of each.
+
+    out (b, a, s, d) = softmax(mask(q K^T / sqrt(d))) V       q (b, a, s, d), K and V (b, k, s, d)
+
+Each of the s tokens of a sequence sees itself and those before it. Query heads share the keys and values of a group:
+with a heads and k key heads, a / k query heads to each (--heads, --kv-heads, --head-dim; those of Llama 3 8B).
+
+FLOPs   2 b a d s (s + 1): two products of 2 d FLOPs for each of the s (s + 1) / 2 pairs of tokens that the mask lets
+        through, and nothing for the others, whether a kernel computes them or not. The softmax is not counted.
+Bytes   w b d s (a + 2 k) read and w b a d s written, w the bytes of an element: the scores need never leave the chip.
+Ridge   (s + 1) / (w (1 + k / a)) FLOP/byte: with four heads to a group in bf16, 0.4 s. On an H100 (295) compute-bound
+        from about 740 tokens on.
+Torch   scaled_dot_product_attention with is_causal and enable_gqa; torch chooses the kernel. On a GPU in fp32 no fused
+        kernel of torch takes groups: keys and values are repeated for it, which is part of what is measured.
+
+Source  Dao, FlashAttention-2 (2023), section 4.1: 4 s^2 d a FLOPs, halved under a causal mask; here the pairs of the
+        diagonal count whole. Grouped heads: Ainslie et al., GQA (2023). Heads: Llama 3 8B, config.json.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError
+from roofline.work import Work, causal_attention_work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EXAMPLES = (
+    ("--dtype bf16", "prompts of several lengths"),
+    ("--shape 1x512 --heads 8 --kv-heads 1,2,8", "one, two and eight key heads"),
+    ("--shape 4x1024 --provider torch,torch-compile", "four prompts at once"),
+)
+
+QUERY_GAIN = 4.0
+"""Queries are made so much longer than keys: scores spread, so that a wrong scale, mask or head shows in the result."""
+
+CHUNKS, LEAST_CHUNK = 64, 128
+"""The reference takes the queries in so many parts, of so many tokens at least: all scores at once need not fit."""
+
+
+def parse_count(word: str) -> int:
+    """Return a number of heads, or their width.
+
+    Raises:
+        ValueError: it is no whole number above 0.
+    """
+    if not (word.isascii() and word.isdigit() and len(word) < 6 and int(word) > 0):
+        raise ValueError(f"'{word}' must be a whole number from 1 to 99999")
+    return int(word)
+
+
+OPTIONS = (
+    Option("heads", "query heads", parse_count, lambda dtype: 32),
+    Option("kv-heads", "heads of keys and values", parse_count, lambda dtype: 8),
+    Option("head-dim", "width of a head", parse_count, lambda dtype: 128),
+)
+
+
+def batch_by_length(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
+    """Return sequences and tokens; a single number is the length of one sequence.
+
+    Raises:
+        ValueError: there are more than two extents.
+    """
+    if len(extents) > 2:
+        raise ValueError("write bxs, sequences and tokens, or the tokens of one sequence")
+    return (1, *extents) if len(extents) == 1 else extents
+
+
+def check(case: Case, device_type: str) -> None:
+    """Refuse heads that cannot be shared.
+
+    Raises:
+        UnsupportedCaseError: the key heads do not divide the query heads.
+    """
+    heads, kv_heads = case.options["heads"], case.options["kv-heads"]
+    if heads % kv_heads:
+        raise UnsupportedCaseError(f"{heads} query heads cannot share {kv_heads} key heads evenly")
+
+
+def output_shape(case: Case) -> tuple[int, ...]:
+    """Return the shape of q and of the output."""
+    return case.shape["b"], case.options["heads"], case.shape["s"], case.options["head-dim"]
+
+
+def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
+    """Return q (b, a, s, d), and K and V (b, k, s, d)."""
+    b, _, s, d = output_shape(case)
+    cache = (b, case.options["kv-heads"], s, d)
+    return tensor(*output_shape(case)).mul_(QUERY_GAIN), tensor(*cache), tensor(*cache)
+
+
+def by_parts(q: Tensor, keys: Tensor, weigh: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """Return the sums of `values` with `weigh(scores)`, part by part of the queries; masked scores are -inf."""
+    import torch
+
+    length, grouped = q.shape[2], q.unflatten(1, (keys.shape[1], -1))
+    size = max(LEAST_CHUNK, -(-length // CHUNKS))
+    parts = []
+    for start in range(0, length, size):
+        end = min(start + size, length)
+        scores = grouped[:, :, :, start:end] @ keys[:, :, None, :end].mT / math.sqrt(q.shape[-1])
+        is_later = torch.ones(end - start, end, dtype=torch.bool, device=q.device).triu(start + 1)
+        parts.append(weigh(scores.masked_fill(is_later, -math.inf)) @ values[:, :, None, :end])
+    return torch.cat(parts, 3).flatten(1, 2)
+
+
+def reference(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Return the attention as the formula says."""
+    return by_parts(q, keys, lambda scores: scores.softmax(-1), values)
+
+
+def magnitude(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Return what errors are proportional to: the sum of |terms|, each as often again as its score is long."""
+
+    def weigh(scores: Tensor) -> Tensor:
+        return scores.softmax(-1) * (1 + scores.abs().masked_fill(scores == -math.inf, 0))
+
+    return by_parts(q, keys, weigh, values.abs())
+
+
+def library(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Return the attention by torch's function."""
+    import torch
+
+    heads = q.shape[1] // keys.shape[1]
+    if heads > 1 and q.is_cuda and q.dtype == torch.float32:
+        keys, values, heads = keys.repeat_interleave(heads, 1), values.repeat_interleave(heads, 1), 1
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(q, keys, values, is_causal=True, enable_gqa=heads > 1)
+
+
+def eager(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the attention; torch's function has no form that writes into a given tensor."""
+    return library(q, keys, values)
+
+
+def work(case: Case) -> Work:
+    """Return the FLOPs of the pairs that exist, and the compulsory bytes."""
+    b, heads, s, d = output_shape(case)
+    return causal_attention_work(b, s, heads, case.options["kv-heads"], d, case.dtype)
+
+
+OPS = (
+    Op(
+        name="prefill-attention",
+        formula="out (b, a, s, d) = softmax(causal(q (b, a, s, d) K^T / sqrt(d))) V, K and V (b, k, s, d)",
+        axes=("b", "s"),
+        extents=batch_by_length,
+        default_shapes={"cpu": ("1x256", "1x1024"), "cuda": ("1x1024", "1x4096", "8x4096", "1x16384")},
+        make_inputs=make_inputs,
+        output_shape=output_shape,
+        reference=reference,
+        eager=eager,
+        expression=library,
+        writes_out_when_compiled=False,
+        work=work,
+        magnitude=magnitude,
+        intermediate_roundings=1,
+        check=check,
+    ),
+)
+
+if __name__ == "__main__":
+    from bench.harness.cli.main import main
+
+    raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS, OPTIONS))

@@ -1,0 +1,133 @@
+"""Causal attention over a prompt: against a loop on paper and torch's own, mistakes found, its work."""
+
+import math
+
+import pytest
+import torch
+
+from bench.attention import OPS, OPTIONS, by_parts, library, reference
+from bench.harness.data.inputs import Filler, InputSet, make_sets
+from bench.harness.data.verify import check
+from bench.harness.device.device import Device
+from bench.harness.op import Case, UnsupportedCaseError
+from roofline.work import causal_attention_work
+
+CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
+(OP,) = OPS
+
+
+def case_of(b, s, dtype="fp32", heads=6, kv_heads=2, head_dim=16):
+    values = {"heads": heads, "kv-heads": kv_heads, "head-dim": head_dim}
+    return Case.of(OP.name, dtype, {"b": b, "s": s}, OPTIONS, values)
+
+
+def data_of(case, fill="uniform"):
+    return make_sets(OP, case, Filler(fill, case.dtype, CPU, 0), CPU, 1)[0]
+
+
+def by_hand(q, keys, values):
+    """Return the attention of one sequence, token by token and head by head."""
+    out = torch.zeros_like(q)
+    group = q.shape[1] // keys.shape[1]
+    for head in range(q.shape[1]):
+        for token in range(q.shape[2]):
+            seen_keys = keys[0, head // group, : token + 1]
+            shares = (seen_keys @ q[0, head, token] / math.sqrt(q.shape[3])).exp()
+            out[0, head, token] = (shares / shares.sum()) @ values[0, head // group, : token + 1]
+    return out
+
+
+@pytest.mark.parametrize("length", [1, 5, 128, 129, 300])
+def test_the_reference_is_the_formula_whatever_the_parts(length):
+    q, keys, values = data_of(case_of(1, length, "fp64")).inputs
+    assert torch.allclose(reference(q, keys, values), by_hand(q, keys, values), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+def test_torch_is_right_in_every_dtype_and_grouping(dtype, kv_heads, fill):
+    for shape in ((1, 1), (3, 7), (2, 150)):
+        case = case_of(*shape, dtype, kv_heads=kv_heads)
+        data = data_of(case, fill)
+        found = check(OP, case, data, library(*data.inputs))
+        assert found.is_right, f"{shape}: {found.reason}"
+
+
+def attend(q, keys, values, mask=None, scale=None, **options):
+    function = torch.nn.functional.scaled_dot_product_attention
+    return function(q, keys, values, attn_mask=mask, scale=scale, enable_gqa=True, **options)
+
+
+MISTAKES = {
+    "no mask": lambda q, k, v: attend(q, k, v),
+    "a mask one token late": lambda q, k, v: attend(
+        q, k, v, torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril(1)
+    ),
+    "scale by d": lambda q, k, v: attend(q, k, v, scale=1 / q.shape[3], is_causal=True),
+    "heads in another order": lambda q, k, v: attend(q, k.flip(1), v.flip(1), is_causal=True),
+    "the last token left out": lambda q, k, v: torch.cat((library(q, k, v)[:, :, :-1], q[:, :, -1:]), 2),
+}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(mistake, dtype):
+    case = case_of(2, 64, dtype)
+    data = data_of(case)
+    assert not check(OP, case, data, MISTAKES[mistake](*data.inputs)).is_right
+
+
+def test_work_counts_the_pairs_that_exist():
+    """3 pairs of 2 tokens, 2 d to score each and 2 d to weigh its value."""
+    work = causal_attention_work(1, 2, 1, 1, 1, "bf16")
+    assert (work.flops, work.bytes_read, work.bytes_written) == (12, 12, 4)
+    work = causal_attention_work(2, 3, 4, 2, 8, "fp32")
+    assert (work.flops, work.bytes_read, work.bytes_written) == (2 * 4 * 6 * 32, 4 * 2 * 3 * 8 * 8, 4 * 2 * 3 * 8 * 4)
+    assert OP.work(case_of(2, 3, "fp32", 4, 2, 8)) == work
+
+
+def test_work_is_half_of_all_pairs_and_half_a_diagonal():
+    """FlashAttention-2 halves 4 s^2 d a FLOPs: 4 x 8192^2 x 128 x 32 / 2 = 549.8e9 at 8192 tokens of 32 heads of 128."""
+    flops = causal_attention_work(1, 8192, 32, 8, 128, "bf16").flops
+    assert flops == 4 * 8192**2 * 128 * 32 // 2 + 2 * 8192 * 128 * 32
+    assert flops == pytest.approx(549.8e9, rel=2e-4)
+
+
+def test_the_intensity_is_that_of_the_docstring():
+    work = OP.work(case_of(1, 739, "bf16", 32, 8, 128))
+    assert work.flops / work.bytes == pytest.approx((739 + 1) / (2 * (1 + 8 / 32)), rel=1e-12)
+
+
+def test_heads_that_cannot_be_shared_are_refused():
+    with pytest.raises(UnsupportedCaseError, match="6 query heads cannot share 4 key heads evenly"):
+        OP.check(case_of(1, 8, kv_heads=4), "cpu")
+
+
+def test_a_single_number_is_the_length_of_one_sequence():
+    assert OP.extents((512,), OP.axes) == (1, 512)
+    assert OP.extents((4, 512), OP.axes) == (4, 512)
+    with pytest.raises(ValueError, match="write bxs"):
+        OP.extents((1, 2, 3), OP.axes)
+
+
+def test_the_reference_never_holds_all_scores_at_once():
+    """64 parts at most, of 128 tokens at least."""
+    sizes = []
+
+    def weigh(scores):
+        sizes.append(scores.shape[-2:])
+        return scores
+
+    q = torch.empty(1, 2, 10_000, 4, device="meta")
+    by_parts(q, q, weigh, q)
+    assert len(sizes) == 64
+    assert sizes[-1] == (10_000 - 63 * 157, 10_000)
+
+
+def test_an_input_set_of_the_usual_heads_is_what_the_help_says():
+    defaults = {option.name: option.default("bf16") for option in OPTIONS}
+    case = Case.of(OP.name, "bf16", {"b": 1, "s": 4}, OPTIONS, defaults)
+    assert case.name == "1x4"
+    assert isinstance(data_of(case), InputSet)
+    assert [tuple(x.shape) for x in data_of(case).inputs] == [(1, 32, 4, 128), (1, 8, 4, 128), (1, 8, 4, 128)]

@@ -1,0 +1,124 @@
+"""The grouped product of experts: against a loop on paper, in rows, mistakes found, its shares of tokens and its work."""
+
+import pytest
+import torch
+
+from bench.grouped_matmul import OPS, OPTIONS, ends_of, library, reference, tokens_of
+from bench.harness.data.inputs import Filler, make_sets
+from bench.harness.data.verify import check
+from bench.harness.device.device import Device
+from bench.harness.op import Case, UnsupportedCaseError
+from roofline.work import grouped_matmul_work
+
+CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
+(OP,) = OPS
+
+
+def case_of(t, n=32, k=48, dtype="fp32", experts=4, load="even"):
+    return Case.of(OP.name, dtype, {"t": t, "n": n, "k": k}, OPTIONS, {"experts": experts, "load": load})
+
+
+def data_of(case, fill="uniform"):
+    return make_sets(OP, case, Filler(fill, case.dtype, CPU, 0), CPU, 1)[0]
+
+
+def test_the_reference_multiplies_each_token_by_the_matrix_of_its_expert():
+    x, weights, _ = data_of(case_of(7, dtype="fp64")).inputs
+    ends = torch.tensor([2, 2, 6, 7], dtype=torch.int32)
+    experts = (0, 0, 2, 2, 2, 2, 3)
+    expected = torch.stack([x[i] @ weights[expert] for i, expert in enumerate(experts)])
+    assert torch.allclose(reference(x, weights, ends), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("load", ["even", "skewed"])
+def test_torch_is_right_in_every_dtype_and_load(dtype, load, fill):
+    for tokens in (1, 3, 130):
+        case = case_of(tokens, dtype=dtype, load=load)
+        data = data_of(case, fill)
+        found = check(OP, case, data, library(*data.inputs))
+        assert found.is_right, f"{tokens}: {found.reason}"
+        assert found.checked_elements == found.elements
+
+
+@pytest.mark.parametrize("rows", [slice(0, 3), slice(2, 9, 4), slice(8, 9), slice(0, 9)])
+@pytest.mark.parametrize("load", ["even", "skewed"])
+def test_rows_of_the_inputs_make_those_rows_of_the_result(rows, load):
+    data = data_of(case_of(9, dtype="fp64", experts=5, load=load))
+    whole = reference(*data.inputs)
+    inputs, part = OP.take_rows(data.inputs, whole, rows)
+    assert len(part) == len(range(9)[rows])
+    assert torch.allclose(reference(*inputs), part, rtol=1e-12)
+
+
+def shifted(x, weights, ends):
+    """Give the first token of the second expert to the first."""
+    moved = ends.clone()
+    moved[0] += 1
+    return library(x, weights, moved)
+
+
+MISTAKES = {
+    "a token at the wrong expert": shifted,
+    "one matrix for all": lambda x, weights, ends: x @ weights[0],
+    "experts in another order": lambda x, weights, ends: library(x, weights.flip(0), ends),
+    "the last token left out": lambda x, weights, ends: torch.cat((library(x, weights, ends)[:-1], x[-1:, :32] * 0)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(mistake, dtype):
+    case = case_of(64, dtype=dtype)
+    data = data_of(case)
+    assert not check(OP, case, data, MISTAKES[mistake](*data.inputs)).is_right
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "load", "shared"),
+    [
+        (8, 4, "even", [2, 2, 2, 2]),
+        (10, 4, "even", [2, 3, 2, 3]),
+        (2, 4, "even", [0, 1, 0, 1]),
+        (25, 4, "skewed", [12, 6, 4, 3]),  # 12/25, 6/25, 4/25 and 3/25 of them
+        (100, 1, "skewed", [100]),
+        (2, 4, "skewed", [0, 1, 0, 1]),
+    ],
+)
+def test_tokens_are_shared_by_exact_numbers(tokens, experts, load, shared):
+    ends = ends_of(case_of(tokens, experts=experts, load=load))
+    assert tokens_of(ends) == shared
+    assert ends[-1] == tokens
+
+
+def test_work_is_counted_by_hand():
+    """5 tokens, 2 to one expert, none to the next, 3 to the last: two matrices of 7 x 11 are read."""
+    work = grouped_matmul_work((2, 0, 3), 11, 7, "bf16")
+    assert work.flops == 2 * 5 * 11 * 7
+    assert work.bytes_read == 2 * (5 * 7 + 2 * 7 * 11) + 4 * 3
+    assert work.bytes_written == 2 * 5 * 11
+    assert OP.work(case_of(2, 16, 32, "bf16")) == grouped_matmul_work((0, 1, 0, 1), 16, 32, "bf16")
+
+
+def test_one_expert_is_a_product_of_matrices():
+    from roofline.work import matmul_work
+
+    one, product = grouped_matmul_work((64,), 32, 48, "fp32"), matmul_work(64, 32, 48, "fp32", "fp32")
+    assert (one.flops, one.bytes_written) == (product.flops, product.bytes_written)
+    assert one.bytes_read == product.bytes_read + 4
+
+
+@pytest.mark.parametrize(("dtype", "multiple"), [("bf16", 8), ("fp32", 4)])
+def test_extents_that_torch_does_not_take_are_refused(dtype, multiple):
+    OP.check(case_of(3, multiple, multiple, dtype), "cuda")
+    OP.check(case_of(3, 5, 7, "fp64"), "cuda")
+    for n, k in ((multiple, multiple + 1), (multiple // 2, multiple)):
+        with pytest.raises(UnsupportedCaseError, match=f"{dtype} needs n and k that are multiples of {multiple}"):
+            OP.check(case_of(3, n, k, dtype), "cuda")
+
+
+def test_a_torch_without_the_public_name_is_asked_for_the_other(monkeypatch):
+    monkeypatch.delattr(torch.nn.functional, "grouped_mm", raising=False)
+    data = data_of(case_of(9, dtype="bf16"))
+    assert check(OP, case_of(9, dtype="bf16"), data, library(*data.inputs)).is_right
