@@ -132,7 +132,7 @@ def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple
     import torch
 
     x, weights, ends = inputs
-    taken = torch.arange(len(x), device=x.device)[rows]
+    taken = torch.arange(len(x), device=x.device)[rows].contiguous()
     return (x[rows], weights, torch.searchsorted(taken, ends.to(taken.dtype)).to(ends.dtype)), out[rows]
 
 

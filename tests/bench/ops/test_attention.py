@@ -88,7 +88,7 @@ def test_work_counts_the_pairs_that_exist():
 
 
 def test_work_is_half_of_all_pairs_and_half_a_diagonal():
-    """FlashAttention-2 halves 4 s^2 d a FLOPs: 4 x 8192^2 x 128 x 32 / 2 = 549.8e9 at 8192 tokens of 32 heads of 128."""
+    """FlashAttention-2 halves 4 s^2 d a FLOPs: 4 x 8192^2 x 128 x 32 / 2 = 549.8e9 for 32 heads of 128."""
     flops = causal_attention_work(1, 8192, 32, 8, 128, "bf16").flops
     assert flops == 4 * 8192**2 * 128 * 32 // 2 + 2 * 8192 * 128 * 32
     assert flops == pytest.approx(549.8e9, rel=2e-4)

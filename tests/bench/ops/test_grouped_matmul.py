@@ -1,4 +1,4 @@
-"""The grouped product of experts: against a loop on paper, in rows, mistakes found, its shares of tokens and its work."""
+"""The grouped product of experts: against a loop on paper, mistakes found, its shares of tokens and its work."""
 
 import pytest
 import torch
