@@ -27,10 +27,10 @@ QUANTITIES = {
 """What a ceiling limits, and the unit of its value.
 
 `flops` is the fastest matmul; `burst` and `sustained` the same one in the first moments of a long run and in its later
-half, `zeros` on zeros; `fma` fused multiply-adds outside the tensor cores. `fit` is the bandwidth of a launch without
-end, by the line through a curve; `cache` that of the last-level cache, and `knee` the working set where it ends.
-`launch` is a floor of time: no launch is shorter. Judged is by `flops`, `bandwidth` and `launch` alone; the others
-explain them."""
+half, `zeros` on zeros; `fma` fused multiply-adds outside the tensor cores, the peak of vector units. `fit` is the
+bandwidth of a launch without end, by the line through a curve; `cache` that of the last-level cache, and `knee` the
+working set where it ends. `launch` is a floor of time: no launch is shorter. Judged is by `flops`, `fma`, `bandwidth`
+and `launch` alone; the others explain them."""
 
 KINDS = ("datasheet", "clock-limited", "measured", "derived")
 """`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `measured`: reached on this
@@ -44,6 +44,9 @@ and 0.
 Source: McCalpin, Memory bandwidth and machine balance in current high performance computers, IEEE TCCA Newsletter,
 December 1995, for copy and triad, in arrays that a kernel reads and writes."""
 
+
+FROM_CACHES = "torch addcmul"
+"""How files of before measured `fma` on a CPU: with operands in caches, whose bandwidth that was. It judges nothing."""
 
 Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max, description="a number from 0")]
 
@@ -107,6 +110,16 @@ class Ceilings:
         A published peak comes before a measured one, because MFU is by definition over the dense peak.
         """
         return self._first("flops", [dtype], ("datasheet", "derived", "measured"))
+
+    def vector_peak(self, dtype: str, kinds: Iterable[str] = ("datasheet", "derived", "measured")) -> Ceiling | None:
+        """Return the FLOP/s of the vector units that an operation without a product is held against, or None.
+
+        A dtype without a rate of its own is computed in fp32, as torch and Triton do for elementwise operations and
+        reductions; for fp64 that rate would be no ceiling.
+        """
+        names = [dtype] if dtype == "fp64" else [dtype, "fp32"]
+        found = (self._first("fma", [name], kinds) for name in names)
+        return next((entry for entry in found if entry is not None), None)
 
     def bandwidth(self) -> Ceiling | None:
         """Return the memory bandwidth that is drawn as the ceiling, or None where none is known.
@@ -172,6 +185,7 @@ class Ceilings:
                 entry
                 for entry in self.entries
                 if entry.quantity == quantity and entry.kind == kind and (names is None or entry.name in names)
+                if FROM_CACHES not in (entry.config or "")
             ]
             if matching:
                 return max(matching, key=lambda entry: entry.value)
@@ -202,7 +216,11 @@ class Ceilings:
 def gpu_ceilings(gpu: Gpu) -> Ceilings:
     """Return the ceilings that a GPU of the table has by its datasheet, or a derived GPU by its own properties."""
     source = f"roofline/gpus/{gpu.slug}.toml" if gpu.bandwidth_kind != "derived" else "; ".join(gpu.sources)
-    entries = [Ceiling("flops", dtype, peak, "datasheet", source) for dtype, peak in gpu.peaks_flops_per_s.items()]
+    entries = [
+        Ceiling(quantity, dtype, peak, "datasheet", source)
+        for quantity, peaks in (("flops", gpu.peaks_flops_per_s), ("fma", gpu.vector_peaks_flops_per_s))
+        for dtype, peak in peaks.items()
+    ]
     if gpu.memory_bandwidth_bytes_per_s is not None:
         entries.append(Ceiling("bandwidth", "memory", gpu.memory_bandwidth_bytes_per_s, gpu.bandwidth_kind, source))
     return Ceilings(gpu.slug, gpu.name, tuple(entries))

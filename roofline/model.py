@@ -9,15 +9,22 @@ architectures, CACM 52(4), 2009.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from results.record import Record
 from roofline.ceilings import Ceiling, Ceilings
+from roofline.work import VECTOR_OPS
 
 MIXED_WITHIN = 0.10
 """Two limits whose times differ by less than this fraction of the larger bind together: the bound is `mixed`."""
+
+FAR_BELOW_PCT = 30
+"""A row that reaches less than this share of every ceiling, the launch among them, is held back by something else."""
+
+OTHER_CAUSES = "latency, instructions or the library"
+"""What holds a row back that is far below every ceiling: no ceiling tells which of them."""
 
 
 def intensity(flops: int, bytes_moved: int) -> float | None:
@@ -147,7 +154,11 @@ class Judgment:
     mbu: float | None = None
     """Fraction of the memory bandwidth: the published one, else the measured one of `mix`."""
     roofline_pct: float | None = None
-    """Percent of min(peak, intensity x bandwidth), with the peak of `mfu` and the bandwidth of `mbu`."""
+    """Percent of min(peak, intensity x bandwidth), with the peak of `units` and the bandwidth of `mbu`."""
+    units: str | None = None
+    """Whose peak that is: `matrix` for products (tensor cores), `vector` for what has none, see `peak_of`."""
+    held_back_by: str | None = None
+    """`OTHER_CAUSES` where less than `FAR_BELOW_PCT` of every ceiling is reached; else None."""
     peak_kind: str | None = None
     """Kind of the peak behind `mfu`: `datasheet`, `measured`, ..."""
     bandwidth_kind: str | None = None
@@ -166,6 +177,29 @@ class Judgment:
     """Where something is above 100 %: the likely cause."""
 
 
+def peak_of(record: Record, ceilings: Ceilings) -> tuple[Ceiling | None, str]:
+    """Return the peak that a record is held against, and the units whose it is, `matrix` or `vector`.
+
+    An operation without a product runs on vector units. Where their rate is not known, the peak of products, which is
+    above it, stands in for it.
+    """
+    vector = ceilings.vector_peak(record.dtype) if record.op in VECTOR_OPS else None
+    return (vector, "vector") if vector else (ceilings.peak(record.dtype), "matrix")
+
+
+def held_back_by(time_s: float, limits_s: Iterable[float]) -> str | None:
+    """Return what holds back a launch whose time is far above all that ceilings explain, or None where they may.
+
+    Args:
+        time_s: of one launch.
+        limits_s: the least times by each of the ceilings, seconds.
+
+    Source: ours; that a kernel far below its roofline is bound by latency or instructions is the reading of Williams,
+        Waterman and Patterson, CACM 52(4), 2009, section on ceilings.
+    """
+    return OTHER_CAUSES if max(limits_s) < FAR_BELOW_PCT / 100 * time_s else None
+
+
 def judge(record: Record, ceilings: Ceilings) -> Judgment:
     """Return the judgment of one record against the ceilings of its machine."""
     flops, read, written = record.flops, record.bytes_read, record.bytes_written
@@ -174,25 +208,28 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
     moved, time_s = read + written, record.median_s
     if record.status != "ok" or time_s is None:
         return Judgment(intensity=intensity(flops, moved))
-    peak, bandwidth = ceilings.peak(record.dtype), ceilings.bandwidth_for(read, written)
+    dense, bandwidth = ceilings.peak(record.dtype), ceilings.bandwidth_for(read, written)
+    peak, units = peak_of(record, ceilings)
     launch, mix = ceilings.launch_floor(), ceilings.mix(read, written)
     values: dict[str, Any] = {
         "flops_per_s": rate(flops, time_s),
         "bytes_per_s": rate(moved, time_s),
         "intensity": intensity(flops, moved),
     }
-    if peak:
-        values |= {"mfu": mfu(values["flops_per_s"], peak.value), "peak_kind": peak.kind}
+    if dense:
+        values |= {"mfu": mfu(values["flops_per_s"], dense.value), "peak_kind": dense.kind}
     if bandwidth:
         values |= {"mbu": mbu(values["bytes_per_s"], bandwidth.value), "bandwidth_kind": bandwidth.kind}
     if mix:
         values |= {"mix": mix.name, "mix_pct": 100 * mbu(values["bytes_per_s"], mix.value)}
     if peak and bandwidth:
         values["roofline_pct"] = roofline_pct(time_s, flops, moved, peak.value, bandwidth.value)
-        values["bound"] = bound(flops / peak.value, moved / bandwidth.value, launch.value if launch else None)
-    values |= training_values(record, time_s, peak)
-    best = ceilings.measured_peak(record.dtype) or peak
-    values["measured_pct"] = measured_pct(time_s, flops, moved, best, mix or bandwidth)
+        limits_s = (flops / peak.value, moved / bandwidth.value, launch.value if launch else 0.0)
+        values |= {"units": units, "bound": bound(*limits_s), "held_back_by": held_back_by(time_s, limits_s)}
+    values |= training_values(record, time_s, dense)
+    is_vector = units == "vector"
+    measured = ceilings.vector_peak(record.dtype, ["measured"]) if is_vector else ceilings.measured_peak(record.dtype)
+    values["measured_pct"] = measured_pct(time_s, flops, moved, measured or peak, mix or bandwidth)
     return Judgment(**values, excess=excess_cause(record, values))
 
 
@@ -210,7 +247,8 @@ def excess_cause(record: Record, judged: Mapping[str, Any]) -> str | None:
 
     Nothing is clamped: more than all of a ceiling is a finding about the ceiling, the byte count or the cache.
     """
-    over_peak, over_bandwidth = (judged.get("mfu") or 0) > 1, (judged.get("mbu") or 0) > 1
+    over_bandwidth = (judged.get("mbu") or 0) > 1
+    over_peak = (judged.get("mfu") or 0) > 1 or (not over_bandwidth and (judged.get("roofline_pct") or 0) > 100)
     over_memory = over_bandwidth or (judged.get("mix_pct") or 0) > 100
     if over_memory and record.cache != "cold":
         return "above the memory ceiling: warm inputs are served by the cache"

@@ -37,6 +37,15 @@ DTYPES = tuple(dtype for dtype in DTYPE_BITS if dtype != "int32")
 """The dtypes that can be asked for."""
 
 
+VECTOR_OPS = frozenset(
+    (
+        *("copy", "add", "mul", "triad", "relu", "gelu", "gelu-tanh", "silu", "swiglu", "bias-gelu", "residual-add"),
+        *("dropout", "softmax", "rmsnorm", "layernorm", "residual-rmsnorm", "sum", "dot", "cross-entropy"),
+    )
+)
+"""Ops without a matrix product: they run on vector units and not on tensor cores. All others are taken for products."""
+
+
 def dtype_named(word: str) -> str:
     """Return the dtype that a word stands for, by the name of torch too; a word that names none as it is."""
     plain = word.lower().removeprefix("torch.").replace("_", "").replace("-", "")

@@ -26,6 +26,8 @@ JUDGED_KEYS = (
     "mfu",
     "mbu",
     "roofline_pct",
+    "units",
+    "held_back_by",
     "peak_kind",
     "bandwidth_kind",
     "mix",
@@ -36,6 +38,9 @@ JUDGED_KEYS = (
     "excess",
 )
 """The keys that a record gets when it is read; none of them is stored."""
+
+JUDGED_TEXTS = ("bound", "units", "held_back_by", "peak_kind", "bandwidth_kind", "mix", "excess")
+"""Those of them that are words; all others are numbers."""
 
 Report = Callable[[str], None]
 """Is told, in one line, of what could not be judged."""

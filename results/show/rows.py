@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Record
-from results.show.judge import JUDGED_KEYS, Report, judged
+from results.show.judge import JUDGED_KEYS, JUDGED_TEXTS, Report, judged
 from results.store.runfile import Run
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ and `verified_<name>`, as far as the records have them."""
 
 NUMBER_COLUMNS = (
     *TIME_COLUMNS,
-    *(key for key in JUDGED_KEYS if key not in ("bound", "peak_kind", "bandwidth_kind", "mix", "excess")),
+    *(key for key in JUDGED_KEYS if key not in JUDGED_TEXTS),
 )
 
 TELEMETRY_NUMBERS = (

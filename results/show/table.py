@@ -94,6 +94,9 @@ def render_table(
         console.print("\nno measurement was finished", markup=False, highlight=False)
     for text in dict.fromkeys(_excess(record, score) for record, score in shown if score["excess"]):
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    for causes in dict.fromkeys(score["held_back_by"] for _, score in shown if score["held_back_by"]):
+        text = f"a bound with the word side: far below every ceiling, held back by {causes}"
+        console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
     others = [record for record in records if record.status != "ok"]
     if others:
         _print_others(others[:MAX_ROWS], console)
@@ -153,7 +156,7 @@ def _columns(scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
         _Column(unit, lambda _, score: _scaled(score["flops_per_s"], scale)),
         _Column("GB/s", lambda _, score: _scaled(score["bytes_per_s"], 1e9), leaves=6),
         _Column("FLOP/B", lambda _, score: format_number(score["intensity"]), leaves=5),
-        _Column("bound", lambda _, score: score["bound"] or ABSENT, "left", leaves=7),
+        _Column("bound", lambda _, score: _bound(score), "left", leaves=7),
         _Column("MFU", lambda _, score: format_percent(_scaled_value(score["mfu"], 0.01)), leaves=9),
         _Column("MBU", lambda _, score: format_percent(_scaled_value(score["mbu"], 0.01)), leaves=4),
         _Column("% roof", lambda _, score: format_percent(score["roofline_pct"])),
@@ -210,6 +213,12 @@ def _flags(record: Record) -> str:
     if record.converged is False and not any("converge" in flag for flag in flags):
         flags.append("not converged")
     return ", ".join(flags)
+
+
+def _bound(score: Mapping[str, Any]) -> str:
+    """Return what binds; for a row far below every ceiling only the side of the ridge point that it lies on."""
+    bound = score["bound"] or ABSENT
+    return f"{bound} side" if score["held_back_by"] and bound in ("memory", "compute") else bound
 
 
 def _excess(record: Record, score: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from roofline.model import (
     ridge_intensity,
     roofline_pct,
 )
-from roofline.work import matmul_work
+from roofline.work import VECTOR_OPS, matmul_work
 
 PEAK, BANDWIDTH = 1000e12, 2e12
 """A machine with a ridge point of 500 FLOP/byte."""
@@ -312,3 +312,71 @@ def test_judged_keys_are_those_of_the_judgment() -> None:
 )
 def test_every_formula_states_its_source(formula: str) -> None:
     assert "\n    Source: " in str(getattr(model, formula).__doc__)
+
+
+VECTOR = Ceilings(
+    "a-gpu",
+    "A GPU",
+    (
+        Ceiling("flops", "bf16", PEAK, "datasheet", "a test"),
+        Ceiling("fma", "fp32", 50e12, "datasheet", "a test"),
+        Ceiling("bandwidth", "memory", BANDWIDTH, "datasheet", "a test"),
+    ),
+)
+"""Ridge points of 500 FLOP/byte for products and 25 for everything else."""
+
+
+def test_ops_without_a_product_are_held_against_the_vector_units_and_products_against_the_tensor_cores() -> None:
+    work = {"flops": 2**31, "bytes_read": 2**25, "bytes_written": 2**21, "median_s": 2**31 / 25e12}  # 60 FLOP/byte
+    gelu, product = (judge(record(op=op, **work), VECTOR) for op in ("gelu", "matmul"))
+    assert (gelu.units, gelu.bound, gelu.roofline_pct) == ("vector", "compute", pytest.approx(50))
+    assert (product.units, product.bound) == ("matrix", "memory")
+    assert gelu.mfu == product.mfu == 0.025  # over the dense peak of the dtype, whatever the units
+
+
+def test_a_dtype_without_vector_units_of_its_own_is_computed_in_fp32_but_fp64_is_not() -> None:
+    assert [getattr(VECTOR.vector_peak(dtype), "name", None) for dtype in ("fp32", "bf16", "int8", "fp64")] == [
+        *("fp32", "fp32", "fp32"),
+        None,
+    ]
+    assert judge(record(op="gelu", dtype="fp64"), VECTOR).roofline_pct is None
+
+
+def test_a_rate_of_operands_in_caches_is_no_peak_of_vector_units() -> None:
+    old = Ceiling("fma", "fp32", 22.9e9, "measured", "a run", config="torch addcmul, 65536 elements")
+    known = Ceilings("cpu", "A CPU", (old, Ceiling("flops", "fp32", 186e9, "measured", "a run")))
+    assert known.vector_peak("fp32") is None
+    assert judge(record(op="gelu", dtype="fp32"), known).units is None
+
+
+def test_without_a_rate_of_vector_units_the_peak_of_products_stands_in() -> None:
+    assert judge(record(op="gelu"), ceilings(flops=PEAK, bandwidth=BANDWIDTH)).units == "matrix"
+
+
+def test_more_than_the_peak_of_the_vector_units_has_a_cause() -> None:
+    fast = judge(record(op="gelu", median_s=2**31 / 60e12), VECTOR)
+    assert fast.roofline_pct == pytest.approx(120)
+    assert "above the datasheet peak" in (fast.excess or "")
+
+
+@pytest.mark.parametrize(
+    ("share", "launch_s", "held_back"), [(0.29, None, True), (0.31, None, False), (0.05, 3e-5, False)]
+)
+def test_a_row_far_below_every_ceiling_is_held_back_by_what_no_ceiling_tells(
+    share: float, launch_s: float | None, held_back: bool
+) -> None:
+    known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, **({"launch": launch_s} if launch_s else {}))
+    least_s = 3 * 2**21 / BANDWIDTH
+    found = judge(record(median_s=least_s / share), known)
+    assert found.held_back_by == ("latency, instructions or the library" if held_back else None)
+
+
+def test_every_op_of_the_vector_families_is_judged_by_vector_units() -> None:
+    import bench.cross_entropy
+    import bench.elementwise
+    import bench.norm
+    import bench.reduction
+    import bench.softmax
+
+    families = (bench.cross_entropy, bench.elementwise, bench.norm, bench.reduction, bench.softmax)
+    assert {op.name for family in families for op in family.OPS} == VECTOR_OPS

@@ -40,9 +40,10 @@ columns:
   TFLOP/s     declared FLOPs per second, in 10^12 (GFLOP/s: 10^9); an FMA counts as 2
   GB/s        compulsory bytes per second, in 10^9: each input read once, each output written once
   FLOP/B      arithmetic intensity, FLOPs over compulsory bytes
-  bound       what limits at this intensity: memory, compute, mixed (within 10 %) or launch
+  bound       what limits at this intensity: memory, compute, mixed (within 10 %) or launch; `memory side` and
+              `compute side` where less than 30 % of every ceiling is reached, so that something else holds it back
   MFU, MBU    share of the dense peak of the dtype, and of the memory bandwidth
-  % roof      share of min(peak, intensity x bandwidth)
+  % roof      share of min(peak, intensity x bandwidth), with the peak of vector units for ops without a product
   first call  the first call's seconds: loading, compiling, tuning
 
 exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, what was finished is kept"""
