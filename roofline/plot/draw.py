@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
 
-from roofline.plot.labels import Candidate, Placer, Spot, along_line, around_point, box_around, boxes_along
+from roofline.plot.labels import (
+    Candidate,
+    Placer,
+    Spot,
+    along_line,
+    around_point,
+    box_around,
+    boxes_along,
+    distance_to_box,
+)
 from roofline.plot.mixes import MIX_WIDTH, mix_ends, mixes_label, places_below, thin_mixes
 from roofline.plot.scene import (
     Flat,
@@ -62,6 +71,8 @@ BAR_WIDTH = 0.07
 """Width of an error bar with its caps, in inches."""
 CLEAR_OF_LINES = 0.9
 """Highest cost of a place that is taken for covering no line."""
+COLUMN = 0.3
+"""Points closer than this in width, in inches, stand above one another."""
 FAR_SIDES = (135, 110, 160, 90, 45, -45, -90, -135)
 """Where the label of a ceiling may stand that has no room along its line, degrees."""
 
@@ -86,17 +97,19 @@ def legend_keys(scene: Scene) -> list[Key]:
         for index, machine in enumerate(scene.machines):
             kinds = [entry.kind for entry in machine.ceilings.entries if entry.kind in scene.kinds]
             style = _line(INK, kinds[0] if kinds else "measured", index) | machine_mark(index)
+            style["color"] = scene.ceiling_color(index, "")
             groups["machine"].append(Key(plain(machine.ceilings.slug), style, is_line=True))
     labeled = {flat.dtype for flat in scene.flats}
-    for dtype in scene.dtypes:
+    for dtype in scene.dtypes if scene.colored_by == "dtype" else ():
         if dtype not in labeled and "dtype" not in scene.told_apart:
             groups["dtype"].append(Key(plain(dtype), {"color": dtype_color(dtype), "linewidth": 5}, is_line=True))
     if len(scene.ops) > 1:
         groups["op"] = [Key(plain(op), _marker(MUTED, index, 0)) for index, op in enumerate(scene.ops)]
-    for index, (values, point) in enumerate(scene.variants.items()):
-        color = dtype_color(point.record.dtype) if "dtype" in scene.told_apart else MUTED
+    for values, point in scene.variants.items():
+        color = scene.color_of(point) if scene.colored_by in scene.told_apart else MUTED
         if values:
-            groups["variant"].append(Key(plain(" ".join(values)), _marker(color, 0, index)))
+            shape = 0 if len(scene.ops) > 1 else None
+            groups["variant"].append(Key(plain(" ".join(values)), _point_marker(point, scene, color, shape)))
     headings = {"variant": ", ".join(scene.told_apart)}
     return [key for name, keys in groups.items() if keys for key in (Key(headings.get(name, name)), *keys)]
 
@@ -111,20 +124,22 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
     for mix in mixes:
         _draw_mix(mix, scene.flats, sheet, placer)
     for group in groups:
-        _draw_group(group, sheet, placer)
+        _draw_group(group, scene, sheet, placer)
     for _, series in groupby(sorted(scene.points, key=_size_order), key=lambda point: point.series):
         _draw_series(list(series), scene, sheet, placer)
-    _draw_ridges(scene.flats, sheet, placer)
+    _draw_ridges(scene, sheet, placer)
     _tell_regimes(scene.flats, sheet, placer)
     standing: list[Candidate | None] = []
     for group in groups:
-        color = text_color(group[0].dtype) if len({flat.dtype for flat in group}) == 1 else INK
+        colors = {scene.ceiling_color(flat.machine, flat.dtype) for flat in group}
+        color = text_color(colors.pop()) if len(colors) == 1 else INK
         ends = _on_sheet(sheet, _flat_ends(group, sheet))
         standing.append(_label_line(sheet, placer, flat_label(group, scene), ends, 1.0, color))
     for slope in scene.slopes:
         ends = _on_sheet(sheet, _slope_ends(scene, slope, sheet))
-        standing.append(_label_line(sheet, placer, slope_label(slope, scene), ends, 0.42, INK))
-    cramped = _label_ridges(scene.flats, sheet, placer)
+        color = text_color(scene.ceiling_color(slope.machine, "")) if scene.colored_by == "machine" else INK
+        standing.append(_label_line(sheet, placer, slope_label(slope, scene), ends, 0.42, color))
+    cramped = _label_ridges(scene, sheet, placer)
     if mixes:
         standing.append(_label_mixes(mixes, scene.flats, sheet, placer))
     cramped += sum(place is None or place.leader is not None for place in standing)
@@ -166,8 +181,9 @@ def _on_sheet(sheet: Sheet, ends: tuple[Spot, Spot]) -> tuple[Spot, Spot]:
 
 def _draw_slope(scene: Scene, slope: Slope, sheet: Sheet, placer: Placer) -> None:
     ends = _slope_ends(scene, slope, sheet)
-    sheet.plot(ends, **_line(INK, slope.bandwidth.kind, slope.machine), zorder=3)
-    _mark_line(sheet, ends, INK, slope.machine)
+    color = scene.ceiling_color(slope.machine, "") if scene.colored_by == "machine" else INK
+    sheet.plot(ends, **_line(color, slope.bandwidth.kind, slope.machine), zorder=3)
+    _mark_line(sheet, ends, color, slope.machine)
     placer.block("line", boxes_along(*_on_sheet(sheet, ends)))
 
 
@@ -187,15 +203,15 @@ def _label_mixes(mixes: Sequence[Slope], flats: Sequence[Flat], sheet: Sheet, pl
     return found
 
 
-def _draw_group(group: list[Flat], sheet: Sheet, placer: Placer) -> None:
-    """Draw flat ceilings that lie on one another: a line for each dtype, in turns; machines share it."""
-    dtypes = list(dict.fromkeys(flat.dtype for flat in group))
-    for turn, dtype in enumerate(dtypes):
-        members = [flat for flat in group if flat.dtype == dtype]
+def _draw_group(group: list[Flat], scene: Scene, sheet: Sheet, placer: Placer) -> None:
+    """Draw flat ceilings that lie on one another: a line for each color, in turns."""
+    colors = list(dict.fromkeys(scene.ceiling_color(flat.machine, flat.dtype) for flat in group))
+    for turn, color in enumerate(colors):
+        members = [flat for flat in group if scene.ceiling_color(flat.machine, flat.dtype) == color]
         ends = _flat_ends(members, sheet)
-        pattern = (members[0].peak.kind, members[0].machine, turn, len(dtypes))
-        sheet.plot(ends, **_line(dtype_color(dtype), *pattern), zorder=3)
-        _mark_line(sheet, ends, dtype_color(dtype), members[0].machine)
+        pattern = (members[0].peak.kind, members[0].machine, turn, len(colors))
+        sheet.plot(ends, **_line(color, *pattern), zorder=3)
+        _mark_line(sheet, ends, color, members[0].machine)
         placer.block("line", boxes_along(*_on_sheet(sheet, ends)))
 
 
@@ -209,11 +225,11 @@ def _mark_line(sheet: Sheet, ends: tuple[Spot, Spot], color: str, machine: int) 
         sheet.draw_line(spots, color=color, linestyle="none", zorder=3.5, **style)
 
 
-def _draw_ridges(flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> None:
-    for flat in flats:
+def _draw_ridges(scene: Scene, sheet: Sheet, placer: Placer) -> None:
+    for flat in scene.flats:
         if flat.ridge:
             spot = (flat.ridge, flat.peak.value)
-            color = dtype_color(flat.dtype)
+            color = scene.ceiling_color(flat.machine, flat.dtype)
             sheet.plot([spot], marker="o", markersize=6, color="white", mec=color, mew=1.6, zorder=5)
             placer.block("mark", [box_around(*sheet.inches(*spot), 0.1, 0.1)])
 
@@ -240,8 +256,7 @@ def _size_order(point: PlotPoint) -> tuple[object, ...]:
 
 def _draw_series(points: list[PlotPoint], scene: Scene, sheet: Sheet, placer: Placer) -> None:
     """Draw the points of one op, dtype and provider, tied by a thin line: what belongs together is seen in gray too."""
-    record = points[0].record
-    color = dtype_color(record.dtype)
+    color = scene.color_of(points[0])
     spots = [(point.intensity, point.flops_per_s) for point in points]
     if len(spots) > 1:
         sheet.plot(spots, color=color, linewidth=1.0, alpha=0.45, zorder=4)
@@ -250,9 +265,12 @@ def _draw_series(points: list[PlotPoint], scene: Scene, sheet: Sheet, placer: Pl
     lifted = (math.nan, math.nan)  # between two bars the pen is lifted
     bars = [s for p in points for s in ((p.intensity, p.low), (p.intensity, p.high), lifted)]
     sheet.plot(bars, color=color, linewidth=1.2, zorder=6, marker="_", markersize=5, markeredgewidth=1.2)
-    style = _marker(color, scene.ops.index(record.op), scene.variant(points[0]))
-    style["markersize"] *= MARKER_SCALES[points[0].machine % len(MARKER_SCALES)]
+    style = _point_marker(points[0], scene, color)
     sheet.plot(spots, **style, zorder=7)
+    crossed = [(point.intensity, point.flops_per_s) for point in points if point.is_disturbed]
+    if crossed:
+        cross = {"marker": "x", "markersize": style["markersize"] + 3, "markeredgewidth": 1.4, "linestyle": "none"}
+        sheet.plot(crossed, **cross, color=INK, zorder=7.5)
     rings = [(point.intensity, point.flops_per_s) for point in points if point.is_above_ceiling]
     if rings:
         ring = {"marker": "o", "markersize": RING_PT, "markerfacecolor": "none", "linestyle": "none"}
@@ -295,10 +313,10 @@ def _between(start: Spot, end: Spot, share: float) -> Spot:
     return (start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1]))
 
 
-def _label_ridges(flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> int:
+def _label_ridges(scene: Scene, sheet: Sheet, placer: Placer) -> int:
     """Write the value of each ridge point, once for those in one place; return how many stand badly."""
     labels: dict[tuple[int, int], tuple[Spot, Flat]] = {}
-    for flat in sorted(flats, key=lambda flat: flat.ridge or 0):
+    for flat in sorted(scene.flats, key=lambda flat: flat.ridge or 0):
         if flat.ridge:
             x, y = sheet.inches(flat.ridge, flat.peak.value)
             labels.setdefault((round(x / SAME_SPOT), round(y / SAME_SPOT)), ((x, y), flat))
@@ -310,7 +328,8 @@ def _label_ridges(flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> int:
         found = free or placer.place(places, avoid=("text",))
         cramped += free is None
         if found:
-            _write_label(sheet, found, text, POINT_PT, text_color(flat.dtype))
+            color = text_color(scene.ceiling_color(flat.machine, flat.dtype))
+            _write_label(sheet, found, text, POINT_PT, color)
     return cramped
 
 
@@ -321,20 +340,45 @@ def _label_points(scene: Scene, sheet: Sheet, placer: Placer) -> tuple[int, int]
         How many points have no label, and how many of them should have one.
     """
     chosen = chosen_for_labels(scene.points)
+    spots = {id(point): sheet.inches(point.intensity, point.flops_per_s) for point in scene.points}
     named: set[object] = set()
-    labeled = 0
+    written: list[tuple[Spot, Candidate]] = []
     for point in chosen:
         text = point_label(point, scene, is_first=point.series not in named)
         weight = "bold" if point.is_above_ceiling else "normal"
-        spot = sheet.inches(point.intensity, point.flops_per_s)
+        spot = spots[id(point)]
         near = RING_PT * PT / 2 + 0.06 if point.is_above_ceiling else 0.14
         places = around_point(spot, sheet.measure(text, POINT_PT, weight), POINT_SIDES, near)
-        found = placer.place(places, ("text", "mark", "line"), CLEAR_OF_LINES) or placer.place(places)
+        others = [other for key, other in spots.items() if key != id(point)]
+        clear = [place for place in places if _is_understood(place, spot, others, written)]
+        tied = [place for place in places if place.leader]
+        found = (
+            placer.place(clear, ("text", "mark", "line"), CLEAR_OF_LINES) or placer.place(clear) or placer.place(tied)
+        )
         if found:
             named.add(point.series)
-            _write_label(sheet, found, text, POINT_PT, text_color(point.record.dtype), weight)
-            labeled += 1
-    return len(scene.points) - labeled, len(chosen) - labeled
+            written.append((spot, found))
+            _write_label(sheet, found, text, POINT_PT, text_color(scene.color_of(point)), weight)
+    return len(scene.points) - len(written), len(chosen) - len(written)
+
+
+def _is_understood(
+    place: Candidate, spot: Spot, others: Sequence[Spot], written: Sequence[tuple[Spot, Candidate]]
+) -> bool:
+    """Return whether a label can only be taken for that of its point.
+
+    Without a leader line it is nearer to its point than to any other. Labels on one side of points above one another
+    stand above one another in the same order.
+    """
+    box = box_around(place.x, place.y, place.width, place.height)
+    own = distance_to_box(spot, box)
+    if not place.leader and any(distance_to_box(other, box) <= own for other in others if other != spot):
+        return False
+    for other, label in written:
+        is_beside = abs(label.x - place.x) < (label.width + place.width) / 2 and abs(other[0] - spot[0]) < COLUMN
+        if is_beside and (spot[1] - other[1]) * (place.y - label.y) < 0:
+            return False
+    return True
 
 
 def _write_label(sheet: Sheet, place: Candidate, text: str, size: float, color: str, weight: str = "normal") -> None:
@@ -355,6 +399,16 @@ def _line(color: str, kind: str, machine: int, turn: int = 0, turns: int = 1) ->
     pattern = line_pattern(kind, machine, turn, turns)
     style = {"color": color, "linewidth": machine_width(machine), "dash_capstyle": "butt"}
     return style | {"linestyle": (pattern if pattern[1] else "solid")}
+
+
+def _point_marker(point: PlotPoint, scene: Scene, color: str, shape: int | None = None) -> dict[str, Any]:
+    """Return the style of the marker of a point: its shape is that of the op, or of the variant of the only op."""
+    variant = scene.variant(point)
+    if len(scene.ops) == 1 and scene.colored_by == "provider":
+        style = _marker(color, variant, 0)
+    else:
+        style = _marker(color, scene.ops.index(point.record.op) if shape is None else shape, variant)
+    return style | {"markersize": style["markersize"] * MARKER_SCALES[point.machine % len(MARKER_SCALES)]}
 
 
 def _marker(color: str, op: int, variant: int) -> dict[str, Any]:

@@ -243,5 +243,10 @@ def box_around(x: float, y: float, width: float, height: float) -> Box:
     return (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
 
 
+def distance_to_box(spot: Spot, box: Box) -> float:
+    """Return how far a place is from the nearest part of a box."""
+    return math.dist(spot, _nearest(spot, box))
+
+
 def _nearest(spot: Spot, box: Box) -> Spot:
     return (min(max(spot[0], box[0]), box[2]), min(max(spot[1], box[1]), box[3]))

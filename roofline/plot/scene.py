@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+from results.compare.flags import DISTURBED
 from results.record import Environment, Record
 from results.show.terminal import one_line
 from roofline.ceilings import KINDS, Ceiling, Ceilings
 from roofline.model import judge, rate, ridge_intensity
-from roofline.plot.style import FILLINGS, plain, short_case, si, significant
+from roofline.plot.style import FILLINGS, INK, VARIANT_COLORS, dtype_color, pick, plain, short_case, si, significant
 from roofline.work import DTYPES
 
 MANY_POINTS = 12
 """With more points than this only the fastest of each op, dtype and provider gets a label."""
+SHAKY = DISTURBED | {"not-converged"}
+"""Flags of times that may be off by more than their bars show."""
 WIDEST_DECADES = 30
 """Ceilings and points further apart than this are a mistake in the file and not a machine."""
 
@@ -102,6 +105,11 @@ class PlotPoint:
         return self.excess is not None
 
     @property
+    def is_disturbed(self) -> bool:
+        """Whether its measurement was disturbed, as its flags say."""
+        return not SHAKY.isdisjoint(self.record.flags)
+
+    @property
     def series(self) -> tuple[int, str, str, str, int]:
         """What this point shares with the others of a sweep over sizes."""
         return (self.machine, self.record.op, self.record.dtype, self.record.provider, self.run)
@@ -171,6 +179,36 @@ class Scene:
     def is_overlay(self) -> bool:
         """Whether more than one machine is drawn."""
         return len(self.machines) > 1
+
+    @cached_property
+    def colored_by(self) -> str:
+        """What a color stands for: `machine`, `provider` or `dtype`."""
+        if self.is_overlay:
+            return "machine"
+        has_one_dtype = len({point.record.dtype for point in self.points}) == 1
+        return "provider" if has_one_dtype and 1 < len(self.providers) <= len(VARIANT_COLORS) else "dtype"
+
+    def color_of(self, point: PlotPoint) -> str:
+        """Return the color of a point."""
+        if self.colored_by == "provider":
+            return pick(VARIANT_COLORS, self.providers.index(point.record.provider))
+        return self.ceiling_color(point.machine, point.record.dtype)
+
+    def ceiling_color(self, machine: int, dtype: str) -> str:
+        """Return the color of the flat ceiling of a machine and a dtype."""
+        if self.colored_by == "machine":
+            return pick(VARIANT_COLORS, machine)
+        return INK if self.colored_by == "provider" else dtype_color(dtype)
+
+    @cached_property
+    def varying_options(self) -> tuple[str, ...]:
+        """Options in which points of one name differ, as recipe and checkpoint of training steps do."""
+        found: dict[tuple[object, ...], list[dict[str, object]]] = {}
+        for point in self.points:
+            found.setdefault((*point.series, point.record.case), []).append(dict(point.record.options))
+        names = dict.fromkeys(name for same in found.values() for options in same for name in options)
+        differ = {name for name in names for same in found.values() if len({str(one.get(name)) for one in same}) > 1}
+        return tuple(name for name in names if name in differ)
 
 
 def _part(point: PlotPoint, part: str, scene: Scene) -> str:
@@ -299,7 +337,10 @@ def point_label(point: PlotPoint, scene: Scene, is_first: bool) -> str:
         words.append(plain(point.record.op, 16))
     if is_first and len({other.record.dtype for other in scene.points}) > 1:
         words.append(plain(point.record.dtype, 12))
+    if is_first and len(scene.providers) > 1:
+        words.append(plain(point.record.provider, 24))
     words.append(short_case(point.record.case.removesuffix(f":{scene.shared}")))
+    words += [plain(f"{name} {point.record.options.get(name)}", 24) for name in scene.varying_options]
     if point.roofline_pct is not None:
         words.append(f"{significant(point.roofline_pct, 2 if point.roofline_pct < 100 else 3)} %")
     return " ".join(words)
@@ -308,7 +349,8 @@ def point_label(point: PlotPoint, scene: Scene, is_first: bool) -> str:
 def slope_label(slope: Slope, scene: Scene) -> str:
     """Return what is written along a ceiling of memory."""
     mix = "" if slope.bandwidth.name == "memory" else f"{plain(slope.bandwidth.name, 12)} "
-    return f"{_owner(slope.machine, scene)}{mix}{si(slope.bandwidth.value, 'B/s')} {slope.bandwidth.kind}"
+    kind = f" {slope.bandwidth.kind}" if len(scene.kinds) > 1 else ""
+    return f"{_owner(slope.machine, scene)}{mix}{si(slope.bandwidth.value, 'B/s')}{kind}"
 
 
 def flat_label(flats: Sequence[Flat], scene: Scene) -> str:
@@ -316,7 +358,7 @@ def flat_label(flats: Sequence[Flat], scene: Scene) -> str:
     owners = list(dict.fromkeys(_owner(flat.machine, scene) for flat in flats))
     names = ", ".join(owner.strip() for owner in owners)
     dtypes = ", ".join(ordered_dtypes(plain(flat.dtype, 12) for flat in flats))
-    kinds = ", ".join(dict.fromkeys(flat.peak.kind for flat in flats))
+    kinds = ", ".join(dict.fromkeys(flat.peak.kind for flat in flats)) if len(scene.kinds) > 1 else ""
     unit = "OP/s" if dtypes == "int8" else "FLOP/s"
     value = si(max(flat.peak.value for flat in flats), unit)
     return f"{names} {dtypes} {value} {kinds}".strip()
@@ -358,6 +400,10 @@ def caption(scene: Scene, unlabeled: int, unlabeled_ceilings: int) -> str:
     if above:
         causes = "; ".join(dict.fromkeys(above))
         parts.append(f"Ringed: {len(above)} {plain(causes, 240)}")
+    disturbed = [point for point in scene.points if point.is_disturbed]
+    if disturbed:
+        flags = dict.fromkeys(flag for point in disturbed for flag in point.record.flags if flag in SHAKY)
+        parts.append(f"Crossed: {len(disturbed)} flagged {plain(', '.join(flags), 120)}")
     missing = [f"{unlabeled} of {len(scene.points)} points"] if unlabeled else []
     missing += [f"{unlabeled_ceilings} ceilings"] if unlabeled_ceilings else []
     if missing:

@@ -1,7 +1,8 @@
-"""How a roofline plot looks: one color per dtype, one line per kind of ceiling, one marker per op; and its numbers.
+"""How a roofline plot looks: its colors, one line per kind of ceiling, one marker per op; and its numbers.
 
+A color is that of a dtype; of a machine where several are drawn; of a provider where several compute in one dtype.
 Every choice can be told without color: dtypes differ in lightness, kinds in dashes, machines in width, ops in shape,
-providers and runs in filling.
+providers and runs in filling, or in shape where there is one op.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of To
     its yellow, which is too pale for a thin line, and of a second blue. The closest pair differs by 16 (CIE76) for any
     of the three dichromacies simulated after Machado, Oliveira and Fernandes (2009).
 """
+
+VARIANT_COLORS = ("#0072B2", "#D55E00", "#009E73", "#882255", "#E69F00", "#56B4E9", "#332288", "#CC79A7")
+"""One per provider where there is one dtype, one per machine where several are drawn; from the same source."""
 
 FOREIGN_COLOR = "#7A7A7A"
 """Of a dtype that this version does not know."""
@@ -72,9 +76,9 @@ def dtype_color(dtype: str) -> str:
     return DTYPE_COLORS.get(dtype, FOREIGN_COLOR)
 
 
-def text_color(dtype: str) -> str:
-    """Return the color of words about a dtype: its own, darkened until it can be read on white."""
-    red, green, blue = (int(dtype_color(dtype)[start : start + 2], 16) / 255 for start in (1, 3, 5))
+def text_color(color: str) -> str:
+    """Return the color of words about what has a color: the same, darkened until it can be read on white."""
+    red, green, blue = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
     shade = 1.0
     while contrast_to_white(red * shade, green * shade, blue * shade) < READABLE_CONTRAST:
         shade -= 0.02

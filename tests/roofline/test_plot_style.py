@@ -16,6 +16,7 @@ from roofline.plot.style import (
     DTYPE_COLORS,
     MOST_MACHINES,
     contrast_to_white,
+    dtype_color,
     line_pattern,
     machine_mark,
     machine_width,
@@ -82,7 +83,7 @@ def test_kinds_of_ceilings_have_their_own_dashes() -> None:
 def test_roofs_on_one_another_take_turns_and_share_a_label() -> None:
     twins = machine("g", {"fp16": 989.4e12, "bf16": 989.4e12}, 3.352e12)
     drawn = draw_roofline([PlotMachine(twins)])
-    assert "fp16, bf16 989 TFLOP/s datasheet" in words(drawn)
+    assert "fp16, bf16 989 TFLOP/s" in words(drawn)
     first, second = (line_pattern("datasheet", 0, turn, 2) for turn in (0, 1))
     assert first[1] is not None
     assert second[0] == pytest.approx(sum(first[1]) / 2)
@@ -132,7 +133,7 @@ def test_the_common_dtypes_differ_in_gray() -> None:
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "of a later version"])
 def test_words_can_be_read_on_white(dtype: str) -> None:
-    assert contrast_to_white(*to_rgb(text_color(dtype))) >= 4.5
+    assert contrast_to_white(*to_rgb(text_color(dtype_color(dtype)))) >= 4.5
 
 
 def test_every_dtype_has_a_color() -> None:
