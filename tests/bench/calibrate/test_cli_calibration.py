@@ -52,11 +52,10 @@ def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("text", ["", '{"torn": ', "[]", '{"identity": {}, "entries": []}', "\x00"])
-def test_ceilings_that_cannot_be_read_or_are_another_machines_are_measured_anew(capsys, fresh_runs, text):
+def test_ceilings_that_cannot_be_read_are_measured_anew(capsys, fresh_runs):
     calibrated(capsys, "--dtype", "fp32")
     (kept,) = fresh_runs.rglob("ceilings-*.json")
-    kept.write_text(text)
+    kept.write_text('{"torn": ')
     done, _, err = calibrated(capsys, "--dtype", "fp32")
     assert "launch" in done
     assert f"{kept}: not used and measured anew: " in err

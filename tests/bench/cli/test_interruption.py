@@ -346,7 +346,7 @@ def test_a_full_disk_shows_a_comparison(capsys, runs, output_format):
 
 @pytest.mark.exhaustive
 def test_two_runs_at_once_write_two_whole_files(runs):
-    words = ("--op", "matvec", "--shape", "16:64:16", "--dtype", "fp32", "-q", "--device", "cpu")
+    words = ("--op", "matvec", "--shape", "16,32", "--dtype", "fp32", "-q", "--device", "cpu")
     processes = [commands.start(f"bench.{family}", *words) for family in ("matvec", "matvec")]
     outputs = [commands.finish(process) for process in processes]
     assert [code for code, *_ in outputs] == [0, 0]
@@ -355,21 +355,21 @@ def test_two_runs_at_once_write_two_whole_files(runs):
     both = [load_run(path) for path in saved]
     assert both[0].environment.run_id != both[1].environment.run_id
     for run in both:
-        assert [record.case for record in run.records] == ["16x16", "32x32", "48x48", "64x64"]
+        assert [record.case for record in run.records] == ["16x16", "32x32"]
         assert (run.problems, run.notes) == ((), ())
 
 
 @pytest.mark.exhaustive
 def test_two_runs_at_once_into_one_file_are_one_run_and_one_refusal(runs, tmp_path):
     path = tmp_path / "both.jsonl"
-    words = ("--op", "matvec", "--shape", "16:64:16", "--dtype", "fp32", "-q", "--device", "cpu", "--output", str(path))
+    words = ("--op", "matvec", "--shape", "16,32", "--dtype", "fp32", "-q", "--device", "cpu", "--output", str(path))
     processes = [commands.start("bench.matvec", *words) for _ in range(2)]
     outputs = [commands.finish(process) for process in processes]
     (refused,) = [err for code, _, err in outputs if code == 2]
     assert sorted(code for code, *_ in outputs) == [0, 2]
     assert refused.count("\n") == 1
     assert str(path) in refused
-    assert [record.case for record in load_run(path).records] == ["16x16", "32x32", "48x48", "64x64"]
+    assert [record.case for record in load_run(path).records] == ["16x16", "32x32"]
 
 
 @pytest.mark.exhaustive

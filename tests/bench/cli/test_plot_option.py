@@ -20,7 +20,7 @@ def quick(runs, monkeypatch):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".PNG"])
+@pytest.mark.parametrize("suffix", [".svg", ".PNG"])
 def test_the_suffix_names_the_format(capsys, tmp_path, suffix):
     path = tmp_path / f"roofline{suffix}"
     assert commands.here("matmul", "--shape", "16,64", "--no-save", "--plot", path) == 0
@@ -76,11 +76,3 @@ def test_a_run_with_nothing_measured_still_shows_the_roofs(capsys, tmp_path, dra
     assert dtypes == ["bf16"]
     assert [record.status for record in machine.records] == ["skipped"]
     assert path.stat().st_size > 5000
-
-
-@pytest.mark.exhaustive
-def test_every_family_can_be_drawn(capsys, tmp_path):
-    for family in commands.FAMILIES:
-        path = tmp_path / f"{family}.svg"
-        assert commands.here(family, "--shape", "64", "--dtype", "fp32", "--no-save", "-q", "--plot", path) == 0
-        assert path.stat().st_size > 5000
