@@ -21,6 +21,7 @@ from results.record import Environment, Record
 from results.show.terminal import one_line
 from roofline.ceilings import Ceilings
 from roofline.plot.draw import draw, legend_keys
+from roofline.plot.panel import draw_panel, panel_rows, panel_width
 from roofline.plot.scene import NoCeilingError, PlotError, PlotMachine, build_scene, caption, title_lines
 from roofline.plot.sheet import Sheet, view_of
 from roofline.plot.style import plain
@@ -63,14 +64,17 @@ def draw_roofline(
     heading = (plain(title, 200) if title is not None else names, kinds)
     view, keys = view_of(scene), legend_keys(scene)
     longest = caption(scene, len(scene.points), len(scene.flats) + len(scene.slopes))
+    rows = panel_rows(scene)
     with _own_style():
         sheets = []
         for width in WIDTHS:
-            sheet = Sheet(view, heading, keys, longest, width)
+            sheet = Sheet(view, heading, keys, longest, width, panel_width(rows))
             sheets.append((draw(scene, sheet), sheet))
             if not sheets[-1][0].cramped:
                 break
         labeling, best = min(sheets, key=lambda drawn: drawn[0].cramped)
+        if rows:
+            draw_panel(rows, scene, best)
         best.write_caption(caption(scene, labeling.unlabeled, labeling.unlabeled_ceilings))
     return best.figure
 

@@ -104,7 +104,9 @@ class Key:
 class Sheet:
     """A figure with its axes, and the words around them."""
 
-    def __init__(self, view: View, title: tuple[str, str], keys: Sequence[Key], caption: str, width: float) -> None:
+    def __init__(
+        self, view: View, title: tuple[str, str], keys: Sequence[Key], caption: str, width: float, beside: float = 0.0
+    ) -> None:
         """Lay out the sheet.
 
         Args:
@@ -112,14 +114,15 @@ class Sheet:
             title: the title and the line under it.
             keys: entries of the legend.
             caption: text under the axes; room is kept for it, `write_caption` writes it.
-            width: of the figure, inches.
+            width: of the plane with its margins, inches.
+            beside: room to the right of it, inches.
         """
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         self.view = view
-        self.width = width
-        self.figure: Figure = Figure(figsize=(width, 1), dpi=100, facecolor="white")
+        self.width, self.beside = width, beside
+        self.figure: Figure = Figure(figsize=(width + beside, 1), dpi=100, facecolor="white")
         canvas: Any = FigureCanvasAgg(self.figure)
         self._renderer = canvas.get_renderer()
         self._measures: dict[tuple[str, float, str], tuple[float, float]] = {}
@@ -129,7 +132,7 @@ class Sheet:
         self.floor = BOTTOM + _lines_height(len(self._wrapped(caption, CAPTION_PT)), CAPTION_PT) + TICK_SPACE
         self.ceiling = self.floor + (width - LEFT - RIGHT) * view.ratio
         self.height = self.ceiling + head + TOP
-        self.figure.set_size_inches(width, self.height)
+        self.figure.set_size_inches(width + beside, self.height)
         self.axes = self._axes()
         self._write_head(titles, title[1], rows)
 
@@ -185,7 +188,8 @@ class Sheet:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
         wide, tall = self.width - LEFT - RIGHT, self.ceiling - self.floor
-        frame = (LEFT / self.width, self.floor / self.height, wide / self.width, tall / self.height)
+        total = self.width + self.beside
+        frame = (LEFT / total, self.floor / self.height, wide / total, tall / self.height)
         axes: Axes = self.figure.add_axes(frame)
         axes.set(xscale="log", yscale="log", autoscale_on=False)
         axes.set(xlim=(10**self.view.left, 10**self.view.right), ylim=(10**self.view.bottom, 10**self.view.top))

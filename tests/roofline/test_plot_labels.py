@@ -301,3 +301,17 @@ def test_what_tells_two_points_of_one_name_apart_is_in_their_labels() -> None:
     said = words(draw_roofline([PlotMachine(H100, points)], ["bf16"]))
     assert "4096³ recipe amp 51 %" in said
     assert "4096³ recipe fp32 20 %" in said
+
+
+def test_many_points_have_a_sorted_panel_of_their_shares_beside_the_plane() -> None:
+    drawn = draw("a crowd")
+    plane, panel = drawn.axes
+    names = [label.get_text() for label in panel.get_yticklabels()]
+    assert names[:2] == ["matmul bf16 torch", "add bf16 torch"]
+    shares = [float(text.get_text().removesuffix(" %")) for text in panel.texts]
+    assert shares == sorted(shares, reverse=True)
+    assert len(shares) == len(names) == 10
+    assert plane.get_window_extent().x1 < min(
+        label.get_window_extent(renderer(drawn)).x0 for label in panel.get_yticklabels()
+    )
+    assert len(draw("a CPU with points").axes) == 1
