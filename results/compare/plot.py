@@ -27,6 +27,9 @@ DRAWN_ROWS = 40
 
 LABEL_LETTERS = 44
 
+CRUSHING = 2.5
+"""A ratio beyond it would leave the others no room on a linear axis."""
+
 DPI = 150
 
 COLORS = {SLOWER: "#c0392b", FASTER: "#1e8449", UNSURE: "#b9770e", SAME: "#5d6d7e"}
@@ -104,6 +107,9 @@ def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) ->
         axes.errorbar(
             [ratio], [place], xerr=spread, fmt=MARKS[verdict], color=COLORS[verdict], label=label, capsize=3, zorder=2
         )
+    low, high = axes.get_xlim()
+    if high > CRUSHING or 0 < low < 1 / CRUSHING:
+        _use_log_axis(axes)
     axes.set_yticks(range(len(rows)), [one_line(_name(row)) for row in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     side = "left is faster" if is_time else "right is faster"
@@ -113,22 +119,34 @@ def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) ->
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def _use_log_axis(axes: Axes) -> None:
+    """Show ratios in decades, so that one that is far off leaves room for the others."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 def _name(row: ComparedRow) -> str:
     provider = row.candidate.provider if row.key.provider or row.candidate.provider != row.baseline.provider else ""
     return " ".join(part for part in (row.key.op, row.key.case, row.key.dtype, provider) if part)
 
 
 def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -> None:
-    """Draw the MFU of both as bars; bytes per second where there is a row without one."""
-    has_mfu = all(row.baseline.mfu is not None and row.candidate.mfu is not None for row in rows)
-    if has_mfu:
-        pairs = [(100 * (row.baseline.mfu or 0), 100 * (row.candidate.mfu or 0)) for row in rows]
+    """Draw what share of the ceiling that binds both reach; bytes per second where a row has no ceiling."""
+    shares = [(row.baseline.of_ceiling, row.candidate.of_ceiling) for row in rows]
+    has_shares = all(before is not None and after is not None for before, after in shares)
+    if has_shares:
+        pairs = [(100 * before[0], 100 * after[0]) for before, after in shares if before and after]
     else:
         pairs = [((row.baseline.bytes_per_s or 0) / 1e9, (row.candidate.bytes_per_s or 0) / 1e9) for row in rows]
-    for side, name in enumerate((compared.baseline, compared.candidate)):
+    are_several = len({row.candidate.label for row in rows}) > 1
+    for side, name in enumerate((compared.baseline, "candidate" if are_several else compared.candidate)):
         at = [place + (side - 0.5) * 0.36 for place in range(len(rows))]
         axes.barh(at, [pair[side] for pair in pairs], height=0.34, color=SIDE_COLORS[side], label=one_line(name, 30))
-    axes.set_xlabel("MFU, % of the dense peak" if has_mfu else "GB/s of compulsory bytes", fontsize=9)
+    axes.set_xlabel("% of the ceiling that binds" if has_shares else "GB/s of compulsory bytes", fontsize=9)
     axes.tick_params(axis="x", labelsize=8)
     axes.tick_params(axis="y", left=False)
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, frameon=False, borderaxespad=3.6)

@@ -67,11 +67,11 @@ def test_a_picture_is_drawn(save, measured, tmp_path, capsys, suffix, start):
     if suffix == "svg":
         text = picture.read_text(encoding="utf-8")
         assert "40 of 59 rows drawn, those that matter most" in text
-        assert "MFU, % of the dense peak" in text
+        assert "% of the ceiling that binds" in text
 
 
-def test_a_picture_without_mfu_shows_bytes_per_second(save, measured, tmp_path, capsys):
-    one = measured(seed=1, dtype="fp8e4m3", provider="a$b")
+def test_a_picture_of_what_no_ceiling_is_known_for_shows_bytes_per_second(save, measured, tmp_path, capsys):
+    one = measured(seed=1, dtype="fp8e4m3", provider="a$b", bytes_read=None)
     picture = tmp_path / "compare.svg"
     assert main(["compare", *NO_DRIFT, save("a", one), save("b", one), "-o", str(picture)]) == 0
     assert "GB/s of compulsory bytes" in picture.read_text(encoding="utf-8")
@@ -142,3 +142,15 @@ def test_what_is_looked_at_together_is_as_strict_as_line_by_line(save, measured,
     out, err = capsys.readouterr()
     assert json.loads(out)["rows"][0]["windows_candidate"] == 2
     assert f"{after}:4: {reason}" in err
+
+
+def test_a_ratio_that_is_far_off_is_drawn_on_a_log_axis(save, measured, monkeypatch):
+    from results.compare import plot
+
+    figures = []
+    monkeypatch.setattr(plot, "save", lambda figure, path: figures.append(figure))
+    before = save("a", measured(seed=1), measured(seed=2, **case(64)))
+    for name, scale in (("b", 1.1), ("c", 9.0)):
+        after = save(name, measured(seed=3), measured(scale, seed=4, **case(64)))
+        main(["compare", *NO_DRIFT, before, after, "-o", "compare.png"])
+    assert [figure.axes[0].get_xscale() for figure in figures] == ["linear", "log"]
