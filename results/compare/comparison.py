@@ -125,9 +125,9 @@ def _cycles_words(compared: Comparison, cycles_ratio: float | None, factor: floa
         return ""
     verdict = verdict_in_cycles(compared, cycles_ratio)
     if verdict in (compared.verdict, None):
-        return "; in clock cycles too" if verdict else ""
+        return f"; counted in clock cycles it is {verdict} as well" if verdict else ""
     change = 100 * (cycles_ratio * factor / compared.ratio - 1)
-    return f"; in clock cycles {verdict}: the clock changed by {change:+.2g} %"
+    return f"; counted in clock cycles it is {verdict}: the clock frequency changed by {change:+.2g} %"
 
 
 def _no_versions(run: LoadedRun, request: CompareOptions) -> list[Unmatched]:
@@ -207,7 +207,7 @@ def _allowance(pairs: Sequence[MatchedPair], turns: Sequence[Pairs], drift: Drif
     which = "each row was" if apart == len(pairs) else f"{apart} of {len(pairs)} rows were"
     allowed = f"±{100 * drift.share:.2g} % are allowed for" if drift.share else "are not in the intervals"
     differ = f"differences between two windows {allowed} ({drift.source})"
-    return [f"{which} measured once on either side; {differ}; measuring again, or in turns with `bench compare`, helps"]
+    return [f"{which} measured once on either side; {differ}"]
 
 
 def _nothing_common(unmatched: Sequence[Unmatched]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from results.stats.comparison import FASTER, SLOWER, UNSURE, Comparison, is_beyond_disturbance
+from results.stats.unpaired import MORE_WINDOWS
 
 if TYPE_CHECKING:
     from results.compare.load import Measured
@@ -56,14 +57,21 @@ def with_flags(compared: Comparison, baseline: Sequence[str], candidate: Sequenc
     baseline, candidate = ([flag for flag in side if flag not in shared] for side in (baseline, candidate))
     if not baseline and not candidate:
         return compared
-    sides = (("baseline", baseline), ("candidate", candidate))
-    told = "; ".join(f"the {side} is flagged {', '.join(flags)}" for side, flags in sides if flags)
+    told = _flagged(baseline, candidate)
     may_explain = _too_few_rounds if is_paired else _may_explain
     if compared.verdict not in (FASTER, SLOWER) or not may_explain(compared, baseline, candidate):
         return replace(compared, reason=f"{compared.reason}; {told}")
-    advice = f"{compared.pairs} rounds are too few" if is_paired else "measure again, or both in turns (bench compare)"
-    reason = f"{compared.reason}, but {told}: {advice}"
+    advice = f"{compared.pairs} rounds are too few for that" if is_paired else MORE_WINDOWS
+    reason = f"{compared.reason}, but {told}; {advice}"
     return replace(compared, verdict=UNSURE, reason=reason, p_value=1.0)
+
+
+def _flagged(baseline: Sequence[str], candidate: Sequence[str]) -> str:
+    """Return which flags the sides have: first those of both."""
+    both = [flag for flag in baseline if flag in candidate]
+    sides = {"baseline is": baseline, "candidate is": candidate}
+    own = {f"the {side}": [flag for flag in flags if flag not in both] for side, flags in sides.items()}
+    return "; ".join(f"{who} flagged {', '.join(flags)}" for who, flags in ({"both are": both} | own).items() if flags)
 
 
 def _too_few_rounds(compared: Comparison, baseline: Sequence[str], candidate: Sequence[str]) -> bool:

@@ -110,5 +110,6 @@ def _reason(result: Comparison, cycles: Comparison | None, candidate: Sequence[M
         text = text.replace(MORE_SAMPLES, f"about {shown} s of rounds would tell")
     if cycles is None or result.verdict not in (FASTER, SLOWER):
         return text
-    survives = cycles.verdict == result.verdict
-    return f"{text}; {'also' if survives else 'not'} in clock cycles ({100 * (cycles.ratio - 1):+.2f} %)"
+    is_alike = cycles.verdict == result.verdict
+    told = f"{cycles.verdict} as well" if is_alike else f"{cycles.verdict}, so that the clock frequency changed"
+    return f"{text}; counted in clock cycles it is {told} ({100 * (cycles.ratio - 1):+.2f} %)"

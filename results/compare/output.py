@@ -18,8 +18,9 @@ from results.record import Environment
 from results.show.export import csv_text, json_text, markdown_text
 from results.show.grid import Column, print_grid
 from results.show.table import ABSENT, format_number, format_percent, format_time, printable, table_console
-from results.stats.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE, geometric_mean
+from results.stats.comparison import FASTER, MORE_SAMPLES, SAME, SLOWER, UNKNOWN, UNSURE, geometric_mean
 from results.stats.samples import geometric_mean_of
+from results.stats.unpaired import MORE_WINDOWS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -358,22 +359,49 @@ def _run_line(side: str, environment: Environment, compared: Compared) -> str:
 
 def _print_rows(rows: Sequence[ComparedRow], compared: Compared, console: Console) -> None:
     cells = _without_constant([_cells(row, compared) for row in rows])
-    leaving = {"flagged": 1, "options": 2, "% of ceiling": 3, "95% CI": 4}
-    words = {"op", "case", "dtype", "provider", "options", "flagged", "verdict"}
+    providers = _providers(rows)
+    is_one = len(set(providers)) == 1
+    below = {"options": 1, "provider": 2, "baseline": 3, "candidate": 3}
+    words = {"op", "case", "dtype", "provider", "options", "verdict"}
     columns = [
         Column(
             title,
-            [row[title] for row in cells],
+            providers if title == "provider" else [row[title] for row in cells],
             "left" if title in words else "right",
-            leaving.get(title, 0),
-            goes_below=title in ("baseline", "candidate", "provider"),
+            int(title == "% of ceiling"),
+            below.get(title, 0),
+            heads=title in ("op", "dtype") or (title == "provider" and is_one),
             styles=[COLORS[row["verdict"]] for row in cells] if title == "verdict" else (),
         )
         for title in cells[0]
-        if title != "reason"
+        if title not in ("reason", "flagged")  # the reason says with what
     ]
+    reasons, lines = _said_once([row["reason"] for row in cells], compared)
     console.print()
-    print_grid(console, columns, [row["reason"] for row in cells], "reason")
+    print_grid(console, columns, reasons, "reason")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _providers(rows: Sequence[ComparedRow]) -> list[str]:
+    """Return who computes each row; of providers compared with one baseline, which the head names, the candidate."""
+    has_one_baseline = len({row.baseline.provider for row in rows}) == 1
+    return [
+        row.candidate.provider
+        if row.key.provider or has_one_baseline
+        else f"{row.baseline.provider} -> {row.candidate.provider}"
+        for row in rows
+    ]
+
+
+def _said_once(reasons: Sequence[str], compared: Compared) -> tuple[list[str], list[str]]:
+    """Return the reasons without what many of them say, and a line for each such phrase with how many rows say it."""
+    phrases = [MORE_SAMPLES, MORE_WINDOWS, *([compared.drift.words] if compared.drift else [])]
+    counted = {phrase: sum(phrase in reason for reason in reasons) for phrase in phrases}
+    shorter = list(reasons)
+    for phrase in phrases:
+        shorter = [reason.replace(f"; {phrase}", "") for reason in shorter]
+    return shorter, [f"{count} row{'s' * (count != 1)}: {phrase}" for phrase, count in counted.items() if count]
 
 
 def _print_rest(count: int, what: str, console: Console) -> None:

@@ -138,23 +138,25 @@ def print_table(series: Sequence[Series], file: TextIO) -> str:
     """Return the table for people."""
     console = table_console(file)
     rows = [_cells(one, point) for one in series for point in one.points]
-    leaving = {"run": 1, "flags": 2, "95% CI": 3, "time ratio to last": 4}
-    words = {"date", "revision", "provider", "verdict", "flags", "change", "run"}
+    leaving = {"run": 1, "time ratio to last": 2}
+    words = {"date", "revision", "provider", "verdict", "run"}
     columns = [
         Column(
             title,
             [row[title] for row in rows],
             "left" if title in words else "right",
             leaving.get(title, 0),
-            goes_below=title == "provider",
+            goes_below=int(title == "provider"),
+            heads=title == "provider",
             styles=["bold" if row["change"] else "" for row in rows],
         )
         for title in rows[0]
-        if title != "change"
+        if title not in ("change", "flags")
     ]
     with console.capture() as text:
         console.print(f"{heading(series)}\n", markup=False, highlight=False, soft_wrap=True)
-        print_grid(console, columns, [row["change"] for row in rows], "change")
+        notes = ["; ".join(text for text in (row["flags"], row["change"]) if text) for row in rows]
+        print_grid(console, columns, notes, "flags")
         console.print(f"\n{METHOD}", markup=False, highlight=False, soft_wrap=True, style="dim")
     return text.get()
 

@@ -4,9 +4,10 @@ A table is columns, which hold the texts of their cells, and notes, each of whic
 
     print_grid(console, [Column("op", ops), Column("median", times, "right", leaves=1)], flags, "flags")
 
-On a terminal a column that has no room leaves as a whole, in the order of `leaves`, and one line names those that left;
-a note that has no room in its row stands on the line below it. No cell is ever cut. In a pipe or a file each row is one
-line with all columns and its note, so that it can be cut and searched.
+On a terminal that has no room for all of it, notes stand on the line below their row; columns with `heads` become one
+line above the rows that share their cells; columns with `leaves` leave as a whole, in that order, and one line names
+those that left; columns with `goes_below` join the notes. No cell is ever cut. In a pipe or a file each row is one line
+with all columns and its note, so that it can be cut and searched.
 
 Text may come from a file of unknown origin: what a terminal could take for a command is shown as its escape.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from results.show.terminal import WIDE, printable
@@ -37,8 +38,11 @@ class Column:
     side: Literal["left", "right"] = "left"
     leaves: int = 0
     """Its turn to leave where there is no room, 1 first; 0: it never leaves."""
-    goes_below: bool = False
-    """Where there is still no room, its cells join the notes below their rows."""
+    goes_below: int = 0
+    """Its turn to join the notes below the rows where there is still no room, 1 first; those of one turn go together;
+    0: it never does."""
+    heads: bool = False
+    """Where there is no room, its cells stand once above the rows that share them."""
     styles: Sequence[str] = ()
     """Rich style of each cell; it never says more than the text does."""
 
@@ -68,26 +72,40 @@ def print_grid(
     """
     shown = [_printable(column) for column in columns]
     below = [printable(note) for note in notes] if any(notes) else []
-    is_file = console.width >= WIDE
-    inline = [Column(notes_title, below)] if below else []
+    headings: list[str] = []
     left_out: list[str] = []
-    if is_file or _width([*shown, *inline]) <= console.width:
-        shown, below = [*shown, *inline], []
+    if console.width < WIDE and _width(shown, below, notes_title) > console.width:
+        shown, headings = _with_headings(shown)
+    if console.width >= WIDE or _width(shown, below, notes_title) <= console.width:
+        shown, below = [*shown, *([Column(notes_title, below)] if below else [])], []
     else:
         shown, left_out = _fitting(shown, console.width)
         shown, below = _with_room(shown, below, console.width)
-    _print_rows(console, shown, below, is_file)
+    _print_rows(console, shown, headings, below)
     if left_out:
         _print_line(console, f"the terminal is too narrow for: {', '.join(left_out)} ({hint})", "dim")
 
 
 def _printable(column: Column) -> Column:
-    cells = [printable(cell) for cell in column.cells]
-    return Column(column.title, cells, column.side, column.leaves, column.goes_below, column.styles)
+    return replace(column, cells=[printable(cell) for cell in column.cells])
 
 
-def _width(columns: Sequence[Column]) -> int:
-    return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1)
+def _width(columns: Sequence[Column], notes: Sequence[str] = (), title: str = "") -> int:
+    shown = [*columns, Column(title, notes)] if notes else columns
+    return sum(column.width for column in shown) + len(GAP) * (len(shown) - 1)
+
+
+def _with_headings(columns: Sequence[Column]) -> tuple[list[Column], list[str]]:
+    """Return the columns that stay, and for each row the heading above it, empty where it is that of the row before.
+
+    Rows that share no heading keep their cells: a line more for each row would tell less.
+    """
+    keys = list(zip(*(column.cells for column in columns if column.heads), strict=True))
+    starts = [row == 0 or key != keys[row - 1] for row, key in enumerate(keys)]
+    if 2 * sum(starts) > max(len(starts), 2):
+        return list(columns), []
+    headings = [" ".join(key) if is_start else "" for key, is_start in zip(keys, starts, strict=True)]
+    return [column for column in columns if not column.heads], headings
 
 
 def _fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], list[str]]:
@@ -103,25 +121,28 @@ def _fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], list[
 def _with_room(columns: Sequence[Column], notes: Sequence[str], width: int) -> tuple[list[Column], list[str]]:
     """Return the columns for which there is room, and the notes with the cells of those that had to go below."""
     staying, texts = list(columns), list(notes) or [""] * len(columns[0].cells)
-    for column in reversed(columns):
-        if column.goes_below and _width(staying) > width:
-            staying.remove(column)
-            texts = [
-                "; ".join(part for part in (f"{column.title} {cell}" if cell else "", text) if part)
-                for cell, text in zip(column.cells, texts, strict=True)
-            ]
+    for turn in sorted({column.goes_below for column in columns} - {0}):
+        if _width(staying) <= width:
+            break
+        going = [column for column in columns if column.goes_below == turn]
+        staying = [column for column in staying if column not in going]
+        cells = zip(*(column.cells for column in going), strict=True)
+        named = [[f"{c.title} {cell}" for c, cell in zip(going, row, strict=True) if cell] for row in cells]
+        texts = ["; ".join([*parts, text] if text else parts) for parts, text in zip(named, texts, strict=True)]
     return staying, texts
 
 
-def _print_rows(console: Console, columns: Sequence[Column], notes: Sequence[str], is_file: bool) -> None:
+def _print_rows(console: Console, columns: Sequence[Column], headings: Sequence[str], notes: Sequence[str]) -> None:
     from rich.text import Text
 
     widths = [column.width for column in columns]
     head = _line([column.title for column in columns], columns, widths)
     _print_line(console, head, "bold")
-    if not is_file:
+    if console.width < WIDE:
         _print_line(console, "─" * _width(columns))
     for row, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
+        if headings and headings[row]:
+            _print_line(console, headings[row], "bold")
         text = Text(_line(cells, columns, widths))
         start = 0
         for column, width in zip(columns, widths, strict=True):

@@ -139,17 +139,18 @@ class _Column:
     cell: Callable[[Record, Mapping[str, Any]], str]
     justify: Literal["left", "right"] = "right"
     leaves: int = 0
-    goes_below: bool = False
+    goes_below: int = 0
+    heads: bool = False
 
 
 def _columns(scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
     fastest = max((score["flops_per_s"] or 0 for score in scores), default=0)
     scale, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
     return [
-        _Column("op", lambda record, _: record.op, "left"),
+        _Column("op", lambda record, _: record.op, "left", heads=True),
         _Column("case", lambda record, _: record.case, "left"),
-        _Column("dtype", lambda record, _: record.dtype, "left"),
-        _Column("provider", lambda record, _: record.provider, "left", goes_below=True),
+        _Column("dtype", lambda record, _: record.dtype, "left", heads=True),
+        _Column("provider", lambda record, _: record.provider, "left", goes_below=1),
         _Column("fill", lambda record, _: record.fill or ABSENT, "left"),
         _Column("median", lambda record, _: format_time(record.median_s)),
         _Column("95% CI", lambda record, _: _spread(record), leaves=8),
@@ -228,7 +229,7 @@ def _excess(record: Record, score: Mapping[str, Any]) -> str:
 def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console: Console) -> None:
     columns = _columns([score for _, score in scored])
     grid = [
-        Column(c.title, [c.cell(record, score) for record, score in scored], c.justify, c.leaves, c.goes_below)
+        Column(c.title, [c.cell(record, score) for record, score in scored], c.justify, c.leaves, c.goes_below, c.heads)
         for c in columns
     ]
     # A column in which all rows say the same, or none says anything, costs width on every terminal.
@@ -242,7 +243,7 @@ def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console:
 def _print_others(records: Sequence[Record], console: Console) -> None:
     names = ("status", "op", "case", "dtype")
     columns = [Column(name, [getattr(record, name) for record in records]) for name in names]
-    columns.append(Column("provider", [record.provider for record in records], goes_below=True))
+    columns.append(Column("provider", [record.provider for record in records], goes_below=1))
     console.print()
     print_grid(console, columns, [record.reason or ABSENT for record in records], "reason")
 

@@ -250,7 +250,7 @@ def holm(p_values: Sequence[float], family_error: float = FAMILY_ERROR) -> list[
 def with_holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Return the comparisons of one table: FASTER and SLOWER only where that holds among so many rows, else UNSURE."""
     confirmed = holm([compared.p_value for compared in comparisons], VERDICT_ERROR)
-    among = f" among {len(comparisons):,} rows (Holm)" if len(comparisons) > 1 else ""
+    among = f" among {len(comparisons):,} rows" if len(comparisons) > 1 else ""
     return [
         replace(compared, verdict=UNSURE, reason=f"{compared.reason}, but that may be chance{among}")
         if compared.verdict in (FASTER, SLOWER) and not holds

@@ -46,7 +46,7 @@ class Drift:
     @property
     def words(self) -> str:
         """The allowance in a reason."""
-        return f"two windows apart: ±{100 * self.share:.2g} % between runs"
+        return f"±{100 * self.share:.2g} % allowed for drift between the two measurements"
 
 
 def drift_of(given: float | None, spread: float, degrees: float) -> Drift:

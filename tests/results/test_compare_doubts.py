@@ -25,7 +25,9 @@ def test_a_disturbed_row_is_neither_faster_nor_slower(save, measured, capsys, fl
     code, document = compared(capsys, before, save("b", measured(1.3, seed=2, flags=flags["candidate"])))
     (row,) = document["rows"]
     assert (code, row["verdict"]) == (0, "UNSURE")
-    assert f"all of it beyond the margin of 1 %, but the {side} is flagged {flag}: measure again" in row["reason"]
+    assert (
+        f"all of it beyond the margin of 1 %, but the {side} is flagged {flag}; measuring both again" in row["reason"]
+    )
     assert (row["flags_baseline"], row["flags_candidate"]) == (list(flags["baseline"]), list(flags["candidate"]))
 
 
@@ -133,7 +135,7 @@ def test_two_windows_apart_are_allowed_three_percent_and_the_reason_says_so(save
         code, document = compared(capsys, before, after, "--drift", "3%")
         (row,) = document["rows"]
         assert (code, row["verdict"]) == (int(verdict == "SLOWER"), verdict)
-        assert "two windows apart: ±3 % between runs" in row["reason"]
+        assert "±3 % allowed for drift between the two measurements" in row["reason"]
         assert row["ci95"][1] / row["ratio"] == pytest.approx(1.03, abs=0.001)
         assert row["drift"] == pytest.approx(0.03)
     main(["compare", before, save("c", measured(1.03, seed=2)), "--format", "json"])

@@ -249,7 +249,7 @@ def test_among_many_rows_a_weak_finding_is_chance():
     assert alone.reason.endswith("beyond the margin of 1 %, but that may be chance")
     found = with_holm([weak] + [same] * 9)
     assert found[0].verdict == UNSURE
-    assert found[0].reason.endswith("but that may be chance among 10 rows (Holm)")
+    assert found[0].reason.endswith("but that may be chance among 10 rows")
     assert found[1:] == [same] * 9
 
 

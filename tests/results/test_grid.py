@@ -14,10 +14,11 @@ COLUMNS = (
     Column("ratio", ("1.312x", "0.999x"), "right"),
     Column("95% CI", ("±0.4%", "±12%"), "right", leaves=2),
     Column("case", ("4096x4096x4096", "64")),
-    Column("provider", ("torch -> mine.py:a_long_name", "torch -> torch#2"), goes_below=True),
+    Column("provider", ("torch -> mine.py:a_long_name", "torch -> torch#2"), goes_below=2),
     Column("baseline", ("12.34 us", "1.000 ms"), "right"),
     Column("flagged", ("both", ""), leaves=1),
 )
+OPS = (("gelu", 1), ("gelu", 2), ("add", 3), ("add", 4))
 NOTES = ("31 % slower than the baseline, beyond the margin of 1 %", "")
 
 
@@ -47,6 +48,27 @@ def test_a_column_that_may_not_leave_goes_below_its_rows():
         "    slower than the baseline, beyond the margin of",
     ]
     assert lines[-2] == "    provider torch -> torch#2"
+
+
+def test_cells_that_rows_share_stand_once_above_them_where_there_is_no_room():
+    columns = [
+        Column("op", ("gelu", "gelu", "add", "add"), heads=True),
+        Column("dtype", ("bf16", "bf16", "bf16", "bf16"), heads=True),
+        Column("n", ("1", "2", "3", "4"), "right"),
+    ]
+    assert shown(14, columns, ()) == ["op    dtype  n", "─" * 14, *(f"{op:4}  bf16   {n}" for op, n in OPS)]
+    assert shown(13, columns, ()) == ["n", "─", "gelu bf16", "1", "2", "add bf16", "3", "4"]
+    columns[0] = Column("op", ("gelu", "add", "gelu", "add"), heads=True)
+    assert shown(13, columns, ())[0] == "op    dtype  n"
+
+
+def test_columns_of_one_turn_go_below_together():
+    columns = [
+        Column("case", ("64",)),
+        Column("time", ("1.0 us",), goes_below=2),
+        Column("of", ("2.0 us",), goes_below=2),
+    ]
+    assert shown(12, columns, ()) == ["case", "────", "64", "    time 1.0", "    us; of", "    2.0 us"]
 
 
 def test_a_wide_terminal_has_the_note_in_its_row():

@@ -124,7 +124,7 @@ def compare_all(capsys, *words, op="relu"):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_rows_in_processes_go_on_until_they_hold_among_all_rows_of_the_table(capsys, world, mine, seed):
-    """12 rows of a true +3 % under 2 % noise: at the first p of 0.05 half of them would be chance among 12 (Holm)."""
+    """12 rows of a true +3 % under 2 % noise: at the first p of 0.05 half of them would be chance among 12."""
     words = ("--dtype", "fp32", "--shape", ",".join(SHAPES), "--provider", f"torch,{mine}", "--seed", 1000 * seed)
     found = compare_all(capsys, *words)
     assert world.started == 12
