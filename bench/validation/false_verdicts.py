@@ -136,6 +136,7 @@ class Measuring:
             "place": place, "op": name, "elements": elements, "dtype": dtype, "kind": kind,
             "verdict": compared.verdict, "ratio": compared.ratio, "ci95": list(compared.ci95),
             "rounds": compared.pairs, "launch_s": records[0].median_s, "reason": compared.reason,
+            "launches": [record.launches_per_sample for record in records],
             "flags": sorted({flag for record in records for flag in record.flags}),
             "seconds": time.perf_counter() - began,
         }, records  # fmt: skip

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from bench.harness.compare.meter import Interleaved, InterleavingMeter, Ready, least_s
+from bench.harness.compare.phases import CHECKING, PREPARING, Phases
 from bench.harness.compare.rounds import Rounds, Rule
 from bench.harness.data.checks import Turn
 from bench.harness.data.guarded_buffers import GuardedBuffers
@@ -42,11 +43,13 @@ class InterleavingRunner(Runner):
         deadline: float | None,
         ceilings: Ceilings,
         announce: Callable[[int], None] = lambda place: None,
+        phases: Phases | None = None,
     ) -> None:
         """Prepare; as of `Runner`, and `announce` is told the place of the provider whose code runs, or `NOBODY`."""
         self._turns = InterleavingMeter(device)
         super().__init__(family, device, settings, estimator, None, deadline, ceilings, self._turns)
         self._announce = announce
+        self._phases = self._turns.phases = phases or Phases()
         self._sets: list[InputSet] = []
         self._is_sharing = True
         self._has_users_functions = False
@@ -88,6 +91,7 @@ class InterleavingRunner(Runner):
         """Return a record for each row, and the places of those users' functions that took turns."""
         self._sets, self._shared, self._harm = [], None, None
         self._has_users_functions, self._providers = any(is_user_kernel(row.provider) for row in rows), len(rows)
+        self._phases.enter(PREPARING)
         records: dict[int, Record] = {}
         waiting: dict[int, tuple[Prepared, Ready]] = {}
         for place, row in enumerate(rows):
@@ -102,12 +106,13 @@ class InterleavingRunner(Runner):
                 waiting[place] = found
         with numerics(rows[0].case.dtype):
             rounds = self._measure_waiting(rows, waiting, rule, records)
+        self._phases.enter(CHECKING)
         kept = [replace(records[place], provider=name) for place, name in enumerate(names)]
         suspects = [place for place in waiting if is_user_kernel(rows[place].provider)]
         if rounds is not None:
             for order, place in enumerate(waiting):
                 if kept[place].samples_s:
-                    note = _interleaving(rounds, rule, order, names, list(waiting))
+                    note = _interleaving(rounds, rule, order, names, list(waiting)) | {"phases_s": self._phases.seconds}
                     kept[place] = replace(kept[place], interleaved=note)
         return kept, suspects
 
@@ -154,6 +159,7 @@ class InterleavingRunner(Runner):
             records[0] = found
             records |= {place: without_baseline(self.blank(rows[place]), found) for place in waiting if place}
             return None
+        self._phases.enter(CHECKING)
         self._look_for_harm(rows[0])
         for order, place in enumerate(waiting):
             records[place] = self._step(place, rows[place], partial(self._finish_turns, *waiting[place], order, found))

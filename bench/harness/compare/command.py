@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from bench.harness.cli.session import Session
     from bench.harness.cli.terminal import Progress
     from bench.harness.compare.plan import ComparePlan, Planned
-    from results.record import Environment
+    from results.record import Environment, Record
     from roofline.ceilings import Ceilings
 
 CASE_S = 10.0
@@ -181,17 +183,41 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         OutputError: stdout cannot be written.
     """
     from bench.harness.cli import main
-    from bench.harness.cli.session import Request
-    from bench.harness.compare.plan import Child, ComparePlan, Conditions
     from bench.harness.compare.show import show
-    from bench.harness.measure.plan import Settings
+    from bench.harness.isolate.pool import preloading
+    from bench.harness.providers.user_kernel import is_user_kernel
 
     ops = chosen_ops(args.op, families)
     refuse_options_of_others(args, ops, families)
     providers = chosen_providers(args, [family for family, _ in ops])
     make_all_cases(args, ops, "cpu")
     main.check_places(args)
-    device = main.device_of(args)
+    # Repeated processes are new interpreters: what is loaded must lie elsewhere in each.
+    is_forked = args.heartbeat is None and args.processes == 1 and any(map(is_user_kernel, providers))
+    with preloading() if is_forked else nullcontext():
+        plan = _plan(args, ops, providers)
+        environment, kept, interrupted = measure(plan, argv)
+    if plan.child is not None:
+        return INTERRUPTED if interrupted else 0
+    return show(plan, environment, kept, interrupted)
+
+
+def _plan(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], providers: Sequence[str]) -> ComparePlan:
+    """Return what is to be compared, on the device that is there.
+
+    Raises:
+        UsageError: none of the cases can run here.
+        NoDeviceError: the device is not there.
+    """
+    from bench.harness.cli import main
+    from bench.harness.cli.session import Request
+    from bench.harness.cli.terminal import Progress
+    from bench.harness.compare.plan import Child, ComparePlan, Conditions
+    from bench.harness.measure.plan import Settings
+
+    with Progress(args.quiet or "torch" in sys.modules) as progress:
+        progress.say("loading torch")
+        device = main.device_of(args)
     plan = ComparePlan(
         request=Request.of(args),
         conditions=Conditions.of(args),
@@ -205,10 +231,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     )
     if plan.child is None:
         refuse_if_none_can_run(plan)
-    environment, kept, interrupted = measure(plan, argv)
-    if plan.child is not None:
-        return INTERRUPTED if interrupted else 0
-    return show(plan, environment, kept, interrupted)
+    return plan
 
 
 def chosen_ops(names: Sequence[str] | None, families: Mapping[str, tuple[Op, ...]]) -> list[tuple[str, Op]]:
@@ -313,7 +336,8 @@ def measure(plan: ComparePlan, argv: Sequence[str] | None) -> tuple[Environment,
         rows = planned_rows(
             [(one.op, one.case) for one in plan.cases], list(plan.providers[:1]), plan.device, plan.settings
         )
-        ceilings = session.calibrated(request.recalibrate, session.dtypes_of(rows), plan.device, ceilings, progress)
+        if plan.child is None:  # else the command that started this process has done it
+            ceilings = session.calibrated(request.recalibrate, session.dtypes_of(rows), plan.device, ceilings, progress)
         environment = session.stamp("bench", plan.device, ceilings, plan.settings, argv)
         if request.saves:
             kept.writer = RunWriter.create(environment, "compare", request.output)
@@ -338,7 +362,6 @@ def measure(plan: ComparePlan, argv: Sequence[str] | None) -> tuple[Environment,
 
 def _measure_elsewhere(plan: ComparePlan, kept: Session, progress: Progress) -> None:
     """Measure each case in a new process, as often as asked for, one after the other."""
-    from bench.harness.cli.terminal import describe
     from bench.harness.compare.case import all_without
     from bench.harness.compare.processes import SEED_STEP, records_of_case
     from bench.harness.measure.plan import refusal
@@ -348,26 +371,22 @@ def _measure_elsewhere(plan: ComparePlan, kept: Session, progress: Progress) -> 
     progress.expect(len(units))
     for done, (process, place, one) in enumerate(units):
         also = f" (process {process + 1} of {count})" if count > 1 else ""
-        progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}{also}")
+        tell, began = _teller(plan, one, progress, also), time.perf_counter()
         seed, share = (plan.settings.seed + process * SEED_STEP + place) % 2**63, plan.share(len(units) - done)
         blanks, refused = plan.blanks(one), refusal(one.op, one.case, plan.device)
         if refused is not None:  # no process is needed to find that out
             records = all_without(blanks, "skipped", refused)
         else:
-            how = (plan.providers, blanks, seed, share, progress.note)
+            how = (plan.providers, blanks, seed, share, progress.note, tell)
             records = records_of_case(plan.conditions, one.word, one.case, *how)
-        for record in records:
-            kept.keep(replace(record, process=process))
-            if plan.request.verbose:
-                for line in describe(record):
-                    progress.note(line)
-        progress.advance()
+        records = [replace(record, process=process) for record in records]
+        _keep(records, plan, kept, progress, time.perf_counter() - began)
 
 
 def measure_here(plan: ComparePlan, kept: Session, progress: Progress, ceilings: Ceilings) -> None:
     """Measure case by case; the records of one are kept as soon as all its providers are verified again."""
-    from bench.harness.cli.terminal import describe
     from bench.harness.compare.case import InterleavingRunner, all_without
+    from bench.harness.compare.phases import NAMES, Phases
     from bench.harness.compare.rounds import Rule
     from bench.harness.isolate.heartbeat import Heartbeat
     from bench.harness.measure.cost import CostEstimator
@@ -375,11 +394,14 @@ def measure_here(plan: ComparePlan, kept: Session, progress: Progress, ceilings:
 
     settings, conditions, child = plan.settings, plan.conditions, plan.child
     estimator = CostEstimator(plan.device, settings.fill, settings.seed)
-    announce = (lambda place: None) if child is None else Heartbeat.open(child.heartbeat).announce
+    heartbeat = None if child is None else Heartbeat.open(child.heartbeat)
+    announce = (lambda place: None) if heartbeat is None else heartbeat.announce
     progress.expect(len(plan.cases))
     for place, one in enumerate(plan.cases):
-        progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}")
-        runner = InterleavingRunner(one.family, plan.device, settings, estimator, plan.deadline, ceilings, announce)
+        began, tell = time.perf_counter(), _teller(plan, one, progress)
+        phases = Phases(tell if heartbeat is None else lambda name: heartbeat.tell(NAMES.index(name)))
+        how = (settings, estimator, plan.deadline, ceilings, announce, phases)
+        runner = InterleavingRunner(one.family, plan.device, *how)
         now, share = time.perf_counter(), plan.share(len(plan.cases) - place)
         until = share.until(now) if child is None else child.case_deadline
         rule = Rule(conditions.margin, share.rows, CASE_S, settings.seed + place, conditions.rounds)
@@ -391,8 +413,31 @@ def measure_here(plan: ComparePlan, kept: Session, progress: Progress, ceilings:
             records = all_without(plan.blanks(one), "skipped", spent)
         else:
             records = runner.measure_case(rows, plan.names, rule)
-        for record in records:
-            kept.keep(record)
-            for line in describe(record) if plan.request.verbose else ():
-                progress.note(line)
-        progress.advance()
+        _keep(records, plan, kept, progress, time.perf_counter() - began)
+
+
+def _teller(plan: ComparePlan, one: Planned, progress: Progress, also: str = "") -> Callable[[str], None]:
+    """Say which case begins, and return what shows each phase of it: in the live bar, or as lines with -v."""
+    title = f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}{also}"
+    progress.say(title)
+
+    def tell(phase: str) -> None:
+        if progress.is_live or plan.request.verbose:
+            progress.say(f"{title}: {phase}")
+
+    return tell
+
+
+def _keep(records: Sequence[Record], plan: ComparePlan, kept: Session, progress: Progress, case_s: float) -> None:
+    """Keep the records of a case that has ended; with -v say how each was measured, and where the time went."""
+    from bench.harness.cli.terminal import describe
+    from bench.harness.compare.phases import where_time_went
+
+    for record in records:
+        kept.keep(record)
+        for line in describe(record) if plan.request.verbose else ():
+            progress.note(line)
+    phases_s = next((record.interleaved.get("phases_s") for record in records if record.interleaved), None)
+    if plan.request.verbose and phases_s is not None:
+        progress.note(f"  {where_time_went(phases_s, case_s, plan.is_elsewhere)}")
+    progress.advance()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.harness.compare.phases import ROUNDS, SETTLING, Phases
 from bench.harness.compare.rounds import Rounds, Rule, run_rounds
 from bench.harness.data.checks import nothing
 from bench.harness.device.telemetry import row_telemetry
@@ -32,6 +33,9 @@ who come and go meet both of a pair."""
 
 LONGEST_SHARED_S = 0.02
 """A sample that is made longer to match the others is not made longer than that."""
+
+MOST_PROBES, PROBING_S = 5, 0.1
+"""Samples, and seconds of them, from which the time of a call is told."""
 
 CALIBRATION_TURNS = 3
 """Turns of the warm-up, the last ones, from which the count of samples in a turn is taken."""
@@ -98,6 +102,8 @@ class Interleaved:
 class InterleavingMeter(Meter):
     """Measures several providers of a case at once, in turns."""
 
+    phases = Phases()
+
     def interleave(self, ready: Sequence[Ready], rule: Rule) -> Interleaved:
         """Settle, run the rounds, and see what the machine did meanwhile; the baseline comes first."""
         turns = [self._turns(ready, place) for place in range(len(ready))]
@@ -114,11 +120,13 @@ class InterleavingMeter(Meter):
                         turns[place] = Broken(error)
             return sum(times_s[-1] for times_s in warm_up if times_s)
 
+        self.phases.enter(SETTLING)
         share_launches(turns)
         settling = settle(work, self._monitor.clock_and_power, GPU_SETTLE if self._device.has_cuda else CPU_SETTLE)
         for times_s, turn in zip(warm_up, turns, strict=True):
             if isinstance(turn, Turns):
                 turn.samples = samples_per_turn(median(times_s[-CALIBRATION_TURNS:]), self._device.type)
+        self.phases.enter(ROUNDS)
         before = self._monitor.snapshot()
         order = random.Random(rule.seed)
 
@@ -142,7 +150,7 @@ class InterleavingMeter(Meter):
         first = place * len(one.calls) // len(ready)
         try:
             sampler = self.sampler([*one.calls[first:], *one.calls[:first]], self._limits)
-            call_s = sampler.sample() / sampler.launches_per_sample
+            call_s = least_call_s(sampler)
             return Turns(sampler, self._lead_in(one), one.announce, call_s, first=first)
         except KeyboardInterrupt:
             raise
@@ -193,6 +201,14 @@ class InterleavingMeter(Meter):
         telemetry = found.telemetry | ({"sm_clock_hz": median(clocks_hz)} if clocks_hz else {})
         host_s = self._host_s(ready.calls)
         return self._measurement(ready.calls, turns.sampler, samples, found.settling, telemetry, host_s)
+
+
+def least_call_s(sampler: Sampler) -> float:
+    """Return the seconds of a call, roughly: the least of a few samples, as one may have been interrupted for long."""
+    times_s: list[float] = []
+    while len(times_s) < MOST_PROBES and sum(times_s) < PROBING_S:
+        times_s.append(sampler.sample())
+    return min(times_s) / sampler.launches_per_sample
 
 
 def share_launches(turns: Sequence[Turns | Broken]) -> None:

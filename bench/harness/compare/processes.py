@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from bench.harness.compare.case import all_without, without_baseline
+from bench.harness.compare.phases import NAMES
 from bench.harness.compare.plan import Conditions
 from bench.harness.compare.rounds import Share
 from bench.harness.isolate.heartbeat import Heartbeat, Watchdog
@@ -65,6 +66,8 @@ class CallLimit:
     advice: str = "--timeout allows more"
     deadline: float | None = None
     """Reading of `time.perf_counter` when the budget is spent."""
+    tell: Callable[[str], object] = lambda name: None
+    """Is told each phase of the process."""
 
     @classmethod
     def of(cls, timeout_s: float, share: Share, now: float) -> CallLimit:
@@ -78,8 +81,12 @@ class CallLimit:
     def check(self, heartbeat: Heartbeat) -> Callable[[], None]:
         """Return what is called again and again: it raises `WorkerError` when a call of the process takes too long."""
         watchdog, overtime = Watchdog(heartbeat, self.seconds), Watchdog(heartbeat, OVERTIME_S)
+        phase = -1
 
         def check() -> None:
+            nonlocal phase
+            if phase != (phase := heartbeat.phase):
+                self.tell(NAMES[phase % len(NAMES)])
             if watchdog.is_over:
                 raise WorkerError(f"a call did not end within {self.seconds:.3g} s; {self.advice}")
             if overtime.is_over and self.deadline is not None and time.perf_counter() > self.deadline:
@@ -194,6 +201,7 @@ def records_of_case(
     seed: int,
     share: Share,
     note: Callable[[str], None] = lambda text: None,
+    tell: Callable[[str], object] = lambda name: None,
 ) -> list[Record]:
     """Measure one case in a new process, and once more without the provider that broke it, as often as needed.
 
@@ -208,6 +216,7 @@ def records_of_case(
         seed: of this process.
         share: what this case has of the whole comparison; that of a process that is run again is counted anew.
         note: is told why a case is measured again.
+        tell: is told each phase of it.
 
     Raises:
         KeyboardInterrupt: it was interrupted.
@@ -220,7 +229,7 @@ def records_of_case(
             spent = all_without(left, "skipped", f"the budget of {conditions.budget:g} s is spent")
             return _in_order(kept | dict(zip(places, spent, strict=True)))
         words = child_arguments(conditions, op, case, [names[place] for place in places], seed, share, now)
-        ended = run_process(words, CallLimit.of(conditions.timeout, share, now))
+        ended = run_process(words, replace(CallLimit.of(conditions.timeout, share, now), tell=tell))
         if len(ended.records) == len(places):
             kept |= {
                 place: _renamed(record, blanks[place]) for place, record in zip(places, ended.records, strict=True)

@@ -37,9 +37,7 @@ def preload() -> None:
 
 def work(job: Job, channel: socket.socket, heartbeat_fd: int) -> NoReturn:
     """Do a job and send the answer through the channel as a length and JSON; the process ends here."""
-    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
-    faulthandler.enable()
+    _take_streams()
     heartbeat = Heartbeat(heartbeat_fd)
     os.close(heartbeat_fd)
     answer = perform(job, heartbeat)
@@ -48,6 +46,31 @@ def work(job: Job, channel: socket.socket, heartbeat_fd: int) -> NoReturn:
         sys.stdout.flush()
     channel.sendall(LENGTH.pack(len(message)) + message)
     os._exit(0)  # nothing that the user's code left behind, a thread or a handler, may hold the process
+
+
+def run_command(words: list[str]) -> NoReturn:
+    """Run `python -m bench` with these arguments; the process ends here."""
+    from bench.__main__ import main
+
+    _take_streams()
+    sys.argv, code = ["bench", *words], 1
+    try:
+        code = main(words)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code)  # nothing that the user's code left behind, a thread or a handler, may hold the process
+
+
+def _take_streams() -> None:
+    """Let Python print to the descriptors of this process, and the causes of crashes too."""
+    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
+    faulthandler.enable()
 
 
 def perform(job: Job, heartbeat: Heartbeat) -> bytes | dict[str, Any]:

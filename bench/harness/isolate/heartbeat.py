@@ -1,4 +1,4 @@
-"""Heartbeat between a measuring process and the command: which provider's code is running, and a counter of its calls.
+"""Heartbeat of a measuring process: which provider's code is running, a counter of its calls, and what it is about.
 
 A user's function may never return, or end its process. Where the counter stands still for longer than a call may take,
 the command kills the process; the provider that ran last is the one that failed.
@@ -18,7 +18,7 @@ from bench.harness.timing.protocol import Sampler
 NOBODY = 255
 """In the place of a provider's number: the measuring code itself is at work."""
 
-SIZE = 2
+SIZE = 3
 POLL_S = 0.05
 """Whoever waits looks so seldom that it does not disturb."""
 
@@ -50,14 +50,14 @@ class Heartbeat:
     @classmethod
     def create(cls, path: Path) -> Self:
         """Make a file which says that the measuring code itself is at work."""
-        path.write_bytes(bytes([NOBODY, 0]))
+        path.write_bytes(bytes([NOBODY, 0, 0]))
         return cls.open(path)
 
     @classmethod
     def create_unnamed(cls) -> tuple[Self, int]:
         """Return shared memory, and its descriptor, to be handed to the other process."""
         fd = os.memfd_create("heartbeat")
-        os.write(fd, bytes([NOBODY, 0]))
+        os.write(fd, bytes([NOBODY, 0, 0]))
         return cls(fd), fd
 
     def announce(self, place: int = 0) -> None:
@@ -68,6 +68,15 @@ class Heartbeat:
     def rest(self) -> None:
         """Say that the measuring code itself is at work."""
         self.announce(NOBODY)
+
+    def tell(self, phase: int) -> None:
+        """Say what the process is about, by a number that both sides know."""
+        self._shared[2] = phase
+
+    @property
+    def phase(self) -> int:
+        """What the process is about."""
+        return self._shared[2]
 
     def read(self) -> bytes:
         """Return the state, which changes with each call."""

@@ -1,7 +1,7 @@
 """Processes for users' functions and for compared cases: what one does to its process costs its own row only.
 
 A fork server (`server`) is started once. For each job it forks a child, which either imports a user's file and measures
-one row with the very runner of this process (`child`), or becomes a new interpreter that runs a command of `bench`. A
+one row with the very runner of this process, or runs a command of `bench` (`child`), that also as a new interpreter. A
 record comes back through a socket of the child's own as a length and JSON; what it prints goes to a pipe and is never
 mixed up with it.
 
@@ -77,6 +77,7 @@ class Workers:
         self.timeout_s, self._preload = timeout_s, preload
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._is_loaded = False
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -206,10 +207,8 @@ class Workers:
         self._control.sendall(WAIT + PROCESS.pack(pid))
         return int(PROCESS.unpack(_exactly(self._control, PROCESS.size))[0])
 
-    def _ready(self) -> socket.socket:
-        """Return the socket of the server, started and loaded."""
-        if self._control is not None:
-            return self._control
+    def start(self) -> socket.socket:
+        """Start the server, which loads meanwhile, and return its socket."""
         ours, theirs = socket.socketpair()
         words = [json.dumps(sys.path), str(theirs.fileno()), str(os.getpid()), self._preload]
         with theirs:
@@ -218,11 +217,18 @@ class Workers:
                 [sys.executable, "-c", BOOT, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()], start_new_session=True,
             )  # fmt: skip
-        self._control = ours
-        ours.settimeout(START_TIMEOUT_S)
-        _exactly(ours, 1)
-        ours.settimeout(KILL_TIMEOUT_S)
+        self._control, self._is_loaded = ours, False
         return ours
+
+    def _ready(self) -> socket.socket:
+        """Return the socket of the server, started and loaded."""
+        control = self._control or self.start()
+        if not self._is_loaded:
+            control.settimeout(START_TIMEOUT_S)
+            _exactly(control, 1)
+            control.settimeout(KILL_TIMEOUT_S)
+            self._is_loaded = True
+        return control
 
 
 class Running(Protocol):
@@ -416,9 +422,35 @@ class PlainProcess:
         self._process.wait()
 
 
+_preloaded: Workers | None = None
+"""What `started` forks from, where it must not be a new interpreter."""
+
+
+@contextmanager
+def preloading() -> Iterator[None]:
+    """Within it `started` forks from a process that has loaded torch, which begins to do so at once.
+
+    So that loads while this process does; a new interpreter would begin when it is needed.
+    """
+    global _preloaded
+    from bench.harness.device.system import here
+
+    if here().why_no_isolation() is not None:
+        yield
+        return
+    with Workers() as _preloaded:
+        _preloaded.start()
+        try:
+            yield
+        finally:
+            _preloaded = None
+
+
 @contextmanager
 def started(words: Sequence[str]) -> Iterator[Running]:
-    """Run `python -m bench` with these arguments in a new interpreter, which ends with the block at the latest.
+    """Run `python -m bench` with these arguments in a process that ends with the block at the latest.
+
+    It is a new interpreter, or within `preloading` a fork of one that has loaded torch and run nothing of it.
 
     It is told its heartbeat by `--heartbeat PATH`.
 
@@ -427,6 +459,10 @@ def started(words: Sequence[str]) -> Iterator[Running]:
     """
     from bench.harness.device.system import here
 
+    if _preloaded is not None:
+        with _preloaded.fork(list(words)) as child:
+            yield child
+        return
     if here().why_no_isolation() is None:
         with Workers(preload="") as workers, workers.fork(list(words)) as child:
             yield child

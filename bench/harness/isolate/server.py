@@ -79,7 +79,7 @@ def main(control_fd: int, parent: int, preload: str) -> None:
         while True:
             message, fds, _, _ = socket.recv_fds(control, 1, 3)
             if message == FORK:
-                pid = _forked(control, *fds)
+                pid = _forked(control, bool(preload), *fds)
                 if pid > 0:
                     living.add(pid)
                 control.sendall(PROCESS.pack(pid))
@@ -94,7 +94,7 @@ def main(control_fd: int, parent: int, preload: str) -> None:
         os._exit(0)
 
 
-def _forked(control: socket.socket, *fds: int) -> int:
+def _forked(control: socket.socket, has_loaded: bool, *fds: int) -> int:
     """Return the process of a new child, or the negative error number where there can be none."""
     server = os.getpid()
     with warnings.catch_warnings():
@@ -106,7 +106,7 @@ def _forked(control: socket.socket, *fds: int) -> int:
     if pid == 0:
         try:
             control.close()
-            _be_child(server, *fds)
+            _be_child(server, has_loaded, *fds)
         finally:
             os._exit(70)
     for fd in fds:
@@ -114,8 +114,11 @@ def _forked(control: socket.socket, *fds: int) -> int:
     return pid
 
 
-def _be_child(server: int, channel_fd: int, output_fd: int, heartbeat_fd: int) -> NoReturn:
-    """Do one job in this process, which ends here: a pickled `Job`, or the arguments of `python -m bench`."""
+def _be_child(server: int, has_loaded: bool, channel_fd: int, output_fd: int, heartbeat_fd: int) -> NoReturn:
+    """Do one job in this process, which ends here: a pickled `Job`, or the arguments of `python -m bench`.
+
+    The latter run in a new interpreter where this one has loaded nothing for them.
+    """
     os.setsid()
     signal.signal(signal.SIGCONT, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -130,8 +133,12 @@ def _be_child(server: int, channel_fd: int, output_fd: int, heartbeat_fd: int) -
     job = pickle.loads(channel.recv(size, socket.MSG_WAITALL))
     if isinstance(job, list):
         channel.close()
-        os.set_inheritable(heartbeat_fd, True)
         words = [*job, "--heartbeat", f"/proc/self/fd/{heartbeat_fd}"]
+        if has_loaded:
+            from bench.harness.isolate.child import run_command
+
+            run_command(words)
+        os.set_inheritable(heartbeat_fd, True)
         os.execv(sys.executable, [sys.executable, "-m", "bench", *words])
     from bench.harness.isolate.child import work
 

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from bench.__main__ import main
-from bench.harness.compare import processes
+from bench.harness.compare import phases, processes
+from bench.harness.compare.phases import NAMES
 from bench.harness.compare.plan import Conditions
 from bench.harness.compare.processes import CallLimit, Ended, child_arguments, last_line, records_of_case
 from bench.harness.compare.rounds import Share
@@ -165,6 +166,32 @@ def test_a_call_that_goes_on_when_the_budget_is_spent_is_ended(monkeypatch, tmp_
     assert ended_at(limit, 5.0) == (21.0, "skipped")
     assert ended_at(limit, 19.0) == (pytest.approx(19 + processes.OVERTIME_S, abs=1), "skipped")
     assert ended_at(CallLimit.of(10.0, Share(1), now=0.0), 0.0) == (pytest.approx(10, abs=1.5), "failed")
+
+
+def test_each_phase_of_a_process_is_told_once_while_it_is_watched(tmp_path):
+    beat, told = Heartbeat.create(tmp_path / "heartbeat"), []
+    check = replace(CallLimit(9.0), tell=told.append).check(beat)
+    for name in (*NAMES[:3], NAMES[2]):
+        beat.tell(NAMES.index(name))
+        beat.announce(1)
+        check()
+    assert told == list(NAMES[:3])
+    assert beat.place == 1
+
+
+def test_the_time_of_a_case_is_told_to_the_last_second(monkeypatch):
+    now, told = [0.0], []
+    monkeypatch.setattr(phases, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    counted = phases.Phases(told.append)
+    for name, seconds in (("preparing and checking", 1.0), ("preparing and checking", 0.5), ("rounds", 3.0)):
+        counted.enter(name)
+        now[0] += seconds
+    counted.enter("checking again")
+    assert told == ["preparing and checking", "rounds", "checking again"]
+    assert phases.where_time_went(counted.seconds, 6.0, has_own_process=True) == (
+        "6.0 s: starting its process 1.5 s, preparing and checking 1.5 s, rounds 3.0 s"
+    )
+    assert phases.where_time_went(counted.seconds, 6.0, has_own_process=False).endswith("rounds 3.0 s, the rest 1.5 s")
 
 
 def test_the_arguments_ask_for_this_case_alone(monkeypatch):

@@ -48,7 +48,7 @@ class World:
     def now(self):
         return self.seconds
 
-    def runner(self, family, device, settings, estimator, deadline, ceilings, announce):
+    def runner(self, family, device, settings, estimator, deadline, ceilings, announce, phases):
         return SimpleNamespace(measure_case=lambda rows, names, rule: self.measure_case(settings, rows, names, rule))
 
     def measure_case(self, settings, rows, names, rule):
