@@ -92,6 +92,7 @@ def judged(
     remedy: str = MORE_SAMPLES,
     note: str = "",
     is_too_narrow: bool = False,
+    halves_in_ranks: float = math.inf,
 ) -> Comparison:
     """Return what an interval in logarithms means.
 
@@ -108,11 +109,13 @@ def judged(
         remedy: what would narrow the interval, in words.
         note: what else the reason is to say.
         is_too_narrow: whether the samples correlate so much that even their whole range is too narrow an interval.
+        halves_in_ranks: how many half widths of the interval lie between center and margin, counted in samples.
     """
     ends = (math.exp(low), math.exp(min(high, MAX_LOG)))
     verdict = verdict_of(*ends, margin, count)
-    p_value = _p_value(center, low, high, degrees, math.log1p(margin)) if count >= LEAST_PAIRS else 1.0
-    if count < LEAST_PAIRS:
+    is_few, edge = count < LEAST_PAIRS, math.log1p(margin)
+    p_value = 1.0 if is_few else _p_value(center, low, high, degrees, edge, halves_in_ranks)
+    if is_few:
         reason = f"only {count} {unit}{'s' * (count != 1)}: {LEAST_PAIRS} or more can tell"
     elif is_too_narrow and not is_beyond_disturbance(ends, margin):
         verdict, p_value = UNSURE, 1.0
@@ -123,16 +126,19 @@ def judged(
     return Comparison(math.exp(center), ends, verdict, reason, count, margin, p_value, drift, degrees)
 
 
-def _p_value(center: float, low: float, high: float, degrees: float, margin: float) -> float:
-    """Return the probability of so large a ratio, in either direction, where the true one is at the margin."""
+def _p_value(center: float, low: float, high: float, degrees: float, margin: float, halves_in_ranks: float) -> float:
+    """Return the probability of so large a ratio, in either direction, where the true one is at the margin.
+
+    Tails that are heavier than normal ones reach further than the width of the interval tells, so that the samples
+    between center and margin count too.
+    """
     distance, half = (center - margin, center - low) if center > 0 else (-margin - center, high - center)
     if distance <= 0:
         return 1.0
-    if half <= 0:
-        return 0.0
     # Scaled so that the interval and the probability agree: just at the margin it is 0.05.
     at_edge = student_t_975(degrees)
-    deviate = normal_deviate(distance / half * at_edge, degrees) / normal_deviate(at_edge, degrees) * Z_975
+    halves = min(distance / half if half > 0 else math.inf, halves_in_ranks)
+    deviate = normal_deviate(halves * at_edge, degrees) / normal_deviate(at_edge, degrees) * Z_975
     return math.erfc(deviate / math.sqrt(2))
 
 

@@ -21,7 +21,7 @@ from results.stats.comparison import (
     check_times,
     judged,
 )
-from results.stats.samples import LEAST_CORRELATED, Z_975, interval_of_median
+from results.stats.samples import LEAST_CORRELATED, Z_975, Interval, interval_of_median
 
 LOOKING_FOR_A_VERDICT = 1.45
 """Factor by which an interval is widened because a comparison ends when its verdict happens to be clear.
@@ -100,8 +100,21 @@ def _judged_pairs(
     ratios = _log_ratios(baseline_s, candidate_s)
     found = interval_of_median(ratios, widening)
     is_too_narrow = found.share_needed > 1 and len(ratios) >= LEAST_CORRELATED
-    ends = (found.center, found.low, found.high, found.degrees)
-    return judged(*ends, len(ratios), margin, unit, quantity, is_too_narrow=is_too_narrow)
+    return judged(
+        *(found.center, found.low, found.high, found.degrees, len(ratios), margin, unit, quantity),
+        is_too_narrow=is_too_narrow,
+        halves_in_ranks=_halves_in_ranks(ratios, found, math.log1p(margin)),
+    )
+
+
+def _halves_in_ranks(ratios: Sequence[float], found: Interval, edge: float) -> float:
+    """Return how many half widths of an interval lie between center and margin, counted in samples.
+
+    Where all samples are beyond the margin it is infinite: how many they are does not limit what their distance tells.
+    """
+    sign = math.copysign(1, found.center)
+    within = sum(sign * ratio <= edge for ratio in ratios)
+    return (1 - 2 * within / len(ratios)) / found.share_needed if within else math.inf
 
 
 def times_longer(compared: Comparison) -> float | None:

@@ -8,7 +8,7 @@ import pytest
 
 from results.stats.comparison import FASTER, LEAST_PAIRS, SAME, SLOWER, UNSURE
 from results.stats.samples import median
-from results.stats.verdict import compare_pairs, smallest_detectable_change
+from results.stats.verdict import compare_pairs, judge_rounds, smallest_detectable_change
 
 TRIALS = 300
 
@@ -218,3 +218,12 @@ def test_what_is_no_pair_of_series_is_refused(baseline_s, candidate_s, message):
 def test_what_is_no_margin_is_refused(margin):
     with pytest.raises(ValueError, match="margin must be a fraction"):
         compare_pairs([1.0] * 10, [1.0] * 10, margin=margin)
+
+
+def test_rounds_that_say_otherwise_count_however_narrow_the_interval_is():
+    """Three quarters of the rounds agree to a hair, and the others find nothing."""
+    most = np.random.default_rng(0).permutation([1.03] * 44 + [1.0] * 16).tolist()
+    p_values = [judge_rounds([1.0] * 60, ratios, 0.01).p_value for ratios in (most, [1.03, 1.031] * 30)]
+    assert p_values[1] < 1e-6
+    assert p_values[0] > 0.01
+    assert judge_rounds([1.0] * 60, most, 0.01).ci95 == pytest.approx((1.03, 1.03))
