@@ -28,6 +28,15 @@ def one_of_each_operation(version):
     return found
 
 
+@pytest.mark.parametrize("version", catalog.shipped(), ids=lambda version: version.module_name)
+def test_a_variant_names_arguments_of_its_kernel_and_leaves_no_constant_out(version):
+    for variant in version.variants(90):
+        arguments = {argument.name: argument.is_constexpr for argument in variant.kernel.params}
+        constants = {name for name, is_constant in arguments.items() if is_constant}
+        assert constants <= set(variant.constants) <= set(arguments)
+        assert set(variant.types) <= set(arguments) - set(variant.constants)
+
+
 CASES = [(version, key) for version in NEWEST for key in one_of_each_operation(version)]
 
 
