@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -240,11 +241,28 @@ def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console:
     print_grid(console, shown, [_flags(record) for record, _ in scored], "flags")
 
 
+MOST_ALIKE = 3
+"""So many rows that have one reason not to be measured have a line each; more are told in one."""
+
+
 def _print_others(records: Sequence[Record], console: Console) -> None:
+    """Print what was not measured, and why: a line each, and one line where many rows have the same reason."""
+    reasons = Counter((record.status, record.reason) for record in records)
+    alone = [record for record in records if reasons[record.status, record.reason] <= MOST_ALIKE]
+    console.print()
+    if alone:
+        _print_alone(alone, console)
+    for (status, reason), count in reasons.items():
+        if count > MOST_ALIKE:
+            ops = dict.fromkeys(one.op for one in records if (one.status, one.reason) == (status, reason))
+            text = f"{status}: {count} rows ({', '.join(ops)}): {reason or ABSENT}"
+            console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_alone(records: Sequence[Record], console: Console) -> None:
     names = ("status", "op", "case", "dtype")
     columns = [Column(name, [getattr(record, name) for record in records]) for name in names]
     columns.append(Column("provider", [record.provider for record in records], goes_below=1))
-    console.print()
     print_grid(console, columns, [record.reason or ABSENT for record in records], "reason")
 
 

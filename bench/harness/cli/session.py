@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.interrupt import INTERRUPTED
+from bench.harness.cli.pace import Pace, out_of_time
 from bench.harness.cli.terminal import Progress, Render, describe, name_of, print_path, print_run, table_of
 from bench.harness.isolate.job import Job
 from bench.harness.providers.user_kernel import is_user_kernel, with_revision
@@ -22,6 +24,7 @@ from results.show.terminal import say
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
     from bench.harness.isolate.pool import Workers
+    from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.plan import Row, Settings
     from results.store.runs import RunWriter, StoreError
     from roofline.ceilings import Ceilings
@@ -76,6 +79,8 @@ class Run:
     """Arguments; None stands for those of the process."""
     always_draw: bool = False
     """Whether the picture is drawn beside the run file where no other place is named."""
+    may_reorder: bool = False
+    """Whether a case that takes too much of a budget may wait for a smaller one of its op."""
 
     @classmethod
     def of(
@@ -211,6 +216,8 @@ def conduct(
     session.raise_if_unsaved()
     if interrupted:
         return INTERRUPTED
+    if run.settings.budget_s is not None and all(record.status == "skipped" for record in session.records):
+        return USAGE  # the budget does not do for a single row
     return WRONG_RESULT if any(record.status in ("invalid", "failed") for record in session.records) else OK
 
 
@@ -316,12 +323,23 @@ def measure_all(
     runners: dict[tuple[str, str], Runner] = {}
     fills = fills_of(settings.fill, run.is_fill_sensitivity_asked)
     rows = list(itertools.product(run.rows, fills))
-    progress.expect(len(rows))
-    for done, ((family, row), fill) in enumerate(rows):
+    pace, done, late = Pace(deadline, len(rows)), 0, 0
+    progress.expect(len(rows), pace.left_s)
+    waiting = deque(rows)
+    while waiting:
+        (family, row), fill = waiting.popleft()
+        if run.may_reorder and deadline is not None and put_off((family, row), fill, waiting, pace, done, estimator):
+            continue
         key, one = (family, fill), replace(settings, fill=fill)
         if key not in runners:
             runners[key] = Runner(family, run.device, one, estimator, None, deadline, ceilings)
         runner = runners[key]
+        if not (row.refused or pace.has_time()):
+            session.keep(replace(runner.blank(row), reason=out_of_time(settings.budget_s)))
+            late += 1
+            continue
+        done += 1
+        began = time.perf_counter()
         also = f" {fill}" if len(fills) > 1 else ""
         progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}{also}")
         if is_user_kernel(row.provider):
@@ -338,7 +356,8 @@ def measure_all(
             )
             record = runner.refused(row) or workers.measure(job, runner.blank(row))
         else:
-            record = runner.measure(row, len(rows) - done)
+            record = runner.measure(row, pace.together(done - 1))
+        pace.took(record, began)
         session.keep(record)
         progress.advance()
         for line in passed_over(record):
@@ -347,6 +366,9 @@ def measure_all(
             printed = [f"  | {line}" for line in (record.output or "").splitlines()]
             for line in [*describe(record), *printed]:
                 progress.note(line)
+    if late:
+        enough = pace.enough_s(done)
+        progress.note(f"no time was left for {late} of {len(rows)} rows; --budget {enough} would do for about all")
 
 
 def passed_over(record: Record) -> list[str]:
@@ -360,6 +382,33 @@ def where_time_went(records: Sequence[Record], measuring_s: float) -> str:
     timed_s = sum(sum(record.samples_s) * (record.launches_per_sample or 0) for record in records)
     share_pct = 100 * timed_s / measuring_s
     return f"measuring took {measuring_s:.3g} s, {timed_s:.3g} s of it timed ({share_pct:.0f} %)"
+
+
+def put_off(
+    row: FamilyRow, fill: str, waiting: deque[tuple[FamilyRow, str]], pace: Pace, done: int, estimator: CostEstimator
+) -> bool:
+    """Put a row that would take far more than its share of the time behind a smaller case of its op; return whether.
+
+    The smaller one comes next, the larger one at its place, so that a short budget tells something of every op.
+    """
+    from bench.harness.measure.cost import total
+
+    _, one = row
+    same, size = (one.op.name, one.case.dtype, one.provider, fill), total(one.op.work(one.case))
+    others = (
+        place
+        for place, ((_, other), other_fill) in enumerate(waiting)
+        if (other.op.name, other.case.dtype, other.provider, other_fill) == same
+        and total(other.op.work(other.case)) < size
+    )
+    smaller = next(others, None)
+    if one.refused or smaller is None or not pace.has_time():
+        return False
+    if not pace.is_too_long(estimator.case_s(one.op, one.case), done):
+        return False
+    waiting[smaller], taken = (row, fill), waiting[smaller]
+    waiting.appendleft(taken)
+    return True
 
 
 def fills_of(fill: str, is_sensitivity_asked: bool) -> tuple[str, ...]:

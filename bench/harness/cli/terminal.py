@@ -28,6 +28,7 @@ class Progress:
         """Show nothing yet."""
         self._quiet = quiet
         self._total = self._done = 0
+        self._left_s: Callable[[], float | None] = lambda: None
         self._bar: Any = None
         self._task: Any = None
 
@@ -58,9 +59,9 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def expect(self, rows: int) -> None:
-        """Say how many rows there will be."""
-        self._total = rows
+    def expect(self, rows: int, left_s: Callable[[], float | None] = lambda: None) -> None:
+        """Say how many rows there will be; `left_s` returns the seconds left of a budget, None without one."""
+        self._total, self._left_s = rows, left_s
         if self._bar is not None:
             self._bar.update(self._task, total=rows, refresh=True)
 
@@ -71,10 +72,12 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Show what is going on now."""
+        left_s = self._left_s()
+        left = "" if left_s is None else f", {max(0.0, left_s):.0f} s left"
         if self._bar is not None:
-            self._bar.update(self._task, description=printable(text), refresh=True)
+            self._bar.update(self._task, description=printable(f"{text}{left}"), refresh=True)
         elif not self._quiet:
-            say(f"[{self._done + 1}/{self._total}] {text}" if self._total else text)
+            say(f"[{self._done + 1}/{self._total}{left}] {text}" if self._total else text)
 
     def advance(self) -> None:
         """Count one row as done."""

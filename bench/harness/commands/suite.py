@@ -24,8 +24,9 @@ DESCRIPTION = """\
 Measure every operation at its default sizes, into one run file with a picture beside it; decode-step, which holds a
 whole model, is left to `python -m bench.decode`.
 
-The order is the most informative first: the largest case of each op, matmul before the others, then the next
-largest, and so on. So a run that --budget or Ctrl-C ends early has already said the most about the machine.
+The order is the most informative first: the largest case of each op, then the next largest, and so on, led by one op
+of each kind (matmul, copy, softmax, gelu, rmsnorm, attention). So a run that --budget or Ctrl-C ends early has already
+said the most about the machine.
 
 Formulas, FLOPs and bytes of each op: python -m bench.<family> --help; all ops: python -m bench list."""
 
@@ -34,6 +35,9 @@ examples:
   python -m bench suite                                every op in bf16
   python -m bench suite --budget 20 --plot suite.png   what fits in 20 seconds
   python -m bench suite --dtype bf16,fp32 --provider torch,torch-compile"""
+
+TELLING = ("matmul", "copy", "softmax", "gelu", "rmsnorm", "prefill-attention", "matvec", "decode-attention", "dot")
+"""What says the most first: products, bandwidth, then what real models are made of beside them."""
 
 Planned = tuple[str, Op, Case]
 
@@ -76,7 +80,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         rows += [(family, row) for row in plan.plan([(op, case)], names, under_test, settings, stand_ins)]
     main.refuse_if_none_can_run([row for _, row in rows])
     run = Run.of(args, "bench", "suite", under_test, settings, rows, argv)
-    return execute(replace(run, always_draw=True))
+    return execute(replace(run, always_draw=True, may_reorder=True))
 
 
 def planned(dtypes: Sequence[str], families: Mapping[str, tuple[Op, ...]], device_type: str) -> list[Planned]:
@@ -91,11 +95,12 @@ def planned(dtypes: Sequence[str], families: Mapping[str, tuple[Op, ...]], devic
 
 
 def by_information(cases: Sequence[Planned]) -> list[Planned]:
-    """Return the cases with the largest of each op first, then the next largest; matmul leads each turn."""
+    """Return the cases with the largest of each op first, then the next largest; `TELLING` ops lead each turn."""
     turns: dict[tuple[str, str], int] = {}
     ranked = []
     for family, op, case in sorted(cases, key=lambda entry: entry[1].work(entry[2]).bytes, reverse=True):
         key = (op.name, case.dtype)
         turns[key] = turns.get(key, -1) + 1
-        ranked.append((turns[key], family != "matmul", (family, op, case)))
+        place = TELLING.index(op.name) if op.name in TELLING else len(TELLING)
+        ranked.append((turns[key], place, (family, op, case)))
     return [entry for _, _, entry in sorted(ranked, key=lambda item: item[:2])]

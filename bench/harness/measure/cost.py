@@ -68,6 +68,10 @@ class CostEstimator:
         self._pilots[key] = pilot
         return pilot.seconds * size / pilot.size if pilot.size else None
 
+    def case_s(self, op: Op, case: Case) -> float:
+        """Return the seconds that the shortest measurement of a case takes on the device, as estimated."""
+        return (self.call_s(op, case) or 0.0) * CALLS_PER_CASE
+
     def learn(self, op: Op, case: Case, seconds: float) -> None:
         """Take a real measurement as the pilot of larger cases."""
         size, key = total(op.work(case)), (op.name, case.dtype)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import Parser, UsageError, add_machine, add_output
 from bench.harness.cli.main import check_places, device_of, guarded, refuse_all
+from bench.harness.cli.pace import Pace, out_of_time
 from bench.harness.cli.session import Request, Run, Session, conduct
 from bench.harness.cli.terminal import Progress, describe
 from bench.harness.definition import modules_sha256
@@ -181,10 +182,16 @@ def measure_rows(
 ) -> None:
     """Measure row by row, each kept as soon as it is finished."""
     settings = plan.settings
-    progress.expect(len(rows))
+    pace = Pace(deadline, len(rows))
+    progress.expect(len(rows), pace.left_s)
     for done, row in enumerate(rows):
+        if not (row.blank.reason or pace.has_time()):
+            session.keep(replace(row.blank, reason=out_of_time(settings.budget_s)))
+            continue
         progress.say(row.label)
-        record = measured(row, ScenarioContext(plan.device, settings, ceilings, progress, deadline, len(rows) - done))
+        together, began = pace.together(done), time.perf_counter()
+        record = measured(row, ScenarioContext(plan.device, settings, ceilings, progress, deadline, together))
+        pace.took(record, began)
         session.keep(record)
         progress.advance()
         if plan.request.verbose:
@@ -198,8 +205,6 @@ def measured(row: ScenarioRow, bench: ScenarioContext) -> Record:
 
     if row.blank.reason:
         return row.blank
-    if bench.deadline is not None and time.perf_counter() >= bench.deadline:
-        return replace(row.blank, reason=f"the budget of {bench.settings.budget_s:g} s is spent")
     try:
         return row.measure(bench)
     except Exception as error:

@@ -49,7 +49,7 @@ def test_a_word_that_nothing_has_is_refused(capsys):
 def test_a_short_run_keeps_one_file_with_a_picture_beside_it(capsys, runs):
     keep_ceilings(runs)
     words = ["--device", "cpu", "--budget", "1", "--format", "json", "-q", "--provider", "torch"]
-    assert command.main(["suite", *words]) == 0
+    assert command.main(["suite", *words]) in (0, 2)  # 2: a busy machine finishes no row in a second
     document = json.loads(capsys.readouterr().out)
     assert document["environment"]["argv"][:4] == ["python", "-m", "bench", "suite"]
     assert {record["op"] for record in document["records"]} >= {"matmul", "dot", "gelu", "matvec"}
@@ -70,7 +70,7 @@ def no_roof(monkeypatch):
 @pytest.mark.usefixtures("no_roof")
 @pytest.mark.parametrize("quiet", [[], ["-q"]])
 def test_without_a_roof_there_is_a_note_and_no_picture(capsys, runs, quiet):
-    assert command.main(["suite", "--budget", "0.001", "--provider", "torch", "--device", "cpu", *quiet]) == 0
+    assert command.main(["suite", "--budget", "0.001", "--provider", "torch", "--device", "cpu", *quiet]) == 2
     out, err = capsys.readouterr()
     assert "saved: " in out
     assert "plot: " not in out

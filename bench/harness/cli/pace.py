@@ -1,0 +1,60 @@
+"""How a budget is shared among the rows of a run: the first get enough to be believed, the last may get none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from results.record import Record
+
+LEAST_ROW_S = 1.0
+"""So much time a row is to have, as long as there is any: in less, few intervals become narrow."""
+
+
+MOST_SHARES = 3.0
+"""A row may take so many times its share, as most rows take less than theirs."""
+
+
+class Pace:
+    """The time that is left of a budget, and what the rows so far have taken beside their samples."""
+
+    def __init__(self, deadline: float | None, rows: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Begin with all rows to come; `deadline` is a reading of the clock, None without a budget."""
+        self._deadline, self._rows, self._clock = deadline, rows, clock
+        self._began = clock()
+        self._overheads_s: list[float] = []
+
+    def left_s(self) -> float | None:
+        """Return the seconds that are left; None without a budget."""
+        return None if self._deadline is None else self._deadline - self._clock()
+
+    def together(self, done: int) -> int:
+        """Return how many rows share the time that is left when so many are done: fewer than all where it is short."""
+        left_s = self.left_s()
+        to_come = self._rows - done
+        return to_come if left_s is None else max(1, min(to_come, int(left_s / LEAST_ROW_S)))
+
+    def has_time(self) -> bool:
+        """Return whether another row could end in time: one that takes beside its samples the least that any took."""
+        left_s = self.left_s()
+        return left_s is None or left_s > min(self._overheads_s, default=0.0)
+
+    def is_too_long(self, case_s: float, done: int) -> bool:
+        """Return whether a row that takes at least so long would take several times its share of what is left."""
+        left_s = self.left_s()
+        return left_s is not None and case_s > MOST_SHARES * left_s / self.together(done)
+
+    def took(self, record: Record, began: float) -> None:
+        """Note what a row has taken that began at a reading of the clock; one that was not measured took no samples."""
+        timed_s = sum(record.samples_s) * (record.launches_per_sample or 0)
+        if record.status == "ok":
+            self._overheads_s.append(max(0.0, self._clock() - began - timed_s))
+
+    def enough_s(self, done: int) -> int:
+        """Return a budget in whole seconds that would do for about all rows, going by those that are done."""
+        return round((self._clock() - self._began) / max(1, done) * self._rows) + 1
+
+
+def out_of_time(budget_s: float | None) -> str:
+    """Return why a row is skipped that no time is left for."""
+    return f"the budget of {budget_s:g} s is spent"

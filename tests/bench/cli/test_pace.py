@@ -1,0 +1,107 @@
+"""How a budget is shared among rows, by a clock that only moves when it is told to."""
+
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from bench.harness.cli.pace import Pace, out_of_time
+from bench.harness.cli.session import put_off
+from bench.harness.measure.plan import Row
+from bench.harness.op import Case
+from bench.matmul import OPS, OPTIONS
+from results.record import Record
+
+RECORD = Record(op="a", provider="torch", dtype="fp32", shape={}, case="", status="ok")
+RECORD = replace(RECORD, samples_s=(0.5, 0.5), launches_per_sample=1)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def test_without_a_budget_all_rows_have_time(clock):
+    pace = Pace(None, 5, clock)
+    assert (pace.left_s(), pace.together(2), pace.has_time(), pace.is_too_long(1e9, 0)) == (None, 3, True, False)
+
+
+def test_time_is_shared_by_all_rows_while_each_gets_a_second_and_by_fewer_where_not(clock):
+    assert [Pace(100 + left, 10, clock).together(4) for left in (60, 6, 3.5, 0.2, -1)] == [6, 6, 3, 1, 1]
+
+
+def test_no_row_begins_where_what_it_takes_beside_its_samples_does_not_fit(clock):
+    pace = Pace(110.0, 5, clock)
+    assert pace.has_time()
+    for seconds in (4.0, 3.0):  # of which one is timed
+        began = clock.now
+        clock.now += seconds
+        pace.took(RECORD, began)
+    assert (pace.left_s(), pace.has_time()) == (3.0, True)
+    clock.now += 1.5
+    assert (pace.left_s(), pace.has_time()) == (1.5, False)
+
+
+def test_rows_that_were_not_measured_say_nothing_of_the_time_that_others_take(clock):
+    pace = Pace(110.0, 5, clock)
+    clock.now += 9
+    pace.took(replace(RECORD, status="skipped", samples_s=()), 100.0)
+    assert pace.has_time()
+
+
+def test_a_budget_that_would_do_goes_by_the_rows_that_are_done(clock):
+    pace = Pace(105.0, 10, clock)
+    clock.now += 5
+    assert pace.enough_s(2) == 26
+    assert out_of_time(5.0) == "the budget of 5 s is spent"
+
+
+class Estimates:
+    """In place of the estimator, which runs pilots."""
+
+    def case_s(self, op, case):
+        return case.shape["n"] / 100
+
+
+def queue(*sizes):
+    def row(n):
+        values = {"layout": "nn", "batch": 1}
+        return Row(OPS[0], Case.of("matmul", "bf16", {"m": n, "n": n, "k": n}, OPTIONS, values), "torch")
+
+    return deque((("matmul", row(n)), "uniform") for n in sizes)
+
+
+def order(waiting):
+    return [row.case.shape["n"] for (_, row), _ in waiting]
+
+
+def test_a_case_that_takes_several_shares_waits_behind_the_next_smaller_one(clock):
+    waiting = queue(2048, 1024, 512)
+    row, fill = waiting.popleft()
+    assert put_off(row, fill, waiting, Pace(106.0, 3, clock), 0, Estimates())
+    assert order(waiting) == [1024, 2048, 512]
+
+
+@pytest.mark.parametrize("left", [1000.0, 0.0, -1.0])
+def test_a_case_that_fits_or_for_which_there_is_no_time_at_all_stays_where_it_is(clock, left):
+    waiting = queue(2048, 1024, 512)
+    row, fill = waiting.popleft()
+    assert not put_off(row, fill, waiting, Pace(100 + left, 3, clock), 0, Estimates())
+    assert order(waiting) == [1024, 512]
+
+
+def test_the_smallest_case_and_another_provider_are_not_put_off_for_larger_ones(clock):
+    waiting = queue(512, 1024, 2048)
+    row, fill = waiting.popleft()
+    assert not put_off(row, fill, waiting, Pace(100.5, 3, clock), 0, Estimates())
+    other = deque([(("matmul", replace(waiting[0][0][1], provider="torch-compile")), "uniform")])
+    (big,) = queue(4096)
+    assert not put_off(*big, other, Pace(100.5, 3, clock), 0, Estimates())
