@@ -125,7 +125,9 @@ def test_many_rows_with_one_reason_take_one_line(make_environment, make_skipped)
     text = rendered(make_environment(), [*late, make_skipped(), *late[:1]])
     assert "skipped: 5 rows (gelu, relu): the budget of 1 s is spent\n" in text
     assert text.count("the budget of 1 s is spent") == 1
-    assert " ".join(row_with(text, "matmul", "out of memory")) == "skipped matmul 1024x1024x1024 bf16 torch out of memory"
+    assert (
+        " ".join(row_with(text, "matmul", "out of memory")) == "skipped matmul 1024x1024x1024 bf16 torch out of memory"
+    )
 
 
 def test_where_nothing_was_measured_the_table_says_so(make_environment, make_skipped):
