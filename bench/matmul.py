@@ -58,7 +58,7 @@ OPTIONS = (
         "layout",
         "how A and B are stored: nn, nt, tn",
         parse_layout,
-        lambda dtype: "nt" if dtype[:3] == "fp8" else "nn",
+        lambda dtype: "nt" if dtype[:3] == "fp8" or dtype == "int8" else "nn",  # int8: in which libraries are fast
         label=lambda layout: "" if layout == "nn" else layout,
         place=1,
     ),

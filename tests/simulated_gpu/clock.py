@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 L2_BYTES = 2 * 2**20
@@ -17,6 +17,8 @@ LAUNCH_S = 2e-6
 TICK_S = 0.5e-6
 PAUSE_S = 5e-3
 """A shorter pause does not show in the device's power."""
+GRAPH_LAUNCH_S = 10e-6
+"""From the moment that the host launches a graph to its first operation, on a device that waits for it."""
 SPIN_S = 5e-3
 """The host spins at the end of a wait, as the CUDA runtime does: a process that was put to sleep wakes up late."""
 FLOPS_PER_S = {"float32": 50e12, "bfloat16": 700e12, "float16": 700e12, "float64": 50e12}
@@ -30,16 +32,19 @@ class Timeline:
 
     now_s: float = 0.0
     """When the last operation ends, on the host's clock."""
+    owed: list[Callable[[], None]] = field(default_factory=list)
+    """What computes the values of work that is queued."""
     _l2: OrderedDict[int, int] = field(default_factory=OrderedDict)
     _worked: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=1000))
     """Begin and end of the latest stretches of work; pauses below `PAUSE_S` are left out."""
 
-    def run(self, seconds: float) -> float:
-        """Queue work behind what is there and return when it ends."""
-        begin_s = max(self.now_s, time.perf_counter())
+    def run(self, seconds: float, latency_s: float = 0.0) -> float:
+        """Queue work behind what is there, beginning no sooner than `latency_s` from now, and return when it ends."""
+        self.now_s = max(self.now_s, time.perf_counter() + latency_s)
+        begin_s = self.now_s
         if self._worked and begin_s - self._worked[-1][1] < PAUSE_S:
             begin_s = self._worked.pop()[0]
-        self.now_s = max(self.now_s, time.perf_counter()) + seconds
+        self.now_s += seconds
         self._worked.append((begin_s, self.now_s))
         return self.now_s
 
@@ -52,6 +57,12 @@ class Timeline:
         while (left_s := self.now_s - time.perf_counter()) > 0:
             if left_s > SPIN_S:
                 time.sleep(left_s - SPIN_S)
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Compute the values of what was queued: on the host that takes longer than the device's clock says."""
+        while self.owed:
+            self.owed.pop(0)()
 
     def operation_s(self, buffers: Iterable[tuple[int, int]], flops: int = 0, dtype: str = "") -> float:
         """Return the seconds of an operation that touches buffers, as pairs of address and bytes."""

@@ -5,6 +5,8 @@ Streams are not kept apart: all work runs in the order in which it is queued, as
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -12,9 +14,9 @@ from typing import Any
 
 import torch
 
-from tests.simulated_gpu.clock import L2_BYTES, TICK_S, TIMELINE
+from tests.simulated_gpu.clock import GRAPH_LAUNCH_S, L2_BYTES, TICK_S, TIMELINE
 from tests.simulated_gpu.memory import MEMORY
-from tests.simulated_gpu.tensors import Capture, capturing
+from tests.simulated_gpu.tensors import Capture, capturing, ran
 
 FREE_BYTES = 2 * 2**30
 SPIN_CYCLES_PER_S = 1.98e9
@@ -119,7 +121,7 @@ class Event:
 
     def query(self) -> bool:
         refuse_in_capture("Event.query")
-        return True
+        return self.passes_s is None or self.passes_s <= time.perf_counter()
 
     def synchronize(self) -> None:
         refuse_in_capture("Event.synchronize")
@@ -132,21 +134,18 @@ class Event:
             raise ValueError("Both events must be created with argument 'enable_timing=True'")
         if self.passes_s is None or end.passes_s is None:
             raise ValueError("Both events must be recorded before calculating elapsed time")
-        import time
-
         if end.passes_s > time.perf_counter():
             raise RuntimeError("CUDA error: device not ready")
         return round((end.passes_s - self.passes_s) / TICK_S) * TICK_S * 1e3
 
 
 class CUDAGraph:
-    """A recording of operations. Each distinct one is run once, when it is complete; a replay only takes the time.
-
-    The same operations on the same buffers would give the same values.
-    """
+    """A recording of operations. A replay takes their time, and runs each distinct one again where anything else has
+    run since the last one: the same operations on the same buffers would give the same values."""
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._capture: Capture | None = None
+        self._ran_at = -1
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         if capturing:
@@ -155,13 +154,17 @@ class CUDAGraph:
         capturing.append(self._capture)
 
     def capture_end(self) -> None:
-        for again, _ in capturing.pop().replays.values():
-            again()
+        capturing.pop()
+        if not self._capture.replays:
+            warnings.warn("The CUDA Graph is empty.", stacklevel=2)
 
     def replay(self) -> None:
         if self._capture is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-        TIMELINE.run(self._capture.seconds)
+        TIMELINE.run(self._capture.seconds, GRAPH_LAUNCH_S)
+        if self._ran_at != ran.count:
+            TIMELINE.owed += [again for again, _ in self._capture.replays.values()]
+            self._ran_at = ran.count
 
     def reset(self) -> None:
         self._capture = None
@@ -219,6 +222,16 @@ def device_of(tensor: Any) -> Any:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"a tensor is needed, not {type(tensor)}")
     yield
+
+
+@contextmanager
+def on_legacy_stream() -> Any:
+    """Launch as an extension does on stream 0: at once, and no capture sees it."""
+    hidden, capturing[:] = list(capturing), []
+    try:
+        yield
+    finally:
+        capturing[:] = hidden
 
 
 def synchronize(device: Any = None) -> None:

@@ -11,7 +11,7 @@ from triton.runtime import interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tests.simulated_gpu.clock import TIMELINE
-from tests.simulated_gpu.tensors import SimulatedTensor, capturing, inner_of
+from tests.simulated_gpu.tensors import SimulatedTensor, capturing, inner_of, ran
 
 launch = interpreter.GridExecutor.__call__
 
@@ -53,7 +53,9 @@ def simulated_launch(self: Any, *arguments: Any, **options: Any) -> None:
         key = self.fn, identity(self.grid), *map(identity, arguments), *map(identity, sorted(options.items()))
         capturing[-1].replays[key] = again, arguments
         return
+    TIMELINE.catch_up()
     again()
+    ran.count += 1
     TIMELINE.run(seconds)
 
 

@@ -96,6 +96,15 @@ capturing: list[Capture] = []
 """The capture that goes on now, if one does."""
 
 
+class Ran:
+    """Counts what has run outside of captures."""
+
+    count = 0
+
+
+ran = Ran()
+
+
 def inner_of(value: Any) -> Any:
     """Return the tensor in host memory for a simulated one, everything else as it is."""
     return value.inner if isinstance(value, SimulatedTensor) else value
@@ -110,6 +119,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     on_device = bool(simulated) if target is None else torch.device(target).type == "cuda"
     if not simulated and not on_device:
         return func(*args, **kwargs)
+    TIMELINE.catch_up()
     if name not in CROSSING:
         refuse_mixed(name, tensors, simulated)
     if name in WAITING or (name in CROSSING and len(simulated) != len(tensors)) or (simulated and not on_device):
@@ -173,6 +183,7 @@ def account(func: Any, args: Any, kwargs: Any, inputs: Any, result: Any, compute
     dtype = str(inputs[0].dtype).removeprefix("torch.") if inputs else ""
     seconds = TIMELINE.operation_s(buffers.items(), flops_of(func, args, kwargs, result), dtype)
     if not capturing:
+        ran.count += 1
         TIMELINE.run(seconds)
         return
     capturing[-1].seconds += seconds

@@ -93,6 +93,10 @@ class Endurance:
     """Of the first `BURST_S` seconds."""
     sustained: Rate
     """Of the last half."""
+    burst_end: int
+    """Number of the first sample that is none of the burst."""
+    sustained_first: int
+    """Number of the first sample that counts as sustained."""
 
 
 def endurance(config: str, work_per_launch: int, samples: Samples) -> Endurance:
@@ -127,7 +131,7 @@ def endurance(config: str, work_per_launch: int, samples: Samples) -> Endurance:
     burst, sustained = (
         rate_of(config, work_per_launch, _part(samples, part)) for part in (first, last or samples.samples_s[-1:])
     )
-    return Endurance(burst, sustained)
+    return Endurance(burst, sustained, len(first), len(samples.samples_s) - max(1, len(last)))
 
 
 def _part(samples: Samples, part: Sequence[float]) -> Samples:

@@ -14,6 +14,7 @@ from bench.harness.calibrate.matmul_shapes import Shape
 from bench.harness.calibrate.search import NotMeasuredError
 from bench.harness.data.inputs import Filler, InputSet, torch_dtype
 from bench.harness.device.device import Device
+from bench.harness.device.telemetry import Monitor, Poller
 from bench.harness.measure.cost import CostEstimator
 from bench.harness.measure.runner import one_line
 from bench.harness.op import Op, UnsupportedCaseError
@@ -35,7 +36,14 @@ class MatmulTimer:
     """
 
     def __init__(
-        self, op: Op, dtype: str, device: Device, shapes: Iterable[Shape], limits: Limits, fill: str = "uniform"
+        self,
+        op: Op,
+        dtype: str,
+        device: Device,
+        shapes: Iterable[Shape],
+        limits: Limits,
+        fill: str = "uniform",
+        poller: Poller | None = None,
     ) -> None:
         """Allocate for the largest of `shapes`.
 
@@ -46,10 +54,12 @@ class MatmulTimer:
             shapes: what will be asked for; a larger one is refused.
             limits: of which the least time of a sample is used.
             fill: `uniform`, `normal`, or `zeros` for the most that a GPU can do at no power.
+            poller: reads clock and power while samples run; it begins anew with each call.
         """
         import torch
 
         listed = list(shapes)
+        self._poller = poller or Poller(Monitor(device))
         self._op, self._dtype, self._device, self._limits = op, dtype, device, limits
         self._estimator = CostEstimator(device, fill, seed=0)
         self._smallest = min(listed, key=lambda shape: shape.flops, default=None)
@@ -72,6 +82,7 @@ class MatmulTimer:
             sampler = self._sampler(shape)
             if sampler is None:
                 return ()
+            self._poller.begin()
             with no_garbage_collection():
                 samples_s = [sampler.sample() / sampler.launches_per_sample for _ in range(repetitions)]
         if samples_s:
@@ -89,6 +100,7 @@ class MatmulTimer:
             sampler = self._sampler(shape)
             if sampler is None:
                 raise NotMeasuredError(f"{self._dtype} matmul {shape.name}: {self.refused[shape.name]}")
+            self._poller.begin()
             return collect(sampler, limits, "warm")
 
     def _sampler(self, shape: Shape) -> Sampler | None:
@@ -116,7 +128,7 @@ class MatmulTimer:
         out = self._out[: shape.m * shape.n].view(shape.m, shape.n)
         call = load("torch", self._op, "matmul", self._device).call(InputSet(inputs, out))
         call()  # the first one loads libraries
-        return make_sampler([call], self._device, self._limits)
+        return make_sampler([call], self._device, self._limits, while_running=self._poller)
 
 
 class _Stretches:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from bench.harness.calibrate.matmul_timer import MatmulTimer
 from bench.harness.calibrate.search import Note, NotMeasuredError, SearchPlan, ShapeSearch, best_of, rate_of
 from bench.harness.calibrate.setup import CalibrationPart, CalibrationSetup, PartOutcome, bytes_of_mix, record_of
 from bench.harness.device.device import Device
-from bench.harness.device.telemetry import row_telemetry
+from bench.harness.device.telemetry import ClockAndPower, Poller, polled_row, row_telemetry
 from bench.harness.providers.registry import has_triton
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import CPU_LIMITS, FEWEST_SAMPLES, GPU_LIMITS, Samples, collect
@@ -92,7 +92,8 @@ def launch_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
     found = {"launch": (floor, f"{what}, {'per graph node' if floor.method == 'graph' else 'back to back'}")}
     if setup.device.has_cuda:
         found["host-submit"] = _host_submit(call, setup.device), f"{what}, host submit"
-        queue = samplers.EventSampler([call], SUBMITTED, 0.0)
+        call_s = samplers.host_launch_s([call], setup.device.synchronize)
+        queue = samplers.EventSampler([call], SUBMITTED, call_s)
         found["back-to-back"] = collect(queue, timer.screening, "warm"), f"{what}, back to back"
     ceilings = [
         setup.ceiling("launch", name, setup.summary(s.samples_s), how, timer.telemetry, ci95=s.ci95_s, config=how)
@@ -199,7 +200,8 @@ def matmul_part(setup: CalibrationSetup, dtype: str, limit_s: float, note: Note)
     """Return the fastest matmul of a dtype: by a search, in a long run split into burst and sustained, and on zeros."""
     device, plan, op = setup.device, setup.plan, setup.matmul
     limits, shapes = GPU_LIMITS if device.has_cuda else CPU_LIMITS, shapes_of(setup, dtype)
-    timer = MatmulTimer(op, dtype, device, shapes, limits)
+    poller = Poller(setup.monitor)
+    timer = MatmulTimer(op, dtype, device, shapes, limits, poller=poller)
     timer(min(shapes, key=lambda shape: shape.flops), 1)  # what it takes corrects the estimates of all others
     began, before = time.perf_counter(), setup.monitor.snapshot()
     search = ShapeSearch(
@@ -210,24 +212,51 @@ def matmul_part(setup: CalibrationSetup, dtype: str, limit_s: float, note: Note)
         lambda: search.repetitions > 0 and time.perf_counter() - began >= SEARCH_SHARE * limit_s,
     )
     found = search.run(lambda line: note(f"{dtype} matmul: {line}"))
+    # The last samples of the search are those that confirm its choice: its clock is the one of those very samples.
+    telemetry = _at_the_clock_of(row_telemetry(before, setup.monitor.snapshot()), poller.seen)
     if not plan.long_run_s:
         confirmed = Samples(
             found.samples_s, 1, "host", "warm", median(found.samples_s), median_ci95(found.samples_s), True
         )
-        telemetry = row_telemetry(before, setup.monitor.snapshot())
         return matmul_outcome(setup, dtype, found.shape, found.samples_s, confirmed, None, telemetry)
     note(f"{dtype} matmul {found.shape.name}: a long run, and zeros")
     before = setup.monitor.snapshot()
     long = timer.run(found.shape, plan.long_run_s)
-    telemetry = row_telemetry(before, setup.monitor.snapshot(), flops=found.shape.flops)
+    lasting = row_telemetry(before, setup.monitor.snapshot(), flops=found.shape.flops)
+    on_zeros = Poller(setup.monitor)
     zeros: Samples | None = None
     notes: tuple[str, ...] = ()
     try:
-        zeros = MatmulTimer(op, dtype, device, [found.shape], limits, "zeros").run(found.shape, plan.long_run_s)
+        zeros = MatmulTimer(op, dtype, device, [found.shape], limits, "zeros", on_zeros).run(
+            found.shape, plan.long_run_s
+        )
     except NotMeasuredError as error:
         notes = (f"on zeros: {error}",)
-    outcome = matmul_outcome(setup, dtype, found.shape, found.samples_s, long, zeros, telemetry)
+    outcome = matmul_outcome(
+        setup, dtype, found.shape, found.samples_s, long, zeros, telemetry, LongRun(lasting, poller, on_zeros.seen)
+    )
     return replace(outcome, notes=(*outcome.notes, *notes))
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """What the machine did during the run that tells burst from sustained, and during the one on zeros."""
+
+    telemetry: dict[str, Any]
+    polled: Poller
+    on_zeros: Sequence[ClockAndPower]
+
+    def of(self, name: str, split: compute_peak.Endurance | None) -> dict[str, Any]:
+        """Return the telemetry of one of its rates, with clock and power while its very samples ran."""
+        if name == "zeros" or split is None:
+            return _at_the_clock_of(self.telemetry, self.on_zeros)
+        ends = (0, split.burst_end) if name == "burst" else (split.sustained_first, 10**9)
+        return _at_the_clock_of(self.telemetry, self.polled.between(*ends))
+
+
+def _at_the_clock_of(telemetry: dict[str, Any], polled: Sequence[ClockAndPower]) -> dict[str, Any]:
+    """Return telemetry of a longer window with clock and power of the samples that were polled."""
+    return telemetry | polled_row({"power_source": None}, polled) if polled else telemetry
 
 
 def shapes_of(setup: CalibrationSetup, dtype: str) -> list[Shape]:
@@ -238,7 +267,13 @@ def shapes_of(setup: CalibrationSetup, dtype: str) -> list[Shape]:
     """
     quick = setup.plan.is_quick
     if setup.device.has_cuda:
-        layouts = ("nt",) if dtype.startswith("fp8") else ("nn",) if quick else ("nn", "nt", "tn")
+        layouts = (
+            ("nt",)
+            if dtype.startswith("fp8") or (quick and dtype == "int8")
+            else ("nn",)
+            if quick
+            else ("nn", "nt", "tn")
+        )
         shapes = gpu_shapes(setup.device.sm_count or 1, layouts)
     else:
         shapes = cpu_shapes(("nn",) if quick else ("nn", "nt"))
@@ -260,6 +295,7 @@ def matmul_outcome(
     long: Samples,
     zeros: Samples | None,
     telemetry: dict[str, Any],
+    lasting: LongRun | None = None,
 ) -> PartOutcome:
     """Return ceilings and records of the fastest shape.
 
@@ -270,7 +306,8 @@ def matmul_outcome(
         confirmed_s: seconds per launch that took no part in the choice.
         long: samples of the long run on random data; without one, those that confirmed the choice.
         zeros: samples of the same run on zeros; None where there was none.
-        telemetry: of the long run.
+        telemetry: of the samples that confirmed the choice.
+        lasting: what the machine did during the long run and the one on zeros; None: the same.
     """
     config, flops, notes = f"matmul {shape.name}", shape.flops, []
     confirmed = replace(
@@ -279,6 +316,7 @@ def matmul_outcome(
     best = rate_of(config, flops, confirmed)
     value = best.value if setup.device.has_cuda else flops / min(*confirmed_s, *long.samples_s)
     rates = {"zeros": rate_of(config, flops, zeros)} if zeros else {}
+    split = None
     if setup.plan.long_run_s:
         try:
             split = compute_peak.endurance(config, flops, long)
@@ -289,13 +327,17 @@ def matmul_outcome(
     work = matmul_work(shape.m, shape.n, shape.k, dtype, setup.matmul.output_dtype(dtype))
     counted = {"flops": flops, "bytes_read": work.bytes_read, "bytes_written": work.bytes_written, "cache": "warm"}
     extent = {"m": shape.m, "n": shape.n, "k": shape.k}
-    options = {"options": {"layout": shape.layout, "config": config}, "telemetry": telemetry}
-    records = [record_of("matmul", dtype, extent, confirmed, config, fill="uniform", **counted, **options)]
+    options = {"options": {"layout": shape.layout, "config": config}}
+    seen = {name: lasting.of(name, split) if lasting else telemetry for name in rates}
+    records = [
+        record_of("matmul", dtype, extent, confirmed, config, fill="uniform", telemetry=telemetry, **counted, **options)
+    ]
     for name, rate in rates.items():
         fill = "zeros" if name == "zeros" else "uniform"
-        records.append(record_of(name, dtype, extent, rate.samples, config, fill=fill, **counted, **options))
+        told = {"fill": fill, "telemetry": seen[name], **counted, **options}
+        records.append(record_of(name, dtype, extent, rate.samples, config, **told))
     # What lasts is told by the median on every device: a shortest time says nothing of it.
     found = [setup.ceiling("flops", dtype, value, config, telemetry, **details)]
     for name, rate in rates.items():
-        found.append(setup.ceiling(name, dtype, rate.value, config, telemetry, **details | {"ci95": rate.ci95}))
+        found.append(setup.ceiling(name, dtype, rate.value, config, seen[name], **details | {"ci95": rate.ci95}))
     return PartOutcome(tuple(found), tuple(records), tuple(notes))

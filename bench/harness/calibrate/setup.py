@@ -17,7 +17,7 @@ from typing import Any
 from bench.harness.calibrate import bandwidth
 from bench.harness.calibrate.search import Note, NotMeasuredError, Rate, Summary, Trial
 from bench.harness.device.device import Device
-from bench.harness.device.telemetry import Monitor, row_telemetry
+from bench.harness.device.telemetry import Monitor, Poller, row_telemetry
 from bench.harness.measure.evidence import disturbance, preempted, throttled
 from bench.harness.op import Op
 from bench.harness.timing import samplers
@@ -131,7 +131,7 @@ class PartTimer:
         self.confirming = replace(every, cap_s=0.8 * last_s, warm_up_s=min(base.warm_up_s, 0.2 * last_s))
         self.telemetry: dict[str, Any] = {}
         """Of the last measurement."""
-        self._device, self._monitor, self._now = device, monitor, now
+        self._device, self._monitor, self._now, self._poller = device, monitor, now, Poller(monitor)
         start = now()
         self._choose_until, self._ends = start + limit_s * SCREENING_SHARE, start + limit_s
         self._has_candidate = False
@@ -147,15 +147,16 @@ class PartTimer:
         left_s = max(0.0, self._ends - self._now())
         before = self._monitor.snapshot()
         samples = self._sample(calls, replace(limits, cap_s=min(limits.cap_s, left_s)))
-        self.telemetry = row_telemetry(before, self._monitor.snapshot())
+        self.telemetry = row_telemetry(before, self._monitor.snapshot(), polled=self._poller.seen)
         self._has_candidate = True
         return samples
 
     def _sample(self, calls: Sequence[samplers.Call], limits: Limits) -> Samples:
         # A kernel is compiled at its first call; taken for the cost of a launch, that lets the GPU spin for seconds.
         calls[0]()
-        sampler = samplers.make_sampler(calls, self._device, limits)
+        sampler = samplers.make_sampler(calls, self._device, limits, while_running=self._poller)
         warm_up(sampler, limits.warm_up_s)
+        self._poller.begin()
         return collect(sampler, limits, "cold" if len(calls) > 1 else "warm")
 
 

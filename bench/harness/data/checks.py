@@ -134,7 +134,7 @@ class UserChecks(Checks):
 
     def run(self, call: Call, data: InputSet) -> Tensor:
         """Run a call on a poisoned output and return the result; what is wrong beside its values is remembered."""
-        self._poison(data.out)
+        verify.poison(data.out)
         return self._run(call, data)
 
     def before(self, checked: CheckResult) -> CheckResult:
@@ -191,9 +191,6 @@ class UserChecks(Checks):
         return checked if found is None else replace(checked, is_right=False, reason=found)
 
     # ---- one call ------------------------------------------------------------------------------------------------
-
-    def _poison(self, out: Tensor) -> None:
-        out.fill_(float("nan") if out.dtype.is_floating_point else -(2**30) - 7)
 
     def _run(self, call: Call, data: InputSet) -> Tensor:
         """Run a call, and note whether its result is one, and was there when it returned."""

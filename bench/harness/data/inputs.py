@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 FILLS = ("uniform", "normal", "zeros")
 
-COLD_CACHES = {"cpu": 4, "mps": 4, "cuda": 3, "rocm": 3}
+COLD_CACHES = {"cpu": 4, "mps": 4, "cuda": 6, "rocm": 6}
 """How many times the last-level cache all copies together must fill, so that a copy has left it when its turn comes.
 
-Source: NVIDIA, CUTLASS guide to measuring GEMM performance (2 x L2 and at least two copies), with a margin for caches
-that do not replace the oldest line first."""
+A cache that replaces lines at random keeps a share h of hits, h = exp(-r (1 - h)) after r times its size: 6 % at 3 and
+0.25 % at 6. Source: the model of independent references, Coffman and Denning, Operating Systems Theory (1973), 6.6;
+NVIDIA's CUTLASS guide to measuring GEMM performance asks for 2 and assumes that the oldest line goes first."""
 
 MAX_COPIES = 2000
 """More copies of a tiny case than this cost more to set up than they tell."""
@@ -183,12 +184,29 @@ def required_bytes(op: Op, case: Case, copies: int) -> int:
     """Return the memory that measuring a case takes, before anything is allocated.
 
     The copies, one more set for what a provider may hold (two where it returns several results, which are stacked to
-    be checked), and whichever is larger: the random pool while it is drawn and converted, or the fp64 copies of an op
-    that is verified in one piece.
+    be checked), and whichever is larger: the random pool while it is drawn and converted, or the fp64 copies and their
+    squares that the verification makes: of all inputs where it is done in one piece, else of those that belong to every
+    row, as B does in a matmul.
     """
     work = op.work(case)
     elements = work.bytes_read * 8 // bytes_of(8, case.dtype)
     pool_bytes = min(elements, POOL_ELEMENTS + POOL_OFFSETS) * 16
-    verify_bytes = 16 * elements if op.take_rows is None else 0
+    verify_bytes = 16 * (elements if op.take_rows is None else _elements_of_every_row(op, case))
     held = min(2, op.outputs)
     return (copies + held) * work.bytes + max(pool_bytes, verify_bytes)
+
+
+def _elements_of_every_row(op: Op, case: Case) -> int:
+    """Return the elements of the inputs that one row of the output is computed from; the rest of them go row by row."""
+    import torch
+
+    def absent(*shape: int, dtype: str | None = None) -> Tensor:
+        return torch.empty(shape, dtype=torch_dtype(dtype or case.dtype), device="meta")
+
+    assert op.take_rows is not None
+    try:
+        out = torch.empty(op.output_shape(case), device="meta")
+        inputs, _ = op.take_rows(op.make_inputs(case, absent), out, slice(0, 1))
+    except (RuntimeError, OverflowError, TypeError):  # of more elements than torch can count: refused for its copies
+        return 0
+    return sum(x.numel() for x in inputs)

@@ -104,15 +104,20 @@ class CheckResult:
         } | ({} if self.wrong is None else {"wrong": self.wrong.to_dict()})
 
 
+def poison(out: Tensor) -> None:
+    """Fill an output with NaN or a rare integer, neither of which is a result, so that what is not written shows."""
+    out.fill_(float("nan") if out.dtype.is_floating_point else -(2**30) - 7)
+
+
 def run_poisoned(call: Callable[[], object], out: Tensor, synchronize: Callable[[], None]) -> Tensor:
-    """Run `call` on an output full of NaN (or of a rare integer), so that what is not written shows.
+    """Run `call` on a poisoned output.
 
     Returns:
         What the call returned if it is a tensor, stacked if it is several, else `out`.
     """
     import torch
 
-    out.fill_(float("nan") if out.dtype.is_floating_point else -(2**30) - 7)
+    poison(out)
     result = call()
     synchronize()
     if isinstance(result, tuple):

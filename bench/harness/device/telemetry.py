@@ -9,9 +9,12 @@
 Keys of the JSON object, the same for every device, SI base units, None where not known:
 
 - `window_s`: seconds between the snapshots.
-- `sm_clock_hz`, `memory_clock_hz`, `temperature_c`: at the end; `sm_clock_start_hz`: at the start.
-- `power_w` and `power_source`: `energy-counter` (the true mean over the window) or `power-usage` (NVML's own mean or
-  moment, see `nvml.Gpu.power_w`, at the end).
+- `sm_clock_hz`: the median of what was polled while samples ran, and `sm_clock_min_hz` and `sm_clock_max_hz` its ends;
+  where nothing was polled (`polls` is None) at the end. `memory_clock_hz`, `temperature_c`: at the end;
+  `sm_clock_start_hz`: at the start.
+- `power_w` and `power_source`: `energy-counter` (the true mean over the window), `polled` (the median while samples
+  ran, with the ends `power_min_w` and `power_max_w`) or `power-usage` (NVML's own mean or moment at the end, see
+  `nvml.Gpu.power_w`).
 - `energy_j`: J per launch, with whatever the GPU drew between launches; `flops_per_j`: FLOP/J, which is FLOP/s per W.
 - `throttle`: share of the window that the device lost to each cause; `throttle_resolution`: by how much a share can be
   off. Causes overlap in time, so that the sum of their shares may exceed 1.
@@ -26,7 +29,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -35,6 +38,7 @@ from bench.harness.device import host_load, nvml, reading
 from bench.harness.device.device import Device
 from bench.harness.device.reading import Reading, failed
 from bench.harness.device.system import ROOT, here
+from results.stats.samples import median
 
 COUNTER_STEP_S = 0.1
 """The driver's counters of energy and of throttled time advance in steps up to this long, so that a difference is off
@@ -91,6 +95,41 @@ class ClockAndPower:
     """As it was when the monitor was opened."""
 
 
+POLL_EVERY_S = 0.05
+"""Time between two readings while samples run: one costs up to a few milliseconds."""
+
+
+class Poller:
+    """Reads clock and power while samples run: called during each of them, it asks every `POLL_EVERY_S`."""
+
+    def __init__(self, monitor: Monitor, now: Callable[[], float] = time.perf_counter) -> None:
+        """Read from `monitor`; `now` gives seconds of a clock that only runs forward."""
+        self._monitor, self._now = monitor, now
+        self._next_s, self._samples = -math.inf, 0
+        self.seen: list[ClockAndPower] = []
+        self.places: list[int] = []
+        """For each reading the number of samples before it."""
+
+    def __call__(self) -> None:
+        """Read, if the last reading is long enough ago."""
+        if self._now() >= self._next_s:
+            self.seen.append(self._monitor.clock_and_power())
+            self.places.append(self._samples)
+            self._next_s = self._now() + POLL_EVERY_S
+        self._samples += 1
+
+    def begin(self) -> None:
+        """Forget what was read, and read at the next call."""
+        self._next_s, self._samples = -math.inf, 0
+        self.seen, self.places = [], []
+
+    def between(self, first: int, end: int) -> list[ClockAndPower]:
+        """Return what was read during the samples from number `first` to the one before `end`, or nearest to them."""
+        within = [seen for place, seen in zip(self.places, self.seen, strict=True) if first <= place < end]
+        before = [seen for place, seen in zip(self.places, self.seen, strict=True) if place < first]
+        return within or before[-1:] or self.seen[:1]
+
+
 class Monitor:
     """Reads the telemetry of one device; opened once a run, asked as often as wanted. It never raises."""
 
@@ -138,6 +177,7 @@ def row_telemetry(
     duration_s: float | None = None,
     launches: int | None = None,
     flops: int | None = None,
+    polled: Sequence[ClockAndPower] = (),
 ) -> dict[str, Any]:
     """Return the JSON object kept under `telemetry` of a record.
 
@@ -147,6 +187,7 @@ def row_telemetry(
         duration_s: seconds between the two; by default what their own clocks tell.
         launches: all launches between the two, warm-up included; without it there is no energy per launch.
         flops: FLOPs of one launch.
+        polled: what was read between the two while samples ran; clock and power are the medians of it.
 
     Returns:
         The keys that this file's opening lists, the same for every device.
@@ -160,14 +201,35 @@ def row_telemetry(
         step_s = here().tick_s()
         row |= dict.fromkeys(GPU_KEYS) | {"power_source": None, "throttle": reading.values(host_lost)}
         row |= {"throttle_resolution": _resolution(step_s, window_s), "host_throttle": None}
+        row |= dict.fromkeys(POLLED_KEYS)
         problems = reading.errors(host_lost, "throttle.")
     else:
         row |= _gpu_row(before.gpu, after.gpu, window_s, launches, flops)
-        row |= {"host_throttle": reading.values(host_lost)}
+        row |= {"host_throttle": reading.values(host_lost)} | polled_row(row, polled)
         problems = row.pop("errors") | reading.errors(host_lost, "host_throttle.")
     return row | reading.values(host) | {"errors": problems | reading.errors(host)}
 
 
+def polled_row(row: Mapping[str, Any], polled: Sequence[ClockAndPower]) -> dict[str, Any]:
+    """Return clock and power while samples ran; what the energy counter tells of the power is better than that.
+
+    Args:
+        row: telemetry of the whole window, of which `power_source` says where its power is from.
+        polled: what was read while the samples ran.
+    """
+    clocks = [seen.sm_clock_hz for seen in polled if seen.sm_clock_hz is not None]
+    powers = [seen.power_w for seen in polled if seen.power_w is not None]
+    found: dict[str, Any] = dict.fromkeys(POLLED_KEYS) | {"polls": len(polled) or None}
+    if clocks:
+        found |= {"sm_clock_hz": median(clocks), "sm_clock_min_hz": min(clocks), "sm_clock_max_hz": max(clocks)}
+    if powers:
+        found |= {"power_min_w": min(powers), "power_max_w": max(powers)}
+        if row["power_source"] != "energy-counter":
+            found |= {"power_w": median(powers), "power_source": "polled"}
+    return found
+
+
+POLLED_KEYS = ("polls", "sm_clock_min_hz", "sm_clock_max_hz", "power_min_w", "power_max_w")
 GPU_KEYS = (
     *("sm_clock_hz", "sm_clock_start_hz", "memory_clock_hz", "temperature_c", "power_w"),
     *("energy_j", "flops_per_j", "clock_events"),

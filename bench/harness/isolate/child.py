@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench.harness.data.checks import Turn
+from bench.harness.data.replay import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.isolate.heartbeat import AnnouncedSampler, Call, Heartbeat, announced
 from bench.harness.isolate.job import LENGTH, Job
@@ -135,9 +136,9 @@ class AnnouncingMeter(Meter):
         super().__init__(device, limits)
         self._announce = announce
 
-    def sampler(self, calls: Sequence[Call], limits: Limits) -> Sampler:
+    def sampler(self, calls: Sequence[Call], limits: Limits, replay: ReplayCheck | None = None) -> Sampler:
         """Return what reads the clock around these calls, and announces each sample before."""
-        return AnnouncedSampler(super().sampler(calls, limits), self._announce)
+        return AnnouncedSampler(super().sampler(calls, limits, replay), self._announce)
 
 
 def measure(runner: Runner, row: Row, device: Device, heartbeat: Heartbeat) -> Record:

@@ -118,6 +118,7 @@ class AnnouncedSampler:
         """Announce the samples of `sampler`."""
         self._sampler, self._announce = sampler, announce
         self.method, self.launches_per_sample = sampler.method, sampler.launches_per_sample
+        self.why_no_graph = sampler.why_no_graph
 
     def sample(self) -> float:
         """Return the duration of one sample, seconds."""

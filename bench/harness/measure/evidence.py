@@ -20,6 +20,9 @@ from roofline.model import rate
 LEAST_TICKS = 50
 """Ticks of the clock that one sample must last: half a tick is then 1 % of it."""
 
+FLOORS = 10
+"""A launch shorter than so many launch floors is told together with the floor."""
+
 COLD_RATIO = 1.02
 """A cold launch whose data would fit in the cache must take so many times as long as a warm one to count as cold."""
 
@@ -111,6 +114,10 @@ class Context:
     """What `telemetry.row_telemetry` returned."""
     tail_s: float | None = None
     """Seconds from the end event to the end of all work of the device."""
+    launch_floor_s: float | None = None
+    """The shortest time of a launch: that of an empty kernel in a graph."""
+    why_no_graph: str | None = None
+    """Why a graph of the launches was not timed, where one was tried."""
 
 
 def flags_of(samples: Samples, context: Context) -> tuple[Flag, ...]:
@@ -128,9 +135,11 @@ def flags_of(samples: Samples, context: Context) -> tuple[Flag, ...]:
         power_limited(context.telemetry),
         preempted(context.telemetry) if not context.is_gpu else None,
         bimodal(two_modes(samples.samples_s, (context.tick_s or 0.0) / launches)),
+        not_captured(context.why_no_graph),
         drifting(drift(samples.samples_s)),
         not_converged(samples, context.target_half_width),
         launch_limited(samples, context.host_launch_s) if context.is_gpu else None,
+        near_floor(time_s, context.launch_floor_s) if context.is_gpu else None,
     )
     return tuple(flag for flag in found if flag is not None)
 
@@ -298,6 +307,29 @@ def tick_limited(time_s: float, launches_per_sample: int, tick_s: float | None) 
         "tick-limited",
         f"a sample is {ticks:.1f} ticks of {tick_s:.3g} s long, so that a tick is {100 / ticks:.1f} % of it",
         "more launches a sample",
+    )
+
+
+def near_floor(time_s: float, launch_floor_s: float | None) -> Flag | None:
+    """Flag a launch that takes little longer than an empty kernel does in the same kind of graph."""
+    if launch_floor_s is None or time_s >= FLOORS * launch_floor_s:
+        return None
+    return Flag(
+        "near-floor",
+        f"an empty kernel takes {launch_floor_s:.3g} s of these {time_s:.3g} s, "
+        f"which leaves {max(0.0, time_s - launch_floor_s):.3g} s",
+        "a larger case, or several launches in one kernel",
+    )
+
+
+def not_captured(why_no_graph: str | None) -> Flag | None:
+    """Flag launches that were to be timed by replaying a graph and could not be."""
+    if why_no_graph is None:
+        return None
+    return Flag(
+        "not-captured",
+        f"timed by queued events, not by replaying a graph: {why_no_graph}",
+        "work on torch's current stream, with no wait for the host, can be captured",
     )
 
 

@@ -53,6 +53,7 @@ def finished(
         **roofs_of(ceilings, blank.dtype, work),
         telemetry=measured.telemetry,
         tail_s=measured.tail_s,
+        why_no_graph=measured.why_no_graph,
     )
     flags = flags_of(samples, context) + also
     impossible = next((flag for flag in flags if flag.name in INVALID_FLAGS), None)
@@ -81,8 +82,9 @@ def roofs_of(ceilings: Ceilings | None, dtype: str, work: Work) -> dict[str, Any
     """Return the fields of a `Context` that hold the ceilings of a row: those by which the model judges its record."""
     if ceilings is None:
         return {}
-    ceiling = ceilings.bandwidth()
+    ceiling, floor = ceilings.bandwidth(), ceilings.launch_floor()
     return {
+        "launch_floor_s": floor.value if floor else None,
         "memory_roof_bytes_per_s": ceiling.value if ceiling else None,
         "peak": ceilings.peak(dtype),
         "highest_peak": highest_peak(ceilings, dtype),

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bench.harness.data.replay import ReplayCheck
+from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
-from bench.harness.device.telemetry import Monitor, row_telemetry
+from bench.harness.device.telemetry import Monitor, Poller, row_telemetry
 from bench.harness.measure.evidence import disturbance, other_stream
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import FEWEST_SAMPLES, Limits, Sampler, Samples, collect, limits_of
@@ -59,6 +61,10 @@ class Measurement:
     """Smallest step of the clock that the samples were read from."""
     target_half_width: float | None = None
     """Half width of the interval, as a fraction of the median, that was asked for."""
+    why_no_graph: str | None = None
+    """Why the launches were not timed by replaying a graph, where that was tried."""
+    replayed: CheckResult | None = None
+    """The check of what a replay wrote after the samples; None where no graph was timed, or nothing checks it."""
 
 
 class Meter:
@@ -74,7 +80,7 @@ class Meter:
                 and its backward pass, would leave a capture that fails halfway.
         """
         self._device, self._limits, self._monitor = device, limits or limits_of(device), Monitor(device)
-        self._is_capturable = is_capturable
+        self._is_capturable, self._poller = is_capturable, Poller(self._monitor)
 
     @functools.cached_property
     def tick_s(self) -> float:
@@ -88,6 +94,7 @@ class Meter:
         flops: int | None = None,
         left_s: float | None = None,
         prepared_s: float = 0.0,
+        replay: ReplayCheck | None = None,
     ) -> Measurement:
         """Let the device settle, sample, and look at the same launches warm and from the host.
 
@@ -98,16 +105,20 @@ class Meter:
             left_s: time that sampling may take at most, beside its own cap.
             prepared_s: time that making and checking the inputs and the result takes; launches of more than a
                 millisecond are sampled for a multiple of it, so that most of a run is spent on the clock.
+            replay: verifies what a graph of the calls writes, before it is timed and afterwards.
         """
         begin = time.perf_counter()
-        sampler = self.sampler(calls, self._limits)
+        sampler = self.sampler(calls, self._limits, replay)
         settle_limits = GPU_SETTLE if self._device.has_cuda else CPU_SETTLE
         settling = settle(sampler.sample, self._monitor.clock_and_power, settle_limits)
         host_s = self._host_s(calls)
         launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
         beside_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")
+        if self._device.has_cuda:
+            beside_s -= settling.seconds  # during which the launches run too
         samples, telemetry = self._undisturbed(sampler, self._sampling(launch_s, beside_s, left_s), cache, flops)
-        return self._measurement(calls, sampler, samples, settling, telemetry, host_s)
+        measured = self._measurement(calls, sampler, samples, settling, telemetry, host_s)
+        return replace(measured, replayed=replay.after() if replay else None)
 
     def _host_s(self, calls: Sequence[samplers.Call]) -> tuple[float, float]:
         synchronize = self._device.synchronize
@@ -136,11 +147,13 @@ class Meter:
             tail_launches=len(tails_s) * sampler.launches_per_sample,
             tick_s=self.tick_s,
             target_half_width=self._limits.target_half_width,
+            why_no_graph=sampler.why_no_graph,
         )
 
-    def sampler(self, calls: Sequence[samplers.Call], limits: Limits) -> Sampler:
-        """Return what reads the clock around these calls."""
-        return samplers.make_sampler(calls, self._device, limits, self._is_capturable)
+    def sampler(self, calls: Sequence[samplers.Call], limits: Limits, replay: ReplayCheck | None = None) -> Sampler:
+        """Return what reads the clock around these calls; a graph only where `replay` finds its results right."""
+        refusal = replay.refusal if replay else lambda graph: None
+        return samplers.make_sampler(calls, self._device, limits, self._is_capturable, refusal, self._poller)
 
     def _sampling(self, launch_s: float, beside_s: float, left_s: float | None) -> Limits:
         """Return when to stop sampling launches of about `launch_s` seconds.
@@ -153,6 +166,8 @@ class Meter:
         limits = self._limits
         if launch_s >= LONG_LAUNCH_S:
             least_s = max(limits.min_time_s, ON_THE_CLOCK * beside_s)
+            if self._device.has_cuda:
+                least_s = min(least_s, limits.cap_s)
             limits = replace(limits, min_time_s=least_s, cap_s=max(limits.cap_s, least_s))
         if left_s is None:
             return limits
@@ -171,9 +186,11 @@ class Meter:
         is_gpu, end = self._device.has_cuda, time.perf_counter() + limits.cap_s
         for repeats in range(MOST_REPEATS + 1):
             before = self._monitor.snapshot()
+            self._poller.begin()
             samples = collect(sampler, limits, cache)
             launches = len(samples.samples_s) * samples.launches_per_sample
-            telemetry = row_telemetry(before, self._monitor.snapshot(), launches=launches, flops=flops)
+            after, polled = self._monitor.snapshot(), self._poller.seen
+            telemetry = row_telemetry(before, after, launches=launches, flops=flops, polled=polled)
             telemetry["repeats"] = repeats
             has_two_speeds = not is_gpu and two_modes(samples.samples_s) is not None
             is_disturbed = has_two_speeds or disturbance(telemetry, is_gpu) is not None
@@ -185,7 +202,8 @@ class Meter:
         """Return the median seconds of a warm launch beside a cold one, None where it is not worth its time."""
         if samples.cache != "cold" or samples.median_s * FEWEST_SAMPLES > WARM_CAP_S:
             return None
-        sampler = self.sampler(calls[:1], WARM_LIMITS)
+        capturable = self._is_capturable and samples.method == "graph"
+        sampler = samplers.make_sampler(calls[:1], self._device, WARM_LIMITS, capturable)
         sampler.sample()
         return collect(sampler, WARM_LIMITS, "warm").median_s
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from bench.harness.data import inputs, verify
 from bench.harness.data.checks import Checks, Turn, UserChecks
 from bench.harness.data.guarded_buffers import GuardedBuffers
+from bench.harness.data.replay import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.measure.cost import CALLS_PER_CASE, CostEstimator
 from bench.harness.measure.evidence import Flag
@@ -219,7 +220,12 @@ class Runner:
         left_s = self.left_s(rows_left)
         with numerics(prepared.row.case.dtype):
             return self._meter.measure(
-                prepared.calls, prepared.cache, prepared.blank.flops, left_s, prepared.prepared_s
+                prepared.calls,
+                prepared.cache,
+                prepared.blank.flops,
+                left_s,
+                prepared.prepared_s,
+                ReplayCheck(prepared.row.op, prepared.row.case, prepared.sets) if self._device.has_cuda else None,
             )
 
     def finish(self, prepared: Prepared, measured: Measurement) -> Record:
@@ -230,6 +236,8 @@ class Runner:
             result = prepared.checks.run(calls[last], sets[last])
             after = verify.check(row.op, row.case, sets[last], result, prepared.earlier)
             after = prepared.checks.after(after, calls, last)
+        if after.is_right and measured.replayed is not None and not measured.replayed.is_right:
+            after = replace(measured.replayed, reason=f"a replay of the timed graph: {measured.replayed.reason}")
         verified = {"before": prepared.before.to_dict(), "after": after.to_dict()}
         if not after.is_right:
             reason = f"after timing: {after.reason}"

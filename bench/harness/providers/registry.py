@@ -280,14 +280,34 @@ def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def numerics(dtype: str) -> Iterator[None]:
-    """Let fp32 products be fp32, and those of tf32 be tf32; gradients off. What was set before comes back."""
+    """Let fp32 products be fp32, and those of tf32 be tf32; gradients off. What was set before comes back.
+
+    Set by the older of torch's switches, with which all of them agree: after `fp32_precision` alone torch raises where
+    the older ones are read, and Inductor reads them.
+
+    Source: torch 2.13, `torch/__init__.py`, `get_float32_matmul_precision`; pytorch#166387.
+    """
     import torch
 
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "tf32" if dtype == "tf32" else "ieee"
+    backends: Any = torch.backends
+    matmuls = (backends.cuda.matmul, backends.mkldnn.matmul)
+    before, older = [matmul.fp32_precision for matmul in matmuls], _older_precision()
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
     try:
         with torch.no_grad():
             yield
     finally:
-        matmul.fp32_precision = before
+        torch.set_float32_matmul_precision(older or "highest")
+        for matmul, precision in zip(matmuls, before, strict=True):
+            if matmul.fp32_precision != precision:
+                matmul.fp32_precision = precision
+
+
+def _older_precision() -> str | None:
+    """Return the precision as the older settings tell it, None where the newer ones contradict them."""
+    import torch
+
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None

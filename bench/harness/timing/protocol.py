@@ -27,6 +27,8 @@ class Sampler(Protocol):
     method: str
     """`graph`, `events` or `host`."""
     launches_per_sample: int
+    why_no_graph: str | None
+    """Why the launches are not timed by replaying a graph, where that was tried; else None."""
 
     def sample(self) -> float:
         """Run one sample and return its duration in seconds, all launches together."""

@@ -10,6 +10,7 @@ import itertools
 import math
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -19,6 +20,11 @@ from bench.harness.timing.protocol import Limits, Sampler, clock_tick_s, launche
 from results.stats.samples import median
 
 Call = Callable[[], object]
+
+
+def nothing() -> None:
+    """Do nothing."""
+
 
 MAX_GRAPH_LAUNCHES = 2000
 """Longest graph: instantiating more takes seconds."""
@@ -41,6 +47,15 @@ SPIN_CYCLES_PER_S = 2e9
 
 SPIN_SHARE = 1.3
 """The spin lasts so many times what it takes to queue the launches behind it."""
+
+LEAST_SPIN_S = 30e-6
+"""Spin before the replay of a graph: launching one takes the host about 10 us."""
+
+LONGEST_GRAPH_SPIN_S = 5e-3
+"""A host that takes longer than this to queue a replay is not waited for."""
+
+SHORTER_SPIN = 0.98
+"""Factor by which the spin of a graph becomes shorter again with each sample that was queued in time."""
 
 LONGEST_SPIN_S = 0.5
 """Longer than `MAX_QUEUED` launches take that the host queues in a millisecond each. A host that takes longer is not
@@ -72,6 +87,7 @@ class HostSampler:
     """
 
     method = "host"
+    why_no_graph: str | None = None
 
     def __init__(
         self, calls: Sequence[Call], launches_per_sample: int, synchronize: Callable[[], object] = lambda: None
@@ -96,42 +112,84 @@ class HostSampler:
 
 
 class GraphSampler:
-    """Times the replay of a CUDA graph that holds many launches: no host time is in it."""
+    """Times the replay of a CUDA graph that holds many launches: no host time is in it.
+
+    A spinning kernel keeps the GPU busy until the replay is queued. Without it the first event would pass on an idle
+    GPU, and the time that the host takes to launch the graph would be in the sample.
+    """
 
     method = "graph"
+    why_no_graph: str | None = None
 
-    def __init__(self, calls: Sequence[Call], launches: int) -> None:
+    def __init__(self, calls: Sequence[Call], launches: int, while_running: Call = nothing) -> None:
         """Capture `launches` launches, whole rounds of `calls`, on a stream of its own.
 
+        What a call returns is kept until the same call is made again, so that every launch of a round writes memory of
+        its own. `while_running` is called while a replay runs.
+
         Raises:
-            RuntimeError: something in the calls cannot be captured.
+            RuntimeError: something in the calls cannot be captured, or nothing of them was.
         """
         import torch
 
         self.launches_per_sample = launches
+        self._while_running = while_running
+        self._spin_s = LEAST_SPIN_S
         self._stream = torch.cuda.Stream()
         self._graph = torch.cuda.CUDAGraph()
         self._start, self._end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self.results: list[object] = [None] * len(calls)
+        """What the last captured launch of each call returned: a replay writes it anew."""
         torch.cuda.synchronize()
         try:
             # A capture that fails leaves its stream the current one.
-            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(self._graph, stream=self._stream):
-                for call in itertools.islice(itertools.cycle(calls), launches):
-                    call()
+            with (
+                warnings.catch_warnings(record=True) as told,
+                torch.cuda.stream(torch.cuda.current_stream()),
+                torch.cuda.graph(self._graph, stream=self._stream),
+            ):
+                warnings.simplefilter("always")
+                for place in range(launches):
+                    self.results[place % len(calls)] = calls[place % len(calls)]()
         except RuntimeError:
             _after_failed_capture(self._graph, self._stream)
             raise
+        if any("graph is empty" in str(warning.message).lower() for warning in told):
+            raise RuntimeError("nothing was captured: the work is on a stream that a capture does not see")
 
-    def sample(self) -> float:
-        """Return the duration of one replay, seconds."""
+    def replay(self) -> None:
+        """Replay the graph once, and wait for it."""
         import torch
 
         with torch.cuda.stream(self._stream):
+            self._graph.replay()
+        torch.cuda.synchronize()
+
+    def sample(self) -> float:
+        """Return the duration of one replay, seconds.
+
+        A replay that was queued too late is taken again behind a longer spin, up to `LONGEST_GRAPH_SPIN_S`.
+        """
+        sample_s, was_late = self._sample()
+        while was_late and self._spin_s < LONGEST_GRAPH_SPIN_S:
+            self._spin_s = min(2 * self._spin_s, LONGEST_GRAPH_SPIN_S)
+            sample_s, was_late = self._sample()
+        self._spin_s = max(LEAST_SPIN_S, SHORTER_SPIN * self._spin_s)
+        return sample_s
+
+    def _sample(self) -> tuple[float, bool]:
+        """Return the duration of one replay, and whether the GPU had begun before all of it was queued."""
+        import torch
+
+        with torch.cuda.stream(self._stream):
+            torch.cuda._sleep(math.ceil(self._spin_s * SPIN_CYCLES_PER_S))
             self._start.record()
             self._graph.replay()
             self._end.record()
+        was_late = self._start.query()
+        self._while_running()
         self._end.synchronize()
-        return float(self._start.elapsed_time(self._end)) / 1e3
+        return float(self._start.elapsed_time(self._end)) / 1e3, was_late
 
 
 def _after_failed_capture(graph: Any, stream: Any) -> None:
@@ -159,12 +217,26 @@ class EventSampler:
 
     method = "events"
 
-    def __init__(self, calls: Sequence[Call], launches_per_sample: int, enqueue_s: float) -> None:
-        """Queue `launches_per_sample` calls a sample; enqueuing one takes the host `enqueue_s` seconds."""
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        launches_per_sample: int,
+        enqueue_s: float,
+        while_running: Call = nothing,
+        why_no_graph: str | None = None,
+    ) -> None:
+        """Queue `launches_per_sample` calls a sample; enqueuing one takes the host `enqueue_s` seconds.
+
+        What a call returns is kept for a round of the calls, so that every launch of it writes memory of its own.
+        `why_no_graph` says why these calls are not timed by replaying a graph, where that was tried.
+        """
         import torch
 
         self.launches_per_sample = launches_per_sample
+        self.why_no_graph = why_no_graph
+        self._while_running = while_running
         self._calls = itertools.cycle(calls)
+        self._kept: deque[object] = deque(maxlen=len(calls))
         spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
         self._spin_cycles = math.ceil(spin_s * SPIN_CYCLES_PER_S)
         self._start, self._end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -176,8 +248,9 @@ class EventSampler:
         torch.cuda._sleep(self._spin_cycles)
         self._start.record()
         for call in itertools.islice(self._calls, self.launches_per_sample):
-            call()
+            self._kept.append(call())
         self._end.record()
+        self._while_running()
         self._end.synchronize()
         return float(self._start.elapsed_time(self._end)) / 1e3
 
@@ -187,8 +260,24 @@ def wanted_spin_s(enqueue_s: float, launches: int) -> float:
     return enqueue_s * launches * SPIN_SHARE
 
 
-def make_sampler(calls: Sequence[Call], device: Device, limits: Limits, is_capturable: bool = True) -> Sampler:
-    """Return the best sampler that this device and these calls allow; a graph only where `is_capturable`."""
+def make_sampler(
+    calls: Sequence[Call],
+    device: Device,
+    limits: Limits,
+    is_capturable: bool = True,
+    refusal: Callable[[GraphSampler], str | None] = lambda graph: None,
+    while_running: Call = nothing,
+) -> Sampler:
+    """Return the best sampler that this device and these calls allow.
+
+    Args:
+        calls: one call for each copy of the inputs.
+        device: the device under test.
+        limits: of which the least time of a sample is used.
+        is_capturable: whether a CUDA graph may be tried.
+        refusal: returns why a graph that was captured is not to be timed, or None.
+        while_running: called while a sample runs on a GPU.
+    """
     if not device.has_cuda:
         return _host_sampler(calls, device, limits)
     launch_s = host_launch_s(calls, device.synchronize)
@@ -196,12 +285,16 @@ def make_sampler(calls: Sequence[Call], device: Device, limits: Limits, is_captu
     # The least, here too: where the host was late, the events also timed how long the GPU waited for it.
     device_s = min(events.sample() for _ in range(ESTIMATE_LAUNCHES)) / events.launches_per_sample
     wanted = launches_for(max(device_s, SHORTEST_LAUNCH_S), limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS)
+    why_no_graph: str | None = None
     try:
         if is_capturable:
-            return _graph_sampler(calls, wanted, limits)
-    except RuntimeError:
+            graph = _graph_sampler(calls, wanted, limits, while_running)
+            if (why_no_graph := refusal(graph)) is None:
+                return graph
+    except RuntimeError as error:
         device.synchronize()
-    return EventSampler(calls, min(MAX_QUEUED, wanted), launch_s)
+        why_no_graph = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:150]
+    return EventSampler(calls, min(MAX_QUEUED, wanted), launch_s, while_running, why_no_graph)
 
 
 def _host_sampler(calls: Sequence[Call], device: Device, limits: Limits) -> HostSampler:
@@ -217,7 +310,7 @@ def _host_sampler(calls: Sequence[Call], device: Device, limits: Limits) -> Host
     return HostSampler(calls, launches_for(launch_s, least_s, tick_s), device.synchronize)
 
 
-def _graph_sampler(calls: Sequence[Call], wanted: int, limits: Limits) -> GraphSampler:
+def _graph_sampler(calls: Sequence[Call], wanted: int, limits: Limits, while_running: Call) -> GraphSampler:
     """Return a graph of about `wanted` launches, or of more where its replay turns out to be too short.
 
     Between two events a short launch seems longer than it is, and a late host makes it seem longer still: then so few
@@ -226,11 +319,11 @@ def _graph_sampler(calls: Sequence[Call], wanted: int, limits: Limits) -> GraphS
     Raises:
         RuntimeError: something in the calls cannot be captured.
     """
-    sampler = GraphSampler(calls, graph_launches(len(calls), wanted))
+    sampler = GraphSampler(calls, graph_launches(len(calls), wanted), while_running)
     replay_s = min(sampler.sample() for _ in range(2))  # the first also moves the graph to the GPU
     launch_s = max(replay_s / sampler.launches_per_sample, SHORTEST_LAUNCH_S)
     launches = graph_launches(len(calls), launches_for(launch_s, limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS))
-    return sampler if launches < GROWN * sampler.launches_per_sample else GraphSampler(calls, launches)
+    return sampler if launches < GROWN * sampler.launches_per_sample else GraphSampler(calls, launches, while_running)
 
 
 def graph_launches(copies: int, wanted: int) -> int:

@@ -1,8 +1,8 @@
 """Warm-up by state, not by count: the real work runs until the device has settled.
 
-A GPU has settled when its clock no longer moves, and neither does its power where that is near its limit, or where the
-limit or the clock cannot be read. Where neither clock nor power can be read, as on a CPU, the time of the work itself
-tells: it has settled when the medians of its last blocks agree.
+A GPU has settled when its clock no longer moves, and neither does its power where its limit or the clock cannot be
+read. At its power limit, and where neither clock nor power can be read, as on a CPU, the time of the work itself tells:
+it has settled when the medians of its last blocks agree.
 """
 
 from __future__ import annotations
@@ -30,11 +30,17 @@ MAX_POWER_SPREAD = 0.02
 
 NEAR_LIMIT = 0.9
 """Share of the power limit below which power that still moves says nothing beside a clock that keeps still: it is the
-limit that takes the clock down. NVML's mean over a second would otherwise hold up every row for that second."""
+limit that takes the clock down. NVML's mean over a second would otherwise hold up every row for that second. Above it
+the clock moves by several of its steps all the time, and never keeps still: there the time of the work tells."""
+
+POWER_LIMITED_CAP_S = 2.0
+"""A GPU at its power limit is waited for no longer than this."""
 
 LEAST_READINGS = 3
 """Two readings may agree by chance, and one always does. Where launches take longer than the window, the latest three
 readings count, however far apart."""
+
+AT_THE_LIMIT = "time at the power limit"
 
 BLOCK_S = 0.02
 LEAST_BLOCK = 3
@@ -66,7 +72,7 @@ class Settling:
     """False: the cap was reached first."""
     seconds: float
     judged_by: str
-    """`clock`, `power`, `clock and power`, or `time` of the work where neither can be read."""
+    """`clock`, `power`, `clock and power`, `AT_THE_LIMIT`, or `time` of the work where neither can be read."""
     launches: int
     """How often the work was run."""
     readings: tuple[SettlingReading, ...]
@@ -114,7 +120,8 @@ def settle(
             readings.append(SettlingReading(elapsed, seen.sm_clock_hz, seen.power_w))
             limit_w = seen.power_limit_w
         judged_by, has_settled = _judgment(readings, times_s, limit_w)
-        if (has_settled and elapsed >= limits.min_s) or elapsed >= limits.cap_s:
+        cap_s = min(limits.cap_s, POWER_LIMITED_CAP_S) if judged_by == AT_THE_LIMIT else limits.cap_s
+        if (has_settled and elapsed >= limits.min_s) or elapsed >= cap_s:
             kept = () if judged_by == "time" else tuple(readings)
             return Settling(has_settled, elapsed, judged_by, len(times_s), kept)
 
@@ -124,7 +131,9 @@ def _judgment(readings: Sequence[SettlingReading], times_s: Sequence[float], lim
     powers = [(reading.at_s, reading.power_w) for reading in readings if reading.power_w is not None]
     if not clocks and not powers:
         return "time", blocks_agree(times_s)
-    if clocks and powers and limit_w is not None and powers[-1][1] < NEAR_LIMIT * limit_w:
+    if powers and limit_w is not None and powers[-1][1] >= NEAR_LIMIT * limit_w:
+        return AT_THE_LIMIT, blocks_agree(times_s)
+    if clocks and limit_w is not None:
         powers = []
     is_steady = (not clocks or keeps_still(clocks, MAX_CLOCK_SPREAD)) and (
         not powers or keeps_still(powers, MAX_POWER_SPREAD)

@@ -126,12 +126,12 @@ def test_a_cold_curve_goes_round_places_that_do_not_overlap():
 def test_a_size_that_cannot_be_made_cold_is_left_out():
     memory = Memory()
     points = cold_curve(memory.stream(), [KIB, 64 * KIB, MIB], GIB, device(), memory.measure, LIMITS)
-    assert [point.bytes_per_launch for point in points] == [MIB]  # 2000 places of 64 KiB are less than 150 MiB
-    assert cold_copies(MIB, 149, device()) is None  # too few places
-    assert cold_copies(MIB, 150, device()) == 150
-    assert cold_copies(MIB, 150, device(kind="cpu")) is None  # a CPU needs four caches, a GPU three
+    assert [point.bytes_per_launch for point in points] == [MIB]  # 2000 places of 64 KiB are less than 300 MiB
+    assert cold_copies(MIB, 299, device()) is None  # too few places
+    assert cold_copies(MIB, 300, device()) == 300
+    assert cold_copies(MIB, 250, device(kind="cpu")) == 250  # a CPU needs four caches, a GPU six
     assert cold_copies(MIB, 4000, device()) == 2000
-    assert cold_copies(200 * MIB, 1, device()) == 1
+    assert cold_copies(300 * MIB, 1, device()) == 1
 
 
 def test_a_loop_counts_its_bytes_but_its_working_set_once():

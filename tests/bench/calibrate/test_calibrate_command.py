@@ -408,6 +408,6 @@ def test_a_tiny_real_calibration(capsys, runs, monkeypatch):
 
 def test_a_value_that_is_not_of_the_interval_beside_it_is_said_to_be_the_fastest():
     known = Ceiling("bandwidth", "copy", 12e9, "measured", "here", ci95=(10e9, 11e9))
-    assert calibrate_command.interval_text(known) == "10 GB/s to 11 GB/s, of the median; the value is the fastest"
-    assert calibrate_command.interval_text(replace(known, value=10.5e9)) == "10 GB/s to 11 GB/s"
+    assert calibrate_command.interval_text(known) == "10.00 GB/s to 11.00 GB/s, of the median; the value is the fastest"
+    assert calibrate_command.interval_text(replace(known, value=10.5e9)) == "10.00 GB/s to 11.00 GB/s"
     assert calibrate_command.interval_text(replace(known, ci95=None)) == "-"

@@ -11,7 +11,7 @@ from bench.harness.calibrate.search import NotMeasuredError
 from bench.harness.calibrate.setup import PLANS, CalibrationPlan, CalibrationSetup, PartTimer, bytes_of_mix
 from bench.harness.commands.calibrate import doubts
 from bench.harness.device.device import MIB, Device
-from bench.harness.device.telemetry import Monitor
+from bench.harness.device.telemetry import ClockAndPower, Monitor, Poller
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.samplers import HostSampler
 from bench.matmul import OPS as MATMUL
@@ -88,7 +88,7 @@ def test_the_first_candidate_is_measured_however_late(timer):
 def test_a_kernel_is_compiled_before_its_launches_are_timed(monkeypatch):
     calls_before_the_clock, called = [], []
 
-    def make_sampler(calls, device, limits):
+    def make_sampler(calls, device, limits, **_):
         calls_before_the_clock.append(len(called))
         return HostSampler(calls, 1)
 
@@ -127,6 +127,19 @@ def test_a_cpu_is_as_fast_as_its_shortest_time_and_a_gpu_as_its_median(device, s
         ("calibrate-zeros", "zeros"),
     ]
     assert all(r.flops == flops and r.bytes_read == 2 * 4 * 64**2 for r in outcome.records)
+
+
+def test_every_rate_carries_the_clock_of_its_very_samples():
+    polled = Poller(Monitor(CPU))
+    clocks = {0: 1.98e9, 5: 1.5e9, 8: 1.45e9}  # by the samples of `LONG` before them, of which two are the burst
+    polled.places, polled.seen = list(clocks), [ClockAndPower(hz, 700.0) for hz in clocks.values()]
+    lasting = parts.LongRun({"sm_clock_hz": 1.0e9}, polled, [ClockAndPower(1.9e9, 300.0)])
+    confirmed = {"sm_clock_hz": 1.75e9}
+    one = (Shape(64, 64, 64), [0.25], LONG, samples(0.04))
+    outcome = parts.matmul_outcome(bench_of(H100, PLANS["gpu", False]), "fp32", *one, confirmed, lasting)
+    found = {c.quantity: c.sm_clock_hz for c in outcome.ceilings}
+    assert found == {"flops": 1.75e9, "burst": 1.98e9, "sustained": 1.45e9, "zeros": 1.9e9}
+    assert {r.op: r.telemetry["sm_clock_hz"] for r in outcome.records}["calibrate-burst"] == 1.98e9
 
 
 def test_a_run_too_short_to_split_says_so():
@@ -209,7 +222,7 @@ class FakeTimer:
 
     refuses_zeros = False
 
-    def __init__(self, op, dtype, device, shapes, limits, fill="uniform"):
+    def __init__(self, op, dtype, device, shapes, limits, fill="uniform", poller=None):
         self.fill = fill
 
     def __call__(self, shape, repetitions):

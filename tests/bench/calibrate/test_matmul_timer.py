@@ -22,7 +22,7 @@ def calls(monkeypatch):
     seen = []
     make_sampler = matmul_timer.make_sampler
 
-    def remember(calls, device, limits):
+    def remember(calls, device, limits, **_):
         seen.extend(calls)
         return make_sampler(calls, device, limits)
 
@@ -63,7 +63,7 @@ def test_times_are_those_of_one_launch(monkeypatch):
         def sample(self):
             return 1.0
 
-    monkeypatch.setattr(matmul_timer, "make_sampler", lambda calls, device, limits: FourLaunches())
+    monkeypatch.setattr(matmul_timer, "make_sampler", lambda calls, device, limits, **_: FourLaunches())
     assert timer()(SHAPES[0], 3) == (0.25, 0.25, 0.25)
 
 
@@ -89,7 +89,7 @@ def test_layouts_that_a_dtype_does_not_take_are_refused_with_the_reason():
 
 
 def test_an_error_of_the_library_is_a_refusal_in_one_line(monkeypatch):
-    def broken(calls, device, limits):
+    def broken(calls, device, limits, **_):
         raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED\nwhen calling")
 
     monkeypatch.setattr(matmul_timer, "make_sampler", broken)
@@ -120,7 +120,7 @@ def test_a_run_keeps_every_sample_of_its_time(monkeypatch):
     def collected(sampler, limits, cache):
         return collect(sampler, limits, cache, now=lambda: sum(passed_s))
 
-    monkeypatch.setattr(matmul_timer, "make_sampler", lambda calls, device, limits: Slowing())
+    monkeypatch.setattr(matmul_timer, "make_sampler", lambda calls, device, limits, **_: Slowing())
     monkeypatch.setattr(matmul_timer, "collect", collected)
     samples = timer().run(SHAPES[0], 32 * 2.0**-10)
     assert samples.samples_s == (2.0**-10,) * 8 + (2.0**-11,) * 16  # of one launch

@@ -49,7 +49,7 @@ def test_turns_begin_as_far_apart_as_the_copies_allow(monkeypatch, copies, provi
     began = []
     make_sampler = samplers.make_sampler
 
-    def watched(calls, device, limits, is_capturable=True):
+    def watched(calls, device, limits, *_):
         began.append(calls[0]())
         return make_sampler(calls, device, limits)
 

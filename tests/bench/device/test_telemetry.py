@@ -34,12 +34,12 @@ def replay(monkeypatch):
     machines.check()
 
 
-def measure(machine, window_s=2.0, launches=1000, flops=10**12):
+def measure(machine, window_s=2.0, launches=1000, flops=10**12, polled=()):
     """Return the telemetry of a measurement during which a machine goes from its first step to its second."""
     monitor = Monitor(replace(H100, uuid=machine.torch_uuid))
     before = monitor.snapshot()
     machine.step = 1
-    return row_telemetry(before, monitor.snapshot(), window_s, launches, flops)
+    return row_telemetry(before, monitor.snapshot(), window_s, launches, flops, polled)
 
 
 def gpu_errors(row):
@@ -350,3 +350,42 @@ def test_switches_are_differences_per_second():
     after = replace(after, host=replace(after.host, involuntary_switches=Reading(150), voluntary_switches=Reading(7)))
     row = row_telemetry(before, after, 2.0)
     assert (row["involuntary_switches_per_s"], row["voluntary_switches_per_s"]) == (25.0, 0.0)
+
+
+# ---- polled while samples run ---------------------------------------------------------------------------------------
+
+
+class Polled:
+    """Answers with one reading after the other."""
+
+    def __init__(self, readings):
+        self.readings = iter(readings)
+
+    def clock_and_power(self):
+        return telemetry.ClockAndPower(*next(self.readings))
+
+
+def test_clock_and_power_are_those_of_the_samples_and_not_of_the_end(replay):
+    machine = replay("bare-metal")
+    at_the_end = measure(machine)
+    polled = [telemetry.ClockAndPower(*one) for one in ((1.4e9, 690.0), (1.5e9, 700.0), (1.7e9, 650.0))]
+    row = measure(machine, polled=polled)
+    assert (row["sm_clock_hz"], row["sm_clock_min_hz"], row["sm_clock_max_hz"]) == (1.5e9, 1.4e9, 1.7e9)
+    assert (row["power_min_w"], row["power_max_w"], row["polls"]) == (650.0, 700.0, 3)
+    if at_the_end["power_source"] == "energy-counter":  # the true mean is better than a few readings
+        assert row["power_w"] == pytest.approx(at_the_end["power_w"], rel=0.1)
+    found = telemetry.polled_row({"power_source": "power-usage"}, polled)
+    assert (found["power_w"], found["power_source"]) == (690.0, "polled")
+
+
+def test_it_is_read_every_50_ms_and_told_for_which_samples():
+    clock = iter([0.0, 0.0, 0.02, 0.04, 0.06, 0.06, 0.08, 0.12, 0.12])
+    poller = telemetry.Poller(Polled([(1.9e9, 500.0), (1.5e9, 700.0), (1.4e9, 700.0)]), lambda: next(clock))
+    for _ in range(6):
+        poller()
+    assert poller.places == [0, 3, 5]
+    assert [one.sm_clock_hz for one in poller.between(0, 2)] == [1.9e9]  # a burst
+    assert [one.sm_clock_hz for one in poller.between(3, 99)] == [1.5e9, 1.4e9]  # what it could sustain
+    assert [one.sm_clock_hz for one in poller.between(4, 5)] == [1.5e9]  # the one before, where none is within
+    poller.begin()
+    assert poller.between(0, 9) == []

@@ -196,6 +196,21 @@ def test_above_a_measured_peak_but_possible_is_a_finding_about_the_peak(reached,
         assert "calibrate again" in flag.advice
 
 
+@pytest.mark.parametrize(("time_s", "is_near"), [(3e-6, True), (23e-6, True), (24e-6, False)])
+def test_a_launch_of_a_few_floors_is_told_with_the_floor(time_s, is_near):
+    found = flags_of(
+        samples_of(time_s, launches=100), context_of(launch_floor_s=2.4e-6, host_launch_s=1e-6, flops=0, bytes_moved=0)
+    )
+    assert [flag.name for flag in found] == ["near-floor"] * is_near
+    if time_s == 3e-6:
+        assert found[0].reason == "an empty kernel takes 2.4e-06 s of these 3e-06 s, which leaves 6e-07 s"
+
+
+def test_a_row_that_no_graph_could_time_says_why():
+    [flag] = flags_of(samples_of(), context_of(why_no_graph="operation not permitted when stream is capturing"))
+    assert (flag.name, "operation not permitted" in flag.reason) == ("not-captured", True)
+
+
 def test_a_row_that_a_disturbed_ceiling_judges_says_so():
     busy = Ceiling(
         "bandwidth", "copy", 1e12, "measured", "a test", disturbed="300 times a second a thread lost its core"

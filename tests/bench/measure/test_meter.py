@@ -30,7 +30,7 @@ def test_a_cold_row_is_also_measured_warm_on_its_first_copy(monkeypatch):
     gone_round = []
     make_sampler = meter.samplers.make_sampler
 
-    def watched(calls, device, limits, is_capturable=True):
+    def watched(calls, device, limits, *_):
         gone_round.append(list(calls))
         return make_sampler(calls, device, limits)
 
@@ -147,7 +147,7 @@ def test_launches_that_look_for_the_tail_are_counted_and_the_last_of_all(monkeyp
     made, calls, counted = Meter(cpu_device(), LIMITS), [], []
     gpu = SimpleNamespace(is_gpu=True, has_cuda=True, synchronize=lambda: None)
     monkeypatch.setattr(made, "_device", gpu)
-    monkeypatch.setattr(made, "sampler", lambda calls, limits: HostSampler(calls, 4))
+    monkeypatch.setattr(made, "sampler", lambda calls, limits, replay=None: HostSampler(calls, 4))
     monkeypatch.setattr(meter, "GPU_SETTLE", SettleLimits(0.0, 0.01))
     vars(made)["tick_s"] = 1e-6
     nothing = SimpleNamespace(sample=lambda: None)

@@ -440,7 +440,7 @@ def test_every_flag_has_its_reason_and_the_warm_time_is_kept(providers):
 def test_each_row_samples_for_its_share_of_the_time_that_is_left(providers, monkeypatch, rows_left):
     left = []
 
-    def take_notice(calls, cache, flops, left_s, prepared_s):
+    def take_notice(calls, cache, flops, left_s, *_):
         left.append(left_s)
         raise ValueError
 

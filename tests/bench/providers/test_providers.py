@@ -361,3 +361,30 @@ def test_a_gpu_is_measured_with_a_version_that_has_every_op_of_its_family():
         ops = importlib.import_module(f"bench.{family}").OPS
         for name in newest:
             assert set(importlib.import_module(kernel_versions(family)[name]).KERNELS) >= {op.name for op in ops}
+
+
+def test_all_views_of_torch_agree_on_the_precision_of_a_row():
+    matmul = torch.backends.cuda.matmul
+    for dtype, tells in (("tf32", ("tf32", True, "high")), ("fp32", ("ieee", False, "highest"))):
+        with numerics(dtype):
+            assert (matmul.fp32_precision, matmul.allow_tf32, torch.get_float32_matmul_precision()) == tells
+
+
+@pytest.mark.parametrize("older", ["highest", "high", "medium"])
+def test_a_precision_that_was_set_the_older_way_comes_back(older):
+    at_first = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(older)
+    try:
+        for dtype in ("tf32", "fp32"):
+            with numerics(dtype):
+                pass
+            assert torch.get_float32_matmul_precision() == older
+    finally:
+        torch.set_float32_matmul_precision(at_first)
+
+
+@pytest.mark.exhaustive
+def test_tf32_can_be_compiled():
+    a = torch.ones(32, 32)
+    with numerics("tf32"):
+        assert torch.equal(torch.compile(lambda x: x @ x, dynamic=False)(a), a @ a)

@@ -1,6 +1,7 @@
 """Warm-up by state: it ends when the device has settled, on simulated clocks, and says so when it never does."""
 
 import itertools
+import random
 from dataclasses import dataclass
 
 import pytest
@@ -9,10 +10,11 @@ from bench.harness.device.telemetry import ClockAndPower
 from bench.harness.measure.evidence import Context, flags_of
 from bench.harness.timing.protocol import GPU_LIMITS, collect
 from bench.harness.timing.settle import (
+    AT_THE_LIMIT,
     CPU_SETTLE,
     GPU_SETTLE,
-    LEAST_READINGS,
     POLL_EVERY_S,
+    POWER_LIMITED_CAP_S,
     WINDOW_S,
     SettleLimits,
     blocks_agree,
@@ -127,11 +129,30 @@ def test_power_that_rises_far_below_its_limit_holds_nothing_up():
     assert result.readings[-1].power_w < 0.9 * 700
 
 
-def test_power_near_its_limit_must_keep_still_too():
-    near = [(clock_hz, power_w + 540, limit_w) for clock_hz, power_w, limit_w in RISING]
-    result = Bench([*near[:30], (1.98e9, 840.0, 700.0)]).run()
-    assert (result.judged_by, result.settled) == ("clock and power", True)
-    assert [reading.power_w for reading in result.readings[-LEAST_READINGS:]] == [840.0] * LEAST_READINGS
+def jittering(seed, limit_w=700.0):
+    """Return what is polled of a GPU at its power limit: its clock moves by several steps of 15 MHz all the time."""
+    generator = random.Random(seed)
+    return [(1.5e9 + 15e6 * generator.randint(-3, 3), limit_w - generator.uniform(0, 20), limit_w) for _ in range(200)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_gpu_at_its_power_limit_settles_although_its_clock_jitters(seed):
+    result = Bench(jittering(seed)).run()
+    assert (result.judged_by, result.settled) == (AT_THE_LIMIT, True)
+    assert result.seconds < 1.0
+
+
+def test_a_gpu_at_its_power_limit_that_becomes_ever_slower_is_waited_for_two_seconds():
+    bench, times = Bench(jittering(0)), itertools.count(1)
+    bench.work = lambda: setattr(bench, "seconds", bench.seconds + 0.01) or 0.01 * 1.02 ** next(times)
+    result = bench.run()
+    assert (result.judged_by, result.settled) == (AT_THE_LIMIT, False)
+    assert POWER_LIMITED_CAP_S <= result.seconds < POWER_LIMITED_CAP_S + 0.02
+
+
+def test_a_clock_that_jitters_below_the_power_limit_has_not_settled():
+    far = [(clock_hz, 300.0, limit_w) for clock_hz, _, limit_w in jittering(0)]
+    assert not Bench(far).run().settled
 
 
 def test_launches_longer_than_the_window_are_judged_by_three_readings():

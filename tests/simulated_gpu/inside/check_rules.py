@@ -1,12 +1,22 @@
 """What the simulated GPU must do as a GPU does, run on it by `test_simulation.py`."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
+from bench.elementwise import OPS as ELEMENTWISE
+from bench.harness.device.device import detect
 from bench.harness.device.nvml import open_gpu
-from tests.simulated_gpu.clock import TIMELINE
+from bench.harness.measure.plan import Row, Settings
+from bench.harness.measure.runner import Runner
+from bench.harness.op import Case
+from bench.harness.timing.protocol import Limits
+from bench.harness.timing.samplers import GraphSampler
+from tests.simulated_gpu import clock
+from tests.simulated_gpu.clock import LAUNCH_S, TIMELINE
+from tests.simulated_gpu.cuda import EVENT_S, on_legacy_stream
 
 GPU = "cuda:0"
 
@@ -189,3 +199,56 @@ def test_a_copy_of_pinned_memory_may_be_captured_where_it_is_not_waited_for():
     for source, is_queued in ((pinned, False), (pageable, True)):
         with pytest.raises(RuntimeError, match="capturing"):
             captured(lambda source=source, is_queued=is_queued: there.copy_(source, non_blocking=is_queued))
+
+
+def measured(function):
+    """Return the record of a function as a row of gelu, measured on the device."""
+    op = next(op for op in ELEMENTWISE if op.name == "gelu")
+    case = Case("gelu", "fp32", {"n": 2**16}, {})
+    device, limits = detect("cuda"), Limits(5, 1.0, 0.0, 0.5, 0.0, 1e-4)
+    runner = Runner("elementwise", device, Settings(cache="cold"), limits=limits)
+    return runner.measure(Row(replace(op, eager=function), case, "torch"))
+
+
+def written(x, out):
+    torch.add(torch.nn.functional.gelu(x), 0.0, out=out)
+
+
+def test_a_kernel_on_the_legacy_stream_is_not_timed_by_a_graph_that_does_not_hold_it():
+    def elsewhere(x, out):
+        with on_legacy_stream():
+            written(x, out)
+
+    record = measured(elsewhere)
+    assert (record.status, record.method) == ("ok", "events")
+    assert "nothing was captured" in record.flag_reasons["not-captured"]
+    assert record.median_s >= LAUNCH_S
+
+
+def test_half_a_capture_is_not_timed_by_a_graph_either():
+    def half(x, out):
+        y = torch.nn.functional.gelu(x)
+        with on_legacy_stream():
+            torch.add(y, 0.0, out=out)
+
+    record = measured(half)
+    assert (record.status, record.method) == ("ok", "events")
+    assert "its replay does not do what the calls do" in record.flag_reasons["not-captured"]
+
+
+def test_a_graph_that_does_it_all_is_timed_without_the_time_of_its_launch():
+    record = measured(written)
+    assert (record.status, record.method, "not-captured" in record.flags) == ("ok", "graph", False)
+    x = torch.ones(2**16, device=GPU)
+    sampler = GraphSampler([lambda: x.add_(0)], 500)
+    alone_s = sum(TIMELINE.operation_s([(x.data_ptr(), x.nbytes)]) for _ in range(500))
+    assert sampler.sample() == pytest.approx(alone_s, abs=5 * EVENT_S)
+
+
+def test_dropped_results_would_stay_in_the_cache_and_kept_ones_do_not(monkeypatch):
+    monkeypatch.setattr(clock, "LAUNCH_S", 0.0)
+    x = torch.ones(2**16, device=GPU)  # 256 KiB, of which the L2 holds 8
+    kept = GraphSampler([lambda: x + 1] * 40, 400)
+    assert len({result.data_ptr() for result in kept.results}) == 40
+    dropped = GraphSampler([lambda: x + 1], 400)
+    assert kept.sample() > 1.2 * dropped.sample()

@@ -1,0 +1,65 @@
+"""What the replay of a graph writes is verified; a graph is played by a list of what its replay does."""
+
+import pytest
+import torch
+
+from bench.elementwise import OPS as ELEMENTWISE
+from bench.harness.data.inputs import Filler, make_sets
+from bench.harness.data.replay import ReplayCheck
+from bench.harness.device.device import Device
+from bench.harness.op import Case
+
+CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
+GELU = next(op for op in ELEMENTWISE if op.name == "gelu")
+CASE = Case("gelu", "fp32", {"n": 4096}, {})
+
+
+class Graph:
+    """Replays some launches, and nothing of the others."""
+
+    def __init__(self, sets, captured, returns=False):
+        self.results = [torch.empty_like(data.out) if returns else None for data in sets]
+        self.sets, self.captured, self.replays = sets, captured, 0
+
+    def replay(self):
+        self.replays += 1
+        for place in self.captured:
+            out = self.sets[place].out if self.results[place] is None else self.results[place]
+            out.copy_(torch.nn.functional.gelu(*self.sets[place].inputs))
+
+
+@pytest.fixture
+def sets():
+    found = make_sets(GELU, CASE, Filler("uniform", "fp32", CPU, 0), CPU, 4)
+    for data in found:  # as the calls have left them, which is no proof of what a replay does
+        data.out.copy_(torch.nn.functional.gelu(*data.inputs))
+    return found
+
+
+@pytest.mark.parametrize("returns", [False, True])
+@pytest.mark.parametrize("captured", [(), (0,), (0, 1, 2), (1, 2, 3)])
+def test_a_replay_that_leaves_out_launches_is_refused(sets, captured, returns):
+    check = ReplayCheck(GELU, CASE, sets)
+    told = check.refusal(Graph(sets, captured, returns))
+    assert told.startswith("its replay does not do what the calls do, so that work is on a stream of its own: wrong")
+    assert "NaN" in told
+    assert check.after() is None  # it is not timed, so there is nothing to look at afterwards
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_a_replay_that_writes_everything_is_timed_and_looked_at_again(sets, returns):
+    check, graph = ReplayCheck(GELU, CASE, sets), Graph(sets, range(4), returns)
+    assert check.after() is None
+    assert check.refusal(graph) is None
+    assert check.after().is_right
+    graph.captured = (0, 1, 2)  # what was captured writes no longer
+    assert not check.after().is_right
+    assert graph.replays == 3
+
+
+def test_inputs_that_a_call_returns_are_not_poisoned(sets):
+    graph = Graph(sets, ())
+    graph.results = [data.inputs[0] for data in sets]
+    before = [data.inputs[0].clone() for data in sets]
+    ReplayCheck(GELU, CASE, sets).refusal(graph)
+    assert all(torch.equal(data.inputs[0], kept) for data, kept in zip(sets, before, strict=True))
