@@ -14,7 +14,7 @@ import triton.language as tl
 
 from kernels import workers
 from kernels.__main__ import main
-from kernels.audit import catalog, compiling, limits, user_kernel, work
+from kernels.audit import catalog, command, compiling, limits, user_kernel, work
 from kernels.launch import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
@@ -52,6 +52,14 @@ def test_json_has_the_keys_that_others_read(capsys):
         assert row["bound"] == "memory"
         assert row["instructions_per_element"] == row["hot_instructions"] * 128 / 1024
         assert document["environment"]["ptxas"][row["arch"]] == row["ptxas"]
+
+
+@pytest.mark.parametrize(("words", "code"), [((), 0), (("--check",), 1)])
+def test_what_got_worse_fails_a_check_alone(monkeypatch, words, code):
+    monkeypatch.setattr(command, "_shipped", lambda args: [])
+    monkeypatch.setattr(command, "_print", lambda found, args: None)
+    monkeypatch.setattr(command, "_check", lambda found: 1)
+    assert main(["audit", *words]) == code
 
 
 def test_formats_show_the_same_rows(capsys):
