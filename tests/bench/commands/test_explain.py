@@ -1,0 +1,112 @@
+"""`python -m bench explain`: every word of the tables has an entry, and a row of any bound has advice."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from bench import train_step
+from bench.__main__ import main
+from bench.harness.commands.explain import answer
+from bench.harness.transfer.table import COLUMNS as TRANSFER
+from results.compare.output import _cells as compared_cells
+from results.show.table import TABLE_COLUMNS
+from results.show.words import BOUNDS, COLUMNS, FLAGS, VERDICTS, lines_about
+from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def flags_in_the_code():
+    """Return the first argument of every `Flag(...)` in the harness."""
+    found = set()
+    for path in (ROOT / "bench" / "harness").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Flag":
+                names = [part.value for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
+                assert names, f"{path}:{node.lineno}: a flag without a name of its own"
+                found |= set(names)
+    return found
+
+
+def test_every_flag_that_the_code_sets_has_an_entry_and_no_other_has():
+    assert flags_in_the_code() == set(FLAGS)
+
+
+def test_every_column_of_every_table_has_an_entry():
+    own = (*TRANSFER, *train_step.TIMES, *train_step.MEMORY, *train_step.FLOPS)
+    titles = {column.title for column in own} | {*TABLE_COLUMNS, "first call", "n", "TFLOP/s"}
+    assert titles <= set(COLUMNS)
+
+
+def test_every_column_of_a_comparison_has_an_entry():
+    constants = {text for text in compared_cells.__code__.co_consts if isinstance(text, str)}
+    keys = {"verdict", "op", "case", "dtype", "provider", "baseline", "candidate", "% of ceiling", "flagged", "reason"}
+    names = constants | {name for part in compared_cells.__code__.co_consts if isinstance(part, tuple) for name in part}
+    assert keys <= names
+    assert keys <= set(COLUMNS)
+
+
+def test_every_verdict_and_every_bound_has_an_entry():
+    assert {FASTER, SLOWER, SAME, UNSURE} == set(VERDICTS)
+    assert set(BOUNDS) == {"memory", "compute", "mixed", "launch"}
+
+
+@pytest.mark.parametrize("words", [FLAGS, VERDICTS, BOUNDS])
+def test_an_entry_says_what_it_means_and_where_to_read_on(words):
+    for name, word in words.items():
+        assert word.meaning.endswith("."), name
+        assert word.source, name
+    assert all(word.advice for word in FLAGS.values())
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(95, "near the limit; a better kernel can win at most a factor of 1.05"), (40, "a factor of 2.5 is left")],
+)
+def test_a_row_has_three_lines_by_what_binds_it_and_how_near_it_is(bound, share, said):
+    lines = lines_about(bound, share)
+    assert len(lines) == 3
+    assert lines[0].startswith(f"{bound}-bound at {share} % of its ceiling: {said}")
+    assert lines[2].startswith("read on: ")
+
+
+def test_far_below_the_ceiling_something_else_holds_a_row_back():
+    assert "latency, too few threads" in lines_about("memory", 3)[0]
+    assert "can win nothing" in lines_about("compute", 130)[0]
+
+
+@pytest.mark.parametrize("asked", ["memory 40%", "memory 40", "Memory-bound at 40%"])
+def test_a_bound_with_a_share_may_be_written_in_several_ways(asked):
+    assert answer(asked) == lines_about("memory", 40)
+
+
+def test_a_word_that_is_a_column_and_a_bound_is_told_as_both(capsys):
+    assert main(["explain", "memory"]) == 0
+    out = capsys.readouterr().out
+    assert "column: Of the host's side" in out
+    assert "bound: Moving the compulsory bytes" in out
+
+
+def test_all_words_are_listed(capsys):
+    assert main(["explain"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split(":")[0] for line in out.splitlines()] == ["flags", "columns", "verdicts", "bounds"]
+    assert "not-converged" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("preemted",), "unknown word 'preemted'; did you mean preempted"),
+        (("zzzz",), "unknown word 'zzzz'; `python -m bench explain` lists all"),
+        (("gelu", "40%"), "'gelu 40%' is no bound with a share above 0; write memory or compute"),
+        (("memory", "0%"), "'memory 0%' is no bound with a share above 0"),
+    ],
+)
+def test_what_is_no_word_is_answered_in_one_line(words, said, capsys):
+    assert main(["explain", *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"python -m bench explain: error: {said}")
