@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.calibrate.search import Candidate, Launch, NotMeasuredError
 from bench.harness.device.device import MIB, Device
 from bench.harness.providers.registry import has_triton
+from bench.harness.timing.samplers import Call
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 MIXES = ("read", "write", "copy", "triad")
 """Reads to writes: 1:0, 0:1, 1:1, 2:1."""
+
+OPERANDS = {"read": 1, "write": 1, "copy": 2, "triad": 3}
+"""Arrays that a launch of a mix goes over."""
 
 CACHE = "cache"
 """Stands for a mix where a working set is read from the last-level cache again and again."""
@@ -178,18 +182,57 @@ def triton_streams(device: Device, arrays: Arrays) -> list[Stream]:
     def stream(mix: str, config: Any) -> Stream:
         def launch(operand_bytes: int, start_byte: int) -> Launch:
             size_bytes = tiles.WORD_BYTES * tiles.covered(config, operand_bytes // tiles.WORD_BYTES)
-            x, y, out = arrays.views(torch.int32, size_bytes, start_byte)
-            operands, call = {
-                "read": (1, lambda: tiles.read(x, out=sums, config=config)),
-                "write": (1, lambda: tiles.write(out=out, config=config)),
-                "copy": (2, lambda: tiles.copy(x, out=out, config=config)),
-                "triad": (3, lambda: tiles.triad(x, y, out=out, config=config)),
-            }[mix]
-            return Launch(call, operands * size_bytes)
+            call = _tile_launch(mix, *arrays.views(torch.int32, size_bytes, start_byte), sums, config)
+            return Launch(call, OPERANDS[mix] * size_bytes)
 
         return Stream(mix, f"triton v1, {config.words}", launch)
 
     return [stream(mix, config) for mix in MIXES for config in tiles.configs(device.sm_count or 1)]
+
+
+def _tile_launch(mix: str, x: Tensor, y: Tensor, out: Tensor, sums: Tensor, config: Any) -> Call:
+    from kernels.bandwidth import v1_tiles as tiles
+
+    return {
+        "read": partial(tiles.read, x, out=sums, config=config),
+        "write": partial(tiles.write, out=out, config=config),
+        "copy": partial(tiles.copy, x, out=out, config=config),
+        "triad": partial(tiles.triad, x, y, out=out, config=config),
+    }[mix]
+
+
+def launches_to_compile(device: Device, size_bytes: int) -> dict[str, Call]:
+    """Return the launches of all Triton kernels here, by a name of each, on tensors that have no memory.
+
+    Args:
+        device: the GPU.
+        size_bytes: of each operand.
+    """
+    import torch
+
+    from kernels.bandwidth import v1_tiles as tiles
+
+    def absent(elements: int) -> Tensor:
+        return torch.empty(elements, dtype=torch.int32, device="meta")
+
+    found: dict[str, Call] = {}
+    for config in tiles.configs(device.sm_count or 1):
+        words = tiles.covered(config, size_bytes // tiles.WORD_BYTES)
+        sums = absent(size_bytes // tiles.WORD_BYTES // config.block + 1)
+        operands = (absent(words), absent(words), absent(words))
+        found |= {f"{mix}, {config.words}": _tile_launch(mix, *operands, sums, config) for mix in MIXES}
+    for config in _cache_configs(device):
+        words = device.cache_bytes // 4 // tiles.WORD_BYTES // config.block * config.block
+        steps = max(1, CACHE_LOOP_BYTES // (config.programs * config.block * tiles.WORD_BYTES))
+        launch = partial(tiles.cache_read, absent(words), steps, out=absent(config.programs), config=config)
+        found[f"cache, {config.words}"] = launch
+    return found
+
+
+def _cache_configs(device: Device) -> list[Any]:
+    from kernels.bandwidth import v1_tiles as tiles
+
+    return [tiles.Config(warps, accesses, per_sm * (device.sm_count or 1)) for warps, accesses, per_sm in CACHE_CONFIGS]
 
 
 def cache_streams(device: Device, arrays: Arrays, launch_bytes: int = CACHE_LOOP_BYTES) -> list[Stream]:
@@ -210,9 +253,7 @@ def cache_streams(device: Device, arrays: Arrays, launch_bytes: int = CACHE_LOOP
 
     from kernels.bandwidth import v1_tiles as tiles
 
-    configs = [
-        tiles.Config(warps, accesses, per_sm * (device.sm_count or 1)) for warps, accesses, per_sm in CACHE_CONFIGS
-    ]
+    configs = _cache_configs(device)
     sums = torch.empty(max(config.programs or 0 for config in configs), dtype=torch.int32, device=device.torch_name)
 
     def stream(config: Any) -> Stream:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from bench.harness.calibrate import cpu_fma
@@ -16,6 +17,7 @@ from bench.harness.data.inputs import torch_dtype
 from bench.harness.device.device import Device
 from bench.harness.providers.registry import has_triton
 from bench.harness.timing.protocol import Samples
+from bench.harness.timing.samplers import Call
 from results.stats.samples import median, median_ci95
 from roofline.hardware.gpu import Gpu, clock_limited_peak_flops_per_s, clock_limited_vector_flops_per_s
 
@@ -67,13 +69,38 @@ def gpu_fma_candidates(dtype: str, device: Device) -> list[Candidate]:
     return [candidate(config) for config in v1_chains.CONFIGS]
 
 
+def launches_to_compile(dtypes: Sequence[str], device: Device) -> dict[str, Call]:
+    """Return the launches of the FMA kernel in every configuration, by a name of each, on tensors without memory."""
+    import torch
+
+    from kernels.fma import v1_chains
+
+    found: dict[str, Call] = {}
+    for dtype in dtypes:
+        for config in v1_chains.CONFIGS if dtype in FMA_DTYPES else ():
+            ab, x = (
+                torch.empty(elements, dtype=torch_dtype(dtype), device="meta")
+                for elements in (2, config.elements(device.sm_count or 1))
+            )
+            launch = partial(v1_chains.launch, ab, x, _iterations(config), out=x, config=config)
+            found[f"{dtype} FMA, {config.words}"] = launch
+    return found
+
+
+def _iterations(config: Any) -> int:
+    from kernels.fma import v1_chains
+
+    instructions: int = config.threads_per_sm * config.chains * v1_chains.UNROLL
+    return ISSUE_SLOTS * LANES_A_CLOCK // instructions
+
+
 def _fma_launch(dtype: Any, device: Device, config: Any) -> Launch:
     import torch
 
     from kernels.fma import v1_chains
 
     elements = config.elements(device.sm_count or 1)
-    iterations = ISSUE_SLOTS * LANES_A_CLOCK // (config.threads_per_sm * config.chains * v1_chains.UNROLL)
+    iterations = _iterations(config)
     ab = v1_chains.coefficients(dtype, device.torch_name)
     generator = torch.Generator(device=device.torch_name).manual_seed(0)
     start = torch.rand(elements, device=device.torch_name, generator=generator).to(dtype)

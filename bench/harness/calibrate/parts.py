@@ -20,7 +20,7 @@ from bench.harness.calibrate.matmul_shapes import (
     neighbors,
 )
 from bench.harness.calibrate.matmul_timer import MatmulTimer
-from bench.harness.calibrate.search import Note, NotMeasuredError, SearchPlan, ShapeSearch, best_of, rate_of
+from bench.harness.calibrate.search import Note, NotMeasuredError, SearchPlan, ShapeSearch, best_of, not_tried, rate_of
 from bench.harness.calibrate.setup import CalibrationPart, CalibrationSetup, PartOutcome, bytes_of_mix, record_of
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import ClockAndPower, Poller, polled_row, row_telemetry
@@ -52,6 +52,7 @@ def plan_parts(setup: CalibrationSetup, dtypes: Sequence[str]) -> list[Calibrati
     """Return all parts, what others rely on most first, so that an interruption costs the least."""
     fma = compute_peak.FMA_DTYPES if setup.device.is_gpu else tuple(cpu_fma.TYPES)
     return [
+        *compiling(setup, dtypes),
         launch(setup),
         *mixes(setup, ("copy", "triad", "read", "write")),
         *(matmul_of(setup, dtype, setup.plan.matmul_s / len(dtypes)) for dtype in dtypes),
@@ -59,6 +60,24 @@ def plan_parts(setup: CalibrationSetup, dtypes: Sequence[str]) -> list[Calibrati
         CalibrationPart("bandwidth against size", partial(curve_part, setup)),
         *(CalibrationPart(f"{dtype} FMA", partial(fma_part, setup, dtype)) for dtype in dtypes if dtype in fma),
     ]
+
+
+def compiling(setup: CalibrationSetup, dtypes: Sequence[str]) -> list[CalibrationPart]:
+    """Return the part that compiles all Triton kernels beforehand, so that none is compiled in another's time."""
+    if setup.device.type != "cuda" or not has_triton():
+        return []
+    return [CalibrationPart("compiling", partial(compile_part, setup, dtypes))]
+
+
+def compile_part(setup: CalibrationSetup, dtypes: Sequence[str], note: Note) -> PartOutcome:
+    """Compile every configuration of the bandwidth and FMA kernels in processes of their own."""
+    from kernels.precompile import precompile
+
+    launches = bandwidth.launches_to_compile(setup.device, bandwidth.operand_bytes(setup.device))
+    launches |= compute_peak.launches_to_compile(dtypes, setup.device)
+    note(f"compiling {len(launches)} configurations")
+    failed = precompile(launches)
+    return PartOutcome((), (), tuple(f"{name}: does not compile: {reason}" for name, reason in failed.items()))
 
 
 def launch(setup: CalibrationSetup) -> CalibrationPart:
@@ -87,6 +106,8 @@ def launch_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
         from kernels.launch_floor import v1_empty
 
         what, call = "triton v1, empty kernel", partial(v1_empty.launch, one)
+    elif setup.device.has_cuda:  # a copy would be a node of the copy engine, and no kernel
+        what, call = "addition to one element", partial(out.add_, one)
     call()
     floor = timer([call], timer.confirming)
     found = {"launch": (floor, f"{what}, {'per graph node' if floor.method == 'graph' else 'back to back'}")}
@@ -119,12 +140,14 @@ def mix_part(setup: CalibrationSetup, mix: str, note: Note) -> PartOutcome:
     """Return the bandwidth of one mix, of arrays many times the cache."""
     among = [stream for stream in setup.streams if stream.mix == mix]
     timer, size_bytes = setup.timer(setup.plan.mix_s, len(among)), setup.arrays.size_bytes
-    rate = best_of(bandwidth.candidates_of(mix, among, size_bytes), setup.trial(timer, note, mix)).rate
+    chosen = best_of(bandwidth.candidates_of(mix, among, size_bytes), setup.trial(timer, note, mix))
+    rate = chosen.rate
     setup.chosen[mix] = rate.config
     ceiling = setup.of_rate("bandwidth", mix, rate, timer.telemetry)
     moved = bytes_of_mix(mix, rate.work_per_launch)
     shape, extra = {"n": size_bytes // 4}, {"telemetry": timer.telemetry, "cache": "cold"}
-    return PartOutcome((ceiling,), (record_of(mix, "fp32", shape, rate.samples, rate.config, **moved, **extra),))
+    record = record_of(mix, "fp32", shape, rate.samples, rate.config, **moved, **extra)
+    return PartOutcome((ceiling,), (record,), not_tried(chosen))
 
 
 def cache_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
@@ -183,7 +206,8 @@ def fma_part(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
     """Return the rate of fused multiply-adds of a dtype outside the tensor cores."""
     candidates = compute_peak.fma_candidates(dtype, setup.device)
     timer = setup.timer(setup.plan.fma_s, len(candidates))
-    rate = best_of(candidates, setup.trial(timer, note, f"{dtype} FMA")).rate
+    chosen = best_of(candidates, setup.trial(timer, note, f"{dtype} FMA"))
+    rate = chosen.rate
     record = record_of(
         "fma",
         dtype,
@@ -193,7 +217,7 @@ def fma_part(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
         flops=rate.work_per_launch,
         telemetry=timer.telemetry,
     )
-    return PartOutcome((setup.of_rate("fma", dtype, rate, timer.telemetry),), (record,))
+    return PartOutcome((setup.of_rate("fma", dtype, rate, timer.telemetry),), (record,), not_tried(chosen))
 
 
 def matmul_part(setup: CalibrationSetup, dtype: str, limit_s: float, note: Note) -> PartOutcome:

@@ -111,6 +111,15 @@ class Chosen:
     """Configurations that could not run here, and why."""
 
 
+def not_tried(chosen: Chosen) -> tuple[str, ...]:
+    """Return a line about the configurations that could not be compared, none where all were."""
+    if not chosen.refused:
+        return ()
+    reasons = dict.fromkeys(reason for _, reason in chosen.refused)
+    names = "; ".join(name for name, _ in chosen.refused)
+    return (f"{names}: {', '.join(reasons)}; {chosen.rate.config} is the fastest of the others",)
+
+
 def best_of(candidates: Iterable[Candidate], trial: Trial) -> Chosen:
     """Screen candidates, and measure the fastest once more.
 

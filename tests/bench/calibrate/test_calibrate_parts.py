@@ -1,13 +1,14 @@
 """The parts of `python -m bench calibrate`: their clock, and what becomes of samples that the test makes up."""
 
+import pickle
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from bench.harness.calibrate import parts, setup
+from bench.harness.calibrate import bandwidth, compute_peak, parts, setup
 from bench.harness.calibrate.matmul_shapes import Shape
-from bench.harness.calibrate.search import NotMeasuredError
+from bench.harness.calibrate.search import Chosen, NotMeasuredError, not_tried, rate_of
 from bench.harness.calibrate.setup import PLANS, CalibrationPlan, CalibrationSetup, PartTimer, bytes_of_mix
 from bench.harness.commands.calibrate import doubts
 from bench.harness.device.device import MIB, Device
@@ -15,6 +16,10 @@ from bench.harness.device.telemetry import ClockAndPower, Monitor, Poller
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.samplers import HostSampler
 from bench.matmul import OPS as MATMUL
+from kernels import precompile
+from kernels.bandwidth import v1_tiles
+from kernels.fma import v1_chains
+from kernels.launch import Gpu
 from roofline.ceilings import Ceilings
 
 CPU = Device("cpu", "cpu", "cpu-a-2t", "a CPU", MIB, 2**34, threads=2)
@@ -252,3 +257,50 @@ def test_a_measurement_whose_core_was_taken_away_carries_the_flag_and_is_named()
     assert "lost its core" in busy.flag_reasons["preempted"]
     assert doubts([busy, quiet, busy]) == ["preempted, so these may read low: copy fp32"]
     assert doubts([quiet]) == []
+
+
+# ---- compiled beforehand -------------------------------------------------------------------------------------------
+
+
+def launches():
+    return bandwidth.launches_to_compile(H100, 2**26) | compute_peak.launches_to_compile(["fp32", "bf16", "int8"], H100)
+
+
+def test_every_configuration_that_is_tried_is_compiled_before_the_clock_starts():
+    tried = {f"{mix}, {config.words}" for mix in bandwidth.MIXES for config in v1_tiles.configs(H100.sm_count)}
+    tried |= {f"cache, {config.words}" for config in bandwidth._cache_configs(H100)}
+    for dtype in ("fp32", "bf16"):
+        tried |= {f"{dtype} FMA, {config.words}" for config in v1_chains.CONFIGS}
+    assert set(launches()) == tried
+    pickle.dumps(launches())  # each goes to a process of its own
+
+
+def test_a_gpu_with_triton_compiles_first_and_a_cpu_has_nothing_to_compile(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(precompile, "precompile", lambda wanted: compiled.append(set(wanted)) or {"copy, 4": "broken"})
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 2**36)
+    first = parts.plan_parts(bench_of(H100), ["fp32"])[0]
+    assert first.name == "compiling"
+    assert first.measure(print).notes == ("copy, 4: does not compile: broken",)
+    assert len(compiled[0]) > 50
+    assert parts.plan_parts(bench_of(CPU), ["fp32"])[0].name == "launch"
+
+
+@pytest.mark.exhaustive
+def test_what_is_compiled_beforehand_compiles():
+    few = dict(list(launches().items())[:5] + list(launches().items())[-1:])
+    with precompile.compile_only(Gpu(90, 132, 50 * MIB)) as compiled:
+        for call in few.values():
+            call()
+    assert len(compiled) == len(few)
+
+
+def test_what_was_not_tried_is_said():
+    rate = rate_of("fast", 12, samples(1.0))
+    assert not_tried(Chosen(rate, (("fast", 12.0),), ())) == ()
+    refused = (
+        ("wide", "not tried: the time of this part was over"),
+        ("odd", "not tried: the time of this part was over"),
+    )
+    [line] = not_tried(Chosen(rate, (("fast", 12.0),), refused))
+    assert line == "wide; odd: not tried: the time of this part was over; fast is the fastest of the others"
