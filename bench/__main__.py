@@ -14,6 +14,7 @@ from bench.harness.compare import command
 from bench.harness.op import Op
 from bench.harness.op_file import module_of, options_of, own_file
 from bench.harness.scenarios import scenario
+from results.show.grid import Column, print_grid
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import drawn, print_out, say
 
@@ -30,22 +31,25 @@ def families() -> dict[str, tuple[Op, ...]]:
 
 def print_list(found: catalog.Catalog) -> int:
     """Print every op and every scenario with its command, formula and dtypes."""
-    from rich import box
-    from rich.table import Table
-
     from bench.harness.providers.registry import provider_names
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for title in ("command", "op", "formula", "shape", "dtypes", "providers"):
-        table.add_column(title, overflow="fold")
+    rows = []
     for family, ops in found.families.items():
         names = ", ".join(provider_names(family))
-        for op in ops:
-            table.add_row(f"bench.{family}", op.name, op.formula, "x".join(op.axes), ", ".join(op.dtypes), names)
+        rows += [(f"bench.{family}", op.name, "x".join(op.axes), ", ".join(op.dtypes), names, op.formula) for op in ops]
     for name, other in found.scenarios.items():
         words = ", ".join(other.dtypes), ", ".join(other.providers)
-        table.add_row(f"bench.{name}", other.name, other.formula, other.axes, *words)
-    print_out(drawn(lambda console: console.print(table, markup=False)))
+        rows.append((f"bench.{name}", other.name, other.axes, *words, other.formula))
+    command, op, shape, dtypes, providers, formulas = zip(*rows, strict=True)
+    columns = [
+        Column("command", command),
+        Column("op", op),
+        Column("shape", shape),
+        Column("dtypes", dtypes, leaves=2),
+        Column("providers", providers, leaves=1),
+    ]
+    hint = "a wider terminal, or a pipe, has all"
+    print_out(drawn(lambda console: print_grid(console, columns, formulas, "formula", hint)))
     return 0
 
 

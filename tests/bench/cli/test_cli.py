@@ -156,13 +156,13 @@ def test_the_list_names_each_op_with_its_formula_and_its_command():
     lines = [line.split() for line in out.splitlines()]
     for family, op in ops:
         (line,) = [words for words in lines if words[:2] == [f"bench.{family}", op.name]]
-        assert op.formula.split() == line[2 : 2 + len(op.formula.split())]
+        assert op.formula.split() == line[-len(op.formula.split()) :]
     for command, scenario in scenarios.items():
         (line,) = [words for words in lines if words[:2] == [command, scenario.name]]
-        assert scenario.formula.split() == line[2 : 2 + len(scenario.formula.split())]
+        assert scenario.formula.split() == line[-len(scenario.formula.split()) :]
     assert {family for family, _ in ops} > {"matmul", "decode"}
     assert set(scenarios) == {"bench.train_step", "bench.transfer"}
-    assert len(lines) == len(ops) + len(scenarios) + 2
+    assert len(lines) == len(ops) + len(scenarios) + 1  # and the titles: in a pipe a line is a row
 
 
 # ---- a run as a user sees it ---------------------------------------------------------------------------------------
