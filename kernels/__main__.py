@@ -166,9 +166,9 @@ def _tune(words: Sequence[str]) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     _require_triton()
-    from kernels.audit import catalog
+    from kernels import listing
 
-    rows = catalog.by_version() if args.format in ("table", "md") else catalog.listing()
+    rows = listing.by_version() if args.format in ("table", "md") else listing.rows()
     output.print_out(output.render(rows, args.format, tuple(rows[0]), {}))
     return 0
 

@@ -31,7 +31,7 @@ class Gpu:
     """As its driver calls it."""
 
 
-stand_in = Gpu(90, 4, 2**16)
+stand_in = Gpu(90, 4, 2**20)
 """The GPU of tensors that are on none: the interpreter's, small so that small tensors are many programs; or that which
 a process without one compiles for, see precompile.py."""
 
@@ -96,6 +96,10 @@ class Variant:
             out = arguments[self._out_place]
             in_place = all(tensor.numel() <= out.numel() for tensor in inputs.values())
             require_apart(self.op or self.kernel.fn.__name__, out, inputs, in_place)
+        self.start(programs, *arguments)
+
+    def start(self, programs: int, *arguments: torch.Tensor | int) -> None:
+        """Start `programs` programs, whatever memory the output shares with an input."""
         with torch.cuda.device_of(arguments[0]):
             self.kernel[(programs,)](*arguments, **self.constants, **self.options)
 

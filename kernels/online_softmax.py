@@ -43,3 +43,32 @@ def running(
     higher = tl.maximum(highest, tl.max(x, axis=0))
     e = tl.exp2((x - higher[None, :]) * LOG2_E)
     return higher, total * tl.exp2((highest - higher) * LOG2_E) + tl.sum(e, axis=0)
+
+
+@triton.jit
+def top_and_total(
+    x_ptr,  # logits
+    first,  # offset of the piece's first element, int64
+    count,  # elements of the piece
+    DEPTH: tl.constexpr,
+    LANES: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Return the maximum of a piece of a row, and the sum of exponentials of the difference from it."""
+    STEP: tl.constexpr = DEPTH * LANES
+    body, length, edges, edge_inside = cuts(first, count)
+    lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    full = length // STEP * STEP
+    x_body = x_ptr + body
+    highest = tl.full((LANES,), LOWEST, tl.float32)
+    total = tl.zeros((LANES,), tl.float32)
+    for start in tl.range(0, full, STEP, num_stages=STAGES):
+        x = tl.load(x_body + start + lanes, eviction_policy="evict_first")
+        highest, total = running(highest, total, x)
+    x_rest = tl.load(x_body + full + lanes, mask=lanes < length - full, other=float("-inf"))
+    highest, total = running(highest, total, x_rest)
+    x_edge = tl.load(x_ptr + edges, mask=edge_inside, other=float("-inf")).to(tl.float32)
+
+    top = tl.maximum(tl.max(highest, axis=0), tl.max(x_edge, axis=0))
+    of_lanes = tl.sum(total * tl.exp2((highest - top) * LOG2_E), axis=0)
+    return top, of_lanes + tl.sum(tl.exp2((x_edge - top) * LOG2_E), axis=0)

@@ -211,7 +211,7 @@ def _require_known(what: str, asked: Sequence[str], known: Sequence[str]) -> Non
 
 
 def listing() -> list[dict[str, object]]:
-    """Return a row for each operation of each version: what `python -m kernels list` gives to programs."""
+    """Return a row for each operation of each version; see `kernels.listing`, which keeps them."""
     rows: list[dict[str, object]] = []
     for version in shipped():
         dtypes: dict[str, dict[str, None]] = {}
@@ -230,14 +230,3 @@ def listing() -> list[dict[str, object]]:
             for op, found in dtypes.items()
         ]
     return rows
-
-
-def by_version() -> list[dict[str, object]]:
-    """Return a row for each version of each family: what `python -m kernels list` shows to people."""
-    found: dict[tuple[object, object], dict[str, object]] = {}
-    for row in listing():
-        empty = {"family": row["family"], "version": row["version"], "ops": [], "dtypes": [], "change": row["change"]}
-        version = found.setdefault((row["family"], row["version"]), empty)
-        version["ops"] = [*version["ops"], row["op"]]
-        version["dtypes"] = list(dict.fromkeys([*version["dtypes"], *row["dtypes"]]))
-    return list(found.values())

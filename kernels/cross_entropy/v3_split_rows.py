@@ -24,7 +24,7 @@ import triton.language as tl
 
 from kernels.cross_entropy.operands import read
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
-from kernels.online_softmax import LOG2_E, LOWEST, UNIT, cuts, running
+from kernels.online_softmax import LOG2_E, LOWEST, UNIT, top_and_total
 
 WARPS = 8
 DEPTH = 4  # elements of each lane in one step
@@ -33,35 +33,6 @@ PROGRAMS_WANTED = 264  # two for each multiprocessor of an H100 SXM
 MAX_SPLITS = 32  # programs of one row
 
 IGNORED = tl.constexpr(-100)  # the label that torch ignores by default
-
-
-@triton.jit
-def top_and_total(
-    x_ptr,  # logits
-    first,  # offset of the piece's first element, int64
-    count,  # elements of the piece
-    DEPTH: tl.constexpr,
-    LANES: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """Return the maximum of a piece of a row, and the sum of exponentials of the difference from it."""
-    STEP: tl.constexpr = DEPTH * LANES
-    body, length, edges, edge_inside = cuts(first, count)
-    lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
-    full = length // STEP * STEP
-    x_body = x_ptr + body
-    highest = tl.full((LANES,), LOWEST, tl.float32)
-    total = tl.zeros((LANES,), tl.float32)
-    for start in tl.range(0, full, STEP, num_stages=STAGES):
-        x = tl.load(x_body + start + lanes, eviction_policy="evict_first")
-        highest, total = running(highest, total, x)
-    x_rest = tl.load(x_body + full + lanes, mask=lanes < length - full, other=float("-inf"))
-    highest, total = running(highest, total, x_rest)
-    x_edge = tl.load(x_ptr + edges, mask=edge_inside, other=float("-inf")).to(tl.float32)
-
-    top = tl.maximum(tl.max(highest, axis=0), tl.max(x_edge, axis=0))
-    of_lanes = tl.sum(total * tl.exp2((highest - top) * LOG2_E), axis=0)
-    return top, of_lanes + tl.sum(tl.exp2((x_edge - top) * LOG2_E), axis=0)
 
 
 @triton.jit

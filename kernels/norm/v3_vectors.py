@@ -340,11 +340,17 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(variant for limits in VARIANTS.values() for _, variant in limits)
 
 
-def _launch(op: str, asked: Operands) -> None:
+def layout_of(asked: Operands) -> str:
+    """Return how the rows of a norm start, one of `LAYOUTS`."""
     vector = ALIGNMENT_BYTES // asked.out.element_size()
     shifts = {stride % vector for stride in asked.strides}
     alike = len(shifts) == 1 and asked.plane % vector == 0
-    layout = "mixed" if not alike else "shifted" if shifts != {0} else "aligned"
+    return "mixed" if not alike else "shifted" if shifts != {0} else "aligned"
+
+
+def launch(op: str, asked: Operands) -> None:
+    """Start the kernel of an operation on rows that need not be shared among programs."""
+    layout, vector = layout_of(asked), ALIGNMENT_BYTES // asked.out.element_size()
     variant = next(variant for limit, variant in VARIANTS[op, asked.out.dtype, layout] if asked.n <= limit + 3)
     operands, sizes = [*asked.inputs, asked.out], [asked.n, *asked.strides]
     if op != "layernorm":
@@ -355,4 +361,4 @@ def _launch(op: str, asked: Operands) -> None:
     variant.launch(groups * apart + min(rest, apart), *operands, *([asked.m] if rows else []), *sizes)
 
 
-KERNELS: dict[str, Callable[..., None]] = launchers("v3", MAX_COLUMNS, _launch)
+KERNELS: dict[str, Callable[..., None]] = launchers("v3", MAX_COLUMNS, launch)

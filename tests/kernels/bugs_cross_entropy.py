@@ -25,7 +25,7 @@ BUGS = [
     Bug("mask off by one", SHARED, "(edges < last) &", "(edges < last - 1) &", seen_in=V3),
     Bug("mask off by one", SHARED, "(edges < last) &", "(edges <= last) &", seen_in=V3),
     Bug("mask off by one", SHARED, "(edges < body) ==", "(edges <= body) ==", seen_in=V3),
-    Bug("mask off by one", V3, "mask=lanes < length - full,", "mask=lanes < length - full - 1,"),
+    Bug("mask off by one", SHARED, "mask=lanes < length - full,", "mask=lanes < length - full - 1,", seen_in=V3),
     Bug("mask off by one", V3, "(label < v)", "(label <= v)"),
     Bug("mask off by one", V3, "inside = lanes < splits", "inside = lanes < splits - 1"),
     Bug("wrong stride", V3, "row * x_stride + label", "row * v + label"),
@@ -34,9 +34,15 @@ BUGS = [
     Bug("wrong stride", V3, "tops_ptr + row * splits", "tops_ptr + row * MAX_SPLITS"),
     Bug("int32 offset wrap", V3, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=3),
     Bug("int32 offset wrap", V3, "program = tl.program_id(0).to(tl.int64)", "program = tl.program_id(0)"),
-    Bug("lost tail", V3, "    highest, total = running(highest, total, x_rest)\n", ""),
-    Bug("lost tail", V3, "of_lanes + tl.sum(tl.exp2((x_edge - top) * LOG2_E), axis=0)", "of_lanes"),
-    Bug("lost tail", V3, "length // STEP * STEP", "tl.maximum(length // STEP * STEP - STEP, 0)"),
+    Bug("lost tail", SHARED, "    highest, total = running(highest, total, x_rest)\n", "", seen_in=V3),
+    Bug(
+        "lost tail",
+        SHARED,
+        "of_lanes + tl.sum(tl.exp2((x_edge - top) * LOG2_E), axis=0)",
+        "of_lanes",
+        seen_in=V3,
+    ),
+    Bug("lost tail", SHARED, "length // STEP * STEP", "tl.maximum(length // STEP * STEP - STEP, 0)", seen_in=V3),
     Bug("lost tail", V3, "tl.minimum(v - begin, chunk)", "chunk"),
     Bug("lost tail", V3, "return triton.cdiv(v, chunk), chunk", "return max(v // chunk, 1), chunk"),
     Bug(
@@ -48,10 +54,16 @@ BUGS = [
     ),
     Bug("missing max-subtraction", SHARED, "total * tl.exp2((highest - higher) * LOG2_E)", "total", seen_in=V3),
     Bug("missing max-subtraction", V3, "totals * tl.exp2((tops - top) * LOG2_E)", "totals"),
-    Bug("missing max-subtraction", V3, "LOWEST, tl.float32", "float('-inf'), tl.float32"),
+    Bug("missing max-subtraction", SHARED, "LOWEST, tl.float32", "float('-inf'), tl.float32", seen_in=V3),
     Bug(
         "wrong accumulate dtype", SHARED, " + tl.sum(e, axis=0)\n", " + tl.sum(e.to(tl.float16), axis=0)\n", seen_in=V3
     ),
-    Bug("wrong accumulate dtype", V3, "    of_lanes = tl.sum(total *", "    of_lanes = tl.sum(total.to(tl.float16) *"),
+    Bug(
+        "wrong accumulate dtype",
+        SHARED,
+        "    of_lanes = tl.sum(total *",
+        "    of_lanes = tl.sum(total.to(tl.float16) *",
+        seen_in=V3,
+    ),
     Bug("swapped rounding", V3, "(top - picked) + tl.log(total)", "(top + tl.log(total)) - picked"),
 ]

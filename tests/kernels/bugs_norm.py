@@ -6,6 +6,7 @@
 from planted import Bug
 
 V1, V2, V3 = "kernels/norm/v1_naive.py", "kernels/norm/v2_warps.py", "kernels/norm/v3_vectors.py"
+V4 = "kernels/norm/v4_split_rows.py"
 ROWS = "kernels/norm/rows.py"  # what version 3 reads rows with
 WRAPS = "tl.program_id(0) + tl.zeros((1, 1), tl.int32)"
 LOOSE = "loose = valid & (columns < n)"
@@ -92,6 +93,37 @@ BUGS = [
         "squares += (x * x).to(tl.float32)",
     ),
     Bug("wrong accumulate dtype", V3, "            squares += d * d\n", f"            squares += (d * d){STORED}\n"),
+    # Rows that programs share.
+    Bug("mask off by one", V4, "tl.where(place == 0, n, 0)", "tl.where(place == 0, n + 1, 0)", count=4),
+    Bug("mask off by one", V4, "inside = pieces < splits", "inside = pieces < splits - 1"),
+    Bug("mask off by one", V4, "mask=pieces < splits, other", "mask=pieces < splits - 1, other"),
+    Bug("wrong stride", V4, "row = program // splits", "row = program // (splits + 1)"),
+    Bug("wrong stride", V4, "squares_ptr + number * splits", "squares_ptr + number * MAX_SPLITS"),
+    Bug("wrong stride", V4, "number * (3 * splits)", "number * splits", count=2),
+    Bug("wrong stride", V4, "return first_row + row +", "return row +"),
+    Bug("wrong stride", V4, "y = plane + row * out_stride", "y = plane + row * x_stride"),
+    Bug("wrong stride", V4, "read(r_ptr, row * r_stride + head", "read(r_ptr, row * x_stride + head"),
+    Bug("lost tail", V4, "tl.minimum(body // VECTOR, (", "tl.minimum(body // VECTOR - 1, ("),
+    Bug("lost tail", V4, "tl.sum(squares) + edge_squares", "tl.sum(squares)"),
+    Bug("lost tail", V4, "+ tl.where(pieces == 0, n - body, 0)", "+ 0"),
+    Bug("lost tail", V4, "return triton.cdiv(n, chunk), chunk", "return max(n // chunk, 1), chunk"),
+    Bug("int32 offset wrap", V4, "row + tl.zeros((1, 1), tl.int64)", "row.to(tl.int32) + tl.zeros((1, 1), tl.int32)"),
+    Bug("eps misplaced", V4, "tl.rsqrt(squares / n + EPS)", "tl.rsqrt((squares + EPS) / n)"),
+    Bug(
+        "eps misplaced",
+        V4,
+        "inverse_deviation(squares / n, 0.0, EPS)",
+        "inverse_deviation(squares / n, 0.0, 0.0) + EPS",
+    ),
+    Bug("eps misplaced", V4, "inverse_deviation(squares / n, 0.0, EPS)", "inverse_deviation(squares / n, mean, EPS)"),
+    Bug("swapped rounding", V4, "x * scale * w, at", f"(x * scale){STORED} * w, at"),
+    Bug("wrong accumulate dtype", V4, "pivots - pivot + means", "pivots + means - pivot"),
+    Bug(
+        "wrong accumulate dtype",
+        V4,
+        "squares += x.to(tl.float32) * x.to(tl.float32)",
+        "squares += (x * x).to(tl.float32)",
+    ),
     # Older versions.
     *(
         bug

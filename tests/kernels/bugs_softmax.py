@@ -4,6 +4,7 @@ from planted import Bug
 
 V1 = "kernels/softmax/v1_naive.py"
 V2 = "kernels/softmax/v2_aligned.py"
+V3 = "kernels/softmax/v3_split_rows.py"
 SHARED = "kernels/online_softmax.py"
 
 BUGS = [
@@ -55,4 +56,22 @@ BUGS = [
         "wrong accumulate dtype", SHARED, " + tl.sum(e, axis=0)\n", " + tl.sum(e.to(tl.float16), axis=0)\n", seen_in=V2
     ),
     Bug("swapped rounding", V2, "lanes, e * scale,", "lanes, e.to(x_ptr.dtype.element_ty) * scale,"),
+    Bug("mask off by one", V3, "mask=pieces < splits, other=LOWEST", "mask=pieces < splits - 1, other=LOWEST"),
+    Bug("mask off by one", V3, "inside = lanes < length - full", "inside = lanes < length - full - 1"),
+    Bug("wrong stride", V3, "(first_row + row) * x_stride + begin", "(first_row + row) * n + begin"),
+    Bug("wrong stride", V3, "tops_ptr + row * splits", "tops_ptr + row * MAX_SPLITS"),
+    Bug("wrong stride", V3, "cuts(row * x_stride + begin", "cuts(row * out_stride + begin"),
+    Bug("lost tail", V3, "tl.range(0, full, STEP", "tl.range(0, full - STEP, STEP"),
+    Bug("lost tail", V3, "scale, mask=edge_inside)", "scale, mask=edge_inside & (edges < body))"),
+    Bug("lost tail", V3, "return triton.cdiv(n, chunk), chunk", "return max(n // chunk, 1), chunk"),
+    Bug("lost tail", V3, "    row += first_row\n", ""),
+    Bug("int32 offset wrap", V3, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=2),
+    Bug("missing max-subtraction", V3, "totals * tl.exp2((tops - top) * LOG2_E)", "totals"),
+    Bug("wrong accumulate dtype", V3, "1.0 / tl.sum(totals *", "1.0 / tl.sum(totals.to(tl.float16) *"),
+    Bug(
+        "swapped rounding",
+        V3,
+        "tl.exp2((x - top) * LOG2_E) * scale",
+        "tl.exp2((x - top) * LOG2_E).to(x_ptr.dtype.element_ty) * scale",
+    ),
 ]

@@ -110,15 +110,15 @@ class FarRows:
     def __init__(self, n: int, dtype: torch.dtype, count: int = FAR_ROWS) -> None:
         elements = FAR_STRIDE * (count - 1)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-        memory = mmap.mmap(-1, (2 * elements + n + 4096) * dtype.itemsize, flags=flags)
+        memory = mmap.mmap(-1, (2 * elements + n + 2**16) * dtype.itemsize, flags=flags)
         everything = torch.frombuffer(memory, dtype=dtype)
         self.rows = everything.as_strided((count, n), (FAR_STRIDE, 1), elements)
 
 
-def check_far_rows(launcher: Callable[..., None]) -> None:
+def check_far_rows(launcher: Callable[..., None], n: int = 40) -> None:
     """Run on rows that begin beyond 2^31 elements of x and of out, and compare."""
-    x, out = FarRows(40, torch.float16).rows, FarRows(40, torch.float16).rows
-    x.copy_(normal(FAR_ROWS, 40, torch.float16))
+    x, out = FarRows(n, torch.float16).rows, FarRows(n, torch.float16).rows
+    x.copy_(normal(FAR_ROWS, n, torch.float16))
     launcher(x, out=out)
     assert_softmax(out, x, "softmax beyond 2^31 elements")
 

@@ -8,7 +8,7 @@ from compiled import ARCHES, assert_lean, compile_ahead, read_back
 from planted import plant
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, INTERPRETED
-from kernels.softmax import v1_naive, v2_aligned
+from kernels.softmax import v1_naive, v2_aligned, v3_split_rows
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")]
 
@@ -30,12 +30,18 @@ def ir_of(variant):
     return compile_ahead(variant, 90).asm["ttir"]
 
 
-@pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
-@pytest.mark.parametrize("variant", v2_aligned.variants(90), ids=label)
+def lean_and_wide():
+    """Return the rows and walks that are read for which architecture; fp16 is much as bf16."""
+    for variant in v2_aligned.variants(90):
+        walks, alike = variant.kernel is v2_aligned.softmax_walk, variant.constants["ALIKE"]
+        for arch in ARCHES if variant.dtype == "bf16" and (walks or (alike and variant.elements > 8192)) else (90,):
+            if variant.dtype == "bf16" or (variant.dtype == "fp32" and (walks or alike)):
+                yield pytest.param(variant, arch, id=f"{label(variant)}-sm_{arch}")
+
+
+@pytest.mark.parametrize(("variant", "arch"), lean_and_wide())
 def test_newest_is_lean_and_wide_although_nothing_is_known_of_the_sizes(variant, arch):
     walks = variant.kernel is v2_aligned.softmax_walk
-    if arch != 90 and not walks and (variant.dtype == "fp16" or not variant.constants["ALIKE"]):
-        pytest.skip("much as for sm_90 or in bf16; a compile costs time")
     binary = read_back(compile_ahead(variant, arch, known_sizes=False))
     assert_lean(binary)
     size = DTYPE_OF[variant.dtype].itemsize
@@ -70,11 +76,25 @@ def test_odd_rows_cost_version_1_its_wide_accesses(known):
             assert set(widths(binary, kind)) == {128 if known else 8 * dtype.itemsize}
 
 
-@pytest.mark.parametrize("variant", [v for v in v2_aligned.variants(90) if v.dtype == "bf16"], ids=label)
+SHARED = [variant for variant in v3_split_rows.SHARED.values() if variant.dtype == "bf16"]
+WITH_64_BITS = [v2_aligned.ROWS[DTYPE_OF["bf16"], 32768, True], WALK, *SHARED]
+
+
+@pytest.mark.parametrize("variant", WITH_64_BITS, ids=lambda variant: f"{label(variant)}-{variant.part}")
 def test_sizes_beyond_32_bits(variant):
     binary = read_back(compile_ahead(variant, 90, integers="i64"))
     assert_lean(binary)
     assert 128 in widths(binary, "load")
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
+@pytest.mark.parametrize("variant", SHARED, ids=lambda variant: f"{variant.part}-{variant.shape_class}")
+def test_pieces_of_shared_rows_are_lean_and_wide(variant, arch):
+    binary = read_back(compile_ahead(variant, arch, known_sizes=False))
+    assert_lean(binary)
+    assert widths(binary, "load").count(128) >= 2 * variant.constants["DEPTH"]  # of a step, and of the rest
+    if variant.part == "finish":
+        assert (widths(binary, "store").count(128) == 2 * variant.constants["DEPTH"]) == variant.constants["ALIKE"]
 
 
 def widened_first(ir):
@@ -96,7 +116,9 @@ def test_program_number_is_widened_first_and_constants_stay_in_fp32(variant):
 
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.kind == "int32 offset wrap"], ids=lambda bug: bug.label)
 def test_a_program_number_of_32_bits_is_noticed(bug, tmp_path):
-    assert not widened_first(ir_of(plant(bug, tmp_path).variants(90)[0]))
+    module = plant(bug, tmp_path)
+    own = [variant for variant in module.variants(90) if variant.kernel.fn.__module__ == module.__name__]
+    assert not widened_first(ir_of(own[0]))
 
 
 def test_both_loops_of_a_walk_are_pipelined():

@@ -1,20 +1,13 @@
-"""Bugs planted in the kernels: every kind, in every family where it applies, and at least 95 % of them noticed.
+"""Bugs planted in the kernels: every kind, in every family where it applies, and all of them noticed.
 
 The checks of a family plant its bugs one by one (`test_planted_*`): in the interpreter, and those that only show in
-what the compiler makes of them in this kind of process. Here their reports are added up.
+what the compiler makes of them in this kind of process.
 """
 
-import functools
 import importlib
-import os
-import subprocess
-import sys
-from collections import Counter
-from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
-from interpreted_runs import HERE, run_of
+from interpreted_runs import run_of
 from planted import KINDS, ROOT
 
 from kernels.audit import catalog
@@ -39,34 +32,10 @@ ONLY = {"eps misplaced": {"norm"}, "missing max-subtraction": {"softmax", "cross
 """Kinds that need an eps or a maximum to go wrong."""
 NOT_IN = {"swapped rounding": {"matmul"}}
 """A matmul rounds once, at its end: nothing to swap it with."""
-SHARE = 0.95
 
 
 def bugs(family):
     return importlib.import_module(f"bugs_{family}").BUGS
-
-
-@functools.cache
-def reported(family):
-    """How many planted bugs were noticed, and how many were planted, in both kinds of process."""
-    run = run_of(f"check_{family}")
-    names = Counter(), Counter()
-    for found, cases in zip(names, (run.passed, run.failed), strict=True):
-        found.update(name for name in cases if name.startswith("test_planted_"))
-    if any(bug.only_compiled for bug in bugs(family)):
-        for case in compiled_cases(family):
-            names[len(case) > 0].update([case.get("name", "")])
-    return names[0].total(), names[0].total() + names[1].total()
-
-
-def compiled_cases(family):
-    report = Path(os.environ["TRITON_CACHE_DIR"]) / f"planted_{family}.xml"
-    command = [sys.executable, "-m", "pytest", str(HERE / f"test_compile_{family}.py"), "-k", "test_planted_", "-q"]
-    command += ["-m", ""]  # these tests are exhaustive, which pytest leaves out by default
-    subprocess.run(
-        [*command, "-p", "no:cacheprovider", f"--junit-xml={report}"], cwd=ROOT, capture_output=True, timeout=300
-    )
-    return list(ElementTree.parse(report).iter("testcase"))
 
 
 def test_every_kind_is_planted():
@@ -88,12 +57,13 @@ def test_the_newest_version_has_planted_bugs(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_planted_bug_was_tried(family):
-    _, tried = reported(family)
-    assert tried == len(bugs(family))
+def test_every_planted_bug_is_caught(family):
+    """Those that only the compiled form shows are caught in `test_compile_<family>.py`."""
+    run = run_of(f"check_{family}")
+    assert not [name for name in run.failed if name.startswith("test_planted_")]
+    tried = sum(name.startswith("test_planted_") for name in run.passed)
+    assert tried == sum(not bug.only_compiled for bug in bugs(family))
 
 
-def test_planted_bugs_are_caught():
-    caught, planted = map(sum, zip(*map(reported, FAMILIES), strict=True))
-    assert planted >= 100
-    assert caught >= SHARE * planted, f"{caught} of {planted}"
+def test_there_are_many():
+    assert sum(len(bugs(family)) for family in FAMILIES) >= 100

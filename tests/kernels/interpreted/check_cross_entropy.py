@@ -25,9 +25,9 @@ from kernels.cross_entropy import v1_naive, v2_online, v3_split_rows
 torch.set_num_threads(1)  # the interpreter has one, and waits for the others of a busy machine
 
 VERSIONS = {"v1": v1_naive, "v2": v2_online, "v3": v3_split_rows}
-WIDTHS = [1, 7, 16, 192, 257, 1000, 1128, 4096, 4099]
-SHAPES = [(m, v) for v in WIDTHS for m in (1, 2, 3)]
-SHAPES += [(2, 8192), (1, 8193), (1, 16400), (3, 32000), (1, 32769), (2, 50257), (1, 128256), (1, 262144)]
+WIDTHS = [1, 7, 16, 257, 1000, 4099]
+SHAPES = [(m, v) for v in WIDTHS for m in (1, 3)]
+SHAPES += [(2, 8192), (1, 16400), (2, 50257), (1, 131075)]
 PADS = [8, 5, 3]
 NAMES = [f"cross-entropy-{version}-{dtype}" for version in VERSIONS for dtype in DTYPES]
 SEVERAL_STEPS = 262200  # columns, so many that each piece of version 3 is two steps and a rest in fp32

@@ -27,8 +27,8 @@ from exact import assert_close
 from planted import plant
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
-WIDTHS = [1, 7, 16, 127, 255, 256, 257, 512, 513]
-ROWS = [1, 2, 5]  # up to 2565 elements, more than a block of every version
+WIDTHS = [1, 7, 256, 513]
+ROWS = [1, 5]  # up to 2565 elements, more than a block of every version
 LABELED = [f"{op}-{version}" for op, version in PAIRS]
 NEWEST_WORDS = MODULES[NEWEST].random_words
 
@@ -51,7 +51,7 @@ def test_sizes(label, name, width):
         check(op, module, *draw(op, DTYPES[name], rows * width, width))
 
 
-@pytest.mark.parametrize("cols", [1, 3, 16, 48, 511, 512, 513, 1000, 1024, 1040, 2048, 2064, 2500, 4111])
+@pytest.mark.parametrize("cols", [1, 16, 48, 511, 513, 1040, 2048, 2500])
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("version", MODULES)
 def test_bias_of_every_column(version, name, cols):

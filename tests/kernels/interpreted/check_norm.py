@@ -5,6 +5,7 @@ where eps decides, rows whose squares pass the range of fp16, and rows 2^30 elem
 """
 
 import math
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,9 +14,11 @@ from exact import UNWRITTEN
 from norm_cases import OPS, VERSIONS, Plane, check, compare, draw, padded
 from planted import ROOT, plant
 
+import kernels.launch
+
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
-WIDTHS = (1, 7, 16, 192, 256, 760, 1000, 1024, 1128)
-ROWS = (1, 2, 3)
+WIDTHS = (1, 7, 16, 256, 1000, 1024, 1128)
+ROWS = (1, 3)
 ELSE = {  # rows of other widths: up to 16 a program, about the limits of version 3, and in several steps
     "v1": {4099: (1,)},
     "v2": {4099: (1,)},
@@ -23,16 +26,21 @@ ELSE = {  # rows of other widths: up to 16 a program, about the limits of versio
 }
 HARDEST_FIRST = ("residual-rmsnorm", "layernorm", "rmsnorm")
 SCALES = (1.0, 1e-4, 300.0)  # of rows: plain, where eps decides, where squares pass the range of fp16
+ELSE["v4"] = {27: (17,), 17001: (3,), 20008: (1,), 131075: (1,)}  # of which most are shared
 APART = {  # alike or not, by how much the strides of x, of a residual and of out exceed n
     "v1": ((3, 3, 3), (5, 21, 37)),
     "v2": ((0, 1, 2), (5, 21, 37)),
     "v3": ((5, 13, 37), (3, 8, 8), (0, 1, 2)),
+    "v4": ((5, 13, 37), (3, 8, 8), (0, 1, 2)),
 }
 
 
 def sizes(version):
     """Return the widths that a version is checked at, each with its counts of rows."""
-    return dict.fromkeys(WIDTHS if version == "v3" else WIDTHS[::2], ROWS) | ELSE[version]
+    return (
+        dict.fromkeys(WIDTHS if version == "v3" else WIDTHS[::4] if version == "v4" else WIDTHS[::2], ROWS)
+        | ELSE[version]
+    )
 
 
 SIZES = [
@@ -51,7 +59,7 @@ KERNEL_CASES = [
 
 
 def is_corrected(version):
-    return version == "v3"
+    return version in ("v3", "v4")
 
 
 @pytest.mark.parametrize(("op", "version", "name", "n"), SIZES)
@@ -199,12 +207,14 @@ def check_far_rows(module, op, dtype, n):
 
 
 def is_newest(module):
-    return hasattr(module, "layer_tiles")
+    return hasattr(module, "layer_tiles") or hasattr(module, "layer_finish")
 
 
 def battery(module, suspect=""):
     """Raise unless every kernel of a version is right; what a suspect kernel computes comes first."""
     parts = [battery_of_short_rows, battery_of_wide_rows] if is_newest(module) else [battery_of_short_rows]
+    if hasattr(module, "SHARED"):
+        parts = [battery_of_shared_rows]
     ops = ("layernorm", "residual-rmsnorm", "rmsnorm") if suspect.startswith("layer") else HARDEST_FIRST
     for part in reversed(parts) if suspect.endswith("tiles") else parts:
         part(module, ops)
@@ -227,6 +237,48 @@ def battery_of_wide_rows(module, ops):
         check(op, module.KERNELS[op], *draw(op, torch.float16, 2, 9001, (300.0, 1e-4)), corrected=True)
         check_far_rows(module, op, torch.float32, 8301)
     check_padded(module, "residual-rmsnorm", torch.float16, 2, 9001, (7, 15, 31), corrected=True)
+
+
+def battery_of_shared_rows(module, ops):
+    """Rows of several pieces, in groups and together, of every layout, with a large mean, and far apart."""
+    with patch.object(module, "FEWEST_STEPS", 1):  # shorter rows, so that it takes less
+        for op in ops:
+            check(op, module.KERNELS[op], *draw(op, torch.float16, 3, 6008, SCALES), corrected=True)
+            check(op, module.KERNELS[op], *draw(op, torch.float32, 2, 5001, (300.0, 1e-4)), corrected=True)
+            check_padded(module, op, torch.float16, 3, 5003, (7, 15, 31), corrected=True)
+            check_far_rows(module, op, torch.float16, 4104)
+        check(
+            "layernorm",
+            module.KERNELS["layernorm"],
+            *draw("layernorm", torch.float32, 3, 5001, shift=1e4),
+            corrected=True,
+        )
+        with patch.object(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 30_000)):  # a row at a time
+            check(
+                "rmsnorm", module.KERNELS["rmsnorm"], *draw("rmsnorm", torch.float16, 3, 5001, SCALES), corrected=True
+            )
+
+
+@pytest.mark.parametrize(("cache_bytes", "groups"), [(80_000, 3), (2**22, 1)])
+@pytest.mark.parametrize("op", OPS)
+def test_rows_go_through_the_cache_in_groups(monkeypatch, op, cache_bytes, groups):
+    module, launched = VERSIONS["v4"], []
+    monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, cache_bytes))
+    monkeypatch.setattr(module, "WIDE", 20000)
+    part = module.SHARED[op, torch.float16, "aligned", "partial"]
+    launch = part.launch
+    monkeypatch.setitem(vars(part), "launch", lambda *given: launched.append(given[0]) or launch(*given))
+    check(op, module.KERNELS[op], *draw(op, torch.float16, 3, 20008, SCALES), corrected=True)
+    assert len(launched) == groups
+
+
+def test_a_row_of_version_4_is_that_of_version_3_where_no_programs_share_it():
+    for m, n in ((4, 20008), (3, 4104)):
+        x, weight = draw("rmsnorm", torch.float32, m, n)
+        out, before = torch.empty_like(x), torch.empty_like(x)
+        VERSIONS["v4"].KERNELS["rmsnorm"](x, weight, out=out)
+        VERSIONS["v3"].KERNELS["rmsnorm"](x, weight, out=before)
+        assert torch.equal(out, before)
 
 
 def kernel_of(bug):
@@ -311,7 +363,7 @@ def test_unfit_operands_are_refused(version):
     assert "x starts 4 bytes past" in refused(version, "rmsnorm", torch.ones(4, 9)[:, 1:], w, out=out)
     assert "x has dtype torch.float64; allowed are" in refused(version, "rmsnorm", x.double(), w, out=out)
     assert "weight has dtype torch.float16, x torch.float32" in refused(version, "rmsnorm", x, w.half(), out=out)
-    limit = {"v1": 65536, "v2": 32768, "v3": 2**30}[version]
+    limit = {"v1": 65536, "v2": 32768, "v3": 2**30, "v4": 2**30}[version]
     broad = torch.ones(1).expand(1, limit + 1)
     message = refused(version, "rmsnorm", broad, w, out=out)
     assert f"x has {limit + 1} columns; at most {limit} are supported" in message

@@ -18,15 +18,16 @@ from softmax_cases import (
     special_rows,
 )
 
-from kernels.softmax import v1_naive, v2_aligned
+import kernels.launch
+from kernels.softmax import v1_naive, v2_aligned, v3_split_rows
 
 torch.set_num_threads(1)  # the interpreter has one, and waits for the others of a busy machine
 
-VERSIONS = {"v1": v1_naive, "v2": v2_aligned}
-WIDTHS = [1, 7, 16, 192, 256, 257, 760, 1000, 1024, 1128, 4096, 4099]
-SHAPES = [(m, n) for n in WIDTHS for m in (1, 3, 5)]
-SHAPES += [(2, 8192), (1, 8193), (1, 16400), (1, 32768), (2, 32769), (1, 50257), (1, 65536)]
-WIDE = [(1, 65537), (1, 128256), (2, 131075), (1, 262144)]  # more than version 1 takes
+VERSIONS = {"v1": v1_naive, "v2": v2_aligned, "v3": v3_split_rows}
+WIDTHS = [1, 7, 16, 257, 1000, 4096, 4099]
+SHAPES = [(m, n) for n in WIDTHS for m in (1, 5)]
+SHAPES += [(1, 8193), (1, 16400), (1, 32768), (2, 32769), (1, 65536)]
+WIDE = [(1, 65537), (2, 131075)]  # more than version 1 takes
 PADS = [(0, 8), (16, 0), (16, 32), (5, 5), (3, 0), (1, 17), (8, 9)]
 NAMES = [f"softmax-{version}-{dtype}" for version in VERSIONS for dtype in DTYPES]
 
@@ -36,7 +37,7 @@ def split_name(name):
     return VERSIONS[version].KERNELS["softmax"], DTYPES[dtype]
 
 
-SIZES = [(name, m, n) for name in NAMES for m, n in SHAPES + (WIDE if "v2" in name else [])]
+SIZES = [(name, m, n) for name in NAMES for m, n in SHAPES + ([] if "v1" in name else WIDE)]
 
 
 @pytest.mark.parametrize(("name", "m", "n"), SIZES, ids=lambda value: str(value))
@@ -46,7 +47,7 @@ def test_sizes(name, m, n):
 
 
 @pytest.mark.parametrize("pads", PADS, ids=str)
-@pytest.mark.parametrize("n", [1, 5, 48, 1000])
+@pytest.mark.parametrize("n", [5, 1000])
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_apart(name, n, pads):
     launcher, dtype = split_name(name)
@@ -101,6 +102,48 @@ def test_large_offsets_and_wide_ranges(name, n, scale, offset):
 def test_maximum_of_every_step(name, order):
     launcher, dtype = split_name(name)
     check_softmax(launcher, torch.linspace(-50 * order, 50 * order, 60000)[None].to(dtype), name)
+
+
+def test_rows_go_through_the_cache_in_groups(monkeypatch):
+    seen = []
+    for variant in v3_split_rows.SHARED.values():
+        monkeypatch.setitem(vars(variant), "launch", Recorded(variant, seen))
+    monkeypatch.setattr(v3_split_rows, "WIDE", 20000)
+    monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 200_000))
+    check_softmax(v3_split_rows.KERNELS["softmax"], normal(5, 20001, torch.float16), "5 rows, 2 at a time")
+    assert [(part, programs) for part, programs in seen] == [
+        *(("partial", 8), ("finish", 8)),
+        *(("partial", 8), ("finish", 8)),
+        *(("partial", 4), ("finish", 4)),
+    ]
+
+
+class Recorded:
+    """A launch that is noted before it is made."""
+
+    def __init__(self, variant, seen):
+        self.variant, self.seen = variant, seen
+
+    def __call__(self, programs, *arguments):
+        self.seen.append((self.variant.part, programs))
+        type(self.variant).launch(self.variant, programs, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "shared"),
+    [(1, 16384, True), (131, 16384, True), (132, 16384, False), (1, 16383, False), (999, 2**17, True)],
+)
+def test_rows_are_shared_where_they_are_few_or_wide(m, n, shared):
+    assert v3_split_rows.is_shared(m, n, 4096, 132) is shared
+
+
+def test_pieces_cover_a_row_and_keep_every_processor_busy():
+    for rows, n in ((1, 262144), (3, 50257), (100, 16384), (40, 131075)):
+        splits, chunk = v3_split_rows.split(rows, n, 4096, 132)
+        assert (splits - 1) * chunk < n <= splits * chunk
+        assert chunk % 16 == 0
+        assert splits <= 128
+        assert rows * splits >= 132 or splits == 128 or chunk <= 4096 + 16
 
 
 @pytest.mark.parametrize("n", [100, 40000])
@@ -173,10 +216,11 @@ def battery(module):
     """Raise unless the module's softmax passes a short form of the checks above."""
     launcher = module.KERNELS["softmax"]
     check_far_rows(launcher)
+    check_far_rows(launcher, 16400)  # which programs share
     for dtype in DTYPES.values():
         for m, n in ((3, 1), (3, 7), (2, 256), (2, 1030), (1, 33007)):
             check_softmax(launcher, normal(m, n, dtype), f"{m}x{n}")
-        for n, pads in ((24, (16, 0)), (24, (5, 8)), (24, (3, 19)), (33003, (16, 5))):
+        for n, pads in ((24, (16, 0)), (24, (5, 8)), (24, (3, 19)), (33003, (16, 5)), (33003, (16, 32))):
             check_padded(launcher, normal(2, n, dtype), pads)
         for n in (1029, 33005):
             check_softmax(launcher, torch.zeros((1, n), dtype=dtype), "uniform")
