@@ -161,7 +161,7 @@ def test_program_number_is_widened_before_any_arithmetic(variant):
     assert widens_program_number(compile_ahead(variant, 90).asm["ttir"])
 
 
-@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.kind == "int32 offset wrap"], ids=lambda bug: bug.label)
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if "program_id" in bug.old], ids=lambda bug: bug.label)
 def test_planted_wrap_shows_in_the_compiled_form(bug, tmp_path):
     module = plant(bug, tmp_path)
     variants = [v for v in module.variants(90) if v.dtype == "bf16" and not v.constants.get("SHIFTED", False)]

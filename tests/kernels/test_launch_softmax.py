@@ -5,14 +5,14 @@ import torch
 from test_launch import divisible, launches  # noqa: F401  the fixture: launches up to the driver
 
 import kernels.launch
-from kernels.softmax import v1_naive, v2_aligned
+from kernels.softmax import v1_naive, v2_aligned, v3_split_rows
 
 pytestmark = [
     pytest.mark.sampled(2),
     pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
 ]
 
-VERSIONS = {"v1": v1_naive, "v2": v2_aligned}
+VERSIONS = {"v1": v1_naive, "v2": v2_aligned, "v3": v3_split_rows}
 
 
 @pytest.mark.parametrize("dtype", kernels.launch.DTYPES, ids=kernels.launch.DTYPES.get)
@@ -67,6 +67,15 @@ def test_every_launch_is_a_variant(launches):  # noqa: F811
     for n in (1, 257, 2000, 3000, 5000, 9000, 17000, 40000):
         v2_aligned.KERNELS["softmax"](torch.empty(2, n), out=torch.empty(2, n))
     assert len({compiled.hash for _, compiled in launches}) == len(launches) == 8
+
+
+def test_few_rows_are_shared_by_programs_on_every_processor(launches, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(90, 132, 50 * 2**20))
+    for m, wanted in ((4, [64, 64]), (132, [132])):
+        x = torch.empty(m, 65536, dtype=torch.bfloat16)
+        v3_split_rows.KERNELS["softmax"](x, out=torch.empty_like(x))
+        assert [programs for (programs,), _ in launches] == wanted
+        del launches[:]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
