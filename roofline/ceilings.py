@@ -121,6 +121,11 @@ class Ceilings:
         found = (self._first("fma", [name], kinds) for name in names)
         return next((entry for entry in found if entry is not None), None)
 
+    def vector_peaks(self, name: str) -> list[Ceiling]:
+        """Return the peaks of vector units in the arithmetic of dtype `name`, one for each kind."""
+        found = (self._first("fma", [name], [kind]) for kind in KINDS)
+        return [entry for entry in found if entry is not None]
+
     def bandwidth(self) -> Ceiling | None:
         """Return the memory bandwidth that is drawn as the ceiling, or None where none is known.
 

@@ -8,17 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
 
-from roofline.plot.labels import (
-    Candidate,
-    Placer,
-    Spot,
-    along_line,
-    around_point,
-    box_around,
-    boxes_along,
-    distance_to_box,
-)
+from results.show.picture import INK, LABEL_PT, MUTED, POINT_PT, plain
+from roofline.plot.critical import CriticalBatch, critical_batches
+from roofline.plot.labels import Candidate, Placer, Spot, along_line, around_point, box_around, boxes_along
+from roofline.plot.marks import CROSS, marker
 from roofline.plot.mixes import MIX_WIDTH, mix_ends, mixes_label, places_below, thin_mixes
+from roofline.plot.point_labels import PointLabel, place_beside, place_labels
 from roofline.plot.scene import (
     Flat,
     PlotPoint,
@@ -27,30 +22,14 @@ from roofline.plot.scene import (
     chosen_for_labels,
     flat_label,
     point_label,
+    provider_name,
     slope_label,
 )
-from roofline.plot.sheet import LABEL_PT, POINT_PT, Key, Sheet
-from roofline.plot.style import (
-    FILLINGS,
-    INK,
-    MARKERS,
-    MUTED,
-    dtype_color,
-    line_pattern,
-    machine_mark,
-    machine_width,
-    pick,
-    plain,
-    significant,
-    text_color,
-)
+from roofline.plot.sheet import Key, Sheet
+from roofline.plot.style import line_pattern, machine_width, significant, text_color
 
 SAME_CEILING = 1.004
 """Ceilings closer than this factor lie on one another in print, and share a label."""
-MARKER_PT = 7.5
-"""Diameter of the marker of a point."""
-MARKER_SCALES = (1.0, 0.72, 1.3)
-"""Size of the markers of the first, second, ... machine."""
 RING_PT = 16
 """Diameter of the ring around a point above its ceiling."""
 OVERHANG = 0.3
@@ -63,16 +42,10 @@ PT = 1 / 72
 """A point of print in inches."""
 RIDGE_SIDES = (135, 90, 160, 45, 180, 112, 0, -45, -90, -135)
 """Where the label of a ridge point stands best, degrees: above the ceilings, where there are no points."""
-POINT_SIDES = (-90, -45, 0, 90, 180, 45, -135, 135, 20, -20, 160, -160, 70, -70, 110, -110)
-"""Where the label of a point stands best, degrees: below it, for above it are the ceilings."""
-MARK_STEP = 0.7
-"""Distance between the marks along the ceiling of a machine, in inches."""
+CRITICAL_SIDES = (-45, -90, -20, 0, -135, 180)
+"""Where the label of the critical batch stands best, degrees: below the line of its sweep."""
 BAR_WIDTH = 0.07
 """Width of an error bar with its caps, in inches."""
-CLEAR_OF_LINES = 0.9
-"""Highest cost of a place that is taken for covering no line."""
-COLUMN = 0.3
-"""Points closer than this in width, in inches, stand above one another."""
 FAR_SIDES = (135, 110, 160, 90, 45, -45, -90, -135)
 """Where the label of a ceiling may stand that has no room along its line, degrees."""
 
@@ -90,26 +63,32 @@ class Labeling:
 
 def legend_keys(scene: Scene) -> list[Key]:
     """Return the entries of the legend: what the labels in the picture do not say."""
-    groups: dict[str, list[Key]] = {"ceiling": [], "machine": [], "dtype": [], "op": [], "variant": []}
+    groups: dict[str, list[Key]] = {"ceiling": [], "machine": [], "dtype": [], "op": [], "provider": [], "variant": []}
     if len(scene.kinds) > 1:
         groups["ceiling"] = [Key(kind, _line(INK, kind, 0), is_line=True) for kind in scene.kinds]
     if scene.is_overlay:
         for index, machine in enumerate(scene.machines):
             kinds = [entry.kind for entry in machine.ceilings.entries if entry.kind in scene.kinds]
-            style = _line(INK, kinds[0] if kinds else "measured", index) | machine_mark(index)
-            style["color"] = scene.ceiling_color(index, "")
+            style = _line(scene.slope_color(index), kinds[0] if kinds else "measured", index)
             groups["machine"].append(Key(plain(machine.ceilings.slug), style, is_line=True))
     labeled = {flat.dtype for flat in scene.flats}
-    for dtype in scene.dtypes if scene.colored_by == "dtype" else ():
-        if dtype not in labeled and "dtype" not in scene.told_apart:
-            groups["dtype"].append(Key(plain(dtype), {"color": dtype_color(dtype), "linewidth": 5}, is_line=True))
-    if len(scene.ops) > 1:
-        groups["op"] = [Key(plain(op), _marker(MUTED, index, 0)) for index, op in enumerate(scene.ops)]
-    for values, point in scene.variants.items():
-        color = scene.color_of(point) if scene.colored_by in scene.told_apart else MUTED
+    for dtype in scene.dtypes:
+        if dtype not in labeled and "dtype" not in scene.told_apart and scene.colored_by == "dtype":
+            style = {"color": scene.ceiling_color(0, dtype), "linewidth": 5}
+            groups["dtype"].append(Key(plain(dtype), style, is_line=True))
+    if scene.shaped_by == "op":
+        groups["op"] = [Key(plain(op), marker(MUTED, index, 0)) for index, op in enumerate(scene.ops)]
+    if len(scene.providers) > 1 and "provider" not in scene.told_apart:
+        first = {point.record.provider: point for point in reversed(scene.points)}
+        for name in scene.providers:
+            is_colored = scene.colored_by == "provider"
+            color = scene.point_color(first[name]) if is_colored else MUTED
+            shape = 0 if scene.shaped_by == "op" else scene.shape(first[name])
+            groups["provider"].append(Key(provider_name(name), marker(color, shape, 0)))
+    for index, (values, point) in enumerate(scene.variants.items()):
+        color = scene.point_color(point) if "dtype" in scene.told_apart else MUTED
         if values:
-            shape = 0 if len(scene.ops) > 1 else None
-            groups["variant"].append(Key(plain(" ".join(values)), _point_marker(point, scene, color, shape)))
+            groups["variant"].append(Key(plain(" ".join(values)), marker(color, 0, index)))
     headings = {"variant": ", ".join(scene.told_apart)}
     return [key for name, keys in groups.items() if keys for key in (Key(headings.get(name, name)), *keys)]
 
@@ -128,6 +107,8 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
     for _, series in groupby(sorted(scene.points, key=_size_order), key=lambda point: point.series):
         _draw_series(list(series), scene, sheet, placer)
     _draw_ridges(scene, sheet, placer)
+    for critical in critical_batches(scene):
+        _mark_critical(critical, sheet, placer)
     _tell_regimes(scene.flats, sheet, placer)
     standing: list[Candidate | None] = []
     for group in groups:
@@ -137,13 +118,18 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
         standing.append(_label_line(sheet, placer, flat_label(group, scene), ends, 1.0, color))
     for slope in scene.slopes:
         ends = _on_sheet(sheet, _slope_ends(scene, slope, sheet))
-        color = text_color(scene.ceiling_color(slope.machine, "")) if scene.colored_by == "machine" else INK
-        standing.append(_label_line(sheet, placer, slope_label(slope, scene), ends, 0.42, color))
+        standing.append(
+            _label_line(
+                sheet, placer, slope_label(slope, scene), ends, 0.42, text_color(scene.slope_color(slope.machine))
+            )
+        )
     cramped = _label_ridges(scene, sheet, placer)
     if mixes:
         standing.append(_label_mixes(mixes, scene.flats, sheet, placer))
     cramped += sum(place is None or place.leader is not None for place in standing)
     unlabeled, missed = _label_points(scene, sheet, placer)
+    if scene.has_panel:
+        _label_ops(scene, sheet, placer)
     return Labeling(cramped + missed, unlabeled, standing.count(None))
 
 
@@ -181,9 +167,7 @@ def _on_sheet(sheet: Sheet, ends: tuple[Spot, Spot]) -> tuple[Spot, Spot]:
 
 def _draw_slope(scene: Scene, slope: Slope, sheet: Sheet, placer: Placer) -> None:
     ends = _slope_ends(scene, slope, sheet)
-    color = scene.ceiling_color(slope.machine, "") if scene.colored_by == "machine" else INK
-    sheet.plot(ends, **_line(color, slope.bandwidth.kind, slope.machine), zorder=3)
-    _mark_line(sheet, ends, color, slope.machine)
+    sheet.plot(ends, **_line(scene.slope_color(slope.machine), slope.bandwidth.kind, slope.machine), zorder=3)
     placer.block("line", boxes_along(*_on_sheet(sheet, ends)))
 
 
@@ -205,24 +189,14 @@ def _label_mixes(mixes: Sequence[Slope], flats: Sequence[Flat], sheet: Sheet, pl
 
 def _draw_group(group: list[Flat], scene: Scene, sheet: Sheet, placer: Placer) -> None:
     """Draw flat ceilings that lie on one another: a line for each color, in turns."""
-    colors = list(dict.fromkeys(scene.ceiling_color(flat.machine, flat.dtype) for flat in group))
-    for turn, color in enumerate(colors):
-        members = [flat for flat in group if scene.ceiling_color(flat.machine, flat.dtype) == color]
+    of_color: dict[str, list[Flat]] = {}
+    for flat in group:
+        of_color.setdefault(scene.ceiling_color(flat.machine, flat.dtype), []).append(flat)
+    for turn, (color, members) in enumerate(of_color.items()):
         ends = _flat_ends(members, sheet)
-        pattern = (members[0].peak.kind, members[0].machine, turn, len(colors))
-        sheet.plot(ends, **_line(color, *pattern), zorder=3)
-        _mark_line(sheet, ends, color, members[0].machine)
+        style = _line(color, members[0].peak.kind, members[0].machine, turn, len(of_color))
+        sheet.plot(ends, **style, zorder=3)
         placer.block("line", boxes_along(*_on_sheet(sheet, ends)))
-
-
-def _mark_line(sheet: Sheet, ends: tuple[Spot, Spot], color: str, machine: int) -> None:
-    """Draw the marks along a ceiling that tell its machine from one with the same dashes; the first ones have none."""
-    start, end = _on_sheet(sheet, ends)
-    count = max(1, int(math.dist(start, end) / MARK_STEP))
-    spots = [_between(start, end, (index + 0.5) / count) for index in range(count)]
-    style = machine_mark(machine)
-    if style:
-        sheet.draw_line(spots, color=color, linestyle="none", zorder=3.5, **style)
 
 
 def _draw_ridges(scene: Scene, sheet: Sheet, placer: Placer) -> None:
@@ -232,6 +206,18 @@ def _draw_ridges(scene: Scene, sheet: Sheet, placer: Placer) -> None:
             color = scene.ceiling_color(flat.machine, flat.dtype)
             sheet.plot([spot], marker="o", markersize=6, color="white", mec=color, mew=1.6, zorder=5)
             placer.block("mark", [box_around(*sheet.inches(*spot), 0.1, 0.1)])
+
+
+def _mark_critical(critical: CriticalBatch, sheet: Sheet, placer: Placer) -> None:
+    """Mark the critical batch on the line of its sweep, and name it."""
+    spot = (critical.intensity, critical.flops_per_s)
+    sheet.plot([spot], marker="*", markersize=15, color="white", mec=INK, mew=1.3, linestyle="none", zorder=7.2)
+    place = sheet.inches(*spot)
+    placer.block("mark", [box_around(*place, 0.2, 0.2)])
+    text = f"critical batch {significant(critical.batch)}"
+    size = sheet.measure(text, LABEL_PT, "bold")
+    if found := placer.place(around_point(place, size, CRITICAL_SIDES, near=0.2), ("text", "mark", "line")):
+        _write_label(sheet, found, text, LABEL_PT, INK, "bold")
 
 
 def _tell_regimes(flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> None:
@@ -256,7 +242,7 @@ def _size_order(point: PlotPoint) -> tuple[object, ...]:
 
 def _draw_series(points: list[PlotPoint], scene: Scene, sheet: Sheet, placer: Placer) -> None:
     """Draw the points of one op, dtype and provider, tied by a thin line: what belongs together is seen in gray too."""
-    color = scene.color_of(points[0])
+    color = scene.point_color(points[0])
     spots = [(point.intensity, point.flops_per_s) for point in points]
     if len(spots) > 1:
         sheet.plot(spots, color=color, linewidth=1.0, alpha=0.45, zorder=4)
@@ -265,12 +251,11 @@ def _draw_series(points: list[PlotPoint], scene: Scene, sheet: Sheet, placer: Pl
     lifted = (math.nan, math.nan)  # between two bars the pen is lifted
     bars = [s for p in points for s in ((p.intensity, p.low), (p.intensity, p.high), lifted)]
     sheet.plot(bars, color=color, linewidth=1.2, zorder=6, marker="_", markersize=5, markeredgewidth=1.2)
-    style = _point_marker(points[0], scene, color)
+    style = marker(color, scene.shape(points[0]), scene.variant(points[0]))
     sheet.plot(spots, **style, zorder=7)
-    crossed = [(point.intensity, point.flops_per_s) for point in points if point.is_disturbed]
-    if crossed:
-        cross = {"marker": "x", "markersize": style["markersize"] + 3, "markeredgewidth": 1.4, "linestyle": "none"}
-        sheet.plot(crossed, **cross, color=INK, zorder=7.5)
+    doubtful = [spot for spot, point in zip(spots, points, strict=True) if point.doubts]
+    if doubtful:
+        sheet.plot(doubtful, **CROSS, zorder=7.5)
     rings = [(point.intensity, point.flops_per_s) for point in points if point.is_above_ceiling]
     if rings:
         ring = {"marker": "o", "markersize": RING_PT, "markerfacecolor": "none", "linestyle": "none"}
@@ -333,52 +318,41 @@ def _label_ridges(scene: Scene, sheet: Sheet, placer: Placer) -> int:
     return cramped
 
 
+def _label_ops(scene: Scene, sheet: Sheet, placer: Placer) -> None:
+    """Write the names of the ops at their fastest points, as far as there is room: the panel says the rest."""
+    spots = [sheet.inches(point.intensity, point.flops_per_s) for point in scene.points]
+    best = {point.record.op: point for point in sorted(scene.points, key=lambda point: point.flops_per_s)}
+    for op, point in best.items() if len(best) > 1 else ():
+        size = sheet.measure(plain(op, 20), POINT_PT)
+        label = PointLabel(sheet.inches(point.intensity, point.flops_per_s), size, 0.14)
+        if place := place_beside(placer, label, spots):
+            _write_label(sheet, place, plain(op, 20), POINT_PT, MUTED)
+
+
 def _label_points(scene: Scene, sheet: Sheet, placer: Placer) -> tuple[int, int]:
     """Write the labels of the points that get one, the most important first.
 
     Returns:
         How many points have no label, and how many of them should have one.
     """
-    chosen = chosen_for_labels(scene.points)
-    spots = {id(point): sheet.inches(point.intensity, point.flops_per_s) for point in scene.points}
+    chosen = chosen_for_labels(scene)
     named: set[object] = set()
-    written: list[tuple[Spot, Candidate]] = []
+    labels, written = [], []
     for point in chosen:
         text = point_label(point, scene, is_first=point.series not in named)
+        named.add(point.series)
         weight = "bold" if point.is_above_ceiling else "normal"
-        spot = spots[id(point)]
         near = RING_PT * PT / 2 + 0.06 if point.is_above_ceiling else 0.14
-        places = around_point(spot, sheet.measure(text, POINT_PT, weight), POINT_SIDES, near)
-        others = [other for key, other in spots.items() if key != id(point)]
-        clear = [place for place in places if _is_understood(place, spot, others, written)]
-        tied = [place for place in places if place.leader]
-        found = (
-            placer.place(clear, ("text", "mark", "line"), CLEAR_OF_LINES) or placer.place(clear) or placer.place(tied)
-        )
-        if found:
-            named.add(point.series)
-            written.append((spot, found))
-            _write_label(sheet, found, text, POINT_PT, text_color(scene.color_of(point)), weight)
-    return len(scene.points) - len(written), len(chosen) - len(written)
-
-
-def _is_understood(
-    place: Candidate, spot: Spot, others: Sequence[Spot], written: Sequence[tuple[Spot, Candidate]]
-) -> bool:
-    """Return whether a label can only be taken for that of its point.
-
-    Without a leader line it is nearer to its point than to any other. Labels on one side of points above one another
-    stand above one another in the same order.
-    """
-    box = box_around(place.x, place.y, place.width, place.height)
-    own = distance_to_box(spot, box)
-    if not place.leader and any(distance_to_box(other, box) <= own for other in others if other != spot):
-        return False
-    for other, label in written:
-        is_beside = abs(label.x - place.x) < (label.width + place.width) / 2 and abs(other[0] - spot[0]) < COLUMN
-        if is_beside and (spot[1] - other[1]) * (place.y - label.y) < 0:
-            return False
-    return True
+        spot = sheet.inches(point.intensity, point.flops_per_s)
+        labels.append(PointLabel(spot, sheet.measure(text, POINT_PT, weight), near))
+        written.append((text, text_color(scene.point_color(point)), weight))
+    spots = [sheet.inches(point.intensity, point.flops_per_s) for point in scene.points]
+    places = place_labels(placer, labels, spots)
+    for place, (text, color, weight) in zip(places, written, strict=True):
+        if place:
+            _write_label(sheet, place, text, POINT_PT, color, weight)
+    missed = places.count(None)
+    return 0 if scene.has_panel else len(scene.points) - len(chosen) + missed, missed
 
 
 def _write_label(sheet: Sheet, place: Candidate, text: str, size: float, color: str, weight: str = "normal") -> None:
@@ -396,26 +370,6 @@ def _write_label(sheet: Sheet, place: Candidate, text: str, size: float, color: 
 
 def _line(color: str, kind: str, machine: int, turn: int = 0, turns: int = 1) -> dict[str, Any]:
     """Return the style of a ceiling."""
-    pattern = line_pattern(kind, machine, turn, turns)
+    pattern = line_pattern(kind, turn, turns)
     style = {"color": color, "linewidth": machine_width(machine), "dash_capstyle": "butt"}
     return style | {"linestyle": (pattern if pattern[1] else "solid")}
-
-
-def _point_marker(point: PlotPoint, scene: Scene, color: str, shape: int | None = None) -> dict[str, Any]:
-    """Return the style of the marker of a point: its shape is that of the op, or of the variant of the only op."""
-    variant = scene.variant(point)
-    if len(scene.ops) == 1 and scene.colored_by == "provider":
-        style = _marker(color, variant, 0)
-    else:
-        style = _marker(color, scene.ops.index(point.record.op) if shape is None else shape, variant)
-    return style | {"markersize": style["markersize"] * MARKER_SCALES[point.machine % len(MARKER_SCALES)]}
-
-
-def _marker(color: str, op: int, variant: int) -> dict[str, Any]:
-    """Return the style of a marker without a line."""
-    filling = pick(FILLINGS, variant)
-    style = {"color": color, "linestyle": "none", "marker": pick(MARKERS, op), "markersize": MARKER_PT}
-    style |= {"markeredgecolor": color, "markeredgewidth": 1.3, "markerfacecoloralt": "white"}
-    if filling == "none":
-        return style | {"markerfacecolor": "white"}
-    return style | {"fillstyle": filling}

@@ -8,23 +8,22 @@ architectures, CACM 52(4), 2009.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results.record import Environment, Record
+from results.show.picture import SUFFIXES, own_style, plain, save_picture
 from results.show.terminal import one_line
+from results.store.runfile import StoreError
 from roofline.ceilings import Ceilings
+from roofline.plot.critical import critical_sentence
 from roofline.plot.draw import draw, legend_keys
-from roofline.plot.panel import draw_panel, panel_rows, panel_width
+from roofline.plot.panel import draw_panel, names_width, panel_rows, room_for
 from roofline.plot.scene import NoCeilingError, PlotError, PlotMachine, build_scene, caption, title_lines
 from roofline.plot.sheet import Sheet, view_of
-from roofline.plot.style import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,8 +39,6 @@ __all__ = [
     "save_figure",
 ]
 
-SUFFIXES = (".png", ".svg", ".pdf")
-PNG_DPI = 200
 WIDTHS = (9.0, 11.0, 13.5)
 """Widths of the figure in inches; a wider one is taken only where the labels have no room on a narrower one."""
 
@@ -60,22 +57,24 @@ def draw_roofline(
         PlotError: no machine has a ceiling, or the values are not those of a machine.
     """
     scene = build_scene(machines, dtypes)
-    names, kinds = title_lines(scene)
-    heading = (plain(title, 200) if title is not None else names, kinds)
+    machine_names, kinds = title_lines(scene)
+    heading = (plain(title, 200) if title is not None else machine_names, kinds)
     view, keys = view_of(scene), legend_keys(scene)
-    longest = caption(scene, len(scene.points), len(scene.flats) + len(scene.slopes))
+    closing = critical_sentence(scene)
+    longest = caption(scene, len(scene.points), len(scene.flats) + len(scene.slopes), closing)
     rows = panel_rows(scene)
-    with _own_style():
+    with own_style():
+        names = names_width(rows, Sheet(view, heading, (), "", WIDTHS[0])) if rows else 0.0
         sheets = []
         for width in WIDTHS:
-            sheet = Sheet(view, heading, keys, longest, width, panel_width(rows))
+            sheet = Sheet(view, heading, keys, longest, width, room_for(names) if rows else 0.0)
             sheets.append((draw(scene, sheet), sheet))
             if not sheets[-1][0].cramped:
                 break
         labeling, best = min(sheets, key=lambda drawn: drawn[0].cramped)
         if rows:
-            draw_panel(rows, scene, best)
-        best.write_caption(caption(scene, labeling.unlabeled, labeling.unlabeled_ceilings))
+            draw_panel(rows, scene, best, names)
+        best.write_caption(caption(scene, labeling.unlabeled, labeling.unlabeled_ceilings, closing))
     return best.figure
 
 
@@ -139,28 +138,8 @@ def save_figure(figure: Figure, path: Path) -> None:
     Raises:
         PlotError: the suffix is not one of `SUFFIXES`, or the file cannot be written.
     """
-    from results.show.export import write_output
-    from results.store.runfile import StoreError
-
     check_path(path)
-    form = path.suffix.lower().removeprefix(".")
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-    content = io.BytesIO()
-    with _own_style():
-        figure.savefig(content, format=form, dpi=PNG_DPI, metadata=undated)
     try:
-        write_output(path, content.getvalue())
+        save_picture(figure, path)
     except StoreError as error:
         raise PlotError(one_line(str(error), 400)) from None
-
-
-@contextlib.contextmanager
-def _own_style() -> Iterator[None]:
-    """Draw alike on every machine: without the user's style, and quiet about letters that the font lacks."""
-    import matplotlib
-
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"svg.hashsalt": "ridgepoint", "pdf.fonttype": 42, "font.family": "DejaVu Sans"})
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        yield

@@ -50,12 +50,17 @@ class Candidate:
     leader: tuple[Spot, Spot] | None = None
     """The line that ties the label to what it names, where the two do not touch."""
 
+    @property
+    def box(self) -> Box:
+        """The upright box of a label that is not slanted."""
+        return box_around(self.x, self.y, self.width, self.height)
+
     def boxes(self) -> NDArray[Any]:
         """Return upright boxes that cover the label, shape (boxes, 4); a slanted one takes rows of small ones."""
         import numpy as np
 
         if not self.angle:
-            return np.array([box_around(self.x, self.y, self.width, self.height)])
+            return np.array([self.box])
         turn = math.radians(self.angle)
         square = self.height / STRIPS
         side = square * (abs(math.cos(turn)) + abs(math.sin(turn)))
@@ -110,11 +115,33 @@ class Placer:
                 if cost < least:
                     best, least = candidate, cost
         if best:
-            self.block("text", map(tuple, best.boxes().tolist()))
-            if best.leader:
-                # A later label on this leader would seem to be what it ties to the point.
-                self.block("mark", boxes_along(*best.leader))
+            self.take(best)
         return best
+
+    def take(self, place: Candidate) -> None:
+        """Take a place and its leader: a later label on that would seem to be what it ties to the point."""
+        self.block("text", map(tuple, place.boxes().tolist()))
+        if place.leader:
+            self.block("mark", boxes_along(*place.leader))
+
+    def mark(self) -> dict[str, int]:
+        """Return what `forget` takes to free all that is taken from now on."""
+        return {kind: len(boxes) for kind, boxes in self._taken.items()}
+
+    def forget(self, mark: dict[str, int]) -> None:
+        """Free what was taken since `mark`."""
+        for kind, count in mark.items():
+            del self._taken[kind][count:]
+        self._arrays.clear()
+
+    def has_room(self, places: Sequence[Candidate], avoid: Sequence[str]) -> bool:
+        """Return whether all of these places are free, those of their leaders of text."""
+        return all(self._is_free(place, place.boxes(), avoid) for place in places)
+
+    def crossings(self, places: Sequence[Candidate]) -> float:
+        """Return the cost of the lines that the leaders of these places cross."""
+        leaders = [place.leader for place in places if place.leader]
+        return sum(CROSSING_COST * self._count("line", _array(boxes_along(*leader))) for leader in leaders)
 
     def _is_free(self, candidate: Candidate, boxes: NDArray[Any], avoid: Sequence[str]) -> bool:
         left, bottom, right, top = self.bounds
@@ -244,7 +271,7 @@ def box_around(x: float, y: float, width: float, height: float) -> Box:
 
 
 def distance_to_box(spot: Spot, box: Box) -> float:
-    """Return how far a place is from the nearest part of a box."""
+    """Return the distance from a point to a box, 0 inside of it."""
     return math.dist(spot, _nearest(spot, box))
 
 

@@ -1,86 +1,127 @@
-"""The panel beside a roofline of many points: what share of its ceiling each op reaches, sorted."""
+"""The panel beside the roofline of many points: what share of its roof each reaches, by op, the best op first."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from results.show.picture import AXIS_PT, INK, MUTED, POINT_PT, frame, plain
+from roofline.plot.marks import CROSS, marker
 from roofline.plot.scene import PlotPoint, Scene
-from roofline.plot.sheet import LABEL_PT, POINT_PT, Sheet
-from roofline.plot.style import GRID, INK, MUTED, plain, significant
+from roofline.plot.sheet import Sheet
+from roofline.plot.style import short_case, significant
 
-LEAST_POINTS = 21
-"""From so many points on the panel stands beside the plane, in which they crowd."""
-MOST_ROWS = 40
-WIDTH = 3.4
-"""Of its axes, inches."""
-GAP = 0.35
-"""Between the plane and the names of the rows, inches."""
-MARGIN = 0.65
-"""Right of its axes, for the largest share of each row, inches."""
+LEAST_ROWS, MOST_ROWS = 4, 30
+"""Rows that say something, and rows that have room."""
+ROW_LETTERS = 30
+PLOT_WIDTH = 3.1
+"""Width of the part of the panel in which the points are, inches."""
+MARGIN = 0.3
 
 
 @dataclass(frozen=True)
 class PanelRow:
-    """The points of one op, dtype and provider."""
+    """One line of the panel."""
 
-    label: str
+    name: str
     points: tuple[PlotPoint, ...]
 
     @property
-    def best_pct(self) -> float:
-        """The largest share of the ceiling that binds, in percent."""
+    def best(self) -> float:
+        """The highest share of the roof, percent."""
         return max(point.roofline_pct or 0 for point in self.points)
 
 
 def panel_rows(scene: Scene) -> list[PanelRow]:
-    """Return a row for each series of points that are judged, the best first; none where there are few points."""
-    if len(scene.points) < LEAST_POINTS:
+    """Return the rows of the panel, the best first; none where there are few points or no share is known.
+
+    A row is an op, with its machine and dtype where there are several; where that would make few rows, with its
+    provider, and then its case, too.
+    """
+    points = [point for point in scene.points if point.roofline_pct is not None]
+    if not scene.has_panel:
         return []
-    found: dict[tuple[object, ...], list[PlotPoint]] = {}
-    for point in scene.points:
-        if point.roofline_pct is not None:
-            found.setdefault(point.series, []).append(point)
-    rows = [PanelRow(_label(points[0], scene), tuple(points)) for points in found.values()]
-    return sorted(rows, key=lambda row: (-row.best_pct, row.label))
+    rows: list[PanelRow] = []
+    for parts in (
+        ("machine", "op", "dtype"),
+        ("machine", "op", "dtype", "provider"),
+        ("machine", "op", "dtype", "case"),
+    ):
+        longer = _rows_by(parts, points, scene)
+        if rows and len(longer) > MOST_ROWS:
+            break
+        rows = longer
+        if len(rows) >= LEAST_ROWS:
+            break
+    return sorted(rows, key=lambda row: -row.best)
 
 
-def _label(point: PlotPoint, scene: Scene) -> str:
-    record = point.record
-    words = [plain(scene.machines[point.machine].ceilings.slug, 16)] if scene.is_overlay else []
-    words += [plain(record.op, 20), plain(record.dtype, 10)]
-    return " ".join(words + [plain(record.provider, 22)] * (len(scene.providers) > 1))
+def _rows_by(parts: Sequence[str], points: Sequence[PlotPoint], scene: Scene) -> list[PanelRow]:
+    words = {part: [_word(point, part, scene) for point in points] for part in parts}
+    told = [part for part in parts if len(set(words[part])) > 1] or ["op"]
+    groups: dict[str, list[PlotPoint]] = {}
+    for index, point in enumerate(points):
+        groups.setdefault(" ".join(words[part][index] for part in told), []).append(point)
+    return [PanelRow(plain(name, ROW_LETTERS), tuple(group)) for name, group in groups.items()]
 
 
-def panel_width(rows: list[PanelRow]) -> float:
-    """Return how much wider the figure is for the panel, inches."""
-    if not rows:
-        return 0.0
-    letters = max(len(row.label) for row in rows[:MOST_ROWS])
-    return GAP + letters * POINT_PT / 72 * 0.62 + WIDTH + MARGIN
+def _word(point: PlotPoint, part: str, scene: Scene) -> str:
+    if part == "machine":
+        return scene.machines[point.machine].ceilings.slug
+    return short_case(point.record.case) if part == "case" else str(getattr(point.record, part))
 
 
-def draw_panel(rows: list[PanelRow], scene: Scene, sheet: Sheet) -> None:
-    """Draw a line of points for each row, and the largest share at its end."""
+def names_width(rows: Sequence[PanelRow], sheet_of: Sheet) -> float:
+    """Return the width of the names of rows, inches."""
+    return max(sheet_of.measure(row.name, POINT_PT)[0] for row in rows)
+
+
+def room_for(width: float) -> float:
+    """Return the width of the panel with names of `width`, inches."""
+    return MARGIN + width + PLOT_WIDTH
+
+
+def draw_panel(rows: Sequence[PanelRow], scene: Scene, sheet: Sheet, width: float) -> None:
+    """Draw the rows into the room that a sheet keeps free at its left.
+
+    Args:
+        rows: the best first; those below `MOST_ROWS` are counted and not drawn.
+        scene: tells the markers.
+        sheet: with that room.
+        width: of the names of the rows, inches.
+    """
     shown = rows[:MOST_ROWS]
-    total = sheet.width + sheet.beside
-    left = total - WIDTH - MARGIN
-    frame = (left / total, sheet.floor / sheet.height, WIDTH / total, (sheet.ceiling - sheet.floor) / sheet.height)
-    axes = sheet.figure.add_axes(frame)
-    right = max(100.0, *(row.best_pct for row in shown))
-    for place, row in enumerate(shown):
+    left = MARGIN + width + 0.1
+    place = (
+        left / sheet.width,
+        sheet.floor / sheet.height,
+        PLOT_WIDTH / sheet.width,
+        (sheet.ceiling - sheet.floor) / sheet.height,
+    )
+    axes = sheet.figure.add_axes(place)
+    frame(axes, "x")
+    highest = max(row.best for row in shown)
+    axes.set_xlim(0, max(112.0, 1.12 * highest))
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_yticks(range(len(shown)), [row.name for row in shown])
+    axes.tick_params(axis="y", labelsize=POINT_PT, labelcolor=INK, pad=4)
+    axes.set_xlabel("% of its roof", fontsize=AXIS_PT, color=INK, labelpad=5)
+    axes.axvline(100, color=INK, linewidth=1.4)
+    for number, row in enumerate(shown):
         shares = [point.roofline_pct or 0 for point in row.points]
-        color = scene.color_of(row.points[0])
-        axes.plot([min(shares), max(shares)], [place, place], color=color, linewidth=1, alpha=0.45)
-        axes.plot(shares, [place] * len(shares), "o", color=color, markersize=4, alpha=0.85)
-        text = f"{significant(row.best_pct, 2 if row.best_pct < 100 else 3)} %"
-        axes.text(right * 1.03, place, text, fontsize=POINT_PT, color=INK, va="center", clip_on=False)
-    axes.axvline(100, color=MUTED, linewidth=1, linestyle=(0, (1, 2.5)))
-    axes.set(xlim=(0, right * 1.02), ylim=(len(shown) - 0.4, -0.6))
-    axes.set_yticks(range(len(shown)), [row.label for row in shown], fontsize=POINT_PT, color=INK)
-    axes.tick_params(length=0, labelsize=POINT_PT)
-    axes.tick_params(axis="x", labelcolor=MUTED)
-    axes.grid(axis="x", color=GRID, linewidth=0.9)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    hidden = f", best {len(shown)} of {len(rows)}" if len(shown) < len(rows) else ""
-    axes.set_xlabel(f"% of its ceiling, by op{hidden}", fontsize=LABEL_PT, color=INK, labelpad=5)
+        axes.plot([min(shares), max(shares)], [number, number], color=MUTED, linewidth=0.8, alpha=0.5, zorder=4)
+        for point, share in zip(row.points, shares, strict=True):
+            style = marker(scene.point_color(point), scene.shape(point), scene.variant(point))
+            axes.plot([share], [number], **style | {"markersize": 5.5}, zorder=7)
+            if point.doubts:
+                axes.plot([share], [number], **CROSS | {"markersize": 8}, zorder=7.5)
+        axes.annotate(
+            f"{significant(row.best, 2 if row.best < 100 else 3)} %",
+            (row.best, number),
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=POINT_PT,
+            color=INK,
+            zorder=9,
+        )

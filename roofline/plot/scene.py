@@ -8,22 +8,27 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
-from results.compare.flags import DISTURBED
+from results.compare.flags import DISTURBED, LEAVES_OUT_WORK
 from results.record import Environment, Record
+from results.show.picture import INK, plain, series_color
 from results.show.terminal import one_line
 from roofline.ceilings import KINDS, Ceiling, Ceilings
 from roofline.model import judge, rate, ridge_intensity
-from roofline.plot.style import FILLINGS, INK, VARIANT_COLORS, dtype_color, pick, plain, short_case, si, significant
-from roofline.work import DTYPES
+from roofline.plot.style import FILLINGS, dtype_color, short_case, si, significant
+from roofline.work import DTYPES, VECTOR_OPS
 
+LONGEST_PROVIDER = 24
+"""Letters of a provider in a label."""
 MANY_POINTS = 12
 """With more points than this only the fastest of each op, dtype and provider gets a label."""
-SHAKY = DISTURBED | {"not-converged"}
-"""Flags of times that may be off by more than their bars show."""
+DOUBTFUL = DISTURBED | LEAVES_OUT_WORK | {"not-converged"}
+"""Flags of a time that may be another one than the point shows."""
+PANEL_FROM = 20
+"""With more points than this a panel beside the plane shows their shares, by op."""
 WIDEST_DECADES = 30
 """Ceilings and points further apart than this are a mistake in the file and not a machine."""
 
@@ -62,7 +67,7 @@ class Slope:
 
 @dataclass(frozen=True)
 class Flat:
-    """The ceiling of one dtype: FLOP/s = peak."""
+    """The ceiling of one dtype, of matrix or of vector units: FLOP/s = peak."""
 
     machine: int
     peak: Ceiling
@@ -98,6 +103,14 @@ class PlotPoint:
     """Where the point is above a ceiling: the likely cause."""
     run: int = 0
     """Index of its run among those of the machine."""
+    detail: str = ""
+    """What tells it from others of its case, such as the recipe of a training step; nothing where there are none."""
+
+    @property
+    def doubts(self) -> list[str]:
+        """The flags that speak against its place."""
+        unfinished = ["not-converged"] if self.record.converged is False else []
+        return list(dict.fromkeys([flag for flag in self.record.flags if flag in DOUBTFUL] + unfinished))
 
     @property
     def is_above_ceiling(self) -> bool:
@@ -105,14 +118,9 @@ class PlotPoint:
         return self.excess is not None
 
     @property
-    def is_disturbed(self) -> bool:
-        """Whether its measurement was disturbed, as its flags say."""
-        return not SHAKY.isdisjoint(self.record.flags)
-
-    @property
-    def series(self) -> tuple[int, str, str, str, int]:
+    def series(self) -> tuple[int, str, str, str, int, str]:
         """What this point shares with the others of a sweep over sizes."""
-        return (self.machine, self.record.op, self.record.dtype, self.record.provider, self.run)
+        return (self.machine, self.record.op, self.record.dtype, self.record.provider, self.run, self.detail)
 
 
 @dataclass(frozen=True)
@@ -137,11 +145,56 @@ class Scene:
         return list(dict.fromkeys(point.record.provider for point in self.points))
 
     @cached_property
+    def colored_by(self) -> str:
+        """What color tells: the machine where there are several, else the provider where there is one dtype."""
+        if self.is_overlay:
+            return "machine"
+        is_one_dtype = len({point.record.dtype for point in self.points}) == 1
+        return "provider" if is_one_dtype and len(self.providers) > 1 else "dtype"
+
+    def ceiling_color(self, machine: int, dtype: str) -> str:
+        """Return the color of a flat ceiling."""
+        if self.colored_by == "machine":
+            return series_color(machine)
+        return INK if self.colored_by == "provider" else dtype_color(dtype)
+
+    def slope_color(self, machine: int) -> str:
+        """Return the color of a ceiling of memory."""
+        return series_color(machine) if self.colored_by == "machine" else INK
+
+    def point_color(self, point: PlotPoint) -> str:
+        """Return the color of a point."""
+        if self.colored_by == "provider":
+            return series_color(self.providers.index(point.record.provider))
+        return self.ceiling_color(point.machine, point.record.dtype)
+
+    @property
+    def shaped_by(self) -> str:
+        """What the shape of a marker tells: the op, or the provider where there is one op."""
+        return "op" if len(self.ops) > 1 and not self.has_panel else "provider"
+
+    @cached_property
+    def has_panel(self) -> bool:
+        """Whether there are so many points that a panel beside the plane names them."""
+        return sum(point.roofline_pct is not None for point in self.points) > PANEL_FROM
+
+    @property
+    def shapes(self) -> list[str]:
+        """The ops or the providers that shapes tell apart."""
+        return self.ops if self.shaped_by == "op" else self.providers
+
+    def shape(self, point: PlotPoint) -> int:
+        """Return the index of the shape of a point."""
+        return self.shapes.index(str(getattr(point.record, self.shaped_by)))
+
+    @cached_property
     def told_apart(self) -> tuple[str, ...]:
         """What the filling of a marker tells, of provider, dtype and run: as much as there are fillings for."""
+        told = {self.shaped_by, "provider" if self.colored_by == "provider" else ""}
         varying: tuple[str, ...] = ()
         for parts in (("provider", "dtype", "run"), ("provider", "run"), ("provider",)):
-            varying = tuple(part for part in parts if len({_part(p, part, self) for p in self.points}) > 1)
+            values = {part: {_part(p, part, self) for p in self.points} for part in parts if part not in told}
+            varying = tuple(part for part in values if len(values[part]) > 1)
             if len({tuple(_part(p, part, self) for part in varying) for p in self.points}) <= len(FILLINGS):
                 break
         return varying
@@ -179,36 +232,6 @@ class Scene:
     def is_overlay(self) -> bool:
         """Whether more than one machine is drawn."""
         return len(self.machines) > 1
-
-    @cached_property
-    def colored_by(self) -> str:
-        """What a color stands for: `machine`, `provider` or `dtype`."""
-        if self.is_overlay:
-            return "machine"
-        has_one_dtype = len({point.record.dtype for point in self.points}) == 1
-        return "provider" if has_one_dtype and 1 < len(self.providers) <= len(VARIANT_COLORS) else "dtype"
-
-    def color_of(self, point: PlotPoint) -> str:
-        """Return the color of a point."""
-        if self.colored_by == "provider":
-            return pick(VARIANT_COLORS, self.providers.index(point.record.provider))
-        return self.ceiling_color(point.machine, point.record.dtype)
-
-    def ceiling_color(self, machine: int, dtype: str) -> str:
-        """Return the color of the flat ceiling of a machine and a dtype."""
-        if self.colored_by == "machine":
-            return pick(VARIANT_COLORS, machine)
-        return INK if self.colored_by == "provider" else dtype_color(dtype)
-
-    @cached_property
-    def varying_options(self) -> tuple[str, ...]:
-        """Options in which points of one name differ, as recipe and checkpoint of training steps do."""
-        found: dict[tuple[object, ...], list[dict[str, object]]] = {}
-        for point in self.points:
-            found.setdefault((*point.series, point.record.case), []).append(dict(point.record.options))
-        names = dict.fromkeys(name for same in found.values() for options in same for name in options)
-        differ = {name for name in names for same in found.values() if len({str(one.get(name)) for one in same}) > 1}
-        return tuple(name for name in names if name in differ)
 
 
 def _part(point: PlotPoint, part: str, scene: Scene) -> str:
@@ -256,6 +279,8 @@ def build_scene(machines: Sequence[PlotMachine], dtypes: Sequence[str] | None = 
                 left_out[point] += 1
             else:
                 points.append(point)
+    flats += _vector_flats(machines, points, flats)
+    points = [replace(point, detail=detail) for point, detail in zip(points, _details(points), strict=True)]
     if not slopes and not flats:
         names = ", ".join(one_line(machine.ceilings.slug) for machine in machines)
         raise NoCeilingError(
@@ -276,14 +301,60 @@ def _fastest(ceilings: Ceilings, quantity: str, name: str | None = None) -> list
 
 def _flats(index: int, ceilings: Ceilings, dtypes: Sequence[str] | None) -> list[Flat]:
     """Return the flat ceilings of one machine, each with the slope of its own kind where there is one."""
-    slopes = {entry.kind: entry for entry in _fastest(ceilings, "bandwidth")}
     known = ordered_dtypes(entry.name for entry in ceilings.entries if entry.quantity == "flops")
     return [
-        Flat(index, peak, slopes.get(peak.kind, ceilings.bandwidth()))
+        Flat(index, peak, _slope_of(peak, ceilings))
         for dtype in known
         if dtypes is None or dtype in dtypes
         for peak in _fastest(ceilings, "flops", dtype)
     ]
+
+
+def _vector_flats(machines: Sequence[PlotMachine], points: Sequence[PlotPoint], known: Sequence[Flat]) -> list[Flat]:
+    """Return the peaks of vector units that points are judged by, but for those that lie on a peak drawn already."""
+    drawn = {(flat.machine, flat.dtype, flat.peak.kind, flat.peak.value) for flat in known}
+    found: dict[tuple[int, str], list[Ceiling]] = {}
+    for point in points:
+        ceilings = machines[point.machine].ceilings
+        if point.record.op in VECTOR_OPS and (peak := ceilings.vector_peak(point.record.dtype)):
+            found[point.machine, peak.name] = ceilings.vector_peaks(peak.name)
+    return [
+        Flat(index, peak, _slope_of(peak, machines[index].ceilings))
+        for (index, _), peaks in found.items()
+        for peak in peaks
+        if (index, peak.name, peak.kind, peak.value) not in drawn
+    ]
+
+
+def _slope_of(peak: Ceiling, ceilings: Ceilings) -> Ceiling | None:
+    """Return the memory ceiling of the same kind as a peak, else the one that there is."""
+    return {entry.kind: entry for entry in _fastest(ceilings, "bandwidth")}.get(peak.kind, ceilings.bandwidth())
+
+
+def _details(points: Sequence[PlotPoint]) -> list[str]:
+    """Return for each point the options that tell it from others of the same case, in words."""
+    alike: dict[tuple[object, ...], list[PlotPoint]] = {}
+    for point in points:
+        alike.setdefault((*point.series, point.record.case), []).append(point)
+    varying = {
+        key: [
+            name
+            for name in dict.fromkeys(name for point in group for name in point.record.options)
+            if len({str(point.record.options.get(name)) for point in group}) > 1
+        ]
+        for key, group in alike.items()
+    }
+    names = {name for group in varying.values() for name in group}
+    return [
+        " ".join(_option(name, value) for name, value in point.record.options.items() if name in names)
+        for point in points
+    ]
+
+
+def _option(name: str, value: object) -> str:
+    """Return an option in words: a text stands for itself unless it only says yes, no or how many."""
+    says_itself = isinstance(value, str) and value not in ("none", "full", "on", "off", "all") and not value.isdigit()
+    return plain(str(value) if says_itself else f"{name} {value}", 24)
 
 
 def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: Sequence[str] | None) -> PlotPoint | str:
@@ -307,16 +378,20 @@ def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: S
     return PlotPoint(index, record, *values, judged.roofline_pct, judged.excess, run)
 
 
-def chosen_for_labels(points: Sequence[PlotPoint]) -> list[PlotPoint]:
+def chosen_for_labels(scene: Scene) -> list[PlotPoint]:
     """Return the points that get a label, the most important first.
 
-    Those above their ceiling come first, then the fastest of each series, then the rest unless there are many.
+    Those above their ceiling come first, then the fastest of each series, then the rest unless there are many. Where a
+    panel names the points, only the first get one.
     """
+    points = scene.points
     by_speed = sorted(points, key=lambda point: -point.flops_per_s)
-    best: dict[tuple[int, str, str, str, int], PlotPoint] = {}
+    best: dict[tuple[object, ...], PlotPoint] = {}
     for point in by_speed:
         best.setdefault(point.series, point)
     first = [point for point in by_speed if point.is_above_ceiling]
+    if scene.has_panel:
+        return first
     fastest = [point for point in best.values() if point not in first]
     rest = [point for point in by_speed if point not in first and point not in fastest]
     return first + fastest + (rest if len(points) <= MANY_POINTS else [])
@@ -338,12 +413,21 @@ def point_label(point: PlotPoint, scene: Scene, is_first: bool) -> str:
     if is_first and len({other.record.dtype for other in scene.points}) > 1:
         words.append(plain(point.record.dtype, 12))
     if is_first and len(scene.providers) > 1:
-        words.append(plain(point.record.provider, 24))
-    words.append(short_case(point.record.case.removesuffix(f":{scene.shared}")))
-    words += [plain(f"{name} {point.record.options.get(name)}", 24) for name in scene.varying_options]
+        words.append(provider_name(point.record.provider))
+    if len(scene.points) == 1 or len({other.record.case for other in scene.points}) > 1:
+        words.append(short_case(point.record.case.removesuffix(f":{scene.shared}")))
+    words.append(point.detail)
     if point.roofline_pct is not None:
         words.append(f"{significant(point.roofline_pct, 2 if point.roofline_pct < 100 else 3)} %")
-    return " ".join(words)
+    if point.doubts and len(scene.points) <= MANY_POINTS:
+        words.append(f"({plain(point.doubts[0], 16)})")
+    return " ".join(filter(None, words))
+
+
+def provider_name(provider: str) -> str:
+    """Return a provider as it fits into a label: of a file and its function the end, which tells it from others."""
+    shown = plain(provider, 200)
+    return shown if len(shown) <= LONGEST_PROVIDER else "…" + shown[1 - LONGEST_PROVIDER :]
 
 
 def slope_label(slope: Slope, scene: Scene) -> str:
@@ -358,6 +442,8 @@ def flat_label(flats: Sequence[Flat], scene: Scene) -> str:
     owners = list(dict.fromkeys(_owner(flat.machine, scene) for flat in flats))
     names = ", ".join(owner.strip() for owner in owners)
     dtypes = ", ".join(ordered_dtypes(plain(flat.dtype, 12) for flat in flats))
+    if all(flat.peak.quantity == "fma" for flat in flats):
+        dtypes = f"vector {dtypes}"
     kinds = ", ".join(dict.fromkeys(flat.peak.kind for flat in flats)) if len(scene.kinds) > 1 else ""
     unit = "OP/s" if dtypes == "int8" else "FLOP/s"
     value = si(max(flat.peak.value for flat in flats), unit)
@@ -377,33 +463,40 @@ def title_lines(scene: Scene) -> tuple[str, str]:
         return names, f"Roofline: {kinds} ceilings"
     op = plain(scene.ops[0]) if len(scene.ops) == 1 else f"{len(scene.ops)} operations"
     options = f" {plain(scene.shared.replace(':', ' '), 40)}" if scene.shared else ""
+    cases = {point.record.case for point in scene.points}
+    if len(cases) == 1 and len(scene.points) > 1:
+        op, options = f"{op} {short_case(next(iter(cases)))}", ""
+    if len({point.record.dtype for point in scene.points}) == 1:
+        options += f" {plain(scene.points[0].record.dtype, 12)}"
     provider = f" by {plain(scene.providers[0])}" if len(scene.providers) == 1 else ""
     return names, f"Roofline: {op}{options}{provider}, under {kinds} ceilings"
 
 
-def caption(scene: Scene, unlabeled: int, unlabeled_ceilings: int) -> str:
+def caption(scene: Scene, unlabeled: int, unlabeled_ceilings: int, more: str = "") -> str:
     """Return the sentences under the picture: what was measured, with what, and what is not drawn.
 
     Args:
         scene: what is drawn.
         unlabeled: points without a label.
         unlabeled_ceilings: ceilings without a label.
+        more: a sentence that stands among them.
     """
     parts = []
     if scene.points:
         share = ", share of the roofline" if any(point.roofline_pct is not None for point in scene.points) else ""
         share += " at its own mix of reads and writes" if share and _judged_by_mix(scene) else ""
-        parts += [*_provenance(scene), f"Labels: shape{share}", "Bars: 95 % CI of the median"]
+        labels = f"Left: each point's{share[1:]}, and the best" if scene.has_panel else f"Labels: shape{share}"
+        parts += [*_provenance(scene), labels, "Bars: 95 % CI of the median"]
+        doubts = Counter(flag for point in scene.points for flag in point.doubts)
+        if doubts:
+            parts.append("Crossed out: " + ", ".join(f"{count} {plain(flag, 24)}" for flag, count in doubts.items()))
     elif "datasheet" in scene.kinds:
         parts.append("Dense peaks, without structured sparsity")
     above = [point.excess for point in scene.points if point.excess]
     if above:
         causes = "; ".join(dict.fromkeys(above))
         parts.append(f"Ringed: {len(above)} {plain(causes, 240)}")
-    disturbed = [point for point in scene.points if point.is_disturbed]
-    if disturbed:
-        flags = dict.fromkeys(flag for point in disturbed for flag in point.record.flags if flag in SHAKY)
-        parts.append(f"Crossed: {len(disturbed)} flagged {plain(', '.join(flags), 120)}")
+    parts += [more] if more else []
     missing = [f"{unlabeled} of {len(scene.points)} points"] if unlabeled else []
     missing += [f"{unlabeled_ceilings} ceilings"] if unlabeled_ceilings else []
     if missing:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from results.show.picture import AXIS_PT, CAPTION_PT, INK, LEGEND_PT, MUTED, SUBTITLE_PT, TITLE_PT, frame
 from roofline.plot.labels import Box, Spot
 from roofline.plot.scene import WIDEST_DECADES, PlotError, Scene
-from roofline.plot.style import GRID, INK, MUTED, rate_unit, tick
+from roofline.plot.style import rate_unit, tick
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,8 +23,6 @@ INDENT = 0.3
 """Left end of title, legend and caption, inches."""
 RATIOS = (0.55, 0.85)
 """Least and largest height of the axes over their width."""
-TITLE_PT, SUBTITLE_PT, AXIS_PT, TICK_PT = 15, 11, 11, 10.5
-LABEL_PT, POINT_PT, LEGEND_PT, CAPTION_PT = 10.5, 9.5, 9.5, 8.5
 ROW_HEIGHT = 0.26
 """Of the legend, inches."""
 LINE_HEIGHT = 1.35
@@ -62,9 +61,10 @@ def view_of(scene: Scene) -> View:
     low = [math.log10(min(point.low, point.flops_per_s)) for point in scene.points]
     high = [math.log10(max(point.high, point.flops_per_s)) for point in scene.points]
     corners = ridges or points or [0.0]
-    past = 0.5 if len(flats) <= 2 else 1.3  # several ceilings are labeled past the points
-    left = min([min(corners) - 1.2, *(point - 0.35 for point in points)])
-    right = max([max(corners) + 1.5, *(point + past for point in points)])
+    past = 0.5 if len(flats) <= 2 else 0.9  # several ceilings are labeled past the points
+    before, after = (0.7, 1.1) if points else (1.2, 1.5)
+    left = min([min(corners) - before, *(point - 0.35 for point in points)])
+    right = max([max(corners) + after, *(point + past for point in points)])
     reached = flats or [slope + (left + right) / 2 for slope in slopes]
     top = max([*reached, *high]) + (right - left) * (0.05 + 0.02 * len(scene.kinds))  # each kind brings a label more
     bottom = min([min(reached) - 0.6, *(max(slopes) + left for _ in slopes[:1]), *(value - 0.3 for value in low)])
@@ -105,7 +105,7 @@ class Sheet:
     """A figure with its axes, and the words around them."""
 
     def __init__(
-        self, view: View, title: tuple[str, str], keys: Sequence[Key], caption: str, width: float, beside: float = 0.0
+        self, view: View, title: tuple[str, str], keys: Sequence[Key], caption: str, width: float, panel: float = 0.0
     ) -> None:
         """Lay out the sheet.
 
@@ -114,15 +114,15 @@ class Sheet:
             title: the title and the line under it.
             keys: entries of the legend.
             caption: text under the axes; room is kept for it, `write_caption` writes it.
-            width: of the plane with its margins, inches.
-            beside: room to the right of it, inches.
+            width: of the figure without the panel, inches.
+            panel: width kept free at the left of the axes, inches.
         """
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         self.view = view
-        self.width, self.beside = width, beside
-        self.figure: Figure = Figure(figsize=(width + beside, 1), dpi=100, facecolor="white")
+        self.left, self.width = LEFT + panel, width + panel
+        self.figure: Figure = Figure(figsize=(width, 1), dpi=100, facecolor="white")
         canvas: Any = FigureCanvasAgg(self.figure)
         self._renderer = canvas.get_renderer()
         self._measures: dict[tuple[str, float, str], tuple[float, float]] = {}
@@ -130,22 +130,27 @@ class Sheet:
         rows = self._rows(keys)
         head = _lines_height(len(titles), TITLE_PT) + _lines_height(1, SUBTITLE_PT) + ROW_HEIGHT * len(rows) + 0.12
         self.floor = BOTTOM + _lines_height(len(self._wrapped(caption, CAPTION_PT)), CAPTION_PT) + TICK_SPACE
-        self.ceiling = self.floor + (width - LEFT - RIGHT) * view.ratio
+        self.ceiling = self.floor + self.wide * view.ratio
         self.height = self.ceiling + head + TOP
-        self.figure.set_size_inches(width + beside, self.height)
+        self.figure.set_size_inches(self.width, self.height)
         self.axes = self._axes()
         self._write_head(titles, title[1], rows)
 
     @property
+    def wide(self) -> float:
+        """Width of the axes, inches."""
+        return self.width - self.left - RIGHT
+
+    @property
     def bounds(self) -> Box:
         """The axes in inches, less a thin margin: where labels may be."""
-        return (LEFT + 0.05, self.floor + 0.05, self.width - RIGHT, self.ceiling - 0.02)
+        return (self.left + 0.05, self.floor + 0.05, self.width - RIGHT, self.ceiling - 0.02)
 
     def inches(self, x: float, y: float) -> Spot:
         """Return where a point of the plane lies, in inches from the lower left corner of the figure."""
-        scale = (self.width - LEFT - RIGHT) / (self.view.right - self.view.left)
+        scale = self.wide / (self.view.right - self.view.left)
         return (
-            LEFT + (math.log10(x) - self.view.left) * scale,
+            self.left + (math.log10(x) - self.view.left) * scale,
             self.floor + (math.log10(y) - self.view.bottom) * scale,
         )
 
@@ -187,10 +192,9 @@ class Sheet:
     def _axes(self) -> Axes:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-        wide, tall = self.width - LEFT - RIGHT, self.ceiling - self.floor
-        total = self.width + self.beside
-        frame = (LEFT / total, self.floor / self.height, wide / total, tall / self.height)
-        axes: Axes = self.figure.add_axes(frame)
+        wide, tall = self.wide, self.ceiling - self.floor
+        place = (self.left / self.width, self.floor / self.height, wide / self.width, tall / self.height)
+        axes: Axes = self.figure.add_axes(place)
         axes.set(xscale="log", yscale="log", autoscale_on=False)
         axes.set(xlim=(10**self.view.left, 10**self.view.right), ylim=(10**self.view.bottom, 10**self.view.top))
         axes.set_aspect("equal")
@@ -200,14 +204,9 @@ class Sheet:
             axis.set_major_locator(LogLocator(base=10, numticks=WIDEST_DECADES))
             axis.set_minor_locator(NullLocator())
             axis.set_major_formatter(FuncFormatter(partial(_tick_of_step, factor=factor, step=step)))
-        axes.grid(color=GRID, linewidth=0.9)
-        axes.set_axisbelow(True)
-        axes.tick_params(length=0, labelsize=TICK_PT, labelcolor=MUTED, pad=6)
+        frame(axes)
         axes.set_xlabel("Arithmetic intensity (FLOP/byte)", fontsize=AXIS_PT, color=INK, labelpad=5)
         axes.set_ylabel(f"Performance ({name})", fontsize=AXIS_PT, color=INK, labelpad=5)
-        for side in axes.spines.values():
-            side.set_color("#B8B8B8")
-        axes.spines[["top", "right"]].set_visible(False)
         return axes
 
     def _write_head(self, titles: list[str], subtitle: str, rows: list[list[tuple[float, Key]]]) -> None:

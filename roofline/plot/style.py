@@ -1,21 +1,16 @@
-"""How a roofline plot looks: its colors, one line per kind of ceiling, one marker per op; and its numbers.
+"""How a roofline plot looks: colors of dtypes, dashes of kinds of ceilings, markers, and its numbers in words.
 
-A color is that of a dtype; of a machine where several are drawn; of a provider where several compute in one dtype.
-Every choice can be told without color: dtypes differ in lightness, kinds in dashes, machines in width, ops in shape,
-providers and runs in filling, or in shape where there is one op.
+Color tells machines apart where there are several, else providers where there is one dtype, else dtypes. Every choice
+can be told without color: dtypes differ in lightness, kinds in dashes, machines in width, all others in shape, filling
+or label.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from results.show.terminal import one_line
-
-INK = "#1A1A1A"
-MUTED = "#5A5A5A"
-GRID = "#E2E2E2"
+from results.show.picture import SERIES_COLORS, plain
 
 DTYPE_COLORS = {
     "fp64": "#000000",
@@ -35,9 +30,6 @@ Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of To
     of the three dichromacies simulated after Machado, Oliveira and Fernandes (2009).
 """
 
-VARIANT_COLORS = ("#0072B2", "#D55E00", "#009E73", "#882255", "#E69F00", "#56B4E9", "#332288", "#CC79A7")
-"""One per provider where there is one dtype, one per machine where several are drawn; from the same source."""
-
 FOREIGN_COLOR = "#7A7A7A"
 """Of a dtype that this version does not know."""
 
@@ -45,10 +37,10 @@ READABLE_CONTRAST = 4.6
 """Least contrast of words to the background; WCAG 2.2 asks for 4.5 (success criterion 1.4.3)."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d")
-"""One per op, in the order in which the ops appear."""
+"""One per op, in the order in which the ops appear; one per provider where there is one op."""
 
 FILLINGS = ("full", "none", "left", "bottom", "right", "top")
-"""One per provider, dtype and run, in the order in which they appear; so dtypes differ without color."""
+"""One for all that neither color nor shape tells apart, in the order of appearance; so dtypes differ without color."""
 
 KIND_DASHES: dict[str, tuple[float, ...]] = {
     "measured": (),
@@ -61,11 +53,8 @@ KIND_DASHES: dict[str, tuple[float, ...]] = {
 MACHINE_WIDTHS = (2.2, 1.4, 2.8, 1.0)
 """Line width of the ceilings of the first, second, ... machine, in points."""
 
-MACHINE_DASH_SCALES = (1.0, 2.2, 0.45, 1.0)
-"""Stretch of the dashes of the first, second, ... machine, so that equal widths in a small print still differ."""
-
-MOST_MACHINES = 2 * len(MACHINE_WIDTHS)
-"""How many machines a picture tells apart: those with the same line differ by the marks along it."""
+MOST_MACHINES = len(SERIES_COLORS)
+"""How many machines a picture tells apart, by color."""
 
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -77,7 +66,7 @@ def dtype_color(dtype: str) -> str:
 
 
 def text_color(color: str) -> str:
-    """Return the color of words about what has a color: the same, darkened until it can be read on white."""
+    """Return the color of words about what is drawn in a color: the same, darkened until it can be read on white."""
     red, green, blue = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
     shade = 1.0
     while contrast_to_white(red * shade, green * shade, blue * shade) < READABLE_CONTRAST:
@@ -104,36 +93,22 @@ def machine_width(index: int) -> float:
     return MACHINE_WIDTHS[index % len(MACHINE_WIDTHS)]
 
 
-def machine_mark(index: int) -> dict[str, Any]:
-    """Return the style of the marks along the ceilings of the `index`-th machine; nothing for the first four."""
-    if index < len(MACHINE_WIDTHS):
-        return {}
-    return {"marker": "x", "markersize": 6, "markeredgewidth": 1.3}
-
-
-def line_pattern(kind: str, machine: int, turn: int = 0, turns: int = 1) -> tuple[float, tuple[float, ...] | None]:
+def line_pattern(kind: str, turn: int = 0, turns: int = 1) -> tuple[float, tuple[float, ...] | None]:
     """Return the dash pattern of a ceiling as matplotlib takes it: an offset and lengths, in line widths.
 
     Args:
         kind: a kind of ceiling.
-        machine: index of the machine.
         turn: which of `turns` ceilings that lie on one another this one is. They take turns along the line, so that
             each color stays visible.
         turns: how many ceilings lie on one another.
     """
-    scale = MACHINE_DASH_SCALES[machine % len(MACHINE_DASH_SCALES)]
-    dashes = tuple(length * scale for length in KIND_DASHES[kind])
+    dashes = KIND_DASHES[kind]
     if turns == 1:
         return 0, dashes or None
     if not dashes:
         return (10.0 * turn, (10.0, 10.0 * (turns - 1)))
     period = sum(dashes)
     return (period * turn, (*dashes[:-1], dashes[-1] + period * (turns - 1)))
-
-
-def plain(text: str, longest: int = 48) -> str:
-    """Return `text` as matplotlib draws it in one line: a dollar sign would start a formula there."""
-    return one_line(text, longest).replace("$", r"\$")
 
 
 def significant(value: float, digits: int = 3) -> str:

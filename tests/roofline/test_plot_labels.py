@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from plot_scenes import (
     CPU,
@@ -36,7 +33,6 @@ from roofline.plot.figure import PlotMachine, draw_roofline
 from roofline.plot.labels import Candidate, Placer, along_line, around_point
 from roofline.plot.mixes import mixes_label, thin_mixes
 from roofline.plot.scene import build_scene
-from roofline.plot.style import MARKERS
 
 
 @pytest.fixture(scope="module", params=SCENES)
@@ -139,7 +135,6 @@ def test_an_overlay_names_the_machine_of_each_roof() -> None:
     slopes = [line for line in roofs(drawn) if line not in flats(drawn)]
     assert len({(line.get_linewidth(), str(line.get_linestyle())) for line in slopes}) >= 2
     assert len({line.get_linewidth() for line in slopes}) == 3
-    assert len({line.get_color() for line in slopes}) == 3
 
 
 def test_the_caption_says_what_was_measured_and_what_is_not_drawn() -> None:
@@ -150,15 +145,18 @@ def test_the_caption_says_what_was_measured_and_what_is_not_drawn() -> None:
         "1 skipped, 1 invalid, 1 failed, 1 without FLOPs or bytes.",
     ):
         assert part in caption
-    labeled = sum(word.endswith("%") for word in words(draw("a crowd")))
-    assert f"Without a label: {42 - labeled} of 42 points" in caption
+    machines, dtypes = SCENES["a crowd"]
+    some = replace(machines[0], records=machines[0].records[:15])
+    drawn = draw_roofline([some], dtypes)
+    labeled = sum(word.endswith("%") for word in words(drawn))
+    assert 2 <= labeled < 15
+    assert f"Without a label: {15 - labeled} of 15 points" in last_line(drawn)
 
 
-def test_with_many_points_only_the_best_of_each_series_has_a_label() -> None:
-    said = [word for word in words(draw("a crowd")) if word.endswith("%")]
-    assert len(said) >= 9  # of 6 of matmul and 4 elementwise; one that has no room is counted in the caption
-    assert "matmul bf16 torch 6144³ 102 %" in said
-    assert "gelu bf16 torch 2²⁸ 90 %" in said  # with several ops, the op is named
+def test_with_a_panel_only_a_point_above_its_ceiling_has_a_label_and_ops_are_named_where_there_is_room() -> None:
+    said = words(draw("a crowd"))
+    assert [word for word in said if word.endswith("%")] == ["matmul bf16 torch 6144³ 102 %"]
+    assert said.count("add") == 1
     few = [word for word in words(draw("a CPU with points")) if word.endswith("%")]
     assert len(few) == 8
     assert {"bf16 2048³ 98 %", "512³ 75 %", "fp32 2048³ 97 %"} <= set(few)
@@ -244,74 +242,3 @@ def test_a_far_place_has_a_leader_and_a_near_one_has_none() -> None:
     places = around_point((0, 0), (1, 0.2), (90, 0), near=0.1)
     assert places[0].leader is None
     assert all(place.leader is not None for place in places if place.y - 0.1 > 0.3)
-
-
-VERSIONS = tuple(
-    matmul(8192, "bf16", share * 989.4e12, provider)
-    for provider, share in (("torch", 0.71), ("triton-v1", 0.31), ("triton-v2", 0.52), ("v3", 0.6), ("triton-v4", 0.69))
-)
-
-
-def labels_with_points(figure: Figure) -> Iterator[tuple[str, np.ndarray, tuple[float, float]]]:
-    """Yield each label of a matmul in bf16 with its box and the place of its point in pixels."""
-    for text in labels_in(figure):
-        if found := re.fullmatch(r"(?:(\S+) )?(\d+)³ (\d+) %", text.get_text()):
-            share = int(found[3])
-            spot = min(spots(figure), key=lambda s: abs(s[1] / 989.4e12 - share / 100))
-            yield text.get_text(), corners(figure, text), tuple(figure.axes[0].transData.transform(spot))
-
-
-def test_versions_are_named_at_their_points_in_their_order_each_in_its_color() -> None:
-    drawn = draw_roofline([PlotMachine(H100, VERSIONS)], ["bf16"])
-    found = sorted(labels_with_points(drawn), key=lambda label: label[2][1])
-    assert [text.split()[0] for text, _, _ in found] == ["triton-v1", "triton-v2", "v3", "triton-v4", "torch"]
-    heights = [box[:, 1].mean() for _, box, _ in found]
-    assert heights == sorted(heights)
-    markers = [line for line in drawn.axes[0].lines if line.get_marker() in MARKERS]
-    assert len({line.get_color() for line in markers if line.get_markerfacecolor() != "white"}) == len(VERSIONS)
-
-
-def test_a_label_without_a_leader_is_nearest_to_its_own_point() -> None:
-    drawn = draw_roofline([PlotMachine(H100, VERSIONS)], ["bf16"])
-    places = [tuple(drawn.axes[0].transData.transform(spot)) for spot in spots(drawn)]
-    ends = [line.get_xydata()[1] * drawn.dpi for line in drawn.findobj(Line2D) if len(line.get_xydata()) == 2]
-    checked = 0
-    for text, box, own in labels_with_points(drawn):
-        low, high = box.min(axis=0), box.max(axis=0)
-        if not any((low - 8 <= end).all() and (end <= high + 8).all() for end in ends):
-            nearest = min(places, key=lambda spot: math.dist(spot, np.clip(spot, low, high)))
-            assert nearest == pytest.approx(own), text
-            checked += 1
-    assert checked >= 3
-
-
-def test_a_point_with_a_flag_is_crossed_and_the_caption_says_which() -> None:
-    flagged = (*VERSIONS[:2], replace(VERSIONS[2], flags=("preempted", "not-cold")))
-    drawn = draw_roofline([PlotMachine(H100, flagged)], ["bf16"])
-    (cross,) = [line for line in drawn.axes[0].lines if line.get_marker() == "x"]
-    assert cross.get_ydata()[0] == pytest.approx(0.52 * 989.4e12)
-    assert "Crossed: 1 flagged preempted." in last_line(drawn)
-
-
-def test_what_tells_two_points_of_one_name_apart_is_in_their_labels() -> None:
-    points = (
-        matmul(4096, "bf16", 5e14, options={"recipe": "amp", "layers": 2}),
-        matmul(4096, "bf16", 2e14, options={"recipe": "fp32", "layers": 2}),
-    )
-    said = words(draw_roofline([PlotMachine(H100, points)], ["bf16"]))
-    assert "4096³ recipe amp 51 %" in said
-    assert "4096³ recipe fp32 20 %" in said
-
-
-def test_many_points_have_a_sorted_panel_of_their_shares_beside_the_plane() -> None:
-    drawn = draw("a crowd")
-    plane, panel = drawn.axes
-    names = [label.get_text() for label in panel.get_yticklabels()]
-    assert names[:2] == ["matmul bf16 torch", "add bf16 torch"]
-    shares = [float(text.get_text().removesuffix(" %")) for text in panel.texts]
-    assert shares == sorted(shares, reverse=True)
-    assert len(shares) == len(names) == 10
-    assert plane.get_window_extent().x1 < min(
-        label.get_window_extent(renderer(drawn)).x0 for label in panel.get_yticklabels()
-    )
-    assert len(draw("a CPU with points").axes) == 1

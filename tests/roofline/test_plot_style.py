@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
-from plot_scenes import CPU, draw, ends, environment, flats, machine, markers, matmul, words
+from plot_scenes import CPU, draw, ends, environment, flats, last_line, machine, markers, matmul, roofs, spots, words
+from run_scenes import RUNS
 
+from results.show.picture import SERIES_COLORS, plain
 from roofline.plot.figure import PlotMachine, draw_roofline
-from roofline.plot.scene import short_case
+from roofline.plot.scene import build_scene
 from roofline.plot.style import (
     DTYPE_COLORS,
     MOST_MACHINES,
     contrast_to_white,
     dtype_color,
     line_pattern,
-    machine_mark,
-    machine_width,
-    plain,
+    short_case,
     si,
     significant,
     text_color,
@@ -39,12 +40,15 @@ def test_every_dtype_has_one_color_for_roof_and_points() -> None:
         assert to_hex(line.get_color()).upper() == DTYPE_COLORS[dtype]
 
 
-def test_ops_have_markers_and_providers_have_fillings() -> None:
+def test_shapes_tell_ops_where_they_have_no_panel_and_else_providers_and_fillings_the_rest() -> None:
     drawn = draw("a crowd")
-    assert len({line.get_marker() for line in markers(drawn)}) == 5
-    of_matmul = [line for line in markers(drawn) if line.get_marker() == "o"]
-    assert len({(line.get_fillstyle(), str(line.get_markerfacecolor() == "white")) for line in of_matmul}) == 6
-    assert {"op", "matmul", "gelu", "provider, dtype", "torch-compile bf16", "ceiling", "measured"} <= set(words(drawn))
+    assert len({line.get_marker() for line in markers(drawn)}) == 3
+    of_torch = [line for line in markers(drawn) if line.get_marker() == "o"]
+    assert len({(line.get_fillstyle(), str(line.get_markerfacecolor() == "white")) for line in of_torch}) == 2
+    assert {"provider", "torch-compile", "dtype", "bf16", "ceiling", "measured"} <= set(words(drawn))
+    few = draw_roofline(*RUNS["vector and matrix"])
+    assert len({line.get_marker() for line in markers(few)}) == 2
+    assert {"op", "gelu", "matmul"} <= set(words(few))
 
 
 def test_dtypes_of_one_op_have_their_own_fillings() -> None:
@@ -63,28 +67,81 @@ def test_two_runs_of_one_machine_have_their_own_fillings_and_are_named_by_their_
     assert {"run", "2026-11-20 21:03:12", "2026-11-20 22:03:12"} <= set(words(drawn))
 
 
-def test_as_many_machines_as_a_picture_takes_have_their_own_line() -> None:
-    styles = {
-        (machine_width(index), line_pattern("datasheet", index), str(machine_mark(index)))
-        for index in range(MOST_MACHINES)
-    }
-    assert len(styles) == MOST_MACHINES == 8
+def test_as_many_machines_as_a_picture_takes_have_their_own_color() -> None:
+    assert len(set(SERIES_COLORS)) == MOST_MACHINES == 8
+    drawn = draw("three GPUs")
+    slopes = [line for line in roofs(drawn) if line not in flats(drawn)]
+    assert [to_hex(line.get_color()).upper() for line in slopes] == list(SERIES_COLORS[:3])
+
+
+def test_where_there_is_one_dtype_color_tells_the_provider_and_the_ceilings_have_none() -> None:
+    drawn = draw_roofline(*RUNS["versions"])
+    assert [to_hex(line.get_color()).upper() for line in markers(drawn)] == list(SERIES_COLORS[:5])
+    assert {line.get_fillstyle() for line in markers(drawn)} == {"full"}
+    assert {to_hex(line.get_color()).upper() for line in flats(drawn)} == {"#1A1A1A"}
+    assert {"provider", "torch", "triton-v4", "torch 71 %", "triton-v3 60 %"} <= set(words(drawn))
+
+
+def test_peaks_of_vector_units_are_drawn_beside_those_of_products_where_ops_need_them() -> None:
+    said = words(draw_roofline(*RUNS["vector and matrix"]))
+    assert {"vector fp32 66.9 TFLOP/s datasheet", "vector fp32 58 TFLOP/s measured"} <= set(said)
+    assert "bf16 989 TFLOP/s datasheet" in said
+    assert not any(word.startswith("vector") for word in words(draw_roofline(*RUNS["sweep"])))
+
+
+def test_points_with_flags_are_crossed_out_and_the_caption_counts_the_flags() -> None:
+    drawn = draw_roofline(*RUNS["flagged"])
+    crosses = [
+        spot for line in drawn.axes[0].lines if line.get_marker() == "x" for spot in zip(*line.get_data(), strict=True)
+    ]
+    assert len(crosses) == 4
+    assert set(crosses) <= set(spots(drawn))
+    assert "Crossed out: 4 preempted, 2 not-converged." in last_line(drawn)
+    assert "bf16 4096³ 93 % (preempted)" in words(drawn)
+
+
+def test_recipes_and_checkpoints_tell_training_steps_of_one_shape_apart() -> None:
+    said = set(words(draw_roofline(*RUNS["train_step"])))
+    assert {"bf16 checkpoint none 33 %", "bf16 checkpoint full 26 %", "amp checkpoint full 23 %"} <= said
+
+
+def test_the_critical_batch_is_marked_where_the_batches_pass_the_ridge_point() -> None:
+    drawn = draw_roofline(*RUNS["decode"])
+    (star,) = (line for line in drawn.axes[0].lines if line.get_marker() == "*")
+    assert float(star.get_xdata()[0]) == pytest.approx(989.4e12 / 3.352e12)
+    (label,) = (word for word in words(drawn) if word.startswith("critical batch"))
+    assert 256 < int(label.split()[-1]) < 1024
+    machines, dtypes = RUNS["decode"]
+    small = replace(machines[0], records=machines[0].records[:3])
+    caption = last_line(draw_roofline([small], dtypes))
+    assert "batch 295 is the critical one by the weights alone." in caption
+
+
+def test_many_points_have_a_panel_of_their_shares_the_best_op_first() -> None:
+    drawn = draw_roofline(*RUNS["90 points"])
+    panel = drawn.axes[1]
+    scene = build_scene(*RUNS["90 points"])
+    best = {op: max(p.roofline_pct or 0 for p in scene.points if p.record.op == op) for op in scene.ops}
+    assert [text.get_text() for text in panel.get_yticklabels()] == sorted(best, key=lambda op: -best[op])
+    dots = [x for line in panel.lines if line.get_zorder() == 7 for x in line.get_xdata()]
+    assert sorted(dots) == pytest.approx(sorted(point.roofline_pct for point in scene.points))
+    assert len(draw_roofline(*RUNS["sweep"]).axes) == 1
 
 
 def test_kinds_of_ceilings_have_their_own_dashes() -> None:
     drawn = draw("a crowd")
     solid = {ends(line)[0][1] for line in flats(drawn) if line.get_linestyle() == "-"}
     assert solid == {795e12, 1454e12}
-    patterns = {str(line_pattern(kind, 0)) for kind in ("measured", "datasheet", "clock-limited", "derived")}
+    patterns = {str(line_pattern(kind)) for kind in ("measured", "datasheet", "clock-limited", "derived")}
     assert len(patterns) == 4
-    assert line_pattern("measured", 0)[1] is None
+    assert line_pattern("measured")[1] is None
 
 
 def test_roofs_on_one_another_take_turns_and_share_a_label() -> None:
     twins = machine("g", {"fp16": 989.4e12, "bf16": 989.4e12}, 3.352e12)
     drawn = draw_roofline([PlotMachine(twins)])
     assert "fp16, bf16 989 TFLOP/s" in words(drawn)
-    first, second = (line_pattern("datasheet", 0, turn, 2) for turn in (0, 1))
+    first, second = (line_pattern("datasheet", turn, 2) for turn in (0, 1))
     assert first[1] is not None
     assert second[0] == pytest.approx(sum(first[1]) / 2)
     assert {to_hex(line.get_color()).upper() for line in flats(drawn)} == {DTYPE_COLORS["fp16"], DTYPE_COLORS["bf16"]}

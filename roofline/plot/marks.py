@@ -1,0 +1,30 @@
+"""The marks of points: one style for the plane, the panel and the legend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from results.show.picture import INK
+from roofline.plot.style import FILLINGS, MARKERS, pick
+
+MARKER_PT = 7.5
+"""Diameter of the marker of a point."""
+CROSS: dict[str, Any] = {"marker": "x", "markersize": 11, "markeredgewidth": 1.3, "markeredgecolor": INK}
+CROSS |= {"linestyle": "none"}
+"""Over a point that flags speak against."""
+
+
+def marker(color: str, shape: int, variant: int) -> dict[str, Any]:
+    """Return the style of a marker without a line.
+
+    Args:
+        color: of the point.
+        shape: index of the op or the provider that shapes tell apart.
+        variant: index of the filling.
+    """
+    filling = pick(FILLINGS, variant)
+    style = {"color": color, "linestyle": "none", "marker": pick(MARKERS, shape), "markersize": MARKER_PT}
+    style |= {"markeredgecolor": color, "markeredgewidth": 1.3, "markerfacecoloralt": "white"}
+    if filling == "none":
+        return style | {"markerfacecolor": "white"}
+    return style | {"fillstyle": filling}

@@ -1,0 +1,137 @@
+"""The geometry of labels in pictures of ten runs: each belongs to its own point, and none is on anything else."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from plot_scenes import corners, labels_in, overlap, renderer, roofs
+from run_scenes import RUNS
+
+from roofline.plot.figure import draw_roofline
+from roofline.plot.scene import PlotPoint, build_scene, chosen_for_labels, point_label
+
+TOUCH = 0.08
+"""Inches between a leader line and the label that it ties to its point, at most."""
+
+
+@cache
+def drawn(name: str) -> Figure:
+    return draw_roofline(*RUNS[name])
+
+
+@pytest.fixture(params=RUNS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def inches(figure: Figure, point: PlotPoint) -> tuple[float, float]:
+    x, y = figure.axes[0].transData.transform((point.intensity, point.flops_per_s)) / figure.dpi
+    return float(x), float(y)
+
+
+def point_labels(name: str) -> list[tuple[Text, list[PlotPoint]]]:
+    """Return the labels of points in a picture, each with the points that it may be of by its words."""
+    scene = build_scene(*RUNS[name])
+    of_text: dict[str, list[PlotPoint]] = {}
+    for point in scene.points:
+        for is_first in (True, False):
+            of_text.setdefault(point_label(point, scene, is_first), []).append(point)
+    return [(text, of_text[text.get_text()]) for text in labels_in(drawn(name)) if text.get_text() in of_text]
+
+
+def box_of(figure: Figure, text: Text) -> tuple[float, float, float, float]:
+    box = text.get_window_extent(renderer(figure))
+    return box.x0 / figure.dpi, box.y0 / figure.dpi, box.x1 / figure.dpi, box.y1 / figure.dpi
+
+
+def distance(spot: tuple[float, float], box: tuple[float, float, float, float]) -> float:
+    return math.hypot(max(box[0] - spot[0], 0, spot[0] - box[2]), max(box[1] - spot[1], 0, spot[1] - box[3]))
+
+
+def leaders(figure: Figure) -> list[Line2D]:
+    return [artist for artist in figure.artists if isinstance(artist, Line2D) and artist.get_zorder() == 6]
+
+
+def leader_to(figure: Figure, text: Text) -> tuple[float, float] | None:
+    """Return where the leader line of a label begins, inches; None where it has none."""
+    box = box_of(figure, text)
+    ends = [list(zip(*line.get_data(), strict=True)) for line in leaders(figure)]
+    return next(((float(start[0]), float(start[1])) for start, end in ends if distance(end, box) < TOUCH), None)
+
+
+def test_each_label_is_nearest_to_its_own_point_or_tied_to_it(name: str) -> None:
+    figure, scene = drawn(name), build_scene(*RUNS[name])
+    for text, own in point_labels(name):
+        spots = [(inches(figure, point), point) for point in scene.points]
+        start, box = leader_to(figure, text), box_of(figure, text)
+        if start is None:
+            nearest = min(spots, key=lambda spot: distance(spot[0], box))[1]
+        else:
+            nearest = min(spots, key=lambda spot: math.dist(spot[0], start))[1]
+            assert math.dist(inches(figure, nearest), start) < 0.01, text.get_text()
+        assert any(nearest is point for point in own) or inches(figure, nearest) in [inches(figure, p) for p in own]
+
+
+def test_every_label_of_a_point_that_should_have_one_is_there(name: str) -> None:
+    scene = build_scene(*RUNS[name])
+    assert len(point_labels(name)) >= len(chosen_for_labels(scene)) - (1 if name == "6 GPUs" else 0)
+
+
+def test_labels_stand_in_the_order_of_their_points(name: str) -> None:
+    """Of two labels in one column the upper one is of the higher point."""
+    figure = drawn(name)
+    tied = [(text, own, start) for text, own in point_labels(name) if (start := leader_to(figure, text))]
+    for (one, _, first), (other, _, second) in itertools.combinations(tied, 2):
+        same_column = abs(box_of(figure, one)[0] - box_of(figure, other)[0]) < 0.01 and abs(first[1] - second[1]) > 0.01
+        if same_column and abs(first[0] - second[0]) < 0.5:
+            assert (first[1] > second[1]) == (box_of(figure, one)[1] > box_of(figure, other)[1])
+
+
+def test_no_two_labels_touch_and_none_is_outside(name: str) -> None:
+    figure = drawn(name)
+    frame = figure.axes[0].get_window_extent()
+    shapes = [(text.get_text(), corners(figure, text)) for text in figure.texts if text.get_text()]
+    for (one, first), (other, second) in itertools.combinations(shapes, 2):
+        assert not overlap(first, second), f"{one!r} overlaps {other!r}"
+    for text in labels_in(figure):
+        shape = corners(figure, text)
+        assert (shape >= (frame.x0, frame.y0)).all(), text.get_text()
+        assert (shape <= (frame.x1 + 1, frame.y1 + 1)).all(), text.get_text()
+
+
+def test_no_label_of_a_point_is_on_a_line_or_a_point(name: str) -> None:
+    figure, scene = drawn(name), build_scene(*RUNS[name])
+    to_pixels = figure.axes[0].transData.transform
+    lines = [
+        to_pixels(np.column_stack(line.get_data())) for line in figure.axes[0].lines if line.get_zorder() in (3, 4)
+    ]
+    segments = [pair for line in lines for pair in itertools.pairwise(line)]
+    assert segments
+    for text, _ in point_labels(name):
+        shape = corners(figure, text)
+        for start, end in segments:
+            assert not overlap(shape, np.array([start, end, end, start])), f"{text.get_text()!r} is on a line"
+        for point in scene.points:
+            middle = np.array(inches(figure, point)) * figure.dpi
+            square = middle + 3 * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+            assert not overlap(shape, square), f"{text.get_text()!r} is on a point"
+
+
+def test_no_color_is_of_two_providers_or_machines(name: str) -> None:
+    scene = build_scene(*RUNS[name])
+    if scene.colored_by == "dtype":
+        return
+    colors: dict[str, set[object]] = {}
+    for point in scene.points:
+        who = point.machine if scene.colored_by == "machine" else point.record.provider
+        colors.setdefault(to_hex(scene.point_color(point)), set()).add(who)
+    assert all(len(owners) == 1 for owners in colors.values())
+    assert len(roofs(drawn(name))) >= 2
