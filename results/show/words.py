@@ -66,6 +66,14 @@ FLAGS = {
         "A sample lasts only a few ticks of the clock, so that its time is coarse.",
         "Take a larger case.",
     ),
+    "not-captured": _flag(
+        "A CUDA graph of the launches could not be timed, or its replay did not do what they do; queued launches were.",
+        "Work on torch's current stream and without a wait for the host, so that it can be captured.",
+    ),
+    "near-floor": _flag(
+        "An empty kernel takes a tenth of this time or more: the row measures launching as well.",
+        "Take a larger case, or do the work of several launches in one kernel.",
+    ),
     "bimodal": _flag(
         "The samples have two speeds: the median is one of them or lies between.",
         "Look for a second clock, another process or two code paths; give a larger --budget and look again.",

@@ -17,6 +17,7 @@ from bench.harness.compare.rounds import Rounds, Rule
 from bench.harness.data.checks import Turn
 from bench.harness.data.guarded_buffers import GuardedBuffers
 from bench.harness.data.inputs import Filler, InputSet
+from bench.harness.data.replay import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.isolate.heartbeat import NOBODY, announced
 from bench.harness.measure.cost import CALLS_PER_CASE, CostEstimator
@@ -133,7 +134,9 @@ class InterleavingRunner(Runner):
         provider, sets = prepared.provider, prepared.sets
         # Slow calls are announced one by one, and where they lie does not matter.
         new_call = (lambda copy: provider.call(sets[copy])) if calls is prepared.calls else None
-        ready = Ready(calls, prepared.cache, turn.announce, least_s(time.perf_counter() - began), new_call)
+        replay = partial(_replay_check, row, sets) if self._device.has_cuda else None
+        slow_s = least_s(time.perf_counter() - began)
+        ready = Ready(calls, prepared.cache, turn.announce, slow_s, new_call, replay)
         refuse_if_too_slow(ready.least_s, others_s, left_s)
         return prepared, ready
 
@@ -270,3 +273,8 @@ def _interleaving(rounds: Rounds, rule: Rule, order: int, names: Sequence[str], 
         "seed": rule.seed,
         "sm_clock_hz": clocks_hz if clocks_hz and None not in clocks_hz else None,
     }
+
+
+def _replay_check(row: Row, sets: Sequence[InputSet], first: int) -> ReplayCheck:
+    """Return what verifies a graph of calls on these sets that begins with the one on copy `first`."""
+    return ReplayCheck(row.op, row.case, [*sets[first:], *sets[:first]])

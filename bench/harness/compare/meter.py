@@ -10,12 +10,13 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.harness.compare.phases import ROUNDS, SETTLING, Phases
 from bench.harness.compare.rounds import Rounds, Rule, run_rounds
 from bench.harness.data.checks import nothing
+from bench.harness.data.replay import ReplayCheck
 from bench.harness.device.telemetry import row_telemetry
 from bench.harness.isolate.heartbeat import PROBES, SLOW_CALL_S, Announce
 from bench.harness.measure.cost import CALLS_PER_CASE
@@ -56,6 +57,8 @@ class Turns:
     """Samples in a turn."""
     first: int = 0
     """Copy of the inputs that the next launch works on; the count of launches may run past the last copy."""
+    replay: ReplayCheck | None = None
+    """Verifies what a graph of its launches writes; None where none is timed."""
 
     def slot(self) -> tuple[float, ...]:
         """Return the samples of one turn, seconds per launch."""
@@ -87,6 +90,8 @@ class Ready:
     """Of the calls that even the shortest comparison makes; 0 where calls are short."""
     new_call: Callable[[int], samplers.Call] | None = None
     """Makes a call on a copy of the inputs once more; None for calls so slow that their place does not matter."""
+    replay: Callable[[int], ReplayCheck] | None = None
+    """Returns what verifies a graph of the calls that begins with the call on this copy; None on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -149,9 +154,10 @@ class InterleavingMeter(Meter):
         # All go round the same copies, as far apart as can be, so that nobody finds what another has just touched.
         first = place * len(one.calls) // len(ready)
         try:
-            sampler = self.sampler([*one.calls[first:], *one.calls[:first]], self._limits)
+            replay = one.replay(first) if one.replay else None
+            sampler = self.sampler([*one.calls[first:], *one.calls[:first]], self._limits, replay)
             call_s = least_call_s(sampler)
-            return Turns(sampler, self._lead_in(one), one.announce, call_s, first=first)
+            return Turns(sampler, self._lead_in(one), one.announce, call_s, first=first, replay=replay)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -200,7 +206,8 @@ class InterleavingMeter(Meter):
         clocks_hz = [clock for clock in found.rounds.clocks_hz[place] if clock is not None]
         telemetry = found.telemetry | ({"sm_clock_hz": median(clocks_hz)} if clocks_hz else {})
         host_s = self._host_s(ready.calls)
-        return self._measurement(ready.calls, turns.sampler, samples, found.settling, telemetry, host_s)
+        measured = self._measurement(ready.calls, turns.sampler, samples, found.settling, telemetry, host_s)
+        return replace(measured, replayed=turns.replay.after() if turns.replay else None)
 
 
 def least_call_s(sampler: Sampler) -> float:

@@ -158,9 +158,10 @@ class GraphSampler:
             raise RuntimeError("nothing was captured: the work is on a stream that a capture does not see")
 
     def replay(self) -> None:
-        """Replay the graph once, and wait for it."""
+        """Replay the graph once, after all that was queued before on any stream, and wait for it."""
         import torch
 
+        torch.cuda.synchronize()  # its stream does not wait for the default one
         with torch.cuda.stream(self._stream):
             self._graph.replay()
         torch.cuda.synchronize()

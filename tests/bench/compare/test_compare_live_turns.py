@@ -178,3 +178,12 @@ def test_calls_that_are_announced_one_by_one_are_not_made_anew():
     found = [InterleavingMeter(cpu_device(), LIMITS)._turns(ready, at) for at in range(2)]
     exchange(ready, [*found[:1], Broken(ValueError())], random.Random(0))
     assert next(found[0].sampler._calls) is calls[0]
+
+
+def test_the_graph_of_each_provider_is_verified_from_the_copy_on_which_it_begins(monkeypatch):
+    made = InterleavingMeter(cpu_device(), LIMITS)
+    asked, calls = [], [lambda: None] * 4
+    sampler = samplers.HostSampler(calls, 1)
+    monkeypatch.setattr(made, "sampler", lambda calls, limits, replay=None: asked.append(replay) or sampler)
+    ready = [Ready(calls, "cold", lambda: None, replay=lambda first: f"from {first}") for _ in range(2)]
+    assert [made._turns(ready, place).replay for place in range(2)] == asked == ["from 0", "from 2"]

@@ -216,6 +216,15 @@ def test_a_capture_of_nothing_is_no_graph_and_says_why(gpu):
     assert sampler.sample() / sampler.launches_per_sample == pytest.approx(10e-6)
 
 
+def test_a_replay_that_is_looked_at_waits_for_what_was_queued_before(gpu):
+    sampler = GraphSampler([gpu.launch("a", 10e-6)], launches=3)
+    gpu.launch("poison", 1e-3)()
+    waited_s = []
+    sampler._graph.replay = lambda: waited_s.append(gpu.host_s - gpu.device_s)
+    sampler.replay()
+    assert waited_s == [0.0]
+
+
 def test_a_graph_that_is_refused_is_not_timed(gpu):
     looked = []
     sampler = make_sampler(
