@@ -1,6 +1,7 @@
 """One place decides what is skipped or left for later, and says why; every test gets a run folder of its own."""
 
 import itertools
+import os
 
 import pytest
 
@@ -28,6 +29,8 @@ def pytest_cmdline_main(config):
     The default tier takes two thirds of the time so on two cores. More processes would disturb what they measure, and
     tests of a GPU have it to themselves.
     """
+    if "PYTEST_XDIST_WORKER" in os.environ:  # this hook runs in each of the two processes too: they share no further
+        return
     is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     on_a_gpu = "gpu" in config.option.markexpr and "not gpu" not in config.option.markexpr
     if is_whole and not on_a_gpu and not config.option.usepdb and getattr(config.option, "numprocesses", 0) is None:
