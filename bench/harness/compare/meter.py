@@ -35,9 +35,6 @@ who come and go meet both of a pair."""
 LONGEST_SHARED_S = 0.02
 """A sample that is made longer to match the others is not made longer than that."""
 
-MOST_PROBES, PROBING_S = 5, 0.1
-"""Samples, and seconds of them, from which the time of a call is told."""
-
 CALIBRATION_TURNS = 3
 """Turns of the warm-up, the last ones, from which the count of samples in a turn is taken."""
 
@@ -130,7 +127,9 @@ class InterleavingMeter(Meter):
         settling = settle(work, self._monitor.clock_and_power, GPU_SETTLE if self._device.has_cuda else CPU_SETTLE)
         for times_s, turn in zip(warm_up, turns, strict=True):
             if isinstance(turn, Turns):
+                turn.call_s = min(times_s) / turn.sampler.launches_per_sample  # a single one may have been held up
                 turn.samples = samples_per_turn(median(times_s[-CALIBRATION_TURNS:]), self._device.type)
+        share_launches(turns)
         self.phases.enter(ROUNDS)
         before = self._monitor.snapshot()
         order = random.Random(rule.seed)
@@ -156,7 +155,7 @@ class InterleavingMeter(Meter):
         try:
             replay = one.replay(first) if one.replay else None
             sampler = self.sampler([*one.calls[first:], *one.calls[:first]], self._limits, replay)
-            call_s = least_call_s(sampler)
+            call_s = sampler.sample() / sampler.launches_per_sample
             return Turns(sampler, self._lead_in(one), one.announce, call_s, first=first, replay=replay)
         except KeyboardInterrupt:
             raise
@@ -208,14 +207,6 @@ class InterleavingMeter(Meter):
         host_s = self._host_s(ready.calls)
         measured = self._measurement(ready.calls, turns.sampler, samples, found.settling, telemetry, host_s)
         return replace(measured, replayed=turns.replay.after() if turns.replay else None)
-
-
-def least_call_s(sampler: Sampler) -> float:
-    """Return the seconds of a call, roughly: the least of a few samples, as one may have been interrupted for long."""
-    times_s: list[float] = []
-    while len(times_s) < MOST_PROBES and sum(times_s) < PROBING_S:
-        times_s.append(sampler.sample())
-    return min(times_s) / sampler.launches_per_sample
 
 
 def share_launches(turns: Sequence[Turns | Broken]) -> None:

@@ -43,5 +43,6 @@ def where_time_went(seconds: Mapping[str, float], case_s: float, has_own_process
         has_own_process: whether what is in no phase is the start of a process.
     """
     rest_s = max(0.0, case_s - sum(seconds.values()))
-    parts = {STARTING: rest_s, **seconds} if has_own_process else {**seconds, "the rest": rest_s}
+    rest = f"{STARTING} and the rest" if has_own_process else "the rest"
+    parts = {**seconds, rest: rest_s}
     return f"{case_s:.1f} s: " + ", ".join(f"{name} {part_s:.1f} s" for name, part_s in parts.items())

@@ -189,7 +189,7 @@ def test_the_time_of_a_case_is_told_to_the_last_second(monkeypatch):
     counted.enter("checking again")
     assert told == ["preparing and checking", "rounds", "checking again"]
     assert phases.where_time_went(counted.seconds, 6.0, has_own_process=True) == (
-        "6.0 s: starting its process 1.5 s, preparing and checking 1.5 s, rounds 3.0 s"
+        "6.0 s: preparing and checking 1.5 s, rounds 3.0 s, starting its process and the rest 1.5 s"
     )
     assert phases.where_time_went(counted.seconds, 6.0, has_own_process=False).endswith("rounds 3.0 s, the rest 1.5 s")
 
