@@ -50,6 +50,9 @@ LEAST_PLANTED = 65536
 LONG_LAUNCH_S = 20e-6
 """Launches above it are those whose planted difference must be found; most have so many elements or more."""
 
+PROBED_CALLS = 12
+"""Calls from which the time of a function is told: a comparison makes more of them before its rounds."""
+
 BUSY = "while True: sum(range(10_000))"
 
 
@@ -65,18 +68,21 @@ def planted_rows(args):
 
 
 class MoreWork:
-    """Computes what a function does, and then a loop that takes 5 % of its undisturbed time."""
+    """Computes what a function does, and then a loop that takes 5 % of its time on inputs that are not in the cache."""
 
     def __init__(self, function):
-        self._function, self._turns = function, None
+        self._function, self._turns, self._times_s = function, None, []
 
     def __call__(self, *inputs, out):
+        start = time.perf_counter()
         result = self._function(*inputs, out=out)
-        if self._turns is None:
-            call_s = least_s(lambda: self._function(*inputs, out=out))
-            turn_s = least_s(lambda: loop(10_000)) / 10_000
-            self._turns = round(MORE_WORK * call_s / turn_s)
-        loop(self._turns)
+        if self._turns is None:  # the first calls go round the copies of the inputs, before the rounds begin
+            self._times_s.append(time.perf_counter() - start)
+            if len(self._times_s) == PROBED_CALLS:
+                undisturbed_s = sorted(self._times_s)[PROBED_CALLS // 4]
+                self._turns = round(MORE_WORK * undisturbed_s / turn_s())
+        else:
+            loop(self._turns)
         return result
 
 
@@ -86,13 +92,13 @@ def loop(turns):
         pass
 
 
-def least_s(call):
-    """Return the shortest of some times of a call, seconds."""
+def turn_s():
+    """Return the seconds of one turn of the loop, the least of some."""
     times_s = []
-    for _ in range(50):
+    for _ in range(20):
         start = time.perf_counter()
-        call()
-        times_s.append(time.perf_counter() - start)
+        loop(10_000)
+        times_s.append((time.perf_counter() - start) / 10_000)
     return min(times_s)
 
 
