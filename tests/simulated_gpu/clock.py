@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-L2_BYTES = 2 * 2**20
+L2_BYTES = 2**20
 """Small, so that few copies of small inputs fill it."""
 MEMORY_BYTES_PER_S = 3.0e12
 L2_BYTES_PER_S = 6.0e12

@@ -242,13 +242,14 @@ def test_a_graph_that_does_it_all_is_timed_without_the_time_of_its_launch():
     x = torch.ones(2**16, device=GPU)
     sampler = GraphSampler([lambda: x.add_(0)], 500)
     alone_s = sum(TIMELINE.operation_s([(x.data_ptr(), x.nbytes)]) for _ in range(500))
-    assert sampler.sample() == pytest.approx(alone_s, abs=5 * EVENT_S)
+    # The least: a host that is kept from its core for longer than the longest spin is late.
+    assert min(sampler.sample() for _ in range(20)) == pytest.approx(alone_s, abs=5 * EVENT_S)
 
 
 def test_dropped_results_would_stay_in_the_cache_and_kept_ones_do_not(monkeypatch):
     monkeypatch.setattr(clock, "LAUNCH_S", 0.0)
-    x = torch.ones(2**16, device=GPU)  # 256 KiB, of which the L2 holds 8
+    x = torch.ones(2**16, device=GPU)  # 256 KiB, of which the L2 holds 4
     kept = GraphSampler([lambda: x + 1] * 40, 400)
     assert len({result.data_ptr() for result in kept.results}) == 40
     dropped = GraphSampler([lambda: x + 1], 400)
-    assert kept.sample() > 1.2 * dropped.sample()
+    assert min(kept.sample() for _ in range(20)) > 1.2 * min(dropped.sample() for _ in range(20))
