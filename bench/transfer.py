@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import UsageError, add_list, chosen, number, path, shape_words
 from bench.harness.scenarios.scenario import Scenario, ScenarioContext, ScenarioRow
 from bench.harness.shapes import ShapeError, parse_size
+from bench.harness.transfer.copies import StepWork
 from bench.harness.transfer.table import COLUMNS, NOTES, footer
 from results.record import Record
 from roofline.work import Work
@@ -149,11 +150,12 @@ def plan(args: argparse.Namespace, device: Device, settings: Settings) -> list[S
     memories = chosen("memory", args.memory, MEMORY, MEMORY if on_gpu else MEMORY[:1])
     transfers = chosen("transfer", args.transfer, TRANSFER, TRANSFER if on_gpu else TRANSFER[:1])
     rows: list[ScenarioRow] = []
+    work = StepWork(args.step_time)
     for op in chosen("op", args.op, KINDS, KINDS):
         if op == "load":
             prefetches = chosen("prefetch", args.prefetch, PREFETCH, PREFETCH)
             page_caches = chosen("page-cache", args.page_cache, PAGE_CACHE, PAGE_CACHE[:1])
-            rows += [load_row(args, *way) for way in itertools.product(batches_of(args), page_caches, prefetches)]
+            rows += [load_row(args, work, *way) for way in itertools.product(batches_of(args), page_caches, prefetches)]
         else:
             sizes = [
                 size for size in sizes_of(args, device.type) if args.size or op != "overlap" or size >= OVERLAP_BYTES
@@ -197,16 +199,18 @@ def copy_row(op: str, device: Device, size_bytes: int, memory: str, transfer: st
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a loop reads, and how long it computes on each batch."""
+    """What a loop reads, and what it computes on each batch."""
 
     path: Path | None
     """The token file; None for one of random tokens."""
     dtype: str
     vocabulary: int
-    step_s: float
+    work: StepWork
 
 
-def load_row(args: argparse.Namespace, batch: tuple[int, int], page_cache: str, prefetch: str) -> ScenarioRow:
+def load_row(
+    args: argparse.Namespace, work: StepWork, batch: tuple[int, int], page_cache: str, prefetch: str
+) -> ScenarioRow:
     """Return the row of a loop that loads batches."""
     from bench.harness.transfer.token_loader import CAN_FORGET
 
@@ -222,7 +226,7 @@ def load_row(args: argparse.Namespace, batch: tuple[int, int], page_cache: str, 
         reason=kept if page_cache == "cold" and not CAN_FORGET else None,
         fill="uniform",
     )
-    tokens = Tokens(Path(args.tokens) if args.tokens else None, args.token_dtype, args.vocabulary, args.step_time)
+    tokens = Tokens(Path(args.tokens) if args.tokens else None, args.token_dtype, args.vocabulary, work)
     return ScenarioRow(
         blank, partial(measure_load, blank, tokens), f"load {blank.case} prefetch {prefetch} {page_cache}"
     )
@@ -320,7 +324,6 @@ def measure_load(blank: Record, tokens: Tokens, bench: ScenarioContext) -> Recor
 def measure_loop(blank: Record, tokens: Tokens, bench: ScenarioContext, file: TokenFile) -> Record:
     """Return the record of a loop: a batch checked against the file, then steps on the clock."""
     from bench.harness.scenarios.host_clock import measure_steps, record_of
-    from bench.harness.transfer.copies import Products
     from bench.harness.transfer.token_loader import Batches, Loop
 
     device, seed = bench.device, bench.settings.seed
@@ -329,13 +332,14 @@ def measure_loop(blank: Record, tokens: Tokens, bench: ScenarioContext, file: To
     problem = batches.problem(tokens.vocabulary)
     if problem:
         return replace(blank, status="invalid", reason=problem)
-    products = Products(device, tokens.step_s, seed)
+    products, alone_s = tokens.work.products(device, seed), tokens.work.alone_s(device, seed)
     with Loop(batches, products, device, blank.options["prefetch"] > 0) as loop:
         measured = measure_steps(loop.step, device, "cold" if is_cold else "warm", bench.left_s())
     file.close()
     count = len(measured.samples.samples_s)
     return replace(
-        record_of(replace(blank, flops=products.flops), measured, bench),
+        record_of(replace(blank, flops=products.flops), measured, bench, tokens.work.flags(alone_s)),
+        compute_s=alone_s,
         waits_s=tuple(loop.waits_s[-count:]),
         major_faults=loop.major_faults,
         file_bytes=file.ids.nbytes,

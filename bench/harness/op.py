@@ -165,6 +165,8 @@ class Op:
     """How many products or addends one output element sums; 1 for elementwise ops. Sets the error bound."""
     intermediate_roundings: int = 0
     """How often torch rounds to the case's dtype before the final store, where it runs as several kernels."""
+    tolerance: float = 1.0
+    """Times the error that rounding explains which a result may have: `--tolerance` sets it, no op file does."""
     magnitude: Callable[..., Tensor] | None = None
     """`magnitude(truth, *inputs)` in fp64: what the errors of fp32 arithmetic are proportional to, for each element of
     the output, where that is neither the operands' size nor a sum of products. See `bench.harness.data.verify`."""

@@ -101,6 +101,15 @@ FLAGS = {
         "Work was still running on another stream when the clock stopped; the row is invalid.",
         "Launch on the current stream, or wait for the other one before returning.",
     ),
+    "work-off": _flag(
+        "The work of a step takes another time than --step-time asked for.",
+        "Rows of one run do the same work all the same; let nothing else run, or ask for another --step-time.",
+        TRANSFERS,
+    ),
+    "beyond-rounding": _flag(
+        "The result is further off than rounding explains, and --tolerance allowed it.",
+        "Say so where you report the time: it is that of another accuracy.",
+    ),
     "settings-restored": _flag(
         "Importing or calling the function changed a setting of torch or of the process; it was set back.",
         "Leave global settings alone in a kernel's file.",

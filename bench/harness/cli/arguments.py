@@ -15,7 +15,7 @@ from bench.harness.data.inputs import FILLS
 from bench.harness.isolate.job import DEFAULT_TIMEOUT_S
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import OpFileError, command_of, own_families, own_file
-from bench.harness.providers.registry import USER_KERNEL, provider_names
+from bench.harness.providers.registry import USER_KERNEL, kernel_versions, provider_names
 from bench.harness.shapes import MAX_CASES, MAX_EXTENT, parse_shapes, parse_size
 from results.record import CACHE_STATES
 from results.show.spelling import did_you_mean, known_as
@@ -195,8 +195,9 @@ def build_parser(
     for option in options:
         default = option.default(DEFAULT_DTYPE)
         add_list(what, f"--{option.name}", f"{option.help} (default: {default})".replace("%", "%%"))
+    usual = "torch, newest triton" if kernel_versions(family) else "torch"
     names = ", ".join((*provider_names(family), USER_KERNEL, "package.module:function"))
-    add_list(what, "--provider", f"who computes: {names} (default: torch, newest triton)")
+    add_list(what, "--provider", f"who computes: {names} (default: {usual})")
     what.add_argument("--baseline", metavar="NAME", help="provider that the others are set against")
     what.add_argument("--signature", action="store_true", help="show what a function of your own must take, and exit")
     add_how(parser.add_argument_group("how to measure"))
@@ -221,6 +222,9 @@ def add_how(group: Any) -> None:
         default=DEFAULT_TIMEOUT_S,
         help=f"longest call, or import, of a function of your own (default: {DEFAULT_TIMEOUT_S:g})",
     )
+    factor = number(1, 1e6, "a number from 1 to 1e6")
+    text = "times the error that rounding explains which a result may have; what needs it is flagged (default: 1)"
+    group.add_argument("--tolerance", metavar="FACTOR", type=factor, default=1.0, help=text)
     group.add_argument(
         "--fill-sensitivity", action="store_true", help="measure with zeros too, and say what data costs"
     )

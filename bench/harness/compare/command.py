@@ -221,7 +221,7 @@ def _plan(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], providers: Se
     plan = ComparePlan(
         request=Request.of(args),
         conditions=Conditions.of(args),
-        settings=Settings(args.fill, args.cache, args.budget, args.seed),
+        settings=Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance),
         cases=make_all_cases(args, ops, device.type),
         providers=providers,
         device=device,

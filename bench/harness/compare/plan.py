@@ -43,6 +43,7 @@ class Conditions:
     rounds: int | None
     budget: float | None
     timeout: float
+    tolerance: float = 1.0
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Conditions:

@@ -156,12 +156,12 @@ def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | 
             dots[index] += dot
             squares[index] += square
     scale_error = max(abs(dot / square) if square else 0.0 for dot, square in zip(dots, squares, strict=True))
-    allowed_scale_error = max(UNIT_ROUNDOFF[op.output_dtype(case.dtype)], LEAST_SCALE_ERROR)
+    allowed_scale_error = op.tolerance * max(UNIT_ROUNDOFF[op.output_dtype(case.dtype)], LEAST_SCALE_ERROR)
     reason = None
-    wrong = None if worst <= 1 else _wrong_places(op, case, data.inputs, result)
+    wrong = None if worst <= op.tolerance else _wrong_places(op, case, data.inputs, result)
     if worst == math.inf:
         reason = "wrong result: an element is NaN, infinite, or off where no rounding takes place"
-    elif not worst <= 1:
+    elif not worst <= op.tolerance:
         reason = f"wrong result: an element is {worst:.3g} times further from the fp64 reference than rounding explains"
     elif checked >= SCALE_ELEMENTS and scale_error > allowed_scale_error:
         reason = f"wrong result: off by {scale_error:.2%} on the whole, more than rounding explains"

@@ -90,7 +90,8 @@ def perform(job: Job, heartbeat: Heartbeat) -> bytes | dict[str, Any]:
             return {"problem": load_problem(job, ops)}
         meter = AnnouncingMeter(job.device, job.limits, heartbeat.announce)
         runner = Runner(job.family, job.device, job.settings, None, None, job.deadline, job.ceilings, meter)
-        return encode_line(measure(runner, Row(ops[0], job.case, job.provider), job.device, heartbeat))
+        op = replace(ops[0], tolerance=job.settings.tolerance)
+        return encode_line(measure(runner, Row(op, job.case, job.provider), job.device, heartbeat))
     except SystemExit as error:
         return {"failed": left_by(error)}
     except BaseException as error:

@@ -35,6 +35,8 @@ class Settings:
     cache: str = "cold"
     budget_s: float | None = None
     seed: int = 0
+    tolerance: float = 1.0
+    """Times the error that rounding explains which a result may have."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def plan(
     """
     rows = []
     for op, case in cases:
+        op = op if settings.tolerance == 1 else replace(op, tolerance=settings.tolerance)
         reason = refusal(op, case, device)
         for provider in providers:
             blank = blank_record(op, case, provider, settings)

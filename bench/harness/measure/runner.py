@@ -242,8 +242,8 @@ class Runner:
         if not after.is_right:
             reason = f"after timing: {after.reason}"
             return replace(prepared.blank, status="invalid", reason=reason, verified=verified)
-        restored = restored_settings(provider.restored)
-        record = finished(prepared.blank, measured, self._device, self._ceilings, self._settings.cache, restored)
+        also = (*restored_settings(provider.restored), *beyond_rounding(after.max_error_of_bound))
+        record = finished(prepared.blank, measured, self._device, self._ceilings, self._settings.cache, also)
         if self._estimator is not None and provider.name == "torch" and record.status == "ok":
             self._estimator.learn(row.op, row.case, measured.samples.median_s)
         return replace(
@@ -305,6 +305,14 @@ def restored_settings(restored: tuple[str, ...]) -> tuple[Flag, ...]:
         return ()
     advice = "it was measured with the settings of all other rows; a setting that it needs belongs to the call"
     return (Flag("settings-restored", f"importing the file changed {', '.join(restored)}, which was set back", advice),)
+
+
+def beyond_rounding(error_of_bound: float) -> tuple[Flag, ...]:
+    """Return the flag of a result that is right by `--tolerance` alone."""
+    if not error_of_bound > 1:
+        return ()
+    reason = f"the result is {error_of_bound:.3g} times further off than rounding explains; --tolerance allowed it"
+    return (Flag("beyond-rounding", reason, "say so where the time is reported: it is that of another accuracy"),)
 
 
 def user_line(provider: str, error: BaseException) -> str:

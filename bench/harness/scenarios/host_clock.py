@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, settle
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
+    from bench.harness.measure.evidence import Flag
     from bench.harness.scenarios.scenario import ScenarioContext
     from results.record import Record
 
@@ -51,13 +53,13 @@ def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float
     )
 
 
-def record_of(blank: Record, measured: Measurement, bench: ScenarioContext) -> Record:
-    """Return the finished record of a row.
+def record_of(blank: Record, measured: Measurement, bench: ScenarioContext, also: Sequence[Flag] = ()) -> Record:
+    """Return the finished record of a row; `also` are flags of what happened beside the measurement.
 
     On a GPU neither a ceiling of its memory nor its cache judges it: the link does, or the work that a step does beside
     it. A copy over the link takes as long wherever in the device the data lies.
     """
     if not bench.device.has_cuda:
-        return finished(blank, measured, bench.device, bench.ceilings if blank.bytes_read else None)
-    by_link = finished(blank, replace(measured, warm_s=None, host_launch_s=None), bench.device, None)
+        return finished(blank, measured, bench.device, bench.ceilings if blank.bytes_read else None, also=tuple(also))
+    by_link = finished(blank, replace(measured, warm_s=None, host_launch_s=None), bench.device, None, also=tuple(also))
     return replace(by_link, warm_median_s=measured.warm_s)

@@ -11,8 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.inputs import Filler, plan_rotation
+from bench.harness.measure.evidence import Flag
 from bench.harness.timing.protocol import no_garbage_collection
 from bench.harness.timing.samplers import Call
+from results.stats.samples import median
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +32,9 @@ PRODUCT_WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 
 FIT = 4
 """Products that fit at least, but where the smallest is too long."""
+
+ROUNDS_ALONE, OFF_BY = 5, 0.25
+"""Rounds of a step's work that are timed alone, and how far their median may be from what was asked for."""
 
 LEAST_ROUNDS, MOST_ROUNDS, ROUNDS_S = 9, 60, 2.0
 
@@ -106,6 +111,8 @@ class Products:
             if FIT * 8 * one_s > seconds:  # the next one has eight times the FLOPs
                 break
         self.count = max(1, round(seconds / one_s))
+        # Once more with all of them: a single product may have been held up, or find in a cache what many do not.
+        self.count = max(1, round(self.count * seconds / min(self._timed() for _ in range(3))))
         self.flops = 2 * self.width**3 * self.count
 
     def _timed(self) -> float:
@@ -121,6 +128,33 @@ class Products:
 
         for _ in range(self.count):
             torch.mm(self._a, self._b, out=self._out)
+
+
+class StepWork:
+    """The work of a step, sized once: all rows of a run do the same, so that their times can be compared."""
+
+    def __init__(self, seconds: float) -> None:
+        """Size nothing yet: `seconds` are what a step's own work is to take."""
+        self._seconds, self._products = seconds, None  # type: float, Products | None
+
+    def products(self, device: Device, seed: int) -> Products:
+        """Return the products of a step, sized by the first call."""
+        if self._products is None:
+            self._products = Products(device, self._seconds, seed)
+        return self._products
+
+    def alone_s(self, device: Device, seed: int) -> tuple[float, ...]:
+        """Return the seconds of a few rounds of it with nothing beside it, now."""
+        products = self.products(device, seed)
+        return tuple(_finished_s(products, device) for _ in range(ROUNDS_ALONE))
+
+    def flags(self, alone_s: Sequence[float]) -> list[Flag]:
+        """Return the flag of work that takes another time than was asked for, if it does."""
+        found = median(alone_s)
+        if abs(found / self._seconds - 1) <= OFF_BY:
+            return []
+        reason = f"the work of a step takes {found:.3g} s here, {self._seconds:.3g} s were asked for"
+        return [Flag("work-off", reason, "a quieter machine, or another --step-time")]
 
 
 def measure_overlap(calls: Sequence[Call], device: Device, seed: int, left_s: float | None = None) -> Overlap:

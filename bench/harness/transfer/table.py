@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.harness.scenarios.scenario import Column
+from bench.harness.shapes import size_text
 from results.record import Record
 from results.show.table import format_number, format_percent, format_time
 from roofline.hardware.links import hidden_share, wait_share
@@ -17,6 +18,7 @@ columns:
   % link      of what the PCI Express link of this GPU carries one way
   host kept   seconds that the call keeps the host
   hidden      share of the shorter of copy and compute that hides behind the other
+  work        seconds of a step's own work, alone; all rows of a run do the same
   waits       share of the steps' time that they wait for their batch
   tokens/s    tokens of a batch over the median of a step"""
 
@@ -60,6 +62,13 @@ def tokens(record: Record, _: Mapping[str, Any]) -> str | None:
     return format_number(record.shape["b"] * record.shape["s"] / record.median_s)
 
 
+def median_of(samples_s: Sequence[float]) -> float | None:
+    """Return the median of samples, None where there are none."""
+    from results.stats.samples import median
+
+    return median(samples_s) if samples_s else None
+
+
 def half_width(record: Record, _: Mapping[str, Any]) -> str | None:
     """Return half the width of the interval of the median."""
     if record.ci95_s is None or not record.median_s:
@@ -75,7 +84,7 @@ def moved_alone(record: Record) -> bool:
 
 COLUMNS = (
     Column("op", lambda record, _: record.op, is_text=True),
-    Column("bytes", lambda record, _: f"{record.shape['bytes']:,}" if "bytes" in record.shape else None),
+    Column("bytes", lambda record, _: size_text(record.shape["bytes"]) if "bytes" in record.shape else None),
     Column("batch", lambda record, _: record.case if record.op == "load" else None),
     Column("memory", lambda record, _: record.options.get("memory"), is_text=True),
     Column("transfer", lambda record, _: record.options.get("transfer"), is_text=True),
@@ -87,6 +96,7 @@ COLUMNS = (
     Column("% link", of_link),
     Column("host kept", lambda record, _: format_time(record.host_launch_s) if moved_alone(record) else None),
     Column("hidden", lambda record, _: percent_of(hidden(record))),
+    Column("work", lambda record, _: format_time(median_of(record.compute_s)) if record.op == "load" else None),
     Column("waits", lambda record, _: percent_of(waiting(record))),
     Column("tokens/s", tokens),
     Column("n", lambda record, _: str(len(record.samples_s))),

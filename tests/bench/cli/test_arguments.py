@@ -37,7 +37,7 @@ FAMILIES = {
 EVERYWHERE = {
     "--help", "--dtype", "--shape", "--provider", "--baseline", "--device", "--gpu", "--fill", "--cache", "--budget",
     "--seed", "--fill-sensitivity", "--recalibrate", "--format", "--output", "--no-save", "--plot", "--quiet",
-    "--verbose", "--timeout", "--signature", "--op", "--threads",
+    "--verbose", "--timeout", "--signature", "--op", "--threads", "--tolerance",
 }  # fmt: skip
 SHORT = {"-h", "-q", "-v", "-o"}
 ONLY = {
@@ -275,3 +275,10 @@ def test_output_is_the_run_file_and_a_picture_is_told_by_its_ending():
     assert (args.output, args.plot) == (Path("runs.jsonl"), None)
     args = parser("matmul").parse_args(["-o", "roofline.PNG"])
     assert (args.output, args.plot) == (None, Path("roofline.PNG"))
+
+
+def test_help_offers_triton_where_a_family_has_versions_alone():
+    assert "(default: torch, newest triton)" in " ".join(parser("matmul").format_help().split())
+    decode = " ".join(build_parser("decode", "", (), MATMUL, ()).format_help().split())
+    assert "function (default: torch)" in decode
+    assert "triton" not in decode

@@ -1,6 +1,7 @@
 """Verification: right results pass in every dtype, planted faults do not."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from bench.harness.data import verify
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import check, run_poisoned, widened
 from bench.harness.device.device import Device
-from bench.harness.measure.plan import Settings, blank_record
+from bench.harness.measure import runner
+from bench.harness.measure.plan import Settings, blank_record, plan
 from bench.harness.op import Case
 from bench.matmul import OPS as MATMUL
 from bench.matvec import OPS as MATVEC
@@ -418,3 +420,31 @@ def test_inputs_are_not_changed_by_the_check():
     check(OPS["matmul"], case, data, result)
     assert all(torch.equal(x, y) for x, y in zip(data.inputs, kept.inputs, strict=True))
     assert torch.equal(result, kept.out)
+
+
+@pytest.mark.parametrize("error", [2e-5, 1e-3])
+def test_a_tolerance_allows_so_many_times_the_error_that_rounding_explains(error):
+    op = next(op for op in ELEMENTWISE if op.name == "gelu")
+    case = Case(op.name, "fp32", {"n": 4096})
+    data = make_sets(op, case, Filler("uniform", "fp32", CPU, 0), CPU, 1)[0]
+    result = op.reference(*data.inputs) * (1 + error)
+    found = check(op, case, data, result)
+    assert not found.is_right
+    factor = max(found.max_error_of_bound, error / 1e-3)
+    assert check(replace(op, tolerance=1.01 * factor), case, data, result).is_right
+    assert not check(replace(op, tolerance=factor / 1.5), case, data, result).is_right
+    assert not check(replace(op, tolerance=1e6), case, data, result * float("nan")).is_right
+
+
+def test_what_a_tolerance_allowed_is_flagged():
+    assert runner.beyond_rounding(1.0) == runner.beyond_rounding(float("nan")) == ()
+    (flag,) = runner.beyond_rounding(12.34)
+    assert flag.name == "beyond-rounding"
+    assert flag.reason == "the result is 12.3 times further off than rounding explains; --tolerance allowed it"
+
+
+def test_the_rows_of_a_plan_carry_the_tolerance_of_the_run():
+    op = next(op for op in ELEMENTWISE if op.name == "gelu")
+    case = Case(op.name, "fp32", {"n": 64})
+    assert [row.op.tolerance for row in plan([(op, case)], ["torch"], CPU, Settings(tolerance=8.0))] == [8.0]
+    assert plan([(op, case)], ["torch"], CPU, Settings())[0].op is op

@@ -17,6 +17,7 @@ from bench.harness.measure.meter import Measurement
 from bench.harness.measure.plan import Settings
 from bench.harness.scenarios import host_clock
 from bench.harness.scenarios.scenario import build_parser, main
+from bench.harness.shapes import parse_size, size_text
 from bench.harness.timing import protocol
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.settle import Settling
@@ -434,3 +435,40 @@ def test_nothing_is_left_behind(quick, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("tempfile.tempdir", None)
     assert command("--op", "load", "--shape", "2x16", "--step-time", "0.0001", capsys=capsys)[0] == 0
     assert list(Path(tmp_path).iterdir()) == []
+
+
+# ---- the work of a step --------------------------------------------------------------------------------------------
+
+
+def test_all_rows_of_a_run_do_the_same_work(quick, capsys):
+    code, printed = command(
+        "--op", "load", "--shape", "2x16", "--step-time", "0.001", "--format", "json", capsys=capsys
+    )
+    assert code == 0
+    records = json.loads(printed.out)["records"]
+    assert len(records) == 2
+    assert len({record["flops"] for record in records}) == 1
+    assert all(len(record["compute_s"]) == copies.ROUNDS_ALONE for record in records)
+
+
+def test_work_that_takes_another_time_than_was_asked_for_is_flagged():
+    work = copies.StepWork(0.02)
+    assert work.flags((0.024, 0.019, 0.016)) == []
+    (flag,) = work.flags((0.2, 0.011, 0.010))
+    assert (flag.name, flag.reason) == ("work-off", "the work of a step takes 0.011 s here, 0.02 s were asked for")
+
+
+def test_the_work_of_a_step_is_sized_once(monkeypatch):
+    sized = []
+    monkeypatch.setattr(copies, "Products", lambda *arguments: sized.append(arguments) or len(sized))
+    work = copies.StepWork(0.02)
+    assert [work.products(CPU, 0) for _ in range(3)] == [1, 1, 1]
+    assert sized == [(CPU, 0.02, 0)]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(2**20, "1 MiB"), (65536, "64 KiB"), (2**31, "2 GiB"), (1000, "1000 B"), (1536, "1536 B")]
+)
+def test_a_size_is_shown_as_it_can_be_written(size, text):
+    assert size_text(size) == text
+    assert parse_size(text) == size
