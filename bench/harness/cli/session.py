@@ -257,7 +257,7 @@ def stamp(
         versions=machine.versions(),
         git=machine.git_state(),
         hardware=ceilings.to_dict(),
-        settings=asdict(settings),
+        settings={name: value for name, value in asdict(settings).items() if (name, value) != ("tolerance", 1.0)},
         preflight=costs,
     )
 
