@@ -62,14 +62,6 @@ FLAGS = {
         "The host needs longer to launch the kernel than the GPU needs to compute it.",
         "Capture the launches in a CUDA graph, fuse kernels, or take a larger case.",
     ),
-    "near-floor": _flag(
-        "The launch takes little longer than an empty kernel does: most of its time is launching.",
-        "Take a larger case, or do several launches' work in one kernel.",
-    ),
-    "not-captured": _flag(
-        "The launches could not be captured in a CUDA graph; they were timed as queued between two events.",
-        "Work on torch's current stream without waiting for the host, and they can be captured.",
-    ),
     "tick-limited": _flag(
         "A sample lasts only a few ticks of the clock, so that its time is coarse.",
         "Take a larger case.",
