@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from results.compare.comparison import Compared
 from results.compare.output import foremost, headline
 from results.compare.row import ComparedRow
 from results.compare.sides import METRICS
-from results.show.export import write_output
-from results.show.table import printable
+from results.show.picture import (
+    AXIS_PT,
+    BAND,
+    INK,
+    LEGEND_PT,
+    MUTED,
+    POINT_PT,
+    end_of,
+    frame,
+    new_figure,
+    own_style,
+    plain,
+    write_head,
+)
 from results.stats.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE
-from results.store.runfile import StoreError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-SUFFIXES = (".png", ".svg", ".pdf")
 
 DRAWN_ROWS = 40
 """Rows that a page has room for; of more, those that matter most are drawn."""
@@ -30,71 +37,42 @@ LABEL_LETTERS = 44
 CRUSHING = 2.5
 """A ratio beyond it would leave the others no room on a linear axis."""
 
-DPI = 150
-
-COLORS = {SLOWER: "#c0392b", FASTER: "#1e8449", UNSURE: "#b9770e", SAME: "#5d6d7e"}
+COLORS = {SLOWER: "#D55E00", FASTER: "#009E73", UNSURE: "#E69F00", SAME: MUTED}
 MARKS = {SLOWER: ">", FASTER: "<", UNSURE: "o", SAME: "s"}
 """One for each verdict, so that color is not all that tells them apart."""
 
-SIDE_COLORS = ("#aab7b8", "#2e86c1")
+SIDE_COLORS = ("#B4BDC4", "#0072B2")
 """Of baseline and candidate."""
 
-
-def check_picture(path: Path) -> None:
-    """Refuse a picture whose format its name does not tell, before any work is done for it.
-
-    Raises:
-        StoreError: the suffix is not one of `SUFFIXES`.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise StoreError(f"-o {path}: the suffix names no format; allowed: {', '.join(SUFFIXES)}")
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure, the whole of it or nothing; the same figure gives the same bytes.
-
-    Raises:
-        StoreError: the file cannot be written, or its suffix is not one of `SUFFIXES`.
-    """
-    import matplotlib
-
-    check_picture(path)
-    form = path.suffix.lower().removeprefix(".")
-    undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {})
-    content = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "ridgepoint"}):
-        figure.savefig(content, format=form, dpi=DPI, metadata=undated)
-    write_output(path, content.getvalue())
-
-
-def one_line(text: str, letters: int = LABEL_LETTERS) -> str:
-    """Return a text as matplotlib draws it in one line: printable, cut, and without the start of a formula."""
-    shown = printable(text)
-    return (shown if len(shown) <= letters else shown[: letters - 1] + "…").replace("$", r"\$")
+WIDTH = 12.0
+ROW_HEIGHT = 0.34
+FOOT = 1.0
+"""Room below the axes for their names and legends, inches."""
 
 
 def draw(compared: Compared) -> Figure:
     """Return the picture of a comparison."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rows = foremost(compared, DRAWN_ROWS)
-    figure = Figure(figsize=(12, 1.9 + 0.34 * len(rows)), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    _draw_ratios(left, rows, compared)
-    _draw_reached(right, rows, compared)
-    title = one_line(headline(compared), 160).replace("; geometric", ";\ngeometric")
+    title, _, rest = headline(compared).partition(": ")
     if len(rows) < len(compared.rows):
-        title += f"\n{len(rows)} of {len(compared.rows):,} rows drawn, those that matter most"
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+        rest += f"; {len(rows)} of {len(compared.rows):,} rows drawn, those that matter most"
+    with own_style():
+        figure = new_figure(WIDTH, 1.0)
+        top = write_head(figure, plain(title, 200), plain(rest, 400), FOOT + ROW_HEIGHT * (len(rows) + 0.4))
+        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+        names = [end_of(_name(row), LABEL_LETTERS) for row in rows]
+        _draw_ratios(left, rows, compared)
+        left.set_yticks(range(len(rows)), names, fontsize=POINT_PT, color=INK)
+        _draw_reached(right, rows, compared)
+        letters = max(map(len, names)) * POINT_PT / 72 * 0.6 + 0.45
+        figure.subplots_adjust(letters / WIDTH, FOOT / figure.get_figheight(), 0.985, top, wspace=0.05)
     return figure
 
 
 def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -> None:
     margin, is_time = compared.request.margin, compared.request.metric == "time"
-    axes.axvspan(1 / (1 + margin), 1 + margin, color="#ebedef", zorder=0, label=f"margin {100 * margin:g} %")
-    axes.axvline(1, color="#7f8c8d", linewidth=0.8, zorder=1)
+    axes.axvspan(1 / (1 + margin), 1 + margin, color=BAND, zorder=0, label=f"margin {100 * margin:g} %")
+    axes.axvline(1, color=MUTED, linewidth=0.9, zorder=1)
     labeled = set()
     for place, row in enumerate(rows):
         ratio, (low, high) = row.compared.ratio, row.compared.ci95
@@ -110,13 +88,9 @@ def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) ->
     low, high = axes.get_xlim()
     if high > CRUSHING or 0 < low < 1 / CRUSHING:
         _use_log_axis(axes)
-    axes.set_yticks(range(len(rows)), [one_line(_name(row)) for row in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     side = "left is faster" if is_time else "right is faster"
-    axes.set_xlabel(f"{METRICS[compared.request.metric]}, candidate over baseline, 95 % CI ({side})", fontsize=9)
-    axes.tick_params(axis="x", labelsize=8)
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=5, frameon=False, borderaxespad=3.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    _finish(axes, f"{METRICS[compared.request.metric]}, candidate over baseline, 95 % CI ({side})")
 
 
 def _use_log_axis(axes: Axes) -> None:
@@ -145,9 +119,15 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
     are_several = len({row.candidate.label for row in rows}) > 1
     for side, name in enumerate((compared.baseline, "candidate" if are_several else compared.candidate)):
         at = [place + (side - 0.5) * 0.36 for place in range(len(rows))]
-        axes.barh(at, [pair[side] for pair in pairs], height=0.34, color=SIDE_COLORS[side], label=one_line(name, 30))
-    axes.set_xlabel("% of the ceiling that binds" if has_shares else "GB/s of compulsory bytes", fontsize=9)
-    axes.tick_params(axis="x", labelsize=8)
-    axes.tick_params(axis="y", left=False)
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, frameon=False, borderaxespad=3.6)
-    axes.spines[["top", "right"]].set_visible(False)
+        axes.barh(at, [pair[side] for pair in pairs], height=0.34, color=SIDE_COLORS[side], label=end_of(name, 30))
+    _finish(axes, "% of the ceiling that binds" if has_shares else "GB/s of compulsory bytes")
+    axes.tick_params(axis="y", labelleft=False)
+
+
+def _finish(axes: Axes, title: str) -> None:
+    """Give axes the frame of all pictures, the name of their values, and their legend below it."""
+    frame(axes, "x")
+    axes.set_xlabel(title, fontsize=AXIS_PT, color=INK, labelpad=5)
+    axes.legend(
+        fontsize=LEGEND_PT, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=5, frameon=False, borderaxespad=4.2
+    )

@@ -36,9 +36,10 @@ def run(options: argparse.Namespace, directory: Path, stdout: TextIO) -> Output:
     Raises:
         StoreError: nothing fits or too much does, a folder cannot be read, or the picture cannot be written.
     """
-    from results.compare.plot import check_picture, save
-    from results.history.output import as_csv, as_json, as_markdown, draw, print_table
+    from results.history.output import as_csv, as_json, as_markdown, print_table
+    from results.history.plot import draw
     from results.history.segments import history
+    from results.show.picture import check_picture, save_picture
 
     if options.output is not None:
         check_picture(options.output)
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace, directory: Path, stdout: TextIO) -> Output:
         raise StoreError(f"there is no run in {directory}: python -m bench.matmul makes one")
     series = history(runs, wanted_of(options), options.metric, options.margin, options.gpu)
     if options.output is not None:
-        save(draw(series), options.output)
+        save_picture(draw(series), options.output)
     writers: dict[str, Callable[[], str]] = {
         "json": lambda: as_json(series),
         "csv": lambda: as_csv(series),

@@ -1,13 +1,10 @@
-"""A history as text and as a picture."""
+"""A history as text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import wrap
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-from results.compare.flags import DISTURBED
-from results.compare.plot import LABEL_LETTERS, one_line
 from results.compare.sides import METRICS
 from results.history.changes import LEAST_RUNS, PERMUTATIONS
 from results.history.segments import HistoryPoint, Series, short_date
@@ -17,27 +14,10 @@ from results.show.table import ABSENT, format_number, format_percent, format_rat
 from results.stats.comparison import UNKNOWN
 from results.stats.samples import half_width
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 METHOD = (
     f"change points by binary segmentation of the medians, beyond margin and drift between runs: permutation test at "
     f"5 % among all parts (Holm; {PERMUTATIONS} orders, {LEAST_RUNS} runs or more)"
 )
-
-LINE_COLORS = ("#2e86c1", "#ca6f1e", "#1e8449", "#7d3c98", "#c0392b", "#5d6d7e")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-"""As many of both as have no common factor: so many series look different, in black and white too."""
-
-TITLE_LETTERS = 120
-LEAST_REACH = 0.05
-"""Share of the middle that the axis reaches up and down at least: noise must not look like a change."""
-
-LABEL_POINTS = 10
-"""Height of a label of 7 points, so that those of several series at one place lie below each other."""
-TICKS = 24
-"""Labels under the picture that have room beside each other."""
 
 
 def as_json(series: Sequence[Series]) -> str:
@@ -159,103 +139,3 @@ def print_table(series: Sequence[Series], file: TextIO) -> str:
         print_grid(console, columns, notes, "flags")
         console.print(f"\n{METHOD}", markup=False, highlight=False, soft_wrap=True, style="dim")
     return text.get()
-
-
-def draw(series: Sequence[Series]) -> Figure:
-    """Return the picture of a history: a line for each provider, runs by date, change points marked."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 5), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    # The functions of a user come last, so that their revision, and not that of the measuring code, names a run.
-    ordered = sorted(series, key=lambda one: ":" in one.provider)
-    runs = {point.run_id: point for one in ordered for point in one.points}
-    order = sorted(runs, key=lambda run_id: (runs[run_id].started_at, run_id))
-    places = {run_id: place for place, run_id in enumerate(order)}
-    metric, scale = series[0].metric, _scale(series)
-    for number, one in enumerate(series):
-        _draw_series(axes, one, places, number, scale[0])
-    if any(_is_disturbed(point) for one in series for point in one.points):
-        axes.plot([], [], "o", color="#5d6d7e", markerfacecolor="white", markersize=4, label="disturbed")
-    _set_axes(axes, [runs[run_id] for run_id in order])
-    axes.set_ylabel(f"{METRICS[metric]}, {scale[1]}, 95 % CI", fontsize=9)
-    title = one_line(heading(series), TITLE_LETTERS)
-    axes.set_title("\n".join([title, *wrap(METHOD, TITLE_LETTERS)]), fontsize=9, loc="left")
-    figure.legend(fontsize=8, frameon=False, loc="outside lower left", ncols=3)
-    return figure
-
-
-def _set_axes(axes: Axes, runs: Sequence[HistoryPoint]) -> None:
-    """Name the runs below the picture, and show a range in which noise does not look like a change."""
-    step = -(-len(runs) // TICKS)
-    texts = [f"{short_date(run.started_at)[:10]}  {run.revision or ''}" for run in runs[::step]]
-    axes.set_xticks(range(0, len(runs), step), [one_line(text) for text in texts])
-    slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if len(runs) > 4 else {}
-    for label in axes.get_xticklabels():
-        label.set(fontsize=7, **slanted)
-    axes.tick_params(axis="y", labelsize=8)
-    low, high = axes.get_ylim()
-    middle = (low + high) / 2
-    reach = max(middle - low, middle * LEAST_REACH)
-    axes.set_ylim(middle - reach, middle + reach)
-    axes.grid(axis="y", color="#ebedef", linewidth=0.8)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _is_disturbed(point: HistoryPoint) -> bool:
-    return not DISTURBED.isdisjoint(point.flags)
-
-
-def _end_of(provider: str) -> str:
-    """Return a provider's name with its end, where that of a function is, if there is no room for the whole."""
-    cut = provider if len(provider) <= LABEL_LETTERS else f"…{provider[1 - LABEL_LETTERS :]}"
-    return one_line(cut)
-
-
-def _scale(series: Sequence[Series]) -> tuple[float, str]:
-    """Return the unit of the picture: by how much to divide, and its name."""
-    metric, largest = series[0].metric, max(point.value for one in series for point in one.points)
-    if metric in ("mfu", "mbu"):
-        return 0.01, "%"
-    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-    if metric == "flops":
-        units = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
-    return next((unit for unit in units if largest >= unit[0]), units[-1])
-
-
-def _draw_series(axes: Axes, one: Series, places: dict[str, int], number: int, scale: float) -> None:
-    color, marker = LINE_COLORS[number % len(LINE_COLORS)], MARKERS[number % len(MARKERS)]
-    at = [places[point.run_id] for point in one.points]
-    values = [point.value / scale for point in one.points]
-    ends = [point.ci95 or (point.value, point.value) for point in one.points]
-    below = [max(0.0, point.value - low) / scale for point, (low, _) in zip(one.points, ends, strict=True)]
-    above = [max(0.0, high - point.value) / scale for point, (_, high) in zip(one.points, ends, strict=True)]
-    axes.errorbar(
-        at,
-        values,
-        yerr=[below, above],
-        marker=marker,
-        markersize=4,
-        capsize=3,
-        color=color,
-        label=_end_of(one.provider),
-    )
-    hollow = [place for place, point in enumerate(one.points) if _is_disturbed(point)]
-    hollow_at, hollow_values = [at[place] for place in hollow], [values[place] for place in hollow]
-    axes.plot(hollow_at, hollow_values, marker, color=color, markerfacecolor="white", markersize=4, zorder=3)
-    for place, point in zip(at, one.points, strict=True):
-        if point.is_change:
-            axes.axvline(place - 0.5, color=color, linestyle="--", linewidth=1)
-            name = one_line(f"change: {point.revision or short_date(point.started_at)}")
-            axes.annotate(
-                name,
-                (place - 0.5, 1),
-                xycoords=("data", "axes fraction"),
-                xytext=(3, -3 - LABEL_POINTS * (number % 8)),
-                textcoords="offset points",
-                fontsize=7,
-                color=color,
-                va="top",
-            )

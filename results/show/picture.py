@@ -7,6 +7,7 @@ import io
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from results.show.export import write_output
@@ -35,6 +36,13 @@ SERIES_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 TITLE_PT, SUBTITLE_PT, AXIS_PT, TICK_PT = 15, 11, 11, 10.5
 LABEL_PT, POINT_PT, LEGEND_PT, CAPTION_PT = 10.5, 9.5, 9.5, 8.5
 
+INDENT, EDGE = 0.3, 0.16
+"""Left end of words, and room above and below everything, inches."""
+LINE_HEIGHT = 1.35
+"""Of a line of text over its font size."""
+MEAN_LETTER = 0.57
+"""Width of a letter over its font size, on the wide side."""
+
 SUFFIXES = (".png", ".svg", ".pdf")
 PNG_DPI = 200
 
@@ -42,6 +50,12 @@ PNG_DPI = 200
 def plain(text: str, longest: int = 48) -> str:
     """Return `text` as matplotlib draws it in one line: a dollar sign would start a formula there."""
     return one_line(text, longest).replace("$", r"\$")
+
+
+def end_of(name: str, longest: int) -> str:
+    """Return a name with its end, where that of a function is, if there is no room for the whole."""
+    shown = plain(name, 400)
+    return shown if len(shown) <= longest else "…" + shown[1 - longest :]
 
 
 def series_color(index: int) -> str:
@@ -64,21 +78,50 @@ def frame(axes: Axes, grid: str = "both") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def head(figure: Figure, title: str, subtitle: str) -> float:
-    """Write a bold title and the line under it, each wrapped to the width, at the top left of a figure.
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of a size in inches, without the state of `pyplot`."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=100, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def write_head(figure: Figure, title: str, subtitle: str, below: float) -> float:
+    """Make a figure as high as it must be, and write its title and the line under it, wrapped to its width.
+
+    Args:
+        figure: of the right width.
+        title: in bold.
+        subtitle: what the picture says.
+        below: the height of all that stands under them, inches.
 
     Returns:
-        The height that they take, inches.
+        Where they end, as a share of the height.
     """
-    from textwrap import wrap
+    width = figure.get_figwidth()
+    lines = [(line, TITLE_PT, "bold", INK) for line in _wrapped(title, width, TITLE_PT * 1.15)]
+    lines += [(line, SUBTITLE_PT, "normal", MUTED) for line in _wrapped(subtitle, width, SUBTITLE_PT)]
+    height = below + sum(size for _, size, _, _ in lines) / 72 * LINE_HEIGHT + 2 * EDGE
+    figure.set_size_inches(width, height)
+    y = height - EDGE
+    for line, size, weight, color in lines:
+        figure.text(INDENT / width, y / height, line, fontsize=size, fontweight=weight, color=color, va="top")
+        y -= size / 72 * LINE_HEIGHT
+    return below / height
 
+
+def write_caption(figure: Figure, text: str, top: float) -> None:
+    """Write small words at the foot of a figure, wrapped to its width, from `top` inches down."""
     width, height = figure.get_size_inches()
-    y = height - 0.16
-    for text, size, weight, color in ((title, TITLE_PT, "bold", INK), (subtitle, SUBTITLE_PT, "normal", MUTED)):
-        for line in wrap(text, max(20, int((width - 0.6) * 72 / (size * (0.62 if weight == "bold" else 0.53))))):
-            figure.text(0.3 / width, y / height, line, fontsize=size, fontweight=weight, color=color, va="top")
-            y -= size / 72 * 1.35
-    return float(height - y)
+    for line in _wrapped(text, width, CAPTION_PT):
+        figure.text(INDENT / width, top / height, line, fontsize=CAPTION_PT, color=MUTED, va="top")
+        top -= CAPTION_PT / 72 * LINE_HEIGHT
+
+
+def _wrapped(text: str, width: float, size: float) -> list[str]:
+    return wrap(text, int((width - 2 * INDENT) * 72 / (size * MEAN_LETTER)))
 
 
 @contextlib.contextmanager
@@ -93,15 +136,24 @@ def own_style() -> Iterator[None]:
         yield
 
 
+def check_picture(path: Path) -> None:
+    """Refuse a picture whose format its name does not tell, before any work is done for it.
+
+    Raises:
+        StoreError: the suffix is not one of `SUFFIXES`.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise StoreError(f"-o {path}: the suffix names no format; allowed: {', '.join(SUFFIXES)}")
+
+
 def save_picture(figure: Figure, path: Path) -> None:
     """Write a figure by the suffix of its path, the whole of it or nothing; the same figure gives the same bytes.
 
     Raises:
         StoreError: the suffix is not one of `SUFFIXES`, or the file cannot be written.
     """
+    check_picture(path)
     form = path.suffix.lower()
-    if form not in SUFFIXES:
-        raise StoreError(f"-o {path}: the suffix names no format; allowed: {', '.join(SUFFIXES)}")
     undated: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(form, {})
     content = io.BytesIO()
     with own_style():

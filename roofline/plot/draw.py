@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
 
-from results.show.picture import INK, LABEL_PT, MUTED, POINT_PT, plain
+from results.show.picture import INK, LABEL_PT, MUTED, POINT_PT, end_of, plain
 from roofline.plot.critical import CriticalBatch, critical_batches
 from roofline.plot.labels import Candidate, Placer, Spot, along_line, around_point, box_around, boxes_along
 from roofline.plot.marks import CROSS, marker
 from roofline.plot.mixes import MIX_WIDTH, mix_ends, mixes_label, places_below, thin_mixes
 from roofline.plot.point_labels import PointLabel, place_beside, place_labels
 from roofline.plot.scene import (
+    LONGEST_PROVIDER,
     Flat,
     PlotPoint,
     Scene,
@@ -22,7 +23,6 @@ from roofline.plot.scene import (
     chosen_for_labels,
     flat_label,
     point_label,
-    provider_name,
     slope_label,
 )
 from roofline.plot.sheet import Key, Sheet
@@ -84,7 +84,7 @@ def legend_keys(scene: Scene) -> list[Key]:
             is_colored = scene.colored_by == "provider"
             color = scene.point_color(first[name]) if is_colored else MUTED
             shape = 0 if scene.shaped_by == "op" else scene.shape(first[name])
-            groups["provider"].append(Key(provider_name(name), marker(color, shape, 0)))
+            groups["provider"].append(Key(end_of(name, LONGEST_PROVIDER), marker(color, shape, 0)))
     for index, (values, point) in enumerate(scene.variants.items()):
         color = scene.point_color(point) if "dtype" in scene.told_apart else MUTED
         if values:

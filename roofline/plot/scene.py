@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from results.compare.flags import DISTURBED, LEAVES_OUT_WORK
 from results.record import Environment, Record
-from results.show.picture import INK, plain, series_color
+from results.show.picture import INK, end_of, plain, series_color
 from results.show.terminal import one_line
 from roofline.ceilings import KINDS, Ceiling, Ceilings
 from roofline.model import judge, rate, ridge_intensity
@@ -413,7 +413,7 @@ def point_label(point: PlotPoint, scene: Scene, is_first: bool) -> str:
     if is_first and len({other.record.dtype for other in scene.points}) > 1:
         words.append(plain(point.record.dtype, 12))
     if is_first and len(scene.providers) > 1:
-        words.append(provider_name(point.record.provider))
+        words.append(end_of(point.record.provider, LONGEST_PROVIDER))
     if len(scene.points) == 1 or len({other.record.case for other in scene.points}) > 1:
         words.append(short_case(point.record.case.removesuffix(f":{scene.shared}")))
     words.append(point.detail)
@@ -422,12 +422,6 @@ def point_label(point: PlotPoint, scene: Scene, is_first: bool) -> str:
     if point.doubts and len(scene.points) <= MANY_POINTS:
         words.append(f"({plain(point.doubts[0], 16)})")
     return " ".join(filter(None, words))
-
-
-def provider_name(provider: str) -> str:
-    """Return a provider as it fits into a label: of a file and its function the end, which tells it from others."""
-    shown = plain(provider, 200)
-    return shown if len(shown) <= LONGEST_PROVIDER else "…" + shown[1 - LONGEST_PROVIDER :]
 
 
 def slope_label(slope: Slope, scene: Scene) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from results.__main__ import main
-from results.history import output, segments
+from results.history import plot, segments
 from results.history.changes import LEAST_RUNS, all_change_points, spread_of_runs
 from results.store.runs import RunWriter
 
@@ -106,7 +106,7 @@ def test_a_change_that_stays_is_marked_once(keep, capsys, tmp_path):
     assert [point["started_at"][8:10] for point in series["points"] if point["is_change"]] == ["07"]
     text = picture.read_text(encoding="utf-8")
     assert "change: 0707070707" in text
-    assert "2026-11-02  0202020202-dirty" in text
+    assert "2026-11-02 0202020202-dirty" in text
     assert main(["history"]) == 0
     out = capsys.readouterr().out
     (marked,) = [line for line in out.splitlines() if "<- from here on" in line]
@@ -328,8 +328,8 @@ def drawn(monkeypatch, capsys, tmp_path):
     """Returns a function that draws a history and returns its axes and figure."""
 
     def run(*arguments):
-        figures, original = [], output.draw
-        monkeypatch.setattr(output, "draw", lambda series: figures.append(original(series)) or figures[0])
+        figures, original = [], plot.draw
+        monkeypatch.setattr(plot, "draw", lambda series: figures.append(original(series)) or figures[0])
         assert main(["history", "-o", str(tmp_path / "history.png"), *arguments]) == 0
         capsys.readouterr()
         return figures[0].axes[0], figures[0]
@@ -349,8 +349,8 @@ def test_the_picture_has_room_for_a_hundred_runs_and_many_providers(drawn, make_
                 writer.append(make_record(provider=name, source_git={"sha": f"{day:02d}" * 20, "dirty": False}))
     axes, figure = drawn("--metric", "mfu")
     ticks = [label.get_text() for label in axes.get_xticklabels()]
-    assert len(ticks) == output.TICKS - 4
-    assert ticks[1] == "2026-01-06  0505050505"  # of the users' repository, whole
+    assert len(ticks) == plot.TICKS - 4
+    assert ticks[1] == "2026-01-06 0505050505"  # of the users' repository, whole
     assert axes.get_ylabel() == "MFU, %, 95 % CI"
     # Names that are cut are told apart by their ends, lines by color and marker.
     labels = [text.get_text() for text in figure.legends[0].get_texts()]

@@ -1,0 +1,145 @@
+"""The picture of a history: a line for each provider, runs by date, changes of level marked above the axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from results.compare.flags import DISTURBED
+from results.compare.sides import METRICS
+from results.history.output import METHOD, heading
+from results.history.segments import HistoryPoint, Series, short_date
+from results.show.picture import (
+    AXIS_PT,
+    CAPTION_PT,
+    INK,
+    LEGEND_PT,
+    MUTED,
+    SERIES_MARKERS,
+    end_of,
+    frame,
+    new_figure,
+    own_style,
+    plain,
+    series_color,
+    write_caption,
+    write_head,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH, AXES_HEIGHT = 11.0, 3.6
+LABEL_LETTERS = 44
+LEAST_REACH = 0.05
+"""Share of the middle that the axis reaches up and down at least: noise must not look like a change."""
+TICKS = 24
+"""Labels under the picture that have room beside each other."""
+FOOT = 1.25
+"""Room below the axes for the runs, inches; legend and caption stand below that."""
+ROW = 0.2
+"""Height of a line of the legend, the caption or the names of changes, inches."""
+LEGEND_COLUMNS = 3
+
+
+def draw(series: Sequence[Series]) -> Figure:
+    """Return the picture of a history."""
+    # The functions of a user come last, so that their revision, and not that of the measuring code, names a run.
+    ordered = sorted(series, key=lambda one: ":" in one.provider)
+    runs = {point.run_id: point for one in ordered for point in one.points}
+    order = sorted(runs, key=lambda run_id: (runs[run_id].started_at, run_id))
+    places = {run_id: place for place, run_id in enumerate(order)}
+    metric, scale = series[0].metric, _scale(series)
+    are_disturbed = any(_is_disturbed(point) for one in series for point in one.points)
+    changed = [one for one in series if any(point.is_change for point in one.points)]
+    legend = ROW * -(-(len(series) + are_disturbed) // LEGEND_COLUMNS)
+    foot = FOOT + legend + 2 * ROW + 0.15
+    above = ROW * len(changed)
+    with own_style():
+        figure = new_figure(WIDTH, 1.0)
+        top = write_head(figure, plain(heading(series), 200), _message(series), foot + AXES_HEIGHT + above)
+        axes = figure.subplots()
+        height = figure.get_figheight()
+        figure.subplots_adjust(0.085, foot / height, 0.975, top - above / height)
+        for number, one in enumerate(series):
+            _draw_series(axes, one, places, number, scale[0])
+            _name_changes(axes, one, places, series_color(number), changed.index(one) if one in changed else 0)
+        if are_disturbed:
+            axes.plot([], [], "o", color=MUTED, markerfacecolor="white", markersize=5, label="disturbed")
+        _set_axes(axes, [runs[run_id] for run_id in order])
+        axes.set_ylabel(f"{METRICS[metric]}, {scale[1]}, 95 % CI", fontsize=AXIS_PT, color=INK)
+        at = (0.3 / WIDTH, (2 * ROW + 0.1) / height)
+        figure.legend(fontsize=LEGEND_PT, frameon=False, loc="lower left", bbox_to_anchor=at, ncols=LEGEND_COLUMNS)
+        write_caption(figure, METHOD[0].upper() + METHOD[1:] + ".", 2 * ROW + 0.05)
+    return figure
+
+
+def _message(series: Sequence[Series]) -> str:
+    """Return what the picture says, in one line."""
+    count = sum(point.is_change for one in series for point in one.points)
+    found = f"{count} change{'s' * (count != 1)} of level" if count else "no change of level"
+    runs = len({point.run_id for one in series for point in one.points})
+    return f"{found} in {runs} run{'s' * (runs != 1)}"
+
+
+def _set_axes(axes: Axes, runs: Sequence[HistoryPoint]) -> None:
+    """Name the runs below the picture, and show a range in which noise does not look like a change."""
+    step = -(-len(runs) // TICKS)
+    texts = [f"{short_date(run.started_at)[:10]} {run.revision or ''}" for run in runs[::step]]
+    axes.set_xticks(range(0, len(runs), step), [plain(text) for text in texts])
+    frame(axes, "y")
+    slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if len(runs) > 4 else {}
+    for label in axes.get_xticklabels():
+        label.set(fontsize=CAPTION_PT - 1, **slanted)
+    low, high = axes.get_ylim()
+    middle = (low + high) / 2
+    reach = max(middle - low, middle * LEAST_REACH)
+    axes.set_ylim(middle - reach, middle + reach)
+
+
+def _is_disturbed(point: HistoryPoint) -> bool:
+    return not DISTURBED.isdisjoint(point.flags)
+
+
+def _scale(series: Sequence[Series]) -> tuple[float, str]:
+    """Return the unit of the picture: by how much to divide, and its name."""
+    metric, largest = series[0].metric, max(point.value for one in series for point in one.points)
+    if metric in ("mfu", "mbu"):
+        return 0.01, "%"
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+    if metric == "flops":
+        units = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
+    return next((unit for unit in units if largest >= unit[0]), units[-1])
+
+
+def _draw_series(axes: Axes, one: Series, places: dict[str, int], number: int, scale: float) -> None:
+    color, marker = series_color(number), SERIES_MARKERS[number % len(SERIES_MARKERS)]
+    at = [places[point.run_id] for point in one.points]
+    values = [point.value / scale for point in one.points]
+    ends = [point.ci95 or (point.value, point.value) for point in one.points]
+    below = [max(0.0, point.value - low) / scale for point, (low, _) in zip(one.points, ends, strict=True)]
+    above = [max(0.0, high - point.value) / scale for point, (_, high) in zip(one.points, ends, strict=True)]
+    style: dict[str, Any] = {"marker": marker, "markersize": 5, "capsize": 3, "linewidth": 1.4, "color": color}
+    axes.errorbar(at, values, yerr=[below, above], label=end_of(one.provider, LABEL_LETTERS), **style)
+    hollow = [place for place, point in enumerate(one.points) if _is_disturbed(point)]
+    hollow_at, hollow_values = [at[place] for place in hollow], [values[place] for place in hollow]
+    axes.plot(hollow_at, hollow_values, marker, color=color, markerfacecolor="white", markersize=5, zorder=3)
+
+
+def _name_changes(axes: Axes, one: Series, places: dict[str, int], color: str, line: int) -> None:
+    """Mark where the level of a series changes, and name the run above the axes, each series on a line of its own."""
+    for point in one.points:
+        if point.is_change:
+            place = places[point.run_id] - 0.5
+            axes.axvline(place, color=color, linestyle=(0, (4, 2)), linewidth=1.1, zorder=1)
+            axes.annotate(
+                plain(f"change: {point.revision or short_date(point.started_at)}"),
+                (place, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, 3 + ROW * 72 * line),
+                textcoords="offset points",
+                fontsize=LEGEND_PT,
+                color=color,
+                ha="center",
+            )
