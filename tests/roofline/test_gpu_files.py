@@ -87,8 +87,8 @@ GPUS = load_gpus()
 
 
 def test_all_published_gpus_are_there():
-    assert sorted(GPUS) == sorted(row[0] for row in PUBLISHED)
-    assert len(GPUS) == 50
+    assert sorted(GPUS) == sorted(row[0] for row in PUBLISHED), "a new GPU needs its row in PUBLISHED"
+    assert len(GPUS) >= 50
 
 
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row[0])
@@ -117,7 +117,7 @@ STATED = [(slug, key) for slug, gpu in GPUS.items() for key in gpu.stated_peaks_
 
 
 def test_every_stated_peak_is_compared():
-    assert len(STATED) == 403 + len({("h20-sxm", "fp64"), ("h20-sxm", "fp64_tensor")})
+    assert len(STATED) >= 405
 
 
 @pytest.mark.parametrize(("slug", "key"), [pair for pair in STATED if pair not in CAPPED])
@@ -165,7 +165,7 @@ def test_no_two_files_share_a_driver_name():
 
 def test_what_devices_report_lies_within_the_marketed_memory():
     shares = [g.memory_reported_bytes / g.memory_bytes for g in GPUS.values() if g.memory_reported_bytes]
-    assert len(shares) == 13
+    assert len(shares) >= 13
     assert min(shares) == pytest.approx(22587 / (24 * 1024))  # A10G
     assert max(shares) < 1
 
