@@ -7,12 +7,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from results.compare import command as compare_command
+from results.compare.selection import NAMED, Selection, add_records, add_runs, wanted_of
 from results.history import command as history_command
 from results.show.export import FORMATS, csv_text, json_text, markdown_text, parquet_bytes, render, write_output
-from results.show.table import render_runs, render_table
+from results.show.table import describe, render_runs, render_table
 from results.show.terminal import USAGE, OutputError, Parser, drawn, prepare_streams, print_out, say, stdout
 from results.store.runfile import Run, StoreError, load_run, reason_of, without_collector
 from results.store.runs import find_run, list_runs, runs_directory
@@ -74,16 +76,19 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     listing = commands.add_parser("list", parents=[shared], help="list the runs, the newest first")
+    add_records(listing)
+    add_runs(listing, "only runs")
     _add_format(listing)
     listing.set_defaults(command=_list)
 
     show = commands.add_parser("show", parents=[shared], help="print one run as a table")
-    show.add_argument("run", metavar="RUN", help=RUN_HELP)
+    _add_run(show)
     _add_format(show)
+    show.add_argument("-v", "--verbose", action="store_true", help="how each row was timed, and why it is flagged")
     show.set_defaults(command=_show)
 
     export = commands.add_parser("export", parents=[shared], help="write one run in the format of another tool")
-    export.add_argument("run", metavar="RUN", help=RUN_HELP)
+    _add_run(export)
     export.add_argument("--format", choices=FORMATS, required=True)
     export.add_argument("-o", "--output", metavar="PATH", help="file to write, replaced if it exists; default: stdout")
     export.set_defaults(command=_export)
@@ -95,6 +100,12 @@ def _parser() -> argparse.ArgumentParser:
     history_command.add_options(history)
     history.set_defaults(command=_history)
     return parser
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+    add_records(parser)
+    add_runs(parser, "with `latest`: the newest run")
 
 
 def _add_format(parser: argparse.ArgumentParser) -> None:
@@ -110,11 +121,21 @@ def _directory(options: argparse.Namespace) -> Path:
     return chosen or runs_directory()
 
 
+def _find(options: argparse.Namespace, name: str) -> Path:
+    """Return the file of a run; `latest` is the newest of those that are selected."""
+    chosen = Selection.of(options)
+    return find_run(name, _directory(options), None if chosen.is_all else chosen.fits)
+
+
 def _list(options: argparse.Namespace) -> int:
-    directory = _directory(options)
+    directory, chosen = _directory(options), Selection.of(options)
     runs = list_runs(directory)
     if not runs:
         say(f"there is no run yet in {directory}: python -m bench.matmul makes one")
+    elif not chosen.is_all:
+        runs = [run for run in runs if run.error is None and chosen.fits(run)]
+        if not runs:
+            say(f"no run in {directory} is of {NAMED}")
     rows = [{name: getattr(run, name) for name in LIST_COLUMNS} | {"path": str(run.path)} for run in runs]
     if options.format == "json":
         print_out(json_text(rows))
@@ -129,11 +150,14 @@ def _list(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     run, problems = _load(options)
-    if options.format == "table":
-        print_out(drawn(lambda console: render_table(run.environment, run.records, console, problems.append)))
-    else:
+    if options.format != "table":
         print_out(render(run.environment, run.records, options.format, problems.append))
-    return _report(run, problems)
+        return _report(run, problems, options)
+    print_out(drawn(lambda console: render_table(run.environment, run.records, console, problems.append)))
+    for record in run.records if options.verbose else ():
+        for line in describe(record):
+            say(line)
+    return _report(run, problems, options)
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -152,19 +176,19 @@ def _export(options: argparse.Namespace) -> int:
         data = text.encode("utf-8")
     if is_file:
         write_output(Path(options.output), data)
+        say(f"saved: {options.output}: {len(run.records)} records of run {run.environment.run_id}")
     else:
         print_out(text)
     if options.format == "pytest-benchmark":
         left_out = sum(record.status != "ok" or not record.samples_s for record in run.records)
         if left_out:
             say(f"note: {left_out} of {len(run.records)} records have no samples and are left out")
-    return _report(run, problems)
+    return _report(run, problems, options)
 
 
 def _compare(options: argparse.Namespace) -> int:
-    directory = _directory(options)
     with without_collector():  # a hundred thousand rows hold no cycles, and looking for some takes half of the time
-        return _finish(compare_command.run(options, lambda name: find_run(name, directory), stdout()))
+        return _finish(compare_command.run(options, lambda name: _find(options, name), stdout()))
 
 
 def _history(options: argparse.Namespace) -> int:
@@ -174,6 +198,8 @@ def _history(options: argparse.Namespace) -> int:
 def _finish(output: compare_command.Output) -> int:
     """Print what a command has found; a file with bad lines is a usage error whatever the good ones say."""
     print_out(output.text)
+    if output.saved is not None:
+        say(f"saved: {output.saved}")
     for note in output.notes:
         say(f"note: {note}")
     for problem in output.problems:
@@ -182,14 +208,15 @@ def _finish(output: compare_command.Output) -> int:
 
 
 def _load(options: argparse.Namespace) -> tuple[Run, list[str]]:
-    """Return the run that was asked for, and an empty list for what cannot be judged in it."""
-    return load_run(find_run(options.run, _directory(options))), []
+    """Return the run that was asked for with the records that are wanted, and a list for what cannot be judged."""
+    run, wanted = load_run(_find(options, options.run)), wanted_of(options)
+    return replace(run, records=tuple(record for record in run.records if wanted.has(record))), []
 
 
-def _report(run: Run, problems: Sequence[str]) -> int:
+def _report(run: Run, problems: Sequence[str], options: argparse.Namespace) -> int:
     """Say on stderr what was wrong with a run, after its good rows were printed; return the exit code."""
     if not run.records and not run.problems:
-        say(f"note: {run.path} has no record")
+        say(f"note: {run.path} has no record{'' if Selection.of(options).is_all else f' of {NAMED}'}")
     for note in run.notes:
         say(f"note: {note}")
     for problem in (*run.problems, *(f"{run.path}: {problem}" for problem in problems)):

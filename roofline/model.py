@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from results.record import Record
+from results.stats.samples import median
 from roofline.ceilings import Ceiling, Ceilings
+from roofline.hardware.links import hidden_share, wait_share
 from roofline.work import VECTOR_OPS
 
 MIXED_WITHIN = 0.10
@@ -172,7 +174,13 @@ class Judgment:
     hfu: float | None = None
     """Of a training step: as `mfu`, by the FLOPs that were executed, recomputation included."""
     tokens_per_s: float | None = None
-    """Of a training step."""
+    """Of a training step, or of a loop that loads its batches."""
+    link_share: float | None = None
+    """Of a copy: fraction of what the link to the GPU carries one way."""
+    hidden_share: float | None = None
+    """Of a copy beside products: fraction of the shorter of the two that hides behind the other."""
+    wait_share: float | None = None
+    """Of a loop that loads its batches: fraction of the steps' time that they wait for their batch."""
     excess: str | None = None
     """Where something is above 100 %: the likely cause."""
 
@@ -203,8 +211,9 @@ def held_back_by(time_s: float, limits_s: Iterable[float]) -> str | None:
 def judge(record: Record, ceilings: Ceilings) -> Judgment:
     """Return the judgment of one record against the ceilings of its machine."""
     flops, read, written = record.flops, record.bytes_read, record.bytes_written
+    transfers = transfer_values(record)
     if flops is None or read is None or written is None:
-        return Judgment()
+        return Judgment(**transfers)
     moved, time_s = read + written, record.median_s
     if record.status != "ok" or time_s is None:
         return Judgment(intensity=intensity(flops, moved))
@@ -226,7 +235,7 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
         values["roofline_pct"] = roofline_pct(time_s, flops, moved, peak.value, bandwidth.value)
         limits_s = (flops / peak.value, moved / bandwidth.value, launch.value if launch else 0.0)
         values |= {"units": units, "bound": bound(*limits_s), "held_back_by": held_back_by(time_s, limits_s)}
-    values |= training_values(record, time_s, dense)
+    values |= training_values(record, time_s, dense) | transfers
     is_vector = units == "vector"
     measured = ceilings.vector_peak(record.dtype, ["measured"]) if is_vector else ceilings.measured_peak(record.dtype)
     values["measured_pct"] = measured_pct(time_s, flops, moved, measured or peak, mix or bandwidth)
@@ -239,6 +248,23 @@ def training_values(record: Record, time_s: float, peak: Ceiling | None) -> dict
     values = {"tokens_per_s": rate(tokens, time_s)} if tokens else {}
     if peak and record.flops and executed:
         values["hfu"] = mfu(rate(executed, time_s), peak.value)
+    return values
+
+
+def transfer_values(record: Record) -> dict[str, Any]:
+    """Return what a copy or a loop reaches of the link, hides or waits; nothing for a record of anything else."""
+    values: dict[str, Any] = {}
+    time_s, shape = record.median_s, record.shape
+    if record.status != "ok" or not time_s:
+        return {}
+    if record.link_bytes_per_s and "bytes" in shape:
+        values["link_share"] = rate(shape["bytes"], time_s) / record.link_bytes_per_s
+    if record.copy_s and record.compute_s:
+        values["hidden_share"] = hidden_share(median(record.copy_s), median(record.compute_s), time_s)
+    if record.waits_s and record.samples_s:
+        values["wait_share"] = wait_share(record.waits_s, record.samples_s)
+    if record.waits_s and "b" in shape and "s" in shape:
+        values["tokens_per_s"] = rate(shape["b"] * shape["s"], time_s)
     return values
 
 

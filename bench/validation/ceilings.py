@@ -22,8 +22,8 @@ from bench.harness.cli.arguments import FORMATS, Parser
 from bench.harness.commands.calibrate import value_text
 from bench.harness.measure.evidence import power_limited
 from results.show.export import csv_text, json_text, markdown_text
-from results.show.table import format_percent, printable
-from results.show.terminal import prepare_streams, print_out, say
+from results.show.table import format_percent
+from results.show.terminal import prepare_streams, print_out, printable, say
 from results.stats.samples import half_width
 from results.store.runfile import StoreError, load_run
 from results.store.runs import runs_directory

@@ -38,8 +38,7 @@ from bench.harness.isolate.server import die_with
 from bench.validation import publish_steps
 from bench.validation.publish_steps import ROOT
 from results.show.export import json_text, markdown_text, write_output
-from results.show.table import printable
-from results.show.terminal import prepare_streams, say
+from results.show.terminal import prepare_streams, printable, say
 from results.store.runfile import StoreError, load_run
 
 USAGE, INTERRUPTED = 2, 130

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from results.compare.selection import NAMED, add_records, add_runs, wanted_of
 from results.compare.sides import METRICS, MODES, CompareOptions
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import StoreError
 
 if TYPE_CHECKING:
-    from results.compare.load import LoadedRun, Wanted
+    from results.compare.load import LoadedRun
 
 EPILOG = """Rows of two definitions of an op (`op_sha256`, a hash of its file without comments) are refused unless
 --force: a change may be one of the op. Records of before, which do not tell it, are compared as ever.
@@ -33,6 +34,8 @@ class Output:
     text: str
     notes: tuple[str, ...]
     exit_code: int
+    saved: Path | None = None
+    """The picture that was written."""
     problems: tuple[str, ...] = ()
     """Lines of the files that could not be used: with any, the exit code is that of a file that cannot be read."""
 
@@ -55,23 +58,6 @@ def margin(text: str) -> float:
     return value
 
 
-def names(text: str) -> frozenset[str]:
-    """Return the names of a list with commas."""
-    return frozenset(name.strip() for name in text.split(",") if name.strip())
-
-
-def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose records; each takes a list and may repeat."""
-    for options, what in (
-        (("--op",), "ops"),
-        (("--dtype",), "dtypes"),
-        (("--case", "--shape"), "cases, as a table names them"),
-        (("--provider",), "providers"),
-    ):
-        text = f"only these {what}"
-        parser.add_argument(*options, type=names, action="append", default=[], metavar="NAMES", help=text)
-
-
 def add_metric(parser: argparse.ArgumentParser, done: str) -> None:
     """Add what is looked at, and by how much it must change; `done` is what the command does with it."""
     parser.add_argument("--metric", choices=tuple(METRICS), default="time", help=f"what is {done} (default: time)")
@@ -80,16 +66,9 @@ def add_metric(parser: argparse.ArgumentParser, done: str) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the format of the text and the file of the picture."""
+    """Add the format of the text and the file of the picture, the one file that these commands write."""
     parser.add_argument("--format", choices=("table", "json", "csv", "md"), default="table", help="(default: table)")
-    parser.add_argument("-o", "--output", metavar="PICTURE", type=Path, help="draw it: .png, .svg or .pdf")
-
-
-def wanted_of(options: argparse.Namespace) -> Wanted:
-    """Return the records that the options of `add_selection` choose."""
-    from results.compare.load import Wanted
-
-    return Wanted(*(frozenset().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider")))
+    parser.add_argument("-o", "--output", "--plot", metavar="PICTURE", type=Path, help="draw it: .png, .svg or .pdf")
 
 
 def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
@@ -102,7 +81,8 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
     parser.add_argument(
         "--baseline", metavar="PROVIDER", help="with --by provider or version (default: torch, or the first)"
     )
-    add_selection(parser)
+    add_records(parser)
+    add_runs(parser, "with `latest`: the newest run")
     add_metric(parser, "compared")
     parser.add_argument(
         "--drift",
@@ -165,7 +145,7 @@ def _run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextI
         text += "".join(f"{line}\n" for line in _spaced(geomean_lines(compared), options.format))
     notes = [note for one in loaded for note in one.notes] + list(compared.notes)
     problems = tuple(problem for one in loaded for problem in one.problems)
-    return Output(text, tuple(notes), exit_code(compared, options.fail_on), problems)
+    return Output(text, tuple(notes), exit_code(compared, options.fail_on), options.output, problems)
 
 
 def _spaced(lines: list[str], form: str) -> list[str]:
@@ -178,7 +158,7 @@ def _empty(run: LoadedRun, wanted: object) -> str:
     from results.compare.load import EVERYTHING
     from results.store.runfile import MEASURING
 
-    selected = "" if wanted == EVERYTHING else " of what --op, --dtype, --case, --provider name"
+    selected = "" if wanted == EVERYTHING else f" of {NAMED}"
     text = f"{run.path} has no record{selected}"
     text += f": {MEASURING}" if any(note.endswith(MEASURING) for note in run.notes) else ""
     if not run.problems:

@@ -17,7 +17,8 @@ from results.compare.sides import METRICS
 from results.record import Environment
 from results.show.export import csv_text, json_text, markdown_text
 from results.show.grid import Column, print_grid
-from results.show.table import ABSENT, format_number, format_percent, format_time, printable, table_console
+from results.show.table import ABSENT, format_number, format_percent, format_time
+from results.show.terminal import printable, table_console
 from results.stats.comparison import FASTER, MORE_SAMPLES, SAME, SLOWER, UNKNOWN, UNSURE, geometric_mean
 from results.stats.samples import geometric_mean_of
 from results.stats.unpaired import MORE_WINDOWS

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from results.compare.command import Output, add_metric, add_output, add_selection, wanted_of
+from results.compare.command import Output, add_metric, add_output
+from results.compare.selection import add_records, add_runs, wanted_of
 from results.store.runfile import StoreError
 from results.store.runs import list_runs
 
@@ -24,8 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `history`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
-    add_selection(parser)
-    parser.add_argument("--gpu", metavar="SLUG", help="only runs of this machine, as `results list` names it")
+    add_records(parser)
+    add_runs(parser, "only runs")
     add_metric(parser, "shown")
     add_output(parser)
 
@@ -43,9 +44,10 @@ def run(options: argparse.Namespace, directory: Path, stdout: TextIO) -> Output:
 
     if options.output is not None:
         check_picture(options.output)
-    runs = list_runs(directory, counts_records=False)
+    runs = [run for run in list_runs(directory, counts_records=False) if run.started_s >= (options.since or 0.0)]
     if not runs:
-        raise StoreError(f"there is no run in {directory}: python -m bench.matmul makes one")
+        since = "" if options.since is None else " since then"
+        raise StoreError(f"there is no run in {directory}{since}: python -m bench.matmul makes one")
     series = history(runs, wanted_of(options), options.metric, options.margin, options.gpu)
     if options.output is not None:
         save_picture(draw(series), options.output)
@@ -56,4 +58,4 @@ def run(options: argparse.Namespace, directory: Path, stdout: TextIO) -> Output:
         "table": lambda: print_table(series, stdout),
     }
     notes = tuple(dict.fromkeys(note for one in series for note in one.notes))
-    return Output(writers[options.format](), notes, 0, series[0].problems)
+    return Output(writers[options.format](), notes, 0, options.output, series[0].problems)

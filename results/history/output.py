@@ -10,7 +10,8 @@ from results.history.changes import LEAST_RUNS, PERMUTATIONS
 from results.history.segments import HistoryPoint, Series, short_date
 from results.show.export import csv_text, json_text, markdown_text
 from results.show.grid import Column, print_grid
-from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time, printable, table_console
+from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time
+from results.show.terminal import printable, table_console
 from results.stats.comparison import UNKNOWN
 from results.stats.samples import half_width
 

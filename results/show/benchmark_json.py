@@ -9,7 +9,7 @@ from typing import Any
 
 from results.record import Environment, Record
 from results.show.judge import JUDGED_KEYS, Report, judged
-from results.show.table import printable
+from results.show.terminal import printable
 
 LAYOUT_VERSION = "5.0.0"
 """The release of pytest-benchmark whose layout this is; 5.3.1 reads it too.

@@ -18,7 +18,8 @@ from results.record import Environment, Record
 from results.show.benchmark_json import benchmark_document
 from results.show.judge import Report
 from results.show.rows import COLUMNS, document, flat_rows, to_frame
-from results.show.table import TABLE_COLUMNS, printable, table_rows
+from results.show.table import TABLE_COLUMNS, header_lines, table_rows
+from results.show.terminal import printable
 from results.store.runfile import Run, StoreError, reason_of
 
 TEXT_FORMATS = ("csv", "json", "md", "pytest-benchmark")
@@ -43,7 +44,9 @@ def render(environment: Environment, records: Iterable[Record], format: str, rep
     if format == "csv":
         return csv_text(flat_rows(environment, records, report), COLUMNS)
     if format == "md":
-        return markdown_text(table_rows(environment, records, report), TABLE_COLUMNS)
+        records = list(records)
+        head = "".join(f"- {_escaped(line)}\n" for line in header_lines(environment, records))
+        return f"{head}\n{markdown_text(table_rows(environment, records, report), TABLE_COLUMNS)}"
     if format == "pytest-benchmark":
         return json_text(benchmark_document(environment, records, report))
     raise ValueError(f"unknown format '{format}'; known: {', '.join(TEXT_FORMATS)}")

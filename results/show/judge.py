@@ -35,6 +35,9 @@ JUDGED_KEYS = (
     "measured_pct",
     "hfu",
     "tokens_per_s",
+    "link_share",
+    "hidden_share",
+    "wait_share",
     "excess",
 )
 """The keys that a record gets when it is read; none of them is stored."""

@@ -10,13 +10,13 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
 from results.show.judge import Report, judged
-from results.show.terminal import printable as printable
-from results.show.terminal import table_console as table_console
+from results.show.terminal import printable
 from results.stats.samples import half_width
 
 if TYPE_CHECKING:
@@ -26,14 +26,20 @@ if TYPE_CHECKING:
 
 ABSENT = "-"
 
+NOTHING = {ABSENT, "0", "0%"}
+"""What a cell says where there is none of it."""
+
+MEMORY = {"measured": "peak memory", "estimated": "predicted"}
+"""Columns of a training step, by key of its `memory_bytes`."""
+
 MAX_ROWS = 2000
 """Rows of one table. Laying out a hundred thousand takes two minutes, and nobody reads them."""
 
 TABLE_COLUMNS = (
-    *("op", "case", "dtype", "provider", "fill", "status", "reason", "median", "95% CI", "GFLOP/s", "GB/s", "FLOP/B"),
-    *("bound", "MFU", "MBU", "% roof", "% meas", "mix", "flags"),
+    *("op", "case", "dtype", "provider", "fill", "options", "status", "reason", "median", "95% CI"),
+    *("GFLOP/s", "GB/s", "FLOP/B", "bound", "MFU", "MBU", "% roof", "% meas", "mix", "flags"),
 )
-"""What `table_rows` returns; GFLOP/s is TFLOP/s where the fastest row reaches that."""
+"""What `table_rows` returns of ops; GFLOP/s is TFLOP/s where the fastest row reaches that."""
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
@@ -96,12 +102,41 @@ def render_table(
     for text in dict.fromkeys(_excess(record, score) for record, score in shown if score["excess"]):
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
     for causes in dict.fromkeys(score["held_back_by"] for _, score in shown if score["held_back_by"]):
-        text = f"a bound with the word side: far below every ceiling, held back by {causes}"
+        text = f"memory side or compute side: far below every ceiling, and held back by {causes}"
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
     others = [record for record in records if record.status != "ok"]
     if others:
         _print_others(others[:MAX_ROWS], console)
         _print_rest(len(others) - MAX_ROWS, console)
+
+
+def describe(record: Record) -> list[str]:
+    """Return how one row was verified and timed, in a line, and a line for each thing that speaks against it."""
+    if record.status != "ok":
+        return [f"{name_of(record)}: {record.status}: {record.reason}"]
+    checked = record.verified.get("after", {})
+    cache = record.cache if record.copies is None else f"{record.cache} ({record.copies} copies)"
+    timed = (
+        f"{name_of(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} launches "
+        f"by {record.method}, {cache}, first call {format_time(record.first_call_s)}, "
+        f"host latency {format_time(record.host_latency_s)}"
+    )
+    if checked:
+        seen = f"{checked.get('checked_elements')} of {checked.get('elements')} elements"
+        timed += f", verified {seen}{_largest_error(checked)}"
+    return [timed, *(f"  {flag}: {reason}" for flag, reason in record.flag_reasons.items())]
+
+
+def _largest_error(checked: Mapping[str, Any]) -> str:
+    """Return how near the bound the worst element is; a random result has no error, it obeys a rule."""
+    if checked.get("reference") == "rule":
+        return " by the op's own rule"
+    return f", largest error {checked.get('max_error_of_bound') or 0:.2g} of the bound"
+
+
+def name_of(record: Record) -> str:
+    """Return what tells a record from the others of its run."""
+    return f"{record.op} {record.case} {record.dtype} {record.provider}"
 
 
 def header_lines(environment: Environment, records: Iterable[Record] = ()) -> list[str]:
@@ -110,7 +145,8 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
     versions = [f"{name} {version}" for name, version in environment.versions.items() if version]
     sha = git.get("sha")
     revision = f"git {str(sha)[:10]}{' with changes' if git.get('dirty') else ''}" if sha else None
-    machine = [f"{device['name']} ({device['slug']})", *versions, environment.started_at, revision]
+    run = f"run {environment.run_id}"
+    machine = [f"{device['name']} ({device['slug']})", *versions, environment.started_at, revision, run]
     lines = [", ".join(part for part in machine if part), _ceilings_line(environment.hardware, records)]
     note = environment.hardware.get("note")
     lines += [f"note: {note}" if note else None, shlex.join(environment.argv)]
@@ -142,9 +178,18 @@ class _Column:
     leaves: int = 0
     goes_below: int = 0
     heads: bool = False
+    is_rare: bool = False
+    """Left out where no row has more to say than that there is none of it, or where all say the same word."""
 
 
-def _columns(scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
+def _options(records: Sequence[Record]) -> list[Column]:
+    """Return a column for each option that tells rows apart, such as the recipe of a training step."""
+    names = dict.fromkeys(name for record in records for name in record.options if name != "process")
+    cells = {name: [str(record.options.get(name, ABSENT)) for record in records] for name in names}
+    return [Column(name, texts, goes_below=1) for name, texts in cells.items() if len(set(texts)) > 1]
+
+
+def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
     fastest = max((score["flops_per_s"] or 0 for score in scores), default=0)
     scale, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
     return [
@@ -152,18 +197,29 @@ def _columns(scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
         _Column("case", lambda record, _: record.case, "left"),
         _Column("dtype", lambda record, _: record.dtype, "left", heads=True),
         _Column("provider", lambda record, _: record.provider, "left", goes_below=1),
-        _Column("fill", lambda record, _: record.fill or ABSENT, "left"),
+        _Column("fill", lambda record, _: record.fill or ABSENT, "left", is_rare=True),
         _Column("median", lambda record, _: format_time(record.median_s)),
         _Column("95% CI", lambda record, _: _spread(record), leaves=8),
-        _Column(unit, lambda _, score: _scaled(score["flops_per_s"], scale)),
-        _Column("GB/s", lambda _, score: _scaled(score["bytes_per_s"], 1e9), leaves=6),
-        _Column("FLOP/B", lambda _, score: format_number(score["intensity"]), leaves=5),
+        _Column(unit, lambda _, score: _scaled(score["flops_per_s"], scale), is_rare=True),
+        _Column("GB/s", lambda _, score: _scaled(score["bytes_per_s"], 1e9), leaves=6, is_rare=True),
+        _Column("FLOP/B", lambda _, score: format_number(score["intensity"]), leaves=5, is_rare=True),
         _Column("bound", lambda _, score: _bound(score), "left", leaves=7),
-        _Column("MFU", lambda _, score: format_percent(_scaled_value(score["mfu"], 0.01)), leaves=9),
-        _Column("MBU", lambda _, score: format_percent(_scaled_value(score["mbu"], 0.01)), leaves=4),
+        _Column("MFU", lambda _, score: _share(score["mfu"]), leaves=9, is_rare=True),
+        _Column("HFU", lambda _, score: _share(score["hfu"]), leaves=9, is_rare=True),
+        _Column("MBU", lambda _, score: _share(score["mbu"]), leaves=4),
         _Column("% roof", lambda _, score: format_percent(score["roofline_pct"])),
-        _Column("% meas", lambda _, score: format_percent(_share_of_measured(score))),
-        _Column("mix", lambda _, score: score["mix"] or ABSENT, "left", leaves=1),
+        _Column("% meas", lambda _, score: format_percent(_share_of_measured(score)), is_rare=True),
+        _Column("mix", lambda _, score: score["mix"] or ABSENT, "left", leaves=1, is_rare=True),
+        _Column("tokens/s", lambda _, score: format_number(score["tokens_per_s"]), is_rare=True),
+        _Column("% link", lambda _, score: _share(score["link_share"]), is_rare=True),
+        _Column("hidden", lambda _, score: _share(score["hidden_share"]), is_rare=True),
+        _Column("waits", lambda _, score: _share(score["wait_share"]), is_rare=True),
+        _Column("host kept", lambda record, _: format_time(record.host_launch_s), leaves=3, is_rare=True),
+        *(
+            _Column(name, partial(_phase, name), leaves=4, is_rare=True)
+            for name in dict.fromkeys(name for record in records for name in record.phases_s)
+        ),
+        *(_Column(name, partial(_peak_memory, kind), leaves=4, is_rare=True) for kind, name in MEMORY.items()),
         _Column("first call", lambda record, _: format_time(record.first_call_s), leaves=3),
         _Column("n", lambda record, _: str(len(record.samples_s) or ABSENT), leaves=2),
     ]
@@ -179,16 +235,32 @@ def table_rows(
     records = list(records)
     scores = judged(environment, records, report)
     rows = []
-    columns = [column for column in _columns(scores) if column.title not in ("first call", "n")]
+    columns = [column for column in _columns(records, scores) if column.title not in ("first call", "n")]
     for record, score in zip(records, scores, strict=True):
         cells = {column.title: column.cell(record, score) for column in columns} | {"flags": _flags(record)}
+        options = ", ".join(f"{name} {value}" for name, value in record.options.items())
         first = {title: cells.pop(title) for title in ("op", "case", "dtype", "provider", "fill")}
+        first["options"] = options
         rows.append(first | {"status": record.status, "reason": record.reason or ""} | cells)
     return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in rows]
 
 
 def _scaled_value(value: float | None, scale: float) -> float | None:
     return None if value is None else value / scale
+
+
+def _share(value: float | None) -> str:
+    return format_percent(_scaled_value(value, 0.01))
+
+
+def _phase(name: str, record: Record, _: Mapping[str, Any]) -> str:
+    return format_time(record.phases_s.get(name))
+
+
+def _peak_memory(kind: str, record: Record, _: Mapping[str, Any]) -> str:
+    """Return the memory of a training step when most is held, in MB."""
+    size_bytes = record.memory_bytes.get(kind, {}).get("total")
+    return ABSENT if size_bytes is None else f"{format_number(size_bytes / 1e6)} MB"
 
 
 def _scaled(value: float | None, scale: float) -> str:
@@ -228,15 +300,19 @@ def _excess(record: Record, score: Mapping[str, Any]) -> str:
 
 
 def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console: Console) -> None:
-    columns = _columns([score for _, score in scored])
+    columns = _columns([record for record, _ in scored], [score for _, score in scored])
     grid = [
         Column(c.title, [c.cell(record, score) for record, score in scored], c.justify, c.leaves, c.goes_below, c.heads)
         for c in columns
     ]
-    # A column in which all rows say the same, or none says anything, costs width on every terminal.
-    silent = {column.title for column in grid if column.title in ("fill", "mix") and len(set(column.cells)) == 1}
-    silent |= {column.title for column in grid if column.title == "% meas" and set(column.cells) == {ABSENT}}
+    silent = {
+        column.title
+        for column, shown in zip(columns, grid, strict=True)
+        if column.is_rare and (set(shown.cells) <= NOTHING or (column.justify == "left" and len(set(shown.cells)) == 1))
+    }
     console.print()
+    place = next(place for place, column in enumerate(grid) if column.title == "fill")
+    grid[place:place] = _options([record for record, _ in scored])
     shown = [column for column in grid if column.title not in silent]
     print_grid(console, shown, [_flags(record) for record, _ in scored], "flags")
 

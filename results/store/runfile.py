@@ -148,26 +148,21 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def read_head(path: Path) -> tuple[Environment, int]:
-    """Return the environment of a run file and the number of whole lines after it, without reading the records.
+def read_head(path: Path, counts_records: bool) -> tuple[Environment, int | None]:
+    """Return the environment of a run file, and the number of whole lines after it.
+
+    Args:
+        path: of the file.
+        counts_records: whether all of the file is read; else the number is None, but 0 where nothing follows.
 
     Raises:
         RunFileError: as `load_run`.
     """
-    with _opened(path) as file:
+    with _opened(path, BUFFER_BYTES if counts_records else HEAD_BYTES) as file:
         environment = _environment(path, file)
-        count = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
-    return environment, count
-
-
-def read_environment(path: Path) -> Environment:
-    """Return the environment of a run file, and read no more than its first line takes.
-
-    Raises:
-        RunFileError: as `load_run`.
-    """
-    with _opened(path, HEAD_BYTES) as file:
-        return _environment(path, file)
+        if not counts_records:
+            return environment, None if file.peek(1) else 0
+        return environment, sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
 
 
 def _is_being_written(descriptor: int) -> bool:

@@ -14,6 +14,7 @@ import re
 import secrets
 import shlex
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,7 +29,6 @@ from results.store.runfile import (
     StoreError,
     encode_line,
     load_run,
-    read_environment,
     read_head,
     reason_of,
 )
@@ -263,7 +263,7 @@ class RunSummary:
     op: str | None = None
     """From the file's name; None where it has another form."""
     records: int | None = None
-    """Whole lines after the first; None where they were not counted."""
+    """Whole lines after the first; None where there are some that were not counted."""
     command: str | None = None
     """What was typed to take the run."""
     error: str | None = None
@@ -311,7 +311,7 @@ def _summary(path: Path, counts_records: bool) -> RunSummary:
     except OSError:
         modified_s = 0.0
     try:
-        environment, records = read_head(path) if counts_records else (read_environment(path), None)
+        environment, records = read_head(path, counts_records)
     except RunFileError as error:
         return RunSummary(path, path.stem, op=op, error=str(error), started_s=modified_s)
     return RunSummary(
@@ -334,13 +334,14 @@ def _unix_time(text: str, otherwise: float) -> float:
         return otherwise
 
 
-def find_run(name: str, directory: Path | None = None) -> Path:
+def find_run(name: str, directory: Path | None = None, fits: Callable[[RunSummary], bool] | None = None) -> Path:
     """Return the file of a run.
 
     Args:
         name: a path; or a run id, its short id or the name of its file, or a beginning of one of them that no other
-            run shares; or `latest`, the newest run that can be read.
+            run shares; or `latest`, the newest run that holds a record, or, where none does, that can be read.
         directory: where the runs are; None for `runs_directory()`.
+        fits: which runs `latest` is chosen from; None for all.
 
     Raises:
         RunNotFoundError: there is no such run, or there are several.
@@ -356,7 +357,7 @@ def find_run(name: str, directory: Path | None = None) -> Path:
         why = _no_run_file(name) or f"there is no run yet in {directory}" if name else "name one"
         raise RunNotFoundError(f"no run '{name}': {why}")
     if name == "latest":
-        return _latest(files, directory)
+        return _latest(files, directory, fits)
     runs = list_runs(directory, counts_records=False)
     exact = [run for run in runs if name in _names(run)]
     matches = exact or [run for run in runs if any(known.startswith(name) for known in _names(run))]
@@ -370,22 +371,30 @@ def find_run(name: str, directory: Path | None = None) -> Path:
     raise RunNotFoundError(f"no run '{name}': {place}" if place else _nothing_found(name, runs, directory))
 
 
-def _latest(files: list[Path], directory: Path) -> Path:
-    """Return the newest run that can be read, opening the files whose names tell no time and the newest of the others.
+def _latest(files: list[Path], directory: Path, fits: Callable[[RunSummary], bool] | None) -> Path:
+    """Return the newest run that fits, opening the files whose names tell no time and the newest of the others.
 
     The time in a name is that of the run's start but for `NAME_LAG_S`, so files that are older by their names than a
     run already found need not be opened.
     """
     newest: RunSummary | None = None
+    newest_empty: RunSummary | None = None
     for named_s, path in sorted(((_named_time(path), path) for path in files), reverse=True):
         if newest is not None and named_s + NAME_LAG_S < newest.started_s:
             break
         run = _summary(path, counts_records=False)
-        if run.error is None and (newest is None or _by_age(run) > _by_age(newest)):
+        if run.error is not None:
+            continue
+        if run.records == 0:
+            newest_empty = max(newest_empty or run, run, key=_by_age)
+        elif (newest is None or _by_age(run) > _by_age(newest)) and (fits is None or fits(run)):
             newest = run
-    if newest is None:
+    found = newest or (newest_empty if fits is None else None)
+    if found is None and fits is not None:
+        raise RunNotFoundError(f"no run in {directory} has a record of what was asked for: python -m results list")
+    if found is None:
         raise RunNotFoundError(f"no run in {directory} can be read: python -m results list says why")
-    return newest.path
+    return found.path
 
 
 def _named_time(path: Path) -> float:

@@ -19,7 +19,7 @@ from results.show.benchmark_json import sample_stats
 from results.show.export import TEXT_FORMATS, markdown_text, parquet_bytes, render, write_output
 from results.show.judge import JUDGED_KEYS
 from results.show.rows import COLUMNS, TELEMETRY_NUMBERS, TELEMETRY_WHOLE, WHOLE_COLUMNS, document, flat_rows, to_frame
-from results.show.table import TABLE_COLUMNS
+from results.show.table import TABLE_COLUMNS, header_lines
 from results.store.runfile import Run, StoreError
 
 HOSTILE = "a|b\nc\x1b[31m\\|`<b>,\"'\u202e\ud800"
@@ -111,7 +111,7 @@ def test_an_unknown_format_is_named(make_environment):
 
 def markdown_cells(text):
     """Cells of a Markdown table as GitHub splits it: at every pipe that has no backslash before it."""
-    lines = text.removesuffix("\n").split("\n")
+    lines = text.removesuffix("\n").split("\n\n")[-1].split("\n")
     assert all(line.startswith("| ") and line.endswith(" |") for line in lines)
     return [[cell.strip() for cell in re.split(r"(?<!\\)(?:\\\\)*\|", line)[1:-1]] for line in lines]
 
@@ -125,11 +125,17 @@ def test_markdown_is_the_table_that_people_read(run):
     assert set(head) - set(TABLE_COLUMNS) == {"TFLOP/s"}
     assert rule == ["---"] * len(head)
     assert first == [
-        *("matmul", "1024x1024x1024", "bf16", "torch", "uniform", "ok", "", "4.295 us", "±2.3%", "500.0", "1465"),
-        *("341.3", "memory", "50.0%", "73.2%", "73.2%", ""),
+        *("matmul", "1024x1024x1024", "bf16", "torch", "uniform", "", "ok", "", "4.295 us", "±2.3%"),
+        *("500.0", "1465", "341.3", "memory", "50.0%", "73.2%", "73.2%", ""),
     ]
     assert second[-1] == "a, b"
-    assert skipped[:8] == ["matmul", "1024x1024x1024", "bf16", "torch", "uniform", "skipped", "out of memory", ""]
+    assert skipped[:5] == first[:5]
+    assert skipped[5:9] == ["layout nt", "skipped", "out of memory", ""]
+
+
+def test_markdown_begins_with_machine_ceilings_and_command(run):
+    head = render(run.environment, run.records, "md").split("\n\n")[0]
+    assert head.splitlines() == [f"- {line}" for line in header_lines(run.environment, run.records)]
 
 
 def test_markdown_leaves_out_a_column_without_any_value(make_environment, make_record):

@@ -313,3 +313,107 @@ def test_show_and_text_exports_load_neither_torch_nor_pandas(saved, tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out.json").exists()
+
+
+# ---- which runs and records -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three(runs, make_environment, make_record):
+    """Runs of three days and two machines: gelu, then matmul, then one without a record."""
+    for day, op, slug in ((1, "gelu", "h100-sxm"), (2, "matmul", "cpu"), (3, None, "cpu")):
+        environment = make_environment(
+            run_id=f"2026110{day}T060000Z-000000000{day}",
+            started_at=f"2026-11-0{day}T06:00:00+00:00",
+            device={"slug": slug, "name": "a device", "type": "cuda"},
+        )
+        with RunWriter.create(environment, "mixed") as writer:
+            for provider in ("torch", "triton-v1") if op else ():
+                writer.append(make_record(op=op, provider=provider))
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize(
+    ("arguments", "days"),
+    [
+        ([], "321"),
+        (["--op", "gelu,relu"], "1"),
+        (["--provider", "triton-v1"], "21"),
+        (["--gpu", "cpu"], "32"),
+        (["--device", "cpu", "--op", "matmul"], "2"),
+        (["--since", "2026-11-02"], "32"),
+        (["--since", "2d"], ""),
+        (["--dtype", "fp64"], ""),
+    ],
+)
+def test_the_list_shows_the_runs_that_were_asked_for(capsys, arguments, days):
+    assert main(["list", *arguments, "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert [run["run_id"][7] for run in json.loads(out)] == list(days)
+    assert ("is of what --op, --dtype, --case, --provider, --gpu or --since name" in err) is (days == "")
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize(
+    ("arguments", "day", "ops"),
+    [([], 2, {"matmul"}), (["--op", "gelu"], 1, {"gelu"}), (["--gpu", "h100-sxm"], 1, {"gelu"})],
+)
+def test_latest_is_the_newest_run_with_a_record_of_what_was_asked_for(capsys, arguments, day, ops):
+    assert main(["show", "latest", *arguments]) == 0
+    assert f"run 2026110{day}T060000Z" in capsys.readouterr().out
+    assert main(["export", "latest", "--format", "json", "--provider", "torch", *arguments]) == 0
+    records = json.loads(capsys.readouterr().out)["records"]
+    assert {record["op"] for record in records} == ops
+    assert {record["provider"] for record in records} == {"torch"}
+
+
+@pytest.mark.usefixtures("three")
+def test_where_no_run_has_what_was_asked_for_latest_says_so(capsys):
+    assert main(["show", "latest", "--op", "relu"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "has a record of what was asked for" in err
+
+
+def test_a_moment_that_is_none_is_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["list", "--since", "yesterday"])
+    assert "'yesterday' is neither a time ago, such as 30m, 12h, 2d or 1w, nor a date" in capsys.readouterr().err
+
+
+def test_an_export_says_what_it_saved(saved, capsys, tmp_path):
+    target = tmp_path / "run.csv"
+    assert main(["export", "latest", "--format", "csv", "-o", str(target)]) == 0
+    assert capsys.readouterr().err == f"saved: {target}: 2 records of run 20261120T210312Z-0123456789\n"
+
+
+def test_show_tells_why_a_row_is_flagged(runs, make_environment, make_record, capsys):
+    with RunWriter.create(make_environment(), "matmul") as writer:
+        writer.append(make_record(flags=("preempted",), flag_reasons={"preempted": "others had the cores for 12 ms"}))
+    assert main(["show", "latest", "--verbose"]) == 0
+    timed, reason = capsys.readouterr().err.splitlines()
+    assert timed.startswith("matmul 1024x1024x1024 bf16 torch: 3 samples of 10 launches by graph, cold, first call")
+    assert reason == "  preempted: others had the cores for 12 ms"
+
+
+def test_a_run_of_a_scenario_shows_what_tells_its_rows_apart(runs, make_environment, make_record, capsys):
+    nothing = {"flops": 0, "bytes_read": 2**20, "bytes_written": 2**20}
+    copies = [
+        make_record(op="h2d", options={"memory": memory, "transfer": "blocking"}, host_launch_s=2e-6, **nothing)
+        for memory in ("pageable", "pinned")
+    ]
+    loads = [
+        make_record(op="load", options={"prefetch": ahead}, shape={"b": 8, "s": 512}, waits_s=(1e-6,) * 3)
+        for ahead in (0, 1)
+    ]
+    with RunWriter.create(make_environment(), "transfer") as writer:
+        for record in (*copies, *loads):
+            writer.append(record)
+    assert main(["show", "latest"]) == 0
+    head, first, second, third, fourth = capsys.readouterr().out.splitlines()[4:9]
+    for title in ("memory", "prefetch", "host kept", "waits", "tokens/s"):
+        assert title in head
+    assert "transfer" in head  # the other rows have none
+    assert ("pageable" in first, "pinned" in second, "2.000 us" in first) == (True, True, True)
+    assert third.split() != fourth.split()
+    assert "23.3%" in third

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.cli.pace import Pace, out_of_time
-from bench.harness.cli.terminal import Progress, Render, describe, name_of, print_path, print_run, table_of
+from bench.harness.cli.terminal import Progress, Render, print_path, print_run, table_of
 from bench.harness.isolate.job import Job
 from bench.harness.providers.user_kernel import is_user_kernel, with_revision
 from results.record import Environment, Record
+from results.show.table import describe, name_of
 from results.show.terminal import say
 
 if TYPE_CHECKING:

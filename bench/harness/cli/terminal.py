@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from results.record import Environment, Record
-from results.show.table import format_time, render_table
+from results.show.table import name_of, render_table
 from results.show.terminal import OutputError, drawn, print_out, printable, say
 
 if TYPE_CHECKING:
@@ -93,35 +93,6 @@ class Progress:
             self._bar.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
         else:
             say(text)
-
-
-def describe(record: Record) -> list[str]:
-    """Return how one row was verified and timed, in a line, and a line for each thing that speaks against it."""
-    if record.status != "ok":
-        return [f"{name_of(record)}: {record.status}: {record.reason}"]
-    checked = record.verified.get("after", {})
-    cache = record.cache if record.copies is None else f"{record.cache} ({record.copies} copies)"
-    timed = (
-        f"{name_of(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} launches "
-        f"by {record.method}, {cache}, first call {format_time(record.first_call_s)}, "
-        f"host latency {format_time(record.host_latency_s)}"
-    )
-    if checked:
-        seen = f"{checked.get('checked_elements')} of {checked.get('elements')} elements"
-        timed += f", verified {seen}{_largest_error(checked)}"
-    return [timed, *(f"  {flag}: {reason}" for flag, reason in record.flag_reasons.items())]
-
-
-def _largest_error(checked: Mapping[str, Any]) -> str:
-    """Return how near the bound the worst element is; a random result has no error, it obeys a rule."""
-    if checked.get("reference") == "rule":
-        return " by the op's own rule"
-    return f", largest error {checked.get('max_error_of_bound') or 0:.2g} of the bound"
-
-
-def name_of(record: Record) -> str:
-    """Return what tells a record from the others of its run."""
-    return f"{record.op} {record.case} {record.dtype} {record.provider}"
 
 
 def print_run(

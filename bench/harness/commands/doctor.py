@@ -302,7 +302,7 @@ def _print_table(console: Any, content: Mapping[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from results.show.table import printable
+    from results.show.terminal import printable
 
     device = content["device"]
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items() if version)

@@ -365,6 +365,7 @@ def _measure_elsewhere(plan: ComparePlan, kept: Session, progress: Progress) -> 
     from bench.harness.compare.case import all_without
     from bench.harness.compare.processes import SEED_STEP, records_of_case
     from bench.harness.measure.plan import refusal
+    from results.show.table import describe
 
     count = plan.processes
     units = [(process, place, one) for process in range(count) for place, one in enumerate(plan.cases)]
@@ -391,6 +392,7 @@ def measure_here(plan: ComparePlan, kept: Session, progress: Progress, ceilings:
     from bench.harness.isolate.heartbeat import Heartbeat
     from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.plan import plan as planned_rows
+    from results.show.table import describe
 
     settings, conditions, child = plan.settings, plan.conditions, plan.child
     estimator = CostEstimator(plan.device, settings.fill, settings.seed)

@@ -15,8 +15,7 @@ from results.compare.comparison import Compared
 from results.compare.live import compare_live
 from results.compare.output import as_csv, as_json, as_markdown, describe, exit_code, print_table
 from results.record import Environment
-from results.show.table import printable
-from results.show.terminal import OutputError, print_out, say
+from results.show.terminal import OutputError, print_out, printable, say
 from results.stats.comparison import geometric_mean
 
 

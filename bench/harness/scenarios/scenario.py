@@ -18,9 +18,10 @@ from bench.harness.cli.arguments import Parser, UsageError, add_machine, add_out
 from bench.harness.cli.main import check_places, device_of, guarded, refuse_all
 from bench.harness.cli.pace import Pace, out_of_time
 from bench.harness.cli.session import Request, Run, Session, conduct
-from bench.harness.cli.terminal import Progress, describe
+from bench.harness.cli.terminal import Progress
 from bench.harness.definition import modules_sha256
 from results.record import Environment, Record
+from results.show.table import describe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -218,7 +219,8 @@ def measured(row: ScenarioRow, bench: ScenarioContext) -> Record:
 def render(scenario: Scenario, environment: Environment, records: Sequence[Record], console: Console) -> None:
     """Print a run with the columns of its own command: machine and ceilings, what was measured, what was not."""
     from results.show.judge import judged
-    from results.show.table import header_lines, printable
+    from results.show.table import header_lines
+    from results.show.terminal import printable
 
     measured = [pair for pair in zip(records, judged(environment, records), strict=True) if pair[0].status == "ok"]
     for line in header_lines(environment, records):
@@ -239,7 +241,8 @@ def table_of(columns: Sequence[Column], rows: Sequence[tuple[Record, Mapping[str
     from rich import box
     from rich.table import Table
 
-    from results.show.table import ABSENT, printable
+    from results.show.table import ABSENT
+    from results.show.terminal import printable
 
     table, shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False), []
     for column in columns:

@@ -8,7 +8,6 @@ import torch
 from bench import elementwise
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.elementwise import check_dropout, is_unlikely
-from bench.harness.cli.terminal import describe
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import check
 from bench.harness.device.device import Device
@@ -18,6 +17,7 @@ from bench.harness.measure.runner import Runner
 from bench.harness.op import Case
 from bench.harness.providers.registry import Provider
 from bench.harness.timing.protocol import Limits
+from results.show.table import describe
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**12, memory_bytes=2**30)
 DROPOUT = next(op for op in ELEMENTWISE if op.name == "dropout")

@@ -1,0 +1,101 @@
+"""Which runs and records a command looks at: the options that choose them, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from results.compare.load import Wanted
+    from results.store.runs import RunSummary
+
+SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+NAMED = "what --op, --dtype, --case, --provider, --gpu or --since name"
+
+
+def names(text: str) -> frozenset[str]:
+    """Return the names of a list with commas."""
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def since(text: str) -> float:
+    """Return a moment in Unix time: so long ago, as `2d`, or a date or time of ISO 8601, as `2026-11-20`, in UTC.
+
+    Raises:
+        argparse.ArgumentTypeError: it is neither.
+    """
+    if ago := re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text.strip()):
+        return time.time() - float(ago[1]) * SECONDS[ago[2]]
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is neither a time ago, such as 30m, 12h, 2d or 1w, nor a date, such as 2026-11-20"
+        ) from None
+
+
+def add_records(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose records; each takes a list and may repeat."""
+    for options, what in (
+        (("--op",), "ops"),
+        (("--dtype",), "dtypes"),
+        (("--case", "--shape"), "cases, as a table names them"),
+        (("--provider",), "providers"),
+    ):
+        text = f"only these {what}"
+        parser.add_argument(*options, type=names, action="append", default=[], metavar="NAMES", help=text)
+
+
+def add_runs(parser: argparse.ArgumentParser, which: str) -> None:
+    """Add the options that choose runs; `which` says of what they are chosen."""
+    text = f"{which} of this machine, as `results list` names it"
+    parser.add_argument("--gpu", "--device", metavar="SLUG", help=text)
+    text = f"{which} since then: 30m, 12h, 2d, 1w ago, or a date such as 2026-11-20"
+    parser.add_argument("--since", type=since, metavar="WHEN", help=text)
+
+
+def wanted_of(options: argparse.Namespace) -> Wanted:
+    """Return the records that the options of `add_records` choose."""
+    from results.compare.load import Wanted
+
+    return Wanted(*(frozenset().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider")))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which runs, and which of their records."""
+
+    wanted: Wanted
+    gpu: str | None
+    since_s: float | None
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Selection:
+        """Return what the options of `add_records` and `add_runs` choose."""
+        return cls(wanted_of(options), options.gpu, options.since)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing was chosen."""
+        from results.compare.load import EVERYTHING
+
+        return self.wanted == EVERYTHING and self.gpu is None and self.since_s is None
+
+    def fits(self, run: RunSummary) -> bool:
+        """Return whether a run is of the machine and the time, and has a record that is wanted."""
+        from results.compare.load import EVERYTHING, load
+        from results.store.runfile import RunFileError
+
+        if self.gpu not in (None, run.device_slug) or (self.since_s is not None and run.started_s < self.since_s):
+            return False
+        if self.wanted == EVERYTHING:
+            return True
+        try:
+            return bool(load(run.path, self.wanted).measured)
+        except RunFileError:
+            return False
