@@ -26,8 +26,8 @@ LIST_COLUMNS = ("run_id", "started_at", "device_slug", "op", "records", "command
 RUN_HELP = "a path, a run id, the beginning of one that no other run shares, or `latest`"
 
 EXAMPLES = """examples:
-  python -m results list
-  python -m results show latest
+  python -m results list --op gelu --since 2d
+  python -m results show latest --provider triton-v2 -v
   python -m results compare 20261120T21 latest --margin 2%
   python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu
   python -m results export latest --format csv -o run.csv

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from results.compare.comparison import Compared
 from results.compare.match import Unmatched
 from results.compare.row import ComparedRow
-from results.compare.sides import METRICS
+from results.compare.sides import METRICS, revision
 from results.record import Environment
 from results.show.export import csv_text, json_text, markdown_text
 from results.show.grid import Column, print_grid
@@ -259,6 +259,7 @@ def as_markdown(compared: Compared) -> str:
     cells = [_cells(row, compared) for row in compared.rows]
     shown = _without_constant(cells)
     text = "\n".join(lines) + "\n" + markdown_text(shown, list(shown[0]))
+    text += "\n" + "".join(f"- {line}\n".replace("<", "&lt;") for line in _run_lines(compared))
     if compared.unmatched:
         listed = [f"- {printable(describe(one))}" for one in compared.unmatched]
         inside = "\n".join(line.replace("<", "&lt;") for line in listed)
@@ -334,8 +335,8 @@ def print_table(compared: Compared, file: TextIO) -> str:
     """Return the table for people, as wide as `file` can show it."""
     console = table_console(file)
     with console.capture() as text:
-        for side, environment in zip(("baseline", "candidate"), compared.environments, strict=True):
-            console.print(_run_line(side, environment, compared), markup=False, highlight=False, soft_wrap=True)
+        for line in _run_lines(compared):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         shown = foremost(compared, SHOWN_ROWS)
         _print_rows(shown, compared, console)
         _print_rest(len(compared.rows) - len(shown), "rows", console)
@@ -348,14 +349,16 @@ def print_table(compared: Compared, file: TextIO) -> str:
     return text.get()
 
 
-def _run_line(side: str, environment: Environment, compared: Compared) -> str:
-    from results.compare.sides import revision
-
-    name = compared.baseline if side == "baseline" else compared.candidate
-    code = revision(environment)
-    measured_with = f"measured with code at {code}" if code and code != name else None
-    facts = (environment.device["name"], environment.run_id, environment.started_at, measured_with)
-    return printable(f"{side}: {name} ({', '.join(dict.fromkeys(fact for fact in facts if fact))})")
+def _run_lines(compared: Compared) -> list[str]:
+    """Return what each side is called, and the machine, the run, the time and the code that it was measured with."""
+    lines = []
+    names = {"baseline": compared.baseline, "candidate": compared.candidate}
+    for (side, name), environment in zip(names.items(), compared.environments, strict=True):
+        code = revision(environment)
+        measured_with = f"measured with code at {code}" if code and code != name else None
+        facts = (environment.device["name"], environment.run_id, environment.started_at, measured_with)
+        lines.append(printable(f"{side}: {name} ({', '.join(dict.fromkeys(fact for fact in facts if fact))})"))
+    return lines
 
 
 def _print_rows(rows: Sequence[ComparedRow], compared: Compared, console: Console) -> None:

@@ -52,6 +52,7 @@ def test_the_markdown_starts_with_a_summary_in_one_line(save, measured, capsys):
     assert lines[3] == "| " + " | ".join(["---"] * (lines[2].count("|") - 1)) + " |"
     assert re.match(r"\| SLOWER \| 1\.\d{3}x \| ±\d", lines[4])
     assert "| matmul | 1024x1024x1024 | bf16 | torch |" in lines[4]
+    assert lines[6].startswith("- baseline: aaaaaaaa (NVIDIA H100 80GB HBM3, 20261120T210312Z-a, 2026-11-20T21:03:12")
     assert "<details><summary>2 not compared</summary>" in lines
     assert "- baseline: matmul 64x64 bf16 torch uniform cold: not in the candidate" in lines
 

@@ -285,7 +285,9 @@ def test_csv_loads_again_with_the_values_of_the_run_file(capsys, runs):
 
 def test_markdown_is_one_table_of_equal_rows(capsys, runs):
     assert commands.here("matmul", "--shape", "16,32", "--format", "md") == 0
-    lines = capsys.readouterr().out.splitlines()
+    head, _, table = capsys.readouterr().out.partition("\n\n")
+    assert "- python -m bench.matmul --shape 16,32 --format md" in head
+    lines = table.splitlines()
     header, rule, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert set(rule) == {"---"}
     records = load_run(commands.run_files(runs)[0]).records
