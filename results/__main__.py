@@ -135,7 +135,7 @@ def _list(options: argparse.Namespace) -> int:
     elif not chosen.is_all:
         runs = [run for run in runs if run.error is None and chosen.fits(run)]
         if not runs:
-            say(f"no run in {directory} is of {NAMED}")
+            say(f"no run in {directory} is of {NAMED}, and of --gpu and --since")
     rows = [{name: getattr(run, name) for name in LIST_COLUMNS} | {"path": str(run.path)} for run in runs]
     if options.format == "json":
         print_out(json_text(rows))

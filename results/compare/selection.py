@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from results.store.runs import RunSummary
 
 SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-NAMED = "what --op, --dtype, --case, --provider, --gpu or --since name"
+NAMED = "what --op, --dtype, --case, --provider name"
 
 
 def names(text: str) -> frozenset[str]:

@@ -148,7 +148,7 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def read_head(path: Path, counts_records: bool) -> tuple[Environment, int | None]:
+def read_head(path: Path, counts_records: bool = True) -> tuple[Environment, int | None]:
     """Return the environment of a run file, and the number of whole lines after it.
 
     Args:

@@ -119,7 +119,20 @@ def markdown_cells(text):
 def test_markdown_is_the_table_that_people_read(run):
     head, rule, first, second, skipped = markdown_cells(render(run.environment, run.records, "md"))
     assert head == [  # without `% meas` and `mix`, as nothing was measured of this machine
-        *("op", "case", "dtype", "provider", "fill", "status", "reason", "median", "95% CI", "TFLOP/s", "GB/s"),
+        *(
+            "op",
+            "case",
+            "dtype",
+            "provider",
+            "fill",
+            "options",
+            "status",
+            "reason",
+            "median",
+            "95% CI",
+            "TFLOP/s",
+            "GB/s",
+        ),
         *("FLOP/B", "bound", "MFU", "MBU", "% roof", "flags"),
     ]
     assert set(head) - set(TABLE_COLUMNS) == {"TFLOP/s"}

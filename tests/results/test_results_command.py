@@ -350,7 +350,7 @@ def test_the_list_shows_the_runs_that_were_asked_for(capsys, arguments, days):
     assert main(["list", *arguments, "--format", "json"]) == 0
     out, err = capsys.readouterr()
     assert [run["run_id"][7] for run in json.loads(out)] == list(days)
-    assert ("is of what --op, --dtype, --case, --provider, --gpu or --since name" in err) is (days == "")
+    assert ("is of what --op, --dtype, --case, --provider name, and of --gpu and --since" in err) is (days == "")
 
 
 @pytest.mark.usefixtures("three")

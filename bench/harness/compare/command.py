@@ -365,7 +365,6 @@ def _measure_elsewhere(plan: ComparePlan, kept: Session, progress: Progress) -> 
     from bench.harness.compare.case import all_without
     from bench.harness.compare.processes import SEED_STEP, records_of_case
     from bench.harness.measure.plan import refusal
-    from results.show.table import describe
 
     count = plan.processes
     units = [(process, place, one) for process in range(count) for place, one in enumerate(plan.cases)]
@@ -392,7 +391,6 @@ def measure_here(plan: ComparePlan, kept: Session, progress: Progress, ceilings:
     from bench.harness.isolate.heartbeat import Heartbeat
     from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.plan import plan as planned_rows
-    from results.show.table import describe
 
     settings, conditions, child = plan.settings, plan.conditions, plan.child
     estimator = CostEstimator(plan.device, settings.fill, settings.seed)
@@ -432,8 +430,8 @@ def _teller(plan: ComparePlan, one: Planned, progress: Progress, also: str = "")
 
 def _keep(records: Sequence[Record], plan: ComparePlan, kept: Session, progress: Progress, case_s: float) -> None:
     """Keep the records of a case that has ended; with -v say how each was measured, and where the time went."""
-    from bench.harness.cli.terminal import describe
     from bench.harness.compare.phases import where_time_went
+    from results.show.table import describe
 
     for record in records:
         kept.keep(record)
