@@ -9,7 +9,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -183,10 +183,14 @@ class _Column:
 
 
 def _options(records: Sequence[Record]) -> list[Column]:
-    """Return a column for each option that tells rows apart, such as the recipe of a training step."""
-    names = dict.fromkeys(name for record in records for name in record.options if name != "process")
-    cells = {name: [str(record.options.get(name, ABSENT)) for record in records] for name in names}
-    return [Column(name, texts, goes_below=1) for name, texts in cells.items() if len(set(texts)) > 1]
+    """Return a column of the options that tell rows apart, such as the recipe of a training step; none without any."""
+    found: dict[str, set[str]] = {}
+    for record in records:
+        for name, value in record.options.items():
+            found.setdefault(name, set()).add(str(value))
+    telling = {name for name, values in found.items() if len(values) > 1 and name != "process"}
+    cells = [", ".join(f"{name} {value}" for name, value in r.options.items() if name in telling) for r in records]
+    return [Column("options", cells, goes_below=1)] if any(cells) else []
 
 
 def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
@@ -305,6 +309,8 @@ def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console:
         Column(c.title, [c.cell(record, score) for record, score in scored], c.justify, c.leaves, c.goes_below, c.heads)
         for c in columns
     ]
+    provider = next(place for place, column in enumerate(grid) if column.title == "provider")
+    grid[provider] = replace(grid[provider], heads=len(set(grid[provider].cells)) == 1)
     silent = {
         column.title
         for column, shown in zip(columns, grid, strict=True)

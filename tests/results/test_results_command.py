@@ -411,9 +411,8 @@ def test_a_run_of_a_scenario_shows_what_tells_its_rows_apart(runs, make_environm
             writer.append(record)
     assert main(["show", "latest"]) == 0
     head, first, second, third, fourth = capsys.readouterr().out.splitlines()[4:9]
-    for title in ("memory", "prefetch", "host kept", "waits", "tokens/s"):
+    for title in ("options", "host kept", "waits", "tokens/s"):
         assert title in head
-    assert "transfer" in head  # the other rows have none
-    assert ("pageable" in first, "pinned" in second, "2.000 us" in first) == (True, True, True)
-    assert third.split() != fourth.split()
+    assert ("memory pageable  " in first, "memory pinned  " in second, "2.000 us" in first) == (True, True, True)
+    assert ("prefetch 0  " in third, "prefetch 1  " in fourth) == (True, True)
     assert "23.3%" in third
