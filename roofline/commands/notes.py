@@ -56,7 +56,7 @@ def _text() -> str:
     from roofline.commands.estimate_text import columns_text
 
     found = all_claims()
-    lines = []
+    lines = [*(f"{key}  {text}" for key, text in NOTES.items()), ""]
     for subject, claims in found:
         rows = [[c.notes, c.claim, c.theirs, c.ours, c.formula, c.verdict] for c in claims]
         lines += columns_text([["notes", subject, "theirs", "ours", "formula", "verdict"], *rows], left=6)
@@ -64,5 +64,5 @@ def _text() -> str:
         lines.append("")
     verdicts = [claim.verdict.split()[0] for _, claims in found for claim in claims]
     counts = [f"{verdicts.count(word)} {word}" for word in ("holds", "wrong", "depends")]
-    lines += [f"{len(verdicts)} claims: {', '.join(counts)}.", "", *(f"{key}  {text}" for key, text in NOTES.items())]
+    lines.append(f"{len(verdicts)} claims: {', '.join(counts)}.")
     return "".join(f"{line}\n" for line in lines)

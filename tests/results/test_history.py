@@ -14,6 +14,7 @@ import pytest
 from results.__main__ import main
 from results.history import plot, segments
 from results.history.changes import LEAST_RUNS, all_change_points, spread_of_runs
+from results.show.picture import SERIES_MARKERS
 from results.store.runs import RunWriter
 
 
@@ -355,7 +356,9 @@ def test_the_picture_has_room_for_a_hundred_runs_and_many_providers(drawn, make_
     # Names that are cut are told apart by their ends, lines by color and marker.
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert [label[-9:] for label in labels] == [f"variant_{number}" for number in range(8)]
-    assert len({(line.get_color(), line.get_marker()) for line in axes.lines if line.get_marker() in "os^DvPX"}) == 8
+    assert (
+        len({(line.get_color(), line.get_marker()) for line in axes.lines if line.get_marker() in SERIES_MARKERS}) == 8
+    )
 
 
 def test_the_picture_of_one_run_does_not_blow_up_its_noise(keep, drawn):

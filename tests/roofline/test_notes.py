@@ -100,3 +100,9 @@ def test_formats():
     table = notes("--format", "md").stdout.splitlines()
     assert len(table) == len(ROWS) + 2
     assert {line.replace("\\|", "").count("|") for line in table} == {8}
+
+
+def test_the_notes_are_named_before_the_first_claim_of_them() -> None:
+    lines = notes().stdout.splitlines()
+    assert [line.split()[0] for line in lines[:5]] == ["S0", "S1", "S2", "S3", "S4"]
+    assert lines[6].startswith("notes ")
