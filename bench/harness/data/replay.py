@@ -41,10 +41,11 @@ class ReplayCheck:
             return None
         results = [self._result(self._graph, place) for place in range(len(self._sets))]
         held = {x.untyped_storage().data_ptr() for data in self._sets for x in data.inputs}
-        for result in results:
-            for part in result:
-                if part.untyped_storage().data_ptr() not in held:
-                    poison(part)
+        before = {}
+        for part in (part for result in results for part in result):
+            if part.untyped_storage().data_ptr() not in held and part.data_ptr() not in before:
+                before[part.data_ptr()] = part, part.clone()
+                poison(part)
         self._graph.replay()
         checked = None
         for place in dict.fromkeys((len(self._sets) - 1, 0)):
@@ -54,6 +55,8 @@ class ReplayCheck:
             whole = result[0] if len(result) == 1 else torch.stack(result)
             checked = check(self._op, self._case, self._sets[place], whole)
             if not checked.is_right:
+                for part, kept in before.values():  # a result that a function keeps must not be blamed for the poison
+                    part.copy_(kept)
                 break
         return checked
 
