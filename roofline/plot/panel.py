@@ -48,7 +48,7 @@ def panel_rows(scene: Scene) -> list[PanelRow]:
         ("machine", "op", "dtype", "case"),
     ):
         longer = _rows_by(parts, points, scene)
-        if rows and len(longer) > MOST_ROWS:
+        if len(rows) > 1 and len(longer) > MOST_ROWS:
             break
         rows = longer
         if len(rows) >= LEAST_ROWS:
@@ -85,7 +85,7 @@ def draw_panel(rows: Sequence[PanelRow], scene: Scene, sheet: Sheet, width: floa
     """Draw the rows into the room that a sheet keeps free at its left.
 
     Args:
-        rows: the best first; those below `MOST_ROWS` are counted and not drawn.
+        rows: the best first; of more than `MOST_ROWS` the first are drawn, and the axis says so.
         scene: tells the markers.
         sheet: with that room.
         width: of the names of the rows, inches.
@@ -105,7 +105,8 @@ def draw_panel(rows: Sequence[PanelRow], scene: Scene, sheet: Sheet, width: floa
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_yticks(range(len(shown)), [row.name for row in shown])
     axes.tick_params(axis="y", labelsize=POINT_PT, labelcolor=INK, pad=4)
-    axes.set_xlabel("% of its roof", fontsize=AXIS_PT, color=INK, labelpad=5)
+    counted = f", best {len(shown)} of {len(rows)}" if len(shown) < len(rows) else ""
+    axes.set_xlabel(f"% of its roof{counted}", fontsize=AXIS_PT, color=INK, labelpad=5)
     axes.axvline(100, color=INK, linewidth=1.4)
     for number, row in enumerate(shown):
         shares = [point.roofline_pct or 0 for point in row.points]
