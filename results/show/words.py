@@ -120,6 +120,7 @@ COLUMNS = {
     "op": _column("The operation.", "`python -m bench list` has all with their formulas."),
     "case": _column("The shape in the order of the op's axes; behind a colon, options other than the usual."),
     "dtype": _column("The dtype of the inputs; fp32 is torch.float32, bf16 torch.bfloat16."),
+    "options": _column("What tells rows of one case apart beside dtype and provider: recipe, checkpoint, memory, ..."),
     "provider": _column("Who computes: torch, torch-compile, triton-vN, or a function of yours."),
     "fill": _column("What the inputs hold: uniform in [-1, 1], normal, or zeros, on which a GPU may clock higher."),
     "status": _column("ok: measured and right; skipped: not run; invalid: ran and was wrong; failed: raised an error."),
