@@ -7,6 +7,7 @@ provider would be somebody else's, so the import stops here with one line.
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 from bench.harness.cli.interrupt import leave_when_interrupted
 
@@ -36,3 +37,12 @@ if _found is not None:
         print(_message, file=sys.stderr)
         raise SystemExit(2)
     raise ImportError(_message)
+
+
+def __getattr__(name: str) -> Any:
+    """Return the functions of the package, imported when they are first asked for."""
+    if name == "profile":
+        from bench.harness.profile.profiling import profile
+
+        return profile
+    raise AttributeError(f"module 'bench' has no attribute '{name}'")

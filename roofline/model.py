@@ -191,7 +191,8 @@ def peak_of(record: Record, ceilings: Ceilings) -> tuple[Ceiling | None, str]:
     An operation without a product runs on vector units. Where their rate is not known, the peak of products, which is
     above it, stands in for it.
     """
-    vector = ceilings.vector_peak(record.dtype) if record.op in VECTOR_OPS else None
+    has_no_product = record.op in VECTOR_OPS or record.extra.get("matmul_flops") == 0
+    vector = ceilings.vector_peak(record.dtype) if has_no_product else None
     return (vector, "vector") if vector else (ceilings.peak(record.dtype), "matrix")
 
 
@@ -220,6 +221,8 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
     dense, bandwidth = ceilings.peak(record.dtype), ceilings.bandwidth_for(read, written)
     peak, units = peak_of(record, ceilings)
     launch, mix = ceilings.launch_floor(), ceilings.mix(read, written)
+    count = record.extra.get("count")
+    launches = count if isinstance(count, int) else 1  # a row of a profile is the sum of its calls
     values: dict[str, Any] = {
         "flops_per_s": rate(flops, time_s),
         "bytes_per_s": rate(moved, time_s),
@@ -233,7 +236,7 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
         values |= {"mix": mix.name, "mix_pct": 100 * mbu(values["bytes_per_s"], mix.value)}
     if peak and bandwidth:
         values["roofline_pct"] = roofline_pct(time_s, flops, moved, peak.value, bandwidth.value)
-        limits_s = (flops / peak.value, moved / bandwidth.value, launch.value if launch else 0.0)
+        limits_s = (flops / peak.value, moved / bandwidth.value, launches * launch.value if launch else 0.0)
         values |= {"units": units, "bound": bound(*limits_s), "held_back_by": held_back_by(time_s, limits_s)}
     values |= training_values(record, time_s, dense) | transfers
     is_vector = units == "vector"

@@ -21,7 +21,7 @@ FLOORS = {
 FOLDERS = {
     "bench.harness": (
         *("op", "op_file", "shapes", "definition", "device", "timing", "data", "providers", "measure", "isolate"),
-        *("calibrate", "cli", "scenarios", "train", "transfer", "fixture", "commands", "compare"),
+        *("calibrate", "cli", "scenarios", "train", "transfer", "profile", "fixture", "commands", "compare"),
     ),
     "roofline": ("work", "hardware", "ceilings", "model", "accounting", "plot", "commands", "__main__"),
     "roofline.accounting": ("config", "", "answers", "claims"),
@@ -36,7 +36,9 @@ WITHOUT_TORCH = ("roofline", "results")
 HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml"}
 """What takes long to import: only inside the functions that need it, so that every --help answers at once."""
 
-BUILT_ON_TORCH = {f"bench/harness/train/{name}.py" for name in ("audit", "check", "live_bytes", "step", "transformer")}
+BUILT_ON_TORCH = {
+    f"bench/harness/train/{name}.py" for name in ("audit", "check", "live_bytes", "step", "transformer")
+} | {"bench/harness/profile/account.py"}
 """What derives classes from torch's: such a file is itself imported only inside the functions that need it."""
 
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "tools", "lib", "core"}

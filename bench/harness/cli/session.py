@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.cli.pace import Pace, out_of_time
-from bench.harness.cli.terminal import Progress, Render, print_path, print_run, table_of
+from bench.harness.cli.terminal import Document, Progress, Render, print_path, print_run, table_of
 from bench.harness.isolate.job import Job
 from bench.harness.providers.user_kernel import is_user_kernel, with_revision
 from results.record import Environment, Record
@@ -169,6 +169,7 @@ def conduct(
     measure: Callable[[Session, Progress, Ceilings, float | None], None],
     prepare: Callable[[Progress], None] = lambda progress: None,
     render: Render | None = None,
+    document: Document | None = None,
 ) -> int:
     """Go through a run from the ceilings to the last line, whatever its rows are, and return the exit code.
 
@@ -179,6 +180,7 @@ def conduct(
             the reading of `time.perf_counter` when the budget is spent: loading and calibrating do not count.
         prepare: finds what cannot be, before anything is measured.
         render: prints the table; by default that of ops.
+        document: what JSON holds, in place of what it holds of ops.
 
     Raises:
         UsageError: the GPU named does not fit the device.
@@ -213,7 +215,7 @@ def conduct(
     beside = None
     if run.always_draw and session.writer is not None and session.problem is None:
         beside = session.writer.path.with_suffix(".png")
-    show(request, environment, session, render, beside)
+    show(request, environment, session, render, beside, document)
     session.raise_if_unsaved()
     if interrupted:
         return INTERRUPTED
@@ -420,7 +422,12 @@ def fills_of(fill: str, is_sensitivity_asked: bool) -> tuple[str, ...]:
 
 
 def show(
-    request: Request, environment: Environment, session: Session, render: Render | None, beside: Path | None = None
+    request: Request,
+    environment: Environment,
+    session: Session,
+    render: Render | None,
+    beside: Path | None = None,
+    document: Document | None = None,
 ) -> None:
     """Print what was measured, draw it where that was asked for, and say where it is kept.
 
@@ -429,7 +436,7 @@ def show(
     from roofline.plot.figure import NoCeilingError, plot_run
 
     saved = session.writer.path if session.writer else None
-    print_run(environment, session.records, request.format, request.baseline, saved, render)
+    print_run(environment, session.records, request.format, request.baseline, saved, render, document)
     picture = request.plot or beside
     if picture is None:
         return

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Render = Callable[[Environment, Sequence[Record], "Console"], None]
 """Prints a run as a table for people."""
 
+Document = Callable[[Environment, Sequence[Record]], Mapping[str, Any]]
+"""Returns a run as the object that `--format json` prints."""
+
 
 class Progress:
     """A progress bar on stderr: a live one on a terminal, a line a row elsewhere, nothing when quiet."""
@@ -102,6 +105,7 @@ def print_run(
     baseline: str | None = None,
     saved: Path | None = None,
     render: Render | None = None,
+    document: Document | None = None,
 ) -> None:
     """Print a finished or interrupted run to stdout in the format asked for, and where it was `saved`.
 
@@ -112,10 +116,11 @@ def print_run(
         baseline: provider that a table sets the others against.
         saved: where the run is kept.
         render: prints the table in place of that of ops.
+        document: what JSON holds, in place of what it holds of ops.
     """
     kept = f"; the run is kept in {saved}" if saved else ""
     try:
-        text = run_text(environment, records, output_format, baseline, render)
+        text = run_text(environment, records, output_format, baseline, render, document)
     except OutputError as error:  # rich writes to a stdout without a buffer while it captures
         raise OutputError(f"{error}{kept}") from None
     print_out(text, kept)
@@ -129,11 +134,14 @@ def run_text(
     output_format: str,
     baseline: str | None = None,
     render: Render | None = None,
+    document: Document | None = None,
 ) -> str:
     """Return a run in the format asked for; a table is as wide as stdout is, and colored where that is a terminal."""
     if output_format != "table":
         from results.show import export
 
+        if output_format == "json" and document is not None:
+            return export.json_text(document(environment, records))
         return export.render(environment, records, output_format)
 
     def draw(console: Console) -> None:

@@ -1,0 +1,188 @@
+"""`python -m bench profile`: every operation of a torch model or function on the roofline."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.cli.arguments import Parser, UsageError, add_machine, add_output, dtype_words, number, path
+from bench.harness.op import Op
+from bench.harness.profile import report, show
+from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target
+from results.record import Environment, Record
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bench.harness.device.device import Device
+
+DESCRIPTION = """\
+Say where the time of a model or a function goes, operation by operation: how far each is from its roof, what bounds it,
+and what fusing could save. FILE:FUNCTION names a function of yours that returns what is profiled: a function that takes
+nothing, or a tuple of a module or a function and its positional arguments (a dict at the end: its keyword arguments).
+It runs in this process. --signature prints a file to start from.
+
+  python -m bench profile mine.py:make --backward
+  python -m bench profile --model llama-3.2-1b --layers 2 --shape 4x512 --dtype bf16
+  python -m bench profile --config config.json --train --by module
+
+FLOPs and bytes are counted in a pass of its own, call by call; times are those of a step under torch.profiler, and the
+step is timed without it too. Bytes are compulsory: each input read once, each output written once. What a step takes
+beside its operations stands in rows of its own: unattributed, host-gap, profiler-overhead. Rows flagged unmodelled have
+no rule for their work. Caches are warm, so small operations may lie above the memory roof.
+
+exit codes: 0 ok; 1 no time could be measured, the work is kept; 2 usage; 3 no such device; 130 interrupted"""
+
+DEFAULT_SHAPE = "4x128"
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to `python -m bench`."""
+    parser: Parser = commands.add_parser(
+        "profile",
+        help="every operation of a torch model or function of yours on the roofline",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    what = parser.add_argument_group("what to profile")
+    what.add_argument("target", metavar="FILE:FUNCTION", nargs="?", help="function that returns what is profiled")
+    what.add_argument("--model", metavar="NAME", help="a preset of `python -m roofline estimate params --help`")
+    what.add_argument("--config", metavar="PATH", type=path, help="a config.json of Hugging Face; needs transformers")
+    what.add_argument("--layers", type=number(1, 10_000, "a whole number from 1 to 10000", int), help="of the model")
+    what.add_argument(
+        "--shape", metavar="BxS", default=DEFAULT_SHAPE, help=f"sequences x tokens (default: {DEFAULT_SHAPE})"
+    )
+    what.add_argument(
+        "--dtype",
+        metavar="NAME",
+        type=dtype_words,
+        help=f"{', '.join(TORCH_DTYPES)} (default: its own, of a model fp32)",
+    )
+    what.add_argument("--backward", action="store_true", help="go backward too")
+    what.add_argument("--train", action="store_true", help="go backward and step AdamW, with a rate of 0")
+    what.add_argument("--signature", action="store_true", help="print a file to start from, and exit")
+    add_machine(parser.add_argument_group("how to measure"))
+    output = parser.add_argument_group("what to do with it")
+    add_output(output)
+    output.add_argument(
+        "--by", choices=tuple(show.BY), help="put rows together by it (default: each signature is a row)"
+    )
+    rows = number(1, 100_000, "a whole number from 1 to 100000", int)
+    output.add_argument("--top", metavar="N", type=rows, default=20, help="rows of the table (default: 20)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
+    """Profile what the arguments name and return the exit code."""
+    from bench.harness.cli.main import check_places, device_of
+    from bench.harness.cli.session import Request, Run, conduct, use_threads
+    from bench.harness.measure.plan import Settings
+    from bench.harness.profile import profiling
+    from bench.harness.profile.step import Step
+    from results.show.terminal import print_out
+
+    if args.signature:
+        print_out(SIGNATURE)
+        return 0
+    check(args)
+    check_places(args)
+    device = device_of(args)
+    if device.type == "mps":
+        raise UsageError("profile needs CUDA or a CPU and has not been written for an Apple GPU: --device cpu")
+    use_threads(device)
+    step = Step(target_from(args, device), profiling.mode_of(args.backward, args.train))
+    accounted = profiling.account(step)
+    timing: list[report.Timing] = []
+
+    def measure(session: Any, progress: Any, ceilings: Any, deadline: float | None) -> None:
+        progress.say(f"timing {step.target.name}")
+        try:
+            timing.append(profiling.timed(step, accounted, device, args.budget))
+        except UsageError as error:
+            records = report.failed_records(accounted, "torch", str(error))
+        else:
+            records = report.records_of(accounted, timing[0], "torch")
+        for record in records:
+            session.keep(record)
+
+    def totals(environment: Environment, records: Sequence[Record]) -> Mapping[str, Any]:
+        return report.totals_of(environment, records, accounted, timing[0]) if timing else {}
+
+    def document(environment: Environment, records: Sequence[Record]) -> Mapping[str, Any]:
+        return report.document_of(environment, records, totals(environment, records))
+
+    def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
+        show.render(environment, records, totals(environment, records), console, args.top, args.by)
+
+    settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
+    plan = Run("bench", "profile", Request.of(args), device, settings, argv=argv)
+    return conduct(plan, report.product_dtypes(accounted.calls), measure, render=render, document=document)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Find what cannot be, before torch is loaded.
+
+    Raises:
+        UsageError: with the value and what is allowed.
+    """
+    given = [word for word in (args.target, args.model, args.config) if word is not None]
+    if len(given) != 1:
+        raise UsageError("name one thing to profile: FILE:FUNCTION, --model NAME or --config PATH")
+    if args.dtype is not None and (len(args.dtype) != 1 or args.dtype[0] not in TORCH_DTYPES):
+        raise UsageError(f"--dtype takes one of {', '.join(TORCH_DTYPES)}, not {','.join(args.dtype)}")
+    if args.target is not None and args.layers is not None:
+        raise UsageError("--layers belongs to --model and --config; a function of yours builds its own model")
+    shape_of(args.shape)
+    if args.model is not None:
+        config_of(args)
+
+
+def shape_of(word: str) -> tuple[int, int]:
+    """Return sequences and tokens.
+
+    Raises:
+        UsageError: it is no such shape.
+    """
+    extents = word.replace("×", "x").replace("*", "x").split("x")
+    if len(extents) != 2 or not all(
+        one.isascii() and one.isdecimal() and 0 < len(one) < 8 and int(one) for one in extents
+    ):
+        raise UsageError(f"shape '{word}' is no batch; write sequences x tokens, such as {DEFAULT_SHAPE}")
+    return int(extents[0]), int(extents[1])
+
+
+def config_of(args: argparse.Namespace) -> Any:
+    """Return the configuration of a preset, with the layers asked for.
+
+    Raises:
+        UsageError: there is no such preset, or it cannot be built.
+    """
+    from bench.harness.train.options import check_model
+    from roofline.accounting.config.config import ConfigError
+    from roofline.accounting.config.file import load_preset
+
+    try:
+        config = load_preset(args.model)
+        config = config if args.layers is None else replace(config, layers=args.layers)
+        check_model(config, shape_of(args.shape)[1])
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+    return config
+
+
+def target_from(args: argparse.Namespace, device: Device) -> Target:
+    """Return what the arguments name, on a device."""
+    from bench.harness.profile import target
+
+    dtype = args.dtype[0] if args.dtype else None
+    place = device.torch_name
+    if args.target is not None:
+        return target.from_file(args.target, dtype, place)
+    shape = shape_of(args.shape)
+    if args.model is not None:
+        return target.from_preset(config_of(args), *shape, dtype or "fp32", place)
+    return target.from_hugging_face(Path(args.config), args.layers, *shape, dtype or "fp32", place)

@@ -1,0 +1,154 @@
+"""Profiles a function or a module from the first call to the rows: `bench.profile`, and the command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.cli.arguments import UsageError
+from bench.harness.profile import report, show
+from bench.harness.profile.join import joined
+from bench.harness.profile.report import Timing
+from bench.harness.profile.step import Step
+from bench.harness.profile.target import guarded_call, target_of
+from bench.harness.profile.timed import recorded, steps_worth, unprofiled_s
+from results.record import Environment, Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bench.harness.device.device import Device
+    from bench.harness.profile.account import Accounted
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time of a step goes, operation by operation; it shows itself as a table."""
+
+    environment: Environment
+    records: Sequence[Record]
+    """A row for each signature and for each remainder, the longest first."""
+    accounted: Accounted
+    timing: Timing
+
+    @cached_property
+    def totals(self) -> dict[str, Any]:
+        """Sums of the step, see `report.totals_of`."""
+        return report.totals_of(self.environment, self.records, self.accounted, self.timing)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return the rows as a frame, with the keys of `--format json`."""
+        import pandas as pd
+
+        judged_keys = ("intensity", "bound", "roofline_pct")
+        scores = report.scores_of(self.environment, self.records)
+        plain = ("op", "flops", "bytes_read", "bytes_written", "status")
+        return pd.DataFrame(
+            [
+                {key: getattr(record, key) for key in plain}
+                | dict(record.extra)
+                | {key: score[key] for key in judged_keys}
+                | {"flags": ", ".join(record.flags)}
+                for record, score in zip(self.records, scores, strict=True)
+            ]
+        )
+
+    def plot(self, path: Path | str) -> None:
+        """Draw the rows on the roofline of the machine, as .png, .svg or .pdf."""
+        from roofline.plot.figure import plot_run
+
+        plot_run(self.environment, list(self.records), Path(path))
+
+    def save(self, path: Path | str | None = None) -> Path:
+        """Keep it as a run file, by default where all are kept, and return its path."""
+        from results.store.runs import RunWriter
+
+        writer = RunWriter.create(self.environment, "profile", Path(path) if path is not None else None)
+        for record in self.records:
+            writer.append(record)
+        writer.close()
+        return writer.path
+
+    def __repr__(self) -> str:
+        """Return the table."""
+        from results.show.terminal import drawn
+
+        return drawn(lambda console: show.render(self.environment, self.records, self.totals, console))
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook, all names escaped."""
+        import html
+
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def profile(function: Any, *args: Any, backward: bool = False, train: bool = False, **kwargs: Any) -> Profile:
+    """Profile a function or a module, called with the arguments given.
+
+    The first call is made twice before anything is counted. Gradients of a module's parameters are set to None before
+    each step and are those of the last step afterwards.
+
+    Args:
+        function: what is called.
+        args: its positional arguments.
+        backward: whether to go backward too: from the `loss` of what is returned, else from its first tensor.
+        train: whether an AdamW step with a rate of 0 follows.
+        kwargs: its keyword arguments.
+
+    Raises:
+        UsageError: it cannot be called, or it raised.
+    """
+    from bench.harness.calibrate.calibration import ceilings_of
+    from bench.harness.cli.session import calibrated, stamp
+    from bench.harness.cli.terminal import Progress
+    from bench.harness.device.device import detect
+    from bench.harness.measure.plan import Settings
+
+    target = target_of(getattr(function, "__name__", type(function).__name__), function, args, kwargs)
+    device = detect(target.device)
+    step = Step(target, mode_of(backward, train))
+    accounted = account(step)
+    ceilings = calibrated(
+        False, report.product_dtypes(accounted.calls), device, ceilings_of(device, None), Progress(quiet=True)
+    )
+    timing = timed(step, accounted, device)
+    environment = stamp("bench", device, ceilings, Settings("uniform", "warm", None, 0), ("profile",))
+    return Profile(environment, report.records_of(accounted, timing, "torch"), accounted, timing)
+
+
+def mode_of(backward: bool, train: bool) -> str:
+    """Return what a step does, by the options that ask for it."""
+    return "train" if train else "backward" if backward else "forward"
+
+
+def account(step: Step) -> Accounted:
+    """Return the work of a step; one runs before it, so that what is made once is there.
+
+    Raises:
+        UsageError: the step raised.
+    """
+    from bench.harness.profile.account import accounted, random_state_kept
+
+    with guarded_call(step.target.name):
+        with random_state_kept(step.target.device):
+            step()
+        found = accounted(step)
+    if not found.calls:
+        raise UsageError(f"{step.target.name} called no torch operation: there is nothing to profile")
+    return found
+
+
+def timed(step: Step, accounted: Accounted, device: Device, left_s: float | None = None) -> Timing:
+    """Return the times of a step: whole without a profiler, then part by part.
+
+    Raises:
+        UsageError: the step raised.
+    """
+    with guarded_call(step.target.name):
+        samples_s = unprofiled_s(step, device, left_s)
+        typical_s = sorted(samples_s)[len(samples_s) // 2]
+        trace = recorded(step, steps_worth(typical_s, len(accounted.calls)))
+    return Timing(samples_s, joined(accounted.calls, trace))

@@ -1,0 +1,274 @@
+"""Sums calls and their times to the rows and totals of a profile, and makes records of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from results.record import DTYPES, MIN_TIME_S, Environment, Record
+from results.show.judge import judged
+from roofline.ceilings import Ceilings
+from roofline.model import mbu, mfu, rate
+from roofline.work import dtype_named
+
+if TYPE_CHECKING:
+    from bench.harness.profile.account import Accounted, Call
+    from bench.harness.profile.join import StepTimes
+
+NS = 1e-9
+UNATTRIBUTED, HOST_GAP, OVERHEAD = "unattributed", "host-gap", "profiler-overhead"
+REMAINDERS = {
+    UNATTRIBUTED: "operations and kernels that belong to no counted call",
+    HOST_GAP: "no operation ran: Python, autograd, waiting for the host",
+    OVERHEAD: "what the recorded step took longer than the same step without a profiler",
+}
+"""What a step took beside its operations."""
+
+
+@dataclass
+class Row:
+    """All calls of a step with the same operation, shapes, dtypes, phase and place in the model."""
+
+    first: Call
+    module: str
+    """With `*` for the number of a layer."""
+    count: int = 0
+    flops: int = 0
+    matmul_flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    times_ns: list[int] = field(default_factory=list)
+    """Of all calls together, for each recorded step."""
+    kernels: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What was measured of a step."""
+
+    samples_s: Sequence[float]
+    """Of the whole step, without a profiler."""
+    steps: Sequence[StepTimes]
+
+    @property
+    def unprofiled_s(self) -> float:
+        """Median seconds of the whole step."""
+        from results.stats.samples import median
+
+        return float(median(self.samples_s))
+
+    @property
+    def chosen(self) -> int:
+        """The recorded step whose duration is the median: its parts are the times of the report."""
+        return sorted(range(len(self.steps)), key=lambda place: self.steps[place].step)[len(self.steps) // 2]
+
+    def remainders_ns(self, place: int) -> dict[str, int]:
+        """Return what a recorded step took beside its operations."""
+        step = self.steps[place]
+        gap = sum(step.gaps.values())
+        overhead = min(gap, max(0, step.step - round(self.unprofiled_s / NS)))
+        return {UNATTRIBUTED: sum(step.unattributed.values()), HOST_GAP: gap - overhead, OVERHEAD: overhead}
+
+
+def pattern(module: str) -> str:
+    """Return the path of a module with `*` for the number of a layer, so that alike layers share a row."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
+
+
+def rows_of(calls: Sequence[Call], steps: Sequence[StepTimes] = ()) -> list[Row]:
+    """Return the calls summed by signature, each with its time in each step."""
+    rows: dict[Any, Row] = {}
+    for place, call in enumerate(calls):
+        module = pattern(call.module)
+        key = call.op, call.shapes, call.dtypes, module, call.phase
+        row = rows.setdefault(key, Row(call, module, times_ns=[0] * len(steps)))
+        row.count += 1
+        row.flops += call.flops
+        row.matmul_flops += call.matmul_flops
+        row.bytes_read += call.bytes_read
+        row.bytes_written += call.bytes_written
+        for number, step in enumerate(steps):
+            row.times_ns[number] += step.calls.get(place, 0)
+            row.kernels.update(step.kernels.get(place, ()))
+    return list(rows.values())
+
+
+def records_of(accounted: Accounted, timing: Timing, provider: str) -> list[Record]:
+    """Return a record for each row and each remainder, by time; those without time and work are left out."""
+    chosen = timing.chosen
+    total_ns = timing.steps[chosen].step
+    rows = [row for row in rows_of(accounted.calls, timing.steps) if any(row.times_ns) or row.bytes_read or row.flops]
+    found = [_record(row, chosen, total_ns, provider) for row in rows]
+    main = main_dtype(accounted.calls)
+    each = [timing.remainders_ns(place) for place in range(len(timing.steps))]
+    for name in REMAINDERS:
+        times_ns = [one[name] for one in each]
+        if any(times_ns):
+            blank = Record(op=name, provider=provider, dtype=main, shape={"calls": 1}, case="-", status="ok")
+            extra = {"count": 0, "shapes": "", "dtypes": [], "module": "", "phase": "", "matmul_flops": None}
+            found.append(_timed(replace(blank, extra=extra), times_ns, chosen, total_ns))
+    return sorted(found, key=lambda record: -record.extra["time_s"])
+
+
+def failed_records(accounted: Accounted, provider: str, reason: str) -> list[Record]:
+    """Return a record for each row whose time could not be measured: its work is kept."""
+    return [
+        replace(_blank(row, provider), status="failed", reason=reason)
+        for row in rows_of(accounted.calls)
+        if row.bytes_read or row.flops
+    ]
+
+
+def _blank(row: Row, provider: str) -> Record:
+    call = row.first
+    is_modelled = call.is_modelled
+    return Record(
+        op=call.op,
+        provider=provider,
+        dtype=dtype_of(call),
+        shape={"calls": row.count},
+        case=call.shapes or "-",
+        options={"module": row.module, "phase": call.phase},
+        status="skipped",
+        flops=row.flops if is_modelled else None,
+        bytes_read=row.bytes_read if is_modelled else None,
+        bytes_written=row.bytes_written if is_modelled else None,
+        flags=call.flags,
+        extra={
+            "count": row.count,
+            "shapes": call.shapes,
+            "dtypes": list(call.dtypes),
+            "module": row.module,
+            "phase": call.phase,
+            "matmul_flops": row.matmul_flops if is_modelled else None,
+            **({"kernels": sorted(row.kernels)} if row.kernels else {}),
+        },
+    )
+
+
+def _record(row: Row, chosen: int, total_ns: int, provider: str) -> Record:
+    return _timed(replace(_blank(row, provider), status="ok"), row.times_ns, chosen, total_ns)
+
+
+def _timed(blank: Record, times_ns: Sequence[int], chosen: int, total_ns: int) -> Record:
+    """Return a record with the times of each step; `time_s` and `share` are of the chosen step."""
+    from results.stats.samples import median, median_ci95
+
+    extra = blank.extra | {"time_s": times_ns[chosen] * NS, "share": times_ns[chosen] / total_ns}
+    samples_s = tuple(value * NS for value in times_ns if value * NS >= MIN_TIME_S)
+    if not samples_s:
+        return replace(blank, status="skipped", reason="it took no time of its own", extra=extra)
+    return replace(
+        blank,
+        samples_s=samples_s,
+        launches_per_sample=max(1, extra["count"]),
+        method="host",
+        cache="warm",
+        median_s=float(median(samples_s)),
+        ci95_s=median_ci95(samples_s) if len(samples_s) > 1 else None,
+        extra=extra,
+    )
+
+
+def dtype_of(call: Call) -> str:
+    """Return the dtype whose peak judges a call: that of its first floating-point operand."""
+    floats = [dtype for dtype in call.dtypes if "float" in dtype]
+    found = dtype_named(floats[0]) if floats else "int32"
+    return found if found in DTYPES else "fp32"
+
+
+def main_dtype(calls: Sequence[Call]) -> str:
+    """Return the dtype of most FLOPs."""
+    by_dtype: dict[str, int] = {}
+    for call in calls:
+        by_dtype[dtype_of(call)] = by_dtype.get(dtype_of(call), 0) + call.flops
+    return max(by_dtype, key=lambda dtype: by_dtype[dtype], default="fp32")
+
+
+def product_dtypes(calls: Sequence[Call]) -> tuple[str, ...]:
+    """Return the dtypes whose peaks judge a step: those of its products, else the main one."""
+    return tuple(dict.fromkeys(dtype_of(call) for call in calls if call.matmul_flops)) or (main_dtype(calls),)
+
+
+def totals_of(
+    environment: Environment, records: Sequence[Record], accounted: Accounted, timing: Timing
+) -> dict[str, Any]:
+    """Return the sums of a step and what follows from them; None where a ceiling or a time is missing.
+
+    `fusable_s` is the time that the bytes take at the memory ceiling which operations move beyond each storage once.
+    `at_roof_s` is the time of the step if each operation reached its roof and the host took as long as it does.
+    """
+    calls, ceilings = accounted.calls, Ceilings.from_dict(environment.hardware)
+    known = [call for call in calls if call.is_modelled]
+    flops, read, written = (sum(getattr(c, key) for c in known) for key in ("flops", "bytes_read", "bytes_written"))
+    bandwidth = ceilings.bandwidth_for(read, written)
+    time_s, step = timing.unprofiled_s, timing.steps[timing.chosen]
+    scores = scores_of(environment, records)
+    spent = {
+        kind: sum(r.extra["share"] for r, s in zip(records, scores, strict=True) if s["bound"] == kind)
+        for kind in BOUNDS
+    }
+    at_roof = [_at_roof_s(record, score) for record, score in zip(records, scores, strict=True)]
+    peak_s = _peak_s(known, ceilings)
+    return {
+        "time_s": time_s,
+        "profiled_s": step.step * NS,
+        "flops": flops,
+        "matmul_flops": sum(call.matmul_flops for call in known),
+        "bytes_read": read,
+        "bytes_written": written,
+        "unique_bytes": accounted.unique_bytes,
+        "fusable_s": max(0, read + written - accounted.unique_bytes) / bandwidth.value if bandwidth else None,
+        "at_roof_s": sum(at_roof),
+        "memory_bound": spent["memory"],
+        "compute_bound": spent["compute"],
+        "attributed": sum(step.calls.values()) / step.step,
+        "modelled_flops": _share(known, calls, lambda call: call.flops),
+        "modelled_bytes": _share(known, calls, lambda call: call.bytes_read + call.bytes_written),
+        "mfu": None if peak_s is None else mfu(rate(peak_s, time_s), 1.0),
+        "mbu": mbu(rate(read + written, time_s), bandwidth.value) if bandwidth else None,
+    }
+
+
+BOUNDS = ("memory", "compute")
+"""What the totals give the share of time of."""
+
+
+def scores_of(environment: Environment, records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return the judged keys of records by the times of the chosen step, which are those of the report."""
+    timed = [replace(r, median_s=r.extra["time_s"] or None, samples_s=()) if r.status == "ok" else r for r in records]
+    return judged(environment, timed)
+
+
+def document_of(environment: Environment, records: Sequence[Record], totals: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a profile as the object that `--format json` prints."""
+    from results.show.rows import document
+
+    whole, scores = document(environment, records), scores_of(environment, records)
+    rows = [row | score for row, score in zip(whole["records"], scores, strict=True)]
+    return {"environment": whole["environment"], "totals": dict(totals), "records": rows}
+
+
+def _share(known: Sequence[Call], calls: Sequence[Call], work: Any) -> float:
+    """Return the share of work that has a rule; what has none is taken as what a generic rule would give."""
+    total = sum(map(work, calls))
+    return sum(map(work, known)) / total if total else 1.0
+
+
+def _peak_s(calls: Sequence[Call], ceilings: Ceilings) -> float | None:
+    """Return the time that all products take at the peaks of their dtypes; None where one is not known."""
+    by_dtype: dict[str, int] = {}
+    for call in calls:
+        if call.matmul_flops:
+            by_dtype[dtype_of(call)] = by_dtype.get(dtype_of(call), 0) + call.matmul_flops
+    peaks = {dtype: ceilings.peak(dtype) for dtype in by_dtype}
+    return sum(by_dtype[d] / p.value for d, p in peaks.items() if p) if all(peaks.values()) else None
+
+
+def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:
+    if record.op == OVERHEAD:
+        return 0.0
+    time_s: float = record.extra["time_s"]
+    return time_s * min(1.0, score["roofline_pct"] / 100) if score["roofline_pct"] is not None else time_s

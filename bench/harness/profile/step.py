@@ -1,0 +1,115 @@
+"""Runs what is profiled: forward, then backward and the optimizer where they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bench.harness.profile.target import Target
+
+STEP, PHASE, MODULE = "ridgepoint step", "ridgepoint phase ", "ridgepoint module "
+"""How a trace names a step, its phases and the modules within them."""
+
+
+class Step:
+    """One call of the target; each call of this object is one step."""
+
+    def __init__(self, target: Target, mode: str, is_marked: bool = False) -> None:
+        """Prepare a step.
+
+        Args:
+            target: what is profiled.
+            mode: `forward`, `backward` or `train`.
+            is_marked: whether the trace of a profiler is told where phases begin.
+        """
+        self.target, self.mode, self.is_marked = target, mode, is_marked
+        self.phase = "forward"
+        """The phase that runs now."""
+        self.parameters = [one for _, one in target.named_parameters()] if mode != "forward" else []
+        self._optimizer: Any = None
+
+    def __call__(self) -> None:
+        """Run one step; it returns when the device is done."""
+        import torch
+
+        for parameter in self.parameters:
+            parameter.grad = None
+        with self._enter("forward"), nullcontext() if self.mode != "forward" else torch.no_grad():
+            result = self.target()
+        if self.mode != "forward":
+            with self._enter("backward"):
+                backward(result)
+        if self.mode == "train":
+            with self._enter("optimizer"):
+                self.optimizer().step()
+        if self.target.device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    def optimizer(self) -> Any:
+        """Return AdamW with a rate of 0, so that many steps leave the parameters as they are."""
+        import torch
+
+        if self._optimizer is None:
+            self._optimizer = torch.optim.AdamW(self.parameters, lr=0.0, fused=True)
+        return self._optimizer
+
+    @contextmanager
+    def _enter(self, phase: str) -> Iterator[None]:
+        import torch
+
+        self.phase = phase
+        with torch.autograd.profiler.record_function(PHASE + phase) if self.is_marked else nullcontext():
+            yield
+
+
+class NoGradientError(ValueError):
+    """There is nothing to go backward from."""
+
+
+def backward(result: Any) -> None:
+    """Go backward from a result: from its `loss`, else from the first tensor that has a gradient.
+
+    Raises:
+        NoGradientError: nothing in the result has one.
+    """
+    import torch
+    from torch.utils._pytree import tree_iter
+
+    loss = getattr(result, "loss", None)
+    tensors = [loss] if isinstance(loss, torch.Tensor) else list(tree_iter(result))
+    start = next((one for one in tensors if isinstance(one, torch.Tensor) and one.requires_grad), None)
+    if start is None:
+        raise NoGradientError("nothing that it returns has a gradient: no backward pass is there to profile")
+    torch.autograd.backward([start], [torch.ones_like(start)] if start.numel() != 1 else None)
+
+
+@contextmanager
+def watch_modules(target: Target, entered: Callable[[str], Any], left: Callable[[str], Any]) -> Iterator[None]:
+    """Tell when each module of a target, or any other that it calls, begins and ends, by its path."""
+    from torch.nn.modules import module as modules
+
+    paths = {id(one): path or type(one).__name__ for path, one in target.named_modules()}
+    stack: list[str] = []
+
+    def before(module: Any, _: Any) -> None:
+        if id(module) not in paths:  # of a function: named by its class, its children below it
+            above = f"{stack[-1]}." if stack else ""
+            for path, child in module.named_modules(prefix=above + type(module).__name__):
+                paths.setdefault(id(child), path)
+        stack.append(paths[id(module)])
+        entered(stack[-1])
+
+    def after(module: Any, _: Any, __: Any) -> None:
+        left(stack.pop())
+
+    handles = [
+        modules.register_module_forward_pre_hook(before),
+        modules.register_module_forward_hook(after, always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,181 @@
+"""What is profiled: a function or a module with its arguments, from a file, from a preset or from a config.json."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.cli.arguments import UsageError
+from bench.harness.op_file import import_file
+from bench.harness.providers.user_kernel import UserKernelError, find, left_by
+
+if TYPE_CHECKING:
+    from roofline.accounting.config.config import ModelConfig
+
+TORCH_DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""Dtypes that a model can be moved to."""
+
+SIGNATURE = '''\
+"""What to profile: `make` returns it with its arguments. Run: python -m bench profile mine.py:make --backward"""
+
+import torch
+from torch import nn
+
+
+def make():
+    """Return a module or a function and its positional arguments, or a function alone that takes none."""
+    model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024))
+    return model, torch.randn(64, 1024)
+'''
+
+
+@dataclass
+class Target:
+    """Something that can be called again and again, each time with the same arguments."""
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+    modules: Any = None
+    """The module whose parameters have gradients; None for a function."""
+
+    def __call__(self) -> Any:
+        """Call it."""
+        return self.function(*self.args, **self.kwargs)
+
+    def named_modules(self) -> Iterator[tuple[str, Any]]:
+        """Yield the modules that are known by a path."""
+        return iter(()) if self.modules is None else self.modules.named_modules()
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        """Yield the parameters by their paths."""
+        return iter(()) if self.modules is None else self.modules.named_parameters()
+
+
+def target_of(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Target:
+    """Return the target for a function or a module.
+
+    Raises:
+        UsageError: it cannot be called.
+    """
+    import torch
+    from torch.utils._pytree import tree_iter
+
+    if not callable(function):
+        raise UsageError(f"{name}: {type(function).__name__} cannot be called; give a function or a module")
+    modules = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
+    modules = modules if isinstance(modules, torch.nn.Module) else None
+    tensors = [*tree_iter((args, kwargs)), *(modules.parameters() if modules is not None else ())]
+    devices = [str(one.device) for one in tensors if isinstance(one, torch.Tensor)]
+    device = next((one for one in devices if one.startswith("cuda")), "cpu")
+    return Target(name, function, tuple(args), dict(kwargs or {}), device, modules)
+
+
+def from_file(word: str, dtype: str | None, device: str) -> Target:
+    """Return what a user's `make` returns, on a device and, where one is asked for, in a dtype.
+
+    Raises:
+        UsageError: there is no such function, or it does not return what it should.
+    """
+    try:
+        source = find(word)
+    except UserKernelError:
+        raise UsageError(f"'{word}' must be written path/to/file.py:function; --signature prints a file") from None
+    if source.problem is not None:
+        raise UsageError(source.problem.replace("provider ", "", 1))
+    with guarded_call(word):
+        module = (
+            importlib.import_module(source.place)
+            if source.is_module
+            else import_file(source.file or Path(source.place))
+        )
+        made = getattr(module, source.function)()
+    if made is None:
+        raise UsageError(f"{word} returned nothing; it must return a function, or a module with its arguments")
+    function, *args = made if isinstance(made, tuple) else (made,)
+    kwargs = args.pop() if args and isinstance(args[-1], dict) else {}
+    return moved(target_of(word, function, args, kwargs), dtype, device)
+
+
+def moved(target: Target, dtype: str | None, device: str) -> Target:
+    """Return a target whose module and tensors are on a device, floating-point ones in a dtype."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    wanted = getattr(torch, TORCH_DTYPES[dtype]) if dtype else None
+
+    def move(tensor: Any) -> Any:
+        return tensor.to(device, wanted if tensor.is_floating_point() else None)
+
+    with guarded_call(target.name):
+        if target.modules is not None:
+            target.modules.to(device=device, dtype=wanted)
+        args, kwargs = tree_map_only(torch.Tensor, move, (target.args, target.kwargs))
+    return replace(target, args=args, kwargs=kwargs, device=device)
+
+
+def from_preset(config: ModelConfig, batch: int, sequence: int, dtype: str, device: str) -> Target:
+    """Return the model of a preset with random weights and token ids; it returns the loss."""
+    import torch
+
+    from bench.harness.train.transformer import Transformer
+
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = Transformer(config)
+        ids, targets = (torch.randint(0, config.vocabulary, (batch, sequence)) for _ in range(2))
+    wanted = getattr(torch, TORCH_DTYPES[dtype])
+    model.to(wanted)
+    model.rotate_for(sequence, wanted, device)
+    return Target(config.name, model, (ids, targets), {}, device, model)
+
+
+def from_hugging_face(path: Path, layers: int | None, batch: int, sequence: int, dtype: str, device: str) -> Target:
+    """Return the language model of a config.json as transformers builds it, with random weights, offline.
+
+    Raises:
+        UsageError: transformers is not installed, or cannot build it.
+    """
+    import torch
+
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError:
+        raise UsageError("--config needs transformers, which is not installed: pip install transformers") from None
+    with guarded_call(str(path)):
+        config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
+        if layers is not None:
+            config.num_hidden_layers = layers
+        torch.manual_seed(0)
+        with torch.device(device):
+            model = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, TORCH_DTYPES[dtype]))
+            ids = torch.randint(0, config.vocab_size, (batch, sequence))
+    return Target(path.stem, model, (), {"input_ids": ids, "labels": ids, "use_cache": False}, device, model)
+
+
+@contextlib.contextmanager
+def guarded_call(name: str) -> Iterator[None]:
+    """Run code that is not ours: what it prints goes to stderr, and what it raises becomes one line.
+
+    Raises:
+        UsageError: it raised, or wanted to end the process.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr or io.StringIO()):
+            yield
+    except UsageError:
+        raise
+    except SystemExit as error:
+        raise UsageError(f"{name}: {left_by(error)}") from None
+    except Exception as error:
+        from bench.harness.measure.runner import one_line
+
+        raise UsageError(f"{name}: {one_line(error)}") from None
