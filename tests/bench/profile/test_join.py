@@ -1,0 +1,111 @@
+"""Traces written by hand, of a CPU and of a GPU: which call gets which time, and that nothing is lost.
+
+The GPU's is in the form that torch.profiler exports; no GPU has recorded one yet.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.harness.profile.account import Accounted, Call
+from bench.harness.profile.join import joined
+from bench.harness.profile.report import HOST_GAP, OVERHEAD, UNATTRIBUTED, Timing, pattern, records_of
+from bench.harness.profile.step import MODULE, STEP
+from bench.harness.profile.trace import Kernel, busy, read_trace
+
+
+def event(name, begin, duration, category="cpu_op", thread=1, **details):
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "ts": begin,
+        "dur": duration,
+        "pid": 9,
+        "tid": thread,
+        "args": details,
+    }
+
+
+def op(name, begin, duration, *shapes, thread=1):
+    given = {"Input Dims": [list(shape) for shape in shapes], "Input type": ["float"] * len(shapes)}
+    return event(f"aten::{name}", begin, duration, thread=thread, **given)
+
+
+def call(name, *shapes, module="", phase="forward"):
+    operands = tuple((shape, "float") for shape in shapes)
+    return Call(f"aten.{name}", operands, str(shapes), ("float32",), module, phase, 8, 8, 16, 4, True)
+
+
+MM = (4, 4), (4, 4)
+CALLS = [call("mm", *MM, module="layers.0"), call("add", (4, 4)), call("mm", *MM, module="layers.1")]
+ON_CPU = [
+    event(STEP, 100.0, 100.5, "user_annotation"),
+    event(MODULE + "layers.0", 105.0, 40.0, "user_annotation"),
+    op("linear", 110.0, 12.0, *MM),
+    op("mm", 111.0, 10.25, *MM),
+    op("copy_", 112.0, 5.0, (4, 4), (4, 4)),
+    op("add_", 150.0, 3.0, (4, 4)),
+    op("mm", 160.0, 20.0, *MM),
+    op("rsqrt", 185.0, 4.0, (4,)),
+]
+
+
+def test_time_on_a_cpu_goes_to_the_call_of_the_same_kind_in_the_same_turn():
+    (times,) = joined(CALLS, read_trace({"traceEvents": ON_CPU}))
+    assert times.calls == {0: 10_250, 1: 3_000, 2: 20_000}  # what mm copies within itself is its own
+    assert times.unattributed == {"aten::rsqrt": 4_000}
+    assert times.gaps["layers.0"] == 28_000 + 1_750  # the module, and what is around the product
+    assert times.parts() == times.step == 100_500
+
+
+def test_remainders_and_operations_sum_to_the_recorded_step():
+    steps = joined(CALLS, read_trace({"traceEvents": ON_CPU}))
+    timing = Timing([80.5e-6], steps)
+    assert timing.remainders_ns(0) == {UNATTRIBUTED: 4_000, HOST_GAP: 63_250 - 20_000, OVERHEAD: 20_000}
+    records = records_of(Accounted(CALLS, 0), timing, "torch")
+    assert sum(record.extra["time_s"] for record in records) == pytest.approx(100.5e-6, rel=1e-12)
+    product = next(record for record in records if record.op == "aten.mm")
+    assert (product.extra["count"], product.extra["module"], product.flops) == (2, "layers.*", 16)
+    assert product.median_s == pytest.approx(30.25e-6)
+
+
+def test_a_call_without_a_rule_has_no_work_in_its_record():
+    calls = [replace(CALLS[0], is_modelled=False), *CALLS[1:]]
+    timing = Timing([80.5e-6], joined(calls, read_trace({"traceEvents": ON_CPU})))
+    assert None in [
+        record.flops for record in records_of(Accounted(calls, 0), timing, "torch") if record.op == "aten.mm"
+    ]
+
+
+ON_GPU = [
+    event(STEP, 100.0, 100.0, "user_annotation"),
+    op("mm", 101.0, 5.0, *MM),
+    event("cudaLaunchKernel", 102.0, 1.0, "cuda_runtime", correlation=1),
+    op("add", 110.0, 5.0, (4, 4)),
+    event("cudaLaunchKernel", 111.0, 1.0, "cuda_runtime", correlation=2),
+    op("mm", 120.0, 5.0, *MM, thread=2),
+    event("cuLaunchKernel", 121.0, 1.0, "cuda_driver", thread=2, correlation=3),
+    event("cuLaunchKernel", 130.0, 1.0, "cuda_driver", correlation=4),
+    event("gemm", 120.0, 20.0, "kernel", 7, correlation=1),
+    event("add_kernel", 130.0, 20.0, "kernel", 8, correlation=2),
+    event("gemm", 160.0, 10.0, "kernel", 7, correlation=3),
+    event("my_triton_kernel", 175.0, 5.0, "kernel", 7, correlation=4),
+]
+
+
+def test_time_on_a_gpu_is_that_of_kernels_by_their_launches_and_overlaps_count_once():
+    (times,) = joined(CALLS, read_trace({"traceEvents": ON_GPU}))
+    assert times.calls == {0: 20_000, 1: 10_000, 2: 10_000}  # the last one was launched by autograd's thread
+    assert times.kernels == {0: ["gemm"], 1: ["add_kernel"], 2: ["gemm"]}
+    assert times.unattributed == {"my_triton_kernel": 5_000}
+    assert times.parts() == times.step == 100_000
+
+
+def test_kernels_that_overlap_are_a_union():
+    spans = [(0, 10), (2, 5), (8, 20), (30, 31)]
+    assert [spent for _, spent in busy([Kernel("", *span, None) for span in spans])] == [10, 0, 10, 1]
+
+
+def test_numbers_of_layers_are_left_out_of_a_path():
+    assert pattern("model.layers.11.mlp.up2") == "model.layers.*.mlp.up2"
