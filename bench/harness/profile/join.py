@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.profile.counts import base_name
+from bench.harness.profile.recording import Event, Trace, busy
 from bench.harness.profile.step import MODULE
-from bench.harness.profile.trace import Event, Trace, busy
 
 if TYPE_CHECKING:
     from bench.harness.profile.account import Call

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.profile.recording import Trace, read_trace
 from bench.harness.profile.step import MODULE, STEP, Step, watch_modules
-from bench.harness.profile.trace import Trace, read_trace
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device

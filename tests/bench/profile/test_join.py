@@ -9,9 +9,9 @@ import pytest
 
 from bench.harness.profile.account import Accounted, Call
 from bench.harness.profile.join import joined
+from bench.harness.profile.recording import Kernel, busy, read_trace
 from bench.harness.profile.report import HOST_GAP, OVERHEAD, UNATTRIBUTED, Timing, pattern, records_of
 from bench.harness.profile.step import MODULE, STEP
-from bench.harness.profile.trace import Kernel, busy, read_trace
 
 
 def event(name, begin, duration, category="cpu_op", thread=1, **details):
