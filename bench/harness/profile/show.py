@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.profile.report import REMAINDERS, scores_of
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
-from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time, header_lines, printable
+from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time, header_lines
+from results.show.terminal import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
