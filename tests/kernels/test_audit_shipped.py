@@ -73,7 +73,7 @@ def test_wide_accesses(name):
         assert row.load_bits in WIDE or row.load_bits is None, row.key
         assert row.store_bits in WIDE or (row.store_bits is None), row.key
         assert row.load_bits or row.store_bits or name == "fma", row.key
-        if name not in (*LOADS_ALONE, *CALIBRATION, "matmul"):
+        if name not in (*LOADS_ALONE, *CALIBRATION, "matmul") and row.part != "partial":  # which writes sums alone
             assert row.store_bits, row.key
 
 
@@ -100,7 +100,7 @@ def test_accesses_stay_wide_for_odd_sizes(name):
     ],
 )
 def test_matmul_feeds_the_tensor_cores(arch, dtypes, instruction):
-    rows = [row for row in newest("matmul") if row.arch == arch and row.dtype in dtypes]
+    rows = [row for row in newest("matmul") if row.arch == arch and row.dtype in dtypes and row.part != "finish"]
     assert {row.dtype for row in rows} >= set(dtypes) & ({"bf16", "tf32"} | set(dtypes) - {"fp16"})
     for row in rows:
         assert row.mma == instruction, row.key
