@@ -11,7 +11,7 @@ from reduction_cases import DTYPES
 
 VERSIONS = cases.versions()
 WAYS = [(f"{op}-{version}", op, module) for version, module in VERSIONS.items() for op in module.KERNELS]
-# Around the accesses of all lanes and the blocks of version 2, and from one to five rounds of its 12 programs.
+# Around the accesses of all lanes and the blocks of version 2, and from one to several rounds of its 16 programs.
 SIZES = (1, 7, 1023, 1025, 2049, 16384, 49152, 98305, 250003)
 
 
@@ -123,7 +123,7 @@ def battery(module):
     """Run a few of each of the checks above."""
     for op, launch in module.KERNELS.items():
         for dtype in DTYPES.values():
-            for n in (7, 2049, 16385, 110003):
+            for n in (7, 2049, 16385, 150001):
                 cases.check_exact(op, launch, *cases.draw_integers(op, dtype, n))
         for n in (127, 16385):
             cases.check(op, launch, *cases.draw(op, torch.float16, n))
