@@ -148,9 +148,7 @@ def check(case: Case, device_type: str) -> None:
     if case.dtype == "int8" and device_type != "cpu" and case.shape["m"] <= 16:
         raise UnsupportedCaseError("int8 needs m above 16 in torch")
     if case.dtype == "int8" and device_type == "cpu" and case.shape["k"] == 1 and case.options["layout"][1] == "t":
-        raise UnsupportedCaseError(
-            "int8 with k = 1 needs --layout nn: torch on a CPU misreads a transposed row"
-        )
+        raise UnsupportedCaseError("int8 with k = 1 needs --layout nn: torch on a CPU misreads a transposed row")
 
 
 OPS = (
