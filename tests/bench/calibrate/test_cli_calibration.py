@@ -50,7 +50,7 @@ def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, mon
     assert more == first | {"fp64": more["fp64"]}
     done, anew, _ = calibrated(capsys, "--dtype", "fp32", "--recalibrate")
     assert done[:2] == ["launch", "bandwidth, copy"]
-    assert anew["copy"] != first["copy"]
+    assert set(anew) >= set(first)  # the values may be those of before: a disturbed one replaces no better one
 
 
 @pytest.mark.exhaustive
