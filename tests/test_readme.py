@@ -68,7 +68,10 @@ def test_all_commands_of_a_page_run_in_order(page, tmp_path):
     for command in commands(page):
         run(command, tmp_path)
     written = {name for command in commands(page) for name in re.findall(r"(?:-o|--output|--plot|>) (\S+)", command)}
-    assert written == {path.name for path in tmp_path.iterdir()}
+    ops = {
+        f"{name.replace('-', '_')}.py" for command in commands(page) for name in re.findall(r" new-op (\S+)", command)
+    }
+    assert written | ops == {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize("page", PAGES)

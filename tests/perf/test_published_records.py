@@ -196,8 +196,7 @@ def calibration_run(folder, records, name="20261122T101500Z", quick=False):
 def test_a_miss_is_explained_by_what_the_calibration_knows(tmp_path):
     slow = measured("flops", "bf16", 700e12, ci95=(680e12, 720e12), sm_clock_hz=1.4e9)
     sides = measured("burst", "bf16", 790e12), measured("sustained", "bf16", 690e12)
-    disturbed = "measured here 2026-11-22: made up; disturbed, so it may be low: time lost: hw_thermal_slowdown 40 %"
-    read = measured("bandwidth", "read", 4e12, source=disturbed)
+    read = measured("bandwidth", "read", 4e12, disturbed="time lost: hw_thermal_slowdown 40 %")
     path = kept(tmp_path, h200(slow, *sides, read, measured("bandwidth", "copy", 4e12)))
     limited = record("calibrate-matmul", converged=False, throttle={"sw_power_cap": 0.7})
     other = record("calibrate-matmul", dtype="fp16", flag_reasons={"throttled": "of another dtype"})

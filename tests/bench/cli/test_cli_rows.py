@@ -183,8 +183,9 @@ def test_a_slow_dtype_is_estimated_from_small_cases_and_never_run(capsys, runs):
 
 @pytest.mark.exhaustive
 def test_fp16_on_this_cpu_is_measured_or_skipped_but_never_hangs(capsys, runs):
-    assert commands.here("matmul", "--shape", "4096", "--dtype", "fp16", "--budget", "30") == 0
+    code = commands.here("matmul", "--shape", "4096", "--dtype", "fp16", "--budget", "30")
     record = load_run(commands.run_files(runs)[0]).records[0]
+    assert (code, record.status) in [(0, "ok"), (2, "skipped")]
     if record.status == "ok":
         assert record.median_s * 10 < 30
     else:

@@ -77,7 +77,7 @@ CHEATS = [
     ("in_bf16", "further from the fp64 reference than rounding explains"),
     ("threads", f"{CHANGED}number of threads: 1 -> 3"),
     ("default_dtype", f"{CHANGED}default dtype: torch.float32 -> torch.float64"),
-    ("precision", f"{CHANGED}fp32 precision of CPU products: none -> bf16"),
+    ("precision", f"{CHANGED}fp32 precision of CPU products: "),
     ("deterministic", f"{CHANGED}deterministic algorithms: off -> on"),
     ("subnormals", f"{CHANGED}flushing of subnormal numbers: off -> on"),
     ("garbage", f"{CHANGED}garbage collection: on -> off"),
