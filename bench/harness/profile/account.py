@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,24 +122,15 @@ class Account(TorchDispatchMode):
 
 
 def accounted(step: Step) -> Accounted:
-    """Return the work of one step, which is run once; random numbers and compiled functions are left as they were."""
+    """Return the work of one step, which is run once; what is compiled stays compiled."""
     account = Account(step)
     with ExitStack() as held:
-        held.enter_context(random_state_kept(step.target.device))
         # A compiled function under a dispatch mode would run eagerly, and for ever after.
         held.enter_context(torch.compiler.set_stance("force_eager"))
         held.enter_context(watch_modules(step.target, account.entered, account.left))
         held.enter_context(account)
         step()
     return Accounted(account.calls, account.unique_bytes())
-
-
-@contextmanager
-def random_state_kept(device: str) -> Iterator[None]:
-    """Give every random generator its state back at the end."""
-    devices = [torch.device(device)] if device.startswith("cuda") else []
-    with torch.random.fork_rng(devices):
-        yield
 
 
 def _call(func: Any, args: Any, kwargs: Any, result: Any, work: Count, module: str, phase: str) -> Call:

@@ -118,7 +118,14 @@ FLOPS_PER_ELEMENT = {
     },
     **{"_adaptive_avg_pool2d": 1, "_adaptive_avg_pool2d_backward": 1, "upsample_bilinear2d": 8, "mse_loss": 2},
     **{"smooth_l1_loss": 3, "binary_cross_entropy": 6, "binary_cross_entropy_with_logits": 6, "cdist": 3},
-    **{"upsample_bicubic2d": 32, "aminmax": 2, "count_nonzero": 1, "searchsorted": 1, "convolution_overrideable": 0},
+    **{
+        "upsample_bicubic2d": 32,
+        "aminmax": 2,
+        "count_nonzero": 1,
+        "searchsorted": 1,
+        "floor_divide": 1,
+        "convolution_overrideable": 0,
+    },
     **{"_fused_adamw": 14, "_fused_adam": 14, "_fused_sgd": 4, "_fused_adagrad": 7, "_foreach_norm": 2},
     **{"_thnn_fused_lstm_cell": 20, "_weight_norm_interface": 4, "rrelu_with_noise": 1, "linalg_cross": 3},
 }

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from bench.harness.profile.account import Call
 
 
+AUTOGRAD = "autograd::engine::evaluate_function"
+"""How the events of autograd's own work begin; what it does for a node belongs to the module of the node."""
+
+
 @dataclass
 class StepTimes:
     """Where the time of one recorded step went; the parts sum to it exactly. Nanoseconds."""
@@ -78,21 +82,47 @@ def joined(calls: Sequence[Call], trace: Trace) -> list[StepTimes]:
 
 
 def _cpu_step(calls: Sequence[Call], step: Event) -> StepTimes:
-    times, matcher = StepTimes(step.duration), Matcher(calls)
-    pending: list[tuple[Event, str]] = [(step, "")]
-    while pending:
-        event, module = pending.pop()
-        module = event.name.removeprefix(MODULE) if event.name.startswith(MODULE) else module
-        own = event.duration - sum(child.duration for child in event.children)
-        place = matcher.take(event)
+    times, seen = StepTimes(step.duration), _seen(calls, step)
+    first: list[int | None] = [None] * len(seen)
+    for number in reversed(range(len(seen))):  # what is nested in an event comes after it
+        event, above, module, place = seen[number]
         if place is not None:
-            times.calls[place] = event.duration
-        elif event.name.startswith("aten::") and not event.children:
-            times.unattributed[event.name] += event.duration
+            times.calls[place] = times.calls.get(place, 0) + event.duration
+            first[number] = place
         else:
-            times.gaps[module] += own
-            pending += [(child, module) for child in reversed(event.children)]
+            inner, own = first[number], event.duration - sum(child.duration for child in event.children)
+            if not _is_operation(event):
+                is_autograd = event.name.startswith(AUTOGRAD) and inner is not None
+                times.gaps[calls[inner].module if is_autograd and inner is not None else module] += own
+            elif inner is None:
+                times.unattributed[event.name] += own
+            else:
+                times.calls[inner] = times.calls.get(inner, 0) + own  # `aten::linear` on its way to `aten::addmm`
+        if above is not None and first[number] is not None:
+            first[above] = first[number]
     return times
+
+
+def _is_operation(event: Event) -> bool:
+    return event.category == "cpu_op" and "::" in event.name and not event.name.startswith(("autograd::", "torch::"))
+
+
+def _seen(calls: Sequence[Call], step: Event) -> list[tuple[Event, int | None, str, int | None]]:
+    """Return the events of a step in their order, each with the number of that around it, its module and its call.
+
+    What is nested in the event of a call belongs to it and is left out.
+    """
+    matcher = Matcher(calls)
+    found: list[tuple[Event, int | None, str, int | None]] = []
+    pending: list[tuple[Event, int | None, str]] = [(step, None, "")]
+    while pending:
+        event, above, module = pending.pop()
+        module = event.name.removeprefix(MODULE) if event.name.startswith(MODULE) else module
+        place = matcher.take(event)
+        found.append((event, above, module, place))
+        if place is None:
+            pending += [(child, len(found) - 1, module) for child in reversed(event.children)]
+    return found
 
 
 def _gpu_step(calls: Sequence[Call], trace: Trace, step: Event) -> StepTimes:

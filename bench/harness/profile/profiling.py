@@ -12,7 +12,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.profile import report, show
 from bench.harness.profile.join import joined
 from bench.harness.profile.report import Timing
-from bench.harness.profile.step import Step
+from bench.harness.profile.step import Step, state_kept
 from bench.harness.profile.target import guarded_call, target_of
 from bench.harness.profile.timed import recorded, steps_worth, unprofiled_s
 from results.record import Environment, Record
@@ -88,8 +88,7 @@ class Profile:
 def profile(function: Any, *args: Any, backward: bool = False, train: bool = False, **kwargs: Any) -> Profile:
     """Profile a function or a module, called with the arguments given.
 
-    The first call is made twice before anything is counted. Gradients of a module's parameters are set to None before
-    each step and are those of the last step afterwards.
+    It is called once before anything is counted. Gradients, buffers and random generators are left as they were.
 
     Args:
         function: what is called.
@@ -130,11 +129,10 @@ def account(step: Step) -> Accounted:
     Raises:
         UsageError: the step raised.
     """
-    from bench.harness.profile.account import accounted, random_state_kept
+    from bench.harness.profile.account import accounted
 
-    with guarded_call(step.target.name):
-        with random_state_kept(step.target.device):
-            step()
+    with guarded_call(step.target.name), state_kept(step.target):
+        step()
         found = accounted(step)
     if not found.calls:
         raise UsageError(f"{step.target.name} called no torch operation: there is nothing to profile")
@@ -147,7 +145,7 @@ def timed(step: Step, accounted: Accounted, device: Device, left_s: float | None
     Raises:
         UsageError: the step raised.
     """
-    with guarded_call(step.target.name):
+    with guarded_call(step.target.name), state_kept(step.target):
         samples_s = unprofiled_s(step, device, left_s)
         typical_s = sorted(samples_s)[len(samples_s) // 2]
         trace = recorded(step, steps_worth(typical_s, len(accounted.calls)))

@@ -64,12 +64,20 @@ class Timing:
         """The recorded step whose duration is the median: its parts are the times of the report."""
         return sorted(range(len(self.steps)), key=lambda place: self.steps[place].step)[len(self.steps) // 2]
 
-    def remainders_ns(self, place: int) -> dict[str, int]:
-        """Return what a recorded step took beside its operations."""
+    def remainders_ns(self, place: int) -> dict[tuple[str, str], int]:
+        """Return what a recorded step took beside its operations, by its name and, of the host's gaps, by module."""
         step = self.steps[place]
-        gap = sum(step.gaps.values())
-        overhead = min(gap, max(0, step.step - round(self.unprofiled_s / NS)))
-        return {UNATTRIBUTED: sum(step.unattributed.values()), HOST_GAP: gap - overhead, OVERHEAD: overhead}
+        gaps: dict[str, int] = {}
+        for module, spent in step.gaps.items():
+            gaps[pattern(module)] = gaps.get(pattern(module), 0) + spent
+        gap = sum(gaps.values())
+        overhead = ahead = min(gap, max(0, step.step - round(self.unprofiled_s / NS)))
+        left: dict[tuple[str, str], int] = {}
+        for module, spent in gaps.items():  # each has its part of the overhead; the last takes what rounding left
+            taken = ahead * spent // max(1, gap)
+            left[HOST_GAP, module] = spent - taken
+            ahead, gap = ahead - taken, gap - spent
+        return {(UNATTRIBUTED, ""): sum(step.unattributed.values()), (OVERHEAD, ""): overhead} | left
 
 
 def pattern(module: str) -> str:
@@ -103,12 +111,13 @@ def records_of(accounted: Accounted, timing: Timing, provider: str) -> list[Reco
     found = [_record(row, chosen, total_ns, provider) for row in rows]
     main = main_dtype(accounted.calls)
     each = [timing.remainders_ns(place) for place in range(len(timing.steps))]
-    for name in REMAINDERS:
-        times_ns = [one[name] for one in each]
+    for name, module in dict.fromkeys(key for one in each for key in one):
+        times_ns = [one.get((name, module), 0) for one in each]
         if any(times_ns):
+            extra = {"count": 0, "shapes": "", "dtypes": [], "module": module, "phase": "", "matmul_flops": None}
             blank = Record(op=name, provider=provider, dtype=main, shape={"calls": 1}, case="-", status="ok")
-            extra = {"count": 0, "shapes": "", "dtypes": [], "module": "", "phase": "", "matmul_flops": None}
-            found.append(_timed(replace(blank, extra=extra), times_ns, chosen, total_ns))
+            options = {"module": module} if module else {}
+            found.append(_timed(replace(blank, options=options, extra=extra), times_ns, chosen, total_ns))
     return sorted(found, key=lambda record: -record.extra["time_s"])
 
 
@@ -198,7 +207,9 @@ def totals_of(
     """Return the sums of a step and what follows from them; None where a ceiling or a time is missing.
 
     `fusable_s` is the time that the bytes take at the memory ceiling which operations move beyond each storage once.
-    `at_roof_s` is the time of the step if each operation reached its roof and the host took as long as it does.
+    `attributed` is the share of time with an owner: a counted operation, a module's gap on the host, or the profiler;
+    `in_operations` is that of counted operations alone. `at_roof_s` is the time of the step if each operation reached
+    its roof and the host took as long as it does.
     """
     calls, ceilings = accounted.calls, Ceilings.from_dict(environment.hardware)
     known = [call for call in calls if call.is_modelled]
@@ -224,7 +235,8 @@ def totals_of(
         "at_roof_s": sum(at_roof),
         "memory_bound": spent["memory"],
         "compute_bound": spent["compute"],
-        "attributed": sum(step.calls.values()) / step.step,
+        "attributed": 1 - sum(step.unattributed.values()) / step.step,
+        "in_operations": sum(step.calls.values()) / step.step,
         "modelled_flops": _share(known, calls, lambda call: call.flops),
         "modelled_bytes": _share(known, calls, lambda call: call.bytes_read + call.bytes_written),
         "mfu": None if peak_s is None else mfu(rate(peak_s, time_s), 1.0),

@@ -147,10 +147,9 @@ def _print_tree(scored: Sequence[Scored], console: Console, top: int) -> None:
     """Print the model's tree: each module with what happened in it and below it."""
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record, _ in scored:
-        if record.op not in REMAINDERS:
-            path = tuple(filter(None, record.extra["module"].split(".")))
-            for depth in range(len(path) + 1):
-                groups.setdefault(path[:depth], []).append(record)
+        path = tuple(filter(None, record.extra["module"].split(".")))
+        for depth in range(len(path) + 1):
+            groups.setdefault(path[:depth], []).append(record)
     kept = set(sorted(groups, key=lambda path: -_time_s(groups[path]))[:top])
     rows = [("  " * len(path) + (path[-1] if path else "all"), groups[path]) for path in sorted(groups) if path in kept]
     _print_sums(rows, "module", console)

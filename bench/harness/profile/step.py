@@ -28,14 +28,15 @@ class Step:
         self.phase = "forward"
         """The phase that runs now."""
         self.parameters = [one for _, one in target.named_parameters()] if mode != "forward" else []
+        self._given = list(tensors_given(target)) if mode != "forward" else []
         self._optimizer: Any = None
 
     def __call__(self) -> None:
         """Run one step; it returns when the device is done."""
         import torch
 
-        for parameter in self.parameters:
-            parameter.grad = None
+        for leaf in (*self.parameters, *self._given):
+            leaf.grad = None
         with self._enter("forward"), nullcontext() if self.mode != "forward" else torch.no_grad():
             result = self.target()
         if self.mode != "forward":
@@ -62,6 +63,41 @@ class Step:
         self.phase = phase
         with torch.autograd.profiler.record_function(PHASE + phase) if self.is_marked else nullcontext():
             yield
+
+
+def tensors_given(target: Target) -> Iterator[Any]:
+    """Yield the tensors among the arguments whose gradient a backward pass would add to."""
+    import torch
+    from torch.utils._pytree import tree_iter
+
+    for one in tree_iter((target.args, target.kwargs)):
+        if isinstance(one, torch.Tensor) and one.is_leaf and one.requires_grad:
+            yield one
+
+
+@contextmanager
+def state_kept(target: Target) -> Iterator[None]:
+    """Give gradients, buffers and every random generator back as they were; steps within are as they are without.
+
+    The gradients of arguments are kept too: a backward pass adds to them.
+    """
+    import torch
+
+    leaves = [*(parameter for _, parameter in target.named_parameters()), *tensors_given(target)]
+    gradients = [leaf.grad for leaf in leaves]
+    buffers = [(buffer, buffer.detach().clone()) for _, buffer in target.named_buffers()]
+    devices = [torch.device(target.device)] if target.device.startswith("cuda") else []
+    for leaf in leaves:
+        leaf.grad = None  # else a step would add to the gradients that are kept
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        for leaf, gradient in zip(leaves, gradients, strict=True):
+            leaf.grad = gradient
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
 
 class NoGradientError(ValueError):

@@ -59,6 +59,10 @@ class Target:
         """Yield the parameters by their paths."""
         return iter(()) if self.modules is None else self.modules.named_parameters()
 
+    def named_buffers(self) -> Iterator[tuple[str, Any]]:
+        """Yield the buffers by their paths."""
+        return iter(()) if self.modules is None else self.modules.named_buffers()
+
 
 def target_of(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Target:
     """Return the target for a function or a module.

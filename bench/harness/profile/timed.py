@@ -45,7 +45,7 @@ def recorded(step: Step, steps: int) -> Trace:
 
 def record_to(path: Path, step: Step, steps: int) -> None:
     """Write the Chrome trace of some marked steps to a file."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # read when the first profiler starts
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes lines of its own to stderr
     import torch
     from torch.profiler import ProfilerActivity, profile
 
