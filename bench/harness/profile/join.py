@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from bench.harness.profile.account import Call
 
 
-AUTOGRAD = "autograd::engine::evaluate_function"
-"""How the events of autograd's own work begin; what it does for a node belongs to the module of the node."""
-
-
 @dataclass
 class StepTimes:
     """Where the time of one recorded step went; the parts sum to it exactly. Nanoseconds."""
@@ -92,8 +88,9 @@ def _cpu_step(calls: Sequence[Call], step: Event) -> StepTimes:
         else:
             inner, own = first[number], event.duration - sum(child.duration for child in event.children)
             if not _is_operation(event):
-                is_autograd = event.name.startswith(AUTOGRAD) and inner is not None
-                times.gaps[calls[inner].module if is_autograd and inner is not None else module] += own
+                # What autograd does for a node belongs to the module of the node.
+                is_node = event.category == "cpu_op" and inner is not None
+                times.gaps[calls[inner].module if is_node and inner is not None else module] += own
             elif inner is None:
                 times.unattributed[event.name] += own
             else:

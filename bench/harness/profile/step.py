@@ -87,8 +87,6 @@ def state_kept(target: Target) -> Iterator[None]:
     gradients = [leaf.grad for leaf in leaves]
     buffers = [(buffer, buffer.detach().clone()) for _, buffer in target.named_buffers()]
     devices = [torch.device(target.device)] if target.device.startswith("cuda") else []
-    for leaf in leaves:
-        leaf.grad = None  # else a step would add to the gradients that are kept
     try:
         with torch.random.fork_rng(devices):
             yield

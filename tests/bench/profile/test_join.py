@@ -60,6 +60,29 @@ def test_time_on_a_cpu_goes_to_the_call_of_the_same_kind_in_the_same_turn():
     assert times.parts() == times.step == 100_500
 
 
+def test_the_host_time_of_autograd_belongs_to_the_module_of_its_node():
+    calls = [call("mm", *MM, module="layers.0", phase="backward")]
+    events = [
+        event(STEP, 100.0, 50.0, "user_annotation"),
+        event("autograd::engine::evaluate_function: MmBackward0", 110.0, 30.0),
+        event("MmBackward0", 111.0, 25.0),
+        op("mm", 112.0, 20.0, *MM),
+    ]
+    (times,) = joined(calls, read_trace({"traceEvents": events}))
+    assert (times.calls, times.gaps) == ({0: 20_000}, {"": 20_000, "layers.0": 10_000})
+
+
+def test_a_call_is_taken_once_and_children_that_rounding_made_longer_end_with_their_parents():
+    events = [
+        event(STEP, 100.0, 50.0, "user_annotation"),
+        op("add_", 110.0, 5.0, (4, 4)),
+        op("add", 120.0, 30.001, (4, 4)),
+    ]
+    (times,) = joined([call("add", (4, 4))], read_trace({"traceEvents": events}))
+    assert (times.calls, times.unattributed) == ({0: 5_000}, {"aten::add": 30_000})
+    assert times.parts() == times.step
+
+
 def test_remainders_and_operations_sum_to_the_recorded_step():
     steps = joined(CALLS, read_trace({"traceEvents": ON_CPU}))
     timing = Timing([80.5e-6], steps)
@@ -91,6 +114,7 @@ ON_GPU = [
     op("mm", 120.0, 5.0, *MM, thread=2),
     event("cuLaunchKernel", 121.0, 1.0, "cuda_driver", thread=2, correlation=3),
     event("cuLaunchKernel", 130.0, 1.0, "cuda_driver", correlation=4),
+    event("gemm", 90.0, 15.0, "kernel", 7, correlation=1),  # of the step before
     event("gemm", 120.0, 20.0, "kernel", 7, correlation=1),
     event("add_kernel", 130.0, 20.0, "kernel", 8, correlation=2),
     event("gemm", 160.0, 10.0, "kernel", 7, correlation=3),

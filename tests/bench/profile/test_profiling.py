@@ -1,5 +1,6 @@
 """Profiles of whole models: what is counted is what torch counts, and nothing is left changed."""
 
+import contextlib
 import json
 import time
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.__main__ import main
@@ -205,6 +207,48 @@ def test_modules_are_named_forward_and_backward():
     assert found["aten.tanh", "forward"] == found["aten.tanh_backward", "backward"] == "1"
     assert [call.module for call in calls if call.op == "aten.addmm"] == ["0", "2"]
     assert {call.module for call in calls if call.op == "aten.mm"} == {"0", "2"}
+    kept_gradients = [call.module for call in calls if call.op == "aten.detach" and call.phase == "backward"]
+    assert set(kept_gradients) >= {"0", "2"}
+
+
+@pytest.mark.parametrize("is_reentrant", [True, False])
+def test_what_is_computed_again_backward_belongs_to_its_module(is_reentrant):
+    block = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+
+    def again(x):
+        return checkpoint(block, x, use_reentrant=is_reentrant)
+
+    calls = account(Step(target_of("again", again, [torch.randn(4, 8, requires_grad=True)]), "backward")).calls
+    assert [(call.module, call.phase) for call in calls if call.op == "aten.tanh"] == [
+        ("Sequential.1", "forward"),
+        ("Sequential.1", "backward"),
+    ]
+
+
+def test_a_module_that_raised_is_left():
+    class Raises(nn.Module):
+        def forward(self, x):
+            raise ValueError
+
+    class Caught(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inside = Raises()
+
+        def forward(self, x):
+            with contextlib.suppress(ValueError):
+                self.inside(x)
+            return x.exp()
+
+    calls = account(Step(target_of("caught", nn.Sequential(Caught()), [torch.ones(3)]), "forward")).calls
+    assert [call.module for call in calls] == ["0"]
+
+
+def test_unique_bytes_count_each_storage_once():
+    x = torch.ones(8)
+    accounted = account(Step(target_of("twice", lambda: (x + x).mul_(2), []), "forward"))
+    assert accounted.unique_bytes == 2 * 32
+    assert sum(map(moved_by, accounted.calls)) == 4 * 32
 
 
 def test_a_number_taken_to_the_host_is_told():
