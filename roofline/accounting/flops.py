@@ -48,7 +48,9 @@ CONVENTIONS = {
         ),
         Convention("gemm-full", "6 N_mm + 12 L a d s", "matrix products as executed, every pair of attention"),
         Convention(
-            "gemm-causal-half", "6 N_mm + 6 L a d s", "matrix products as executed, half of attention as Megatron-LM"
+            "gemm-causal-half",
+            "6 N_mm + 6 L a d s, less where a window is shorter",
+            "matrix products as executed, half of attention as Megatron-LM, windows exactly",
         ),
         Convention(
             "gemm-causal-exact",
@@ -135,7 +137,7 @@ def train_flops(
         is_frozen: whether the weights are not trained (adapters): no weight gradients.
 
     Raises:
-        ConfigError: an unknown convention or way of recomputing.
+        ConfigError: an unknown convention or way of recomputing, or recomputation of what the convention leaves out.
 
     Source: the convention's own.
     """
@@ -143,6 +145,8 @@ def train_flops(
         if word not in known:
             raise ConfigError(f"unknown convention {word!r}; known: {', '.join(known)}")
     forward = _forward(config, sequence, convention)
+    if recompute == "selective" and "attention_core" not in forward:
+        raise ConfigError(f"convention '{convention}' counts no attention of its own, so none of it can be recomputed")
     recomputed: dict[str, int] = {}
     if recompute == "full":
         recomputed = {name: flops for name, flops in forward.items() if name not in ("lm_head", "embedding")}
@@ -192,7 +196,7 @@ def _forward(config: ModelConfig, sequence: int, convention: str) -> dict[str, i
     if convention == "chinchilla":
         products["embedding"] = 2 * sequence * config.vocabulary * config.width
         products["attention_softmax"] = 3 * config.layers * config.heads * sequence**2
-    is_windowed = convention == "gemm-causal-exact"
+    is_windowed = convention.startswith("gemm-causal")
     products["attention_core"] = _all_layers_core(config, sequence, _CORE_MASKS[convention], is_windowed)
     return products
 

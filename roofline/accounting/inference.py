@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from roofline.accounting.attention_work import attention_core_flops
-from roofline.accounting.config.config import ModelConfig
+from roofline.accounting.config.config import MOST, ModelConfig
 from roofline.accounting.flops import gemm_flops
 from roofline.accounting.parameters import count_parameters
 from roofline.model import ridge_intensity
@@ -158,8 +160,58 @@ def decode_attention_work(config: ModelConfig, sequence: int, batch: int, dtype:
     )
 
 
+def decode_bytes(config: ModelConfig, sequence: int, batch: int, weight_bytes: float, kv_bytes: int) -> int:
+    """Return the bytes that one step reads: the weights that its tokens need, and the cache of all sequences.
+
+    Args:
+        config: the model.
+        sequence: positions that each token sees; 0 leaves the cache out.
+        batch: sequences.
+        weight_bytes: of one parameter.
+        kv_bytes: of one element of the cache.
+
+    Source: as of `weight_bytes_read` and `kv_cache_bytes`.
+    """
+    return weight_bytes_read(config, batch, weight_bytes) + kv_cache_bytes(config, sequence, batch, kv_bytes)
+
+
+def compute_bound_from(
+    config: ModelConfig,
+    sequence: int,
+    peak_flops_per_s: float,
+    bandwidth_bytes_per_s: float,
+    weight_bytes: float = 2,
+    kv_bytes: int = 2,
+) -> int | None:
+    """Return the smallest batch whose step computes as long as it reads, or None where no batch does.
+
+    FLOPs grow evenly with the batch. Bytes do too, but for the weights of experts, of which each further sequence
+    touches fewer new ones. So compute minus reading is convex in the batch, below 0 at its beginning, and has one
+    crossing at most.
+
+    Args:
+        config: the model.
+        sequence: positions that each token sees; 0 leaves attention and its cache out.
+        peak_flops_per_s: of all devices.
+        bandwidth_bytes_per_s: of all devices.
+        weight_bytes: of one parameter.
+        kv_bytes: of one element of the cache.
+
+    Source: the roofline of `decode_flops` and `decode_bytes`, as each row of an estimate has it.
+    """
+
+    def computes_as_long(batch: int) -> bool:
+        moved = decode_bytes(config, sequence, batch, weight_bytes, kv_bytes)
+        return decode_flops(config, sequence, batch) / peak_flops_per_s >= moved / bandwidth_bytes_per_s
+
+    above = next((2**power for power in range(MOST.bit_length()) if computes_as_long(2**power)), None)
+    if above is None:
+        return None
+    return bisect_left(range(above), True, lo=1, key=computes_as_long)
+
+
 def critical_batch(peak_flops_per_s: float, bandwidth_bytes_per_s: float, weight_bytes: float = 2) -> float:
-    """Return the batch from which on decoding is bound by compute: peak x w / (2 bandwidth), without a cache.
+    """Return the batch from which on decoding is bound by compute: peak x w / (2 bandwidth), no cache, no experts.
 
     Source: Austin et al., How to Scale Your Model (2025), inference: 240 for TPU v5e in bf16, 120 with int8 weights.
     """

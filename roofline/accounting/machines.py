@@ -27,7 +27,7 @@ class Machine:
     peaks_flops_per_s: dict[str, float]
     bandwidth_bytes_per_s: float | None
     memory_bytes: int | None
-    """As marketed, a GB as 10^9 bytes, so that a share is left for the driver and the allocator."""
+    """What the device reports, or where that is not known, what it is sold with: its GB are of 2^30 bytes."""
     source: str
     mfu: dict[str, tuple[float, str]] = field(default_factory=dict)
     """By dtype: what was reached in a run, and by what."""
@@ -85,12 +85,11 @@ def gpu_machine(gpu: Gpu) -> Machine:
     """Return a GPU of the table with its datasheet figures."""
     from roofline.work import DTYPES
 
-    marketed = None if gpu.memory_bytes is None else round(gpu.memory_bytes / 2**30 * 1e9)
     return Machine(
         slug=gpu.slug,
         peaks_flops_per_s=dict(gpu.peaks_flops_per_s),
         bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
-        memory_bytes=marketed,
+        memory_bytes=gpu.memory_reported_bytes or gpu.memory_bytes,
         source=f"dense peak and bandwidth of roofline/gpus/{gpu.slug}.toml",
         lacking={dtype: "no hardware path for" for dtype in DTYPES if gpu.lacks(dtype)},
     )

@@ -144,7 +144,7 @@ def state_bytes(
 ) -> dict[str, int]:
     """Return the bytes of the state on one device, by component.
 
-    ZeRO 3 gathers one layer at a time: its weights are a component of their own.
+    ZeRO 3 over several devices gathers one layer at a time: its weights are a component of their own.
 
     Raises:
         ConfigError: an unknown optimizer, or a sharding that cannot be.
@@ -165,7 +165,7 @@ def state_bytes(
     }
     parts = zero_bytes(parts, sharding.zero, sharding.data_parallel)
     parts["cast_copies"] = recipe.cast_bytes * multiplied
-    if sharding.zero == 3:
+    if sharding.zero == 3 and sharding.data_parallel > 1:
         parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(found, config.layers)
     return {name: size for name, size in parts.items() if size}
 

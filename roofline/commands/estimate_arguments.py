@@ -9,6 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import one_line
@@ -19,15 +20,15 @@ from roofline.accounting.machines import Machine, gpu_machine, run_machine
 from roofline.hardware.gpu import find_gpu
 from roofline.work import DTYPES, dtype_named
 
-SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
-NUMBER = re.compile(r"(\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?(?:[eE][+-]?\d{1,3})?)([kMBGT]?)")
+SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+NUMBER = re.compile(r"(\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?(?:[eE][+-]?\d{1,3})?)([kKmMbBgGtT]?)")
 LARGEST = 10**30
 """As in run files: no count is larger."""
 
 
 def _value(text: str) -> Fraction | None:
     match = NUMBER.fullmatch(text.strip())
-    return Fraction(match[1]) * SUFFIXES[match[2]] if match else None
+    return Fraction(match[1]) * SUFFIXES[match[2].lower()] if match else None
 
 
 def positive(text: str) -> float:
@@ -181,10 +182,18 @@ def machines_of(args: argparse.Namespace) -> list[Machine]:
         machines.append(run_machine(run, f"run {run.environment.run_id}"))
     if not machines:
         raise ConfigError("give a machine: --gpu SLUG, such as h100-sxm, or --measured RUN, such as latest")
-    peak = getattr(args, "peak", None)
-    if peak is None:
-        return machines
-    peaks = dict.fromkeys(joined(args.dtype) or ["bf16"], float(peak))
-    return [
-        replace(machine, peaks_flops_per_s=peaks, source=f"peak as given; {machine.source}") for machine in machines
-    ]
+    return [_as_given(machine, args) for machine in machines]
+
+
+def _as_given(machine: Machine, args: argparse.Namespace) -> Machine:
+    """Return a machine with the peak, bandwidth and memory that were given in place of its own."""
+    given = {name: getattr(args, name, None) for name in ("peak", "bandwidth", "memory")}
+    changes: dict[str, Any] = {}
+    if given["peak"] is not None:
+        changes["peaks_flops_per_s"] = dict.fromkeys(joined(args.dtype) or ["bf16"], float(given["peak"]))
+    if given["bandwidth"] is not None:
+        changes["bandwidth_bytes_per_s"] = float(given["bandwidth"])
+    if given["memory"] is not None:
+        changes["memory_bytes"] = int(given["memory"])
+    names = " and ".join(name for name, value in given.items() if value is not None)
+    return replace(machine, **changes, source=f"{names} as given; {machine.source}") if names else machine

@@ -34,7 +34,9 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="PATH", help="config.json of Hugging Face transformers")
 
 
-def _machine_options(parser: argparse.ArgumentParser, has_dtype: bool = True, has_mfu: bool = False) -> None:
+def _machine_options(
+    parser: argparse.ArgumentParser, has_dtype: bool = True, has_mfu: bool = False, has_memory: bool = False
+) -> None:
     add = parser.add_argument
     add("--gpu", action="append", type=arguments.names, metavar="SLUG[,SLUG]", help="GPU of the table; may repeat")
     add("--measured", metavar="RUN", help="a saved run: peaks and MFU as measured on its machine")
@@ -42,6 +44,9 @@ def _machine_options(parser: argparse.ArgumentParser, has_dtype: bool = True, ha
         known = f"computing dtype: {', '.join(DTYPES)}; default: bf16"
         add("--dtype", action="append", type=arguments.dtype_list, metavar="DTYPE[,DTYPE]", help=known)
         add("--peak", type=arguments.positive, metavar="FLOP/S", help="dense peak in place of the known one")
+        add("--bandwidth", type=arguments.positive, metavar="BYTES/S", help="of the memory, in place of the known one")
+    if has_memory:
+        add("--memory", type=arguments.positive, metavar="BYTES", help="of one device, in place of what it reports")
     if has_mfu:
         add("--mfu", type=arguments.share, help="share of the dense peak; default: as measured, else 0.5 is assumed")
 
@@ -142,7 +147,7 @@ def _memory_options(parser: argparse.ArgumentParser) -> None:
     add("--data-parallel", type=arguments.whole, default=1, metavar="N", help="devices of ZeRO; default: %(default)s")
     add("--tensor-parallel", type=arguments.whole, default=1, metavar="N", help="default: %(default)s")
     add("--dropout", action="store_true", help="with dropout masks")
-    _machine_options(parser, has_dtype=False)
+    _machine_options(parser, has_dtype=False, has_memory=True)
 
 
 def _memory(args: argparse.Namespace) -> Answer:
@@ -192,7 +197,7 @@ def _fit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bytes-per-param", type=arguments.positive, metavar="BYTES", help="default: 16")
     _state_options(parser, None)
     _gpus_option(parser)
-    _machine_options(parser, has_dtype=False)
+    _machine_options(parser, has_dtype=False, has_memory=True)
 
 
 def _fit(args: argparse.Namespace) -> Answer:
@@ -228,8 +233,8 @@ def _chinchilla(args: argparse.Namespace) -> Answer:
         return budget.compute_answer(args.flops, args.tokens_per_param)
     if args.days is None:
         raise ConfigError("give a budget: --gpu SLUG --gpus N --days DAYS, or --flops FLOPS")
-    uses, _ = _uses_for_training(args)
-    return budget.chinchilla_answer(uses, args.gpus, args.days, args.mfu, args.tokens_per_param)
+    uses, missing = _uses_for_training(args)
+    return budget.chinchilla_answer(uses, args.gpus, args.days, args.mfu, args.tokens_per_param, missing)
 
 
 def _infer_options(parser: argparse.ArgumentParser) -> None:
@@ -240,13 +245,14 @@ def _infer_options(parser: argparse.ArgumentParser) -> None:
     add("--weight-dtype", choices=DTYPES, help="of the weights; default: as computed")
     add("--kv-dtype", choices=DTYPES, default="bf16", help="of the cache; default: %(default)s")
     _gpus_option(parser)
-    _machine_options(parser)
+    _machine_options(parser, has_memory=True)
 
 
 def _infer(args: argparse.Namespace) -> Answer:
     config = arguments.model_of(args)
-    uses, _ = _uses(args)
-    return infer.infer_answer(config, uses, args.prompt, args.batch, args.weight_dtype, args.kv_dtype, args.gpus)
+    uses, missing = _uses(args)
+    dtypes = (args.weight_dtype, args.kv_dtype)
+    return infer.infer_answer(config, uses, args.prompt, args.batch, *dtypes, args.gpus, missing)
 
 
 PARTS = (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from results.show.terminal import one_line
-from roofline.accounting.answers.answer import Answer, duration, number, size
+from roofline.accounting.answers.answer import Answer, duration, memory, number, size
 
 WIDTH = 100
 
@@ -16,6 +16,9 @@ def answer_text(answer: Answer) -> str:
     """Return an answer for people."""
     is_table = len(answer.rows) > 1 or (answer.rows and not answer.worked)
     lines = [answer.title, ""]
+    for warning in answer.warnings:
+        lines += _paragraph("! ", warning)
+    lines += [""] * bool(answer.warnings)
     if is_table:
         header = [title for _, title in answer.columns]
         cells = [[_cell(key, row.get(key)) for key, _ in answer.columns] for row in answer.rows]
@@ -58,13 +61,15 @@ def _paragraph(opening: str, text: str) -> list[str]:
 def _cell(key: str, value: Any) -> str:
     """Return a value of a row in the unit that fits its key."""
     if value is None:
-        return "-"
+        return "never" if key == "critical_batch" else "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
         return value
     if key in ("mfu", "used"):
         return f"{100 * value:.1f} %"
+    if key == "memory_bytes":
+        return memory(value)
     if key == "bytes" or key.endswith("_bytes"):
         return size(value)
     if key.endswith("seconds"):

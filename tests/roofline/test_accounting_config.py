@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 
 import pytest
 
 from roofline.accounting.config.config import ConfigError
-from roofline.accounting.config.file import load_config, load_preset, preset_names, read_config
+from roofline.accounting.config.file import MODEL_FOLDER, load_config, load_preset, preset_names, read_config
+from roofline.accounting.parameters import count_parameters
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -102,8 +104,25 @@ def test_an_unsupported_architecture_is_named(family):
     assert "supported: gpt2" in message
 
 
-def test_a_multimodal_file_is_pointed_at_its_text_model():
-    assert "text_config" in refused(model_type="gemma3", text_config={})
+def test_the_text_part_of_a_model_that_sees_is_counted_and_named():
+    """LLaVA 1.5 7B holds Vicuna 7B, which is Llama 2 7B with 64 more rows of vocabulary."""
+    text = {**LLAMA, "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32064}
+    seeing = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "vision_config": {}}
+    config = read_config({**seeing, "text_config": text}, "config.json")
+    assert count_parameters(config).total == 6_738_415_616 + 2 * 64 * 4096
+    assert "'text_config' of a 'llava' alone" in config.assumptions[0]
+    assert "'model_type' is missing" in refused(model_type="gemma3", text_config={})
+
+
+def test_a_rank_that_is_null_is_none_and_one_left_out_is_the_familys():
+    """transformers: `q_lora_rank` is 1536 where a file does not name it; DeepSeek-V2-Lite says null."""
+    values = tomllib.loads((MODEL_FOLDER / "deepseek-v3.toml").read_text(encoding="utf-8"))["config"]
+    named, left_out = read_config(values, "a"), {k: v for k, v in values.items() if k != "q_lora_rank"}
+    assert read_config(left_out, "a").latent == named.latent
+    assert any(
+        "'q_lora_rank' is not in the configuration: 1536" in line for line in read_config(left_out, "a").assumptions
+    )
+    assert read_config({**values, "q_lora_rank": None}, "a").latent.query_rank == 0
 
 
 def test_a_model_with_another_head_is_refused():
@@ -159,3 +178,25 @@ def test_an_unknown_preset_names_the_closest():
         load_preset("llama3-8b")
     with pytest.raises(ConfigError, match="lists those it knows"):
         load_preset("../../etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("llama3", "llama-3-8b"),
+        ("llama", "llama-7b"),
+        ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"),
+        ("mistralai/Mistral-7B-v0.1", "mistral-7b"),
+        ("gpt-2", "gpt2"),
+        ("gpt", "gpt-3"),
+        ("mixtral", "mixtral-8x7b"),
+        ("qwen3-8", "qwen3-8b"),
+        ("tiny-lama", "tiny-llama"),
+    ],
+)
+def test_a_misspelt_preset_means_a_real_model_before_a_toy(typed, meant):
+    with pytest.raises(ConfigError) as caught:
+        load_preset(typed)
+    assert meant in str(caught.value).partition("did you mean")[2]
+    if "tiny" not in typed:
+        assert not any(toy in str(caught.value) for toy in ("tiny", "small", "notes"))

@@ -17,7 +17,9 @@ from roofline.accounting.budget import (
 )
 from roofline.accounting.config.file import load_preset
 from roofline.accounting.inference import (
+    compute_bound_from,
     critical_batch,
+    decode_bytes,
     decode_flops,
     kv_bytes_per_token,
     kv_cache_bytes,
@@ -98,6 +100,24 @@ def test_critical_batch():
     assert round(critical_batch(1.97e14, 8.2e11, weight_bytes=1)) == 120
     assert round(critical_batch(989.5e12, 3.35e12)) == 295
     assert round(critical_batch(989.5e12, 3.35e12, weight_bytes=1)) == 148
+
+
+def test_the_batch_from_which_a_step_computes_as_long_as_it_reads():
+    """Without cache and experts it is the formula but for norms; every batch around it is on the side that it says."""
+    llama, mixtral = load_preset("llama-2-70b"), load_preset("mixtral-8x7b")
+    assert compute_bound_from(llama, 0, 1.97e14, 8.2e11) == 241  # 240.2 of Austin et al. 2025, rounded up
+    assert compute_bound_from(load_preset("llama-7b"), 4096, 989.4e12, 3.352e12) is None
+    # 8 experts of which each token reads 2 and computes with 2: about 46.6 / 12.7 times the batch of a dense model
+    free = compute_bound_from(mixtral, 0, 989.4e12, 3.352e12)
+    assert free == pytest.approx(295.2 * 46.6e9 / 12.75e9, rel=0.01)
+    for sequence in (0, 128, 512):
+        batch = compute_bound_from(mixtral, sequence, 989.4e12, 3.352e12)
+        compute, read = (
+            [decode_flops(mixtral, sequence, b) / 989.4e12 for b in (batch - 1, batch)],
+            [decode_bytes(mixtral, sequence, b, 2, 2) / 3.352e12 for b in (batch - 1, batch)],
+        )
+        assert compute[0] < read[0]
+        assert compute[1] >= read[1]
 
 
 def test_ridge_points():

@@ -60,7 +60,7 @@ def test_training_days(capsys):
 )
 def test_largest_model(capsys, gpus, size_of_one, shown):
     """CS336 2025 and 2026, lecture 2."""
-    line = f"fit --gpu h100-sxm --gpus {gpus} --bytes-per-param {size_of_one}"
+    line = f"fit --gpu h100-sxm --gpus {gpus} --bytes-per-param {size_of_one} --memory 80e9"
     assert result_of(text_of(capsys, line), "parameters") == shown
     assert data_of(capsys, line)["params"] == 80 * 10**9 * gpus // size_of_one
 
@@ -74,7 +74,7 @@ def test_shares_in_per_cent_and_names_of_torch_are_understood(capsys):
 
 def test_largest_model_by_recipe(capsys):
     data = data_of(capsys, "fit --gpu h100-sxm,h200-sxm --gpus 8 --recipe bf16-master-fp32-grad")
-    assert [row["params"] for row in data["rows"]] == [640 * 10**9 // 18, 8 * 141 * 10**9 // 18]
+    assert [row["params"] for row in data["rows"]] == [8 * 81089 * 2**20 // 18, 8 * 143156 * 2**20 // 18]
     assert "params" not in data  # two machines, two answers
 
 
@@ -158,12 +158,65 @@ def test_matmul_side_by_side(capsys):
 def test_inference(capsys):
     data = data_of(capsys, "infer --model llama-3-8b --gpu h100-sxm --prompt 4096 --batch 16")
     assert data["kv_bytes_per_token"] == 131_072
-    assert round(data["critical_batch"]) == 295
+    assert data["critical_batch"] is None  # with 0.5 GB of cache a sequence, reading outgrows computing
+    assert data["critical_batch_without_cache"] == 296
     assert data["decode_seconds"] == (data["weight_bytes_read"] + 16 * 4096 * 131_072) / 3.352e12
     assert data["prefill_seconds"] == data["prefill_flops"] / 989.4e12
     eight_bit = data_of(capsys, "infer --model llama-3-8b --gpu h100-sxm --weight-dtype int8 --kv-dtype fp8e4m3")
-    assert round(eight_bit["critical_batch"]) == 148
+    assert eight_bit["critical_batch_without_cache"] == 148
     assert eight_bit["kv_bytes_per_token"] == 65_536
+
+
+def test_what_does_not_fit_is_said_first_with_the_gpus_it_takes(capsys):
+    """812 GB of weights and 1.06 GB of cache over 81,089 MiB of an H100: ten of them."""
+    line = "infer --model llama-3-405b --gpu h100-sxm"
+    data, text = data_of(capsys, line), text_of(capsys, line)
+    held = data["weight_bytes"] + data["cache_bytes"]
+    assert (data["fits"], data["gpus_needed"]) == (False, -(-held // (81089 * 2**20))) == (False, 10)
+    assert "does not fit" in text.splitlines()[2]
+    assert "hypothetical" in " ".join(text.splitlines()[2:4])
+    ten = data_of(capsys, f"{line} --gpus 10")
+    assert (ten["fits"], ten["warnings"]) == (True, [])
+    assert result_of(text_of(capsys, f"{line} --gpus 10"), "memory") == "95.6 %"
+
+
+def test_windows_are_in_the_flops_unasked(capsys):
+    """Mistral 7B sees 4,096 of 16,384 keys: sum of min(i, 4096) pairs a layer, 4 a d each, forward three times."""
+    data = data_of(capsys, "flops --model mistral-7b --sequence 16384")
+    pairs = 4096 * 4097 // 2 + (16384 - 4096) * 4096
+    assert data["components"]["attention_core"] == 3 * 32 * pairs * 4 * 32 * 128
+
+
+def test_a_peak_a_bandwidth_and_a_memory_may_be_given(capsys):
+    given = "--peak 1e15 --bandwidth 2e12 --memory 1e12"
+    data = data_of(capsys, f"infer --model llama-3-8b --gpu h100-sxm {given}")
+    assert data["decode_seconds"] == (data["weight_bytes_read"] + data["cache_bytes"]) / 2e12
+    assert (data["peak_flops_per_s"], data["memory_bytes"]) == (1e15, 10**12)
+    assert "peak and bandwidth and memory as given" in data["source"]
+
+
+def test_zero_over_one_device_gathers_nothing(capsys):
+    assert "gathered_layer" not in data_of(capsys, "memory --model gpt2 --zero 3")["components"]
+    assert "gathered_layer" in data_of(capsys, "memory --model gpt2 --zero 3 --data-parallel 2")["components"]
+
+
+@pytest.mark.parametrize(
+    "line", ["infer --model gpt2", "chinchilla --days 1", "train --params 1e9 --tokens 1e9", "matmul --shape 64"]
+)
+def test_a_dtype_that_a_gpu_lacks_is_said(capsys, line):
+    data = data_of(capsys, f"{line} --gpu a100-sxm-80gb --dtype bf16,fp8e4m3")
+    assert "a100-sxm-80gb has no hardware path for fp8e4m3" in data["assumptions"]
+
+
+def test_memory_says_what_it_approximates_and_what_a_gpu_lacks(capsys):
+    notes = data_of(capsys, "memory --model deepseek-v3 --recipe fp8 --gpu a100-sxm-80gb")["assumptions"]
+    assert sum(line.startswith("approximate: ") for line in notes) == 2
+    assert "a100-sxm-80gb has no hardware path for fp8e4m3" in notes
+
+
+def test_numbers_may_end_in_small_letters(capsys):
+    line = "train --gpu h100-sxm --params {} --tokens {}"
+    assert data_of(capsys, line.format("70b", "15t")) == data_of(capsys, line.format("70B", "15T"))
 
 
 def test_tensor(capsys):
@@ -261,7 +314,9 @@ def test_a_run_that_tells_no_mfu_says_that_one_is_assumed(capsys, tmp_path, ques
         assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("question", ["flops", "memory", "train --tokens 1e9 --gpu h100-sxm", "infer --gpu h100-sxm"])
+@pytest.mark.parametrize(
+    "question", ["flops", "memory", "train --tokens 1e9 --gpu h100-sxm --convention palm", "infer --gpu h100-sxm"]
+)
 def test_a_sequence_too_long_for_the_model_is_named(capsys, question):
     option = "--prompt" if question.startswith("infer") else "--sequence"
     words = "4096 tokens are more than the 1024"
@@ -288,6 +343,7 @@ BAD = {
     "params --model gpt2 --config x.json": "give one model",
     "params --config /no/such/config.json": "cannot read",
     "matmul --shape 4096 --gpu t4 --dtype bf16": "t4 has no hardware path for bf16; its dtypes are",
+    "flops --model gpt2 --convention 6nd --recompute selective": "counts no attention of its own",
     "matmul --shape 4x4 --gpu t4": "must be MxNxK",
     "matmul --shape 4096 --gpu t4 --dtype bf17": "'bf17' is not known; did you mean bf16",
     "fit --gpu h100-sxm --gpus 0": "must be a whole number from 1",

@@ -38,7 +38,7 @@ EXPECTED = {
     "fp64 over bf16 in memory": ("wrong", "4x, 2x of fp32"),
     "AdamW in mixed precision, bytes": ("depends", "8 to 18"),
     "checkpointing saves of GPT-3's activations": ("wrong", "97 % full, 70 % selective"),
-    "and costs in compute": ("wrong", "33 % full, 2.7 % selective"),
+    "and costs in compute": ("wrong", "33 % full, 0.9 % selective"),
     "activations, B 8, T 2048, d 4096, L 32": ("wrong", "244.8 GB"),
     "saved by flash attention": ("depends", "70 %"),
     "saved by tying V 50,257, d 1024": ("wrong", "51.5M, 205.9 MB"),

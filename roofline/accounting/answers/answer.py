@@ -34,6 +34,8 @@ class Answer:
     """Key and title of what a table of `rows` shows."""
     worked: str = ""
     """Which row the steps are of."""
+    warnings: Sequence[str] = ()
+    """What speaks against the whole answer, such as a model that does not fit; shown before everything else."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object: the values, the rows, and what they stand on."""
@@ -44,6 +46,7 @@ class Answer:
             "formula": self.formula,
             "source": self.source,
             "assumptions": list(self.assumptions),
+            "warnings": list(self.warnings),
             "steps": [step._asdict() for step in self.steps],
         }
 
@@ -88,6 +91,11 @@ def size(byte_count: float) -> str:
         if byte_count >= factor:
             return f"{number(byte_count / factor)} {unit}"
     return f"{number(byte_count)} B"
+
+
+def memory(byte_count: float) -> str:
+    """Return the memory of a device in the unit that it is sold in, whose GB are of 2^30 bytes: 79.19 GiB."""
+    return f"{number(byte_count / 2**30)} GiB"
 
 
 def duration(seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roofline.accounting.answers.answer import Answer, Step, billions, by_machine, devices, number, size
+from roofline.accounting.answers.answer import Answer, Step, billions, by_machine, devices, memory, number, size
 from roofline.accounting.budget import (
     HOFFMANN_FIT,
     SECONDS_PER_DAY,
@@ -105,7 +105,7 @@ def fit_answer(machines: Sequence[Machine], gpus: int, bytes_per_param: float, r
         title=f"Largest model whose state fits on {devices(gpus)}",
         values=by_machine(rows),
         steps=[
-            Step("memory", f"{gpus:,} x {size(first['memory_bytes'])}", size(gpus * first["memory_bytes"])),
+            Step("memory", f"{gpus:,} x {memory(first['memory_bytes'])}", size(gpus * first["memory_bytes"])),
             Step("bytes per parameter", reckoned, f"{bytes_per_param:g}"),
             Step(
                 "parameters", f"{size(gpus * first['memory_bytes'])} / {bytes_per_param:g}", billions(first["params"])
@@ -115,7 +115,7 @@ def fit_answer(machines: Sequence[Machine], gpus: int, bytes_per_param: float, r
         source="CS336 (2025) lecture 2; " + "; ".join(dict.fromkeys(machine.source for machine in machines)),
         assumptions=[
             "the state is sharded evenly over all devices (ZeRO 3), nothing is left for activations: an upper bound",
-            "memory as marketed, a GB as 10^9 bytes; a device reports up to 7 % more, which the driver partly takes",
+            "memory as the device reports it, in GiB of 2^30 bytes, as it is sold; --memory 80e9 for other figures",
         ],
         rows=rows,
         columns=[("gpu", "GPU"), ("gpus", "GPUs"), ("memory_bytes", "memory"), ("params", "parameters")],
@@ -124,7 +124,7 @@ def fit_answer(machines: Sequence[Machine], gpus: int, bytes_per_param: float, r
 
 
 def chinchilla_answer(
-    uses: Sequence[Use], gpus: int, days: float, mfu: float | None, tokens_per_param: float
+    uses: Sequence[Use], gpus: int, days: float, mfu: float | None, tokens_per_param: float, notes: Sequence[str] = ()
 ) -> Answer:
     """Return the compute-optimal parameters and tokens of a budget of devices and days, on each machine."""
     rows: list[dict[str, Any]] = []
@@ -143,7 +143,7 @@ def chinchilla_answer(
         steps=[Step("FLOPs", budget, number(row["flops"])), *_optimal_steps(row, tokens_per_param)],
         formula=CHINCHILLA_FORMULA,
         source=f"{CHINCHILLA_SOURCE}; " + "; ".join(dict.fromkeys(machine.source for machine, _ in uses)),
-        assumptions=[*_mfu_notes(uses, mfu), *chinchilla_notes(tokens_per_param)],
+        assumptions=[*_mfu_notes(uses, mfu), *chinchilla_notes(tokens_per_param), *notes],
         rows=rows,
         columns=[*columns, ("params", "parameters"), ("tokens", "tokens"), ("fitted_loss", "fitted loss")],
         worked=f"{machine.slug}, {dtype}",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roofline.accounting.answers.answer import Answer, Step, by_machine, count, devices, duration, number, size
+from roofline.accounting.answers.answer import Answer, Step, by_machine, count, devices, duration, memory, number, size
 from roofline.accounting.answers.budget import Use
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.inference import (
-    critical_batch,
+    compute_bound_from,
+    decode_bytes,
     decode_flops,
     kv_bytes_per_token,
     kv_cache_bytes,
@@ -26,7 +27,7 @@ SCALE_BITS = {"nvfp4": 0.5}
 
 FORMULA = (
     "prefill >= max((2 N_mm s + pairs) / peak, bytes / bandwidth); decode >= max((2 N_mm + pairs) B / peak, "
-    "(weights + B s kv) / bandwidth); critical batch = peak x w / (2 bandwidth)"
+    "(weights + B s kv) / bandwidth); critical batch: the first at which both are as long"
 )
 
 COLUMNS = (
@@ -50,6 +51,7 @@ def infer_answer(
     weight_dtype: str | None = None,
     kv_dtype: str = "bf16",
     gpus: int = 1,
+    notes: Sequence[str] = (),
 ) -> Answer:
     """Return the least time of prefill and of one decode step on each machine.
 
@@ -61,6 +63,7 @@ def infer_answer(
         weight_dtype: in which the weights lie; None: as computed.
         kv_dtype: in which the cache lies.
         gpus: devices that share the model evenly, without communication.
+        notes: further assumptions.
 
     Raises:
         ConfigError: the cache cannot lie in that dtype.
@@ -72,22 +75,34 @@ def infer_answer(
     lying = f"weights in {weight_dtype or 'the computing dtype'}, cache in {kv_dtype}"
     return Answer(
         title=f"Generation with {config.name}: {batch} x {prompt} tokens, {devices(gpus)}",
+        warnings=[line for row in rows if (line := _does_not_fit(row, gpus))],
         values={"kv_bytes_per_token": rows[0]["kv_bytes_per_token"]} | by_machine(rows),
         steps=_steps(config, rows[0], prompt, batch),
         formula=FORMULA,
         source="Pope et al. (2022); Austin et al. (2025); " + "; ".join(dict.fromkeys(use[0].source for use in uses)),
-        assumptions=[lying, *_notes(config), *config.notes_on(prompt)],
+        assumptions=[lying, *_notes(config, prompt), *config.notes_on(prompt), *notes],
         rows=rows,
         columns=COLUMNS,
         worked=f"{machine.slug}, {dtype}",
     )
 
 
-def _notes(config: ModelConfig) -> list[str]:
+def _does_not_fit(row: dict[str, Any], gpus: int) -> str | None:
+    """Return what to say of a row whose weights and cache are larger than the memory; None where they fit."""
+    if row["fits"] is not False:
+        return None
+    held = f"{size(row['weight_bytes'])} of weights and {size(row['cache_bytes'])} of cache"
+    return (
+        f"does not fit: {held} on {devices(gpus)} {row['gpu']} of {memory(row['memory_bytes'])}; it takes "
+        f"{row['gpus_needed']:,} at least, and the times are hypothetical"
+    )
+
+
+def _notes(config: ModelConfig, prompt: int) -> list[str]:
     lines = [
         "lower bounds: peak and bandwidth are reached, activations do not count, devices share without talking",
         "in prefill the head is needed for the last token alone",
-        "the critical batch leaves the cache out; with a long context decoding may never be bound by compute",
+        f"the critical batch is that of {prompt} tokens in each cache; beside it stands the one without any cache",
     ]
     if config.latent:
         lines.append("latent attention with expanded keys and values; the absorbed form has more FLOPs")
@@ -106,20 +121,23 @@ def _row(
     cache = kv_cache_bytes(config, prompt, batch, kv_bytes)
     read_first = weight_bytes_read(config, batch * prompt, weight_bytes)
     read = weight_bytes_read(config, batch, weight_bytes)
+    moved = decode_bytes(config, prompt, batch, weight_bytes, kv_bytes)
+    turning = (peak, bandwidth, weight_bytes, kv_bytes)
     first, step = prefill_flops(config, prompt, batch), decode_flops(config, prompt, batch)
-    decode_s = least_time_s(step, read + cache, peak, bandwidth)
+    decode_s = least_time_s(step, moved, peak, bandwidth)
     stored = round(count_parameters(config).total * weight_bytes)
-    memory = machine.memory_bytes
+    held = machine.memory_bytes
     return {
         "gpu": machine.slug,
         "dtype": dtype,
         "prefill_seconds": least_time_s(first, read_first + cache, peak, bandwidth),
         "prefill_bound": bound(first / peak, (read_first + cache) / bandwidth, None),
         "decode_seconds": decode_s,
-        "decode_bound": bound(step / peak, (read + cache) / bandwidth, None),
+        "decode_bound": bound(step / peak, moved / bandwidth, None),
         "tokens_per_s": batch / decode_s,
         "kv_bytes_per_token": kv_bytes_per_token(config, kv_bytes),
-        "critical_batch": critical_batch(peak, bandwidth, weight_bytes),
+        "critical_batch": compute_bound_from(config, prompt, *turning),
+        "critical_batch_without_cache": compute_bound_from(config, 0, *turning),
         "prefill_flops": first,
         "decode_flops": step,
         "weight_bytes": stored,
@@ -127,7 +145,10 @@ def _row(
         "cache_bytes": cache,
         "peak_flops_per_s": peak,
         "bandwidth_bytes_per_s": bandwidth,
-        "used": None if memory is None else (stored + cache) / (gpus * memory),
+        "memory_bytes": held,
+        "used": None if held is None else (stored + cache) / (gpus * held),
+        "fits": None if held is None else stored + cache <= gpus * held,
+        "gpus_needed": None if held is None else -(-(stored + cache) // held),
     }
 
 
@@ -152,5 +173,17 @@ def _steps(config: ModelConfig, row: dict[str, Any], prompt: int, batch: int) ->
             f"{duration(row['decode_seconds'])}, {row['decode_bound']}-bound",
         ),
         Step("tokens/s", f"{batch} / {duration(row['decode_seconds'])}", number(row["tokens_per_s"])),
-        Step("critical batch", f"{peak} x bytes per weight / (2 x {bandwidth})", number(row["critical_batch"])),
+        Step("critical batch", f"compute as long as memory at {prompt} tokens", _batch(row["critical_batch"])),
+        Step("without a cache", "the same at 0 tokens", _batch(row["critical_batch_without_cache"])),
+        Step("memory", *_held(row)),
     ]
+
+
+def _held(row: dict[str, Any]) -> tuple[str, str]:
+    if row["used"] is None:
+        return "not known of this machine", "-"
+    return f"weights and cache / all devices of {memory(row['memory_bytes'])}", f"{100 * row['used']:.1f} %"
+
+
+def _batch(value: int | None) -> str:
+    return "never" if value is None else count(value)

@@ -153,7 +153,7 @@ def memory_answer(config: ModelConfig, plan: TrainingPlan, machines: Sequence[Ma
         steps=steps,
         formula=f"state: bytes per parameter of the recipe; {activations.FORMULA}; logits 2 + 4 + their gradients",
         source=f"{plan.recipe.source}; {OPTIMIZERS[plan.optimizer]}; {activations.SOURCE}; {config.source}",
-        assumptions=[*_memory_notes(plan), *config.notes_on(plan.sequence)],
+        assumptions=[*_memory_notes(config, plan), *_lacking(plan, machines), *config.notes_on(plan.sequence)],
         rows=fits,
         columns=[("gpu", "GPU"), ("memory_bytes", "memory"), ("used", "used"), ("fits", "fits")] if fits else (),
     )
@@ -176,14 +176,25 @@ def training_memory(config: ModelConfig, plan: TrainingPlan) -> tuple[dict[str, 
     return state, activation
 
 
-def _memory_notes(plan: TrainingPlan) -> list[str]:
+def _lacking(plan: TrainingPlan, machines: Sequence[Machine]) -> list[str]:
+    """Return a line for each machine that cannot compute in the recipe's dtype."""
+    dtype = plan.recipe.compute_dtype
+    return [f"{m.slug} has {m.why_not(dtype)} {dtype}" for m in machines if dtype not in m.peaks_flops_per_s]
+
+
+def _memory_notes(config: ModelConfig, plan: TrainingPlan) -> list[str]:
     sharding, kernel = plan.sharding, "flash" if plan.is_flash else "unfused"
-    return [
+    notes = [
         f"ZeRO {sharding.zero} over {sharding.data_parallel}, tensor parallelism of {sharding.tensor_parallel}",
         f"{kernel} attention, {'with' if plan.has_dropout else 'no'} dropout, checkpointing: {plan.checkpoint}",
         f"{plan.sequences} sequences a step; of {plan.accumulate} micro-batch(es) on a device one is in memory",
         "left out: CUDA context, workspaces, buffers of collectives, rounding and fragmentation of the allocator",
     ]
+    if config.experts:
+        notes.append("approximate: experts keep what an even load brings them, their inputs gathered, outputs kept")
+    if config.latent:
+        notes.append("approximate: latent attention keeps expanded keys and values, and its low-rank inputs twice")
+    return notes
 
 
 def _share(part: int, total: int) -> str:

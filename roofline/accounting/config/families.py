@@ -259,7 +259,7 @@ def _deepseek_v3(keys: ConfigKeys) -> dict[str, Any]:
         keys.refuse("attention_bias", "false")
     layers, heads = keys.whole("num_hidden_layers", largest="layers"), keys.whole("num_attention_heads")
     latent = LatentAttention(
-        query_rank=keys.whole("q_lora_rank") if keys.has("q_lora_rank") else 0,
+        query_rank=keys.rank("q_lora_rank", default=1536),
         kv_rank=keys.whole("kv_lora_rank"),
         nope_dim=keys.whole("qk_nope_head_dim"),
         rope_dim=keys.whole("qk_rope_head_dim"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from results.show.spelling import did_you_mean
+from results.show.spelling import did_you_mean, plain
 from results.store.runfile import reason_of
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.config.families import FAMILIES, build_config
@@ -37,11 +39,26 @@ def load_preset(name: str) -> ModelConfig:
     """
     names = preset_names()
     if name not in names:
-        hint = did_you_mean(name, names, 4, 0.4) or "estimate params --help lists those it knows;"
+        hint = _nearest(name, names) or "estimate params --help lists those it knows;"
         raise ConfigError(f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json")
     data = tomllib.loads((MODEL_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     keys = ConfigKeys(data["config"], name)
     return build_config(data["config"]["model_type"], keys, name, data["source"])
+
+
+SMALL = ("tiny-", "small-", "notes-")
+"""How the names of models begin that exist for tests and for the notes alone."""
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    """Return a question that names the presets that may be meant: real models first, an owner's name left out."""
+    asked = re.sub(r"^.*/|(meta|base|instruct|chat|hf|v\d+(\.\d+)?)(?=[-_ ]|$)|[-_ ](it|pt)$", "", name[:80].lower())
+    real = [known for known in names if not known.startswith(SMALL)]
+    begins = [known for known in real if plain(asked) and plain(known).startswith(plain(asked))]
+    if begins:
+        return did_you_mean(asked, begins, 4, 0)
+    is_small = name.startswith(SMALL)
+    return ("" if is_small else did_you_mean(asked, real, 4, 0.5)) or did_you_mean(name, names, 4, 0.4)
 
 
 def load_config(path: Path) -> ModelConfig:
@@ -65,17 +82,31 @@ def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
         ConfigError: as of `load_config`.
     """
     family = values.get("model_type")
+    if isinstance(inner := values.get("text_config"), dict) and family not in FAMILIES:
+        return _text_part(values, inner, where)
     if family is None:
         raise ConfigError(f"{where}: 'model_type' is missing; it names the architecture")
     if not isinstance(family, str) or family not in FAMILIES:
-        inner = " (give the text model alone: its 'text_config')" if "text_config" in values else ""
         supported = ", ".join(FAMILIES)
-        raise ConfigError(f"{where}: unsupported architecture {shown_value(family)}{inner}; supported: {supported}")
+        raise ConfigError(f"{where}: unsupported architecture {shown_value(family)}; supported: {supported}")
     _check_head(values.get("architectures"), where)
     keys = ConfigKeys(values, where)
     if isinstance(values.get("quantization_config"), dict):
         keys.assumptions.append("'quantization_config' is left out: dtypes are those of the command")
     return build_config(family, keys, where, f"{where}, read as transformers reads a {family}")
+
+
+def _text_part(values: Mapping[str, Any], inner: Mapping[str, Any], where: str) -> ModelConfig:
+    """Return the language model within a model that sees or hears too.
+
+    Raises:
+        ConfigError: as of `load_config`.
+    """
+    shared = {key: values[key] for key in ("tie_word_embeddings", "vocab_size") if key in values}
+    config = read_config({**shared, **inner}, f"{where}: text_config")
+    whole = shown_value(values.get("model_type"))
+    note = f"'text_config' of a {whole} alone: encoders of pictures and sound, and projections from them, are left out"
+    return replace(config, name=where, assumptions=(note, *config.assumptions))
 
 
 def _check_head(classes: object, where: str) -> None:

@@ -27,6 +27,14 @@ class ConfigKeys:
         """Return whether the key is there and is not null."""
         return self._values.get(key) is not None
 
+    def rank(self, key: str, default: int) -> int:
+        """Return a whole number, 0 where the file says null, and the default where it does not name the key.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        return 0 if key in self._values and not self.has(key) else self.whole(key, default=default)
+
     def whole(self, *keys: str, default: int | None = None, least: int = 1, largest: str = "extent") -> int:
         """Return a whole number under the first of `keys` that is there.
 
