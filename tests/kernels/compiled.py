@@ -42,6 +42,7 @@ def shipped_rows() -> tuple[AuditRow, ...]:
 
     Of the newest versions the quick set for sm_90, and the first of its shapes for the others; of each older one, whose
     text does not change any more, the first of its shapes for sm_90. `python -m kernels audit --all --check` has all.
+    Only `test_audit_shipped.py` calls this: another file would run in another process, and compile it all again.
     """
     recorded, firsts = catalog.recorded(catalog.choices()), {}
     for choice in recorded:

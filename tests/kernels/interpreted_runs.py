@@ -45,6 +45,8 @@ def run_of(check: str, chosen: tuple[str, ...] = EVERYTHING) -> Run:
     """Return the run of one file with all of its checks, or a sample of them; the first call starts all files.
 
     In a sample the exit code and the output are those of a process that ran several files.
+    Only `test_interpreted.py` calls this: the suite is shared among processes by file, and another file would run all
+    of it a second time.
     """
     return _started(chosen)[check].result()[check]
 

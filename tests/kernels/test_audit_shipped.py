@@ -1,9 +1,13 @@
 """What is promised of the newest version of each kernel family, read from the machine code for three architectures."""
 
+import dataclasses
+
 import pytest
+import triton
 from compiled import odd_size_rows, shipped_rows
 
 from kernels.audit import catalog, golden
+from kernels.audit.rows import key_of
 from kernels.launch import INTERPRETED
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")]
@@ -127,3 +131,27 @@ def test_what_memory_moves_is_known_of_every_kernel():
             assert row.instructions_per_element, row.key
             assert row.issue_budget_instructions_per_element, row.key
             assert row.bound, row.key
+
+
+# ---- beside the recorded figures -----------------------------------------------------------------------------------
+
+
+def test_no_shipped_kernel_is_worse_than_recorded():
+    recorded = golden.load()
+    if not recorded.same_triton:
+        pytest.skip(f"golden figures are of Triton {recorded.triton}, this is {triton.__version__}")
+    every = catalog.choices()
+    result = golden.compare(shipped_rows(), recorded, set(map(key_of, every)))
+    assert not result.worse, "\n".join(result.worse)
+    missing = set(map(key_of, catalog.recorded(every))) - recorded.rows.keys()
+    assert not missing, f"record them with `python -m kernels audit --all --record`: {sorted(missing)[:5]}"
+    assert not result.gone, result.gone[:5]
+
+
+def test_a_planted_rise_of_six_percent_fails():
+    recorded = golden.load()
+    row = next(row for row in shipped_rows() if row.kernel == "elementwise/gelu" and row.key in recorded.rows)
+    grown = dataclasses.replace(row, instructions=round(recorded.rows[row.key]["instructions"] * 1.06) + 1)
+    if recorded.same_triton:
+        [line] = golden.compare([grown], recorded).worse
+        assert f"{row.key}: instructions" in line

@@ -9,6 +9,7 @@ rounds bf16 wrongly (it truncates). To see one fail by itself:
 
 import pytest
 from interpreted_runs import CHECKS, SAMPLE, run_of
+from test_planted_bugs import FAMILIES, bugs
 
 from kernels.audit import catalog
 from kernels.launch import INTERPRETED
@@ -60,3 +61,13 @@ def test_every_check_passes(check):
 def test_every_operation_was_checked(family, label):
     passed = run_of(f"check_{family}").passed
     assert any(label in name for name in passed), f"no passed check of {label}"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_planted_bug_is_caught(family):
+    """Those that only the compiled form shows are caught in `test_compile_<family>.py`."""
+    run = run_of(f"check_{family}")
+    assert not [name for name in run.failed if name.startswith("test_planted_")]
+    tried = sum(name.startswith("test_planted_") for name in run.passed)
+    assert tried == sum(not bug.only_compiled for bug in bugs(family))
