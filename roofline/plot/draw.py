@@ -32,6 +32,8 @@ SAME_CEILING = 1.004
 """Ceilings closer than this factor lie on one another in print, and share a label."""
 RING_PT = 16
 """Diameter of the ring around a point above its ceiling."""
+WHOLE_STEP_PT, SMALLEST_PT = 70.0, 3.0
+"""Diameter of a point that takes all the time of a step, and of the smallest points."""
 OVERHANG = 0.3
 """Share of the label of a flat ceiling that may stand left of its ridge point."""
 OFF_LINE_COST = 1.5
@@ -104,8 +106,11 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
         _draw_mix(mix, scene.flats, sheet, placer)
     for group in groups:
         _draw_group(group, scene, sheet, placer)
-    for _, series in groupby(sorted(scene.points, key=_size_order), key=lambda point: point.series):
-        _draw_series(list(series), scene, sheet, placer)
+    if scene.is_profile:
+        _draw_shares(scene, sheet, placer)
+    else:
+        for _, series in groupby(sorted(scene.points, key=_size_order), key=lambda point: point.series):
+            _draw_series(list(series), scene, sheet, placer)
     _draw_ridges(scene, sheet, placer)
     for critical in critical_batches(scene):
         _mark_critical(critical, sheet, placer)
@@ -240,6 +245,19 @@ def _size_order(point: PlotPoint) -> tuple[object, ...]:
     return (*map(str, point.series), point.intensity, point.record.flops)
 
 
+def _draw_shares(scene: Scene, sheet: Sheet, placer: Placer) -> None:
+    """Draw the points of a profile, the large ones first: the area of each is its share of the time."""
+    for point in sorted(scene.points, key=lambda point: -(point.share or 0)):
+        spot, side_pt = (point.intensity, point.flops_per_s), _diameter_pt(point)
+        style = {"marker": "o", "markersize": side_pt, "markeredgecolor": "white", "markeredgewidth": 0.6}
+        sheet.plot([spot], color=scene.point_color(point), linestyle="none", alpha=0.75, zorder=7, **style)
+        placer.block("mark", [box_around(*sheet.inches(*spot), side_pt * PT, side_pt * PT)])
+
+
+def _diameter_pt(point: PlotPoint) -> float:
+    return max(SMALLEST_PT, WHOLE_STEP_PT * math.sqrt(point.share or 0))
+
+
 def _draw_series(points: list[PlotPoint], scene: Scene, sheet: Sheet, placer: Placer) -> None:
     """Draw the points of one op, dtype and provider, tied by a thin line: what belongs together is seen in gray too."""
     color = scene.point_color(points[0])
@@ -343,6 +361,8 @@ def _label_points(scene: Scene, sheet: Sheet, placer: Placer) -> tuple[int, int]
         named.add(point.series)
         weight = "bold" if point.is_above_ceiling else "normal"
         near = RING_PT * PT / 2 + 0.06 if point.is_above_ceiling else 0.14
+        if scene.is_profile:
+            weight, near = "normal", _diameter_pt(point) * PT / 2 + 0.05
         spot = sheet.inches(point.intensity, point.flops_per_s)
         labels.append(PointLabel(spot, sheet.measure(text, POINT_PT, weight), near))
         written.append((text, text_color(scene.point_color(point)), weight))

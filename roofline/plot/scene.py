@@ -29,6 +29,9 @@ DOUBTFUL = DISTURBED | LEAVES_OUT_WORK | {"not-converged"}
 """Flags of a time that may be another one than the point shows."""
 PANEL_FROM = 20
 """With more points than this a panel beside the plane shows their shares, by op."""
+NAMED_SHARE, MOST_NAMED, DRAWN_SHARE = 0.02, 12, 0.001
+"""Of a profile: the share of the step from which a point is named, how many are, and the share from which one is drawn.
+"""
 WIDEST_DECADES = 30
 """Ceilings and points further apart than this are a mistake in the file and not a machine."""
 
@@ -107,6 +110,12 @@ class PlotPoint:
     """What tells it from others of its case, such as the recipe of a training step; nothing where there are none."""
 
     @property
+    def share(self) -> float | None:
+        """Of a row of a profile: its share of the time of the step."""
+        value = self.record.extra.get("share")
+        return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None
+
+    @property
     def doubts(self) -> list[str]:
         """The flags that speak against its place."""
         unfinished = ["not-converged"] if self.record.converged is False else []
@@ -171,12 +180,17 @@ class Scene:
     @property
     def shaped_by(self) -> str:
         """What the shape of a marker tells: the op, or the provider where there is one op."""
-        return "op" if len(self.ops) > 1 and not self.has_panel else "provider"
+        return "op" if len(self.ops) > 1 and not self.has_panel and not self.is_profile else "provider"
+
+    @cached_property
+    def is_profile(self) -> bool:
+        """Whether each point is a part of one step: its area is its share of the time."""
+        return bool(self.points) and all(point.share is not None for point in self.points)
 
     @cached_property
     def has_panel(self) -> bool:
         """Whether there are so many points that a panel beside the plane names them."""
-        return sum(point.roofline_pct is not None for point in self.points) > PANEL_FROM
+        return not self.is_profile and sum(point.roofline_pct is not None for point in self.points) > PANEL_FROM
 
     @property
     def shapes(self) -> list[str]:
@@ -363,10 +377,13 @@ def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: S
         return record.status
     if dtypes is not None and record.dtype not in dtypes:
         return "of other dtypes"
+    share = record.extra.get("share")
+    if isinstance(share, int | float) and share < DRAWN_SHARE:
+        return f"below {100 * DRAWN_SHARE:g} % of the time"
     judged = judge(record, machine.ceilings)
     if record.flops == 0 or judged.intensity is None or judged.flops_per_s is None or record.flops is None:
         return "without FLOPs or bytes"
-    fast, slow = record.ci95_s or (record.median_s, record.median_s)
+    fast, slow = (None if share is not None else record.ci95_s) or (record.median_s, record.median_s)
     values = (
         judged.intensity,
         judged.flops_per_s,
@@ -385,6 +402,9 @@ def chosen_for_labels(scene: Scene) -> list[PlotPoint]:
     panel names the points, only the first get one.
     """
     points = scene.points
+    if scene.is_profile:
+        by_share = sorted(points, key=lambda point: -(point.share or 0))
+        return [point for point in by_share if (point.share or 0) >= NAMED_SHARE][:MOST_NAMED]
     by_speed = sorted(points, key=lambda point: -point.flops_per_s)
     best: dict[tuple[object, ...], PlotPoint] = {}
     for point in by_speed:
@@ -406,6 +426,10 @@ def point_label(point: PlotPoint, scene: Scene, is_first: bool) -> str:
         is_first: whether this is the first label of its series, which also names machine, op and dtype.
     """
     words = []
+    if scene.is_profile:
+        place = [part for part in str(point.record.extra.get("module")).split(".")[-2:] if part != "*"]
+        op, module = point.record.op.rpartition(".")[2], ".".join(place)
+        return " ".join(filter(None, (plain(op, 24), plain(module, 24), f"{100 * (point.share or 0):.2g} %")))
     if is_first and len({other.machine for other in scene.points}) > 1:
         words.append(plain(scene.machines[point.machine].ceilings.slug, 24))
     if is_first and len(scene.ops) > 1:
@@ -477,10 +501,7 @@ def caption(scene: Scene, unlabeled: int, unlabeled_ceilings: int, more: str = "
     """
     parts = []
     if scene.points:
-        share = ", share of the roofline" if any(point.roofline_pct is not None for point in scene.points) else ""
-        share += " at its own mix of reads and writes" if share and _judged_by_mix(scene) else ""
-        labels = f"Left: each point's{share[1:]}, and the best" if scene.has_panel else f"Labels: shape{share}"
-        parts += [*_provenance(scene), labels, "Bars: 95 % CI of the median"]
+        parts += [*_provenance(scene), *_how_points_are_drawn(scene)]
         doubts = Counter(flag for point in scene.points for flag in point.doubts)
         if doubts:
             parts.append("Crossed out: " + ", ".join(f"{count} {plain(flag, 24)}" for flag, count in doubts.items()))
@@ -489,7 +510,7 @@ def caption(scene: Scene, unlabeled: int, unlabeled_ceilings: int, more: str = "
     above = [point.excess for point in scene.points if point.excess]
     if above:
         causes = "; ".join(dict.fromkeys(above))
-        parts.append(f"Ringed: {len(above)} {plain(causes, 240)}")
+        parts.append(f"{'Above a ceiling' if scene.is_profile else 'Ringed'}: {len(above)} {plain(causes, 240)}")
     parts += [more] if more else []
     missing = [f"{unlabeled} of {len(scene.points)} points"] if unlabeled else []
     missing += [f"{unlabeled_ceilings} ceilings"] if unlabeled_ceilings else []
@@ -499,6 +520,16 @@ def caption(scene: Scene, unlabeled: int, unlabeled_ceilings: int, more: str = "
         parts.append("Not drawn: " + ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()))
     parts += [plain(m.ceilings.note, 160) for m in scene.machines if m.ceilings.note]
     return " ".join(f"{part.rstrip('.')}." for part in parts)
+
+
+def _how_points_are_drawn(scene: Scene) -> list[str]:
+    if scene.is_profile:
+        drawn_pct = 100 * sum(point.share or 0 for point in scene.points)
+        return ["Labels: operation, module, share of the step", f"Area: that share, {drawn_pct:.0f} % in all points"]
+    share = ", share of the roofline" if any(point.roofline_pct is not None for point in scene.points) else ""
+    share += " at its own mix of reads and writes" if share and _judged_by_mix(scene) else ""
+    labels = f"Left: each point's{share[1:]}, and the best" if scene.has_panel else f"Labels: shape{share}"
+    return [labels, "Bars: 95 % CI of the median"]
 
 
 def _judged_by_mix(scene: Scene) -> bool:

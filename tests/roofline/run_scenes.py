@@ -1,4 +1,4 @@
-"""Ten runs as they are kept: versions of a kernel, sweeps, a suite, several machines, decoding and training steps."""
+"""Eleven runs as they are kept: versions of a kernel, sweeps, a suite, machines, decoding, training and a profile."""
 
 from __future__ import annotations
 
@@ -121,6 +121,15 @@ def flagged() -> list[Record]:
     ]
 
 
+def profiled() -> list[Record]:
+    """Return the rows of a profile: 4 products and an elementwise operation that take long, and 195 that do not."""
+    shares = [0.3, 0.2, 0.1, 0.05, 0.03] + [0.32 / 195] * 195
+    parts = [matmul(256 * (1 + i % 7), "bf16", 1e12 * (1 + i % 41)) for i in range(4)]
+    parts += [vector("aten.add", 2**16 * (1 + i % 29), 1, 1e10 * (1 + i % 53)) for i in range(196)]
+    extra = [{"share": share, "module": f"layers.*.mlp.part{i}"} for i, share in enumerate(shares)]
+    return [replace(part, extra=part.extra | more) for part, more in zip(parts, extra, strict=True)]
+
+
 def of_six_gpus() -> list[PlotMachine]:
     machines = []
     for index, slug in enumerate(GPUS):
@@ -154,6 +163,7 @@ RUNS: dict[str, tuple[list[PlotMachine], list[str] | None]] = {
         one(h100(), [*elementwise_versions()[:1], vector("gelu", 2**20, 20, 9e11), *sweep()[:5]]),
         ["bf16"],
     ),
+    "a profile": (one(h100(), profiled()), ["bf16"]),
 }
 
 

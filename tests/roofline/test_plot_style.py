@@ -260,3 +260,24 @@ def test_plain_text_is_one_line() -> None:
     assert plain("a\n\tb\x00\x1b[1mc") == "a b[1mc"
     assert plain("$x$") == r"\$x\$"
     assert plain("a" * 60, 10) == "a" * 9 + "…"
+
+
+def test_the_points_of_a_profile_have_the_area_of_their_time_and_the_large_ones_a_name() -> None:
+    drawn = draw_roofline(*RUNS["a profile"])
+    scene = build_scene(*RUNS["a profile"])
+    sizes = [line.get_markersize() for line in markers(drawn)]
+    assert len(sizes) == len(scene.points) == 200
+    assert sizes[0] ** 2 / sizes[1] ** 2 == pytest.approx(0.3 / 0.2)
+    assert len(drawn.axes) == 1  # no panel
+    said = words(drawn)
+    assert {f"matmul mlp.part{i} {pct} %" for i, pct in enumerate((30, 20, 10, 5))} | {"add mlp.part4 3 %"} <= set(said)
+    assert not [word for word in said if "part5 " in word]
+    assert "Area: that share, 100 % in all points" in " ".join(" ".join(said).split())
+
+
+def test_points_of_a_profile_that_took_next_to_no_time_are_counted_and_not_drawn() -> None:
+    ((known,), dtypes) = RUNS["a profile"]
+    records = [replace(record, extra={"share": 0.0009}) for record in known.records[:3]]
+    scene = build_scene([replace(known, records=(*records, *known.records[3:]))], dtypes)
+    assert len(scene.points) == 197
+    assert dict(scene.left_out) == {"below 0.1 % of the time": 3}

@@ -29,7 +29,7 @@ CLASSES: dict[str, Callable[[Record], bool]] = {
 BY: dict[str, Callable[[Record], str]] = {
     "op": lambda record: record.op,
     "module": lambda record: record.extra["module"] or ABSENT,
-    "shape": lambda record: f"{record.op} {record.case}",
+    "shape": lambda record: record.op if record.op in REMAINDERS else f"{record.op} {record.case}",
     "kernel": lambda record: ", ".join(record.extra.get("kernels", ())) or record.op,
 }
 """What rows can be put together by."""

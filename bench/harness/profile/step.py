@@ -124,7 +124,7 @@ def watch_modules(target: Target, entered: Callable[[str], Any], left: Callable[
     """Tell when each module of a target, or any other that it calls, begins and ends, by its path."""
     from torch.nn.modules import module as modules
 
-    paths = {id(one): path or type(one).__name__ for path, one in target.named_modules()}
+    paths = {id(one): path for path, one in target.named_modules()}
     stack: list[str] = []
 
     def before(module: Any, _: Any) -> None:

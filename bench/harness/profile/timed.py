@@ -15,7 +15,7 @@ from bench.harness.profile.step import MODULE, STEP, Step, watch_modules
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
 
-MOST_STEPS = 5
+MOST_STEPS = 10
 MOST_CALLS = 60_000
 """Of all recorded steps together: a trace of more takes longer to read than the steps take."""
 
