@@ -34,6 +34,7 @@ class Column:
     """One column of a table."""
 
     title: str
+    """A line break in it holds on a terminal only: a narrow column with a title of two words."""
     cells: Sequence[str]
     side: Literal["left", "right"] = "left"
     leaves: int = 0
@@ -51,7 +52,7 @@ class Column:
         """Cells of the terminal that it takes."""
         from rich.cells import cell_len
 
-        return max(map(cell_len, (self.title, *self.cells)))
+        return max(map(cell_len, (*self.title.split("\n"), *self.cells)))
 
 
 def print_grid(
@@ -70,27 +71,35 @@ def print_grid(
         notes_title: of the column in which they stand where there is room.
         hint: says where the columns are that had none.
     """
-    shown = [_printable(column) for column in columns]
+    shown = [_printable(column, console.width < WIDE) for column in columns]
     below = [printable(note) for note in notes] if any(notes) else []
     headings: list[str] = []
     left_out: list[str] = []
-    if console.width < WIDE and _width(shown, below, notes_title) > console.width:
+    if console.width < WIDE and width_of(shown, below, notes_title) > console.width:
         shown, headings = _with_headings(shown)
-    if console.width >= WIDE or _width(shown, below, notes_title) <= console.width:
+    if console.width >= WIDE or width_of(shown, below, notes_title) <= console.width:
         shown, below = [*shown, *([Column(notes_title, below)] if below else [])], []
     else:
         shown, left_out = _fitting(shown, console.width)
         shown, below = _with_room(shown, below, console.width)
     _print_rows(console, shown, headings, below)
     if left_out:
-        _print_line(console, f"the terminal is too narrow for: {', '.join(left_out)} ({hint})", "dim")
+        for line in _wrapped(f"the terminal is too narrow for: {', '.join(left_out)} ({hint})", console.width, ""):
+            _print_line(console, line, "dim")
 
 
-def _printable(column: Column) -> Column:
-    return replace(column, cells=[printable(cell) for cell in column.cells])
+def _in_one_line(title: str) -> str:
+    return title.replace("\n", " ")
 
 
-def _width(columns: Sequence[Column], notes: Sequence[str] = (), title: str = "") -> int:
+def _printable(column: Column, is_terminal: bool) -> Column:
+    title = "\n".join(map(printable, column.title.split("\n")))
+    title = title if is_terminal else _in_one_line(title)
+    return replace(column, title=title, cells=[printable(cell) for cell in column.cells])
+
+
+def width_of(columns: Sequence[Column], notes: Sequence[str] = (), title: str = "") -> int:
+    """Return the cells of the terminal that columns take side by side, notes with a title behind them if any."""
     shown = [*columns, Column(title, notes)] if notes else columns
     return sum(column.width for column in shown) + len(GAP) * (len(shown) - 1)
 
@@ -112,23 +121,24 @@ def _fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], list[
     """Return the columns that stay, and the titles of those that leave, from left to right."""
     staying = list(columns)
     for leaving in sorted((column for column in columns if column.leaves), key=lambda column: column.leaves):
-        if _width(staying) <= width:
+        if width_of(staying) <= width:
             break
         staying.remove(leaving)
-    return staying, [column.title for column in columns if column not in staying]
+    return staying, [_in_one_line(column.title) for column in columns if column not in staying]
 
 
 def _with_room(columns: Sequence[Column], notes: Sequence[str], width: int) -> tuple[list[Column], list[str]]:
     """Return the columns for which there is room, and the notes with the cells of those that had to go below."""
-    staying, texts = list(columns), list(notes) or [""] * len(columns[0].cells)
+    staying = list(columns)
     for turn in sorted({column.goes_below for column in columns} - {0}):
-        if _width(staying) <= width:
+        if width_of(staying) <= width:
             break
-        going = [column for column in columns if column.goes_below == turn]
-        staying = [column for column in staying if column not in going]
-        cells = zip(*(column.cells for column in going), strict=True)
-        named = [[f"{c.title} {cell}" for c, cell in zip(going, row, strict=True) if cell] for row in cells]
-        texts = ["; ".join([*parts, text] if text else parts) for parts, text in zip(named, texts, strict=True)]
+        staying = [column for column in staying if column.goes_below != turn]
+    going = [column for column in columns if column not in staying]
+    texts = []
+    for row, note in enumerate(notes or [""] * len(columns[0].cells)):
+        named = [f"{_in_one_line(column.title)} {column.cells[row]}" for column in going if column.cells[row]]
+        texts.append("; ".join([*named, *([note] if note else [])]))
     return staying, texts
 
 
@@ -136,10 +146,12 @@ def _print_rows(console: Console, columns: Sequence[Column], headings: Sequence[
     from rich.text import Text
 
     widths = [column.width for column in columns]
-    head = _line([column.title for column in columns], columns, widths)
-    _print_line(console, head, "bold")
+    titles = [column.title.split("\n") for column in columns]
+    for place in range(-max(map(len, titles)), 0):  # the last line of each title stands above its cells
+        words = [title[place] if len(title) >= -place else "" for title in titles]
+        _print_line(console, _line(words, columns, widths), "bold")
     if console.width < WIDE:
-        _print_line(console, "─" * _width(columns))
+        _print_line(console, "─" * width_of(columns))
     for row, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
         if headings and headings[row]:
             _print_line(console, headings[row], "bold")
@@ -164,9 +176,9 @@ def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]
     return GAP.join(parts).rstrip()
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrapped(text: str, width: int, indent: str = INDENT) -> list[str]:
     return textwrap.wrap(
-        text, width, initial_indent=INDENT, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Callable
 
-from results.show.terminal import OutputError, fail, print_out
+from results.show.terminal import OutputError, drawn, fail, print_out
 from results.store.runs import StoreError
 
 EXAMPLES = """examples:
@@ -50,15 +50,17 @@ def run(args: argparse.Namespace) -> int:
     """Print the answer asked for; return the exit code, 2 for what cannot be answered or read."""
     from roofline.accounting.config.config import ConfigError
     from roofline.ceilings import CeilingError
-    from roofline.commands.estimate_text import answer_text
+    from roofline.commands.estimate_text import print_answer
     from roofline.hardware.files import GpuFileError
     from roofline.hardware.gpu import UnknownGpuError
 
     errors = (ConfigError, CeilingError, GpuFileError, OutputError, OverflowError, StoreError, UnknownGpuError)
     try:
         answer = args.answer(args)
-        is_json = args.format == "json"
-        print_out(json.dumps(answer.to_dict(), indent=2, allow_nan=False) + "\n" if is_json else answer_text(answer))
+        if args.format == "json":
+            print_out(json.dumps(answer.to_dict(), indent=2, allow_nan=False) + "\n")
+        else:
+            print_out(drawn(lambda console: print_answer(console, answer)))
     except errors as error:
         return fail(f"python -m roofline estimate {args.part}", error)
     return 0

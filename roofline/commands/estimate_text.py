@@ -3,54 +3,67 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from results.show.grid import Column, print_grid
 from results.show.terminal import one_line
 from roofline.accounting.answers.answer import Answer, duration, memory, number, size
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 WIDTH = 100
+"""Of paragraphs, where the terminal is not narrower."""
+LONGEST_CELL = 200
 
 
-def answer_text(answer: Answer) -> str:
-    """Return an answer for people."""
-    is_table = len(answer.rows) > 1 or (answer.rows and not answer.worked)
-    lines = [answer.title, ""]
+def print_answer(console: Console, answer: Answer) -> None:
+    """Print an answer for people."""
+    width = min(console.width, WIDTH)
+    _print_lines(console, answer.title, "")
     for warning in answer.warnings:
-        lines += _paragraph("! ", warning)
-    lines += [""] * bool(answer.warnings)
-    if is_table:
-        header = [title for _, title in answer.columns]
-        cells = [[_cell(key, row.get(key)) for key, _ in answer.columns] for row in answer.rows]
-        lines += [*columns_text([header, *cells], left=1), ""]
+        _print_lines(console, *_paragraph("! ", warning, width))
+    if answer.warnings:
+        _print_lines(console, "")
+    if len(answer.rows) > 1 or (answer.rows and not answer.worked):
+        columns = [
+            Column(
+                title,
+                [one_line(_cell(key, row.get(key)), LONGEST_CELL) for row in answer.rows],
+                "left" if place == 0 else "right",
+                goes_below=max(0, place - 1),  # the later columns hold the result
+            )
+            for place, (key, title) in enumerate(answer.columns)
+        ]
+        print_grid(console, columns)
+        _print_lines(console, "")
     if answer.steps:
         if answer.worked:
-            lines.append(f"Worked for {answer.worked}:")
-        lines += [*columns_text([[step.label, step.arithmetic, "=", step.result] for step in answer.steps], left=2), ""]
-    lines += _paragraph("formula: ", answer.formula)
-    lines += _paragraph("source: ", answer.source)
-    for note in answer.assumptions:
-        lines += _paragraph("- ", note)
-    return "".join(f"{line}\n" for line in lines)
+            _print_lines(console, f"Worked for {answer.worked}:")
+        labels, arithmetic, results = zip(
+            *([one_line(text, LONGEST_CELL) for text in step] for step in answer.steps), strict=True
+        )
+        signs = Column("=", ["="] * len(labels), "right")
+        worked = Column("arithmetic", arithmetic, goes_below=1)
+        print_grid(console, [Column("step", labels), worked, signs, Column("result", results, "right")])
+        _print_lines(console, "")
+    for opening, text in (
+        ("formula: ", answer.formula),
+        ("source: ", answer.source),
+        *(("- ", note) for note in answer.assumptions),
+    ):
+        _print_lines(console, *_paragraph(opening, text, width))
 
 
-def columns_text(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Return rows in columns two spaces apart, the first `left` to the left and the others to the right."""
-    shown = [[one_line(cell, 200) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if index < left else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in shown
-    ]
+def _print_lines(console: Console, *lines: str) -> None:
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _paragraph(opening: str, text: str) -> list[str]:
+def _paragraph(opening: str, text: str, width: int) -> list[str]:
     return textwrap.wrap(
         one_line(text, 2000),
-        WIDTH,
+        width,
         initial_indent=opening,
         subsequent_indent=" " * len(opening),
         break_long_words=False,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import math
-import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from results.show.terminal import OutputError, fail, print_out, printable
+from results.show.grid import Column, print_grid, width_of
+from results.show.terminal import WIDE, OutputError, drawn, fail, print_out, printable
 from roofline.commands.gpu_rows import csv_text, gpu_row, headline_ridge, ridges
 from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import (
@@ -28,22 +27,20 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FORMATS = ("table", "json", "csv", "md")
-UNWRAPPED = 100_000
-"""Columns of an output that is no terminal: nothing is wrapped there, so that `grep` and `cut` see whole lines."""
-
 SHOWN_DTYPES = {name: name for name in DTYPES if not name.startswith("fp8")} | {"fp8": "fp8e4m3"}
 """Columns for people: both fp8 formats have one peak. Label: dtype."""
 
 TABLE_COLUMNS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "nvfp4")
-DROPPED_FIRST = ("int8", "fp64", "nvfp4", "tf32", "fp32", "fp16", "L2 MiB", "fp8")
-"""Which columns a narrow terminal does without, in this order."""
-
+ALWAYS = ("GPU", *TABLE_COLUMNS, "GB/s", "L2 MiB")
 RIDGE_COLUMNS = tuple(f"ridge {label}" for label in TABLE_COLUMNS)
-RIDGES_DROPPED_FIRST = ("ridge fp64", "ridge nvfp4", "ridge int8", "ridge fp16")
-"""Which ridge points the table does without, in this order; a narrower one shows that of bf16 alone, or of fp16."""
+LEAVING = (
+    *("ridge fp64", "ridge nvfp4", "ridge int8", "ridge fp16"),
+    *("int8", "fp64", "nvfp4", "tf32", "fp32", "fp16", "L2 MiB", "fp8"),
+)
+"""Which columns a narrow terminal does without, in this order; where the first four are not enough, one column with the
+ridge point of bf16, or of fp16, takes the place of all ridge points."""
 
 DENSE = "Peaks are dense (no structured sparsity) with sums kept in fp32, in TFLOP/s; int8 in TOP/s."
-TEXT_COLUMNS = ("GPU", "peak", "ceiling of", "fact", "how known")
 
 FACTS: tuple[tuple[str, str, float], ...] = (
     ("memory bandwidth GB/s", "memory_bandwidth_bytes_per_s", 1e9),
@@ -109,7 +106,7 @@ def _text(form: str, gpus: Sequence[Gpu], is_detailed: bool) -> str:
         return csv_text(gpus)
     if form == "md":
         return _markdown(gpus)
-    return _table(gpus, is_detailed)
+    return drawn(lambda console: _table(console, gpus, is_detailed))
 
 
 def _markdown(gpus: Iterable[Gpu]) -> str:
@@ -165,97 +162,45 @@ def _ridge_cell(gpu: Gpu, label: str) -> str:
     return _missing(gpu, SHOWN_DTYPES[label]) if point is None else _point(point)
 
 
-def _table(gpus: Sequence[Gpu], is_detailed: bool) -> str:
-    from rich.console import Console
-
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # where there is no Unicode, rich draws with ASCII
-    text = io.TextIOWrapper(io.BytesIO(), encoding, errors="replace", newline="")
-    # rich itself would answer a closed pipe with exit code 1, and a full disk with a traceback
-    width = None if is_terminal else UNWRAPPED
-    console = Console(file=text, force_terminal=is_terminal, width=width, highlight=False, markup=False, emoji=False)
+def _table(console: Console, gpus: Sequence[Gpu], is_detailed: bool) -> None:
     if not is_detailed:
         _print_overview(console, gpus)
     elif len(gpus) == 1:
         _print_page(console, gpus[0])
     else:
         _print_side_by_side(console, gpus)
-    text.seek(0)
-    return "".join(f"{line.rstrip()}\n" for line in text)
 
 
-def _print_grid(console: Console, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table; the columns of `TEXT_COLUMNS` may wrap, the others hold numbers and stay whole."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for title in header:
-        is_text = title in TEXT_COLUMNS
-        table.add_column(Text(title), justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    console.print(table)
-
-
-def _print_text(console: Console, text: str, indent: str = "") -> None:
-    """Print a paragraph, wrapped between words; `indent` opens the lines after the first."""
-    width = min(console.width, UNWRAPPED)
-    wrapped = textwrap.fill(
-        printable(text),
-        width,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    console.out(wrapped, highlight=False)
+def _print_text(console: Console, text: str = "", indent: str = "") -> None:
+    """Print a paragraph, wrapped between words on a terminal; `indent` opens the lines after the first."""
+    lines = [printable(text)]
+    if console.width < WIDE:
+        lines = textwrap.wrap(
+            *(lines[0], console.width), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_overview(console: Console, gpus: Sequence[Gpu]) -> None:
     rows = [_cells(gpu) for gpu in gpus]
-    columns = _columns_that_fit(rows, console.width)
-    is_narrow = console.width < UNWRAPPED
-    titles = ["\n".join(_title_words(column)) if is_narrow else column for column in columns]
-    _print_grid(console, titles, [[row[column] for column in columns] for row in rows])
-    console.out()
-    left_out = [column for column in DROPPED_FIRST if column not in columns]
-    kept = [column for column in RIDGE_COLUMNS if column in columns]
-    left_out += ["ridge points of other dtypes"] if len(kept) < len(RIDGE_COLUMNS) else []
-    where = "at the dtype above it" if kept else "at the dtype beside it"
+
+    def column(title: str) -> Column:
+        leaves = LEAVING.index(title) + 1 if title in LEAVING else 0
+        side: Literal["left", "right"] = "left" if title == "GPU" else "right"
+        shown = title.replace(" ", "\n") if title in RIDGE_COLUMNS else title
+        return Column(shown, [row[title] for row in rows], side, leaves)
+
+    always, points = [column(title) for title in ALWAYS], [column(title) for title in RIDGE_COLUMNS]
+    fewest = [*always, *(point for point in points if not point.leaves)]
+    has_points = console.width >= WIDE or width_of(fewest) <= console.width
+    ridge = points if has_points else [column("ridge")]
+    print_grid(console, [*always, *ridge], hint="--format json has all")
+    _print_text(console)
+    where = "at the dtype above it" if has_points else "at the dtype beside it; a wider terminal shows the others"
     _print_text(console, f"{DENSE} {MARKS}")
     _print_text(console, f"ridge: the peak over the memory bandwidth, in FLOP/byte, {where}.")
-    if left_out:
-        _print_text(console, f"Left out for want of width: {', '.join(left_out)}.")
     _print_text(console, "Everything known of one GPU, with sources and all ridge points: python -m roofline gpus SLUG")
     _print_text(console, "Of all GPUs, for programs: python -m roofline gpus --format json")
-
-
-def _columns_that_fit(rows: Sequence[dict[str, str]], width: int) -> list[str]:
-    """Return the columns of the overview: all, those without the rarer ridge points, or with a single ridge point."""
-    always = ["GPU", *TABLE_COLUMNS, "GB/s", "L2 MiB"]
-    widths = {
-        column: max(len(word) for word in (*_title_words(column), *(row[column] for row in rows)))
-        for column in (*always, "ridge", *RIDGE_COLUMNS)
-    }
-
-    def fits(columns: Sequence[str]) -> bool:
-        return sum(widths[column] + 2 for column in columns) - 2 <= width
-
-    for count in range(len(RIDGES_DROPPED_FIRST) + 1):
-        ridge_columns = [column for column in RIDGE_COLUMNS if column not in RIDGES_DROPPED_FIRST[:count]]
-        if fits([*always, *ridge_columns]):
-            return [*always, *ridge_columns]
-    columns = [*always, "ridge"]
-    for dropped in DROPPED_FIRST:
-        if fits(columns):
-            break
-        columns.remove(dropped)
-    return columns
-
-
-def _title_words(column: str) -> list[str]:
-    return column.split() if column in RIDGE_COLUMNS else [column]
 
 
 def _print_side_by_side(console: Console, gpus: Sequence[Gpu]) -> None:
@@ -263,30 +208,25 @@ def _print_side_by_side(console: Console, gpus: Sequence[Gpu]) -> None:
     order = [*(label for label, *_ in _page_rows(gpus[0])[: 2 * len(TABLE_COLUMNS)]), *(f[0] for f in FACTS)]
     labels = [label for label in order if any(label in page for page in pages)]
     columns = [
-        [gpu.slug, *(_with_kind(*page.get(label, ("", ""))) for label in labels)]
+        Column(gpu.slug, [_with_kind(*page.get(label, ("", ""))) for label in labels], "right")
         for gpu, page in zip(gpus, pages, strict=True)
     ]
-    first = ["fact", *labels]
+    first = Column("fact", labels)
     for block in _blocks(first, columns, console.width):
-        header, *rows = zip(first, *block, strict=True)
-        _print_grid(console, list(header), [list(row) for row in rows])
-        console.out()
+        print_grid(console, block)
+        _print_text(console)
     _print_text(console, f"{DENSE} {MARKS}")
     _print_text(console, "A word in brackets says how a value is known, where no source simply states it.")
 
 
-def _blocks(first: list[str], columns: list[list[str]], width: int) -> list[list[list[str]]]:
-    """Return the columns in blocks that fit `width` beside the first column; at least one column a block."""
-    left = max(map(len, first)) + 2
-    blocks: list[list[list[str]]] = []
-    used = width
-    for column in columns:
-        needed = max(map(len, column)) + 2
-        if not blocks or used + needed > width:
-            blocks.append([])
-            used = left
-        blocks[-1].append(column)
-        used += needed
+def _blocks(first: Column, columns: Sequence[Column], width: int) -> list[list[Column]]:
+    """Return the columns in blocks that fit `width`, each with the first column and at least one other."""
+    blocks = [[first, columns[0]]]
+    for column in columns[1:]:
+        if width_of([*blocks[-1], column]) <= width:
+            blocks[-1].append(column)
+        else:
+            blocks.append([first, column])
     return blocks
 
 
@@ -325,26 +265,31 @@ def _print_page(console: Console, gpu: Gpu) -> None:
     names = ", ".join(f'"{name}"' for name in gpu.driver_names) or "not known"
     kind = gpu.kind_of("driver_names")
     _print_text(console, f"driver names: {names}" + ("" if kind == "stated" else f" ({kind})"))
-    console.out()
+    _print_text(console)
     _print_peaks(console, gpu)
-    console.out()
+    _print_text(console)
     _print_text(console, f"{DENSE} {MARKS} _fp16acc: sums kept in fp16.")
-    console.out()
-    _print_grid(console, ["fact", "value", "how known"], _fact_rows(gpu))
-    console.out()
+    _print_text(console)
+    labels, values, kinds = zip(*_fact_rows(gpu), strict=True)
+    _print_known(console, [Column("fact", labels), Column("value", values, "right")], kinds)
+    _print_text(console)
     _print_text(console, "stated: a source below says it. Any other word says how far to trust the value.")
     for title, lines in (("notes", gpu.notes), ("sources", gpu.sources)):
-        console.out(f"\n{title}")
+        _print_text(console)
+        _print_text(console, title)
         for line in lines:
             _print_text(console, f"- {line}", indent="  ")
+
+
+def _print_known(console: Console, columns: Sequence[Column], kinds: Sequence[str]) -> None:
+    """Print values, each with the word for how it is known, and what more is said of it behind or below it."""
+    words, _, details = zip(*(kind.partition(": ") for kind in kinds), strict=True)
+    print_grid(console, [*columns, Column("how known", words)], details, "from")
 
 
 def _print_peaks(console: Console, gpu: Gpu) -> None:
     """Print every stated peak, the dtypes that it is the ceiling of, and what the highest clock would allow."""
     clock = gpu.max_clock_hz
-    header = ["peak", "ceiling of", "TFLOP/s", "ridge", "how known"]
-    if clock is not None:
-        header.insert(3, f"at {clock / 1e6:.0f} MHz")
     ceilings: dict[str, list[str]] = {}
     for dtype in DTYPES:
         key = peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor)
@@ -353,12 +298,11 @@ def _print_peaks(console: Console, gpu: Gpu) -> None:
     for key, peak in gpu.stated_peaks_flops_per_s.items():
         dtypes = ceilings.get(key, [])
         ridge = ridges(gpu)[dtypes[0]] if dtypes else None
-        row = [key, " ".join(dtypes), _tera(peak), "" if ridge is None else _point(ridge), gpu.kind_of(key)]
-        if clock is not None:
-            limit = clock_limited_peak_flops_per_s(gpu, dtypes[0], clock) if dtypes else None
-            row.insert(3, _tera(limit) if limit is not None else "")
-        rows.append(row)
-    for dtype in ceilings.get("", []):
-        missing = [_missing(gpu, dtype), *[""] * (len(header) - 3)]
-        rows.append(["", dtype, *missing])
-    _print_grid(console, header, rows)
+        limit = clock_limited_peak_flops_per_s(gpu, dtypes[0], clock) if dtypes and clock is not None else None
+        texts = ["" if limit is None else _tera(limit), "" if ridge is None else _point(ridge), gpu.kind_of(key)]
+        rows.append((key, " ".join(dtypes), _tera(peak), *texts))
+    rows += [("", dtype, _missing(gpu, dtype), "", "", "") for dtype in ceilings.get("", [])]
+    keys, of, peaks, limits, points, kinds = zip(*rows, strict=True)
+    at_clock = [] if clock is None else [Column(f"at {clock / 1e6:.0f} MHz", limits, "right")]
+    columns = [Column("peak", keys), Column("ceiling of", of), Column("TFLOP/s", peaks, "right"), *at_clock]
+    _print_known(console, [*columns, Column("ridge", points, "right")], kinds)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
-from results.show.terminal import OutputError, fail, print_out
+from results.show.grid import Column, print_grid
+from results.show.terminal import OutputError, drawn, fail, print_out
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 FORMATS = ("text", "md", "json")
 
@@ -51,18 +56,31 @@ def _markdown() -> str:
 
 
 def _text() -> str:
+    return drawn(_print_tables)
+
+
+def _print_tables(console: Console) -> None:
     from roofline.accounting.claims.checks import all_claims
     from roofline.accounting.claims.claim import NOTES
-    from roofline.commands.estimate_text import columns_text
+
+    def line(text: str = "") -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     found = all_claims()
-    lines = [*(f"{key}  {text}" for key, text in NOTES.items()), ""]
+    for key, text in NOTES.items():
+        line(f"{key}  {text}")
     for subject, claims in found:
-        rows = [[c.notes, c.claim, c.theirs, c.ours, c.formula, c.verdict] for c in claims]
-        lines += columns_text([["notes", subject, "theirs", "ours", "formula", "verdict"], *rows], left=6)
-        lines += [f"  {claim.claim}: {claim.remark}" for claim in claims if claim.remark]
-        lines.append("")
+        line()
+        columns = [
+            Column("notes", [claim.notes for claim in claims]),
+            Column(subject, [claim.claim for claim in claims]),
+            Column("theirs", [claim.theirs for claim in claims], goes_below=2),
+            Column("ours", [claim.ours for claim in claims], goes_below=3),
+            Column("formula", [claim.formula for claim in claims], goes_below=1),
+            Column("verdict", [claim.verdict for claim in claims]),
+        ]
+        print_grid(console, columns, [claim.remark for claim in claims], "remark")
     verdicts = [claim.verdict.split()[0] for _, claims in found for claim in claims]
     counts = [f"{verdicts.count(word)} {word}" for word in ("holds", "wrong", "depends")]
-    lines.append(f"{len(verdicts)} claims: {', '.join(counts)}.")
-    return "".join(f"{line}\n" for line in lines)
+    line()
+    line(f"{len(verdicts)} claims: {', '.join(counts)}.")

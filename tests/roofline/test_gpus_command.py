@@ -48,7 +48,7 @@ def at_width(monkeypatch: pytest.MonkeyPatch, width: int, *arguments: str) -> li
     monkeypatch.setenv("TERM", "xterm")
     assert run(*arguments) == 0
     monkeypatch.undo()
-    return re.sub(r"\x1b\[[01]m", "", terminal.getvalue()).splitlines()  # bold headers are our own
+    return re.sub(r"\x1b\[[012]m", "", terminal.getvalue()).splitlines()  # bold and dim are our own
 
 
 BF16_RIDGE = -4
@@ -92,8 +92,9 @@ def test_table_fits_the_terminal(monkeypatch, width):
         assert {"bf16": "295", "fp8": "590", "tf32": "148", "fp32": "20"}.items() <= points.items()
         assert all(line.startswith("rtx-pro-6000-blackwell") for line in lines if "6000-b" in line)  # names are whole
     assert rows["h100-sxm"][header.index("bf16")] == "989.4"
-    left_out = [line for line in lines if line.startswith("Left out")]
-    assert bool(left_out) == (width < 200)
+    left_out = [line for line in lines if line.startswith("the terminal is too narrow for:")]
+    assert bool(left_out) == (width < 200 and width != 120)
+    assert ("a wider terminal shows" in " ".join(lines)) == (width < 160)
     assert "gpus SLUG" in " ".join(lines)
     assert "--format json" in " ".join(lines)
 
@@ -113,7 +114,14 @@ def test_page_shows_every_value_source_and_note(capsys, slug):
     gpu = load_gpus()[slug]
     assert run(slug) == 0
     out = capsys.readouterr().out
-    for text in (*gpu.sources, *gpu.notes, *gpu.kinds.values(), *gpu.driver_names, gpu.name, gpu.rate_class):
+    for text in (
+        *gpu.sources,
+        *gpu.notes,
+        *(part for kind in gpu.kinds.values() for part in kind.split(": ")),
+        *gpu.driver_names,
+        gpu.name,
+        gpu.rate_class,
+    ):
         assert text in out
     for key, peak in gpu.stated_peaks_flops_per_s.items():
         row = next(line for line in out.splitlines() if line.split()[:1] == [key])
@@ -256,7 +264,7 @@ def test_unknown_gpu_shows_question_marks(capsys, monkeypatch):
     rows = table_of(capsys)
     assert rows["unknown-some-gpu"][1:] == ["?"] * 8 + ["3352.3", "?"] + ["?"] * 8
     assert run(gpu.slug) == 0
-    assert "derived: bandwidth from 5120 bit x 2619 MHz x 2 / 8" in capsys.readouterr().out
+    assert "derived    bandwidth from 5120 bit x 2619 MHz x 2 / 8" in capsys.readouterr().out
     assert run(gpu.slug, "--format", "json") == 0
     [row] = json.loads(capsys.readouterr().out)
     assert set(row["ridge"].values()) == set(row["peaks_flops_per_s"].values()) == {None}
