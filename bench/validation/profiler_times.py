@@ -15,24 +15,28 @@ emptied before; within 2 % of the compulsory bytes for a copy. Otherwise one lin
 from __future__ import annotations
 
 import argparse
+import csv
+import math
+import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.harness.cli.arguments import Parser, UsageError, add_list, device_name, number
 from bench.harness.cli.interrupt import raise_when_interrupted
 from bench.harness.cli.main import guarded
-from bench.validation import hardware_counters, kernel_activities
-from bench.validation.hardware_counters import CountersError, ForbiddenError
-from bench.validation.kernel_activities import ActivityError
+from bench.harness.isolate.server import die_with
 from bench.validation.side_by_side import one_line
 from results.show.export import json_text, write_output
 from results.show.table import format_time
 from results.show.terminal import print_out, say
+from roofline.work import Work
 
 OK, WRONG_RESULT = 0, 1
 CASES = ("matmul/bf16/256",)
@@ -45,14 +49,130 @@ SAMPLES = 3
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# ---- what torch's profiler recorded --------------------------------------------------------------------------------
 
-def profiled(sampler: Any, on_gpu: bool) -> tuple[list[float], list[kernel_activities.Activity]]:
+TIME_TOLERANCE = 0.05
+"""Our time and the profiler's within 5 % need no reason."""
+
+
+class ActivityError(ValueError):
+    """The profiler's events do not fit the launches; the message says how."""
+
+
+@dataclass(frozen=True)
+class Activity:
+    """One kernel, or one copy, on the device; on a CPU an operator that no other one called."""
+
+    name: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Seconds per launch, and what a launch consists of."""
+
+    busy_s: float
+    """Sum of the durations."""
+    covered_s: float
+    """Time in which at least one activity was going on: less than `busy_s` where they overlap."""
+    gap_s: float
+    """Time between activities of the same sample, in which none was going on."""
+    activities: int
+    """Of one launch."""
+    names: tuple[str, ...]
+
+
+def activities_of(events: Iterable[Any], on_gpu: bool) -> list[Activity]:
+    """Return the activities among the events of `torch.profiler.profile.events()`, the earliest first.
+
+    Args:
+        events: with `name`, `device_type`, `time_range` in microseconds, `cpu_parent` and `is_user_annotation`.
+        on_gpu: kernels and copies of the device; else the operators of the host that no other operator called.
+
+    An event without a usable time, such as one that never ended, is no activity.
+    """
+    found = []
+    for event in events:
+        is_device = getattr(getattr(event, "device_type", None), "name", "CPU") != "CPU"
+        is_nested = not on_gpu and getattr(event, "cpu_parent", None) is not None
+        if is_device != on_gpu or is_nested or getattr(event, "is_user_annotation", False):
+            continue
+        span = getattr(event, "time_range", None)
+        start_us, end_us = getattr(span, "start", math.nan), getattr(span, "end", math.nan)
+        if math.isfinite(start_us) and math.isfinite(end_us) and end_us > start_us:
+            found.append(Activity(str(event.name), start_us * 1e-6, end_us * 1e-6))
+    return sorted(found, key=lambda one: (one.start_s, one.end_s))
+
+
+def timeline(activities: Sequence[Activity], samples: int, launches_per_sample: int) -> Timeline:
+    """Return what one launch consists of.
+
+    Args:
+        activities: of all samples, the earliest first.
+        samples: that were taken.
+        launches_per_sample: in each of them; what lies between two samples is no gap.
+
+    Raises:
+        ActivityError: none was recorded, or a part was lost: their number is no multiple of the launches.
+    """
+    launches = samples * launches_per_sample
+    if not activities:
+        raise ActivityError("the profiler recorded nothing")
+    if len(activities) % launches:
+        raise ActivityError(f"{len(activities)} activities for {launches} launches: the profiler lost a part of them")
+    each = len(activities) // samples
+    covered_s = gap_s = 0.0
+    for first in range(0, len(activities), each):
+        sample = activities[first : first + each]
+        until_s = sample[0].start_s
+        for one in sample:
+            gap_s += max(0.0, one.start_s - until_s)
+            covered_s += max(0.0, one.end_s - max(one.start_s, until_s))
+            until_s = max(until_s, one.end_s)
+    busy_s = sum(one.end_s - one.start_s for one in activities)
+    names = tuple(dict.fromkeys(one.name for one in activities))
+    per = launches
+    return Timeline(busy_s / per, covered_s / per, gap_s / per, len(activities) // launches, names)
+
+
+def time_verdict(ours_s: float, profiled_s: float, seen: Timeline) -> tuple[bool, str]:
+    """Return whether the difference between our time and the profiler's is known, and what it is.
+
+    Args:
+        ours_s: our time of a launch, without the profiler.
+        profiled_s: the same clock while the profiler recorded.
+        seen: what the profiler recorded.
+    """
+    if near(seen.busy_s, ours_s):
+        return True, "within 5 %"
+    span_s = seen.covered_s + seen.gap_s
+    if seen.busy_s < ours_s and near(span_s, ours_s):
+        return True, f"{share(seen.gap_s, ours_s)} of our time are gaps between kernels"
+    if seen.busy_s > ours_s and near(seen.covered_s, ours_s):
+        return True, f"kernels overlap: {share(seen.busy_s - seen.covered_s, ours_s)} of our time run two at once"
+    if not near(profiled_s, ours_s) and near(span_s, profiled_s):
+        return True, f"the profiler changes the time itself: {profiled_s / ours_s:.2f} times ours while it records"
+    return False, "unexplained"
+
+
+def near(value_s: float, wanted_s: float) -> bool:
+    """Return whether two times agree within the tolerance."""
+    return abs(value_s - wanted_s) <= TIME_TOLERANCE * wanted_s
+
+
+def share(part_s: float, whole_s: float) -> str:
+    """Return a part as a percentage."""
+    return f"{part_s / whole_s:.1%}"
+
+
+def profiled(sampler: Any, on_gpu: bool) -> tuple[list[float], list[Activity]]:
     """Return the seconds of a few samples while torch's profiler records, and what it recorded."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as recorded:
         seconds = [sampler.sample() for _ in range(SAMPLES)]
-    return seconds, kernel_activities.activities_of(recorded.events(), on_gpu)
+    return seconds, activities_of(recorded.events(), on_gpu)
 
 
 def time_case(listed: Any, device: Any, seed: int) -> dict[str, Any]:
@@ -83,10 +203,10 @@ def time_case(listed: Any, device: Any, seed: int) -> dict[str, Any]:
     row |= {"ours_s": ours.median_s, "ci95_s": ours.ci95_s, "samples_s": ours.samples_s}
     row |= {"launches_per_sample": launches, "profiled_s": median(seconds) / launches}
     try:
-        seen = kernel_activities.timeline(activities, SAMPLES, launches)
+        seen = timeline(activities, SAMPLES, launches)
     except ActivityError as error:
         return row | {"is_known": False, "verdict": str(error)}
-    is_known, said = kernel_activities.verdict(ours.median_s, row["profiled_s"], seen)
+    is_known, said = time_verdict(ours.median_s, row["profiled_s"], seen)
     return row | asdict(seen) | {"is_known": is_known, "verdict": said}
 
 
@@ -101,7 +221,195 @@ def shown(row: dict[str, Any], on_gpu: bool) -> str:
     return f"{head}, {times}, {under}\n  {what} / ours {row['busy_s'] / row['ours_s']:.3f}: {row['verdict']}"
 
 
-# ---- counted bytes ------------------------------------------------------------------------------------------------
+# ---- bytes that ncu counts -----------------------------------------------------------------------------------------
+
+BYTES_TOLERANCE = 0.02
+"""Counted bytes within 2 % of the compulsory ones need no reason."""
+
+READ, WRITTEN, L2 = "dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum"
+NEWER = {READ: "dram__bytes_op_read.sum", WRITTEN: "dram__bytes_op_write.sum"}
+"""Names of the same counters on Blackwell and later GPUs, where the older ones are not listed."""
+
+UNITS = {"": 1, "byte": 1, "kbyte": 10**3, "mbyte": 10**6, "gbyte": 10**9, "tbyte": 10**12}
+"""Units of bytes in Nsight Compute's output, in lower case; powers of ten."""
+
+TIMEOUT_S = 300
+
+
+class CountersError(RuntimeError):
+    """There are no counters; the message says why in one line."""
+
+
+class ForbiddenError(CountersError):
+    """This user may not count, whatever the case."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Bytes of one launch, all of its kernels together."""
+
+    read: int
+    written: int
+    l2: int
+    kernels: tuple[str, ...]
+
+
+def metric_names(listing: str) -> tuple[str, str, str]:
+    """Return the metrics to ask for, from what `ncu --query-metrics` lists; the older names where it lists nothing."""
+    listed = {line.split()[0] for line in listing.splitlines() if line.split()}
+
+    def name(metric: str) -> str:
+        newer = NEWER.get(metric, metric)
+        is_newer = metric.removesuffix(".sum") not in listed and newer.removesuffix(".sum") in listed
+        return newer if is_newer else metric
+
+    return name(READ), name(WRITTEN), name(L2)
+
+
+def ncu_command(ncu: str, metrics: Sequence[str], launch: Sequence[str]) -> list[str]:
+    """Return the command that counts one launch: caches emptied before each kernel, clocks left as they are."""
+    asked = ["--metrics", ",".join(metrics), "--cache-control", "all", "--clock-control", "none"]
+    return [ncu, "--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off", *asked, *launch]
+
+
+def count(command: Sequence[str], metrics: tuple[str, str, str], folder: Path) -> Counted:
+    """Return the bytes of a launch, the command started in a folder.
+
+    Raises:
+        ForbiddenError: the driver does not let this user count.
+        CountersError: the tool failed, took too long, or printed no counters.
+    """
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, cwd=folder,
+            preexec_fn=partial(die_with, os.getpid()),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise CountersError(f"ncu took more than {TIMEOUT_S} s") from None
+    except OSError as error:
+        raise CountersError(f"ncu cannot be started: {error.strerror}") from None
+    refused = refusal_in(done.stdout + done.stderr)
+    if refused:
+        raise ForbiddenError(refused)
+    if done.returncode:
+        lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines() if line.strip()]
+        raise CountersError(f"ncu failed with {done.returncode}: {lines[-1][:160] if lines else 'it said nothing'}")
+    return counted(parse_counters(done.stdout, metrics), metrics)
+
+
+def refusal_in(text: str) -> str | None:
+    """Return that counters are forbidden here, where the tool says so, else None.
+
+    Source: NVIDIA, ERR_NVGPUCTRPERM: Permission issue with performance counters.
+    """
+    if "ERR_NVGPUCTRPERM" not in text:
+        return None
+    return "counters are forbidden for this user (ERR_NVGPUCTRPERM): an administrator can allow them"
+
+
+def parse_counters(text: str, metrics: Sequence[str]) -> list[tuple[str, dict[str, int]]]:
+    """Return the kernels in what `ncu --csv` printed, each with its metrics in bytes.
+
+    Both forms are read: a column for each metric (`--page raw`, with a line of units below the header), and a line for
+    each metric. Lines of the tool and of the program around the table are passed over.
+
+    Raises:
+        CountersError: there is no table, it is torn, or a value is missing or no count.
+    """
+    lines = text.replace("\0", "").splitlines()
+    head = next((i for i, line in enumerate(lines) if line.startswith('"ID"') and "Kernel Name" in line), None)
+    if head is None:
+        raise CountersError("ncu printed no table: no kernel was counted")
+    table = [line for line in lines[head:] if line.startswith('"')]
+    try:
+        columns, *rows = csv.reader(table, strict=True)
+    except csv.Error as error:
+        raise CountersError(f"ncu's table cannot be read: {error}") from None
+    if any(len(row) != len(columns) for row in rows):
+        raise CountersError("ncu's table is torn: a line has not as many columns as its header")
+    body = [dict(zip(columns, row, strict=True)) for row in rows]
+    if "Metric Name" in columns:
+        return _by_lines(body, metrics)
+    return _by_columns(body, metrics)
+
+
+def _by_columns(body: Sequence[Mapping[str, str]], metrics: Sequence[str]) -> list[tuple[str, dict[str, int]]]:
+    """Return the kernels of a table with a column for each metric; its first line holds the units."""
+    units: Mapping[str, str] = {}
+    kernels = []
+    for row in body:
+        if not row["ID"].strip():
+            units = row
+            continue
+        missing = [metric for metric in metrics if metric not in row]
+        if missing:
+            raise CountersError(f"ncu's table has no {missing[0]}")
+        counts = {metric: _bytes(row[metric], units.get(metric, ""), metric) for metric in metrics}
+        kernels.append((row["Kernel Name"], counts))
+    return kernels
+
+
+def _by_lines(body: Sequence[Mapping[str, str]], metrics: Sequence[str]) -> list[tuple[str, dict[str, int]]]:
+    """Return the kernels of a table with a line for each metric."""
+    found: dict[str, tuple[str, dict[str, int]]] = {}
+    for row in body:
+        name = row["Metric Name"]
+        if name in metrics:
+            _, counts = found.setdefault(row["ID"], (row["Kernel Name"], {}))
+            counts[name] = _bytes(row.get("Metric Value", ""), row.get("Metric Unit", ""), name)
+    for kernel, counts in found.values():
+        missing = [metric for metric in metrics if metric not in counts]
+        if missing:
+            raise CountersError(f"ncu's table has no {missing[0]} of {kernel[:60]}")
+    return list(found.values())
+
+
+def _bytes(text: str, unit: str, metric: str) -> int:
+    """Return a value of the table in bytes.
+
+    Raises:
+        CountersError: it is no count, or its unit is none of bytes.
+    """
+    digits = text.strip().replace(",", "")
+    scale = UNITS.get(unit.strip().lower())
+    value = float(digits) if re.fullmatch(r"[0-9]{1,30}(\.[0-9]{1,30})?", digits) else math.nan
+    if scale is None or not math.isfinite(value):
+        raise CountersError(f"ncu gives {metric} as '{text.strip()[:30]}' '{unit.strip()[:30]}', no count of bytes")
+    return round(value * scale)
+
+
+def counted(kernels: Sequence[tuple[str, Mapping[str, int]]], metrics: tuple[str, str, str]) -> Counted:
+    """Return the sum over the kernels of a launch.
+
+    Raises:
+        CountersError: there is none.
+    """
+    if not kernels:
+        raise CountersError("ncu counted no kernel: a copy that the driver makes is none")
+    read, written, l2 = (sum(counts[metric] for _, counts in kernels) for metric in metrics)
+    return Counted(read, written, l2, tuple(name for name, _ in kernels))
+
+
+def bytes_verdict(found: Counted, work: Work, l2_bytes: int) -> tuple[bool, str]:
+    """Return whether the counted bytes are understood, and what they say about the compulsory ones.
+
+    What was written last may still lie in the L2 cache when the kernel ends, so that up to its size is not counted.
+    """
+    said = [
+        f"read {found.read / work.bytes_read:.3f}",
+        f"written {found.written / work.bytes_written:.3f} of compulsory",
+    ]
+    is_understood = True
+    if abs(found.written - work.bytes_written) > BYTES_TOLERANCE * work.bytes_written:
+        is_left = work.bytes_written - l2_bytes <= found.written <= work.bytes_written
+        said.append("up to the size of the L2 is still in it" if is_left else "writes unexplained")
+        is_understood = is_left
+    if abs(found.read - work.bytes_read) > BYTES_TOLERANCE * work.bytes_read:
+        # More than once can only be read from memory what the cache does not hold.
+        is_again = found.read > work.bytes_read > l2_bytes and found.l2 >= found.read
+        said.append("operands are read again: they exceed the L2" if is_again else "reads unexplained")
+        is_understood &= is_again
+    return is_understood, ", ".join(said)
 
 
 def count_all(device: Any, cases: Sequence[tuple[str, str]]) -> Iterator[dict[str, Any]]:
@@ -115,7 +423,7 @@ def count_all(device: Any, cases: Sequence[tuple[str, str]]) -> Iterator[dict[st
         raise CountersError("bytes were not counted: that needs an NVIDIA GPU")
     if ncu is None:
         raise CountersError("bytes were not counted: there is no ncu on the path")
-    metrics = hardware_counters.metric_names(listed_metrics(ncu))
+    metrics = metric_names(listed_metrics(ncu))
     for name, by in cases:
         row: dict[str, Any] = {"case": name, "provider": by, "metrics": metrics}
         try:
@@ -137,9 +445,9 @@ def count_case(ncu: str, metrics: tuple[str, str, str], row: Mapping[str, Any], 
     listed = parse_case(row["case"])
     work = listed.op.work(listed.case)
     launch = [sys.executable, "-m", "bench.validation.profiler_times", "--launch", f"{row['case']}:{row['provider']}"]
-    command = hardware_counters.ncu_command(ncu, metrics, [*launch, "--device", device.torch_name])
-    found = hardware_counters.count(command, metrics, ROOT)
-    is_known, said = hardware_counters.verdict(found, work, device.cache_bytes)
+    command = ncu_command(ncu, metrics, [*launch, "--device", device.torch_name])
+    found = count(command, metrics, ROOT)
+    is_known, said = bytes_verdict(found, work, device.cache_bytes)
     compulsory = {"bytes_read": work.bytes_read, "bytes_written": work.bytes_written}
     return {**asdict(found), **compulsory, "is_known": is_known, "verdict": said}
 
@@ -172,6 +480,9 @@ def launch_once(text: str, device: Any, seed: int) -> int:
         device.synchronize()
         torch.cuda.profiler.stop()
     return OK
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
 
 
 def build_parser() -> Parser:

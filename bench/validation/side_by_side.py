@@ -30,7 +30,7 @@ from bench.harness.cli.arguments import Parser, UsageError, add_list, device_nam
 from bench.harness.cli.interrupt import INTERRUPTED, raise_when_interrupted
 from bench.harness.cli.main import guarded
 from bench.harness.measure.evidence import PREEMPTIONS_PER_S
-from bench.validation.gap_reasons import LEAST_ROUNDS, Evidence, Explanation, Rung, explain, percent
+from bench.validation.other_clocks import LEAST_ROUNDS, Evidence, Explanation, Rung, explain, percent
 from results.show.export import json_text, markdown_text, write_output
 from results.show.table import format_time
 from results.show.terminal import print_out, say

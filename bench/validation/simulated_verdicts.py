@@ -10,16 +10,145 @@ the samples alone, or by the margin alone.
 
 import argparse
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from bench.harness.compare.rounds import Rule, run_rounds
-from bench.validation.simulated_device import SimulatedDevice
+from bench.harness.device.telemetry import ClockAndPower
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.stats.drift import drift_of
 from results.stats.samples import median
 from results.stats.unpaired import compare_many
+
+# ---- the device ------------------------------------------------------------------------------------------
+
+DRAWS = 512
+
+
+@dataclass
+class SimulatedDevice:
+    """A clock, a load on it, and the sampler that times the load; by default steady but for its noise."""
+
+    seed: int = 0
+    launch_s: float = 1e-4
+    """Median time of a cold launch on the settled device: the truth."""
+    launches_per_sample: int = 10
+    noise: float = 0.03
+    """Standard deviation of the logarithm of a sample."""
+    correlation: float = 0.0
+    """Between the noise of one sample and the next."""
+    drift: float = 0.0
+    """How much slower it becomes in the end, as a fraction."""
+    drift_s: float = 0.3
+    """Time constant with which it does."""
+    slow_share: float = 0.0
+    slow_by: float = 0.0
+    """So many samples are slower by this fraction."""
+    tick_s: float = 0.0
+    """Step of the clock that the sampler reads."""
+    warm_gain: float = 1.5
+    """Cold time over warm time."""
+    is_falsely_cold: bool = False
+    """Cold launches find their data in the cache all the same."""
+    throttled_share: float = 0.0
+    """Share of the time in which heat halves the clock."""
+    max_clock_hz: float = 1.98e9
+    start_clock: float = 1.0
+    """Clock at the start as a fraction of the settled one; the rest is made up with `settle_s`."""
+    settle_s: float = 0.3
+    """Time constant with which clock and power approach what they settle at."""
+    swing: float = 0.0
+    """Amplitude with which the clock never stops to swing, as a fraction, at 3 Hz."""
+    reads_clock: bool = True
+    """Whether clock and power can be read."""
+    method: str = "graph"
+    cache: str = "cold"
+    seconds: float = 0.0
+    polls: list[float] = field(default_factory=list)
+
+    def __post_init__(self):
+        self._random = np.random.default_rng(self.seed)
+        self._normal, self._uniform, self._state = iter(()), iter(()), self._random.normal()
+        self.started_s = self.seconds
+
+    def now(self):
+        return self.seconds
+
+    def sample(self, times=1.0):
+        """Work for one sample, `times` as long, and return its time as the device's clock tells it, seconds."""
+        before = self.seconds
+        launch_s = times * self._launch_now_s() * math.exp(self.noise * self._next_normal())
+        self.seconds += self.launches_per_sample * launch_s
+        if not self.tick_s:
+            return self.seconds - before
+        return (math.floor(self.seconds / self.tick_s) - math.floor(before / self.tick_s)) * self.tick_s
+
+    def load(self, times=1.0):
+        """Return one of several works that take turns on this device, slower by so many times; `sample` is the first.
+
+        All share the clock, the drift and the noise, whose correlation goes on from one turn to the next.
+        """
+        return SimulatedLoad(self, times)
+
+    def _launch_now_s(self):
+        is_warm = self.cache == "warm" or self.is_falsely_cold
+        launch_s = self.launch_s / self.warm_gain if is_warm else self.launch_s
+        launch_s *= 1 + self.drift * (1 - math.exp(-(self.seconds - self.started_s) / self.drift_s))
+        if self.slow_share and self._next_uniform() < self.slow_share:
+            launch_s *= 1 + self.slow_by
+        return launch_s / (self.clock_hz() / self.max_clock_hz)
+
+    def clock_hz(self):
+        """Return the SM clock now, in steps of 15 MHz as NVIDIA's GPUs have them."""
+        share = 1 - (1 - self.start_clock) * math.exp(-(self.seconds - self.started_s) / self.settle_s)
+        share += self.swing * math.sin(2 * math.pi * 3 * self.seconds)
+        if self.throttled_share and self.seconds / 0.02 % 1 < self.throttled_share:
+            share /= 2
+        return max(round(share * self.max_clock_hz / 15e6), 1) * 15e6
+
+    def clock_and_power(self):
+        """Return what a warm-up polls."""
+        self.polls.append(self.seconds)
+        if not self.reads_clock:
+            return ClockAndPower(None, None)
+        share = self.clock_hz() / self.max_clock_hz
+        return ClockAndPower(self.clock_hz(), 100 + 600 * share**2)
+
+    def telemetry(self):
+        """Return a record's telemetry as far as flags need it."""
+        shares = {"sw_power_cap": 0.0, "sw_thermal": self.throttled_share, "hw_thermal": 0.0, "power_brake": 0.0}
+        return {"throttle": shares, "throttle_resolution": 0.005, "clock_events": [], "sm_clock_hz": self.clock_hz()}
+
+    def _next_normal(self):
+        draw = next(self._normal, None)
+        if draw is None:
+            self._normal = iter(self._random.normal(size=DRAWS).tolist())
+            draw = next(self._normal)
+        self._state = self.correlation * self._state + math.sqrt(1 - self.correlation**2) * draw
+        return self._state
+
+    def _next_uniform(self):
+        draw = next(self._uniform, None)
+        if draw is None:
+            self._uniform = iter(self._random.random(DRAWS).tolist())
+            draw = next(self._uniform)
+        return draw
+
+
+@dataclass
+class SimulatedLoad:
+    """One of several works on a simulated device; takes turns as a provider does."""
+
+    device: SimulatedDevice
+    times: float = 1.0
+
+    def slot(self):
+        """Return the samples of one turn, seconds per launch: one, as on a CPU."""
+        return (self.device.sample(self.times) / self.device.launches_per_sample,)
+
+
+# ---- the verdicts ------------------------------------------------------------------------------------------
 
 BUDGET_S = 10.0
 SLOW_DRIFT = {"drift": 0.03, "drift_s": 2.0}

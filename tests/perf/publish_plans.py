@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from bench.validation import publish, publish_steps
-from bench.validation.publish_steps import ROOT, Step
+from bench.validation import publish
+from bench.validation.publish import ROOT, Step
 
 DEVICE = {"slug": "h100-sxm", "name": "NVIDIA H100 80GB HBM3", "is_gpu": True, "import_s": 2.0}
 LONG_S = 60.0
@@ -29,13 +29,13 @@ def step(name, code="", limit_s=LONG_S, needs_s=0.0, **more):
 def planned(monkeypatch, tmp_path):
     """Give `publish` a plan of steps whose words are Python code, and return how to call it."""
     monkeypatch.setattr(publish, "probe", lambda: dict(DEVICE))
-    monkeypatch.setattr(publish_steps, "python", lambda step: [sys.executable, "-c", *step.words])
+    monkeypatch.setattr(publish, "python", lambda step: [sys.executable, "-c", *step.words])
     monkeypatch.setattr(publish, "GRACE_S", 0.3)
     monkeypatch.setattr(publish, "CLOSING_S", 0.0)
     folder = tmp_path / "record"
 
     def call(steps, *words, left_out=None):
-        monkeypatch.setattr(publish_steps, "plan", lambda is_gpu: (list(steps), left_out or {}))
+        monkeypatch.setattr(publish, "plan", lambda is_gpu: (list(steps), left_out or {}))
         return publish.main(["--output", str(folder), *words])
 
     call.folder = folder

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench.validation import first_screen
-from bench.validation.publish_steps import ROOT
+from bench.validation.publish import ROOT
 
 PUBLISHED = ROOT / "results" / "published" / "cpu-amd-epyc-2t"
 RUN = PUBLISHED / "20261120T233629Z-matmul-a349e4f85f.jsonl"

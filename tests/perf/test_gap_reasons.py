@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bench.validation.gap_reasons import Evidence, Rung, explain, is_certain, percent
+from bench.validation.other_clocks import Evidence, Rung, explain, is_certain, percent
 
 LADDER = (
     Rung("pairs", "a pair of events"),

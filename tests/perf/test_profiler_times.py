@@ -8,21 +8,25 @@ from types import SimpleNamespace
 import pytest
 
 from bench.harness.device.device import cpu_device
-from bench.validation import hardware_counters, kernel_activities, profiler_times
-from bench.validation.hardware_counters import (
+from bench.validation import profiler_times
+from bench.validation.profiler_times import (
     L2,
     READ,
     WRITTEN,
+    Activity,
+    ActivityError,
     Counted,
     CountersError,
     ForbiddenError,
+    Timeline,
+    activities_of,
     count,
     counted,
     metric_names,
     ncu_command,
     parse_counters,
+    timeline,
 )
-from bench.validation.kernel_activities import Activity, ActivityError, Timeline, activities_of, timeline
 from roofline.work import Work
 
 METRICS = (READ, WRITTEN, L2)
@@ -96,7 +100,7 @@ def test_lost_activities_are_no_timeline():
     ],
 )
 def test_the_difference_is_explained_by_what_was_seen(profiled_s, busy_s, covered_s, gap_s, is_known, said):
-    found = kernel_activities.verdict(10.0, profiled_s, Timeline(busy_s, covered_s, gap_s, 2, ("a", "b")))
+    found = profiler_times.time_verdict(10.0, profiled_s, Timeline(busy_s, covered_s, gap_s, 2, ("a", "b")))
     assert found[0] == is_known
     assert said in found[1]
 
@@ -227,7 +231,7 @@ def test_a_tool_that_does_not_count_says_why(tmp_path, command, kind, said):
 
 
 def test_a_tool_that_does_not_end_is_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(hardware_counters, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(profiler_times, "TIMEOUT_S", 0.2)
     with pytest.raises(CountersError, match=r"more than 0\.2 s"):
         count([sys.executable, "-c", "import time; time.sleep(60)"], METRICS, tmp_path)
 
@@ -245,7 +249,7 @@ def test_a_tool_that_does_not_end_is_stopped(tmp_path, monkeypatch):
     ],
 )
 def test_counted_bytes_are_held_against_the_compulsory_ones(read, written, l2, is_known, said):
-    found = hardware_counters.verdict(
+    found = profiler_times.bytes_verdict(
         Counted(read * MIB, written * MIB, l2 * MIB, ("k",)), Work(0, 1000 * MIB, 1000 * MIB), 50 * MIB
     )
     assert found[0] == is_known

@@ -12,8 +12,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from bench.validation import publish, publish_steps
-from bench.validation.publish_steps import ROOT
+from bench.validation import publish
+from bench.validation.publish import ROOT
 from tests.child_signals import usual_signals
 from tests.perf import publish_plans
 from tests.perf.publish_plans import DEVICE, KEEPING, RUN, states, step
@@ -119,7 +119,7 @@ def test_a_step_that_fails_stops_no_other_and_says_why(planned, capsys):
 
 
 def test_a_module_that_is_not_installed_is_no_finding(planned, monkeypatch):
-    monkeypatch.setattr(publish_steps, "python", lambda step: [sys.executable, "-m", "not_installed_at_all"])
+    monkeypatch.setattr(publish, "python", lambda step: [sys.executable, "-m", "not_installed_at_all"])
     assert planned([step("missing")]) == 1
     assert states(planned.folder) == {"missing": "failed"}
 
@@ -200,13 +200,13 @@ def test_a_step_that_the_whole_call_was_too_short_for_was_cut_and_lets_others_go
 DRIVER = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from bench.validation import publish, publish_steps
+from bench.validation import publish
 from tests.perf.test_publish import HANGING
 from tests.perf.publish_plans import DEVICE, step
 publish.probe = lambda: dict(DEVICE)
-publish_steps.python = lambda step: [sys.executable, "-c", *step.words]
+publish.python = lambda step: [sys.executable, "-c", *step.words]
 publish.GRACE_S = 0.3
-publish_steps.plan = lambda is_gpu: ([step("first"), step("hangs", HANGING), step("last")], {{}})
+publish.plan = lambda is_gpu: ([step("first"), step("hangs", HANGING), step("last")], {{}})
 raise SystemExit(publish.main(["--output", sys.argv[1]]))
 """
 

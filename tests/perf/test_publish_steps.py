@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bench.validation import gpu_order, publish
-from bench.validation.publish_steps import ROOT, plan
+from bench.validation.publish import ROOT, plan
 
 GPU, _ = plan(is_gpu=True)
 CPU, WITHOUT_GPU = plan(is_gpu=False)

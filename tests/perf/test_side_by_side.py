@@ -8,9 +8,8 @@ import pytest
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import cpu_device
 from bench.validation import listed_cases, other_clocks, side_by_side
-from bench.validation.gap_reasons import Explanation
 from bench.validation.listed_cases import CPU_CASES, GPU_CASES, WrongResultError, estimate_s, make_ready, parse_case
-from bench.validation.other_clocks import LADDERS, THEIRS, Reading
+from bench.validation.other_clocks import LADDERS, THEIRS, Explanation, Reading
 from bench.validation.side_by_side import Compared
 
 SMALL = "matmul/fp32/48"

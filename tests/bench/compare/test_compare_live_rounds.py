@@ -13,7 +13,7 @@ from bench.harness.compare.rounds import (
     run_rounds,
 )
 from bench.validation import simulated_verdicts
-from bench.validation.simulated_device import SimulatedDevice
+from bench.validation.simulated_verdicts import SimulatedDevice
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.stats.samples import interval_of_median

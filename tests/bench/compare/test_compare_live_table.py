@@ -28,7 +28,7 @@ from bench.harness.measure.plan import blank_record
 from bench.harness.providers.registry import Provider
 from bench.harness.timing import protocol
 from bench.harness.timing.settle import SettleLimits
-from bench.validation.simulated_device import SimulatedDevice
+from bench.validation.simulated_verdicts import SimulatedDevice
 from results.stats.samples import median, median_ci95
 from results.store.runs import load_run
 from tests.bench import commands

@@ -7,7 +7,7 @@ import pytest
 
 from bench.harness.measure.evidence import Context, flags_of
 from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, collect
-from bench.validation.simulated_device import SimulatedDevice
+from bench.validation.simulated_verdicts import SimulatedDevice
 from roofline.ceilings import Ceiling
 
 TRIALS = 200

@@ -21,7 +21,7 @@ from bench.harness.timing.settle import (
     keeps_still,
     settle,
 )
-from bench.validation.simulated_device import SimulatedDevice
+from bench.validation.simulated_verdicts import SimulatedDevice
 
 
 def settled(device, limits=GPU_SETTLE):
