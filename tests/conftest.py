@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections import Counter
 
 import pytest
 
@@ -35,6 +36,7 @@ def pytest_cmdline_main(config):
     on_a_gpu = "gpu" in config.option.markexpr and "not gpu" not in config.option.markexpr
     if is_whole and not on_a_gpu and not config.option.usepdb and getattr(config.option, "numprocesses", 0) is None:
         config.option.numprocesses, config.option.dist = 2, "loadfile"
+        config.option.loadscopereorder = False  # the order is that of `begin_with_the_longest`
 
 
 def pytest_addoption(parser):
@@ -44,6 +46,8 @@ def pytest_addoption(parser):
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what `-m` does not choose
 def pytest_collection_modifyitems(config, items):
     leave_most_for_later(items, config.getoption("--sample"))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        begin_with_the_longest(items)
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu_items:
         return
@@ -52,6 +56,15 @@ def pytest_collection_modifyitems(config, items):
     if not torch.cuda.is_available():
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device; torch sees none here"))
+
+
+def begin_with_the_longest(items):
+    """Order files as two processes should take them: the commands of the READMEs, then files of many tests, then few.
+
+    A process that took the commands last would run them for minutes while the other one has nothing to do.
+    """
+    count = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path.name != "test_readme.py", -count[item.path], str(item.path)))
 
 
 def leave_most_for_later(items, sample):
