@@ -29,6 +29,8 @@ class Machine:
     memory_bytes: int | None
     """What the device reports, or where that is not known, what it is sold with: its GB are of 2^30 bytes."""
     source: str
+    power_w: float | None = None
+    """The most that it draws, by its datasheet; None where it is not known."""
     mfu: dict[str, tuple[float, str]] = field(default_factory=dict)
     """By dtype: what was reached in a run, and by what."""
     run: str | None = None
@@ -90,6 +92,7 @@ def gpu_machine(gpu: Gpu) -> Machine:
         peaks_flops_per_s=dict(gpu.peaks_flops_per_s),
         bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         memory_bytes=gpu.memory_reported_bytes or gpu.memory_bytes,
+        power_w=gpu.tdp_w,
         source=f"dense peak and bandwidth of roofline/gpus/{gpu.slug}.toml",
         lacking={dtype: "no hardware path for" for dtype in DTYPES if gpu.lacks(dtype)},
     )

@@ -16,6 +16,10 @@ EXAMPLES = """examples:
   python -m roofline estimate params --model llama-3-8b
   python -m roofline estimate flops --config path/to/config.json --sequence 8192 --convention palm
   python -m roofline estimate memory --model llama-3-8b --recipe bf16-master --checkpoint full --gpu h100-sxm
+  python -m roofline estimate mfu --params 540e9 --tokens-per-s 238e3 --gpu h100-sxm --gpus 6144 --peak 275e12
+  python -m roofline estimate gpus --params 70e9 --tokens 15e12 --days 90 --mfu 0.4 --gpu h100-sxm
+  python -m roofline estimate generate --model llama-3-8b --gpu h100-sxm --output-tokens 512 --batch 8 --price 2.5
+  python -m roofline estimate params --layers 16 --width 2048 --heads 32 --kv-heads 8 --ffn 8192 --vocab 128256 --tied
   python -m roofline estimate infer --model llama-3-8b --gpu h100-sxm,a100-sxm-80gb --prompt 4096 --batch 16
   python -m roofline estimate matmul --shape 4096x4096x4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16
   python -m roofline estimate tensor --shape 49152x12288 --dtype fp32
@@ -43,13 +47,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         inner = parts.add_parser(part.name, help=part.help, description=part.description)
         part.add_options(inner)
         inner.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
-        inner.set_defaults(run=run, answer=part.answer, part=part.name)
+        inner.set_defaults(run=run, answer=part.answer, part=part.name, parser=inner)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the answer asked for; return the exit code, 2 for what cannot be answered or read."""
     from roofline.accounting.config.config import ConfigError
     from roofline.ceilings import CeilingError
+    from roofline.commands.estimate_relevance import refuse_ignored
     from roofline.commands.estimate_text import print_answer
     from roofline.hardware.files import GpuFileError
     from roofline.hardware.gpu import UnknownGpuError
@@ -57,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     errors = (ConfigError, CeilingError, GpuFileError, OutputError, OverflowError, StoreError, UnknownGpuError)
     try:
         answer = args.answer(args)
+        refuse_ignored(args, answer)
         if args.format == "json":
             print_out(json.dumps(answer.to_dict(), indent=2, allow_nan=False) + "\n")
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
@@ -13,9 +13,9 @@ from typing import Any
 
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import one_line
-from results.store.runs import find_run, load_run
+from results.store.runs import Run, find_run, load_run
 from roofline.accounting.config.config import MOST, ConfigError, ModelConfig
-from roofline.accounting.config.file import load_config, load_preset
+from roofline.accounting.config.file import load_config, load_preset, read_config
 from roofline.accounting.machines import Machine, gpu_machine, run_machine
 from roofline.hardware.gpu import find_gpu
 from roofline.work import DTYPES, dtype_named
@@ -24,6 +24,43 @@ SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 NUMBER = re.compile(r"(\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?(?:[eE][+-]?\d{1,3})?)([kKmMbBgGtT]?)")
 LARGEST = 10**30
 """As in run files: no count is larger."""
+
+
+DIMENSIONS = {
+    "layers": "decoder layers",
+    "width": "hidden size",
+    "heads": "query heads",
+    "kv-heads": "key and value heads; default: as --heads",
+    "head-dim": "width of a head; default: --width / --heads",
+    "ffn": "width of the MLP; with --style gpt2 by default 4 x --width",
+    "vocab": "tokens of the vocabulary",
+    "context": "longest sequence; with --style gpt2 the learned positions, by default 1024",
+}
+"""Options of a model's dimensions, and what each is."""
+
+NEEDED = ("layers", "width", "heads", "vocab")
+
+STYLES = {
+    "llama": {
+        "layers": "num_hidden_layers",
+        "width": "hidden_size",
+        "heads": "num_attention_heads",
+        "kv-heads": "num_key_value_heads",
+        "head-dim": "head_dim",
+        "ffn": "intermediate_size",
+        "vocab": "vocab_size",
+        "context": "max_position_embeddings",
+    },
+    "gpt2": {
+        "layers": "n_layer",
+        "width": "n_embd",
+        "heads": "n_head",
+        "ffn": "n_inner",
+        "vocab": "vocab_size",
+        "context": "n_positions",
+    },
+}
+"""By style: the key of `config.json` that each dimension is."""
 
 
 def _value(text: str) -> Fraction | None:
@@ -161,9 +198,54 @@ def model_of(args: argparse.Namespace) -> ModelConfig:
     Raises:
         ConfigError: none or two are asked for, or it cannot be read.
     """
-    if (args.model is None) == (args.config is None):
-        raise ConfigError("give one model: --model PRESET, such as llama-3-8b, or --config path/to/config.json")
+    sizes = {name: value for name in DIMENSIONS if (value := getattr(args, name.replace("-", "_"))) is not None}
+    if [args.model is not None, args.config is not None, bool(sizes)].count(True) != 1:
+        raise ConfigError(
+            "give one model: --model PRESET, such as llama-3-8b, --config path/to/config.json, or its dimensions, "
+            "such as --layers 16 --width 2048 --heads 32 --ffn 8192 --vocab 128256"
+        )
+    if sizes:
+        return _by_dimensions(sizes, args.style, args.tied)
     return load_preset(args.model) if args.model is not None else load_config(Path(args.config))
+
+
+def refuse_model(args: argparse.Namespace) -> None:
+    """Refuse a model beside a number of parameters.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    sizes = [f"--{name}" for name in DIMENSIONS if getattr(args, name.replace("-", "_")) is not None]
+    if args.model is not None or args.config is not None or sizes:
+        raise ConfigError("--params is in place of a model: leave --model, --config and dimensions out")
+
+
+def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> ModelConfig:
+    """Return the model of given dimensions.
+
+    Raises:
+        ConfigError: one is missing, or heads cannot share the width.
+    """
+    missing = [f"--{name}" for name in NEEDED if name not in sizes]
+    if style == "llama" and "ffn" not in sizes:
+        missing.append("--ffn")
+    if missing:
+        raise ConfigError(f"a model by its dimensions needs {', '.join(missing)}, too")
+    values: dict[str, Any] = {"model_type": style, "tie_word_embeddings": is_tied}
+    values |= {key: sizes[name] for name, key in STYLES[style].items() if name in sizes}
+    if style == "gpt2":
+        values.setdefault("n_positions", 1024)
+    config = read_config(values, "the model of these dimensions")
+    return replace(config, source=f"a decoder of {style} style with the dimensions given", assumptions=())
+
+
+def run_of(where: str) -> Run:
+    """Return a saved run.
+
+    Raises:
+        StoreError: there is none, or it cannot be read.
+    """
+    return load_run(find_run(where))
 
 
 def machines_of(args: argparse.Namespace) -> list[Machine]:
@@ -178,7 +260,7 @@ def machines_of(args: argparse.Namespace) -> list[Machine]:
     """
     machines = [gpu_machine(find_gpu(slug)) for slug in joined(args.gpu)]
     if args.measured is not None:
-        run = load_run(find_run(args.measured))
+        run = run_of(args.measured)
         machines.append(run_machine(run, f"run {run.environment.run_id}"))
     if not machines:
         raise ConfigError("give a machine: --gpu SLUG, such as h100-sxm, or --measured RUN, such as latest")

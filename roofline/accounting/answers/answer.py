@@ -34,6 +34,8 @@ class Answer:
     """Key and title of what a table of `rows` shows."""
     worked: str = ""
     """Which row the steps are of."""
+    main: Sequence[str] = ()
+    """Keys of what was asked for first of all; people see them before everything else, a sweep alone."""
     warnings: Sequence[str] = ()
     """What speaks against the whole answer, such as a model that does not fit; shown before everything else."""
 

@@ -39,7 +39,13 @@ def usable(machines: Sequence[Machine], dtypes: Sequence[str]) -> tuple[list[Use
 
 
 def train_answer(
-    flops: float, reckoned: str, uses: Sequence[Use], gpus: int, mfu: float | None, notes: Sequence[str] = ()
+    flops: float,
+    reckoned: str,
+    uses: Sequence[Use],
+    gpus: int,
+    mfu: float | None,
+    price: float | None = None,
+    notes: Sequence[str] = (),
 ) -> Answer:
     """Return the time of a training run on each machine.
 
@@ -49,6 +55,7 @@ def train_answer(
         uses: machines and dtypes.
         gpus: devices of a kind.
         mfu: share of the peak; None: as the machine has it.
+        price: of one device for an hour; None: not known.
         notes: further assumptions.
     """
     rows: list[dict[str, Any]] = []
@@ -56,13 +63,14 @@ def train_answer(
         share, _ = machine.mfu_of(dtype, mfu)
         seconds = training_seconds(flops, machine.peak(dtype), gpus, share)
         row: dict[str, Any] = {"gpu": machine.slug, "dtype": dtype, "gpus": gpus, "mfu": share}
-        row |= {"flops": flops, "seconds": seconds}
+        row |= {"flops": flops, "seconds": seconds} | cost_of(machine, gpus, seconds, price)
         rows.append(row | {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600})
     machine, dtype = uses[0]
     row, share = rows[0], rows[0]["mfu"]
     speed = affordable_flops(machine.peak(dtype), gpus, share, 1)
     columns = [("gpu", "GPU"), ("dtype", "dtype"), ("gpus", "GPUs"), ("mfu", "MFU")]
     return Answer(
+        main=("days", "device_hours", "price"),
         title=f"Training time on {devices(gpus)}",
         values={"flops": flops} | by_machine(rows),
         steps=[
@@ -71,6 +79,7 @@ def train_answer(
             Step("seconds", f"{number(flops)} / {number(speed)}", f"{number(row['seconds'])} s"),
             Step("days", f"{number(row['seconds'])} / 86,400", number(row["days"])),
             Step("device hours", f"{gpus:,} x {number(row['seconds'])} / 3600", number(row["device_hours"])),
+            *_cost_steps(machine, row, price),
         ],
         formula="days = FLOPs / (devices x peak x MFU x 86,400)",
         source="; ".join(dict.fromkeys(machine.source for machine, _ in uses)),
@@ -79,6 +88,32 @@ def train_answer(
         columns=[*columns, ("days", "days"), ("device_hours", "device hours")],
         worked=f"{machine.slug}, {dtype}",
     )
+
+
+def _cost_steps(machine: Machine, row: dict[str, Any], price: float | None) -> list[Step]:
+    """Return the steps to price and energy, as far as they are known."""
+    steps = []
+    if price is not None:
+        steps.append(Step("price", f"{number(row['device_hours'])} hours x {price:g}", number(row["price"])))
+    if machine.power_w is not None:
+        drawn = f"{number(row['device_hours'])} hours x {number(machine.power_w)} W at most"
+        steps.append(Step("energy", drawn, f"{number(row['energy_j'] / 3.6e9)} MWh"))
+    return steps
+
+
+def cost_of(machine: Machine, gpus: int, seconds: float, price: float | None) -> dict[str, float | None]:
+    """Return the price of devices for a time, and the most energy that they draw, by the power of the datasheet.
+
+    Args:
+        machine: a kind of device.
+        gpus: devices.
+        seconds: that they run.
+        price: of one device for an hour; None: not known.
+    """
+    return {
+        "price": None if price is None else price * gpus * seconds / 3600,
+        "energy_j": None if machine.power_w is None else machine.power_w * gpus * seconds,
+    }
 
 
 def _mfu_notes(uses: Sequence[Use], mfu: float | None) -> list[str]:
@@ -102,6 +137,7 @@ def fit_answer(machines: Sequence[Machine], gpus: int, bytes_per_param: float, r
         rows.append(row | {"bytes_per_param": bytes_per_param})
     first = rows[0]
     return Answer(
+        main=("params",),
         title=f"Largest model whose state fits on {devices(gpus)}",
         values=by_machine(rows),
         steps=[
@@ -138,6 +174,7 @@ def chinchilla_answer(
     budget = f"{gpus:,} x {number(machine.peak(dtype))} x {row['mfu']:.4g} x {days:g} x 86,400"
     columns = [("gpu", "GPU"), ("dtype", "dtype"), ("gpus", "GPUs"), ("mfu", "MFU"), ("flops", "FLOPs")]
     return Answer(
+        main=("params", "tokens"),
         title=f"Compute-optimal model for {devices(gpus)} and {days:g} days",
         values=by_machine(rows),
         steps=[Step("FLOPs", budget, number(row["flops"])), *_optimal_steps(row, tokens_per_param)],
@@ -158,6 +195,7 @@ def compute_answer(flops: float, tokens_per_param: float) -> Answer:
     """Return the compute-optimal parameters and tokens of a number of FLOPs."""
     row = optimal_of(flops, tokens_per_param)
     return Answer(
+        main=("params", "tokens"),
         title=f"Compute-optimal model for {number(flops)} FLOPs",
         values=row,
         steps=_optimal_steps(row, tokens_per_param),

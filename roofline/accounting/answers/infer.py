@@ -17,6 +17,7 @@ from roofline.accounting.inference import (
     prefill_flops,
     weight_bytes_read,
 )
+from roofline.accounting.machines import Machine
 from roofline.accounting.parameters import count_parameters
 from roofline.model import bound, least_time_s
 from roofline.work import DTYPE_BITS
@@ -68,26 +69,59 @@ def infer_answer(
     Raises:
         ConfigError: the cache cannot lie in that dtype.
     """
-    if DTYPE_BITS[kv_dtype] % 8:
-        raise ConfigError(f"no cache in {kv_dtype}: whole bytes only, as bf16 or fp8e4m3")
+    whole_bytes(kv_dtype)
     rows = [_row(config, use, prompt, batch, weight_dtype or use[1], kv_dtype, gpus) for use in uses]
     machine, dtype = uses[0]
     lying = f"weights in {weight_dtype or 'the computing dtype'}, cache in {kv_dtype}"
+    turning = f"critical batch: with {prompt} tokens in each cache; beside it stands the one without any cache"
     return Answer(
+        main=("decode_seconds", "tokens_per_s", "prefill_seconds"),
         title=f"Generation with {config.name}: {batch} x {prompt} tokens, {devices(gpus)}",
-        warnings=[line for row in rows if (line := _does_not_fit(row, gpus))],
+        warnings=[line for row in rows if (line := does_not_fit(row, gpus))],
         values={"kv_bytes_per_token": rows[0]["kv_bytes_per_token"]} | by_machine(rows),
         steps=_steps(config, rows[0], prompt, batch),
         formula=FORMULA,
         source="Pope et al. (2022); Austin et al. (2025); " + "; ".join(dict.fromkeys(use[0].source for use in uses)),
-        assumptions=[lying, *_notes(config, prompt), *config.notes_on(prompt), *notes],
+        assumptions=[lying, turning, *serving_notes(config), *config.notes_on(prompt), *notes],
         rows=rows,
         columns=COLUMNS,
         worked=f"{machine.slug}, {dtype}",
     )
 
 
-def _does_not_fit(row: dict[str, Any], gpus: int) -> str | None:
+def element_bytes(dtype: str) -> float:
+    """Return the bytes of one weight in a dtype, its share of the scale of its block included."""
+    return (DTYPE_BITS[dtype] + SCALE_BITS.get(dtype, 0)) / 8
+
+
+def whole_bytes(kv_dtype: str) -> int:
+    """Return the bytes of one element of a cache.
+
+    Raises:
+        ConfigError: it has no whole bytes.
+    """
+    if DTYPE_BITS[kv_dtype] % 8:
+        raise ConfigError(f"no cache in {kv_dtype}: whole bytes only, as bf16 or fp8e4m3")
+    return DTYPE_BITS[kv_dtype] // 8
+
+
+def held_in(
+    config: ModelConfig, machine: Machine, positions: int, batch: int, weight_bytes: float, kv_bytes: int, gpus: int
+) -> dict[str, Any]:
+    """Return what weights and cache take of the memory of devices, and how many would hold them."""
+    stored = round(count_parameters(config).total * weight_bytes)
+    cache, held = kv_cache_bytes(config, positions, batch, kv_bytes), machine.memory_bytes
+    return {
+        "weight_bytes": stored,
+        "cache_bytes": cache,
+        "memory_bytes": held,
+        "used": None if held is None else (stored + cache) / (gpus * held),
+        "fits": None if held is None else stored + cache <= gpus * held,
+        "gpus_needed": None if held is None else -(-(stored + cache) // held),
+    }
+
+
+def does_not_fit(row: dict[str, Any], gpus: int) -> str | None:
     """Return what to say of a row whose weights and cache are larger than the memory; None where they fit."""
     if row["fits"] is not False:
         return None
@@ -98,11 +132,11 @@ def _does_not_fit(row: dict[str, Any], gpus: int) -> str | None:
     )
 
 
-def _notes(config: ModelConfig, prompt: int) -> list[str]:
+def serving_notes(config: ModelConfig) -> list[str]:
+    """Return what every estimate of generation takes for granted."""
     lines = [
         "lower bounds: peak and bandwidth are reached, activations do not count, devices share without talking",
         "in prefill the head is needed for the last token alone",
-        f"the critical batch is that of {prompt} tokens in each cache; beside it stands the one without any cache",
     ]
     if config.latent:
         lines.append("latent attention with expanded keys and values; the absorbed form has more FLOPs")
@@ -116,8 +150,7 @@ def _row(
 ) -> dict[str, Any]:
     machine, dtype = use
     peak, bandwidth = gpus * machine.peak(dtype), gpus * machine.bandwidth()
-    weight_bytes = (DTYPE_BITS[weight_dtype] + SCALE_BITS.get(weight_dtype, 0)) / 8
-    kv_bytes = DTYPE_BITS[kv_dtype] // 8
+    weight_bytes, kv_bytes = element_bytes(weight_dtype), whole_bytes(kv_dtype)
     cache = kv_cache_bytes(config, prompt, batch, kv_bytes)
     read_first = weight_bytes_read(config, batch * prompt, weight_bytes)
     read = weight_bytes_read(config, batch, weight_bytes)
@@ -125,8 +158,6 @@ def _row(
     turning = (peak, bandwidth, weight_bytes, kv_bytes)
     first, step = prefill_flops(config, prompt, batch), decode_flops(config, prompt, batch)
     decode_s = least_time_s(step, moved, peak, bandwidth)
-    stored = round(count_parameters(config).total * weight_bytes)
-    held = machine.memory_bytes
     return {
         "gpu": machine.slug,
         "dtype": dtype,
@@ -140,15 +171,10 @@ def _row(
         "critical_batch_without_cache": compute_bound_from(config, 0, *turning),
         "prefill_flops": first,
         "decode_flops": step,
-        "weight_bytes": stored,
         "weight_bytes_read": read,
-        "cache_bytes": cache,
         "peak_flops_per_s": peak,
         "bandwidth_bytes_per_s": bandwidth,
-        "memory_bytes": held,
-        "used": None if held is None else (stored + cache) / (gpus * held),
-        "fits": None if held is None else stored + cache <= gpus * held,
-        "gpus_needed": None if held is None else -(-(stored + cache) // held),
+        **held_in(config, machine, prompt, batch, weight_bytes, kv_bytes, gpus),
     }
 
 

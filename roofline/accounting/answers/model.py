@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import Kernels, head_activations, model_activations
@@ -33,6 +34,7 @@ def params_answer(config: ModelConfig) -> Answer:
     steps.append(Step("in matrix products", "no lookups, norms, biases; with the head", count(found.matmul)))
     tied = "the head uses the embedding's weights" if config.is_tied else "the head has weights of its own"
     return Answer(
+        main=("total", "active") if found.active != found.total else ("total",),
         title=f"Parameters of {config.name}",
         values=parameters.to_dict(found),
         steps=steps,
@@ -60,6 +62,7 @@ def flops_answer(
         steps.append(Step(f"again: {name.replace('_', ' ')}", "in the backward pass", count(flops)))
     steps.append(Step("hardware FLOPs per step", "for HFU; the model's are for MFU", count(found.hardware_flops)))
     return Answer(
+        main=("per_token", "per_step"),
         title=f"FLOPs of a training step of {config.name}: {batch} x {sequence} tokens",
         values={
             "per_token": found.per_token,
@@ -146,8 +149,10 @@ def memory_answer(config: ModelConfig, plan: TrainingPlan, machines: Sequence[Ma
     steps.append(Step("all activations", f"micro-batch {plan.batch} x {plan.sequence}", size(rest)))
     steps.append(Step("total", f"{total:,} bytes", size(total)))
     fits = [_fit_row(machine, total) for machine in machines]
-    values = {"total_bytes": total, "components": components, "state_bytes": of_state, "activation_bytes": rest}
+    values: dict[str, Any] = {"zero": plan.sharding.zero}
+    values |= {"total_bytes": total, "components": components, "state_bytes": of_state, "activation_bytes": rest}
     return Answer(
+        main=("total_bytes", "state_bytes", "activation_bytes"),
         title=f"Memory of training {config.name} on one device: {plan.recipe.name}, {plan.optimizer}",
         values=values | {"sequences_per_step": plan.sequences},
         steps=steps,

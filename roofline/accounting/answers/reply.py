@@ -1,0 +1,107 @@
+"""A worked answer about a whole reply: its least time, and its price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from roofline.accounting.answers.answer import Answer, Step, by_machine, devices, duration, number
+from roofline.accounting.answers.budget import Use, cost_of
+from roofline.accounting.answers.infer import does_not_fit, element_bytes, held_in, serving_notes, whole_bytes
+from roofline.accounting.config.config import ModelConfig
+from roofline.accounting.reply import Serving, decode_seconds, prefill_seconds
+
+
+def generate_answer(
+    config: ModelConfig,
+    uses: Sequence[Use],
+    prompt: int,
+    tokens: int,
+    batch: int = 1,
+    weight_dtype: str | None = None,
+    kv_dtype: str = "bf16",
+    gpus: int = 1,
+    price: float | None = None,
+    notes: Sequence[str] = (),
+) -> Answer:
+    """Return the least time of a reply on each machine, from the prompt to its last token, and its price.
+
+    Args:
+        config: the model.
+        uses: machines and the dtypes that they compute in.
+        prompt: tokens of each prompt.
+        tokens: of each reply; the first comes with the prefill.
+        batch: replies at once.
+        weight_dtype: in which the weights lie; None: as computed.
+        kv_dtype: in which the cache lies.
+        gpus: devices that share the model evenly, without communication.
+        price: of one device for an hour; None: no price is asked.
+        notes: further assumptions.
+
+    Raises:
+        ConfigError: the cache cannot lie in that dtype.
+    """
+    whole_bytes(kv_dtype)
+    plan = (prompt, tokens, batch, gpus, price)
+    rows = [_row(config, use, weight_dtype or use[1], kv_dtype, *plan) for use in uses]
+    row, (machine, dtype) = rows[0], uses[0]
+    steps = [
+        Step("first token", f"prefill of {batch} x {prompt} tokens", duration(row["first_token_s"])),
+        Step("the others", f"{tokens - 1:,} steps, the cache growing", duration(row["seconds"] - row["first_token_s"])),
+        Step("reply", "sum", duration(row["seconds"])),
+        Step("tokens/s", f"{batch} x {tokens} / {duration(row['seconds'])}", number(row["tokens_per_s"])),
+    ]
+    if row["price_per_million_tokens"] is not None:
+        reckoned = f"{gpus:,} x {price:g} an hour / 3600 / {number(row['tokens_per_s'])} x 10^6"
+        steps.append(Step("price of 10^6 tokens", reckoned, number(row["price_per_million_tokens"])))
+    columns = [("gpu", "GPU"), ("dtype", "dtype"), ("seconds", "reply"), ("first_token_s", "first token")]
+    columns += [("tokens_per_s", "tokens/s"), ("used", "memory")]
+    return Answer(
+        title=f"Replies of {config.name}: {batch} x {tokens} tokens to prompts of {prompt}, {devices(gpus)}",
+        warnings=[line for row in rows if (line := does_not_fit(row, gpus))],
+        values=by_machine(rows),
+        main=("seconds", "first_token_s", "tokens_per_s", "price_per_million_tokens"),
+        steps=steps,
+        formula="seconds = prefill + sum over tokens 2 to n of max(FLOPs / peak, (weights + cache) / bandwidth)",
+        source="; ".join(dict.fromkeys(["Pope et al. (2022)", *(use[0].source for use in uses)])),
+        assumptions=[
+            f"weights in {weight_dtype or 'the computing dtype'}, cache in {kv_dtype}",
+            *serving_notes(config),
+            "the price is that of tokens written; energy is the most that the devices draw",
+            *config.notes_on(prompt + tokens),
+            *notes,
+        ],
+        rows=rows,
+        columns=columns if price is None else [*columns, ("price_per_million_tokens", "price of 10^6")],
+        worked=f"{machine.slug}, {dtype}",
+    )
+
+
+def _row(
+    config: ModelConfig,
+    use: Use,
+    weight_dtype: str,
+    kv_dtype: str,
+    prompt: int,
+    tokens: int,
+    batch: int,
+    gpus: int,
+    price: float | None,
+) -> dict[str, Any]:
+    machine, dtype = use
+    size_of_weight, size_in_cache = element_bytes(weight_dtype), whole_bytes(kv_dtype)
+    serving = Serving(gpus * machine.peak(dtype), gpus * machine.bandwidth(), size_of_weight, size_in_cache)
+    first = prefill_seconds(config, prompt, batch, serving)
+    seconds = first + decode_seconds(config, prompt, tokens, batch, serving)
+    speed, cost = batch * tokens / seconds, cost_of(machine, gpus, seconds, price)
+    return {
+        "gpu": machine.slug,
+        "dtype": dtype,
+        "gpus": gpus,
+        "seconds": seconds,
+        "first_token_s": first,
+        "tokens_per_s": speed,
+        "price_per_million_tokens": None if cost["price"] is None else cost["price"] / (batch * tokens) * 1e6,
+        **cost,
+        **held_in(config, machine, prompt + tokens - 1, batch, size_of_weight, size_in_cache, gpus),
+    }

@@ -1,0 +1,217 @@
+"""Utilization, devices needed, replies, models by dimensions: published and hand-worked numbers; no option ignored."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import cache
+from itertools import combinations
+
+import pytest
+from test_estimate import call, data_of, measured_run, text_of
+
+from roofline.accounting.config.file import load_preset
+from roofline.accounting.inference import decode_bytes, decode_flops
+from roofline.accounting.reply import Serving, decode_seconds
+from roofline.commands.estimate_parts import PARTS
+
+
+def test_utilization_of_palm(capsys):
+    """Chowdhery et al. 2022, appendix B: 238.3K tokens/s on 6,144 TPU v4 of 275 TFLOP/s: 45.7 % without attention."""
+    data = data_of(capsys, "mfu --params 540.35e9 --tokens-per-s 238.3e3 --gpu h100-sxm --peak 275e12 --gpus 6144")
+    assert round(100 * data["mfu"], 2) == 45.73
+    assert data["flops_per_s"] == pytest.approx(6 * 540.35e9 * 238.3e3)
+
+
+def test_utilization_of_nanogpt(capsys):
+    """nanoGPT, transformer_sizing.ipynb: 100 sequences of 1,024 in 0.755 s on an A100: 37.14 % and some more digits."""
+    line = "mfu --model nanogpt-124m --seconds-per-step 0.755 --batch 100 --sequence 1024 --gpu a100-sxm-40gb"
+    data = data_of(capsys, line)
+    assert data["mfu"] == pytest.approx(875_062_886_400 * 100 / 0.755 / 312e12, rel=1e-4)
+    rows = {row["convention"]: row for row in data["rows"]}
+    assert rows["6nd"]["mfu"] == pytest.approx(6 * 124_337_664 * 102_400 / 0.755 / 312e12)
+    assert rows["palm"]["hfu"] > rows["palm"]["mfu"] == data["mfu"]
+
+
+def test_utilization_of_days(capsys):
+    """The lecture's 143.92659 days of 70B on 15T tokens are an MFU of 0.5; all again forward is a third more."""
+    line = "mfu --params 70e9 --tokens 15e12 --days 143.92659 --gpu h100-sxm --peak 989.5e12 --gpus 1024"
+    data = data_of(capsys, f"{line} --recompute full")
+    assert round(data["mfu"], 6) == 0.5
+    assert data["hfu"] == pytest.approx(data["mfu"] * 8 / 6)
+
+
+def test_utilization_above_the_peak_is_said(capsys):
+    assert (
+        "more than the peak" in text_of(capsys, "mfu --params 70e9 --tokens-per-s 1e6 --gpu h100-sxm").splitlines()[2]
+    )
+
+
+def test_utilization_of_a_saved_run(capsys, tmp_path):
+    path = measured_run(tmp_path, [("matmul", 8 * 10**11), ("train-step", 4 * 10**11), ("train-step", 3 * 10**11)])
+    data = data_of(capsys, f"mfu --measured {path}")
+    assert (data["mfu"], [row["mfu"] for row in data["rows"]]) == (0.4, [0.4, 0.3])
+    (tmp_path / "other").mkdir()
+    assert call("mfu", "--measured", str(measured_run(tmp_path / "other", [("matmul", 1)]))) == 2
+    assert "no training step" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "gpus", "bound"),
+    [
+        ("--params 70e9 --bytes-per-param 16", 14, "memory"),  # study notes: 1,120 GB take 14 H100
+        ("--params 70e9 --bytes-per-param 16 --memory 80e9", 14, "memory"),
+        ("--params 7.5e9 --recipe bf16-master --memory 32e9", 4, "memory"),  # ZeRO 2020: 120 GB of state
+        ("--model llama-3-8b --recipe bf16-master-fp32-grad", 2, "memory"),  # 144.5 GB over 85.03
+        ("--params 70e9 --tokens 15e12 --days 144 --mfu 0.5 --peak 989.5e12", 1024, "time"),  # CS336 2025: 143.93
+        ("--params 70e9 --tokens 15e12 --days 143.9 --mfu 0.5 --peak 989.5e12", 1025, "time"),
+    ],
+)
+def test_devices_needed(capsys, line, gpus, bound):
+    data = data_of(capsys, f"gpus --gpu h100-sxm {line}")
+    assert (data["gpus"], data["bound"]) == (gpus, bound)
+
+
+def test_devices_that_hold_a_model_tell_how_long_they_train(capsys):
+    data = data_of(capsys, "gpus --params 70e9 --tokens 15e12 --mfu 0.5 --gpu h100-sxm --peak 989.5e12")
+    assert data["gpus"] == 14
+    assert data["days"] == pytest.approx(143.92659 * 1024 / 14)
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "gemma-3-1b", "mixtral-8x7b", "deepseek-v3"])
+@pytest.mark.parametrize("serving", [Serving(989.4e12, 3.352e12), Serving(2e12, 3e12, 1, 1)])
+def test_a_reply_is_the_sum_of_its_steps(name, serving):
+    config = load_preset(name)
+    for prompt, tokens, batch in ((5, 40, 1), (490, 60, 7), (700, 20, 3)):
+        compute, reading = (
+            [
+                decode_flops(config, seen, batch) / serving.peak_flops_per_s
+                for seen in range(prompt + 1, prompt + tokens)
+            ],
+            [
+                decode_bytes(config, seen, batch, *serving[2:]) / serving.bandwidth_bytes_per_s
+                for seen in range(prompt + 1, prompt + tokens)
+            ],
+        )
+        steps = sum(map(max, compute, reading))
+        assert decode_seconds(config, prompt, tokens, batch, serving) == pytest.approx(steps, rel=1e-12)
+    assert decode_seconds(config, 5, 1, 1, serving) == 0
+
+
+def test_time_and_price_of_a_reply(capsys):
+    """Llama 3 8B on an H100, batch 1: each step reads 15.0 GB of weights and the cache, at 3.352 TB/s."""
+    line = "generate --model llama-3-8b --gpu h100-sxm --prompt 1000 --output-tokens 101"
+    data = data_of(capsys, f"{line} --price 3")
+    weights = 2 * (8_030_261_248 - 128256 * 4096 + 4096)
+    cache = 131_072 * sum(range(1001, 1101))
+    assert data["seconds"] - data["first_token_s"] == pytest.approx((100 * weights + cache) / 3.352e12)
+    assert data["tokens_per_s"] == pytest.approx(101 / data["seconds"])
+    assert data["price_per_million_tokens"] == pytest.approx(3 / 3600 * data["seconds"] / 101 * 1e6)
+    assert data_of(capsys, line)["price_per_million_tokens"] is None
+
+
+def test_price_and_energy_of_training(capsys):
+    """1,024 H100 for 143.94 days: 3.54 million hours, at 700 W each."""
+    data = data_of(capsys, "train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5 --price 2")
+    assert data["price"] == pytest.approx(2 * data["device_hours"])
+    assert data["energy_j"] == pytest.approx(1024 * 700 * data["seconds"])
+
+
+@pytest.mark.parametrize(
+    ("line", "total"),
+    [
+        ("--layers 16 --width 2048 --heads 32 --kv-heads 8 --ffn 8192 --vocab 128256 --tied", 1_235_814_400),
+        ("--layers 32 --width 4096 --heads 32 --kv-heads 8 --ffn 14336 --vocab 128256", 8_030_261_248),
+        ("--layers 32 --width 4096 --heads 32 --ffn 11008 --vocab 32000", 6_738_415_616),
+        ("--layers 12 --width 768 --heads 12 --vocab 50257 --style gpt2 --tied", 124_439_808),
+        ("--layers 48 --width 1600 --heads 25 --vocab 50257 --style gpt2 --tied", 1_557_611_200),
+    ],
+)
+def test_a_model_by_its_dimensions(capsys, line, total):
+    """Llama 3.2 1B, Llama 3 8B, Llama 2 7B, GPT-2 small and XL."""
+    assert data_of(capsys, f"params {line}")["total"] == total
+
+
+REFUSED = {
+    "params --layers 2 --width 8": "needs --heads, --vocab, --ffn, too",
+    "params --layers 2 --width 8 --heads 2 --vocab 9 --ffn 8 --model gpt2": "give one model",
+    "params --layers 2 --width 9 --heads 2 --vocab 9 --ffn 8": "cannot be shared",
+    "params --model gpt2 --tied": "--tied does not matter",
+    "mfu --params 1e9 --gpu h100-sxm": "give one of --tokens-per-s",
+    "mfu --params 1e9 --gpu h100-sxm --days 3": "--days needs --tokens",
+    "mfu --params 1e9 --model gpt2 --gpu h100-sxm --tokens-per-s 3": "in place of a model",
+    "gpus --params 1e9 --gpu h100-sxm --days 3": "--days needs --tokens",
+    "gpus --params 1e9 --gpu h100-sxm --mfu 0.4": "--mfu does not matter",
+    "flops --model gpt2 --convention 6nd --attention unfused": "--attention does not matter",
+    "chinchilla --flops 1e22 --gpus 8": "--gpus does not matter",
+    "fit --gpu h100-sxm --bytes-per-param 16 --optimizer lion": "--optimizer does not matter",
+    "memory --model gpt2 --checkpoint selective": "--checkpoint does not matter",
+    "train --params 1e9 --tokens 1e9 --gpu h100-sxm --sequence 4096": "--sequence does not matter",
+}
+
+
+@pytest.mark.parametrize(("line", "words"), REFUSED.items())
+def test_bad_input_gets_one_line(capsys, line, words):
+    assert call(*line.split()) == 2
+    printed = capsys.readouterr()
+    assert printed.err.count("\n") == 1
+    assert words in printed.err
+
+
+BASE = {
+    "tensor": ["--shape 4x8"],
+    "dtype": [""],
+    "matmul": ["--shape 64x32x16 --gpu h100-sxm"],
+    "params": ["", "--model gpt2"],
+    "flops": ["--model gpt2"],
+    "memory": ["--model gpt2"],
+    "train": ["--tokens 1e9 --gpu h100-sxm --params 1e9", "--tokens 1e9 --gpu h100-sxm --model gpt2"],
+    "fit": ["--gpu h100-sxm"],
+    "chinchilla": ["", "--gpu h100-sxm --days 2"],
+    "infer": ["--gpu h100-sxm --model gpt2"],
+    "generate": ["--gpu h100-sxm --model gpt2"],
+    "mfu": ["--gpu h100-sxm --model gpt2 --tokens-per-s 9e3", "--gpu h100-sxm --params 1e9"],
+    "gpus": ["--gpu h100-sxm --params 1e9", "--gpu h100-sxm --model gpt2 --tokens 1e9"],
+}
+GIVEN = {
+    **{"model": "gpt2", "params": "1e9", "tokens": "3e9", "days": "9", "flops": "1e21", "price": "2", "gpus": "3"},
+    **{"peak": "1e14", "bandwidth": "1e12", "memory": "7e10", "mfu": "0.3", "batch": "3", "sequence": "64"},
+    **{"prompt": "100", "output_tokens": "9", "dtype": "fp16", "weight_dtype": "int8", "kv_dtype": "fp8e4m3"},
+    **{"tokens_per_s": "1e4", "seconds_per_step": "2", "recompute": "full", "convention": "gemm-full"},
+    **{"attention": "unfused", "recipe": "amp", "optimizer": "lion", "checkpoint": "full", "accumulate": "2"},
+    **{"zero": "2", "data_parallel": "4", "tensor_parallel": "2", "dropout": None, "bytes_per_param": "12"},
+    **{"tokens_per_param": "30", "value": "0.1", "layers": "2", "tied": None, "style": "gpt2", "shape": "8x8x8"},
+}
+"""A value of each option that is not its default; those left out name what is not there, or go with others here."""
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("part", "base"), [(part, base) for part in PARTS for base in BASE[part.name]])
+def test_no_option_is_ignored_in_silence_in_any_pair(capsys, part, base):
+    """Each pair is refused in one line, or leaving either out, or giving it otherwise, gives another answer."""
+    parser = argparse.ArgumentParser()
+    part.add_options(parser)
+    known = {action.dest: action.option_strings[0] for action in parser._actions}
+    answered = 0
+
+    @cache
+    def of_items(*items):
+        named = (word.split(" ", 1) for word in base.split("--")[1:])
+        given = {**{name.replace("-", "_"): value for name, value in named}, **dict(items)}
+        words = [w for name, v in given.items() for w in (known.get(name, f"--{name}"), *([v.strip()] if v else []))]
+        code = call(part.name, *words, "--format", "json")
+        printed = capsys.readouterr()
+        assert code in (0, 2)
+        assert printed.err.count("\n") == (code == 2)
+        return {key: v for key, v in json.loads(printed.out or "{}").items() if key != "assumptions"}
+
+    def of(options):
+        return of_items(*options.items())
+
+    for pair in combinations([name for name in known if name in GIVEN and f"{known[name]} " not in base], 2):
+        both = {name: GIVEN[name] for name in pair}
+        if answer := of(both):
+            answered += 1
+            for name in pair:
+                assert of({key: value for key, value in both.items() if key != name}) != answer, (pair, name)
+    assert answered or part.name in ("tensor", "params", "dtype")
