@@ -64,6 +64,9 @@ def add_parser(commands: Any) -> None:
     )
     what.add_argument("--backward", action="store_true", help="go backward too")
     what.add_argument("--train", action="store_true", help="go backward and step AdamW, with a rate of 0")
+    what.add_argument(
+        "--replay", action="store_true", help="measure the operations worth 95 %% of the time alone too, cold and warm"
+    )
     what.add_argument("--signature", action="store_true", help="print a file to start from, and exit")
     add_machine(parser.add_argument_group("how to measure"))
     output = parser.add_argument_group("what to do with it")
@@ -106,6 +109,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
             records = report.failed_records(accounted, "torch", str(error))
         else:
             records = report.records_of(accounted, timing[0], "torch")
+            if args.replay:
+                records = with_replays(records, step, accounted, timing[0], device, progress)
         for record in records:
             session.keep(record)
 
@@ -121,6 +126,19 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     plan = Run("bench", "profile", Request.of(args), device, settings, argv=argv)
     return conduct(plan, report.product_dtypes(accounted.calls), measure, render=render, document=document)
+
+
+def with_replays(
+    records: list[Record], step: Any, accounted: Any, timing: report.Timing, device: Device, progress: Any
+) -> list[Record]:
+    """Return records with the times of operations measured alone, or as they were, with a note, where that fails."""
+    from bench.harness.profile import profiling
+
+    try:
+        return profiling.replayed(step, records, accounted, timing, device, progress.say)
+    except UsageError as error:
+        progress.note(f"no replay: {error}")
+        return records
 
 
 def check(args: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.harness.profile.counts import Count, count, tensors_in
 from bench.harness.profile.step import Step, watch_modules
+
+Catch = Callable[[int, Any, Any, Any], None]
 
 TRACE_DTYPES = {
     **{torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"},
@@ -56,11 +59,11 @@ class Accounted:
 class Account(TorchDispatchMode):
     """Sees every operation of a step below autograd."""
 
-    def __init__(self, step: Step) -> None:
-        """Count nothing yet."""
+    def __init__(self, step: Step, catch: Catch | None = None) -> None:
+        """Count nothing yet; `catch` is given the place, the function and the arguments of each call before it runs."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
-        self._step = step
+        self._step, self._catch = step, catch
         self._module_of_node: dict[int, str] = {}
         self._stack: list[str] = []
         self._storages: dict[int, tuple[StorageWeakRef, int, list[int]]] = {}
@@ -69,6 +72,8 @@ class Account(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a call and count it."""
         kwargs = kwargs or {}
+        if self._catch is not None:
+            self._catch(len(self.calls), func, args, kwargs)
         result = func(*args, **kwargs)
         module = self._module()
         if not hasattr(func, "_schema"):
@@ -121,9 +126,9 @@ class Account(TorchDispatchMode):
         return sum(min(size, max(sides)) for _, size, sides in self._storages.values())
 
 
-def accounted(step: Step) -> Accounted:
+def accounted(step: Step, catch: Catch | None = None) -> Accounted:
     """Return the work of one step, which is run once; what is compiled stays compiled."""
-    account = Account(step)
+    account = Account(step, catch)
     with ExitStack() as held:
         # A compiled function under a dispatch mode would run eagerly, and for ever after.
         held.enter_context(torch.compiler.set_stance("force_eager"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -85,7 +85,9 @@ class Profile:
         return f"<pre>{html.escape(repr(self))}</pre>"
 
 
-def profile(function: Any, *args: Any, backward: bool = False, train: bool = False, **kwargs: Any) -> Profile:
+def profile(
+    function: Any, *args: Any, backward: bool = False, train: bool = False, replay: bool = False, **kwargs: Any
+) -> Profile:
     """Profile a function or a module, called with the arguments given.
 
     It is called once before anything is counted. Gradients, buffers and random generators are left as they were.
@@ -95,6 +97,7 @@ def profile(function: Any, *args: Any, backward: bool = False, train: bool = Fal
         args: its positional arguments.
         backward: whether to go backward too: from the `loss` of what is returned, else from its first tensor.
         train: whether an AdamW step with a rate of 0 follows.
+        replay: whether the operations that take most of the time are measured alone too.
         kwargs: its keyword arguments.
 
     Raises:
@@ -115,7 +118,10 @@ def profile(function: Any, *args: Any, backward: bool = False, train: bool = Fal
     )
     timing = timed(step, accounted, device)
     environment = stamp("bench", device, ceilings, Settings("uniform", "warm", None, 0), ("profile",))
-    return Profile(environment, report.records_of(accounted, timing, "torch"), accounted, timing)
+    records = report.records_of(accounted, timing, "torch")
+    if replay:
+        records = replayed(step, records, accounted, timing, device)
+    return Profile(environment, records, accounted, timing)
 
 
 def mode_of(backward: bool, train: bool) -> str:
@@ -150,3 +156,25 @@ def timed(step: Step, accounted: Accounted, device: Device, left_s: float | None
         typical_s = sorted(samples_s)[len(samples_s) // 2]
         trace = recorded(step, steps_worth(typical_s, len(accounted.calls)))
     return Timing(samples_s, joined(accounted.calls, trace))
+
+
+def replayed(
+    step: Step,
+    records: Sequence[Record],
+    accounted: Accounted,
+    timing: Timing,
+    device: Device,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Record]:
+    """Return records with the times of the operations that take most of the step, each measured alone.
+
+    Raises:
+        UsageError: an operation raised, or the step is another one each time.
+    """
+    from bench.harness.profile import replay
+
+    with guarded_call(step.target.name):
+        places = report.worth_replaying(accounted.calls, timing)
+        return report.with_replays(
+            records, accounted.calls, replay.replayed(step, accounted.calls, places, device, say)
+        )

@@ -16,8 +16,11 @@ from roofline.work import dtype_named
 if TYPE_CHECKING:
     from bench.harness.profile.account import Accounted, Call
     from bench.harness.profile.join import StepTimes
+    from bench.harness.profile.replay import Replayed
 
 NS = 1e-9
+REPLAYED, FAR = 0.95, 0.2
+"""Share of the time whose operations are measured alone, and by how much that may differ from the time in the step."""
 UNATTRIBUTED, HOST_GAP, OVERHEAD = "unattributed", "host-gap", "profiler-overhead"
 REMAINDERS = {
     UNATTRIBUTED: "operations and kernels that belong to no counted call",
@@ -32,6 +35,8 @@ class Row:
     """All calls of a step with the same operation, shapes, dtypes, phase and place in the model."""
 
     first: Call
+    place: int
+    """Of the first call."""
     module: str
     """With `*` for the number of a layer."""
     count: int = 0
@@ -91,7 +96,7 @@ def rows_of(calls: Sequence[Call], steps: Sequence[StepTimes] = ()) -> list[Row]
     for place, call in enumerate(calls):
         module = pattern(call.module)
         key = call.op, call.shapes, call.dtypes, module, call.phase
-        row = rows.setdefault(key, Row(call, module, times_ns=[0] * len(steps)))
+        row = rows.setdefault(key, Row(call, place, module, times_ns=[0] * len(steps)))
         row.count += 1
         row.flops += call.flops
         row.matmul_flops += call.matmul_flops
@@ -101,6 +106,46 @@ def rows_of(calls: Sequence[Call], steps: Sequence[StepTimes] = ()) -> list[Row]
             row.times_ns[number] += step.calls.get(place, 0)
             row.kernels.update(step.kernels.get(place, ()))
     return list(rows.values())
+
+
+def worth_replaying(calls: Sequence[Call], timing: Timing) -> list[int]:
+    """Return the place of one call of each signature, those that take `REPLAYED` of the time of all, longest first."""
+    times_ns: dict[Any, int] = {}
+    first: dict[Any, int] = {}
+    for place, spent in timing.steps[timing.chosen].calls.items():
+        if calls[place].bytes_read or calls[place].bytes_written:
+            key = signature(calls[place])
+            times_ns[key] = times_ns.get(key, 0) + spent
+            first[key] = min(place, first.get(key, place))
+    wanted, found = REPLAYED * sum(times_ns.values()), []
+    for key in sorted(times_ns, key=lambda key: -times_ns[key]):
+        if wanted <= 0:
+            break
+        wanted -= times_ns[key]
+        found.append(first[key])
+    return found
+
+
+def signature(call: Call) -> Any:
+    """Return what decides the work of a call: the operation, shapes and dtypes."""
+    return call.op, call.shapes, call.dtypes
+
+
+def with_replays(records: Sequence[Record], calls: Sequence[Call], replays: Mapping[int, Replayed]) -> list[Record]:
+    """Return records with the times of their calls measured alone, flagged where they differ from those in step."""
+    by_signature = {signature(calls[place]): replayed for place, replayed in replays.items()}
+    found = []
+    for record in records:
+        alone = by_signature.get((record.op, record.extra["shapes"], tuple(record.extra["dtypes"])))
+        if alone is not None and record.status == "ok":
+            count, time_s = record.extra["count"], record.extra["time_s"]
+            cold_s = None if alone.cold_s is None else alone.cold_s * count
+            extra = {"replay_cold_s": cold_s, "replay_warm_s": alone.warm_s * count}
+            is_far = abs(time_s / (cold_s or alone.warm_s * count) - 1) > FAR
+            flags = (*record.flags, "replay-differs") if is_far else record.flags
+            record = replace(record, extra=record.extra | extra, flags=flags)
+        found.append(record)
+    return found
 
 
 def records_of(accounted: Accounted, timing: Timing, provider: str) -> list[Record]:
@@ -172,7 +217,7 @@ def _timed(blank: Record, times_ns: Sequence[int], chosen: int, total_ns: int) -
     return replace(
         blank,
         samples_s=samples_s,
-        launches_per_sample=max(1, extra["count"]),
+        launches_per_sample=1,
         method="host",
         cache="warm",
         median_s=float(median(samples_s)),

@@ -120,6 +120,7 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
         Column("count", [str(record.extra["count"]) for record, _ in shown], "right", 4),
         Column("time", [format_time(record.extra["time_s"]) for record, _ in shown], "right"),
         Column("share", [_pct(record.extra["share"]) for record, _ in shown], "right"),
+        *_replay_columns([record for record, _ in shown]),
         Column("FLOPs", [_count(record.flops) for record, _ in shown], "right", 3),
         Column("bytes", [_count(_moved(record)) for record, _ in shown], "right", 2),
         Column("FLOP/B", [format_number(score["intensity"], 3) for _, score in shown], "right", 5),
@@ -130,6 +131,15 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
     ]
     print_grid(console, columns, flags, "flags")
     _print_rest(scored[top:], console)
+
+
+def _replay_columns(records: Sequence[Record]) -> list[Column]:
+    """Return the times of calls measured alone, none where none was."""
+    return [
+        Column(title, [format_time(record.extra.get(key)) for record in records], "right")
+        for title, key in (("cold alone", "replay_cold_s"), ("warm alone", "replay_warm_s"))
+        if any(record.extra.get(key) is not None for record in records)
+    ]
 
 
 def _print_groups(
