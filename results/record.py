@@ -23,6 +23,7 @@ SCHEMA = 1
 STATUSES = ("ok", "skipped", "invalid", "failed")
 METHODS = ("graph", "events", "host")
 CACHE_STATES = ("cold", "warm")
+UNITS = ("matrix", "vector")
 DEVICE_TYPES = ("cuda", "rocm", "mps", "cpu")
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8e4m3", "fp8e5m2", "int8", "nvfp4", "int32")
 """All that `roofline.work` knows the width of; a test keeps the two alike."""
@@ -61,6 +62,7 @@ FileWord = Annotated[
     Meta(pattern=r"^(?!\.\.?\Z)[^/\\\0]+\Z", description="text without a slash, a backslash or a zero byte"),
 ]
 OPTIONAL_KEYS = (
+    ("units",),
     ("passed_over",),
     ("output",),
     ("process",),
@@ -204,6 +206,8 @@ class Record:
     """`sha` and `dirty` of the repository that holds a user's kernel; None where none does, and for kernels of ours."""
     compiled: Object | None = None
     """Compiler options of a Triton kernel of this project, among them `enable_fp_fusion`; None where not known."""
+    units: Annotated[str, one_of(UNITS)] | None = None
+    """Which units the op runs on, by its definition; None for records of before: then its name tells."""
     passed_over: Object = field(default_factory=dict)
     """By newer version of the kernel, why it refused the case before this one took it."""
     output: Text | None = None

@@ -191,8 +191,9 @@ def peak_of(record: Record, ceilings: Ceilings) -> tuple[Ceiling | None, str]:
     An operation without a product runs on vector units. Where their rate is not known, the peak of products, which is
     above it, stands in for it.
     """
-    has_no_product = record.op in VECTOR_OPS or record.extra.get("matmul_flops") == 0
-    vector = ceilings.vector_peak(record.dtype) if has_no_product else None
+    by_name = record.op in VECTOR_OPS or record.extra.get("matmul_flops") == 0
+    is_vector = record.units == "vector" if record.units else by_name
+    vector = ceilings.vector_peak(record.dtype) if is_vector else None
     return (vector, "vector") if vector else (ceilings.peak(record.dtype), "matrix")
 
 

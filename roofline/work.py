@@ -37,6 +37,9 @@ DTYPES = tuple(dtype for dtype in DTYPE_BITS if dtype != "int32")
 """The dtypes that can be asked for."""
 
 
+UNITS = ("matrix", "vector")
+"""Whose peak judges an operation: tensor cores, or what computes without them."""
+
 VECTOR_OPS = frozenset(
     (
         *("copy", "add", "mul", "triad", "relu", "gelu", "gelu-tanh", "silu", "swiglu", "bias-gelu", "residual-add"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from roofline.work import Work
+from roofline.work import VECTOR_OPS, Work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -165,6 +165,9 @@ class Op:
     """How many products or addends one output element sums; 1 for elementwise ops. Sets the error bound."""
     intermediate_roundings: int = 0
     """How often torch rounds to the case's dtype before the final store, where it runs as several kernels."""
+    units: str | None = None
+    """Whose peak judges it: `matrix` (tensor cores) for what multiplies matrices, `vector` for all else. None: see
+    `units_of`."""
     tolerance: float = 1.0
     """Times the error that rounding explains which a result may have: `--tolerance` sets it, no op file does."""
     magnitude: Callable[..., Tensor] | None = None
@@ -184,3 +187,14 @@ class Op:
     """Raises `UnsupportedCaseError` where this op has no such case."""
     notes: Callable[[Environment, Sequence[Record]], Sequence[str]] | None = None
     """`notes(environment, records)` returns lines for below the table, about all records of this op in a run."""
+
+    def units_of(self, case: Case) -> str:
+        """Return whose peak judges a case, `matrix` or `vector`.
+
+        Where the definition does not say it, an element that sums nothing (`terms` of 1 and no `magnitude`) comes from
+        no matrix product. What does sum may be one, and is held against the higher peak, that of products.
+        """
+        if self.units is not None:
+            return self.units
+        sums_nothing = self.magnitude is None and self.terms(case) == 1
+        return "vector" if self.name in VECTOR_OPS or sums_nothing else "matrix"

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from bench.harness.op import Op, Option
+from roofline.work import UNITS
 
 BENCH = Path(__file__).resolve().parents[1]
 
@@ -78,6 +79,8 @@ def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
         raise OpFileError("its OPS must be a tuple of Op")
     if not all(isinstance(option, Option) for option in options):
         raise OpFileError("its OPTIONS must be a tuple of Option")
+    if wrong := next((op for op in ops if op.units not in (None, *UNITS)), None):
+        raise OpFileError(f"units of '{wrong.name}' must be {' or '.join(UNITS)}, found {wrong.units!r}")
     known = {op.name: other for other, ops in others.items() for op in ops}
     for op in ops:
         if op.name in known:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import isclose
 from pathlib import Path
 from sys import intern
 from typing import Any, NamedTuple
@@ -66,6 +67,8 @@ class Measured(NamedTuple):
     """How it took turns with others; None where it was measured alone."""
     op_sha256: str | None
     """Hash of the definition of the op; None where it is not known, as in runs of before."""
+    units: str | None
+    """Which units the op runs on, `matrix` or `vector`; None: its name tells."""
 
     @property
     def is_users(self) -> bool:
@@ -111,6 +114,7 @@ def measured_of(record: Record) -> Measured:
         flags=tuple(map(intern, record.flags)),
         turns=_turns(record),
         op_sha256=_shared(record.op_sha256),
+        units=record.units or ("vector" if record.extra.get("matmul_flops") == 0 else None),
     )
 
 
@@ -195,6 +199,8 @@ class LoadedRun:
     problems: tuple[str, ...] = ()
     rates: dict[tuple[str, float | None], float | None] = field(default_factory=dict)
     """What the machine can do, as far as it was asked for: FLOP/s by dtype, bytes/s by dtype and share of reads."""
+    shares: dict[tuple[Any, ...], tuple[float, str] | None] = field(default_factory=dict)
+    """Share of the ceiling that binds which a launch of one second reaches, by what is launched."""
 
     def mfu(self, measured: Measured, median_s: float | None) -> float | None:
         """Return the MFU of a record of this run at a median time, None where a count or the peak is not known."""
@@ -211,6 +217,21 @@ class LoadedRun:
         bandwidth = self._rate(measured, share, "bytes_per_s", "mbu")
         return (measured.moved or 0) / median_s / bandwidth if bandwidth else None
 
+    def of_ceiling(self, measured: Measured, median_s: float | None) -> tuple[float, str] | None:
+        """Return the share of the ceiling that binds at a median time, and whether that is `compute` or `memory`.
+
+        It is the judge's share of the roofline, as in the table of a run; None where the judge knows none.
+        """
+        launched = (measured.op, measured.dtype, measured.units, measured.flops, measured.bytes_read)
+        key = (*launched, measured.bytes_written)
+        if key not in self.shares:
+            (score,) = judged(self.environment, [_probe(measured)])
+            share, mbu = score["roofline_pct"], score["mbu"]
+            is_memory = share is not None and mbu is not None and isclose(100 * mbu, share, rel_tol=1e-9)
+            self.shares[key] = None if share is None else (share / 100, "memory" if is_memory else "compute")
+        found = self.shares[key]
+        return (found[0] / median_s, found[1]) if found and median_s else None
+
     def work(self, measured: Measured, metric: str) -> float | None:
         """Return what is divided by the time of a launch to give a metric; None where it is not known, or 0.
 
@@ -225,21 +246,32 @@ class LoadedRun:
     def _rate(self, measured: Measured, share: float | None, rate: str, utilization: str) -> float | None:
         """Return the rate at which a utilization would be 1: it is in proportion, so one judged record tells it."""
         if (measured.dtype, share) not in self.rates:
-            probe = Record(
-                op=measured.op,
-                provider=measured.provider,
-                dtype=measured.dtype,
-                shape={"n": 1},
-                case=measured.case,
-                status="ok",
+            probe = replace(
+                _probe(measured),
                 flops=measured.flops or 1,
                 bytes_read=measured.bytes_read or 0,
                 bytes_written=measured.bytes_written or (0 if measured.bytes_read else 1),
-                median_s=1.0,
             )
             (score,) = judged(self.environment, [probe])
             self.rates[measured.dtype, share] = score[rate] / score[utilization] if score[utilization] else None
         return self.rates[measured.dtype, share]
+
+
+def _probe(measured: Measured) -> Record:
+    """Return a record of the same work that takes one second."""
+    return Record(
+        op=measured.op,
+        provider=measured.provider,
+        dtype=measured.dtype,
+        shape={"n": 1},
+        case=measured.case,
+        status="ok",
+        flops=measured.flops,
+        bytes_read=measured.bytes_read,
+        bytes_written=measured.bytes_written,
+        median_s=1.0,
+        units=measured.units,
+    )
 
 
 def load(path: Path, wanted: Wanted = EVERYTHING) -> LoadedRun:

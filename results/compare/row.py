@@ -47,13 +47,8 @@ class Side:
 
     @property
     def of_ceiling(self) -> tuple[float, str] | None:
-        """Share of the ceiling that binds, and which one that is; None where no ceiling or no count is known.
-
-        The least time is the longer one of FLOPs at the peak and bytes at the bandwidth, so the larger one of MFU and
-        MBU is the share of it.
-        """
-        shares = ((self.mfu, "compute"), (self.run.mbu(self.records[0], self.time_s), "memory"))
-        return max(((share, bound) for share, bound in shares if share is not None), default=None)
+        """Share of the ceiling that binds, and whether that is `compute` or `memory`; None where it is not known."""
+        return self.run.of_ceiling(self.records[0], self.time_s)
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ from results.record import Environment, Record
 from results.show.picture import INK, end_of, plain, series_color
 from results.show.terminal import one_line
 from roofline.ceilings import KINDS, Ceiling, Ceilings
-from roofline.model import judge, rate, ridge_intensity
+from roofline.model import judge, peak_of, rate, ridge_intensity
 from roofline.plot.style import FILLINGS, dtype_color, short_case, si, significant
-from roofline.work import DTYPES, VECTOR_OPS
+from roofline.work import DTYPES
 
 LONGEST_PROVIDER = 24
 """Letters of a provider in a label."""
@@ -330,7 +330,8 @@ def _vector_flats(machines: Sequence[PlotMachine], points: Sequence[PlotPoint], 
     found: dict[tuple[int, str], list[Ceiling]] = {}
     for point in points:
         ceilings = machines[point.machine].ceilings
-        if point.record.op in VECTOR_OPS and (peak := ceilings.vector_peak(point.record.dtype)):
+        peak, units = peak_of(point.record, ceilings)
+        if peak and units == "vector":
             found[point.machine, peak.name] = ceilings.vector_peaks(peak.name)
     return [
         Flat(index, peak, _slope_of(peak, machines[index].ceilings))

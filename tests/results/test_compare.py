@@ -1,10 +1,12 @@
 """python -m results compare: the verdicts, in time and in other metrics, from one measurement or from several."""
 
 import re
+from pathlib import Path
 
 import pytest
 from compare_runs import case, compared, refused
 
+from results.compare.load import LoadedRun, measured_of
 from results.show.judge import judged
 
 
@@ -73,6 +75,22 @@ def test_mbu_is_that_of_the_judge(save, measured, make_environment, capsys):
     document = compared(capsys, save("a", *records), save("b", *records), "--metric", "mbu")[1]
     assert [row["metric_ratio"] for row in document["rows"]] == pytest.approx([1.0, 1.0])
     assert "MBU" in document["rows"][0]["reason"]
+
+
+def test_the_share_of_the_ceiling_is_that_of_the_table_of_a_run(make_environment, make_record):
+    vector = {"quantity": "fma", "name": "fp32", "value": 50e12, "kind": "datasheet", "source": "a test"}
+    hardware = make_environment().hardware
+    environment = make_environment(hardware=hardware | {"entries": [*hardware["entries"], vector]})
+    works = [{}, {"op": "gelu"}, {"op": "mine", "units": "vector"}, {"op": "gelu", "bytes_read": 2**30}, {"flops": 0}]
+    records = [make_record(**work) for work in works]
+    run = LoadedRun(Path("a run"), environment, ())
+    found = [run.of_ceiling(measured_of(record), record.median_s) for record in records]
+    scores = judged(environment, records)
+    assert [100 * share for share, _ in found] == pytest.approx([score["roofline_pct"] for score in scores])
+    assert [bound for _, bound in found] == ["memory", "compute", "compute", "memory", "memory"]
+    assert found[0][0] == pytest.approx(0.7324, abs=1e-4)
+    assert found[1] == found[2] == (pytest.approx(10), "compute")  # of the vector units, whose peak is a twentieth
+    assert LoadedRun(Path("a run"), make_environment(hardware={}), ()).of_ceiling(measured_of(records[0]), 1.0) is None
 
 
 def test_a_metric_counts_the_work_and_time_does_not(save, measured, capsys):

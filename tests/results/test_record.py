@@ -5,8 +5,9 @@ import math
 
 import pytest
 
-from results.record import DTYPES, MAX_COUNT, SCHEMA, Environment, Record, RecordError
+from results.record import DTYPES, MAX_COUNT, SCHEMA, UNITS, Environment, Record, RecordError
 from results.store.runfile import encode_line
+from roofline import work
 from roofline.work import DTYPE_BITS
 
 HUGE = 10**4000
@@ -133,8 +134,9 @@ def test_a_median_may_be_the_least_or_largest_sample(make_record, median_s):
     assert Record.from_dict(changed(make_record(), median_s=median_s)).median_s == median_s
 
 
-def test_the_dtypes_are_those_of_the_model():
+def test_dtypes_and_units_are_those_of_the_model():
     assert tuple(DTYPE_BITS) == DTYPES
+    assert work.UNITS == UNITS
 
 
 @pytest.mark.parametrize("value", ["", ".", "..", "a/b", "../../x", "a\\b", "a\0b", 7])

@@ -380,3 +380,14 @@ def test_every_op_of_the_vector_families_is_judged_by_vector_units() -> None:
 
     families = (bench.cross_entropy, bench.elementwise, bench.norm, bench.reduction, bench.softmax)
     assert {op.name for family in families for op in family.OPS} == VECTOR_OPS
+
+
+@pytest.mark.parametrize(
+    ("op", "units", "judged_by"),
+    [
+        *(("mine", None, "matrix"), ("mine", "vector", "vector"), ("mine", "matrix", "matrix")),
+        *(("gelu", None, "vector"), ("gelu", "matrix", "matrix")),
+    ],
+)
+def test_what_the_definition_of_an_op_says_of_its_units_comes_before_its_name(op, units, judged_by) -> None:
+    assert judge(record(op=op, units=units), VECTOR).units == judged_by

@@ -61,6 +61,7 @@ OPS = (
         reference=reference,
         eager=eager,
         work=work,
+        units="vector",  # judged by the peak of vector units; "matrix" (tensor cores) for what multiplies matrices
         # How often torch rounds to the dtype before the last store, as it runs several kernels. Other fields, such as
         # terms (products that an element sums), magnitude and check, are explained in bench/harness/op.py.
         intermediate_roundings=2,

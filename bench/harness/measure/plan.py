@@ -132,5 +132,6 @@ def blank_record(op: Op, case: Case, provider: str, settings: Settings) -> Recor
         bytes_read=work.bytes_read if is_countable else None,
         bytes_written=work.bytes_written if is_countable else None,
         fill=settings.fill,
+        units=op.units_of(case),
         op_sha256=op_sha256(op),
     )

@@ -18,8 +18,10 @@ from bench.harness.isolate import pool
 from bench.harness.measure import plan
 from bench.harness.measure.plan import Settings, blank_record
 from bench.harness.op import Case, Op
+from bench.harness.op_file import options_of
 from bench.harness.scenarios.scenario import ScenarioRow, with_definition
 from results.store.runs import load_run
+from roofline.work import VECTOR_OPS
 from tests.bench import commands
 from tests.bench.new_op import SCALED_COPY, repository_with, run_in
 
@@ -253,3 +255,20 @@ def test_two_definitions_of_a_new_op_are_told_apart_from_the_edit_to_the_compari
     code, _, err = run_in(repository, "results", "compare", runs[0], runs[1])
     assert code in (0, 1)
     assert "definition" not in err
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_products_run_on_matrix_units_and_all_other_ops_on_vector_units(name):
+    family, op = OPS[name]
+    shape = dict(zip(op.axes, op.extents((64,), op.axes), strict=True))
+    case = Case(name, op.dtypes[0], shape, {one.name: one.default(op.dtypes[0]) for one in options_of(family)})
+    assert op.units_of(case) == ("vector" if name in VECTOR_OPS else "matrix")
+
+
+def test_an_own_op_that_sums_nothing_runs_on_vector_units_unless_it_says_otherwise():
+    relu = replace(OPS["relu"][1], name="mine")
+    case = Case("mine", "fp32", {"n": 64})
+    sums = {"terms": lambda case: 64}
+    weighed = {"magnitude": lambda truth, x: truth}
+    found = [replace(relu, **fields).units_of(case) for fields in ({}, sums, weighed, sums | {"units": "vector"})]
+    assert found == ["vector", "matrix", "matrix", "vector"]

@@ -53,6 +53,7 @@ def test_the_template_runs_as_it_is_written(mine, runs):
     ]
     assert run.environment.argv[:2] == ("python", str(mine))
     assert (run.records[0].flops, run.records[0].bytes_read, run.records[0].bytes_written) == (3000, 4000, 4000)
+    assert {one.units for one in run.records} == {"vector"}
 
 
 @pytest.mark.parametrize(
@@ -140,6 +141,10 @@ def test_the_options_of_an_own_file_are_options_of_a_comparison(tmp_path, runs, 
         ("def work(case:\n", "SyntaxError: "),
         ("raise SystemExit(3)", "SystemExit: 3 (line 1)"),
         ('OPS = ("gelu",)', "its OPS must be a tuple of Op"),
+        (
+            SCALED_COPY.replace('name="scaled-copy",', 'name="scaled-copy", units="tensor",'),
+            "units of 'scaled-copy' must be matrix or vector, found 'tensor'",
+        ),
         (SCALED_COPY.replace("scaled-copy", "gelu"), "bench/elementwise.py has an op 'gelu' too; give it another name"),
     ],
 )
