@@ -5,12 +5,12 @@ import importlib.util
 import runpy
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from kernels.audit import output
 from kernels.audit.errors import AuditError
+from results.show.terminal import OutputError, Parser, fail, print_out, say
 
-USAGE, INTERRUPTED = 2, 130
+INTERRUPTED = 130
 
 EXAMPLES = """examples:
   python -m kernels list                                    every operation and version
@@ -38,7 +38,7 @@ CONSTEXPR = """constants of the kernel, 'BLOCK=1024,ROUND=True,DTYPE=bf16': numb
 Ridgepoint's or Triton's name, functions and constants of the file, other words as text; in quotes anything is text"""
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     """Says in one line what is wrong, in the words of the command that it is wrong for."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
@@ -47,10 +47,6 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
-
-    def error(self, message: str) -> NoReturn:
-        output.say(f"{self.prog}: error: {message}; see {self.prog} --help")
-        sys.exit(USAGE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,11 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(words)
     try:
         return args.run(args)
-    except AuditError as error:
-        output.say(f"{args.prog}: error: {error}")
-        return USAGE
+    except (AuditError, OutputError) as error:
+        return fail(args.prog, error)
     except KeyboardInterrupt:
-        output.say(f"{args.prog}: interrupted")
+        say(f"{args.prog}: interrupted")
         return INTERRUPTED
 
 
@@ -169,7 +164,7 @@ def _list(args: argparse.Namespace) -> int:
     from kernels import listing
 
     rows = listing.by_version() if args.format in ("table", "md") else listing.rows()
-    output.print_out(output.render(rows, args.format, tuple(rows[0]), {}))
+    print_out(output.render(rows, args.format, tuple(rows[0]), {}))
     return 0
 
 

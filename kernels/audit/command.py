@@ -9,6 +9,7 @@ from kernels import launch, workers
 from kernels.audit import catalog, compiling, golden, limits, output, reading, rows, user_kernel, work
 from kernels.audit.errors import AuditError
 from kernels.launch import Variant
+from results.show.terminal import print_out, say
 
 OF_FILES = ("signature", "constexpr", "num_warps", "num_stages", "fp_fusion", "elements", "bytes")
 """Options of a kernel of the user's own."""
@@ -36,12 +37,12 @@ def run(args: argparse.Namespace) -> int:
     _print(found, args)
     for row in found:
         if row.obstacle:
-            output.say(f"{row.key}: does not launch: {row.obstacle}")
+            say(f"{row.key}: does not launch: {row.obstacle}")
     if args.record:
         wanted = _keys(catalog.recorded(catalog.choices()))
         kept = [row for row in found if row.key in wanted]
         golden.record(kept, known=_keys(catalog.choices()))
-        output.say(f"recorded {len(kept)} rows in {golden.FILE}")
+        say(f"recorded {len(kept)} rows in {golden.FILE}")
     return _check(found) if args.check else 0
 
 
@@ -120,14 +121,14 @@ def _own_kernel(name: str, args: argparse.Namespace) -> list[rows.AuditRow]:
 def _print(found: Sequence[rows.AuditRow], args: argparse.Namespace) -> None:
     if args.sass:
         parts = [f"{row.key}: {_described(row)}\n" + "\n".join(row.listing) + "\n" for row in found]
-        output.print_out("\n".join(parts))
+        print_out("\n".join(parts))
         return
     environment = {"triton": triton.__version__, "ptxas": {row.arch: row.ptxas for row in found}}
     public = [row.public() for row in found]
-    output.print_out(output.render(public, args.format, output.AUDIT_COLUMNS, environment))
+    print_out(output.render(public, args.format, output.AUDIT_COLUMNS, environment))
     if args.format == "table":
         versions = ", ".join(f"ptxas {version} for {arch}" for arch, version in environment["ptxas"].items())
-        output.say(
+        say(
             f"{len(found)} row{'s' * (len(found) != 1)}; Triton {triton.__version__}, {versions}; "
             "nothing here was run or timed"
         )
@@ -148,21 +149,21 @@ def _check(found: Sequence[rows.AuditRow]) -> int:
     result = golden.compare(found, recorded, _keys(catalog.choices()))
     expected = _keys(catalog.recorded(catalog.choices()))
     if not recorded.same_triton:
-        output.say(
+        say(
             f"golden figures are of Triton {recorded.triton}, this is {triton.__version__}: registers and instructions "
             "are not compared; spills, widths and tensor-core instructions are"
         )
     forgotten = [key for key in result.missing if key in expected]
     for line in result.worse:
-        output.say(f"worse: {line}")
+        say(f"worse: {line}")
     for key in forgotten:
-        output.say(f"not recorded: {key}")
+        say(f"not recorded: {key}")
     for key in result.gone:
-        output.say(f"recorded, but gone: {key}")
+        say(f"recorded, but gone: {key}")
     if len(result.missing) > len(forgotten):
         others = len(result.missing) - len(forgotten)
-        output.say(f"{others} rows are of variants that no figures are kept of: fp16 and fp32 where there is bf16")
+        say(f"{others} rows are of variants that no figures are kept of: fp16 and fp32 where there is bf16")
     if result.worse or forgotten:
         return 1
-    output.say(f"{len(found) - len(result.missing)} rows are no worse than recorded")
+    say(f"{len(found) - len(result.missing)} rows are no worse than recorded")
     return 0

@@ -1,17 +1,11 @@
 """Rows printed: a table for people, JSON, CSV or Markdown for programs and pages."""
 
-import csv
-import io
-import itertools
 import json
-import os
-import sys
-import textwrap
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
-from kernels.audit.errors import AuditError
+from results.show.grid import Column, print_grid
+from results.show.terminal import drawn
 
 FORMATS = ("table", "json", "csv", "md")
 TITLES = {
@@ -34,8 +28,16 @@ AUDIT_COLUMNS = (
     *("shared_bytes", "occupancy", "load_bits", "store_bits", "mma", "instructions", "instructions_per_element"),
     *("issue_budget_instructions_per_element", "double_precision", "bound"),
 )
+LEAVING = (
+    *("double_precision", "issue_budget_instructions_per_element", "stack_bytes", "shared_bytes", "instructions"),
+    *("store_bits", "part", "mma", "load_bits", "shape_class"),
+)
+"""Which columns a narrow terminal does without, in this order."""
+GOING_BELOW = ("dtypes", "ops")
+"""Which columns join the note below their row, in this order."""
+NOTE = "change"
+"""The column that stands below its row where it has no room."""
 ABSENT = "-"
-LIST_WIDTH = 40  # of a list in a table, which goes on below
 
 
 def render(rows: Sequence[Mapping[str, Any]], how: str, columns: Sequence[str], environment: Mapping[str, Any]) -> str:
@@ -50,17 +52,13 @@ def render(rows: Sequence[Mapping[str, Any]], how: str, columns: Sequence[str], 
     if how == "json":
         return json.dumps({"environment": dict(environment), "rows": list(rows)}, indent=1) + "\n"
     if how == "csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]) if rows else list(columns), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: _plain(value) for key, value in row.items()} for row in rows)
-        return text.getvalue()
+        from results.show.export import csv_text
+
+        return csv_text([{key: _plain(value) for key, value in row.items()} for row in rows], columns)
     used = [
         name for name in columns if name == "occupancy" or any(row[name] not in (None, "", 0) for row in rows)
     ] or list(columns)
-    cells = [[TITLES.get(name, name) for name in used], *([_shown(name, row[name]) for name in used] for row in rows)]
-    numeric = [all(isinstance(row[name], int | float | None) for row in rows) for name in used]
-    return _markdown(cells, numeric) if how == "md" else _table(cells, numeric)
+    return _markdown(rows, used) if how == "md" else drawn(lambda console: _print_table(console, rows, used))
 
 
 def _plain(value: Any) -> Any:
@@ -71,7 +69,7 @@ def _shown(name: str, value: Any) -> str:
     if value is None or value == "":
         return ABSENT
     if isinstance(value, list):
-        return "\n".join(textwrap.wrap(", ".join(map(str, value)), LIST_WIDTH, break_on_hyphens=False))
+        return ", ".join(map(str, value))
     if name == "occupancy":
         return f"{100 * value:.0f}%"
     if isinstance(value, float):
@@ -79,47 +77,28 @@ def _shown(name: str, value: Any) -> str:
     return str(value)
 
 
-def _table(cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
-    folded = [
-        line for row in cells for line in itertools.zip_longest(*(text.split("\n") for text in row), fillvalue="")
+def _is_numeric(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return all(isinstance(row[name], int | float | None) for row in rows)
+
+
+def _print_table(console: Any, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    columns = [
+        Column(
+            TITLES.get(name, name),
+            [_shown(name, row[name]) for row in rows],
+            "right" if _is_numeric(rows, name) else "left",
+            leaves=LEAVING.index(name) + 1 if name in LEAVING else 0,
+            goes_below=GOING_BELOW.index(name) + 1 if name in GOING_BELOW else 0,
+            heads=name == "kernel",
+        )
+        for name in names
+        if name != NOTE
     ]
-    sizes = [max(map(len, column)) for column in zip(*folded, strict=True)]
-    lines = [
-        "  ".join(
-            text.rjust(size) if right else text.ljust(size)
-            for text, size, right in zip(line, sizes, numeric, strict=True)
-        ).rstrip()
-        for line in folded
-    ]
-    lines.insert(1, "─" * (sum(sizes) + 2 * (len(sizes) - 1)))
+    print_grid(console, columns, [row[NOTE] for row in rows] if NOTE in names else (), NOTE)
+
+
+def _markdown(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    cells = [[TITLES.get(name, name) for name in names], *([_shown(name, row[name]) for name in names] for row in rows)]
+    lines = ["| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in cells]
+    lines.insert(1, "|" + "|".join(" ---: " if _is_numeric(rows, name) else " --- " for name in names) + "|")
     return "\n".join(lines) + "\n"
-
-
-def _markdown(cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
-    lines = ["| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in line) + " |" for line in cells]
-    lines.insert(1, "|" + "|".join(" ---: " if right else " --- " for right in numeric) + "|")
-    return "\n".join(lines) + "\n"
-
-
-def print_out(text: str) -> None:
-    """Write to stdout; a reader that has seen enough, as `head` has, is no error.
-
-    Raises:
-        AuditError: stdout cannot be written, as on a full disk.
-    """
-    try:
-        try:
-            sys.stdout.write(text)
-        except UnicodeEncodeError:  # a terminal that knows only ASCII gets question marks
-            sys.stdout.write(text.encode(sys.stdout.encoding, "replace").decode(sys.stdout.encoding))
-        sys.stdout.flush()
-    except OSError as error:
-        with suppress(OSError):  # or leaving would fail once more on what is still in the buffer
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            raise AuditError(f"cannot write the output: {error.strerror}") from None
-
-
-def say(text: str) -> None:
-    """Print one line on stderr."""
-    print(" ".join(text.split()), file=sys.stderr, flush=True)

@@ -362,13 +362,12 @@ def test_list_shows_people_one_row_for_each_version(capsys, how):
     wanted = {}
     for row in listed:
         wanted.setdefault((row["family"], row["version"]), []).append(row["op"])
-    cells = [re.split(r" {2,}|\s*\|\s*", line.strip("| ")) for line in text.splitlines()[2:]]
+    cells = [re.split(r" {2,}|\s*\|\s*", line.strip("| ")) for line in text.splitlines()]
     rows = [line for line in cells if line[0] in {family for family, _ in wanted}]
     assert [tuple(line[:2]) for line in rows] == list(wanted)
     for ops in wanted.values():
         assert all(re.search(rf"(?<![\w-]){op}(?![\w-])", text) for op in ops)
     assert ", ".join(wanted["norm", "v1"]) in text
-    assert max(map(len, text.splitlines())) < 200 or how == "md"
 
 
 @pytest.mark.exhaustive
