@@ -266,7 +266,6 @@ TIMES = (
     Column("tokens/s", lambda _, judged: format_number(judged["tokens_per_s"])),
     Column("MFU", lambda _, judged: share(judged["mfu"])),
     Column("HFU", lambda _, judged: share(judged["hfu"])),
-    Column("flags", lambda record, _: ", ".join(record.flags) or None, is_text=True),
 )
 
 MEMORY = (

@@ -13,6 +13,7 @@ from bench.harness.cli.arguments import add_device, add_list, add_output, chosen
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.cli.terminal import Progress, print_path
 from bench.harness.op import Op
+from results.show.grid import Column, print_grid
 from results.show.table import format_rate, format_time, header_lines
 from results.show.terminal import drawn, print_out, printable
 
@@ -283,25 +284,25 @@ def interval_text(ceiling: Ceiling) -> str:
 
 def table_text(environment: Environment, job: Calibration, sentences: Sequence[str]) -> str:
     """Return the machine, a row for each ceiling, how the peaks come about, and what was not measured."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    for title in ("ceiling", "of", "value", "95% CI", "SM clock", "by"):
-        table.add_column(title, overflow="fold", justify="right" if title == "value" else "left")
-    for entry in job.found:
-        interval = interval_text(entry)
-        clock = f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else "-"
-        cells = (entry.quantity, entry.name, value_text(entry), interval, clock, entry.config or "-")
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+    found = job.found
+    clocks = [f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else "-" for entry in found]
+    columns = [
+        Column("ceiling", [entry.quantity for entry in found]),
+        Column("of", [entry.name for entry in found]),
+        Column("value", [value_text(entry) for entry in found], "right"),
+        Column("95% CI", [interval_text(entry) for entry in found], goes_below=1),
+        Column("SM clock", clocks, "right", leaves=1),
+    ]
     missing = [f"not measured: {reason}" for reason in job.missing]
     below = [*sentences, *missing, *doubts(job.records), f"ceilings: {job.kept.path}"]
 
     def draw(console: Console) -> None:
         for line in header_lines(environment):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-        console.print("", table if job.found else "no ceiling was measured", markup=False, highlight=False)
+        console.print("" if found else "\nno ceiling was measured", markup=False, highlight=False)
+        if found:
+            print_grid(console, columns, [entry.config or "-" for entry in found], "by")
+        console.print("", markup=False)
         for line in below:
             console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 

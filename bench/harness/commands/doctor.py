@@ -298,22 +298,19 @@ def print_page(output_format: str, content: Mapping[str, Any]) -> None:
 
 
 def _print_table(console: Any, content: Mapping[str, Any]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
+    from results.show.grid import Column, print_grid
     from results.show.terminal import printable
 
-    device = content["device"]
+    device, findings = content["device"], content["findings"]
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items() if version)
-    console.print(printable(f"{device['name']} ({device['slug']}), {versions}"), markup=False, highlight=False)
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for title in ("", "looked at", "found", "what to do"):
-        table.add_column(title, overflow="fold")
+    line = f"{device['name']} ({device['slug']}), {versions}"
+    console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
     colors = {OK: "green", NOTE: "yellow", BAD: "red"}
-    for finding in content["findings"]:
-        texts = [Text(printable(finding[key])) for key in ("name", "value", "advice")]
-        table.add_row(Text(finding["status"], style=colors[finding["status"]]), *texts)
-    console.print(table)
+    columns = [
+        Column("", [each["status"] for each in findings], styles=[colors[each["status"]] for each in findings]),
+        Column("looked at", [each["name"] for each in findings]),
+        Column("found", [each["value"] for each in findings], goes_below=1),
+    ]
+    print_grid(console, columns, [each["advice"] for each in findings], "what to do")
     verdict = "fit: measure" if content["fit"] else "not fit: see what is bad above"
     console.print(verdict, style="green" if content["fit"] else "red", markup=False, highlight=False)

@@ -25,7 +25,6 @@ from results.show.table import describe
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from bench.harness.device.device import Device
     from bench.harness.measure.plan import Settings
@@ -228,7 +227,8 @@ def render(scenario: Scenario, environment: Environment, records: Sequence[Recor
     tables = {"": scenario.columns, **scenario.more_tables}
     for title, columns in tables.items() if measured else ():
         console.print(f"\n{title}" if title else "", markup=False, highlight=False)
-        console.print(table_of(columns, measured), markup=False, highlight=False)
+        flags = [] if title else [", ".join(record.flags) for record, _ in measured]
+        print_table(console, columns, measured, flags)
     console.print()
     lines = [f"{label_of(record)}: {record.status}: {record.reason}" for record in records if record.status != "ok"]
     lines += [f"{label_of(record)}: {score['excess']}" for record, score in measured if score["excess"]]
@@ -236,23 +236,27 @@ def render(scenario: Scenario, environment: Environment, records: Sequence[Recor
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
-def table_of(columns: Sequence[Column], rows: Sequence[tuple[Record, Mapping[str, Any]]]) -> Table:
-    """Return the table of records with their judged keys, without the columns that say nothing."""
-    from rich import box
-    from rich.table import Table
+def print_table(
+    console: Console,
+    columns: Sequence[Column],
+    rows: Sequence[tuple[Record, Mapping[str, Any]]],
+    flags: Sequence[str],
+) -> None:
+    """Print records with their judged keys, without the columns that say nothing.
 
+    Where there is no room, numbers join the flags below their row, those furthest to the right first.
+    """
+    from results.show import grid
     from results.show.table import ABSENT
-    from results.show.terminal import printable
 
-    table, shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False), []
-    for column in columns:
+    shown = []
+    for place, column in enumerate(columns):
         cells = [column.cell(*row) for row in rows]
         if any(cell is not None for cell in cells) and not (column.is_quiet and len(set(cells)) == 1):
-            shown.append(cells)
-            table.add_column(column.title, justify="left" if column.is_text else "right", overflow="fold")
-    for texts in zip(*shown, strict=True):
-        table.add_row(*(ABSENT if text is None else printable(text) for text in texts))
-    return table
+            texts = [ABSENT if cell is None else cell for cell in cells]
+            turn = 0 if column.is_text else len(columns) - place
+            shown.append(grid.Column(column.title, texts, "left" if column.is_text else "right", goes_below=turn))
+    grid.print_grid(console, shown, flags, "flags")
 
 
 def label_of(record: Record) -> str:

@@ -100,7 +100,6 @@ COLUMNS = (
     Column("waits", lambda record, _: percent_of(waiting(record))),
     Column("tokens/s", tokens),
     Column("n", lambda record, _: str(len(record.samples_s))),
-    Column("flags", lambda record, _: ", ".join(record.flags) or None, is_text=True),
 )
 
 
