@@ -123,6 +123,7 @@ def train_flops(
     recompute: str = "none",
     is_flash: bool = True,
     is_frozen: bool = False,
+    document: int | None = None,
 ) -> FlopCount:
     """Return the FLOPs of one training step on `batch` sequences.
 
@@ -135,6 +136,8 @@ def train_flops(
         is_flash: whether attention recomputes its scores in the backward pass, as flash attention does: a fifth
             matrix product, executed and not needed.
         is_frozen: whether the weights are not trained (adapters): no weight gradients.
+        document: tokens of the documents that are packed into a sequence, each of which attends to itself alone; None:
+            a sequence is one.
 
     Raises:
         ConfigError: an unknown convention or way of recomputing, or recomputation of what the convention leaves out.
@@ -144,7 +147,9 @@ def train_flops(
     for word, known in ((convention, CONVENTIONS), (recompute, RECOMPUTE)):
         if word not in known:
             raise ConfigError(f"unknown convention {word!r}; known: {', '.join(known)}")
-    forward = _forward(config, sequence, convention)
+    if document is not None and not _sees_masks(convention):
+        raise ConfigError(f"convention '{convention}' knows no documents: use gemm-causal-half or gemm-causal-exact")
+    forward = _forward(config, sequence, convention, document)
     if recompute == "selective" and "attention_core" not in forward:
         raise ConfigError(f"convention '{convention}' counts no attention of its own, so none of it can be recomputed")
     recomputed: dict[str, int] = {}
@@ -184,7 +189,7 @@ def _times(count: FlopCount, batch: int) -> FlopCount:
     )
 
 
-def _forward(config: ModelConfig, sequence: int, convention: str) -> dict[str, int]:
+def _forward(config: ModelConfig, sequence: int, convention: str, document: int | None) -> dict[str, int]:
     """Return the forward FLOPs of one sequence by component."""
     count = count_parameters(config)
     if convention in _PARAMETERS:
@@ -196,9 +201,18 @@ def _forward(config: ModelConfig, sequence: int, convention: str) -> dict[str, i
     if convention == "chinchilla":
         products["embedding"] = 2 * sequence * config.vocabulary * config.width
         products["attention_softmax"] = 3 * config.layers * config.heads * sequence**2
-    is_windowed = convention.startswith("gemm-causal")
-    products["attention_core"] = _all_layers_core(config, sequence, _CORE_MASKS[convention], is_windowed)
+    whole, rest = divmod(sequence, document or sequence)
+    core = [
+        _all_layers_core(config, n, _CORE_MASKS[convention], _sees_masks(convention))
+        for n in (document or sequence, rest)
+    ]
+    products["attention_core"] = whole * core[0] + core[1]
     return products
+
+
+def _sees_masks(convention: str) -> bool:
+    """Return whether a convention counts what windows and the borders of documents leave of attention."""
+    return convention.startswith("gemm-causal")
 
 
 _PARAMETERS: dict[str, Callable[[ModelConfig, ParameterCount], int]] = {

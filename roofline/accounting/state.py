@@ -137,13 +137,76 @@ class Sharding:
     """Stage of ZeRO: 0 nothing, 1 optimizer states and master copy, 2 gradients too, 3 weights too."""
     data_parallel: int = 1
     tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    """Stages, of which each has its layers; the first has the embedding, too, and the last one the head."""
+    expert_parallel: int = 1
+    """Devices that share the routed experts of a layer."""
+
+    def stage(self, config: ModelConfig) -> ModelConfig:
+        """Return the layers of one stage; where they are not shared evenly, of the largest.
+
+        Raises:
+            ConfigError: there are more stages than layers.
+        """
+        if self.pipeline_parallel > config.layers:
+            raise ConfigError(f"{self.pipeline_parallel} stages of a pipeline cannot share {config.layers} layers")
+        return config.with_layers(-(-config.layers // self.pipeline_parallel))
+
+
+def held_weights(config: ModelConfig, sharding: Sharding, is_last: bool = False) -> list[Weight]:
+    """Return the weights of a model that one device keeps: its stage of a pipeline, its heads, its experts.
+
+    Args:
+        config: the model.
+        sharding: how devices share it.
+        is_last: whether the stage is the last one of several, which has head and final norm, or the first.
+
+    Raises:
+        ConfigError: a sharding that cannot be.
+
+    Source: Shoeybi et al., Megatron-LM (2019); Narayanan et al. (2021); Lepikhin et al., GShard (2020).
+    """
+    ways = sharding.expert_parallel
+    if ways > 1 and (config.experts is None or config.experts.count % ways):
+        known = f"{config.experts.count} experts" if config.experts else "a model without experts"
+        raise ConfigError(f"expert parallelism of {ways} cannot share {known} evenly")
+    found = [shard(weight, config, sharding.tensor_parallel) for weight in weights(sharding.stage(config))]
+    if sharding.pipeline_parallel > 1:
+        left_out = (
+            ("embedding", "positions")
+            if is_last and not config.is_tied
+            else ("positions",)
+            if is_last
+            else ("lm_head",)
+        )
+        found = [weight for weight in found if weight.component not in left_out]
+    return [replace(w, copies=w.copies // ways) if w.component == "experts" else w for w in found]
+
+
+def adapters(found: Iterable[Weight], rank: int) -> list[Weight]:
+    """Return the adapters of a rank on all products of the layers: two narrow matrices beside each.
+
+    Source: Hu et al., LoRA (2021); Llama 7B has 39,976,960 of rank 16 on all linear layers.
+    """
+    inside = [w for w in found if w.is_gemm and w.component not in (*OUTSIDE_LAYERS, "router")]
+    return [
+        Weight(f"{w.name} adapter", w.component, (side, rank), w.copies, is_gemm=True)
+        for w in inside
+        for side in w.shape
+    ]
 
 
 def state_bytes(
-    config: ModelConfig, recipe: Recipe, optimizer: str, sharding: Sharding | None = None
+    config: ModelConfig,
+    recipe: Recipe,
+    optimizer: str,
+    sharding: Sharding | None = None,
+    is_last: bool = False,
+    lora_rank: int | None = None,
 ) -> dict[str, int]:
     """Return the bytes of the state on one device, by component.
 
+    With adapters, the base is kept in the recipe's weights alone, without gradients, copies and moments.
     ZeRO 3 over several devices gathers one layer at a time: its weights are a component of their own.
 
     Raises:
@@ -152,21 +215,25 @@ def state_bytes(
     Source: Rajbhandari et al., ZeRO (2020), figure 1; shards of tensor parallelism as Megatron-LM cuts them.
     """
     sharding = sharding or Sharding()
-    found = [shard(weight, config, sharding.tensor_parallel) for weight in weights(config)]
+    found = held_weights(config, sharding, is_last)
+    trained = found if lora_rank is None else adapters(found, lora_rank)
     total = sum(weight.elements for weight in found)
+    updated = sum(weight.elements for weight in trained)
     multiplied = sum(weight.elements for weight in found if weight.is_gemm)
     if config.is_tied:
-        multiplied += next(weight.elements for weight in found if weight.component == "embedding")
+        multiplied += sum(weight.elements for weight in found if weight.component == "embedding")
     parts = {
         "weights": recipe.weight_bytes * total,
-        "gradients": recipe.gradient_bytes * total,
-        "master_weights": recipe.master_bytes * total,
-        "optimizer_states": sum(optimizer_bytes(weight, optimizer, recipe.moment_bytes) for weight in found),
+        "gradients": recipe.gradient_bytes * updated,
+        "master_weights": recipe.master_bytes * updated,
+        "optimizer_states": sum(optimizer_bytes(weight, optimizer, recipe.moment_bytes) for weight in trained),
     }
+    if lora_rank is not None:
+        parts["weights"] += recipe.weight_bytes * updated
     parts = zero_bytes(parts, sharding.zero, sharding.data_parallel)
     parts["cast_copies"] = recipe.cast_bytes * multiplied
     if sharding.zero == 3 and sharding.data_parallel > 1:
-        parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(found, config.layers)
+        parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(found, sharding.stage(config).layers)
     return {name: size for name, size in parts.items() if size}
 
 
@@ -194,7 +261,7 @@ def _largest_layer(found: Iterable[Weight], layers: int) -> int:
     found = list(found)
     inside = sum(weight.elements for weight in found if weight.component not in OUTSIDE_LAYERS)
     outside = [weight.elements for weight in found if weight.component in OUTSIDE_LAYERS]
-    return max(-(-inside // layers), *outside)
+    return max([-(-inside // layers), *outside])
 
 
 def shard(weight: Weight, config: ModelConfig, ways: int) -> Weight:

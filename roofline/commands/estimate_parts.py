@@ -67,12 +67,17 @@ def _step_options(parser: argparse.ArgumentParser) -> None:
 def _flops_options(parser: argparse.ArgumentParser) -> None:
     _step_options(parser)
     options.convention_option(parser, DEFAULT_CONVENTION)
+    parser.add_argument("--frozen", action="store_true", help="weights are not trained, as under adapters (LoRA)")
+    parser.add_argument(
+        "--document", type=arguments.whole, metavar="N", help="tokens of the documents packed into a sequence"
+    )
     parser.add_argument("--recompute", choices=RECOMPUTE, default="none", help="for HFU; default: %(default)s")
 
 
 def _flops(args: argparse.Namespace) -> Answer:
     config, is_flash = arguments.model_of(args), args.attention == "flash"
-    return model.flops_answer(config, args.sequence, args.batch, args.convention, args.recompute, is_flash)
+    counted = (args.convention, args.recompute, is_flash, args.frozen, args.document)
+    return model.flops_answer(config, args.sequence, args.batch, *counted)
 
 
 def _memory_options(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +91,11 @@ def _memory_options(parser: argparse.ArgumentParser) -> None:
     add("--zero", type=int, choices=range(4), default=0, help="stage of ZeRO; default: %(default)s")
     add("--data-parallel", type=arguments.whole, default=1, metavar="N", help="devices of ZeRO; default: %(default)s")
     add("--tensor-parallel", type=arguments.whole, default=1, metavar="N", help="default: %(default)s")
+    add("--pipeline-parallel", type=arguments.whole, default=1, metavar="N", help="default: %(default)s")
+    add("--expert-parallel", type=arguments.whole, default=1, metavar="N", help="default: %(default)s")
+    add("--sequence-parallel", action="store_true", help="tensor parallelism divides norms and inputs, too")
+    add("--loss-chunks", type=arguments.whole, default=1, metavar="N", help="parts of the loss; default: %(default)s")
+    add("--lora", type=arguments.whole, metavar="RANK", help="train adapters of this rank alone, on all linear layers")
     add("--dropout", action="store_true", help="with dropout masks")
     options.machine_options(parser, has_dtype=False, has_memory=True)
 
@@ -99,7 +109,12 @@ def _memory(args: argparse.Namespace) -> Answer:
         batch=args.batch,
         accumulate=args.accumulate,
         checkpoint=args.checkpoint,
-        sharding=Sharding(args.zero, args.data_parallel, args.tensor_parallel),
+        sharding=Sharding(
+            args.zero, args.data_parallel, args.tensor_parallel, args.pipeline_parallel, args.expert_parallel
+        ),
+        is_sequence_parallel=args.sequence_parallel,
+        loss_chunks=args.loss_chunks,
+        lora_rank=args.lora,
         is_flash=args.attention == "flash",
         has_dropout=args.dropout,
     )

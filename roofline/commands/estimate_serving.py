@@ -17,7 +17,7 @@ def _infer_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--prompt", type=arguments.whole, default=2048, help="tokens of a prompt; default: %(default)s")
     add("--batch", type=arguments.whole, default=1, help="sequences at once; default: %(default)s")
-    add("--weight-dtype", choices=DTYPES, help="of the weights; default: as computed")
+    add("--weight-dtype", choices=infer.STORED_BITS, help="of the weights; default: as computed")
     add("--kv-dtype", choices=DTYPES, default="bf16", help="of the cache; default: %(default)s")
     options.gpus_option(parser)
     options.machine_options(parser, has_memory=True)

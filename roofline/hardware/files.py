@@ -102,7 +102,7 @@ class GpuFile(Struct, forbid_unknown_fields=True, kw_only=True):
     vendor: Text
     architecture: Text
     chip: Text | None = None
-    compute_capability: Text
+    compute_capability: Text | None = None
     rate_class: Text | None = None
     sm_count: Annotated[int, _range(1, 10_000, "SMs or CUs")]
     confidence: Annotated[str, one_of(CONFIDENCES)]

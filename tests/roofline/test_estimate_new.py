@@ -174,6 +174,15 @@ BASE = {
     "gpus": ["--gpu h100-sxm --params 1e9", "--gpu h100-sxm --model gpt2 --tokens 1e9"],
 }
 GIVEN = {
+    **{
+        "frozen": None,
+        "document": "32",
+        "pipeline_parallel": "2",
+        "expert_parallel": "2",
+        "loss_chunks": "4",
+        "lora": "8",
+    },
+    **{"sequence_parallel": None},
     **{"model": "gpt2", "params": "1e9", "tokens": "3e9", "days": "9", "flops": "1e21", "price": "2", "gpus": "3"},
     **{"peak": "1e14", "bandwidth": "1e12", "memory": "7e10", "mfu": "0.3", "batch": "3", "sequence": "64"},
     **{"prompt": "100", "output_tokens": "9", "dtype": "fp16", "weight_dtype": "int8", "kv_dtype": "fp8e4m3"},
@@ -215,3 +224,65 @@ def test_no_option_is_ignored_in_silence_in_any_pair(capsys, part, base):
             for name in pair:
                 assert of({key: value for key, value in both.items() if key != name}) != answer, (pair, name)
     assert answered or part.name in ("tensor", "params", "dtype")
+
+
+def test_adapters(capsys):
+    """Llama 7B has 39,976,960 parameters in adapters of rank 16 on all linear layers (PEFT prints them)."""
+    data = data_of(capsys, "memory --model llama-7b --lora 16")["components"]
+    adapters = 39_976_960
+    assert data["weights"] == 2 * (6_738_415_616 + adapters)
+    assert (data["gradients"], data["optimizer_states"]) == (2 * adapters, 8 * adapters)
+    frozen, trained = (data_of(capsys, f"flops --model llama-7b {word}") for word in ("--frozen", ""))
+    lacking = trained["per_step"] - frozen["per_step"]
+    assert lacking == 2 * 2048 * 6_607_077_376  # no weight gradients: 2 N_mm a token
+
+
+def test_packed_documents(capsys):
+    """8 documents of 1,024 in a sequence of 8,192 attend to an eighth of its pairs, and a rest is a document."""
+    line = "flops --model llama-3-8b --sequence {} --convention gemm-causal-exact"
+    core = lambda words: data_of(capsys, words)["components"]["attention_core"]  # noqa: E731
+    assert core(line.format("8192 --document 1024")) == 8 * core(line.format(1024))
+    assert core(line.format("2500 --document 1024")) == 2 * core(line.format(1024)) + core(line.format(452))
+    assert call("flops", "--model", "gpt2", "--convention", "palm", "--document", "9") == 2
+    assert "knows no documents" in capsys.readouterr().err
+
+
+def test_shared_along_layers_experts_and_sequence(capsys):
+    base = data_of(capsys, "memory --model llama-3-8b --accumulate 8")["components"]
+    piped = data_of(capsys, "memory --model llama-3-8b --accumulate 8 --pipeline-parallel 4")["components"]
+    # a stage of 8 layers of 218,112,000 parameters and the embedding; four micro-batches are under way
+    assert piped["weights"] == 2 * (8 * 218_112_000 + 128256 * 4096 + 4096)
+    assert piped["activations_norm_inputs"] == base["activations_norm_inputs"]
+    assert "head_logits" not in piped
+    experts = data_of(capsys, "memory --model mixtral-8x7b --expert-parallel 8")["components"]
+    assert experts["weights"] == 2 * (46_702_792_704 - 7 * 32 * 3 * 4096 * 14336)
+    split = data_of(capsys, "memory --model llama-3-8b --tensor-parallel 8 --sequence-parallel")["components"]
+    assert split["activations_norm_inputs"] == base["activations_norm_inputs"] // 8
+    chunked = data_of(capsys, "memory --model llama-3-8b --loss-chunks 8")["components"]
+    assert 8 * chunked["head_logits_fp32"] == base["head_logits_fp32"] == 4 * 2048 * 128256
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--model llama-3-8b --pipeline-parallel 64", "cannot share 32 layers"),
+        ("--model llama-3-8b --expert-parallel 2", "a model without experts"),
+        ("--model mixtral-8x7b --expert-parallel 3", "8 experts"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(capsys, line, words):
+    assert call("memory", *line.split()) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("int4", 4.15625), ("mxfp4", 4.25), ("nvfp4", 4.5), ("int8", 8)])
+def test_weights_of_few_bits(capsys, dtype, bits):
+    data = data_of(capsys, f"infer --model llama-3-8b --gpu h100-sxm --weight-dtype {dtype}")
+    assert data["weight_bytes"] == round(8_030_261_248 * bits / 8)
+
+
+@pytest.mark.parametrize(("slug", "batch"), [("tpu-v5e", 240.5), ("tpu-v4", 229.2), ("tpu-v6e", 560.4)])
+def test_critical_batch_of_tpus(capsys, slug, batch):
+    """Austin et al. 2025 have 240 for a v5e; peak over bandwidth of each datasheet."""
+    data = data_of(capsys, f"infer --model llama-2-70b --gpu {slug} --gpus 16")
+    assert data["critical_batch_without_cache"] == pytest.approx(batch, rel=0.01)

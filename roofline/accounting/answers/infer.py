@@ -22,8 +22,9 @@ from roofline.accounting.parameters import count_parameters
 from roofline.model import bound, least_time_s
 from roofline.work import DTYPE_BITS
 
-SCALE_BITS = {"nvfp4": 0.5}
-"""Of one element's share of its block's scale."""
+STORED_BITS = {**DTYPE_BITS, "nvfp4": 4.5, "int4": 4.15625, "mxfp4": 4.25}
+"""Of one weight, its share of what its group has in common included: nvfp4 an 8-bit scale for 16, int4 a 16-bit scale
+and a 4-bit zero for 128 (Frantar et al., GPTQ; Lin et al., AWQ), mxfp4 an 8-bit scale for 32 (OCP Microscaling)."""
 
 
 FORMULA = (
@@ -91,7 +92,7 @@ def infer_answer(
 
 def element_bytes(dtype: str) -> float:
     """Return the bytes of one weight in a dtype, its share of the scale of its block included."""
-    return (DTYPE_BITS[dtype] + SCALE_BITS.get(dtype, 0)) / 8
+    return STORED_BITS[dtype] / 8
 
 
 def whole_bytes(kv_dtype: str) -> int:

@@ -45,14 +45,21 @@ def params_answer(config: ModelConfig) -> Answer:
 
 
 def flops_answer(
-    config: ModelConfig, sequence: int, batch: int, convention: str, recompute: str, is_flash: bool
+    config: ModelConfig,
+    sequence: int,
+    batch: int,
+    convention: str,
+    recompute: str,
+    is_flash: bool,
+    is_frozen: bool = False,
+    document: int | None = None,
 ) -> Answer:
     """Return the FLOPs of a training step: what the model needs and what the hardware executes.
 
     Raises:
         ConfigError: an unknown convention or way of recomputing.
     """
-    found = train_flops(config, sequence, batch, convention, recompute, is_flash)
+    found = train_flops(config, sequence, batch, convention, recompute, is_flash, is_frozen, document)
     steps = [
         Step(name.replace("_", " "), _parts(found, name), count(flops)) for name, flops in found.components.items()
     ]
@@ -115,6 +122,9 @@ class TrainingPlan:
     sharding: Sharding = field(default_factory=Sharding)
     is_flash: bool = True
     has_dropout: bool = False
+    is_sequence_parallel: bool = False
+    loss_chunks: int = 1
+    lora_rank: int | None = None
 
     @property
     def kernels(self) -> Kernels:
@@ -172,11 +182,29 @@ def training_memory(config: ModelConfig, plan: TrainingPlan) -> tuple[dict[str, 
 
     Source: as of `state.state_bytes`, `activations.model_activations` and `activations.head_activations`.
     """
-    ways, width = plan.sharding.tensor_parallel, plan.recipe.activation_bytes
-    state = state_bytes(config, plan.recipe, plan.optimizer, plan.sharding)
-    kept = model_activations(config, plan.sequence, plan.batch, plan.kernels, plan.checkpoint, ways)
-    head = head_activations(config, plan.sequence, plan.batch, width, tensor_parallel=ways)
-    activation = {f"activations_{name}": part for name, part in kept.items()}
+    stages = [_stage_memory(config, plan, is_last) for is_last in (False, True)[: plan.sharding.pipeline_parallel]]
+    return max(stages, key=lambda parts: sum(sum(part.values()) for part in parts))
+
+
+def _stage_memory(config: ModelConfig, plan: TrainingPlan, is_last: bool) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the bytes of the state and of the activations on a device of the first or last stage of a pipeline.
+
+    The first stage has as many micro-batches under way as there are stages, the last one a single one.
+
+    Source: Narayanan et al. (2021), section 2.2: one forward pass, one backward pass in turn.
+    """
+    sharding, width = plan.sharding, plan.recipe.activation_bytes
+    ways, stages = sharding.tensor_parallel, sharding.pipeline_parallel
+    state = state_bytes(config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora_rank)
+    shape = (plan.sequence, plan.batch)
+    kept = model_activations(
+        sharding.stage(config), *shape, plan.kernels, plan.checkpoint, ways, plan.is_sequence_parallel
+    )
+    under_way = 1 if is_last else min(stages, plan.accumulate)
+    activation = {f"activations_{name}": under_way * part for name, part in kept.items()}
+    head = head_activations(config, *shape, width, plan.loss_chunks, ways)
+    if stages > 1 and not is_last:
+        head = {"token_ids": head["token_ids"]}
     activation |= {name if name == "token_ids" else f"head_{name}": part for name, part in head.items()}
     return state, activation
 
@@ -195,6 +223,12 @@ def _memory_notes(config: ModelConfig, plan: TrainingPlan) -> list[str]:
         f"{plan.sequences} sequences a step; of {plan.accumulate} micro-batch(es) on a device one is in memory",
         "left out: CUDA context, workspaces, buffers of collectives, rounding and fragmentation of the allocator",
     ]
+    if sharding.pipeline_parallel > 1:
+        notes.append(
+            f"the fuller one of first and last stage of {sharding.pipeline_parallel}, one forward and backward in turn"
+        )
+    if plan.lora_rank:
+        notes.append("approximate: adapters' own activations are left out; the base is frozen, in the recipe's weights")
     if config.experts:
         notes.append("approximate: experts keep what an even load brings them, their inputs gathered, outputs kept")
     if config.latent:
