@@ -245,7 +245,7 @@ def described(record: Record) -> list[str]:
 
 def phase(name: str) -> Column:
     """Return the column of a phase."""
-    return Column(name, lambda record, _: format_time(record.phases_s[name]))
+    return Column(name, lambda record, _: format_time(record.phases_s[name]), goes_below=1)
 
 
 WHAT = (
@@ -261,11 +261,11 @@ WHAT = (
 TIMES = (
     *WHAT,
     Column("step", lambda record, _: format_time(record.median_s)),
-    Column("95% CI", lambda record, _: spread(record)),
+    Column("95% CI", lambda record, _: spread(record), goes_below=2),
     *(phase(name) for name in ("forward", "backward", "optimizer")),
     Column("tokens/s", lambda _, judged: format_number(judged["tokens_per_s"])),
     Column("MFU", lambda _, judged: share(judged["mfu"])),
-    Column("HFU", lambda _, judged: share(judged["hfu"])),
+    Column("HFU", lambda _, judged: share(judged["hfu"]), goes_below=3),
 )
 
 MEMORY = (

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 GAP = "  "
 INDENT = "    "
+NOTHING = ("", "-")
+"""Cells that are not worth a line below their row."""
 ALL_COLUMNS = "--format csv has all"
 
 
@@ -137,7 +139,9 @@ def _with_room(columns: Sequence[Column], notes: Sequence[str], width: int) -> t
     going = [column for column in columns if column not in staying]
     texts = []
     for row, note in enumerate(notes or [""] * len(columns[0].cells)):
-        named = [f"{_in_one_line(column.title)} {column.cells[row]}" for column in going if column.cells[row]]
+        named = [
+            f"{_in_one_line(column.title)} {column.cells[row]}" for column in going if column.cells[row] not in NOTHING
+        ]
         texts.append("; ".join([*named, *([note] if note else [])]))
     return staying, texts
 

@@ -72,7 +72,7 @@ def _print_tables(console: Console) -> None:
     for subject, claims in found:
         line()
         columns = [
-            Column("notes", [claim.notes for claim in claims]),
+            Column("notes", [claim.notes for claim in claims], goes_below=4),
             Column(subject, [claim.claim for claim in claims]),
             Column("theirs", [claim.theirs for claim in claims], goes_below=2),
             Column("ours", [claim.ours for claim in claims], goes_below=3),

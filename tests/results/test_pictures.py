@@ -1,53 +1,25 @@
-"""What the tables look like on terminals of four widths: the text of each is kept in `pictures/`, and read by people.
-
-A picture that is deleted is written anew by the test, which then fails once.
-"""
-
-import io
-import re
-from pathlib import Path
+"""The tables of `python -m results` at the widths of terminals: `table_pictures` says how they are kept."""
 
 import pytest
 from compare_runs import case
+from table_pictures import Screens
 
 from results.__main__ import main
 from results.store.runs import RunWriter
 
-PICTURES = Path(__file__).parent / "pictures"
-WIDTHS = (80, 100, 120, 160)
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
 
 @pytest.fixture
-def screen(monkeypatch):
-    """Returns a function that runs a command on a terminal of a width and returns what it printed, without colors."""
+def picture(monkeypatch):
+    """Returns a function that compares what a command prints with the kept picture of a name."""
+    screens = Screens(monkeypatch)
 
-    def shown(width, *arguments):
-        monkeypatch.setattr("sys.stdout", Terminal())
-        monkeypatch.setenv("COLUMNS", str(width))
-        monkeypatch.setenv("TERM", "xterm")
-        assert main(arguments) in (0, 1)
-        import sys
+    def check(name, *arguments):
+        def act():
+            assert main(arguments) in (0, 1)
 
-        return re.sub(r"\x1b\[[0-9;]*m", "", sys.stdout.getvalue())
+        screens.check(name, act)
 
-    return shown
-
-
-def drawn(screen, *arguments):
-    return "\n".join(f"=== {width} columns\n{screen(width, *arguments)}" for width in WIDTHS)
-
-
-def check(name, text):
-    path = PICTURES / f"{name}.txt"
-    if not path.exists():
-        path.write_text(text, encoding="utf-8")
-        pytest.fail(f"{path} is new: look at it, and keep it")
-    assert text == path.read_text(encoding="utf-8")
+    return check
 
 
 @pytest.fixture
@@ -63,19 +35,19 @@ def run(measured, make_skipped, save):
     return save("a", *records, make_skipped(op="gelu", provider=mine, reason="out of memory: 12 GiB asked for"))
 
 
-def test_the_table_of_a_run(screen, run):
-    check("show", drawn(screen, "show", run))
+def test_the_table_of_a_run(picture, run):
+    picture("show", "show", run)
 
 
-def test_a_comparison_of_providers(screen, run):
-    check("compare-providers", drawn(screen, "compare", run, "--by", "provider"))
+def test_a_comparison_of_providers(picture, run):
+    picture("compare-providers", "compare", run, "--by", "provider")
 
 
-def test_a_comparison_of_runs(screen, save, measured):
+def test_a_comparison_of_runs(picture, save, measured):
     sizes, scales = (64, 1024, 4096), (0.8, 1.0, 1.3)
     before = save("a", *(measured(seed=size, **case(size)) for size in sizes))
     after = save("b", *(measured(scale, seed=-size, **case(size)) for size, scale in zip(sizes, scales, strict=True)))
-    check("compare-runs", drawn(screen, "compare", before, after))
+    picture("compare-runs", "compare", before, after)
 
 
 @pytest.fixture
@@ -94,10 +66,10 @@ def kept(runs, measured, make_environment):
 
 
 @pytest.mark.usefixtures("kept")
-def test_a_history(screen):
-    check("history", drawn(screen, "history"))
+def test_a_history(picture):
+    picture("history", "history")
 
 
 @pytest.mark.usefixtures("kept")
-def test_the_list_of_runs(screen):
-    check("list", drawn(screen, "list"))
+def test_the_list_of_runs(picture):
+    picture("list", "list")

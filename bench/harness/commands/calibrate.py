@@ -301,7 +301,7 @@ def table_text(environment: Environment, job: Calibration, sentences: Sequence[s
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         console.print("" if found else "\nno ceiling was measured", markup=False, highlight=False)
         if found:
-            print_grid(console, columns, [entry.config or "-" for entry in found], "by")
+            print_grid(console, columns, [entry.config or "" for entry in found], "by")
         console.print("", markup=False)
         for line in below:
             console.print(printable(line), markup=False, highlight=False, soft_wrap=True)

@@ -63,6 +63,10 @@ class ScenarioRow:
     """What progress calls it."""
 
 
+LAST_TURN = 100
+"""Above every `goes_below` that a column states."""
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of a table for people; left out where no row has a value."""
@@ -74,6 +78,9 @@ class Column:
     """Whether it stands on the left."""
     is_quiet: bool = False
     """Whether it is left out where all rows say the same; the command line above the table has it then."""
+    goes_below: int = 0
+    """Its turn to stand below its row where a terminal has no room, 1 first; numbers without a turn follow, from the
+    right to the left, and texts never do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,10 +249,7 @@ def print_table(
     rows: Sequence[tuple[Record, Mapping[str, Any]]],
     flags: Sequence[str],
 ) -> None:
-    """Print records with their judged keys, without the columns that say nothing.
-
-    Where there is no room, numbers join the flags below their row, those furthest to the right first.
-    """
+    """Print records with their judged keys, without the columns that say nothing."""
     from results.show import grid
     from results.show.table import ABSENT
 
@@ -254,7 +258,7 @@ def print_table(
         cells = [column.cell(*row) for row in rows]
         if any(cell is not None for cell in cells) and not (column.is_quiet and len(set(cells)) == 1):
             texts = [ABSENT if cell is None else cell for cell in cells]
-            turn = 0 if column.is_text else len(columns) - place
+            turn = column.goes_below or (0 if column.is_text else LAST_TURN - place)
             shown.append(grid.Column(column.title, texts, "left" if column.is_text else "right", goes_below=turn))
     grid.print_grid(console, shown, flags, "flags")
 

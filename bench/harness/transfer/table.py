@@ -91,7 +91,7 @@ COLUMNS = (
     Column("prefetch", lambda record, _: str(record.options["prefetch"]) if record.op == "load" else None),
     Column("pages", lambda record, _: record.options.get("page_cache"), is_text=True),
     Column("median", lambda record, _: format_time(record.median_s)),
-    Column("95% CI", half_width),
+    Column("95% CI", half_width, goes_below=2),
     Column("GB/s", moved),
     Column("% link", of_link),
     Column("host kept", lambda record, _: format_time(record.host_launch_s) if moved_alone(record) else None),
@@ -99,7 +99,7 @@ COLUMNS = (
     Column("work", lambda record, _: format_time(median_of(record.compute_s)) if record.op == "load" else None),
     Column("waits", lambda record, _: percent_of(waiting(record))),
     Column("tokens/s", tokens),
-    Column("n", lambda record, _: str(len(record.samples_s))),
+    Column("n", lambda record, _: str(len(record.samples_s)), goes_below=1),
 )
 
 

@@ -1,0 +1,69 @@
+"""What the tables look like on terminals of four widths: the text of each is kept, and read by people.
+
+A picture that is missing is written by its test, which then fails once. To write all of them anew:
+
+    rm tests/results/pictures/*.txt; python -m pytest -n 0 tests/results/test_pictures.py tests/test_tables.py
+"""
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from results.show import grid
+
+PICTURES = Path(__file__).parent / "results" / "pictures"
+WIDTHS = (80, 100, 120, 160)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Screens:
+    """Runs commands on terminals of several widths, and keeps the columns of the tables that they print."""
+
+    def __init__(self, monkeypatch):
+        self.monkeypatch = monkeypatch
+        self.columns = []
+        keep = grid._printable
+
+        def kept(column, is_terminal):
+            self.columns.append(column)
+            return keep(column, is_terminal)
+
+        monkeypatch.setattr(grid, "_printable", kept)
+
+    def text(self, width, act):
+        """Return what `act` prints on a terminal, without colors."""
+        with self.monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", Terminal())
+            patch.setenv("COLUMNS", str(width))
+            patch.setenv("TERM", "xterm")
+            act()
+            return re.sub(r"\x1b\[[0-9;]*m", "", sys.stdout.getvalue())
+
+    def whole(self, width, act):
+        """Return the same, once it is known that no cell was cut and no line is too long."""
+        self.columns.clear()
+        text = self.text(width, act)
+        assert self.columns
+        left_out = " ".join(" ".join(re.findall(r"too narrow for:([^()]*)", text)).split())
+        for column in self.columns:
+            titles = () if column.heads else (column.title,)  # above the rows that share them, cells need no title
+            words = [word for cell in (*titles, *column.cells) for word in cell.split() if cell != "-"]
+            assert all(word in text for word in words) or " ".join(column.title.split()) in left_out, column.title
+        assert max(map(len, re.findall("─+", text))) <= width
+        return text
+
+    def check(self, name, act):
+        """Compare what `act` prints at each width with the kept picture."""
+        text = "\n".join(f"=== {width} columns\n{self.whole(width, act)}" for width in WIDTHS)
+        path = PICTURES / f"{name}.txt"
+        if not path.exists():
+            path.write_text(text, encoding="utf-8")
+            pytest.fail(f"{path} is new: look at it, and keep it")
+        assert text == path.read_text(encoding="utf-8")

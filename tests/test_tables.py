@@ -1,0 +1,149 @@
+"""The tables of all commands but those of results, at the widths of terminals; one module lays all of them out."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from table_pictures import Screens
+
+from bench.harness.cli.terminal import Progress
+from bench.harness.commands import calibrate, doctor
+from bench.harness.scenarios import scenario
+from kernels.audit import output
+from results.record import Environment
+from results.show.terminal import drawn, print_out
+from roofline.__main__ import main as roofline
+from roofline.accounting.claims import checks
+from roofline.ceilings import Ceiling
+from roofline.commands import gpus
+from roofline.hardware.gpu import load_gpus
+
+ROOT = Path(__file__).resolve().parent.parent
+RENDERER = "results/show/grid.py"
+NO_TABLES = {
+    "bench/harness/cli/arguments.py": "examples below the options of --help",
+    "bench/harness/scenarios/scenario.py": "examples below the options of --help",
+    "bench/harness/cli/signature.py": "the arguments that a function is called with, in a message",
+    "bench/harness/profile/show.py": "bars, one a line",
+}
+"""What else puts words below each other."""
+
+
+@pytest.fixture
+def screens(monkeypatch):
+    return Screens(monkeypatch)
+
+
+def test_the_gpus(screens, monkeypatch):
+    few = {slug: load_gpus()[slug] for slug in ("a100-sxm-80gb", "h100-sxm", "t4", "rtx-pro-6000-blackwell-server")}
+    monkeypatch.setattr(gpus, "load_gpus", lambda: few)
+    screens.check("gpus", lambda: roofline(["gpus"]))
+    screens.check("gpus-page", lambda: roofline(["gpus", "t4"]))
+    screens.check("gpus-side-by-side", lambda: roofline(["gpus", *few]))
+
+
+def test_an_estimate(screens):
+    words = ["estimate", "matmul", "--shape", "4096x4096x64", "--gpu", "a100-sxm-80gb,h100-sxm", "--dtype", "fp32,bf16"]
+    screens.check("estimate", lambda: roofline(words))
+
+
+def test_the_notes(screens, monkeypatch):
+    two = checks.all_claims()[:2]
+    monkeypatch.setattr(checks, "all_claims", lambda: two)
+    screens.check("notes", lambda: roofline(["notes"]))
+
+
+VERSIONS = [
+    {"family": "elementwise", "version": f"v{n}", "ops": ops, "dtypes": ["fp32", "bf16"], "change": change}
+    for n, ops, change in (
+        (1, ["copy", "add", "gelu", "bias-gelu", "residual-add"], "the textbook formulas, every access under one mask"),
+        (2, ["copy"], "full blocks and the tail split"),
+    )
+]
+AUDITED = [
+    dict.fromkeys(output.AUDIT_COLUMNS)
+    | {"kernel": "elementwise/gelu", "version": version, "arch": "sm_90", "dtype": "bf16", "part": "tail"}
+    | {"registers": 31, "stack_bytes": 8, "spill_bytes": spilled, "shared_bytes": 49152, "occupancy": 0.875}
+    | {"shape_class": "n % 8 != 0", "load_bits": 128, "store_bits": 128, "mma": "HGMMA.64x128x16", "instructions": 346}
+    | {"instructions_per_element": 43.25, "issue_budget_instructions_per_element": 39.9, "bound": "memory"}
+    for version, spilled in (("v1", 0), ("v2", 128))
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "columns"),
+    [("kernels-list", VERSIONS, tuple(VERSIONS[0])), ("kernels-audit", AUDITED, output.AUDIT_COLUMNS)],
+)
+def test_the_kernels(screens, name, rows, columns):
+    screens.check(name, lambda: print_out(output.render(rows, "table", columns, {})))
+
+
+def environment():
+    device = {"slug": "h100-sxm", "name": "H100", "type": "cuda"}
+    return Environment(run_id="a", started_at="2026-11-20T21:03:12+00:00", argv=("python",), device=device)
+
+
+def test_a_calibration(screens, tmp_path):
+    found = [
+        Ceiling("bandwidth", "triad", 3.12e12, "measured", "a test", ci95=(3.1e12, 3.13e12), config="1 GiB, 3 streams"),
+        Ceiling("flops", "bf16", 8e14, "measured", "a test", ci95=(7e14, 7.5e14), config="8192x8192x8192 NT, 40 ms"),
+        Ceiling("launch", "empty kernel", 2.1e-6, "measured", "a test", sm_clock_hz=1_980_000_000),
+    ]
+    kept = type("Kept", (), {"path": Path("ceilings.json")})()
+    job = calibrate.Calibration(None, kept, Progress(True), found=found, missing=["fp64: the time was over"])
+    screens.check("calibrate", lambda: print_out(calibrate.table_text(environment(), job, ["bf16: 81 % of its peak"])))
+
+
+def test_what_the_doctor_found(screens):
+    findings = [
+        {"status": doctor.OK, "name": "cores", "value": "2 allowed, 2 threads are used", "advice": ""},
+        {
+            "status": doctor.BAD,
+            "name": "other work",
+            "value": "111 times a second",
+            "advice": "wait, " * 12 + "or stop it",
+        },
+    ]
+    page = {"device": {"name": "H100", "slug": "h100-sxm"}, "versions": {"torch": "2.13.0"}, "findings": findings}
+    screens.check("doctor", lambda: doctor.print_page("table", page | {"fit": False}))
+
+
+def test_a_command_that_times_no_op(screens):
+    words = ("model", "checkpoint", "forward", "backward", "optimizer", "step", "95% CI", "tokens/s", "MFU")
+    columns = [
+        scenario.Column(word, lambda *_, word=word: f"{len(word)}.25 {word}", place < 2, goes_below=word == "95% CI")
+        for place, word in enumerate(words)
+    ]
+    flags = ["preempted, not-converged", ""]
+
+    def draw(console):
+        scenario.print_table(console, columns, [(None, {})] * 2, flags)
+
+    screens.check("scenario", lambda: print_out(drawn(draw)))
+
+
+@pytest.mark.parametrize("words", [["gpus"], ["notes"], ["gpus", "h100-sxm", "h200-sxm", "mi300x", "b200-sxm"]])
+def test_no_cell_of_the_real_tables_is_cut_at_80_columns(screens, words):
+    screens.whole(80, lambda: roofline(words))
+
+
+def lays_out(path):
+    """Return what in a file puts cells below each other: rich's tables, and padding to a width that is computed."""
+    text = path.read_text(encoding="utf-8")
+    found = re.findall(r"rich\.table|import Table\b|\.[lr]just\(|rich\.columns", text)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FormattedValue) and isinstance(node.format_spec, ast.JoinedStr):
+            spec = node.format_spec.values
+            literal = "".join(str(part.value) for part in spec if isinstance(part, ast.Constant))
+            if re.search("[<>^]", literal) and any(isinstance(part, ast.FormattedValue) for part in spec):
+                found.append(ast.unparse(node))
+    return found
+
+
+def test_one_module_lays_out_every_table():
+    folders = ("bench", "kernels", "roofline", "results")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    names = {path.relative_to(ROOT).as_posix() for path in files if lays_out(path)}
+    assert {name for name in names if not name.startswith("bench/validation/")} <= set(NO_TABLES) | {RENDERER}
+    assert set(NO_TABLES) <= names
