@@ -64,6 +64,7 @@ def add_parser(commands: Any) -> None:
     )
     what.add_argument("--backward", action="store_true", help="go backward too")
     what.add_argument("--train", action="store_true", help="go backward and step AdamW, with a rate of 0")
+    what.add_argument("--compile", action="store_true", help="by torch.compile: each fused region is a row")
     what.add_argument(
         "--replay", action="store_true", help="measure the operations worth 95 %% of the time alone too, cold and warm"
     )
@@ -102,9 +103,14 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     timing: list[report.Timing] = []
 
     def measure(session: Any, progress: Any, ceilings: Any, deadline: float | None) -> None:
+        nonlocal accounted
         progress.say(f"timing {step.target.name}")
         try:
-            timing.append(profiling.timed(step, accounted, device, args.budget))
+            if args.compile:
+                accounted, measured = profiling.compiled(step, accounted, device, args.budget)
+            else:
+                measured = profiling.timed(step, accounted, device, args.budget)
+            timing.append(measured)
         except UsageError as error:
             records = report.failed_records(accounted, "torch", str(error))
         else:
@@ -154,6 +160,8 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(f"--dtype takes one of {', '.join(TORCH_DTYPES)}, not {','.join(args.dtype)}")
     if args.target is not None and args.layers is not None:
         raise UsageError("--layers belongs to --model and --config; a function of yours builds its own model")
+    if args.compile and args.replay:
+        raise UsageError("--replay measures single operations and --compile fuses them: give one of the two")
     shape_of(args.shape)
     if args.model is not None:
         config_of(args)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +54,8 @@ class Accounted:
     calls: list[Call] = field(default_factory=list)
     unique_bytes: int = 0
     """Each storage that the step touches moved once, as far as it is touched."""
+    eager_bytes: int | None = None
+    """Of a compiled step: what its operations move where none is fused."""
 
 
 class Account(TorchDispatchMode):
@@ -143,7 +145,6 @@ def _call(func: Any, args: Any, kwargs: Any, result: Any, work: Count, module: s
     given = dict(zip((argument.name for argument in schema), args, strict=False)) | kwargs
     values = [given[argument.name] for argument in schema if argument.name in given]
     tensors = [*tensors_in(values)] or [*tensors_in(result)]
-    dtypes = tuple(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors))
     flags = []
     if func._opname == "_local_scalar_dense":
         flags.append("host-sync")
@@ -155,7 +156,7 @@ def _call(func: Any, args: Any, kwargs: Any, result: Any, work: Count, module: s
         op=str(func._overloadpacket),
         operands=tuple(_operand(value) for value in values if _has_dimensions(value)),
         shapes=_shapes_text(values) or _shapes_text([result]),
-        dtypes=dtypes,
+        dtypes=dtypes_of(tensors),
         module=module,
         phase=phase,
         flops=work.flops,
@@ -165,6 +166,11 @@ def _call(func: Any, args: Any, kwargs: Any, result: Any, work: Count, module: s
         is_modelled=work.is_modelled,
         flags=tuple(flags),
     )
+
+
+def dtypes_of(tensors: Iterable[torch.Tensor]) -> tuple[str, ...]:
+    """Return the names of the dtypes of some tensors, each once: `float32`."""
+    return tuple(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors))
 
 
 def _unknown(name: str, module: str, phase: str) -> Call:

@@ -190,9 +190,8 @@ def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -
         kwargs: its other arguments.
         result: what it returned.
     """
-    namespace, _, name = str(getattr(func, "_overloadpacket", func)).partition(".")
-    base = base_name(name)
-    if namespace in ("profiler", "prim") or getattr(func, "is_view", False) or (namespace == "aten" and base in FREE):
+    namespace, base = names_of(func)
+    if is_free(func):
         return Count()
     values = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
     operands = operands_of(func, values, result, base)
@@ -202,6 +201,40 @@ def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -
     reads, writes = special(values, operands, result) if special else generic_bytes(operands)
     flops, matmul, is_known = flops_of(func, base, namespace, values, operands, args, kwargs, result)
     return Count(flops, matmul, tuple(reads), tuple(writes), is_known)
+
+
+def names_of(func: Any) -> tuple[str, str]:
+    """Return the namespace of an operation, and its name without the form that writes in place."""
+    namespace, _, name = str(getattr(func, "_overloadpacket", func)).partition(".")
+    return namespace, base_name(name)
+
+
+def is_free(func: Any) -> bool:
+    """Return whether a call neither moves nor computes anything."""
+    namespace, base = names_of(func)
+    is_view = bool(getattr(func, "is_view", False))
+    return namespace in ("profiler", "prim") or is_view or (namespace == "aten" and base in FREE)
+
+
+def node_count(node: Any) -> tuple[str, int, int, bool]:
+    """Return the name of a call in a traced graph, its FLOPs, those of products, and whether there is a rule for it.
+
+    Args:
+        node: of `torch.fx`, with the fake tensors of its result and its arguments as `meta["val"]`.
+    """
+    from torch.fx.node import map_arg
+
+    func = node.target
+    if not hasattr(func, "_schema"):  # `operator.getitem`, arithmetic on sizes; or an operation of a higher order
+        return str(func), 0, 0, getattr(func, "__module__", "") == "_operator"
+    namespace, base = names_of(func)
+    if is_free(func):
+        return base, 0, 0, True
+    args, kwargs = map_arg((node.args, node.kwargs), lambda other: other.meta["val"])
+    result = node.meta["val"]
+    values = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+    operands = operands_of(func, values, result, base)
+    return base, *flops_of(func, base, namespace, values, operands, args, kwargs, result)
 
 
 def base_name(name: str) -> str:

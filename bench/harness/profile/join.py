@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from bench.harness.profile.account import Call
 
 
+COMPILED = "compiled::"
+"""How the events of fused regions begin."""
+
+UNSEEN = "## Call CompiledFxGraph"
+"""How the events of regions begin that torch compiled before the profiler was asked to."""
+
+
 @dataclass
 class StepTimes:
     """Where the time of one recorded step went; the parts sum to it exactly. Nanoseconds."""
@@ -53,7 +60,7 @@ class Matcher:
 
     def take(self, event: Event) -> int | None:
         """Return the place of the call that an event is, or None."""
-        if event.category != "cpu_op":
+        if event.category != "cpu_op" and not event.name.startswith(COMPILED):
             return None
         for waiting in (
             self._exact.get((event.name, event.operands)),
@@ -91,7 +98,7 @@ def _cpu_step(calls: Sequence[Call], step: Event) -> StepTimes:
                 # What autograd does for a node belongs to the module of the node.
                 is_node = event.category == "cpu_op" and inner is not None
                 times.gaps[calls[inner].module if is_node and inner is not None else module] += own
-            elif inner is None:
+            elif inner is None or event.name.startswith(UNSEEN):
                 times.unattributed[event.name] += own
             else:
                 times.calls[inner] = times.calls.get(inner, 0) + own  # `aten::linear` on its way to `aten::addmm`
@@ -101,6 +108,8 @@ def _cpu_step(calls: Sequence[Call], step: Event) -> StepTimes:
 
 
 def _is_operation(event: Event) -> bool:
+    if event.name.startswith(UNSEEN):
+        return True
     return event.category == "cpu_op" and "::" in event.name and not event.name.startswith(("autograd::", "torch::"))
 
 

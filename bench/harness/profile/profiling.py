@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +86,13 @@ class Profile:
 
 
 def profile(
-    function: Any, *args: Any, backward: bool = False, train: bool = False, replay: bool = False, **kwargs: Any
+    function: Any,
+    *args: Any,
+    backward: bool = False,
+    train: bool = False,
+    replay: bool = False,
+    compile: bool = False,
+    **kwargs: Any,
 ) -> Profile:
     """Profile a function or a module, called with the arguments given.
 
@@ -98,6 +104,7 @@ def profile(
         backward: whether to go backward too: from the `loss` of what is returned, else from its first tensor.
         train: whether an AdamW step with a rate of 0 follows.
         replay: whether the operations that take most of the time are measured alone too.
+        compile: whether it is compiled by `torch.compile`; each fused region is a row then.
         kwargs: its keyword arguments.
 
     Raises:
@@ -109,6 +116,8 @@ def profile(
     from bench.harness.device.device import detect
     from bench.harness.measure.plan import Settings
 
+    if compile and replay:
+        raise UsageError("replay= measures single operations and compile= fuses them: give one of the two")
     target = target_of(getattr(function, "__name__", type(function).__name__), function, args, kwargs)
     device = detect(target.device)
     step = Step(target, mode_of(backward, train))
@@ -116,7 +125,10 @@ def profile(
     ceilings = calibrated(
         False, report.product_dtypes(accounted.calls), device, ceilings_of(device, None), Progress(quiet=True)
     )
-    timing = timed(step, accounted, device)
+    if compile:
+        accounted, timing = compiled(step, accounted, device)
+    else:
+        timing = timed(step, accounted, device)
     environment = stamp("bench", device, ceilings, Settings("uniform", "warm", None, 0), ("profile",))
     records = report.records_of(accounted, timing, "torch")
     if replay:
@@ -143,6 +155,26 @@ def account(step: Step) -> Accounted:
     if not found.calls:
         raise UsageError(f"{step.target.name} called no torch operation: there is nothing to profile")
     return found
+
+
+def compiled(step: Step, accounted: Accounted, device: Device, left_s: float | None = None) -> tuple[Accounted, Timing]:
+    """Return the work and the times of a step that is compiled: a row is a region, or what was not fused into one.
+
+    Raises:
+        UsageError: the step raised, or cannot be compiled.
+    """
+    from bench.harness.profile.compiled import Compiler, still_called
+
+    compiler = Compiler()
+    with guarded_call(step.target.name):
+        fast = compiler.compiled(step)
+        with state_kept(step.target):
+            regions = compiler.calls_of(fast)
+    eager_bytes = sum(call.bytes_read + call.bytes_written for call in accounted.calls)
+    both = replace(accounted, calls=[*accounted.calls, *regions], eager_bytes=eager_bytes)
+    timing = timed(fast, both, device, left_s)
+    called, steps = still_called(both, timing.steps)
+    return called, Timing(timing.samples_s, steps)
 
 
 def timed(step: Step, accounted: Accounted, device: Device, left_s: float | None = None) -> Timing:

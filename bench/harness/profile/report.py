@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bench.harness.profile.replay import Replayed
 
 NS = 1e-9
+MOST_NAMES = 3
 REPLAYED, FAR = 0.95, 0.2
 """Share of the time whose operations are measured alone, and by how much that may differ from the time in the step."""
 UNATTRIBUTED, HOST_GAP, OVERHEAD = "unattributed", "host-gap", "profiler-overhead"
@@ -161,9 +162,16 @@ def records_of(accounted: Accounted, timing: Timing, provider: str) -> list[Reco
         if any(times_ns):
             extra = {"count": 0, "shapes": "", "dtypes": [], "module": module, "phase": "", "matmul_flops": None}
             blank = Record(op=name, provider=provider, dtype=main, shape={"calls": 1}, case="-", status="ok")
+            if name == UNATTRIBUTED:
+                extra["kernels"] = _longest(timing.steps[chosen].unattributed)
             options = {"module": module} if module else {}
             found.append(_timed(replace(blank, options=options, extra=extra), times_ns, chosen, total_ns))
     return sorted(found, key=lambda record: -record.extra["time_s"])
+
+
+def _longest(unattributed: Mapping[str, int]) -> list[str]:
+    """Return the names of the few that take most of the time that no call owns."""
+    return sorted(unattributed, key=lambda name: -unattributed[name])[:MOST_NAMES]
 
 
 def failed_records(accounted: Accounted, provider: str, reason: str) -> list[Record]:
@@ -276,6 +284,7 @@ def totals_of(
         "bytes_read": read,
         "bytes_written": written,
         "unique_bytes": accounted.unique_bytes,
+        "eager_bytes": accounted.eager_bytes,
         "fusable_s": max(0, read + written - accounted.unique_bytes) / bandwidth.value if bandwidth else None,
         "at_roof_s": sum(at_roof),
         "memory_bound": spent["memory"],

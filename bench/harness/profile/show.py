@@ -80,14 +80,16 @@ def sentences(totals: Mapping[str, Any]) -> list[str]:
     """Return what the totals mean, a line each."""
     time_s, moved = totals["time_s"], totals["bytes_read"] + totals["bytes_written"]
     flops, products = format_rate(totals["flops"], "FLOP"), format_rate(totals["matmul_flops"], "FLOP")
-    profiled, attributed = format_time(totals["profiled_s"]), _pct(totals["attributed"])
+    profiled, within = format_time(totals["profiled_s"]), _pct(totals["in_operations"])
     memory, compute = _pct(totals["memory_bound"]), _pct(totals["compute_bound"])
     used = f"MFU {_pct(totals['mfu'])}, MBU {_pct(totals['mbu'])}"
     lines = [
-        f"A step takes {format_time(time_s)}; under the profiler {profiled}, {attributed} of it in operations.",
+        f"A step takes {format_time(time_s)}; under the profiler {profiled}, {within} of it in operations.",
         f"It computes {flops}, {products} of them in products; its operations move {format_rate(moved, 'B')}: {used}.",
         f"{memory} of the time is in operations that memory bounds, {compute} in those that computing bounds.",
     ]
+    if totals.get("eager_bytes") is not None:
+        lines.append(f"Where nothing is fused, the same operations move {format_rate(totals['eager_bytes'], 'B')}.")
     if totals["fusable_s"] is not None:
         lines.append(
             f"Fusing could save at most {format_time(totals['fusable_s'])} at the memory ceiling: each storage moved "
@@ -192,7 +194,8 @@ def _flags(record: Record, score: Mapping[str, Any]) -> Iterable[str]:
     if score["excess"]:
         yield "above-roof"
     if record.op in REMAINDERS:
-        yield REMAINDERS[record.op]
+        names = record.extra.get("kernels")
+        yield REMAINDERS[record.op] + (f": {', '.join(names)}" if names else "")
 
 
 def _time_s(records: Sequence[Record]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -143,7 +144,9 @@ def watch_modules(target: Target, entered: Callable[[str], Any], left: Callable[
         modules.register_module_forward_hook(after, always_call=True),
     ]
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Using .*torch.compile.* when there are global hooks")
+            yield
     finally:
         for handle in handles:
             handle.remove()

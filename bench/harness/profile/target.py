@@ -35,6 +35,10 @@ def make():
 '''
 
 
+ORIGINALS = ("_orig_mod", "_torchdynamo_orig_callable")
+"""Where what `torch.compile` returned keeps what it was given."""
+
+
 @dataclass
 class Target:
     """Something that can be called again and again, each time with the same arguments."""
@@ -76,7 +80,7 @@ def target_of(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, A
     if not callable(function):
         raise UsageError(f"{name}: {type(function).__name__} cannot be called; give a function or a module")
     modules = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
-    modules = modules if isinstance(modules, torch.nn.Module) else None
+    modules = getattr(modules, ORIGINALS[0], modules) if isinstance(modules, torch.nn.Module) else None
     tensors = [*tree_iter((args, kwargs)), *(modules.parameters() if modules is not None else ())]
     devices = [str(one.device) for one in tensors if isinstance(one, torch.Tensor)]
     device = next((one for one in devices if one.startswith("cuda")), "cpu")
