@@ -7,17 +7,16 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from results.compare import command as compare_command
-from results.compare.selection import NAMED, Selection, add_records, add_runs, wanted_of
+from results.compare.selection import NAMED, Selection, add_records, add_runs
 from results.history import command as history_command
 from results.show.export import FORMATS, csv_text, json_text, markdown_text, parquet_bytes, render, write_output
 from results.show.table import describe, render_runs, render_table
 from results.show.terminal import USAGE, OutputError, Parser, drawn, prepare_streams, print_out, say, stdout
-from results.store.runfile import Run, StoreError, load_run, reason_of, without_collector
-from results.store.runs import find_run, list_runs, runs_directory
+from results.store.runfile import Run, StoreError, reason_of, without_collector
+from results.store.runs import list_runs, runs_directory
 
 NEGATIVE = re.compile(r"-\.?\d")
 INTERRUPTED = 130
@@ -122,9 +121,7 @@ def _directory(options: argparse.Namespace) -> Path:
 
 
 def _find(options: argparse.Namespace, name: str) -> Path:
-    """Return the file of a run; `latest` is the newest of those that are selected."""
-    chosen = Selection.of(options)
-    return find_run(name, _directory(options), None if chosen.is_all else chosen.fits)
+    return Selection.of(options).find(name, _directory(options))
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -209,8 +206,7 @@ def _finish(output: compare_command.Output) -> int:
 
 def _load(options: argparse.Namespace) -> tuple[Run, list[str]]:
     """Return the run that was asked for with the records that are wanted, and a list for what cannot be judged."""
-    run, wanted = load_run(_find(options, options.run)), wanted_of(options)
-    return replace(run, records=tuple(record for record in run.records if wanted.has(record))), []
+    return Selection.of(options).load(options.run, _directory(options)), []
 
 
 def _report(run: Run, problems: Sequence[str], options: argparse.Namespace) -> int:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from results.compare.load import Wanted
+    from results.store.runfile import Run
     from results.store.runs import RunSummary
 
 SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+LATEST = ("op", "provider", "device", "since")
+"""What `add_latest` adds, by the names of the values."""
 NAMED = "what --op, --dtype, --case, --provider name"
 
 
@@ -59,6 +64,25 @@ def add_runs(parser: argparse.ArgumentParser, which: str) -> None:
     parser.add_argument("--since", type=since, metavar="WHEN", help=text)
 
 
+def add_latest(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose the run that `latest` is, where `--gpu` and `--dtype` mean something else."""
+    group = parser.add_argument_group("which run `latest` is")
+    for option, what in (("--op", "ops"), ("--provider", "providers")):
+        text = f"the newest with records of these {what}, and these records alone"
+        group.add_argument(option, type=names, action="append", default=[], metavar="NAMES", help=text)
+    group.add_argument("--device", metavar="SLUG", help="the newest of this machine, as `results list` names it")
+    text = "the newest since then: 30m, 12h, 2d, 1w ago, or a date such as 2026-11-20"
+    group.add_argument("--since", type=since, metavar="WHEN", help=text)
+
+
+def latest_of(options: argparse.Namespace) -> Selection:
+    """Return what the options of `add_latest` choose."""
+    from results.compare.load import Wanted
+
+    ops, providers = (frozenset[str]().union(*getattr(options, name)) for name in ("op", "provider"))
+    return Selection(Wanted(ops=ops, providers=providers), options.device, options.since)
+
+
 def wanted_of(options: argparse.Namespace) -> Wanted:
     """Return the records that the options of `add_records` choose."""
     from results.compare.load import Wanted
@@ -85,6 +109,19 @@ class Selection:
         from results.compare.load import EVERYTHING
 
         return self.wanted == EVERYTHING and self.gpu is None and self.since_s is None
+
+    def find(self, name: str, directory: Path | None = None) -> Path:
+        """Return the file of a run; `latest` is the newest of those that are selected. Raises as `find_run` does."""
+        from results.store.runs import find_run
+
+        return find_run(name, directory, None if self.is_all else self.fits)
+
+    def load(self, name: str, directory: Path | None = None) -> Run:
+        """Return a run with the records that are wanted. Raises as `find` and `load_run` do."""
+        from results.store.runfile import load_run
+
+        run = load_run(self.find(name, directory))
+        return replace(run, records=tuple(record for record in run.records if self.wanted.has(record)))
 
     def fits(self, run: RunSummary) -> bool:
         """Return whether a run is of the machine and the time, and has a record that is wanted."""

@@ -11,9 +11,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from results.compare.selection import latest_of
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import one_line
-from results.store.runs import Run, find_run, load_run
+from results.store.runs import Run
 from roofline.accounting.config.config import MOST, ConfigError, ModelConfig
 from roofline.accounting.config.file import load_config, load_preset, read_config
 from roofline.accounting.machines import Machine, gpu_machine, run_machine
@@ -239,13 +240,13 @@ def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> Model
     return replace(config, source=f"a decoder of {style} style with the dimensions given", assumptions=())
 
 
-def run_of(where: str) -> Run:
-    """Return a saved run.
+def run_of(args: argparse.Namespace) -> Run:
+    """Return the run that `--measured` names.
 
     Raises:
         StoreError: there is none, or it cannot be read.
     """
-    return load_run(find_run(where))
+    return latest_of(args).load(args.measured)
 
 
 def machines_of(args: argparse.Namespace) -> list[Machine]:
@@ -260,7 +261,7 @@ def machines_of(args: argparse.Namespace) -> list[Machine]:
     """
     machines = [gpu_machine(find_gpu(slug)) for slug in joined(args.gpu)]
     if args.measured is not None:
-        run = run_of(args.measured)
+        run = run_of(args)
         machines.append(run_machine(run, f"run {run.environment.run_id}"))
     if not machines:
         raise ConfigError("give a machine: --gpu SLUG, such as h100-sxm, or --measured RUN, such as latest")

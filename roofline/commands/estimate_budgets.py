@@ -64,7 +64,7 @@ def _mfu_options(parser: argparse.ArgumentParser) -> None:
 
 def _mfu(args: argparse.Namespace) -> Answer:
     if args.measured is not None and args.tokens_per_s is args.seconds_per_step is args.days is None:
-        run = arguments.run_of(args.measured)
+        run = arguments.run_of(args)
         return fleet.measured_mfu_answer(step_rows(run), f"run {run.environment.run_id}: its records and its peaks")
     tokens_per_s, reckoned = _tokens_per_s(args)
     uses, missing = options.uses_of(args)

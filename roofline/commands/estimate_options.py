@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import NamedTuple
 
+from results.compare.selection import add_latest
 from results.show.terminal import say
 from roofline.accounting.answers import budget
 from roofline.accounting.answers.answer import Answer, number
@@ -59,6 +60,7 @@ def machine_options(
         add("--memory", type=arguments.positive, metavar="BYTES", help="of one device, in place of what it reports")
     if has_mfu:
         add("--mfu", type=arguments.share, help="share of the dense peak; default: as measured, else 0.5 is assumed")
+    add_latest(parser)
 
 
 def gpus_option(parser: argparse.ArgumentParser) -> None:

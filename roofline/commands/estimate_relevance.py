@@ -8,6 +8,7 @@ from contextlib import redirect_stderr
 from io import StringIO
 from typing import Any
 
+from results.compare.selection import LATEST
 from results.store.runs import StoreError
 from roofline.accounting.answers.answer import Answer
 from roofline.accounting.config.config import ConfigError
@@ -23,9 +24,10 @@ def refuse_ignored(args: argparse.Namespace, answer: Answer) -> None:
     Raises:
         ConfigError: there is such an option; the message names it.
     """
+    chosen = LATEST if getattr(args, "measured", None) is not None else ()  # whatever run they choose, they chose it
     for action in args.parser._actions:
         value = getattr(args, action.dest, action.default)
-        if value == action.default or action.dest in ("help", "format", "output", "plot"):
+        if value == action.default or action.dest in (*chosen, "help", "format", "output", "plot"):
             continue
         if not any(_differs(args, answer, action.dest, other) for other in _others(action, value)):
             raise ConfigError(f"{action.option_strings[0]} does not matter to this answer: leave it out")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from results.compare.selection import Selection, add_latest, latest_of
 from results.show.terminal import USAGE, OutputError, fail, print_out, say
-from results.store.runs import Run, StoreError, find_run, load_run
+from results.store.runs import Run, StoreError
 from roofline.ceilings import CeilingError, Ceilings, gpu_ceilings
 from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import UnknownGpuError, find_gpu
@@ -28,6 +30,7 @@ with --gpu the datasheet ceilings of that GPU, on any machine. Both, and several
 
 EXAMPLES = """examples:
   python -m roofline plot latest -o roofline.png                 the newest run under its own ceilings
+  python -m roofline plot latest --op gelu --since 2d -o gelu.png
   python -m roofline plot --gpu h100-sxm -o h100.svg             datasheet ceilings, no GPU needed
   python -m roofline plot --gpu h100-sxm,h200-sxm --dtype bf16 -o both.pdf
   python -m roofline plot latest --gpu a100-sxm-80gb -o against-a100.png
@@ -64,6 +67,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="PATH", help="picture: .png, .svg or .pdf")
     parser.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="where the runs are kept")
     parser.add_argument("--title", help="title, in place of the names of the machines")
+    add_latest(parser)
     parser.set_defaults(run=run)
 
 
@@ -86,7 +90,7 @@ def _plot(args: argparse.Namespace) -> int:
         raise UsageError("nothing to draw: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
     check_path(args.output)
     gpus = [Source(slug, PlotMachine(gpu_ceilings(find_gpu(slug)))) for slug in slugs]
-    runs = _load_runs(args.runs, args.folder)
+    runs = _load_runs(args.runs, args.folder, latest_of(args))
     sources = _merged([*(_run_source(loaded) for loaded in runs), *gpus])
     if len(sources) > MOST_MACHINES:
         raise UsageError(
@@ -118,12 +122,12 @@ def _words(values: Sequence[str] | None, option: str) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def _load_runs(names: Iterable[str], folder: Path | None) -> list[Run]:
-    """Return the runs, each file once, and tell of what a killed run left behind."""
+def _load_runs(names: Iterable[str], folder: Path | None, chosen: Selection) -> list[Run]:
+    """Return the runs with the records that are wanted, each file once, and tell of what a killed run left behind."""
     if folder is not None and not folder.is_dir():
         raise UsageError(f"--runs '{folder}' is not a folder")
-    paths = {path.resolve(): path for path in (find_run(name, folder) for name in names)}
-    runs = [load_run(path) for path in paths.values()]
+    paths = {path.resolve(): path for path in (chosen.find(name, folder) for name in names)}
+    runs = [chosen.load(os.fspath(path)) for path in paths.values()]
     for loaded in runs:
         for text in loaded.notes:
             _note(text)

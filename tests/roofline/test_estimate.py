@@ -292,6 +292,14 @@ def test_a_measured_run_gives_peak_bandwidth_and_mfu(capsys, tmp_path):
     assert data_of(capsys, f"fit --measured {path} --bytes-per-param 16")["params"] == 10**9
 
 
+def test_the_measured_run_may_be_the_latest_of_an_op(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
+    measured_run(tmp_path, [("matmul", 8 * 10**11), ("train-step", 4 * 10**11)])
+    line = "train --params 1e6 --tokens 1e6 --measured latest"
+    assert data_of(capsys, f"{line} --op matmul --device cpu-test")["mfu"] == 0.8
+    assert data_of(capsys, line)["mfu"] == 0.4
+
+
 def test_a_training_step_counts_before_a_matmul(capsys, tmp_path):
     path = measured_run(tmp_path, [("matmul", 8 * 10**11), ("train-step", 4 * 10**11)])
     data = data_of(capsys, f"train --params 1e6 --tokens 1e6 --measured {path}")
@@ -359,6 +367,8 @@ BAD = {
     "tensor --shape 0x4": "must be a shape",
     "dtype --dtype int8": "'int8' is not known",
     "dtype --value abc": "must be a number, such as 1e-8",
+    "train --params 1e6 --tokens 1e6 --gpu h100-sxm --op gelu": "--op does not matter to this answer",
+    "train --params 1e6 --tokens 1e6 --measured latest --device nowhere --since 1m": "no run 'latest'",
 }
 
 

@@ -132,6 +132,28 @@ def test_a_run_is_found_by_id_prefix_and_latest(
     assert capsys.readouterr().err == ""
 
 
+def test_latest_is_the_newest_run_of_what_is_asked_for_and_only_that_is_drawn(
+    write: Write, tmp_path: Path, drawn: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = [*GOOD, replace(GOOD[0], provider="triton-v1")]
+    write("20261120T210312Z-matmul-0123456789.jsonl", both)
+    later = environment(run_id="20261121T000000Z-9876543210", started_at="2026-11-21T00:00:00+00:00")
+    write("20261121T000000Z-matmul-9876543210.jsonl", GOOD[:1], later)
+    words = ["plot", "latest", "--runs", str(tmp_path / "runs"), "-o", str(tmp_path / "x.png")]
+    for options, count in (
+        (["--provider", "triton-v1"], 1),
+        (["--op", "matmul", "--device", later.device["slug"], "--since", "2026-11-21"], 1),
+        (["--op", "gelu,matmul"], 1),
+    ):
+        assert main([*words, *options]) == 0
+        assert len(drawn["machines"][0].records) == count
+    assert main([*words, "--provider", "triton-v1"]) == 0
+    assert drawn["machines"][0].environments[0].started_at < later.started_at
+    assert main([*words, "--op", "gelu"]) == 2
+    assert main([*words, "--device", "t4"]) == 2
+    assert capsys.readouterr().err.count("\n") == 2
+
+
 def test_a_run_and_a_gpu_overlay(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: dict[str, Any]
 ) -> None:
