@@ -82,8 +82,13 @@ def layer_activations(
         is_sequence_parallel: whether they divide the rest, along the sequence.
         has_experts: whether the layer has experts in place of a dense MLP.
 
+    Raises:
+        ConfigError: the model has a state in place of attention.
+
     Source: Korthikanti et al. (2022), table 2: s b h (10 + 24/t + 5as/(ht)), with sequence parallelism all over t.
     """
+    if config.state:
+        raise ConfigError(f"{config.name}: what a state-space model keeps for its backward pass is not estimated")
     kernels, tokens = kernels or Kernels(), sequence * batch
     whole = _norm_bytes(config, kernels)
     if kernels.has_dropout:

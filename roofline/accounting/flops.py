@@ -157,7 +157,7 @@ def train_flops(
         recomputed = {name: flops for name, flops in forward.items() if name not in ("lm_head", "embedding")}
     elif recompute == "selective":
         recomputed = {"attention_core": forward.get("attention_core", 0)}
-    if is_flash and "attention_core" in forward:
+    if is_flash and forward.get("attention_core"):
         scores = forward["attention_core"] * config.query_key_dim // (config.query_key_dim + config.value_dim)
         recomputed["attention_scores"] = scores
     count = FlopCount(
@@ -171,7 +171,7 @@ def train_flops(
     return _times(count, batch)
 
 
-CORES = ("attention_core", "attention_softmax")
+CORES = ("attention_core", "attention_softmax", "state_scan")
 """What has no weights: both gradients go to inputs."""
 
 
@@ -245,13 +245,20 @@ def _only_looked_up(config: ModelConfig, count: ParameterCount) -> int:
 def gemm_flops(config: ModelConfig, tokens: int) -> dict[str, int]:
     """Return the forward FLOPs of all products with weights, by component: 2 x tokens x N_mm.
 
-    Source: 2 m n k of each product; N_mm of `count_parameters`.
+    A state-space model has a convolution and the product of its state with what is read of it, too: 2 i n a token and
+    layer. Its updates are no products of matrices, and left out as norms are.
+
+    Source: 2 m n k of each product; N_mm of `count_parameters`; the convolution and scan of Gu and Dao, Mamba (2023).
     """
     flops: dict[str, int] = {}
     for weight in weights(config):
         if weight.is_gemm:
             name = "attention_projections" if weight.component == "attention" else weight.component
             flops[name] = flops.get(name, 0) + 2 * tokens * weight.active_elements
+    state = config.state
+    if state:
+        flops["convolution"] = 2 * tokens * config.layers * state.convolved_width * state.kernel
+        flops["state_scan"] = 2 * tokens * config.layers * state.inner_width * state.state_size
     if config.is_tied:
         flops["lm_head"] = 2 * tokens * config.vocabulary * config.width
     return flops

@@ -31,11 +31,14 @@ def _layer_bytes(config: ModelConfig, element_bytes: int) -> int:
 def kv_cache_bytes(config: ModelConfig, sequence: int, batch: int = 1, element_bytes: int = 2) -> int:
     """Return the bytes of the cache of sequences of a length; a windowed layer keeps min(W, s) positions.
 
+    A state-space model keeps its state in place of a cache, as large for every length.
+
     Source: as of `kv_bytes_per_token`; engines may reserve whole pages, and hybrid ones the whole length.
     """
     positions = (config.layers - config.windowed_layers) * sequence
     positions += config.windowed_layers * config.length_seen(sequence, is_windowed=True)
-    return batch * positions * _layer_bytes(config, element_bytes)
+    state = config.layers * config.state.state_elements * element_bytes if config.state else 0
+    return batch * (positions * _layer_bytes(config, element_bytes) + state)
 
 
 def prefill_flops(config: ModelConfig, sequence: int, batch: int = 1, is_head_last: bool = True) -> int:

@@ -7,9 +7,20 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from roofline.accounting.config.config import Experts, LatentAttention, ModelConfig
+from roofline.accounting.config.config import Experts, LatentAttention, ModelConfig, StateSpace
 
-COMPONENTS = ("embedding", "positions", "attention", "mlp", "router", "experts", "shared_experts", "norms", "lm_head")
+COMPONENTS = (
+    "embedding",
+    "positions",
+    "attention",
+    "state_space",
+    "mlp",
+    "router",
+    "experts",
+    "shared_experts",
+    "norms",
+    "lm_head",
+)
 
 FORMULA = (
     "per layer: attention h d (2a + 2k), MLP 2hf or gated 3hf, norms h each, biases; embedding and untied head V h"
@@ -73,7 +84,10 @@ def weights(config: ModelConfig) -> list[Weight]:
     found = [Weight("embedding", "embedding", (config.vocabulary, config.width), split="width")]
     if config.position_embeddings:
         found.append(Weight("positions", "positions", (config.position_embeddings, config.width)))
-    found += _latent_weights(config, config.latent) if config.latent else _attention_weights(config)
+    if config.state:
+        found += _state_weights(config, config.state)
+    else:
+        found += _latent_weights(config, config.latent) if config.latent else _attention_weights(config)
     found += _mlp_weights(config, "mlp", config.mlp_width, config.dense_layers)
     if config.experts:
         found += _expert_weights(config, config.experts)
@@ -123,7 +137,37 @@ def _attention_weights(config: ModelConfig) -> list[Weight]:
         found.append(Weight("key and value bias", "attention", (keys,), 2 * layers, split="kv_heads"))
     if config.has_output_bias:
         found.append(Weight("output bias", "attention", (width,), layers))
+    if config.has_sinks:
+        found.append(Weight("sinks", "attention", (config.heads,), layers, split="heads"))
     return found
+
+
+def _state_weights(config: ModelConfig, state: StateSpace) -> list[Weight]:
+    """Return projections, convolution and scan of Mamba: h 2i, i (r + 2n), r i, i n and i h; of Mamba 2 by heads."""
+    layers, width, inner = config.layers, config.width, state.inner_width
+    gated = 2 * inner if not state.heads else inner + state.convolved_width + state.heads
+    found = [
+        Weight("in", "state_space", (width, gated), layers, is_gemm=True),
+        Weight("out", "state_space", (inner, width), layers, is_gemm=True),
+        Weight("convolution", "state_space", (state.convolved_width, state.kernel), layers),
+    ]
+    if state.has_convolution_bias:
+        found.append(Weight("convolution bias", "state_space", (state.convolved_width,), layers))
+    if state.has_bias:
+        found += [
+            Weight(f"{side} bias", "state_space", (size,), layers) for side, size in (("in", gated), ("out", width))
+        ]
+    if state.heads:
+        found.append(Weight("step, decay and skip", "state_space", (state.heads,), 3 * layers))
+        return [*found, Weight("gated norm", "norms", (inner,), layers)]
+    rank = state.step_rank
+    return [
+        *found,
+        Weight("to step and state", "state_space", (inner, rank + 2 * state.state_size), layers, is_gemm=True),
+        Weight("step", "state_space", (rank, inner), layers, is_gemm=True),
+        Weight("decay", "state_space", (inner, state.state_size), layers),
+        Weight("step bias and skip", "state_space", (inner,), 2 * layers),
+    ]
 
 
 def _latent_weights(config: ModelConfig, latent: LatentAttention) -> list[Weight]:
@@ -164,6 +208,8 @@ def _mlp_weights(
 def _expert_weights(config: ModelConfig, experts: Experts) -> list[Weight]:
     copies, active = experts.count * experts.layers, experts.per_token * experts.layers
     found = [Weight("router", "router", (config.width, experts.count), experts.layers, is_gemm=True)]
+    if experts.has_router_bias:
+        found.append(Weight("router bias", "router", (experts.count,), experts.layers))
     if experts.shared_mlp_width:
         found += _mlp_weights(config, "shared_experts", experts.shared_mlp_width, experts.layers)
     if experts.has_shared_gate:
@@ -173,12 +219,13 @@ def _expert_weights(config: ModelConfig, experts: Experts) -> list[Weight]:
 
 def _norm_weights(config: ModelConfig) -> list[Weight]:
     """Return the norms of the layers and the final one, and those of queries and keys."""
-    copies = config.norms_per_layer * config.layers + 1
+    copies = config.norms_per_layer * config.layers + config.has_final_norm
     found = [Weight("norm", "norms", (config.width,), copies)]
     if config.has_norm_bias:
         found.append(Weight("norm bias", "norms", (config.width,), copies))
     if config.has_qk_norm:
-        found.append(Weight("query and key norm", "norms", (config.head_dim,), 2 * config.layers))
+        heads = config.heads + config.kv_heads if config.is_qk_norm_per_head else 2
+        found.append(Weight("query and key norm", "norms", (config.head_dim,), heads * config.layers))
     return found
 
 

@@ -97,7 +97,7 @@ def test_heads_that_cannot_share_are_refused():
     assert "cannot be shared" in refused(num_attention_heads=40)
 
 
-@pytest.mark.parametrize("family", ["mamba", "t5", "gemma3", "llama4", 7, ["llama"], "llama\n"])
+@pytest.mark.parametrize("family", ["rwkv", "t5", "gemma3", "llama4", 7, ["llama"], "llama\n"])
 def test_an_unsupported_architecture_is_named(family):
     message = refused(model_type=family)
     assert "unsupported architecture" in message

@@ -15,8 +15,9 @@ from roofline.accounting.config.file import read_config
 from roofline.accounting.flops import train_flops
 
 SEQUENCE, BATCH = 24, 2
-REAL = {name: values for name, values in VARIED.items() if values["model_type"] != "nanogpt"}
-"""transformers has no model of nanoGPT's kind."""
+APART = ("nanogpt", "llama4_text", "mamba", "mamba2")
+REAL = {name: values for name, values in VARIED.items() if values["model_type"] not in APART}
+"""transformers has no model of nanoGPT's kind; of the others its plain form computes something else, too: see below."""
 
 
 def real_model(values, attention="eager", experts="eager"):
@@ -79,6 +80,40 @@ def test_frozen_weights_need_no_gradients_of_their_own(name):
     config = read_config(VARIED[name] | {"tie_word_embeddings": False}, "config.json")
     count = train_flops(config, SEQUENCE, BATCH, "gemm-full", is_flash=False, is_frozen=True)
     assert counted(model)[1] == count.model_flops
+
+
+def test_llama_4_computes_every_expert_in_its_plain_form():
+    """transformers multiplies each token with all experts, and all but the chosen ones by 0."""
+    values, count = VARIED["llama4_text"], predicted(VARIED["llama4_text"])
+    idle = values["num_local_experts"] // values["num_experts_per_tok"] - 1
+    forward, both = counted(real_model(values))
+    assert forward == sum(count.forward.values()) + idle * count.forward["experts"]
+    assert both == count.model_flops + idle * count.components["experts"]
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba with biases"])
+def test_state_space_models_forward(name):
+    """The plain convolution has kernel - 1 positions more.
+
+    The counter's formula for the backward pass of a convolution with groups is not that of what is executed.
+    """
+    values, count = VARIED[name], predicted(VARIED[name])
+    padding = count.forward["convolution"] // SEQUENCE * (values["conv_kernel"] - 1)
+    assert counted(real_model(values))[0] == sum(count.forward.values()) + padding
+
+
+def test_projections_and_convolutions_of_mamba_2():
+    """Its plain scan runs in padded chunks of 256 tokens, so that modules are compared, and not the whole."""
+    values, count = VARIED["mamba2"], predicted(VARIED["mamba2"])
+    model = real_model(values)
+    with FlopCounterMode(display=False, depth=9) as counter, torch.no_grad():
+        model(input_ids=torch.randint(1, 1000, (BATCH, SEQUENCE)), use_cache=False)
+    flops = {name: sum(by_op.values()) for name, by_op in counter.get_flop_counts().items()}
+    of = lambda *ends: sum(part for name, part in flops.items() if name.endswith(ends))  # noqa: E731
+    assert of("in_proj", "out_proj") == count.forward["state_space"]
+    assert of("lm_head") == count.forward["lm_head"]
+    padded = SEQUENCE + values["conv_kernel"] - 1
+    assert of("conv1d") * SEQUENCE == count.forward["convolution"] * padded
 
 
 @pytest.mark.parametrize("name", ["mixtral", "deepseek_v3"])

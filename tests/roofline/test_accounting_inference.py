@@ -143,3 +143,13 @@ def test_a_run_under_published_ceilings_does_not_call_them_measured(kind):
     )
     environment = SimpleNamespace(device={"slug": "a"}, hardware=Ceilings("a", "A", entries).to_dict())
     assert run_machine(SimpleNamespace(environment=environment, records=[]), "run 1").source == f"{kind}, run 1"
+
+
+def test_a_state_takes_the_place_of_a_cache():
+    """Mamba 2.8B: 64 layers of 5,120 channels with 16 states and 4 columns of the convolution, whatever the length."""
+    config = load_preset("mamba-2.8b")
+    assert kv_cache_bytes(config, 10) == kv_cache_bytes(config, 10**6) == 64 * 5120 * (16 + 4) * 2
+    assert kv_bytes_per_token(config) == 0
+    assert decode_flops(config, 10) == decode_flops(config, 10**6)
+    # 64 layers x (convolution of 4, product of 16 states) x 5,120 channels beside the products of weights
+    assert decode_flops(config, 10) == 2 * count_parameters(config).matmul + 2 * 64 * 5120 * (4 + 16)

@@ -33,6 +33,17 @@ PUBLISHED_TOTALS = {
     "qwen3-8b": 8_190_735_360,
     "gemma-2b": 2_506_172_416,
     "gemma-2-9b": 9_241_705_984,
+    "olmo-2-7b": 7_298_617_344,
+    "gpt-oss-20b": 20_914_757_184,  # OpenAI 2025: 20.9B
+    "gpt-oss-120b": 116_829_156_672,  # 116.8B
+    "deepseek-v2": 235_741_434_880,  # DeepSeek-AI 2024: 236B
+    "falcon-7b": 6_921_720_704,
+    "opt-125m": 125_239_296,
+    "command-r": 34_980_831_232,
+    "llama-4-maverick": 400_711_848_960,  # Meta 2025: 400B
+    "mamba-130m": 129_135_360,
+    "mamba-2.8b": 2_768_345_600,
+    "mamba2-2.7b": 2_702_599_680,
 }
 """Of the released weights, where no other source is named."""
 
@@ -95,8 +106,9 @@ def meta_model(values):
 
     values = dict(values)
     family = values.pop("model_type")
-    is_biased, has_positions = values.pop("bias", True), values.pop("has_positions", True)
-    config = transformers.AutoConfig.for_model("gpt2" if family == "nanogpt" else family, **values)
+    is_nanogpt = family == "nanogpt"
+    is_biased, has_positions = is_nanogpt is False or values.pop("bias", True), values.pop("has_positions", True)
+    config = transformers.AutoConfig.for_model("gpt2" if is_nanogpt else family, **values)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     left_out = lambda name: (not is_biased and name.endswith("bias")) or (not has_positions and "wpe" in name)  # noqa: E731
@@ -152,7 +164,48 @@ LATENT = {
     "v_head_dim": 20,
 }
 
+GPT_OSS = {"head_dim": 24, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 8}
+LLAMA4 = {
+    **{"head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 1, "intermediate_size_mlp": 240},
+    **{"interleave_moe_layer_step": 2, "attention_chunk_size": 8},
+}
+STATE = {
+    "hidden_size": 96,
+    "num_hidden_layers": 5,
+    "vocab_size": 1009,
+    "conv_kernel": 3,
+    "expand": 2,
+    "pad_token_id": 0,
+}
+OPT = {"ffn_dim": 208, "word_embed_proj_dim": 96}
+FALCON = {"multi_query": True, "parallel_attn": True, "new_decoder_architecture": False, "bias": False}
+DEEPSEEK2 = {**LATENT, "num_experts_per_tok": 4}
+
 VARIED = {
+    "olmo2": shape("olmo2"),
+    "olmo2 with biases": shape("olmo2", attention_bias=True, tie_word_embeddings=True),
+    "gpt_oss": shape("gpt_oss", **GPT_OSS),
+    "gpt_oss without biases": shape("gpt_oss", **GPT_OSS, attention_bias=False, tie_word_embeddings=True),
+    "deepseek_v2": shape("deepseek_v2", **DEEPSEEK2),
+    "deepseek_v2 queries not compressed": shape("deepseek_v2", **{**DEEPSEEK2, "q_lora_rank": None}),
+    "falcon": shape("falcon", **FALCON),
+    "falcon two norms": shape("falcon", **{**FALCON, "parallel_attn": False, "bias": True, "multi_query": False}),
+    "falcon grouped": shape("falcon", **{**FALCON, "new_decoder_architecture": True}, num_kv_heads=2),
+    "falcon grouped, one norm": shape(
+        "falcon", **{**FALCON, "new_decoder_architecture": True}, num_kv_heads=3, num_ln_in_parallel_attn=1
+    ),
+    "opt": shape("opt", **OPT),
+    "opt without biases": shape("opt", **OPT, enable_bias=False, tie_word_embeddings=False),
+    "opt norms behind": shape("opt", **OPT, do_layer_norm_before=False),
+    "granite": shape("granite", tie_word_embeddings=True),
+    "granite with biases": shape("granite", attention_bias=True, mlp_bias=True),
+    "cohere": shape("cohere"),
+    "cohere normalized": shape("cohere", use_qk_norm=True, attention_bias=True, tie_word_embeddings=False),
+    "llama4_text": shape("llama4_text", **LLAMA4),
+    "llama4_text by list": shape("llama4_text", **{**LLAMA4, "moe_layers": [1, 2, 4]}, attention_bias=True),
+    "mamba": {"model_type": "mamba", **STATE, "state_size": 5},
+    "mamba with biases": {"model_type": "mamba", **STATE, "state_size": 5, "time_step_rank": 7, "use_bias": True},
+    "mamba2": {"model_type": "mamba2", **STATE, "state_size": 5, "num_heads": 12, "head_dim": 16, "n_groups": 2},
     "gpt2": gpt(),
     "gpt2 narrow MLP": gpt(n_inner=111),
     "gpt2 untied": gpt(tie_word_embeddings=False),

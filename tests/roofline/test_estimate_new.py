@@ -133,6 +133,7 @@ def test_a_model_by_its_dimensions(capsys, line, total):
 
 
 REFUSED = {
+    "memory --model mamba-2.8b": "is not estimated",
     "params --layers 2 --width 8": "needs --heads, --vocab, --ffn, too",
     "params --layers 2 --width 8 --heads 2 --vocab 9 --ffn 8 --model gpt2": "give one model",
     "params --layers 2 --width 9 --heads 2 --vocab 9 --ffn 8": "cannot be shared",

@@ -43,8 +43,42 @@ class Experts:
     """Layers that have experts; the others have a dense MLP."""
     shared_mlp_width: int = 0
     """Width of all shared experts together; 0 where there are none."""
+    has_router_bias: bool = False
     has_shared_gate: bool = False
     """Whether the shared expert is scaled by a gate of its own (Qwen2-MoE)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSpace:
+    """The mixer of tokens that takes attention's and the MLP's place: a convolution, and a state that is scanned.
+
+    Source: Gu and Dao, Mamba (2023); Dao and Gu, Transformers are SSMs (2024), for heads and groups.
+    """
+
+    inner_width: int
+    """i, of what is scanned."""
+    state_size: int
+    """n, states of each channel."""
+    kernel: int
+    """Tokens that the convolution sees."""
+    step_rank: int = 0
+    """Of the projection that a step's length comes from (Mamba); 0 where each head has its own (Mamba 2)."""
+    heads: int = 0
+    """Of Mamba 2."""
+    groups: int = 0
+    """Of Mamba 2: heads of a group share their inputs and outputs of the state."""
+    has_bias: bool = False
+    has_convolution_bias: bool = True
+
+    @property
+    def convolved_width(self) -> int:
+        """Channels of the convolution."""
+        return self.inner_width + 2 * self.groups * self.state_size
+
+    @property
+    def state_elements(self) -> int:
+        """Elements that a layer keeps of a sequence, however long it is: the state, and what the convolution sees."""
+        return self.inner_width * self.state_size + self.convolved_width * self.kernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +113,15 @@ class ModelConfig:
     has_mlp_bias: bool = False
     has_qk_norm: bool = False
     """RMSNorm of each head's query and key, with one weight of `head_dim` for all heads (Qwen3, Gemma 3)."""
+    is_qk_norm_per_head: bool = False
+    """Whether each head has weights of its own for it (OLMo 2, Command-R)."""
+    has_sinks: bool = False
+    """Whether each head has a learned logit that no value belongs to (GPT-OSS)."""
     norm: str = "rms"
     """`rms` or `layer`."""
     has_norm_bias: bool = False
     norms_per_layer: int = 2
+    has_final_norm: bool = True
     position_embeddings: int = 0
     """Learned positions; 0 with rotary ones."""
     window: int | None = None
@@ -90,6 +129,8 @@ class ModelConfig:
     windowed_layers: int = 0
     latent: LatentAttention | None = None
     experts: Experts | None = None
+    state: StateSpace | None = None
+    """Of a model without attention, whose heads have no width."""
     source: str = ""
     assumptions: tuple[str, ...] = field(default_factory=tuple)
     """What the file left out, and what its family takes then."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from roofline.accounting.config.config import ConfigError, Experts, LatentAttention, ModelConfig
+from roofline.accounting.config.config import ConfigError, Experts, LatentAttention, ModelConfig, StateSpace
 from roofline.accounting.config.keys import ConfigKeys
 
 ATTENTION_KINDS = ("full_attention", "sliding_attention")
@@ -289,6 +289,199 @@ def _deepseek_v3(keys: ConfigKeys) -> dict[str, Any]:
     }
 
 
+def _deepseek_v2(keys: ConfigKeys) -> dict[str, Any]:
+    """DeepSeek-V2: as V3; its projections have no biases here."""
+    if keys.has("mlp_bias") and keys.flag("mlp_bias", False):
+        keys.refuse("mlp_bias", "false")
+    return _deepseek_v3(keys)
+
+
+def _olmo2(keys: ConfigKeys) -> dict[str, Any]:
+    """OLMo 2: norms behind each part in place of before it; query and key normalized over all heads together."""
+    values = _llama(keys)
+    return values | {"has_mlp_bias": False, "has_qk_norm": True, "is_qk_norm_per_head": True}
+
+
+def _cohere(keys: ConfigKeys) -> dict[str, Any]:
+    """Command-R: attention and MLP side by side behind one LayerNorm without biases, tied."""
+    heads = keys.whole("num_attention_heads")
+    is_biased = keys.flag("attention_bias", False)
+    return _shape(keys, kv_heads=keys.whole("num_key_value_heads", default=heads)) | {
+        "is_tied": keys.flag("tie_word_embeddings", True),
+        "has_qkv_bias": is_biased,
+        "has_output_bias": is_biased,
+        "has_qk_norm": keys.flag("use_qk_norm", False),
+        "is_qk_norm_per_head": True,
+        "norm": "layer",
+        "norms_per_layer": 1,
+    }
+
+
+def _gpt_oss(keys: ConfigKeys) -> dict[str, Any]:
+    """GPT-OSS: experts with biases in every layer, sinks of attention, a window in every second layer."""
+    is_biased = keys.flag("attention_bias", True)
+    values = _shape(keys) | {
+        "head_dim": keys.whole("head_dim"),
+        "is_tied": keys.flag("tie_word_embeddings", False),
+        "has_qkv_bias": is_biased,
+        "has_output_bias": is_biased,
+        "has_mlp_bias": True,
+        "has_sinks": True,
+    }
+    layers = values["layers"]
+    experts = Experts(
+        count=keys.whole("num_local_experts"),
+        per_token=keys.whole("num_experts_per_tok"),
+        mlp_width=values["mlp_width"],
+        layers=layers,
+        has_router_bias=True,
+    )
+    return values | {"experts": experts} | _window(keys, layers, windowed_layers=(layers + 1) // 2)
+
+
+def _llama4(keys: ConfigKeys) -> dict[str, Any]:
+    """Llama 4: layers with experts and a shared one among dense layers of another width."""
+    values = _llama(keys)
+    layers, width = values["layers"], values["mlp_width"]
+    step = keys.whole("interleave_moe_layer_step", default=1)
+    sparse = len(keys.places("moe_layers", layers)) if keys.has("moe_layers") else layers // step
+    experts = Experts(
+        count=keys.whole("num_local_experts"),
+        per_token=keys.whole("num_experts_per_tok"),
+        mlp_width=width,
+        layers=sparse,
+        shared_mlp_width=width,
+    )
+    chunk = keys.whole("attention_chunk_size", default=8192)
+    kinds = keys.words("layer_types", ("full_attention", "chunked_attention"))
+    chunked = layers - layers // 4 if kinds is None else kinds.count("chunked_attention")
+    keys.assumptions.append(
+        f"attention in chunks of {chunk} is counted as a window: an upper bound beyond {chunk} tokens"
+    )
+    return values | {
+        "has_mlp_bias": False,
+        "head_dim": keys.whole("head_dim"),
+        "mlp_width": keys.whole("intermediate_size_mlp"),
+        "experts": experts if sparse else None,
+        "window": chunk if chunked else None,
+        "windowed_layers": chunked,
+    }
+
+
+def _falcon(keys: ConfigKeys) -> dict[str, Any]:
+    """Falcon: one norm for attention and MLP side by side, or two; one key/value head, or groups in newer ones."""
+    width, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+    if width % heads:
+        raise ConfigError(f"'hidden_size' {width} cannot be shared by {heads} heads")
+    is_new, is_biased = keys.flag("new_decoder_architecture", False), keys.flag("bias", False)
+    is_shared, is_parallel = keys.flag("multi_query", True), keys.flag("parallel_attn", True)
+    norms = keys.whole("num_ln_in_parallel_attn") if keys.has("num_ln_in_parallel_attn") else 1 + is_new
+    grouped = keys.whole("num_kv_heads", default=heads) if is_new else 1 if is_shared else heads
+    return {
+        "layers": keys.whole("num_hidden_layers", largest="layers"),
+        "width": width,
+        "heads": heads,
+        "kv_heads": grouped,
+        "head_dim": width // heads,
+        "mlp_width": keys.whole("ffn_hidden_size") if keys.has("ffn_hidden_size") else 4 * width,
+        "vocabulary": keys.whole("vocab_size"),
+        "context": keys.whole("max_position_embeddings", default=2048),
+        "is_tied": keys.flag("tie_word_embeddings", True),
+        "is_gated": False,
+        "has_qkv_bias": is_biased,
+        "has_output_bias": is_biased,
+        "has_mlp_bias": is_biased,
+        "norm": "layer",
+        "has_norm_bias": True,
+        "norms_per_layer": 2 if not is_parallel or norms == 2 else 1,
+    }
+
+
+def _opt(keys: ConfigKeys) -> dict[str, Any]:
+    """OPT: GPT-3 with two unused positions in front; the 350M with a narrower embedding is refused."""
+    width, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+    if width % heads:
+        raise ConfigError(f"'hidden_size' {width} cannot be shared by {heads} heads")
+    if keys.has("word_embed_proj_dim") and keys.whole("word_embed_proj_dim") != width:
+        keys.refuse("word_embed_proj_dim", f"{width}, as 'hidden_size'")
+    if not keys.flag("layer_norm_elementwise_affine", True):
+        keys.refuse("layer_norm_elementwise_affine", "true")
+    is_biased, context = keys.flag("enable_bias", True), keys.whole("max_position_embeddings")
+    is_before = keys.flag("do_layer_norm_before", True)
+    is_removed = keys.has("_remove_final_layer_norm") and keys.flag("_remove_final_layer_norm", False)
+    return {
+        "layers": keys.whole("num_hidden_layers", largest="layers"),
+        "width": width,
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": width // heads,
+        "mlp_width": keys.whole("ffn_dim"),
+        "vocabulary": keys.whole("vocab_size"),
+        "context": context,
+        "position_embeddings": context + 2,
+        "is_tied": keys.flag("tie_word_embeddings", True),
+        "is_gated": False,
+        "has_qkv_bias": is_biased,
+        "has_output_bias": is_biased,
+        "has_mlp_bias": is_biased,
+        "norm": "layer",
+        "has_norm_bias": True,
+        "has_final_norm": is_before and not is_removed,
+    }
+
+
+def _mamba(keys: ConfigKeys) -> dict[str, Any]:
+    """Mamba: layers of one mixer each, a state for every channel, no attention and no MLP."""
+    width = keys.whole("hidden_size")
+    has_rank = keys.has("time_step_rank") and not keys.is_word("time_step_rank", "auto")
+    state = StateSpace(
+        inner_width=keys.whole("expand", default=2) * width,
+        state_size=keys.whole("state_size", default=16),
+        kernel=keys.whole("conv_kernel", default=4),
+        step_rank=keys.whole("time_step_rank") if has_rank else -(-width // 16),
+        has_bias=keys.flag("use_bias", False),
+        has_convolution_bias=keys.flag("use_conv_bias", True),
+    )
+    return _state_space(keys, width, state, is_tied=True)
+
+
+def _mamba2(keys: ConfigKeys) -> dict[str, Any]:
+    """Mamba 2: heads that share the state's inputs and outputs in groups, and a gated norm."""
+    width, heads = keys.whole("hidden_size"), keys.whole("num_heads")
+    inner = keys.whole("expand", default=2) * width
+    if heads * keys.whole("head_dim") != inner:
+        keys.refuse("head_dim", f"{inner} / 'num_heads' {heads}")
+    groups = keys.whole("n_groups")
+    if inner % groups or heads % groups:
+        keys.refuse("n_groups", f"a divisor of {heads} heads and of {inner}")
+    state = StateSpace(
+        inner_width=inner,
+        state_size=keys.whole("state_size"),
+        kernel=keys.whole("conv_kernel", default=4),
+        heads=heads,
+        groups=groups,
+        has_bias=keys.flag("use_bias", False),
+        has_convolution_bias=keys.flag("use_conv_bias", True),
+    )
+    return _state_space(keys, width, state, is_tied=False)
+
+
+def _state_space(keys: ConfigKeys, width: int, state: StateSpace, is_tied: bool) -> dict[str, Any]:
+    keys.assumptions.append("updates of the state are no products of matrices, and left out of FLOPs as norms are")
+    return {
+        "layers": keys.whole("num_hidden_layers", largest="layers"),
+        "width": width,
+        "heads": 1,
+        "kv_heads": 1,
+        "head_dim": 0,
+        "mlp_width": 0,
+        "vocabulary": keys.whole("vocab_size"),
+        "is_tied": keys.flag("tie_word_embeddings", is_tied),
+        "norms_per_layer": 1,
+        "state": state,
+    }
+
+
 FAMILIES: dict[str, Callable[[ConfigKeys], dict[str, Any]]] = {
     "gpt2": _gpt2,
     "nanogpt": _nanogpt,
@@ -304,6 +497,16 @@ FAMILIES: dict[str, Callable[[ConfigKeys], dict[str, Any]]] = {
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
+    "deepseek_v2": _deepseek_v2,
     "deepseek_v3": _deepseek_v3,
+    "olmo2": _olmo2,
+    "granite": _llama,
+    "cohere": _cohere,
+    "gpt_oss": _gpt_oss,
+    "llama4_text": _llama4,
+    "falcon": _falcon,
+    "opt": _opt,
+    "mamba": _mamba,
+    "mamba2": _mamba2,
 }
 """By `model_type`."""

@@ -27,6 +27,10 @@ class ConfigKeys:
         """Return whether the key is there and is not null."""
         return self._values.get(key) is not None
 
+    def is_word(self, key: str, word: str) -> bool:
+        """Return whether the value of a key is this word."""
+        return bool(self._values.get(key) == word)
+
     def rank(self, key: str, default: int) -> int:
         """Return a whole number, 0 where the file says null, and the default where it does not name the key.
 
