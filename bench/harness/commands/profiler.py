@@ -162,6 +162,8 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError("--layers belongs to --model and --config; a function of yours builds its own model")
     if args.compile and args.replay:
         raise UsageError("--replay measures single operations and --compile fuses them: give one of the two")
+    if args.config is not None and not Path(args.config).is_file():
+        raise UsageError(f"--config {args.config}: there is no such file")
     shape_of(args.shape)
     if args.model is not None:
         config_of(args)

@@ -149,9 +149,11 @@ def account(step: Step) -> Accounted:
     """
     from bench.harness.profile.account import accounted
 
-    with guarded_call(step.target.name), state_kept(step.target):
-        step()
-        found = accounted(step)
+    with state_kept(step.target):
+        with guarded_call(step.target.name):
+            step()
+        with guarded_call(step.target.name, is_heard=False):
+            found = accounted(step)
     if not found.calls:
         raise UsageError(f"{step.target.name} called no torch operation: there is nothing to profile")
     return found
@@ -166,7 +168,7 @@ def compiled(step: Step, accounted: Accounted, device: Device, left_s: float | N
     from bench.harness.profile.compiled import Compiler, still_called
 
     compiler = Compiler()
-    with guarded_call(step.target.name):
+    with guarded_call(step.target.name, is_heard=False):
         fast = compiler.compiled(step)
         with state_kept(step.target):
             regions = compiler.calls_of(fast)
@@ -183,7 +185,7 @@ def timed(step: Step, accounted: Accounted, device: Device, left_s: float | None
     Raises:
         UsageError: the step raised.
     """
-    with guarded_call(step.target.name), state_kept(step.target):
+    with guarded_call(step.target.name, is_heard=False), state_kept(step.target):
         samples_s = unprofiled_s(step, device, left_s)
         typical_s = sorted(samples_s)[len(samples_s) // 2]
         trace = recorded(step, steps_worth(typical_s, len(accounted.calls)))
@@ -205,7 +207,7 @@ def replayed(
     """
     from bench.harness.profile import replay
 
-    with guarded_call(step.target.name):
+    with guarded_call(step.target.name, is_heard=False):
         places = report.worth_replaying(accounted.calls, timing)
         return report.with_replays(
             records, accounted.calls, replay.replayed(step, accounted.calls, places, device, say)

@@ -153,7 +153,11 @@ def records_of(accounted: Accounted, timing: Timing, provider: str) -> list[Reco
     """Return a record for each row and each remainder, by time; those without time and work are left out."""
     chosen = timing.chosen
     total_ns = timing.steps[chosen].step
-    rows = [row for row in rows_of(accounted.calls, timing.steps) if any(row.times_ns) or row.bytes_read or row.flops]
+    rows = [
+        row
+        for row in rows_of(accounted.calls, timing.steps)
+        if any(row.times_ns) or row.bytes_read or row.bytes_written or row.flops
+    ]
     found = [_record(row, chosen, total_ns, provider) for row in rows]
     main = main_dtype(accounted.calls)
     each = [timing.remainders_ns(place) for place in range(len(timing.steps))]
@@ -179,7 +183,7 @@ def failed_records(accounted: Accounted, provider: str, reason: str) -> list[Rec
     return [
         replace(_blank(row, provider), status="failed", reason=reason)
         for row in rows_of(accounted.calls)
-        if row.bytes_read or row.flops
+        if row.bytes_read or row.bytes_written or row.flops
     ]
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.cli.arguments import UsageError
+
 if TYPE_CHECKING:
     from bench.harness.profile.target import Target
 
@@ -99,15 +101,11 @@ def state_kept(target: Target) -> Iterator[None]:
                 buffer.copy_(before)
 
 
-class NoGradientError(ValueError):
-    """There is nothing to go backward from."""
-
-
 def backward(result: Any) -> None:
     """Go backward from a result: from its `loss`, else from the first tensor that has a gradient.
 
     Raises:
-        NoGradientError: nothing in the result has one.
+        UsageError: nothing in the result has one.
     """
     import torch
     from torch.utils._pytree import tree_iter
@@ -116,7 +114,7 @@ def backward(result: Any) -> None:
     tensors = [loss] if isinstance(loss, torch.Tensor) else list(tree_iter(result))
     start = next((one for one in tensors if isinstance(one, torch.Tensor) and one.requires_grad), None)
     if start is None:
-        raise NoGradientError("nothing that it returns has a gradient: no backward pass is there to profile")
+        raise UsageError("nothing that the step returns has a gradient, so there is no backward pass to profile")
     torch.autograd.backward([start], [torch.ones_like(start)] if start.numel() != 1 else None)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
+from bench.harness.device.device import NoDeviceError
 from bench.harness.op_file import import_file
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 
@@ -169,21 +170,40 @@ def from_hugging_face(path: Path, layers: int | None, batch: int, sequence: int,
     return Target(path.stem, model, (), {"input_ids": ids, "labels": ids, "use_cache": False}, device, model)
 
 
+class Unheard(io.TextIOBase):
+    """Where words go that nobody reads."""
+
+    def write(self, text: str) -> int:
+        """Take it that they are written."""
+        return len(text)
+
+
+NO_GPU = ("Torch not compiled with CUDA enabled", "Found no NVIDIA driver", "No CUDA GPUs are available")
+"""What torch says where a GPU is asked for and there is none."""
+
+
 @contextlib.contextmanager
-def guarded_call(name: str) -> Iterator[None]:
+def guarded_call(name: str, is_heard: bool = True) -> Iterator[None]:
     """Run code that is not ours: what it prints goes to stderr, and what it raises becomes one line.
+
+    Args:
+        name: of the code, for the line.
+        is_heard: whether what it prints is shown; a step that is timed prints the same again and again.
 
     Raises:
         UsageError: it raised, or wanted to end the process.
+        NoDeviceError: it needs a GPU, and there is none.
     """
     try:
-        with contextlib.redirect_stdout(sys.stderr or io.StringIO()):
+        with contextlib.redirect_stdout((is_heard and sys.stderr) or Unheard()):
             yield
-    except UsageError:
+    except (UsageError, NoDeviceError):
         raise
     except SystemExit as error:
         raise UsageError(f"{name}: {left_by(error)}") from None
     except Exception as error:
         from bench.harness.measure.runner import one_line
 
+        if any(words in str(error) for words in NO_GPU):
+            raise NoDeviceError(f"{name} needs a GPU, and torch sees none here") from None
         raise UsageError(f"{name}: {one_line(error)}") from None

@@ -16,7 +16,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
 from bench.harness.profile.join import joined
 from bench.harness.profile.profiling import account, profile, timed
-from bench.harness.profile.report import Timing, records_of
+from bench.harness.profile.report import Timing, failed_records, records_of
 from bench.harness.profile.step import Step, backward
 from bench.harness.profile.target import Target, target_of
 from bench.harness.profile.timed import recorded
@@ -271,18 +271,56 @@ def make():
     return torch.nn.Linear(32, 32), torch.ones(4, 32)
 def nothing(): pass
 def leaves(): raise SystemExit(3)
+def exits():
+    def step(): exit()
+    return step
+def wants(): return torch.nn.Linear(3, 3)
+def raises(): return torch.mm, torch.ones(3), torch.ones(3)
+def computes_nothing(): return lambda: None
+def too_large(): return lambda: torch.empty(1 << 55)
+def without_gradient(): return torch.exp, torch.ones(3)
 """
 
 
 def test_the_command_refuses_bad_input_with_2(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(USER)
-    for word in (f"{file}:nothing", f"{file}:leaves", f"{file}:absent", str(file)):
-        assert main(["profile", word, "--device", "cpu", "--no-save"]) == 2
+    names = ("nothing", "leaves", "exits", "absent", "wants", "raises", "computes_nothing", "too_large")
+    asked = [f"{file}:{name}" for name in (*names, "without_gradient")]
+    asked += [str(file), f"--config={tmp_path}/absent.json", "--model=absent"]
+    for word in asked:
+        assert main(["profile", word, "--backward", "--device", "cpu", "--no-save"]) == 2
+        said = capsys.readouterr()
+        assert (said.out, said.err.count("error: "), said.err.count("\n")) == ("", 1, 1), said.err
     assert main(["profile", "--no-save"]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 5
-    assert all("error: " in line for line in lines)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_what_needs_a_gpu_that_is_not_there_ends_with_3(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text("import torch\ndef make(): return torch.exp, torch.ones(3).cuda()\n")
+    assert main(["profile", f"{file}:make", "--device", "cpu", "--no-save"]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_step_that_prints_is_heard_once(capsys):
+    step = Step(target_of("loud", lambda: (print("noise"), torch.ones(3).exp()), []), "forward")
+    timed(step, account(step), detect("cpu"), left_s=0.0)
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("noise")) == ("", 1)
+
+
+def test_what_breaks_while_it_is_timed_is_named():
+    turns = iter(range(3))
+    step = Step(target_of("breaks", lambda: (next(turns), torch.ones(3).exp()), []), "forward")
+    accounted = account(step)
+    with pytest.raises(UsageError, match="breaks: StopIteration"):
+        timed(step, accounted, detect("cpu"), left_s=0.0)
+    records = failed_records(accounted, "torch", "it broke")
+    assert [(record.op, record.status, record.flops) for record in records] == [
+        ("aten.ones", "failed", 0),
+        ("aten.exp", "failed", 3),
+    ]
 
 
 @pytest.mark.exhaustive
