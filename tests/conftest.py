@@ -1,7 +1,8 @@
-"""One place decides what is skipped or left for later, and says why; every test gets a run folder of its own."""
+"""One place decides what is skipped or left for later, and says why; no test sees the runs or signals of another."""
 
 import itertools
 import os
+import signal
 from collections import Counter
 
 import pytest
@@ -21,6 +22,18 @@ def runs(runs_of_all_tests, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("RIDGEPOINT_RUNS", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def signals():
+    """Put back what the process does on Ctrl-C and SIGTERM.
+
+    A command that ran in this process ignores both at its end, and what a later test starts would inherit that.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads what was asked for
