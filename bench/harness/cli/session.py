@@ -25,7 +25,6 @@ from results.show.terminal import say
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
     from bench.harness.isolate.pool import Workers
-    from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.plan import Row, Settings
     from results.store.runs import RunWriter, StoreError
     from roofline.ceilings import Ceilings
@@ -331,13 +330,15 @@ def measure_all(
     waiting = deque(rows)
     while waiting:
         (family, row), fill = waiting.popleft()
-        if run.may_reorder and deadline is not None and put_off((family, row), fill, waiting, pace, done, estimator):
-            continue
         key, one = (family, fill), replace(settings, fill=fill)
         if key not in runners:
             runners[key] = Runner(family, run.device, one, estimator, None, deadline, ceilings)
         runner = runners[key]
-        if not (row.refused or pace.has_time()):
+        may_not_fit = deadline is not None and not row.refused and pace.has_time()
+        expected_s = runner.expected_s(row) if may_not_fit else 0.0
+        if run.may_reorder and put_off((family, row), fill, waiting, pace, done, expected_s):
+            continue
+        if not (row.refused or pace.has_time(expected_s)):
             session.keep(replace(runner.blank(row), reason=out_of_time(settings.budget_s)))
             late += 1
             continue
@@ -360,7 +361,7 @@ def measure_all(
             record = runner.refused(row) or workers.measure(job, runner.blank(row))
         else:
             record = runner.measure(row, pace.together(done - 1))
-        pace.took(record, began)
+        pace.took(record, began, expected_s)
         session.keep(record)
         progress.advance()
         for line in passed_over(record):
@@ -388,11 +389,19 @@ def where_time_went(records: Sequence[Record], measuring_s: float) -> str:
 
 
 def put_off(
-    row: FamilyRow, fill: str, waiting: deque[tuple[FamilyRow, str]], pace: Pace, done: int, estimator: CostEstimator
+    row: FamilyRow, fill: str, waiting: deque[tuple[FamilyRow, str]], pace: Pace, done: int, expected_s: float
 ) -> bool:
     """Put a row that would take far more than its share of the time behind a smaller case of its op; return whether.
 
     The smaller one comes next, the larger one at its place, so that a short budget tells something of every op.
+
+    Args:
+        row: the row.
+        fill: of its inputs.
+        waiting: the rows that come after it; changed.
+        pace: the time that is left.
+        done: how many rows have been measured.
+        expected_s: what the row is expected to take beside its samples.
     """
     from bench.harness.measure.cost import total
 
@@ -405,9 +414,7 @@ def put_off(
         and total(other.op.work(other.case)) < size
     )
     smaller = next(others, None)
-    if one.refused or smaller is None or not pace.has_time():
-        return False
-    if not pace.is_too_long(estimator.case_s(one.op, one.case), done):
+    if one.refused or smaller is None or not pace.has_time() or not pace.is_too_long(expected_s, done):
         return False
     waiting[smaller], taken = (row, fill), waiting[smaller]
     waiting.appendleft(taken)

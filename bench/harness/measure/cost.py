@@ -27,6 +27,9 @@ PILOT_CAP_S = 0.05
 """A pilot is called again until it was called `PILOT_CALLS` times or took this long, and three times in any case: the
 only call of a small pilot may have been held up for 50 ms by a busy machine, which a large case would multiply."""
 
+LEAST_BUSY = 0.1
+"""A pilot on a processor that computes for less than this share of its time waits for something of its own."""
+
 CALLS_PER_CASE = 15
 """Calls that even the shortest measurement makes: ten (first, estimate, settling, five samples, warm, last check) and
 half as many again, because a larger case no longer fits into the caches that its pilot fitted into."""
@@ -99,10 +102,13 @@ class CostEstimator:
             call()
             while len(seconds) < LEAST_PILOT_CALLS or (len(seconds) < PILOT_CALLS and sum(seconds) < PILOT_CAP_S):
                 self._device.synchronize()
-                start = time.perf_counter()
+                start, cpu_start = time.perf_counter(), time.process_time()
                 call()
                 self._device.synchronize()
-                seconds.append(time.perf_counter() - start)
+                took_s, cpu_s = time.perf_counter() - start, time.process_time() - cpu_start
+                # Where other processes hold the cores, work takes longer than it computes; what waits computes nothing.
+                is_held_up = not self._device.is_gpu and took_s * LEAST_BUSY < cpu_s < took_s
+                seconds.append(cpu_s if is_held_up else took_s)
         return max(min(seconds), 1e-9)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,12 @@ PREPARE_S_PER_BYTE = {"cpu": 2e-9, "mps": 2e-9, "cuda": 1e-10, "rocm": 1e-10}
 an Apple GPU, where this is done on the processor; and as a GPU of 1 TB/s would whose memory moves a hundred bytes for
 each, most of them for the fp64 reference."""
 
+LEAST_ROW_S = 0.7
+"""What a row takes beside its samples however small it is: settling, warm launches, latency, the kernel's loading."""
+
+CHECK_S_PER_BYTE = 3e-8
+"""Time to check the result twice on a processor, per byte of one set of inputs and outputs, as two cores take it."""
+
 Call = Callable[[], object]
 SILENT = Turn()
 
@@ -65,6 +72,8 @@ class Prepared:
     first_call_s: float
     prepared_s: float
     """Time that making and checking inputs and results takes, before the clock and after it."""
+    check_s: float
+    """What of that comes after the clock."""
 
 
 class Runner:
@@ -158,6 +167,17 @@ class Runner:
         what = left_by(error) if isinstance(error, SystemExit) else one_line(error)
         return replace(blank, status="failed", reason=what + user_line(row.provider, error))
 
+    def expected_s(self, row: Row) -> float:
+        """Return what a row that can run is expected to take beside its samples, seconds; roughly."""
+        calls_s = 0.0
+        if self._estimator is not None:
+            with suppress(Exception):  # which the row itself will tell
+                calls_s = self._estimator.case_s(row.op, row.case)
+        size_bytes, copies = row.op.work(row.case).bytes, self._rotation(row.op, row.case).copies
+        check_s_per_byte = 0.0 if self._device.has_cuda else CHECK_S_PER_BYTE
+        prepare_s = (copies * PREPARE_S_PER_BYTE[self._device.type] + check_s_per_byte) * size_bytes
+        return LEAST_ROW_S + calls_s + prepare_s
+
     def left_s(self, rows_left: int = 1) -> float | None:
         """Return the seconds that a row may take of the time that is left for so many; None without a deadline."""
         return None if self._deadline is None else (self._deadline - time.perf_counter()) / rows_left
@@ -201,6 +221,9 @@ class Runner:
         if not before.is_right:
             return replace(blank, status="invalid", reason=before.reason, verified={"before": before.to_dict()})
         ready = time.perf_counter()
+        check_s = ready - checking
+        if self._deadline is not None and ready + check_s > self._deadline:
+            return replace(blank, reason=self._spent())
         return Prepared(
             row=row,
             blank=blank,
@@ -212,12 +235,15 @@ class Runner:
             before=before,
             earlier=(sets[0].inputs, result) if op.check_result else None,
             first_call_s=first_call_s,
-            prepared_s=ready - begin + (ready - checking),  # it is checked once more at the end
+            prepared_s=ready - begin + check_s,  # it is checked once more at the end
+            check_s=check_s,
         )
 
     def time(self, prepared: Prepared, rows_left: int = 1) -> Measurement:
         """Return what is measured of a prepared row, in its share of the time that is left for so many rows."""
         left_s = self.left_s(rows_left)
+        if left_s is not None:
+            left_s = min(left_s, max(0.0, left_s * rows_left - prepared.check_s))
         with numerics(prepared.row.case.dtype):
             return self._meter.measure(
                 prepared.calls,
@@ -273,12 +299,15 @@ class Runner:
             size_bytes, device.cache_bytes, device.free_bytes(), device.type, self._settings.cache
         )
 
+    def _spent(self) -> str:
+        return f"the budget of {self._settings.budget_s:g} s is spent"
+
     def _too_long(self, op: Op, case: Case, together: int = 1) -> str | None:
         allowance_s, limit = CASE_ALLOWANCE_S, f"the {CASE_ALLOWANCE_S:g} s that a case may take"
         if self._deadline is not None:
             allowance_s = self._deadline - time.perf_counter()
             if allowance_s <= 0:
-                return f"the budget of {self._settings.budget_s:g} s is spent"
+                return self._spent()
             limit = f"the {plain(allowance_s, 2)} s that are left"
         spent_s = (self._settings.budget_s or allowance_s) - allowance_s
         call_s = None if self._estimator is None else self._estimator.call_s(op, case)

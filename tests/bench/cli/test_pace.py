@@ -2,12 +2,17 @@
 
 from collections import deque
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
+from bench.__main__ import families
+from bench.harness.cli import session
 from bench.harness.cli.pace import Pace, out_of_time
 from bench.harness.cli.session import put_off
-from bench.harness.measure.plan import Row
+from bench.harness.commands import suite
+from bench.harness.measure.plan import Row, Settings
 from bench.harness.op import Case
 from bench.matmul import OPS, OPTIONS
 from results.record import Record
@@ -57,18 +62,21 @@ def test_rows_that_were_not_measured_say_nothing_of_the_time_that_others_take(cl
     assert pace.has_time()
 
 
+def test_where_rows_take_longer_than_expected_the_next_one_is_expected_to(clock):
+    pace = Pace(120.0, 5, clock)
+    assert (pace.slowdown, pace.has_time(1e9)) == (1.0, True)  # the first row is tried
+    clock.now += 7.0
+    pace.took(RECORD, 100.0, 2.0)  # 6 s beside its samples
+    assert pace.slowdown == 3.0
+    assert (pace.has_time(4.3), pace.has_time(4.4), pace.left_s()) == (True, False, 13.0)
+    assert (pace.is_too_long(0.9, 1), pace.is_too_long(3.3, 1)) == (False, True)  # three shares of 13 s for four rows
+
+
 def test_a_budget_that_would_do_goes_by_the_rows_that_are_done(clock):
     pace = Pace(105.0, 10, clock)
     clock.now += 5
     assert pace.enough_s(2) == 26
     assert out_of_time(5.0) == "the budget of 5 s is spent"
-
-
-class Estimates:
-    """In place of the estimator, which runs pilots."""
-
-    def case_s(self, op, case):
-        return case.shape["n"] / 100
 
 
 def queue(*sizes):
@@ -86,7 +94,7 @@ def order(waiting):
 def test_a_case_that_takes_several_shares_waits_behind_the_next_smaller_one(clock):
     waiting = queue(2048, 1024, 512)
     row, fill = waiting.popleft()
-    assert put_off(row, fill, waiting, Pace(106.0, 3, clock), 0, Estimates())
+    assert put_off(row, fill, waiting, Pace(106.0, 3, clock), 0, 20.48)
     assert order(waiting) == [1024, 2048, 512]
 
 
@@ -94,14 +102,62 @@ def test_a_case_that_takes_several_shares_waits_behind_the_next_smaller_one(cloc
 def test_a_case_that_fits_or_for_which_there_is_no_time_at_all_stays_where_it_is(clock, left):
     waiting = queue(2048, 1024, 512)
     row, fill = waiting.popleft()
-    assert not put_off(row, fill, waiting, Pace(100 + left, 3, clock), 0, Estimates())
+    assert not put_off(row, fill, waiting, Pace(100 + left, 3, clock), 0, 20.48)
     assert order(waiting) == [1024, 512]
 
 
 def test_the_smallest_case_and_another_provider_are_not_put_off_for_larger_ones(clock):
     waiting = queue(512, 1024, 2048)
     row, fill = waiting.popleft()
-    assert not put_off(row, fill, waiting, Pace(100.5, 3, clock), 0, Estimates())
+    assert not put_off(row, fill, waiting, Pace(100.5, 3, clock), 0, 5.12)
     other = deque([(("matmul", replace(waiting[0][0][1], provider="torch-compile")), "uniform")])
     (big,) = queue(4096)
-    assert not put_off(*big, other, Pace(100.5, 3, clock), 0, Estimates())
+    assert not put_off(*big, other, Pace(100.5, 3, clock), 0, 40.96)
+
+
+# ---- a whole suite --------------------------------------------------------------------------------------------------
+
+
+class SlowMachine:
+    """In place of the runner: a row takes so many times as long as expected, and then samples for its share."""
+
+    def __init__(self, clock, slowdown):
+        self.clock, self.slowdown = clock, slowdown
+
+    def blank(self, row):
+        return replace(RECORD, op=row.op.name, case=row.case.name, status="skipped", samples_s=())
+
+    def expected_s(self, row):
+        return 0.7 + row.op.work(row.case).bytes * 4e-8
+
+    def measure(self, row, rows_left):
+        self.clock.now += self.slowdown * self.expected_s(row)
+        share_s = max(0.0, (self.clock.deadline - self.clock.now) / rows_left)
+        self.clock.now += share_s
+        return replace(self.blank(row), status="ok", samples_s=(share_s / 2,) * 2)
+
+
+@pytest.mark.parametrize("budget_s", [15.0, 60.0])
+@pytest.mark.parametrize("slowdown", [0.5, 1.0, 3.0])
+def test_a_suite_keeps_its_budget_and_measures_the_most_telling_ops_first(clock, monkeypatch, budget_s, slowdown):
+    monkeypatch.setattr(session, "Pace", partial(Pace, clock=clock))
+    monkeypatch.setattr(session, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr("bench.harness.measure.runner.Runner", lambda *arguments: SlowMachine(clock, slowdown))
+    planned_rows = [
+        (family, Row(op, case, "torch"))
+        for family, op, case in suite.by_information(suite.planned(["bf16"], families(), "cpu"))
+    ]
+    device, settings = SimpleNamespace(has_cuda=False, type="cpu"), Settings(budget_s=budget_s)
+    request = SimpleNamespace(verbose=False)
+    run = session.Run("bench", "suite", request, device, settings, planned_rows, may_reorder=True)
+    kept, lines = session.Session(), []
+    progress = SimpleNamespace(expect=lambda *words: None, say=lines.append, advance=lambda: None, note=lines.append)
+    clock.deadline = clock.now + budget_s
+    session.measure_all(run, kept, progress, None, clock.deadline, None)
+    measured = [record.op for record in kept.records if record.status == "ok"]
+    assert clock.now <= clock.deadline + 0.1 * budget_s
+    assert len(kept.records) == len(planned_rows)
+    assert measured[:2] == ["matmul", "copy"]
+    assert len(set(measured)) >= min(len(suite.TELLING), 0.2 * budget_s / slowdown)
+    assert {record.reason for record in kept.records if record.status != "ok"} <= {out_of_time(budget_s)}
+    assert sum("no time was left" in line for line in lines) == (len(measured) < len(planned_rows))
