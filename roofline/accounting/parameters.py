@@ -25,10 +25,17 @@ COMPONENTS = (
 FORMULA = (
     "per layer: attention h d (2a + 2k), MLP 2hf or gated 3hf, norms h each, biases; embedding and untied head V h"
 )
-SOURCE = (
-    "the modules of Hugging Face transformers; Narayanan et al. (2021) eq. 2 in closed form; "
-    "experts: Jiang et al., Mixtral of Experts (2024); latent attention: DeepSeek-AI, DeepSeek-V2 (2024)"
-)
+SOURCE = "the modules of Hugging Face transformers; Narayanan et al. (2021) eq. 2 in closed form"
+
+
+def source_of(config: ModelConfig) -> str:
+    """Return where the counts of a model's weights come from."""
+    parts = [
+        (config.experts, "experts: Jiang et al., Mixtral of Experts (2024)"),
+        (config.latent, "latent attention: DeepSeek-AI, DeepSeek-V2 (2024)"),
+        (config.state, "state: Gu and Dao, Mamba (2023); Dao and Gu, Transformers are SSMs (2024)"),
+    ]
+    return "; ".join([SOURCE, *(source for part, source in parts if part)])
 
 
 @dataclass(frozen=True)

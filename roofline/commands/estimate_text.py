@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Column, print_grid
 from results.show.terminal import one_line
-from roofline.accounting.answers.answer import Answer, duration, memory, number, size
+from roofline.accounting.answers.answer import Answer, Step, count, duration, in_words, memory, number, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 WIDTH = 100
 """Of paragraphs, where the terminal is not narrower."""
 LONGEST_CELL = 200
+LONGEST_BAR = 24
+BAR = "█"
+SMALL = 0.01
+"""Share of the whole below which its parts are shown as one."""
 
 
 def print_answer(console: Console, answer: Answer) -> None:
@@ -25,6 +30,9 @@ def print_answer(console: Console, answer: Answer) -> None:
         _print_lines(console, *_paragraph("! ", warning, width))
     if answer.warnings:
         _print_lines(console, "")
+    main = [in_words(key, value) for key in answer.main if (value := answer.values.get(key)) is not None]
+    if main:
+        _print_lines(console, *_paragraph("=> ", ", ".join(main), width), "")
     if len(answer.rows) > 1 or (answer.rows and not answer.worked):
         columns = [
             Column(
@@ -40,19 +48,50 @@ def print_answer(console: Console, answer: Answer) -> None:
     if answer.steps:
         if answer.worked:
             _print_lines(console, f"Worked for {answer.worked}:")
-        labels, arithmetic, results = zip(
-            *([one_line(text, LONGEST_CELL) for text in step] for step in answer.steps), strict=True
-        )
-        signs = Column("=", ["="] * len(labels), "right")
-        worked = Column("arithmetic", arithmetic, goes_below=1)
-        print_grid(console, [Column("step", labels), worked, signs, Column("result", results, "right")])
-        _print_lines(console, "")
+        _print_steps(console, _folded(answer))
     for opening, text in (
         ("formula: ", answer.formula),
         ("source: ", answer.source),
-        *(("- ", note) for note in answer.assumptions),
+        *(("- ", note) for note in sorted(answer.assumptions, key=_is_boilerplate)),
     ):
         _print_lines(console, *_paragraph(opening, text, width))
+
+
+def _print_steps(console: Console, steps: Sequence[Step]) -> None:
+    """Print steps, each with its arithmetic; in a terminal, beside the parts of a whole bars of their shares."""
+    labels, arithmetic, results = zip(
+        *([one_line(text, LONGEST_CELL) for text in step[:3]] for step in steps), strict=True
+    )
+    columns = [
+        Column("step", labels),
+        Column("arithmetic", arithmetic, goes_below=1),
+        Column("=", ["="] * len(labels), "right"),
+        Column("result", results, "right"),
+    ]
+    whole = sum(step.amount or 0 for step in steps)
+    if whole and console.is_terminal:
+        bars = [BAR * round(LONGEST_BAR * (step.amount or 0) / whole) for step in steps]
+        columns.append(Column("share", bars, leaves=1))
+    print_grid(console, columns)
+    _print_lines(console, "")
+
+
+def _folded(answer: Answer) -> list[Step]:
+    """Return the steps with the parts of a whole sorted by size, those below `SMALL` as one."""
+    parts = sorted((step for step in answer.steps if step.amount is not None), key=lambda step: -(step.amount or 0))
+    others = [step for step in answer.steps if step.amount is None]
+    whole = sum(step.amount or 0 for step in parts)
+    small = [step for step in parts if (step.amount or 0) < SMALL * whole]
+    if len(small) > 1:
+        amount = sum(step.amount or 0 for step in small)
+        shown = size(amount) if answer.main and answer.main[0].endswith("_bytes") else count(amount)
+        parts = [*parts[: -len(small)], Step(f"{len(small)} more", f"below {100 * SMALL:g} % each", shown, amount)]
+    return [*parts, *others]
+
+
+def _is_boilerplate(note: str) -> bool:
+    """Return whether a note says the same of every answer, or what a configuration left out."""
+    return note.startswith(("left out", "lower bounds", "'")) and "alone" not in note
 
 
 def _print_lines(console: Console, *lines: str) -> None:
@@ -79,7 +118,7 @@ def _cell(key: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return value
-    if key in ("mfu", "used"):
+    if key in ("mfu", "hfu", "used"):
         return f"{100 * value:.1f} %"
     if key == "memory_bytes":
         return memory(value)

@@ -14,6 +14,8 @@ class Step(NamedTuple):
     label: str
     arithmetic: str
     result: str
+    amount: float | None = None
+    """Of a part of a whole: how much it is, in the unit of the whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,53 @@ def billions(value: float) -> str:
     if not 1e-3 <= scaled < 1e6:
         return number(value)
     return f"{scaled:.{max(0, 3 - math.floor(math.log10(scaled)))}f}e9"
+
+
+def in_words(key: str, value: float | str) -> str:
+    """Return the value of a key in the unit that a person uses: 8.03 B parameters, 7.1 GB, 143.9 days."""
+    if isinstance(value, str):
+        return f"{key} by {value}"
+    if key == "flops_per_s":
+        return f"{number(value / 1e12)} TFLOP/s"
+    if key == "total_bytes":
+        return f"{size(value)} in total"
+    if key.endswith("_bytes"):
+        return f"{size(value)} of {key.removesuffix('_bytes').replace('activation', 'activations')}"
+    if key in ("mfu", "hfu"):
+        return f"{key.upper()} {100 * value:.1f} %"
+    if key in DURATIONS:
+        return f"{duration(value)} {DURATIONS[key]}".strip()
+    return WORDS.get(key, f"{{}} {key.replace('_', ' ')}").format(abbreviated(value))
+
+
+DURATIONS = {
+    "seconds": "",
+    "decode_seconds": "for each step of decoding",
+    "prefill_seconds": "of prefill",
+    "first_token_s": "to the first token",
+}
+"""By key of a time: what it is the time of."""
+
+WORDS = {
+    "total": "{} parameters",
+    "active": "{} of them active",
+    "params": "{} parameters",
+    "per_token": "{} FLOPs per token",
+    "per_step": "{} per step",
+    "tokens_per_s": "{} tokens/s",
+    "gpus": "{} devices",
+    "price": "price {}",
+    "price_per_million_tokens": "price {} for 10^6 tokens",
+}
+"""By key: how a number of it is said."""
+
+
+def abbreviated(value: float) -> str:
+    """Return a number with the letter of its size, as options take it: 8.03 B; none below 10^6 and from 10^15 on."""
+    for factor, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if factor <= value < factor * 1000:
+            return f"{value / factor:.4g} {letter}"
+    return number(value)
 
 
 def devices(gpus: int) -> str:

@@ -24,6 +24,7 @@ def params_answer(config: ModelConfig) -> Answer:
             f"{weight.component}: {weight.name}" if weight.name != weight.component else weight.name,
             " x ".join(map(str, ((weight.copies, *weight.shape) if weight.copies > 1 else weight.shape))),
             count(weight.elements),
+            weight.elements,
         )
         for weight in weights(config)
     ]
@@ -39,7 +40,7 @@ def params_answer(config: ModelConfig) -> Answer:
         values=parameters.to_dict(found),
         steps=steps,
         formula=parameters.FORMULA,
-        source=f"{config.source}; {parameters.SOURCE}",
+        source=f"{config.source}; {parameters.source_of(config)}",
         assumptions=[tied, *config.assumptions],
     )
 
@@ -61,7 +62,8 @@ def flops_answer(
     """
     found = train_flops(config, sequence, batch, convention, recompute, is_flash, is_frozen, document)
     steps = [
-        Step(name.replace("_", " "), _parts(found, name), count(flops)) for name, flops in found.components.items()
+        Step(name.replace("_", " "), _parts(found, name), count(flops), flops)
+        for name, flops in found.components.items()
     ]
     steps.append(Step("model FLOPs per step", f"{found.tokens:,} tokens", count(found.model_flops)))
     steps.append(Step("per token", f"{number(found.model_flops)} / {found.tokens:,}", count(found.per_token)))
@@ -154,7 +156,7 @@ def memory_answer(config: ModelConfig, plan: TrainingPlan, machines: Sequence[Ma
     components = state | activation
     total, of_state = sum(components.values()), sum(state.values())
     rest = total - of_state
-    steps = [Step(name.replace("_", " "), _share(part, total), size(part)) for name, part in components.items()]
+    steps = [Step(name.replace("_", " "), _share(part, total), size(part), part) for name, part in components.items()]
     steps.append(Step("all state", "weights, gradients, optimizer", size(of_state)))
     steps.append(Step("all activations", f"micro-batch {plan.batch} x {plan.sequence}", size(rest)))
     steps.append(Step("total", f"{total:,} bytes", size(total)))

@@ -1,0 +1,82 @@
+"""What people read of an estimate first: the answer in their units, large parts before small ones, bars, notes."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from test_estimate import text_of
+
+from roofline.accounting.answers.answer import Answer, Step, abbreviated, in_words
+from roofline.commands.estimate_text import print_answer
+
+
+def marked(text):
+    """Return the answer, which stands first after the title, in one line."""
+    first = text.partition("=> ")[2].partition("\n\n")[0]
+    assert text.index("=> ") < text.index("formula: ")
+    return " ".join(first.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("params --model llama-3-8b", "8.03 B parameters"),
+        ("params --model mixtral-8x7b", "46.7 B parameters, 12.88 B of them active"),
+        ("train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024", "143.9 days, 3.537 M device hours"),
+        ("fit --gpu h100-sxm --gpus 8 --memory 80e9", "40 B parameters"),
+        ("gpus --params 70e9 --gpu h100-sxm", "14 devices, bound by memory"),
+        ("memory --model gpt2", "3.838 GB in total, 1.991 GB of state, 1.847 GB of activations"),
+        ("mfu --params 1e9 --tokens-per-s 5e4 --gpu h100-sxm", "MFU 30.3 %, HFU 30.3 %, 300 TFLOP/s"),
+    ],
+)
+def test_the_answer_comes_first_in_the_units_of_people(capsys, line, answer):
+    assert marked(text_of(capsys, line)) == answer
+
+
+def test_large_parts_come_first_and_small_ones_are_one_row(capsys):
+    lines = [line.split("  ")[0] for line in text_of(capsys, "params --model gpt-oss-20b").splitlines()]
+    assert lines.index("experts: up") < lines.index("experts: down") < lines.index("embedding") < lines.index("total")
+    assert "11 more" in lines
+    assert "attention: sinks" not in lines
+
+
+def shown(answer, is_terminal):
+    file = io.StringIO()
+    print_answer(Console(file=file, width=100, force_terminal=is_terminal, color_system=None), answer)
+    return file.getvalue()
+
+
+def test_parts_have_bars_in_a_terminal_alone():
+    steps = [Step("small", "", "1", 1), Step("large", "", "3", 3), Step("total", "", "4")]
+    answer = Answer(
+        title="t",
+        values={},
+        steps=steps,
+        formula="f",
+        source="s",
+        assumptions=["left out: all that is", "what matters"],
+    )
+    bars = {line.split()[0]: line.count("█") for line in shown(answer, True).splitlines() if line.strip()}
+    assert (bars["large"], bars["small"], bars["total"]) == (18, 6, 0)
+    plain = shown(answer, False)
+    assert "█" not in plain
+    assert plain.index("large") < plain.index("small") < plain.index("total")
+    assert plain.index("what matters") < plain.index("left out")
+
+
+def test_sources_are_of_this_model_alone(capsys):
+    assert "Mixtral of Experts" not in text_of(capsys, "params --model gpt2")
+    assert "Mixtral of Experts" in " ".join(text_of(capsys, "params --model mixtral-8x7b").split())
+
+
+def test_numbers_in_words():
+    assert [abbreviated(value) for value in (12, 8.03e9, 1.5e12, 6.3e24, 2_500_000)] == [
+        "12",
+        "8.03 B",
+        "1.5 T",
+        "6.3e24",
+        "2.5 M",
+    ]
+    assert in_words("first_token_s", 0.03) == "30 ms to the first token"
