@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.verify import CHUNK_ELEMENTS, LEAST_SCALE_ERROR, SCALE_ELEMENTS, UNIT_ROUNDOFF
 from bench.harness.op import Case, Op, TensorMaker
-from roofline.work import LABEL_BYTES, elementwise_work
+from roofline.work import FLOPS_PER_ELEMENT, LABEL_BYTES, elementwise_work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -279,16 +279,33 @@ DROPOUT_OP = Op(
 
 OPS = (
     make_op("copy", "out = x", 1, 0, lambda x: x.clone(), lambda x, out: out.copy_(x)),
-    make_op("add", "out = x + y", 2, 1, lambda x, y: x + y, eager_add),
-    make_op("mul", "out = x y", 2, 1, lambda x, y: x * y, eager_mul),
-    make_op("triad", "out = x + 3 y", 2, 2, lambda x, y: x + 3 * y, eager_triad),
-    make_op("relu", "out = max(x, 0)", 1, 1, lambda x: x.relu(), eager_relu),
-    make_op("gelu", "out = x/2 (1 + erf(x / sqrt 2))", 1, 20, gelu, eager_gelu),
-    make_op("gelu-tanh", "out = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))", 1, 20, gelu_tanh, eager_gelu_tanh),
-    make_op("silu", "out = x / (1 + exp(-x))", 1, 4, silu, eager_silu),
-    make_op("swiglu", "out = silu(gate) up", 2, 5, lambda gate, up: silu(gate) * up, eager_swiglu, 1),
+    make_op("add", "out = x + y", 2, FLOPS_PER_ELEMENT["add"], lambda x, y: x + y, eager_add),
+    make_op("mul", "out = x y", 2, FLOPS_PER_ELEMENT["mul"], lambda x, y: x * y, eager_mul),
+    make_op("triad", "out = x + 3 y", 2, FLOPS_PER_ELEMENT["triad"], lambda x, y: x + 3 * y, eager_triad),
+    make_op("relu", "out = max(x, 0)", 1, FLOPS_PER_ELEMENT["relu"], lambda x: x.relu(), eager_relu),
+    make_op("gelu", "out = x/2 (1 + erf(x / sqrt 2))", 1, FLOPS_PER_ELEMENT["gelu"], gelu, eager_gelu),
+    make_op(
+        "gelu-tanh",
+        "out = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))",
+        1,
+        FLOPS_PER_ELEMENT["gelu"],
+        gelu_tanh,
+        eager_gelu_tanh,
+    ),
+    make_op("silu", "out = x / (1 + exp(-x))", 1, FLOPS_PER_ELEMENT["silu"], silu, eager_silu),
+    make_op(
+        "swiglu",
+        "out = silu(gate) up",
+        2,
+        FLOPS_PER_ELEMENT["swiglu"],
+        lambda gate, up: silu(gate) * up,
+        eager_swiglu,
+        1,
+    ),
     BIAS_GELU,
-    make_op("residual-add", "out = x + residual", 2, 1, lambda x, residual: x + residual, eager_add),
+    make_op(
+        "residual-add", "out = x + residual", 2, FLOPS_PER_ELEMENT["add"], lambda x, residual: x + residual, eager_add
+    ),
     DROPOUT_OP,
 )
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import Case, Op, TensorMaker, rows_by_width
-from roofline.work import elementwise_work
+from roofline.work import FLOPS_PER_ELEMENT, elementwise_work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -155,7 +155,7 @@ OPS = (
     make_op(
         "rmsnorm",
         "out (m, n) = x / sqrt(mean(x^2) + 1e-6) weight (n)",
-        *(1, 1, 4),
+        *(1, 1, FLOPS_PER_ELEMENT["rmsnorm"]),
         rmsnorm,
         torch_rmsnorm,
         rmsnorm_magnitude,
@@ -163,7 +163,7 @@ OPS = (
     make_op(
         "layernorm",
         "out (m, n) = (x - mean(x)) / sqrt(var(x) + 1e-5) weight (n) + bias (n)",
-        *(1, 2, 7),
+        *(1, 2, FLOPS_PER_ELEMENT["layernorm"]),
         layernorm,
         torch_layernorm,
         layernorm_magnitude,
@@ -171,7 +171,7 @@ OPS = (
     make_op(
         "residual-rmsnorm",
         "out (2, m, n) = x + residual, and its rmsnorm by weight (n)",
-        *(2, 1, 5),
+        *(2, 1, FLOPS_PER_ELEMENT["residual-rmsnorm"]),
         residual_rmsnorm,
         torch_residual_rmsnorm,
         lambda truth, x, residual, weight: rmsnorm_magnitude(truth, x),

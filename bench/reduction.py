@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bench.harness.op import Case, Op, TensorMaker
-from roofline.work import reduction_work
+from roofline.work import FLOPS_PER_ELEMENT, reduction_work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,8 +79,8 @@ def make_op(
 
 
 OPS = (
-    make_op("sum", "s () = sum of x (n)", 1, 1, reference_sum, eager_sum),
-    make_op("dot", "s () = x (n) . y (n)", 2, 2, reference_dot, eager_dot),
+    make_op("sum", "s () = sum of x (n)", 1, FLOPS_PER_ELEMENT["sum"], reference_sum, eager_sum),
+    make_op("dot", "s () = x (n) . y (n)", 2, FLOPS_PER_ELEMENT["dot"], reference_dot, eager_dot),
 )
 
 if __name__ == "__main__":

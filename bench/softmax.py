@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import Op, rows_by_width
-from roofline.work import elementwise_work
+from roofline.work import FLOPS_PER_ELEMENT, elementwise_work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,7 +73,9 @@ OPS = (
         output_shape=lambda case: (case.shape["m"], case.shape["n"]),
         reference=softmax,
         eager=eager,
-        work=lambda case: elementwise_work(case.shape["m"] * case.shape["n"], 5, 1, case.dtype),
+        work=lambda case: elementwise_work(
+            case.shape["m"] * case.shape["n"], FLOPS_PER_ELEMENT["softmax"], 1, case.dtype
+        ),
         magnitude=magnitude,
         rows=lambda case: case.shape["m"],
         take_rows=take_rows,

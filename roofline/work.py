@@ -49,6 +49,14 @@ VECTOR_OPS = frozenset(
 """Ops without a matrix product: they run on vector units and not on tensor cores. All others are taken for products."""
 
 
+FLOPS_PER_ELEMENT = {
+    **{"add": 1, "mul": 1, "triad": 2, "relu": 1, "gelu": 20, "silu": 4, "swiglu": 5, "softmax": 5},
+    **{"rmsnorm": 4, "layernorm": 7, "residual-rmsnorm": 5, "sum": 1, "dot": 2},
+}
+"""Counted by formula for each element: additions, products, divisions, negations, comparisons and exponentials are one
+each; the error function and the hyperbolic tangent make GELU 20."""
+
+
 def dtype_named(word: str) -> str:
     """Return the dtype that a word stands for, by the name of torch too; a word that names none as it is."""
     plain = word.lower().removeprefix("torch.").replace("_", "").replace("-", "")

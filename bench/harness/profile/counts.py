@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from roofline.work import FLOPS_PER_ELEMENT as DECLARED
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -92,12 +94,48 @@ OVERWRITES = frozenset(
 """What writes in place without reading what was there."""
 
 FLOPS_PER_ELEMENT = {
-    **{"sum": 1, "mean": 1, "amax": 1, "amin": 1, "max": 1, "min": 1, "argmax": 1, "argmin": 1, "prod": 1, "any": 1},
+    **{
+        "sum": DECLARED["sum"],
+        "mean": 1,
+        "amax": 1,
+        "amin": 1,
+        "max": 1,
+        "min": 1,
+        "argmax": 1,
+        "argmin": 1,
+        "prod": 1,
+        "any": 1,
+    },
     **{"all": 1, "cumsum": 1, "cumprod": 1, "logsumexp": 3, "norm": 2, "linalg_vector_norm": 2, "var": 3, "std": 3},
-    **{"var_mean": 3, "topk": 1, "sort": 1, "logcumsumexp": 3, "mv": 2, "dot": 2, "vdot": 2, "addmv": 2, "addr": 2},
-    **{"_softmax": 5, "_log_softmax": 5, "_softmax_backward_data": 4, "_log_softmax_backward_data": 4},
-    **{"_safe_softmax": 5, "_masked_softmax": 5, "native_layer_norm": 7, "native_layer_norm_backward": 12},
-    **{"_fused_rms_norm": 4, "_fused_rms_norm_backward": 8, "native_group_norm": 7, "native_group_norm_backward": 12},
+    **{
+        "var_mean": 3,
+        "topk": 1,
+        "sort": 1,
+        "logcumsumexp": 3,
+        "mv": 2,
+        "dot": DECLARED["dot"],
+        "vdot": DECLARED["dot"],
+        "addmv": 2,
+        "addr": 2,
+    },
+    **{
+        "_softmax": DECLARED["softmax"],
+        "_log_softmax": DECLARED["softmax"],
+        "_softmax_backward_data": 4,
+        "_log_softmax_backward_data": 4,
+    },
+    **{
+        "_safe_softmax": DECLARED["softmax"],
+        "_masked_softmax": DECLARED["softmax"],
+        "native_layer_norm": DECLARED["layernorm"],
+        "native_layer_norm_backward": 12,
+    },
+    **{
+        "_fused_rms_norm": DECLARED["rmsnorm"],
+        "_fused_rms_norm_backward": 8,
+        "native_group_norm": 7,
+        "native_group_norm_backward": 12,
+    },
     **{"native_batch_norm": 7, "_native_batch_norm_legit": 7, "_native_batch_norm_legit_no_training": 4},
     **{
         "native_batch_norm_backward": 12,
@@ -105,9 +143,23 @@ FLOPS_PER_ELEMENT = {
         "cudnn_batch_norm_backward": 12,
         "batch_norm_backward": 12,
     },
-    **{"_batch_norm_with_update": 7, "_batch_norm_no_update": 4, "gelu": 20, "gelu_backward": 30, "silu": 4},
+    **{
+        "_batch_norm_with_update": 7,
+        "_batch_norm_no_update": 4,
+        "gelu": DECLARED["gelu"],
+        "gelu_backward": 30,
+        "silu": DECLARED["silu"],
+    },
     **{"silu_backward": 6, "sigmoid": 3, "sigmoid_backward": 3, "tanh_backward": 3, "softplus": 3, "mish": 6},
-    **{"addcmul": 3, "addcdiv": 3, "lerp": 3, "add": 1, "glu": 4, "native_dropout": 1, "native_dropout_backward": 1},
+    **{
+        "addcmul": 3,
+        "addcdiv": 3,
+        "lerp": 3,
+        "add": DECLARED["add"],
+        "glu": 4,
+        "native_dropout": 1,
+        "native_dropout_backward": 1,
+    },
     **{"nll_loss_forward": 0, "nll_loss2d_forward": 0, "embedding_dense_backward": 1, "scatter_add": 1, "index_add": 1},
     **{
         "scatter_reduce": 1,
@@ -129,7 +181,7 @@ FLOPS_PER_ELEMENT = {
     **{"_fused_adamw": 14, "_fused_adam": 14, "_fused_sgd": 4, "_fused_adagrad": 7, "_foreach_norm": 2},
     **{"_thnn_fused_lstm_cell": 20, "_weight_norm_interface": 4, "rrelu_with_noise": 1, "linalg_cross": 3},
 }
-"""For each element of the largest floating-point operand. GELU and SiLU as `bench.elementwise` counts them; the others
+"""For each element of the largest floating-point operand. What `bench` measures too is counted as there; the others
 count one for each addition, multiplication, division, comparison or transcendental function of their formula."""
 
 PRODUCTS = ("aten._grouped_mm", "aten.mkldnn_rnn_layer", "aten.mkldnn_rnn_layer_backward")

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 import time
 
 import pytest
@@ -16,10 +17,11 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
 from bench.harness.profile.join import joined
 from bench.harness.profile.profiling import account, profile, timed
+from bench.harness.profile.recording import read_trace
 from bench.harness.profile.report import Timing, failed_records, records_of
 from bench.harness.profile.step import Step, backward
 from bench.harness.profile.target import Target, target_of
-from bench.harness.profile.timed import recorded
+from bench.harness.profile.timed import record_to, recorded
 
 SMALL = {
     **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
@@ -242,6 +244,33 @@ def test_a_module_that_raised_is_left():
 
     calls = account(Step(target_of("caught", nn.Sequential(Caught()), [torch.ones(3)]), "forward")).calls
     assert [call.module for call in calls] == ["0"]
+
+
+def layers_counted_and_joined(layers, folder):
+    """Return how many functions are called to count the work of a step of so many layers, and to give it its times."""
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(layers)))
+    step = Step(target_of("deep", model, [torch.ones(2, 4)]), "backward")
+    record_to(folder / "trace.json", step, 1)
+    document = json.loads((folder / "trace.json").read_text())
+    calls = 0
+
+    def tally(*_):
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(tally)
+    try:
+        accounted = account(step)
+        records_of(accounted, Timing([1e-3], joined(accounted.calls, read_trace(document))), "torch")
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_twice_the_layers_are_twice_the_work(tmp_path):
+    layers_counted_and_joined(3, tmp_path)  # what is imported and made once
+    few, many = (layers_counted_and_joined(layers, tmp_path) for layers in (60, 120))
+    assert many < 2.3 * few
 
 
 def test_unique_bytes_count_each_storage_once():
