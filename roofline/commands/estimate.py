@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from results.show.terminal import OutputError, drawn, fail, print_out
 from results.store.runs import StoreError
+
+if TYPE_CHECKING:
+    from roofline.accounting.answers.answer import Answer
 
 EXAMPLES = """examples:
   python -m roofline estimate train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5
@@ -24,6 +29,8 @@ EXAMPLES = """examples:
   python -m roofline estimate matmul --shape 4096x4096x4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16
   python -m roofline estimate tensor --shape 49152x12288 --dtype fp32
   python -m roofline estimate dtype --value 1e-8
+
+  python -m roofline estimate sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1:1024:x2 --plot batch.png
 
 exit codes: 0 done, 2 a wrong value or an unreadable file
 """
@@ -46,8 +53,48 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for part in PARTS:
         inner = parts.add_parser(part.name, help=part.help, description=part.description)
         part.add_options(inner)
+        inner.add_argument("--plot", type=Path, metavar="PATH", help="draw the parts, where there are any")
         inner.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
         inner.set_defaults(run=run, answer=part.answer, part=part.name, parser=inner)
+
+    sweep = parts.add_parser("sweep", help="any of these over one or two of its options", description=SWEEP)
+    sweep.add_argument("words", nargs=argparse.REMAINDER, metavar="WHAT [options] --over OPTION=VALUES")
+    sweep.set_defaults(run=run_sweep, part="sweep")
+
+
+SWEEP = (
+    "Any estimate over one or two of its options: --over batch=1,8,64 or --over sequence=2048:131072:x2 (:+1024 adds). "
+    "--format text, csv or json; --plot PATH draws what was asked first."
+)
+
+
+def run_sweep(args: argparse.Namespace) -> int:
+    """Print an estimate over its options; return the exit code, 2 for what cannot be answered, read or written."""
+    from results.show import export
+    from results.show.picture import check_picture, save_picture
+    from roofline.accounting.config.config import ConfigError
+    from roofline.ceilings import CeilingError
+    from roofline.commands.estimate_parts import PARTS
+    from roofline.commands.estimate_sweep import draw, swept
+    from roofline.commands.estimate_text import print_rows
+    from roofline.hardware.files import GpuFileError
+    from roofline.hardware.gpu import UnknownGpuError
+
+    errors = (ConfigError, CeilingError, GpuFileError, OutputError, OverflowError, StoreError, UnknownGpuError)
+    try:
+        sweep = swept(args.words, PARTS)
+        if sweep.plot:
+            check_picture(sweep.plot)
+            save_picture(draw(sweep), sweep.plot)
+        if sweep.format == "json":
+            print_out(export.json_text({"rows": sweep.rows}))
+        elif sweep.format == "csv":
+            print_out(export.csv_text(sweep.rows, ()))
+        else:
+            print_out(drawn(lambda console: print_rows(console, sweep.rows, sweep.columns)))
+    except errors as error:
+        return fail("python -m roofline estimate sweep", error)
+    return 0
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         answer = args.answer(args)
         refuse_ignored(args, answer)
+        if args.plot is not None:
+            _draw(answer, args.plot)
         if args.format == "json":
             print_out(json.dumps(answer.to_dict(), indent=2, allow_nan=False) + "\n")
         else:
@@ -70,3 +119,23 @@ def run(args: argparse.Namespace) -> int:
     except errors as error:
         return fail(f"python -m roofline estimate {args.part}", error)
     return 0
+
+
+def _draw(answer: Answer, path: Path) -> None:
+    """Write the picture of the parts of an answer.
+
+    Raises:
+        ConfigError: it has none.
+        StoreError: the picture cannot be written.
+    """
+    from results.show.picture import check_picture, save_picture
+    from roofline.accounting.answers.answer import in_words
+    from roofline.accounting.config.config import ConfigError
+    from roofline.plot.estimates import draw_parts
+
+    check_picture(path)
+    parts = [(step.label, step.amount, step.result) for step in answer.steps if step.amount]
+    if not parts:
+        raise ConfigError("--plot draws parameters, FLOPs and memory by their parts; others over an option: sweep")
+    words = ", ".join(in_words(key, answer.values[key]) for key in answer.main)
+    save_picture(draw_parts(answer.title, words, parts), path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Column, print_grid
@@ -55,6 +55,12 @@ def print_answer(console: Console, answer: Answer) -> None:
         *(("- ", note) for note in sorted(answer.assumptions, key=_is_boilerplate)),
     ):
         _print_lines(console, *_paragraph(opening, text, width))
+
+
+def print_rows(console: Console, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
+    """Print some columns of rows for people."""
+    cells = {key: [one_line(_cell(key, row.get(key)), LONGEST_CELL) for row in rows] for key in keys}
+    print_grid(console, [Column(key.replace("_", " "), texts, "right") for key, texts in cells.items()])
 
 
 def _print_steps(console: Console, steps: Sequence[Step]) -> None:
@@ -124,7 +130,7 @@ def _cell(key: str, value: Any) -> str:
         return memory(value)
     if key == "bytes" or key.endswith("_bytes"):
         return size(value)
-    if key.endswith("seconds"):
+    if key.endswith(("seconds", "_s")) and key not in ("tokens_per_s", "flops_per_s"):
         return duration(value)
     if key == "value":  # rounding shows in the fifth digit
         return number(value, 5)

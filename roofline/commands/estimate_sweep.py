@@ -1,0 +1,179 @@
+"""`python -m roofline estimate sweep`: any estimate over one or two of its options, as rows or as a picture."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from results.show.terminal import Parser, one_line
+from roofline.accounting.answers.answer import Answer
+from roofline.accounting.config.config import ConfigError
+from roofline.commands import estimate_arguments as arguments
+from roofline.commands.estimate_options import Part
+from roofline.commands.estimate_relevance import refuse_ignored
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_POINTS = 1000
+RANGE = re.compile(r"([^:,]+):([^:,]+):([x+])([^:,]+)")
+PROG = "python -m roofline estimate sweep"
+FORMATS = ("text", "csv", "json")
+
+
+class Over(NamedTuple):
+    """An option and its values, as they are typed."""
+
+    option: str
+    values: list[str]
+
+
+class Sweep(NamedTuple):
+    """What a sweep is asked for, and its rows."""
+
+    title: str
+    overs: list[Over]
+    main: Sequence[str]
+    rows: list[dict[str, Any]]
+    format: str
+    plot: Path | None
+
+    @property
+    def columns(self) -> list[str]:
+        """What a table for people shows: the options, machines where there are several, and what was asked first."""
+        several = [name for name in ("gpu", "dtype", "convention") if len({row.get(name) for row in self.rows}) > 1]
+        names = [over.option for over in self.overs]
+        found = [
+            key
+            for key in (*several, *self.main, "critical_batch")
+            if any(row.get(key) is not None for row in self.rows)
+        ]
+        reason = ["reason"] if any(row["reason"] for row in self.rows) else []
+        return list(dict.fromkeys([*names, *found, *reason]))
+
+
+def over(text: str) -> Over:
+    """Return an option and its values: `batch=1,8,64`, `sequence=2048:131072:x2` or `prompt=0:100:+10`.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else, or has too many values.
+    """
+    name, sign, listed = text.partition("=")
+    option = name.strip().removeprefix("--").replace("_", "-")
+    match = RANGE.fullmatch(listed)
+    values = _range(*match.groups()) if match else [word.strip() for word in listed.split(",") if word.strip()]
+    if not sign or not option or not values or len(values) > MOST_POINTS:
+        shown = one_line(text)
+        raise argparse.ArgumentTypeError(f"'{shown}' must be OPTION=1,8,64 or OPTION=2048:131072:x2, or :+1024")
+    return Over(option, list(dict.fromkeys(values)))
+
+
+def _range(first: str, last: str, sign: str, step: str) -> list[str]:
+    """Return the numbers from first to last; nothing where they do not grow."""
+    value, end, by = arguments.whole(first), arguments.whole(last), arguments.whole(step)
+    values: list[str] = []
+    while value <= end and len(values) <= MOST_POINTS and (sign == "+" or by > 1):
+        values.append(str(value))
+        value = value * by if sign == "x" else value + by
+    return values
+
+
+def swept(words: Sequence[str], parts: Sequence[Part]) -> Sweep:
+    """Return the rows of a sweep.
+
+    Raises:
+        ConfigError: the command is unknown, has no such option, or no point of the sweep can be answered.
+    """
+    own = Parser(prog=PROG, add_help=False, allow_abbrev=False)
+    own.add_argument("--over", action="append", type=over, default=[])
+    own.add_argument("--format", choices=FORMATS, default="text")
+    own.add_argument("--plot", type=Path)
+    asked, rest = own.parse_known_args(list(words))
+    part = next((part for part in parts if rest and part.name == rest[0]), None)
+    if part is None:
+        raise ConfigError(f"sweep needs one of: {', '.join(part.name for part in parts)}")
+    if not 1 <= len(asked.over) <= 2 or len({entry.option for entry in asked.over}) < len(asked.over):
+        raise ConfigError(
+            "give one or two different options to sweep: --over sequence=2048:131072:x2 --over batch=1,8,64"
+        )
+    parser = Parser(prog=f"{PROG} {part.name}", allow_abbrev=False)
+    part.add_options(parser)
+    for entry in asked.over:
+        if f"--{entry.option}" not in parser._option_string_actions:
+            raise ConfigError(f"{part.name} has no option --{entry.option}")
+    points = list(product(*(entry.values for entry in asked.over)))
+    if len(points) > MOST_POINTS:
+        raise ConfigError(f"{len(points):,} points are more than {MOST_POINTS:,}")
+    rows, last = _rows(part, parser, rest[1:], asked.over, points)
+    title = f"{part.description.removesuffix('.')}: {' '.join(rest[1:])}"
+    return Sweep(title, asked.over, last.main, rows, asked.format, asked.plot)
+
+
+def _rows(
+    part: Part,
+    parser: argparse.ArgumentParser,
+    words: Sequence[str],
+    overs: Sequence[Over],
+    points: Sequence[tuple[str, ...]],
+) -> tuple[list[dict[str, Any]], Answer]:
+    rows: list[dict[str, Any]] = []
+    last, problem, given = None, None, None
+    for point in points:
+        named = [word for entry, value in zip(overs, point, strict=True) for word in (f"--{entry.option}", value)]
+        args = parser.parse_args([*words, *named])
+        args.parser, args.answer = parser, part.answer
+        place = {entry.option: _typed(value) for entry, value in zip(overs, point, strict=True)}
+        try:
+            last, given = part.answer(args), args
+        except ConfigError as error:
+            problem = error
+            rows.append({**place, "reason": str(error)})
+            continue
+        found = last.rows if len(last.rows) > 1 else [last.values]
+        rows += [{**_scalars(row), **place, "reason": None} for row in found]
+    if last is None or given is None:
+        raise problem or ConfigError("a sweep of nothing")
+    refuse_ignored(given, last)
+    names = list(dict.fromkeys([*(entry.option for entry in overs), *(key for row in rows for key in row)]))
+    return [{name: row.get(name) for name in names} for row in rows], last
+
+
+def _typed(value: str) -> float | str:
+    try:
+        return arguments.positive(value)
+    except argparse.ArgumentTypeError:
+        return value
+
+
+def _scalars(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if value is None or isinstance(value, str | int | float)}
+
+
+def draw(sweep: Sweep) -> Figure:
+    """Return the picture of a sweep: what was asked first along the first option, a line for each of the others.
+
+    Raises:
+        ConfigError: the option or what is asked has no numbers.
+    """
+    from roofline.plot.estimates import draw_lines
+
+    x, y = sweep.overs[0].option, sweep.main[0]
+    telling = [
+        name for name in sweep.columns if name in ("gpu", "dtype", "convention", *(o.option for o in sweep.overs[1:]))
+    ]
+    lines: dict[str, list[tuple[float, float]]] = {}
+    marks: dict[str, float] = {}
+    for row in sweep.rows:
+        if isinstance(row[x], str) or not isinstance(row[y], int | float):
+            continue
+        name = ", ".join(f"{key} {row[key]}" for key in telling)
+        lines.setdefault(name, []).append((row[x], row[y]))
+        if x == "batch" and row.get("critical_batch"):
+            marks[f"critical batch {name}".strip()] = row["critical_batch"]
+    if not lines:
+        raise ConfigError(f"--plot needs numbers along --{x}: {y} has none")
+    return draw_lines(sweep.title, x, y.replace("_", " "), lines, marks)

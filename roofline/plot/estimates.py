@@ -1,0 +1,92 @@
+"""Pictures of estimates: the parts of a whole as bars, and a value along one or two options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from results.show.picture import (
+    AXIS_PT,
+    INK,
+    LABEL_PT,
+    LEGEND_PT,
+    MUTED,
+    SERIES_MARKERS,
+    frame,
+    new_figure,
+    own_style,
+    plain,
+    series_color,
+    write_head,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDTH, PANEL, ROW = 10.0, 5.0, 0.42
+"""Of a picture, of a panel with lines, and of one bar, inches."""
+FAR = 16
+"""Values whose largest is so many times the smallest are drawn on a logarithmic axis."""
+
+
+def draw_parts(title: str, subtitle: str, parts: Sequence[tuple[str, float, str]]) -> Figure:
+    """Return a picture of the parts of a whole, the largest first.
+
+    Args:
+        title: what the whole is.
+        subtitle: how much it is.
+        parts: name, amount and the amount in words of each.
+    """
+    shown = sorted(parts, key=lambda part: part[1])
+    with own_style():
+        figure = new_figure(WIDTH, PANEL)
+        below = ROW * len(shown) + 0.8
+        top = write_head(figure, plain(title, 200), plain(subtitle, 200), below)
+        axes = figure.add_axes((0.28, 0.06, 0.58, top - 0.08))
+        frame(axes, "x")
+        axes.barh([plain(name) for name, _, _ in shown], [amount for _, amount, _ in shown], color=series_color(0))
+        whole = sum(amount for _, amount, _ in shown)
+        for row, (_, amount, words) in enumerate(shown):
+            text = f" {words}, {100 * amount / whole:.1f} %"
+            axes.text(amount, row, text, va="center", fontsize=LABEL_PT, color=INK)
+        axes.set_xticks([])
+        axes.spines["bottom"].set_visible(False)
+    return figure
+
+
+def draw_lines(
+    title: str, x_name: str, y_name: str, lines: Mapping[str, Sequence[tuple[float, float]]], marks: Mapping[str, float]
+) -> Figure:
+    """Return a picture of a value along an option, a line for each value of the others.
+
+    Args:
+        title: what is estimated.
+        x_name: of the option.
+        y_name: of the value.
+        lines: points by name; an empty name has no legend.
+        marks: by name, where along the option something turns, such as the critical batch.
+    """
+    with own_style():
+        figure = new_figure(WIDTH, PANEL)
+        top = write_head(figure, plain(title, 200), plain(f"{y_name} by {x_name}", 200), PANEL)
+        axes = figure.add_axes((0.09, 0.12, 0.87, top - 0.15))
+        frame(axes)
+        for index, (name, points) in enumerate(lines.items()):
+            style = {"color": series_color(index), "marker": SERIES_MARKERS[index % len(SERIES_MARKERS)]}
+            axes.plot(*zip(*points, strict=True), label=plain(name), linewidth=1.8, markersize=5, **style)  # type: ignore[arg-type]
+        for name, place in marks.items():
+            axes.axvline(place, color=MUTED, linewidth=1, linestyle=(0, (4, 2)))
+            axes.text(place, 0.98, f"{plain(name)} ", color=MUTED, fontsize=LABEL_PT, ha="right", va="top",
+                      transform=axes.get_xaxis_transform())  # fmt: skip
+        everything = [point for points in lines.values() for point in points]
+        for values, scale in (
+            ([x for x, _ in everything], axes.set_xscale),
+            ([y for _, y in everything], axes.set_yscale),
+        ):
+            if min(values) > 0 and max(values) >= FAR * min(values):
+                scale("log")
+        axes.set_xlabel(plain(x_name), fontsize=AXIS_PT, color=INK)
+        axes.set_ylabel(plain(y_name), fontsize=AXIS_PT, color=INK)
+        if any(lines):
+            axes.legend(fontsize=LEGEND_PT, frameon=False)
+    return figure

@@ -1,0 +1,87 @@
+"""Sweeps of estimates: their points, the same numbers as single answers, refusals, and pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from test_estimate import call, data_of, text_of
+
+from roofline.commands.estimate_parts import PARTS
+from roofline.commands.estimate_sweep import draw, over, swept
+
+DECODE = "infer --model llama-3-8b --gpu h100-sxm --prompt 128"
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("batch=1,8,64", ["1", "8", "64"]),
+        ("sequence=2048:16384:x2", ["2048", "4096", "8192", "16384"]),
+        ("prompt=100:130:+10", ["100", "110", "120", "130"]),
+        ("--kv-dtype=bf16,fp8e4m3", ["bf16", "fp8e4m3"]),
+    ],
+)
+def test_values_of_an_option(text, values):
+    assert over(text).values == values
+
+
+def test_each_point_is_the_answer_to_its_options(capsys):
+    rows = json.loads(
+        text_of(capsys, f"sweep {DECODE} --over batch=1:64:x8 --over kv-dtype=bf16,fp8e4m3 --format json")
+    )
+    assert len(rows["rows"]) == 6
+    for row in rows["rows"]:
+        single = data_of(capsys, f"{DECODE} --batch {row['batch']} --kv-dtype {row['kv-dtype']}")
+        assert {key: row[key] for key in ("decode_seconds", "cache_bytes", "critical_batch")} == {
+            key: single[key] for key in ("decode_seconds", "cache_bytes", "critical_batch")
+        }
+    table = text_of(capsys, f"sweep {DECODE} --over batch=1,8 --format csv")
+    assert [row["batch"] for row in csv.DictReader(io.StringIO(table))] == ["1", "8"]
+
+
+def test_a_table_shows_what_was_asked_and_why_a_point_has_no_answer(capsys):
+    text = text_of(capsys, "sweep memory --model gpt2 --over tensor-parallel=1,2,5")
+    assert "3.838 GB" in text
+    assert "tensor parallelism of 5 cannot share 12 heads evenly" in text
+
+
+def test_a_picture_has_a_line_for_each_of_the_other_values_and_the_critical_batch(tmp_path, capsys):
+    words = f"{DECODE} --over batch=1:2048:x4 --over weight-dtype=bf16,int8".split()
+    axes = draw(swept(words, PARTS)).axes[0]
+    lines = {line.get_label(): line.get_xydata() for line in axes.get_lines() if len(line.get_xdata()) > 2}
+    assert set(lines) == {"weight-dtype bf16", "weight-dtype int8"}
+    assert [x for x, _ in lines["weight-dtype int8"]] == [1, 4, 16, 64, 256, 1024]
+    assert axes.get_xscale() == "log"
+    marked = {line.get_xdata()[0] for line in axes.get_lines() if len(line.get_xdata()) == 2}
+    assert marked == {data_of(capsys, f"{DECODE} --weight-dtype {word}")["critical_batch"] for word in ("bf16", "int8")}
+    assert call("sweep", *words, "--plot", str(tmp_path / "a.png")) == 0
+    assert call("memory", "--model", "gpt2", "--plot", str(tmp_path / "b.svg")) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"a.png", "b.svg"}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("sweep", "sweep needs one of"),
+        ("sweep nothing --over a=1", "sweep needs one of"),
+        ("sweep params --model gpt2", "give one or two different options"),
+        ("sweep params --model gpt2 --over depth=1,2", "no option --depth"),
+        ("sweep flops --model gpt2 --over sequence=1:9:x1", "must be OPTION=1,8,64"),
+        ("sweep flops --model gpt2 --over sequence=1:100:+1 --over batch=1:100:+1", "10,000 points"),
+        ("sweep flops --model gpt2 --convention 6nd --over attention=unfused", "--attention does not matter"),
+        ("sweep params --over model=gpt3,gpt4", "unknown model"),
+        ("sweep flops --model gpt2 --over batch=1,2 --plot x.bmp", "names no format"),
+        ("train --params 1e9 --tokens 1e9 --gpu h100-sxm --plot x.png", "--plot draws parameters"),
+    ],
+)
+def test_bad_sweeps_get_one_line(capsys, line, words):
+    try:
+        code = call(*line.split())
+    except SystemExit as leaving:
+        code = leaving.code
+    printed = capsys.readouterr()
+    assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
+    assert words in printed.err
