@@ -13,6 +13,9 @@ from typing import Any
 from roofline.accounting.config.config import ConfigError, Experts, LatentAttention, ModelConfig, StateSpace
 from roofline.accounting.config.keys import ConfigKeys
 
+PARTLY_ROTATED = ("gpt_neox", "nanogpt", "falcon")
+"""Families that rotate a share of a head, or no head at all."""
+
 ATTENTION_KINDS = ("full_attention", "sliding_attention")
 
 
@@ -33,6 +36,9 @@ def build_config(family: str, keys: ConfigKeys, name: str, source: str) -> Model
 def _check(config: ModelConfig, name: str) -> None:
     if config.heads % config.kv_heads:
         raise ConfigError(f"{name}: {config.heads} heads cannot share {config.kv_heads} key/value heads evenly")
+    rotated = config.latent.rope_dim if config.latent else config.head_dim
+    if not config.position_embeddings and config.family not in PARTLY_ROTATED and rotated % 2:
+        raise ConfigError(f"{name}: heads of an odd width, {rotated}, cannot be rotated in pairs")
     experts = config.experts
     if experts and experts.per_token > experts.count:
         raise ConfigError(f"{name}: {experts.per_token} experts per token of only {experts.count}")

@@ -67,7 +67,7 @@ class ConfigKeys:
         Raises:
             ConfigError: it is something else.
         """
-        if not self.has(key):
+        if key not in self._values:
             return self.assumed(key, default)
         if not isinstance(self._values[key], bool):
             self.refuse(key, "true or false")
