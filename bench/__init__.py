@@ -45,4 +45,8 @@ def __getattr__(name: str) -> Any:
         from bench.harness.profile.profiling import profile
 
         return profile
+    if name == "declare_work":
+        from bench.harness.profile.counts import declare_work
+
+        return declare_work
     raise AttributeError(f"module 'bench' has no attribute '{name}'")

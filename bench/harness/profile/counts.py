@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from roofline.work import FLOPS_PER_ELEMENT as DECLARED
+from roofline.work import Work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -210,16 +211,51 @@ class Count:
     writes: tuple[Moved, ...] = ()
     is_modelled: bool = True
     """False: there is no rule, and the counts are what generic rules would give."""
+    declared: Work | None = None
+    """What a user said of an operation of theirs; `reads` and `writes` are then where its bytes lie, not how many."""
 
     @property
     def bytes_read(self) -> int:
         """Compulsory bytes read."""
-        return sum(moved.bytes for moved in self.reads)
+        return self.declared.bytes_read if self.declared else sum(moved.bytes for moved in self.reads)
 
     @property
     def bytes_written(self) -> int:
         """Compulsory bytes written."""
-        return sum(moved.bytes for moved in self.writes)
+        return self.declared.bytes_written if self.declared else sum(moved.bytes for moved in self.writes)
+
+
+RULES: dict[tuple[str, str], tuple[Callable[..., Work], bool]] = {}
+"""What users declared: by namespace and name, the rule, and whether its FLOPs are those of a product."""
+
+
+def declare_work(op: str, rule: Callable[..., Work], is_product: bool = False) -> None:
+    """Say what the calls of an operation of yours compute and move, such as those of a Triton kernel.
+
+    Args:
+        op: its name, `mine::double`, as `torch.library.triton_op` or `custom_op` was given it.
+        rule: is called with the arguments of a call and returns its `roofline.work.Work`.
+        is_product: whether the FLOPs are those of a product of matrices, which MFU counts.
+
+    Raises:
+        ValueError: the name has no namespace, or is one of torch's own.
+    """
+    namespace, _, name = op.partition("::")
+    if not name or namespace in ("aten", "prim", "profiler"):
+        raise ValueError(f"declare_work: '{op}' is no operation of yours; name it as torch.library does: mine::double")
+    RULES[namespace, base_name(name)] = rule, is_product
+
+
+def declared_work(rule: Callable[..., Work], args: Sequence[Any], kwargs: dict[str, Any]) -> Work:
+    """Return what a rule says of a call.
+
+    Raises:
+        TypeError: it returned something else than work.
+    """
+    work = rule(*args, **kwargs)
+    if not isinstance(work, Work):
+        raise TypeError(f"a rule of declare_work returns a roofline.work.Work, not {type(work).__name__}")
+    return work
 
 
 @dataclass(frozen=True)
@@ -249,6 +285,10 @@ def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -
     operands = operands_of(func, values, result, base)
     if namespace == "aten" and (base.endswith("_like") or base.startswith("new_")):
         operands = Operands([], operands.updated, operands.created)  # only the shape of the input is needed
+    if (namespace, base) in RULES:
+        rule, is_product = RULES[namespace, base]
+        work, (reads, writes) = declared_work(rule, args, kwargs), generic_bytes(operands)
+        return Count(work.flops, work.flops * is_product, tuple(reads), tuple(writes), True, work)
     special = BYTES.get(base) if namespace == "aten" else None
     reads, writes = special(values, operands, result) if special else generic_bytes(operands)
     flops, matmul, is_known = flops_of(func, base, namespace, values, operands, args, kwargs, result)

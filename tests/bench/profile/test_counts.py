@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.harness.profile.counts import count
+import bench
+from bench.harness.profile.counts import RULES, count
+from roofline.work import Work
 
 
 class Counting(TorchDispatchMode):
@@ -115,6 +117,42 @@ def test_products_of_a_recurrent_layer():
     layer = torch.nn.LSTM(12, 20)
     flops = sum(one.matmul_flops for one in counted(layer, floats(5, 3, 12)))
     assert flops == 5 * 3 * 2 * 4 * 20 * (12 + 20)
+
+
+@pytest.fixture(params=[torch.library.custom_op, torch.library.triton_op])
+def double(request):
+    """An operation of a user's own, which a Triton kernel would compute on a GPU."""
+    name = f"ridgepoint_test::double_by_{request.param.__name__}"
+
+    @request.param(name, mutates_args=())
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    yield name, function
+    RULES.clear()
+
+
+def test_an_operation_of_ones_own_has_the_work_that_was_declared(double):
+    name, function = double
+    (before,) = counted(function, X)
+    assert not before.is_modelled
+    bench.declare_work(name, lambda x: Work(2 * x.numel(), 100, 50))
+    (found,) = counted(function, X)
+    assert (found.flops, found.matmul_flops, found.bytes_read, found.bytes_written) == (256, 0, 100, 50)
+    assert found.is_modelled
+    assert [moved.bytes for moved in found.reads] == [512]
+    bench.declare_work(name, lambda x: Work(2 * x.numel(), 100, 50), is_product=True)
+    assert counted(function, X)[0].matmul_flops == 256
+
+
+def test_what_is_declared_of_torchs_own_operations_or_is_no_work_is_refused(double):
+    name, function = double
+    for bad in ("aten::mm", "double"):
+        with pytest.raises(ValueError, match="no operation of yours"):
+            bench.declare_work(bad, lambda x: Work(1, 1, 1))
+    bench.declare_work(name, lambda x: 3)
+    with pytest.raises(TypeError, match="not int"):
+        counted(function, X)
 
 
 def test_what_has_no_rule_is_not_modelled():
