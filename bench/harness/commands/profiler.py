@@ -75,6 +75,9 @@ def add_parser(commands: Any) -> None:
     output.add_argument(
         "--by", choices=tuple(show.BY), help="put rows together by it (default: each signature is a row)"
     )
+    output.add_argument(
+        "--trace", metavar="PATH", type=path, help="keep the Chrome trace too; Perfetto and speedscope open it"
+    )
     rows = number(1, 100_000, "a whole number from 1 to 100000", int)
     output.add_argument("--top", metavar="N", type=rows, default=20, help="rows of the table (default: 20)")
     parser.set_defaults(run=run)
@@ -107,9 +110,9 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         progress.say(f"timing {step.target.name}")
         try:
             if args.compile:
-                accounted, measured = profiling.compiled(step, accounted, device, args.budget)
+                accounted, measured = profiling.compiled(step, accounted, device, args.budget, args.trace)
             else:
-                measured = profiling.timed(step, accounted, device, args.budget)
+                measured = profiling.timed(step, accounted, device, args.budget, args.trace)
             timing.append(measured)
         except UsageError as error:
             records = report.failed_records(accounted, "torch", str(error))
@@ -164,6 +167,8 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError("--replay measures single operations and --compile fuses them: give one of the two")
     if args.config is not None and not Path(args.config).is_file():
         raise UsageError(f"--config {args.config}: there is no such file")
+    if args.trace is not None and not args.trace.absolute().parent.is_dir():
+        raise UsageError(f"--trace {args.trace}: there is no such folder")
     shape_of(args.shape)
     if args.model is not None:
         config_of(args)

@@ -159,7 +159,9 @@ def account(step: Step) -> Accounted:
     return found
 
 
-def compiled(step: Step, accounted: Accounted, device: Device, left_s: float | None = None) -> tuple[Accounted, Timing]:
+def compiled(
+    step: Step, accounted: Accounted, device: Device, left_s: float | None = None, keep: Path | None = None
+) -> tuple[Accounted, Timing]:
     """Return the work and the times of a step that is compiled: a row is a region, or what was not fused into one.
 
     Raises:
@@ -174,12 +176,14 @@ def compiled(step: Step, accounted: Accounted, device: Device, left_s: float | N
             regions = compiler.calls_of(fast)
     eager_bytes = sum(call.bytes_read + call.bytes_written for call in accounted.calls)
     both = replace(accounted, calls=[*accounted.calls, *regions], eager_bytes=eager_bytes)
-    timing = timed(fast, both, device, left_s)
+    timing = timed(fast, both, device, left_s, keep)
     called, steps = still_called(both, timing.steps)
     return called, Timing(timing.samples_s, steps)
 
 
-def timed(step: Step, accounted: Accounted, device: Device, left_s: float | None = None) -> Timing:
+def timed(
+    step: Step, accounted: Accounted, device: Device, left_s: float | None = None, keep: Path | None = None
+) -> Timing:
     """Return the times of a step: whole without a profiler, then part by part.
 
     Raises:
@@ -188,7 +192,7 @@ def timed(step: Step, accounted: Accounted, device: Device, left_s: float | None
     with guarded_call(step.target.name, is_heard=False), state_kept(step.target):
         samples_s = unprofiled_s(step, device, left_s)
         typical_s = sorted(samples_s)[len(samples_s) // 2]
-        trace = recorded(step, steps_worth(typical_s, len(accounted.calls)))
+        trace = recorded(step, steps_worth(typical_s, len(accounted.calls)), keep)
     return Timing(samples_s, joined(accounted.calls, trace))
 
 

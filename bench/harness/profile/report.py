@@ -87,7 +87,12 @@ class Timing:
 
 
 def pattern(module: str) -> str:
-    """Return the path of a module with `*` for the number of a layer, so that alike layers share a row."""
+    """Return the path of a module with `*` for the number of a layer, so that alike layers share a row.
+
+    Of a path of numbers alone, as in a sequence of different modules, all stay.
+    """
+    if module.replace(".", "").isdigit():
+        return module
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
 
 
@@ -341,4 +346,6 @@ def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:
     if record.op == OVERHEAD:
         return 0.0
     time_s: float = record.extra["time_s"]
-    return time_s * min(1.0, score["roofline_pct"] / 100) if score["roofline_pct"] is not None else time_s
+    if score["roofline_pct"] is None or not (record.flops or record.bytes_read or record.bytes_written):
+        return time_s  # there is no roof to reach
+    return time_s * min(1.0, float(score["roofline_pct"]) / 100)

@@ -119,16 +119,16 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
     columns = [
         Column("op", [record.op for record, _ in shown]),
         Column("shapes", [record.case for record, _ in shown], goes_below=True),
-        Column("count", [str(record.extra["count"]) for record, _ in shown], "right", 4),
+        Column("count", [str(record.extra["count"]) for record, _ in shown], "right", 5),
         Column("time", [format_time(record.extra["time_s"]) for record, _ in shown], "right"),
         Column("share", [_pct(record.extra["share"]) for record, _ in shown], "right"),
         *_replay_columns([record for record, _ in shown]),
-        Column("FLOPs", [_count(record.flops) for record, _ in shown], "right", 3),
-        Column("bytes", [_count(_moved(record)) for record, _ in shown], "right", 2),
-        Column("FLOP/B", [format_number(score["intensity"], 3) for _, score in shown], "right", 5),
-        Column("bound", [score["bound"] or ABSENT for _, score in shown], leaves=1),
-        Column("% roof", [format_percent(score["roofline_pct"]) for _, score in shown], "right"),
-        Column("phase", [record.extra["phase"] for record, _ in shown], leaves=6),
+        Column("FLOPs", [_count(record.flops) for record, _ in shown], "right", 4),
+        Column("bytes", [_count(_moved(record)) for record, _ in shown], "right", 3),
+        Column("FLOP/B", [format_number(score["intensity"], 3) for _, score in shown], "right", 2),
+        Column("bound", [score["bound"] or ABSENT if _moved(record) else ABSENT for record, score in shown]),
+        Column("% roof", [_roof(record, score) for record, score in shown], "right"),
+        Column("phase", [record.extra["phase"] for record, _ in shown], leaves=1),
         Column("module", [record.extra["module"] for record, _ in shown], goes_below=True),
     ]
     print_grid(console, columns, flags, "flags")
@@ -175,8 +175,8 @@ def _print_sums(rows: Sequence[tuple[str, Sequence[Record]]], title: str, consol
             Column("calls", [str(sum(r.extra["count"] for r in records)) for _, records in rows], "right", 1),
             Column("time", [format_time(_time_s(records)) for _, records in rows], "right"),
             Column("share", [_pct(sum(r.extra["share"] for r in records)) for _, records in rows], "right"),
-            Column("FLOPs", [_count(sum(r.flops or 0 for r in records)) for _, records in rows], "right"),
-            Column("bytes", [_count(sum(_moved(r) or 0 for r in records)) for _, records in rows], "right"),
+            Column("FLOPs", [_count(_sum(r.flops for r in records)) for _, records in rows], "right"),
+            Column("bytes", [_count(_sum(map(_moved, records))) for _, records in rows], "right"),
         ],
     )
 
@@ -198,8 +198,18 @@ def _flags(record: Record, score: Mapping[str, Any]) -> Iterable[str]:
         yield REMAINDERS[record.op] + (f": {', '.join(names)}" if names else "")
 
 
+def _roof(record: Record, score: Mapping[str, Any]) -> str:
+    return format_percent(score["roofline_pct"]) if _moved(record) else ABSENT  # a view has no roof
+
+
 def _time_s(records: Sequence[Record]) -> float:
     return float(sum(record.extra["time_s"] for record in records))
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """Return the sum of what is known, None where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _moved(record: Record) -> int | None:

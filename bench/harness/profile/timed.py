@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.cli.arguments import UsageError
 from bench.harness.profile.recording import Trace, read_trace
 from bench.harness.profile.step import MODULE, STEP, Step, watch_modules
 
@@ -35,11 +37,25 @@ def unprofiled_s(step: Step, device: Device, left_s: float | None) -> list[float
     return list(measure_steps(step, device, "warm", left_s).samples.samples_s)
 
 
-def recorded(step: Step, steps: int) -> Trace:
-    """Return what torch.profiler saw of some steps; the modules in them are marked in the trace."""
+def recorded(step: Step, steps: int, keep: Path | None = None) -> Trace:
+    """Return what torch.profiler saw of some steps; the modules in them are marked in the trace.
+
+    Args:
+        step: it is run once more, before those that count.
+        steps: how many are recorded.
+        keep: where the Chrome trace is kept, which Perfetto and speedscope open too.
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         record_to(path, step, steps)
+        if keep is not None:
+            try:
+                shutil.copyfile(path, keep)
+            except OSError as error:
+                raise UsageError(f"cannot write '{keep}': {error.strerror or error}") from None
         return read_trace(json.loads(path.read_text(encoding="utf-8")))
 
 

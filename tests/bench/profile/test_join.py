@@ -137,3 +137,4 @@ def test_kernels_that_overlap_are_a_union():
 
 def test_numbers_of_layers_are_left_out_of_a_path():
     assert pattern("model.layers.11.mlp.up2") == "model.layers.*.mlp.up2"
+    assert (pattern("layers.3"), pattern("0.2"), pattern("")) == ("layers.*", "0.2", "")

@@ -1,0 +1,140 @@
+"""What a profile shows: totals in words, its rows put together, in a terminal, in a notebook and as a frame."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from bench.harness.profile import show
+from bench.harness.profile.account import Accounted, Call
+from bench.harness.profile.join import StepTimes
+from bench.harness.profile.profiling import Profile
+from bench.harness.profile.report import Timing, document_of, records_of
+from results.record import Environment
+from results.store.runfile import load_run
+from roofline.ceilings import Ceiling, Ceilings
+
+CEILINGS = Ceilings(
+    "cpu", "A CPU", (Ceiling("flops", "fp32", 1e9, "measured", ""), Ceiling("bandwidth", "copy", 1e9, "measured", ""))
+)
+ENVIRONMENT = Environment(
+    run_id="20261120T210312Z-0123456789",
+    started_at="2026-11-20T21:03:12+00:00",
+    argv=("python", "-m", "bench", "profile"),
+    device={"slug": "cpu", "name": "A CPU", "type": "cpu", "threads": 2},
+    versions={"python": "3.11.9", "torch": "2.13.0"},
+    hardware=CEILINGS.to_dict(),
+)
+
+
+def call(op, module, phase, flops, products, read, is_modelled=True):
+    flags = () if is_modelled else ("unmodelled",)
+    return Call(op, (), "8x8,8x8", ("float32",), module, phase, flops, products, read, read // 2, is_modelled, flags)
+
+
+CALLS = [
+    call("aten.mm", "layers.0.up", "forward", 4000, 4000, 400),
+    call("aten.mm", "layers.1.up", "forward", 4000, 4000, 400),
+    call("aten.add", "layers.0", "forward", 100, 0, 800),
+    call("<b>.odd", "", "backward", 700, 0, 600, is_modelled=False),
+    call("aten.t", "layers.0.up", "backward", 0, 0, 0),
+]
+STEP = StepTimes(20_000, {0: 5_000, 1: 4_000, 2: 2_000, 3: 1_000, 4: 500}, {0: ["gemm"], 1: ["gemm"]})
+STEP.gaps |= {"": 3_000, "layers.1": 3_500}
+STEP.unattributed["mine_kernel"] = 1_000
+
+
+@pytest.fixture
+def made():
+    accounted, timing = Accounted(CALLS, 2000), Timing([19e-6], [STEP])
+    return Profile(ENVIRONMENT, records_of(accounted, timing, "torch"), accounted, timing)
+
+
+def printed(made, width=160, **options):
+    console = Console(file=io.StringIO(), width=width)
+    show.render(made.environment, made.records, made.totals, console, **options)
+    return console.file.getvalue().splitlines()
+
+
+def test_totals_are_sums_of_what_has_a_rule_and_shares_of_all(made):
+    totals = made.totals
+    assert totals["time_s"] == pytest.approx(19e-6)
+    assert (totals["flops"], totals["matmul_flops"]) == (8100, 8000)
+    assert (totals["bytes_read"], totals["bytes_written"], totals["unique_bytes"]) == (1600, 800, 2000)
+    assert totals["fusable_s"] == pytest.approx(400e-9)
+    assert totals["attributed"] == pytest.approx(0.95)
+    assert totals["in_operations"] == pytest.approx(12.5 / 20)
+    assert totals["modelled_flops"] == pytest.approx(8100 / 8800)
+    assert totals["modelled_bytes"] == pytest.approx(2400 / 3300)
+    assert totals["mfu"] == pytest.approx(8e-6 / 19e-6)
+    assert totals["mbu"] == pytest.approx(2.4e-6 / 19e-6)
+    assert totals["memory_bound"] + totals["compute_bound"] < totals["in_operations"]
+    # A product at its roof takes 8 us of 9, the sum 1.2 us of 2; what has no roof takes as long as it does.
+    assert totals["at_roof_s"] == pytest.approx((8 + 1.2 + 1 + 0.5 + 1 + 5.5) * 1e-6, rel=0.001)
+
+
+def test_the_first_lines_say_where_the_time_goes_and_what_could_be_won(made):
+    lines = printed(made)
+    assert "A step takes 19.00 us; under the profiler 20.00 us, 62.5% of it in operations." in lines
+    assert any(line.startswith("products") and " 45.0% " in line and "█" * 18 in line for line in lines)
+    assert any(line.startswith("Fusing could save at most 400.0 ns") for line in lines)
+    assert any("92.0% of FLOPs and 72.7% of bytes" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_each_row_has_its_bound_and_nothing_is_cut(made, width):
+    lines = printed(made, width)
+    table = lines[next(i for i, line in enumerate(lines) if line.startswith("op ")) :]
+    assert "bound" in table[0]
+    product = next(line for line in table if line.startswith("aten.mm"))
+    assert {"9.000", "us", "45.0%", "compute"} <= set(product.split())
+    view = next(line for line in table if line.startswith("aten.t "))
+    assert "%" not in view.replace("2.5%", "")  # it has a share of the time and no roof
+    assert "unmodelled" in "".join(table)
+    assert "belong to no counted call: mine_kernel" in " ".join(" ".join(table).split())
+    assert all(len(line) <= width for line in table)
+
+
+@pytest.mark.parametrize(
+    ("by", "rows"),
+    [
+        ("op", {"aten.mm": "9.000 us", "host-gap": "5.500 us"}),
+        ("shape", {"aten.mm 8x8,8x8": "9.000 us", "host-gap": "5.500 us"}),
+        ("kernel", {"gemm": "9.000 us", "mine_kernel": "1.000 us", "aten.add": "2.000 us"}),
+        ("module", {"all": "20.00 us", "  layers": "14", "    *": "14", "      up": "9.500 us"}),
+    ],
+)
+def test_rows_are_put_together(made, by, rows):
+    lines = printed(made, by=by)
+    for name, time in rows.items():
+        assert any(line.startswith(f"{name} ") and f" {time}" in line for line in lines), name
+    assert not [line for line in lines if line.startswith("<b>.odd") and line.split()[-2:] != ["-", "-"]]
+
+
+def test_only_the_longest_rows_are_shown_and_the_rest_is_counted(made):
+    lines = printed(made, top=1)
+    assert sum("aten." in line for line in lines) == 1
+    assert any(line.startswith("... and 7 more with 55.0% of the time") for line in lines)
+
+
+def test_it_shows_itself_as_a_table_and_escapes_names_in_a_notebook(made):
+    assert "<b>.odd" in repr(made)
+    assert "&lt;b&gt;.odd" in made._repr_html_()
+    assert "<b>" not in made._repr_html_()
+
+
+def test_rows_of_a_frame_of_json_and_of_a_kept_run_are_the_same(made, tmp_path):
+    document = document_of(made.environment, made.records, made.totals)
+    frame = made.to_dataframe()
+    kept = load_run(made.save(tmp_path / "run.jsonl")).records
+    assert list(frame["op"]) == [row["op"] for row in document["records"]] == [record.op for record in kept]
+    assert list(frame["time_s"]) == [row["time_s"] for row in document["records"]]
+    assert sum(frame["time_s"]) == pytest.approx(20e-6)
+    assert [record.extra["time_s"] for record in kept] == list(frame["time_s"])
+    wanted = {"count", "shapes", "dtypes", "module", "phase", "share", "flops", "bytes_read", "bytes_written"}
+    assert wanted | {"intensity", "bound", "roofline_pct", "flags"} <= set(document["records"][0])
+
+
+def test_its_picture_is_written(made, tmp_path):
+    made.plot(tmp_path / "profile.png")
+    assert (tmp_path / "profile.png").read_bytes().startswith(b"\x89PNG")
