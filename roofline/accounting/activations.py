@@ -45,7 +45,13 @@ class Kernels:
     mask_bytes: int = 1
     """Of one entry of a dropout mask; 2 on a CPU in bf16, which keeps it in the dtype."""
     is_norm_fused: bool = True
-    """Whether RMSNorm keeps its input alone; taken apart it keeps two fp32 copies in place of it."""
+    """Whether RMSNorm keeps its input alone; taken apart it keeps that in fp32, and what it normalized it to."""
+    normalized_bytes: int = 4
+    """Of an element that RMSNorm taken apart has normalized."""
+    is_softmax_fp32: bool = False
+    """Whether softmax gives fp32, of which the product with the values keeps a copy in its own dtype."""
+    ungated_tensors: int = 2
+    """Tensors of the MLP's width that are kept where it has no gate; 5 where its GELU is taken apart."""
     statistic_bytes: int = 4
     """Of a mean or a reciprocal deviation; 2 for LayerNorm on a CPU in bf16."""
     is_swiglu_fused: bool = False
@@ -57,6 +63,29 @@ class Kernels:
     def saves_input(self, norm: str) -> bool:
         """Return whether a norm keeps its input itself, so that no other tensor that holds it costs anything."""
         return norm == "layer" or self.is_norm_fused or (self.residual_bytes or self.element_bytes) == FP32_BYTES
+
+
+EAGER_MEASURED = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
+"""Families of which the tests compare `eager_kernels` with the tensors that real models save."""
+
+
+def eager_kernels(config: ModelConfig, element_bytes: int = 2) -> Kernels:
+    """Return what the plain operations of Hugging Face transformers save, with `attn_implementation="eager"`.
+
+    RMSNorm is taken apart, keys and values are repeated for each query head, softmax is computed in fp32 where the
+    model has RMSNorm, and the GELU of GPT-2 is taken apart.
+
+    Source: the modules of transformers; measured for Llama, Mistral, Qwen2, Qwen3 and GPT-2.
+    """
+    return Kernels(
+        element_bytes=element_bytes,
+        is_flash=False,
+        is_key_expanded=True,
+        is_norm_fused=config.norm == "layer",
+        normalized_bytes=element_bytes,
+        is_softmax_fp32=config.norm == "rms",
+        ungated_tensors=5 if config.family == "gpt2" else 2,
+    )
 
 
 def layer_activations(
@@ -111,7 +140,7 @@ def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
     statistics = 2 if config.norm == "layer" else 1
     saved = (kernels.residual_bytes or kernels.element_bytes) * count * width
     if config.norm == "rms" and not kernels.is_norm_fused:
-        saved = 2 * FP32_BYTES * count * width
+        saved = (FP32_BYTES + kernels.normalized_bytes) * count * width
     return {
         "norm_inputs": saved,
         "product_inputs": kernels.element_bytes * _product_inputs(config, kernels) * width,
@@ -136,7 +165,11 @@ def _attention_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
     normalized = 0
     if config.has_qk_norm:
         # Norms compute in the dtype of their weights, which under autocast is not that of products.
-        saved = (kernels.residual_bytes or kernels.element_bytes) if kernels.is_norm_fused else 2 * FP32_BYTES
+        saved = (
+            (kernels.residual_bytes or kernels.element_bytes)
+            if kernels.is_norm_fused
+            else FP32_BYTES + kernels.normalized_bytes
+        )
         heads = config.heads + (config.heads if config.latent else config.kv_heads)
         normalized = (saved * config.query_key_dim + kernels.statistic_bytes) * heads
     return {"attention": kernels.element_bytes * elements + normalized}
@@ -149,12 +182,14 @@ def _score_bytes(config: ModelConfig, kernels: Kernels, sequence: int) -> dict[s
         return {"log_sum_exp": FP32_BYTES * config.heads * Fraction(queries, sequence)}
     width = config.heads * sequence
     dropped = width * (kernels.element_bytes + kernels.mask_bytes) if kernels.has_dropout else 0
+    if kernels.is_softmax_fp32 and kernels.element_bytes < FP32_BYTES:
+        dropped += FP32_BYTES * width
     return {"attention_scores": kernels.element_bytes * width + dropped}
 
 
 def _mlp_bytes(config: ModelConfig, width: int, kernels: Kernels) -> int:
     """Return bytes per token of both sides of the activation: 2f, gated 4f (gate, up, activated gate, product)."""
-    tensors = (3 if kernels.is_swiglu_fused else 4) if config.is_gated else 2
+    tensors = (3 if kernels.is_swiglu_fused else 4) if config.is_gated else kernels.ungated_tensors
     return kernels.element_bytes * tensors * width
 
 

@@ -84,6 +84,7 @@ def _memory_options(parser: argparse.ArgumentParser) -> None:
     _step_options(parser)
     options.state_options(parser, "bf16-master")
     add = parser.add_argument
+    add("--kernels", choices=("fused", "eager"), default="fused", help="eager: transformers' own; default: %(default)s")
     add("--checkpoint", default="none", help="none, selective, full, every-K or sqrt; default: %(default)s")
     add(
         "--accumulate", type=arguments.whole, default=1, help="micro-batches of --batch in a step; default: %(default)s"
@@ -117,6 +118,7 @@ def _memory(args: argparse.Namespace) -> Answer:
         lora_rank=args.lora,
         is_flash=args.attention == "flash",
         has_dropout=args.dropout,
+        is_eager=args.kernels == "eager",
     )
     return model.memory_answer(arguments.model_of(args), plan, machines)
 

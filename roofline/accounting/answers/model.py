@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from roofline.accounting import activations, parameters
-from roofline.accounting.activations import Kernels, head_activations, model_activations
+from roofline.accounting.activations import EAGER_MEASURED, Kernels, eager_kernels, head_activations, model_activations
 from roofline.accounting.answers.answer import Answer, Step, count, number, size
 from roofline.accounting.config.config import ModelConfig
 from roofline.accounting.flops import train_flops
@@ -128,14 +128,16 @@ class TrainingPlan:
     loss_chunks: int = 1
     lora_rank: int | None = None
 
-    @property
-    def kernels(self) -> Kernels:
-        """What the kernels save; under autocast the residual stream stays in fp32, and each product casts its input."""
-        is_mixed = self.recipe.name == "amp"
-        return Kernels(
-            element_bytes=self.recipe.activation_bytes,
+    is_eager: bool = False
+    """Whether the framework's plain operations run in place of fused kernels."""
+
+    def kernels(self, config: ModelConfig) -> Kernels:
+        """Return what the kernels save; under autocast the stream stays in fp32, and each product casts its input."""
+        is_mixed, width = self.recipe.name == "amp", self.recipe.activation_bytes
+        chosen = eager_kernels(config, width) if self.is_eager else Kernels(width, is_flash=self.is_flash)
+        return replace(
+            chosen,
             residual_bytes=4 if is_mixed else None,
-            is_flash=self.is_flash,
             has_dropout=self.has_dropout,
             is_input_cast_apart=is_mixed,
         )
@@ -200,7 +202,7 @@ def _stage_memory(config: ModelConfig, plan: TrainingPlan, is_last: bool) -> tup
     state = state_bytes(config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora_rank)
     shape = (plan.sequence, plan.batch)
     kept = model_activations(
-        sharding.stage(config), *shape, plan.kernels, plan.checkpoint, ways, plan.is_sequence_parallel
+        sharding.stage(config), *shape, plan.kernels(config), plan.checkpoint, ways, plan.is_sequence_parallel
     )
     under_way = 1 if is_last else min(stages, plan.accumulate)
     activation = {f"activations_{name}": under_way * part for name, part in kept.items()}
@@ -218,10 +220,13 @@ def _lacking(plan: TrainingPlan, machines: Sequence[Machine]) -> list[str]:
 
 
 def _memory_notes(config: ModelConfig, plan: TrainingPlan) -> list[str]:
-    sharding, kernel = plan.sharding, "flash" if plan.is_flash else "unfused"
+    sharding, kernel = plan.sharding, "flash" if plan.is_flash and not plan.is_eager else "unfused"
+    kernels = "plain operations of transformers" if plan.is_eager else "fused norms"
     notes = [
         f"ZeRO {sharding.zero} over {sharding.data_parallel}, tensor parallelism of {sharding.tensor_parallel}",
-        f"{kernel} attention, {'with' if plan.has_dropout else 'no'} dropout, checkpointing: {plan.checkpoint}",
+        f"kernels: {kernels}, {kernel} attention, {'with' if plan.has_dropout else 'no'} dropout",
+        f"checkpointing: {plan.checkpoint}",
+        f"loss: logits and their fp32 copy at once, in {plan.loss_chunks} part(s)",
         f"{plan.sequences} sequences a step; of {plan.accumulate} micro-batch(es) on a device one is in memory",
         "left out: CUDA context, workspaces, buffers of collectives, rounding and fragmentation of the allocator",
     ]
@@ -231,6 +236,8 @@ def _memory_notes(config: ModelConfig, plan: TrainingPlan) -> list[str]:
         )
     if plan.lora_rank:
         notes.append("approximate: adapters' own activations are left out; the base is frozen, in the recipe's weights")
+    if plan.is_eager and config.family not in EAGER_MEASURED:
+        notes.append(f"approximate: plain operations were compared with real models of {', '.join(EAGER_MEASURED)}")
     if config.experts:
         notes.append("approximate: experts keep what an even load brings them, their inputs gathered, outputs kept")
     if config.latent:

@@ -1,0 +1,51 @@
+"""Activations under `--kernels eager` against the tensors that real models of transformers save, to the byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_accounting_counted import real_model
+from test_accounting_parameters import VARIED
+from test_accounting_saved import DTYPES, saved_bytes
+from test_estimate import data_of
+
+from roofline.accounting.activations import eager_kernels, layer_activations
+from roofline.accounting.config.file import read_config
+
+SEQUENCE, BATCH = 24, 2
+
+
+def kept_by_layers(values, layers, element_bytes):
+    """Return the bytes that the body of a real model keeps for its backward pass."""
+    model = real_model({**values, "n_layer" if "n_layer" in values else "num_hidden_layers": layers})
+    model = model.to(DTYPES[element_bytes])
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    ids = torch.randint(1, 1000, (BATCH, SEQUENCE))
+    held = [*model.parameters(), *model.buffers()]
+    return saved_bytes(lambda: model.base_model(input_ids=ids, use_cache=False)[0], parameters=held)
+
+
+@pytest.mark.parametrize("element_bytes", [2, 4])
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3", "gpt2"])
+def test_a_layer_keeps_what_real_models_keep(name, element_bytes):
+    values = VARIED[name]
+    config = read_config(values, "config.json")
+    kernels = eager_kernels(config, element_bytes)
+    if config.norm == "layer":  # on a CPU it keeps its statistics in the dtype
+        kernels = replace(kernels, statistic_bytes=element_bytes)
+    layer = kept_by_layers(values, 3, element_bytes) - kept_by_layers(values, 2, element_bytes)
+    assert sum(layer_activations(config, SEQUENCE, BATCH, kernels).values()) == layer
+
+
+def test_the_eager_framework_keeps_more(capsys):
+    """32 layers with 32 heads of 2,048 x 2,048 scores, in fp32 and in bf16."""
+    fused, eager = (data_of(capsys, f"memory --model llama-3-8b --kernels {word}") for word in ("fused", "eager"))
+    scores = 32 * 32 * 2048 * 2048
+    assert eager["components"]["activations_attention_scores"] == (2 + 4) * scores
+    assert "activations_attention_scores" not in fused["components"]
+    assert any(line.startswith("kernels: fused norms, flash attention") for line in fused["assumptions"])
+    assert any(line.startswith("kernels: plain operations of transformers") for line in eager["assumptions"])
