@@ -90,7 +90,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m bench",
         description="Measure operations on this machine's GPU or CPU.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     words = list(sys.argv[1:] if argv is None else argv)
     found = catalog.read(command.reserved_names(), words)

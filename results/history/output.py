@@ -16,8 +16,9 @@ from results.stats.comparison import UNKNOWN
 from results.stats.samples import half_width
 
 METHOD = (
-    f"change points by binary segmentation of the medians, beyond margin and drift between runs: permutation test at "
-    f"5 % among all parts (Holm; {PERMUTATIONS} orders, {LEAST_RUNS} runs or more)"
+    "change points by binary segmentation of the medians, where levels differ by more than margin and drift between "
+    f"runs; permutation tests with {PERMUTATIONS} orders, for series of {LEAST_RUNS} runs or more, which find a change "
+    "where there is none in at most 5 % of cases, all series together (Holm's correction)"
 )
 
 

@@ -344,7 +344,8 @@ def _print_others(records: Sequence[Record], console: Console) -> None:
 def _print_alone(records: Sequence[Record], console: Console) -> None:
     names = ("status", "op", "case", "dtype")
     columns = [Column(name, [getattr(record, name) for record in records]) for name in names]
-    columns.append(Column("provider", [record.provider for record in records], goes_below=1))
+    columns.append(Column("provider", [record.provider for record in records], goes_below=2))
+    columns += _options(records)
     print_grid(console, columns, [record.reason or ABSENT for record in records], "reason")
 
 

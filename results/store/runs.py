@@ -66,8 +66,14 @@ class RunNotFoundError(StoreError):
 
 
 def runs_directory() -> Path:
-    """Return where runs are kept: `RIDGEPOINT_RUNS` where that is set, else `runs` beside this module."""
+    """Return where runs are kept: `RIDGEPOINT_RUNS` where that is set, else `runs` beside this module.
+
+    Raises:
+        StoreError: `RIDGEPOINT_RUNS` names a file.
+    """
     chosen = os.environ.get("RIDGEPOINT_RUNS")
+    if chosen and Path(chosen).is_file():
+        raise StoreError(f"RIDGEPOINT_RUNS is {chosen}, which is a file; it must name a folder")
     return Path(chosen) if chosen else Path(__file__).resolve().parents[1] / "runs"
 
 

@@ -138,6 +138,9 @@ def test_the_directory_is_that_of_the_environment_variable_or_beside_the_package
     assert runs_directory() == Path("/somewhere")
     monkeypatch.delenv("RIDGEPOINT_RUNS")
     assert runs_directory() == ROOT / "results" / "runs"
+    monkeypatch.setenv("RIDGEPOINT_RUNS", __file__)
+    with pytest.raises(store.StoreError, match=r"RIDGEPOINT_RUNS is .*, which is a file"):
+        runs_directory()
 
 
 def test_output_may_be_a_new_file_in_a_new_folder(make_environment, tmp_path):

@@ -119,6 +119,14 @@ def test_what_was_not_measured_is_listed_with_its_reason(make_environment, make_
     assert "no measurement" not in text
 
 
+def test_options_tell_the_rows_apart_that_were_not_measured(make_environment, make_skipped):
+    rows = [make_skipped(options={"checkpoint": name, "micro": 1}) for name in ("none", "full")]
+    text = rendered(make_environment(), rows, 200)
+    assert "options" in row_with(text, "status")
+    assert text.count("checkpoint full") == text.count("checkpoint none") == 1
+    assert "micro" not in text
+
+
 def test_many_rows_with_one_reason_take_one_line(make_environment, make_skipped):
     late = [make_skipped(op=op, reason="the budget of 1 s is spent") for op in ("gelu", "relu") for _ in range(2)]
     text = rendered(make_environment(), [*late, make_skipped(), *late[:1]])

@@ -53,8 +53,20 @@ class UsageError(ValueError):
     """What was asked for cannot be; the message is the one line that the user sees."""
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Shows the value of an option that takes one list or several as one."""
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        if action.nargs == argparse.ONE_OR_MORE and isinstance(action.metavar, str):
+            return action.metavar
+        return super()._format_args(action, default_metavar)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors take one line, and name the command that they are of."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"formatter_class": _Help, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown arguments here, so that the error names this command and not the one it belongs to."""
@@ -180,7 +192,6 @@ def build_parser(
         usage=f"{prog} [--dtype LIST] [--shape LIST] [--provider LIST] [options]",
         description=doc,
         epilog="\n".join([COLUMNS, *(["", "examples:", *lines] if lines else [])]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     what = parser.add_argument_group("what to measure")

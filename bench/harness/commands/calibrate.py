@@ -62,7 +62,6 @@ def add_parser(commands: Any) -> None:
         help="the ceilings of this machine: bandwidth, matmul, cache, launch",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--quick", action="store_true", help="a quarter of the time, and wider intervals")

@@ -79,7 +79,6 @@ def add_parser(commands: Any) -> None:
         "doctor",
         help="can this machine be measured now, and how small a change could be seen",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     seconds = number(0.1, 3600, "a number of seconds from 0.1 to 3600")

@@ -45,7 +45,6 @@ def add_parser(commands: Any) -> None:
         "profile",
         help="every operation of a torch model or function of yours on the roofline",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     what = parser.add_argument_group("what to profile")

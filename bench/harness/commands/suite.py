@@ -49,7 +49,6 @@ def add_parser(commands: Any) -> None:
         help="all operations at their default sizes, the most informative first",
         description=DESCRIPTION,
         epilog=f"{COLUMNS}\n\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add_list(parser, "--dtype", "dtypes; an op that lacks one goes without it (default: bf16)", dtype_words)

@@ -71,7 +71,6 @@ def add_parser(commands: Any) -> None:
         help="the fastest configuration of a kernel on this GPU, kept for later runs",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("op", metavar="OP", help=f"one of: {', '.join(TUNED)}")

@@ -87,7 +87,6 @@ def add_parser(commands: Any, families: Mapping[str, tuple[Op, ...]]) -> None:
         help="which provider is faster, measured side by side, with a verdict",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser._negative_number_matcher = NEGATIVE

@@ -136,7 +136,6 @@ def build_parser(scenario: Scenario) -> Parser:
         usage=f"{prog} [options]",
         description=scenario.doc,
         epilog="\n".join([scenario.notes, "", EXIT_CODES, *(["", "examples:", *lines] if lines else [])]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     scenario.add_options(parser.add_argument_group("what to measure"))
