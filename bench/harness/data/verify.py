@@ -221,10 +221,10 @@ def _compare(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tup
     import torch
 
     ratio, truth, found = _ratios(op, case, inputs, out)
-    worst = float("inf") if bool(ratio.isnan().any()) else float(ratio.max())
-    off = (found - truth.to(out.dtype)) * truth
-    sums = torch.stack((off, truth.square())).reshape(2, op.outputs, -1).sum(2)
-    return worst, [(float(dot), float(square)) for dot, square in sums.T]
+    worst = float(ratio.max())  # NaN where an element is
+    off = (found - truth.to(out.dtype)).mul_(truth)
+    sums = torch.stack([values.reshape(op.outputs, -1).sum(1) for values in (off, truth.square())])
+    return math.inf if math.isnan(worst) else worst, [(dot, square) for dot, square in sums.T.tolist()]
 
 
 def _ratios(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -235,25 +235,24 @@ def _ratios(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tupl
     truth, found = op.reference(*wide), out.double()
     bound = _bound(op, case, wide, truth)
     if out.dtype.is_floating_point:
-        bound = bound + torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps
+        bound.add_(torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps)
     # Equal values need no bound (0 against 0, an exact integer, inf against inf); NaN and inf stay visible.
-    return torch.where(found == truth, 0.0, (found - truth).abs() / bound), truth, found
+    return (found - truth).abs_().div_(bound).masked_fill_(found == truth, 0.0), truth, found
 
 
 def _bound(op: Op, case: Case, wide: tuple[Tensor, ...], truth: Tensor) -> Tensor:
     terms, unit = op.terms(case), UNIT_ROUNDOFF[op.output_dtype(case.dtype)]
     accumulator, product = ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF), PRODUCT_ROUNDOFF.get(case.dtype, 0.0)
-    size = truth.abs()
     if op.magnitude is not None:
         size = op.magnitude(truth, *wide)
         rounded = 2 * op.intermediate_roundings * unit / math.sqrt(terms)
-        return 4 * unit * truth.abs() + (8 * accumulator + rounded) * size
+        return truth.abs().mul_(4 * unit) + (8 * accumulator + rounded) * size
     if terms > 1:
         size = op.reference(*(x.square() for x in wide)).sqrt()
     else:
+        size = truth.abs()
         for x in wide:
             size = size + x.abs()
-    bound = 4 * (unit + product) * truth.abs() + 8 * (math.sqrt(terms) * accumulator + product) * size
-    if terms > 1:
-        bound = bound + 4 * unit * truth.square().mean().sqrt()
-    return bound + 2 * op.intermediate_roundings * unit * size
+    bound = truth.abs().mul_(4 * (unit + product))
+    bound = bound + (8 * (math.sqrt(terms) * accumulator + product) + 2 * op.intermediate_roundings * unit) * size
+    return bound + 4 * unit * truth.square().mean().sqrt() if terms > 1 else bound
