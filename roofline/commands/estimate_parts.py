@@ -58,9 +58,7 @@ def _params(args: argparse.Namespace) -> Answer:
 
 
 def _step_options(parser: argparse.ArgumentParser) -> None:
-    options.model_options(parser)
-    parser.add_argument("--sequence", type=arguments.whole, default=2048, help="tokens; default: %(default)s")
-    parser.add_argument("--batch", type=arguments.whole, default=1, help="sequences; default: %(default)s")
+    options.step_options(parser)
     parser.add_argument("--attention", choices=("flash", "unfused"), default="flash", help="default: %(default)s")
 
 
@@ -75,6 +73,9 @@ def _flops_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _flops(args: argparse.Namespace) -> Answer:
+    if args.params is not None:
+        arguments.refuse_model(args)
+        return model.flops_of_parameters(args.params, args.sequence, args.batch)
     config, is_flash = arguments.model_of(args), args.attention == "flash"
     counted = (args.convention, args.recompute, is_flash, args.frozen, args.document)
     return model.flops_answer(config, args.sequence, args.batch, *counted)
@@ -103,6 +104,10 @@ def _memory_options(parser: argparse.ArgumentParser) -> None:
 
 def _memory(args: argparse.Namespace) -> Answer:
     machines = arguments.machines_of(args) if args.gpu or args.measured is not None else []
+    if args.params is not None:
+        arguments.refuse_model(args)
+        state = (recipe_of(args.recipe), args.optimizer, args.zero, args.data_parallel)
+        return model.state_of_parameters(args.params, *state, machines)
     plan = model.TrainingPlan(
         recipe=recipe_of(args.recipe),
         optimizer=args.optimizer,

@@ -287,3 +287,21 @@ def test_critical_batch_of_tpus(capsys, slug, batch):
     """Austin et al. 2025 have 240 for a v5e; peak over bandwidth of each datasheet."""
     data = data_of(capsys, f"infer --model llama-2-70b --gpu {slug} --gpus 16")
     assert data["critical_batch_without_cache"] == pytest.approx(batch, rel=0.01)
+
+
+@pytest.mark.parametrize(("stage", "shown"), [(0, "120 GB"), (1, "31.41 GB"), (2, "16.64 GB"), (3, "1.875 GB")])
+def test_state_of_parameters_alone(capsys, stage, shown):
+    """Rajbhandari et al. 2020, figure 1: 7.5B parameters on 64 devices keep 120, 31.4, 16.6 and 1.9 GB each."""
+    shared = f"--zero {stage} --data-parallel 64" if stage else ""
+    data = text_of(capsys, f"memory --params 7.5e9 {shared}")
+    assert f"=> {shown} in total" in data
+
+
+def test_flops_of_parameters_alone(capsys):
+    """GPT-3: 6 x 175e9 x 300e9 = 3.15e23, 3.14e23 in table D.1 of Brown et al. 2020 for 174.6e9."""
+    data = data_of(capsys, "flops --params 174.6e9 --sequence 300G")
+    assert data["per_step"] == pytest.approx(3.14e23, rel=1e-2)
+    assert data["per_token"] == 6 * 174_600_000_000
+    assert call("flops", "--params", "1e9", "--model", "gpt2") == 2
+    assert call("flops", "--params", "1e9", "--attention", "unfused") == 2
+    assert call("memory", "--params", "1e9", "--optimizer", "adafactor") == 2

@@ -9,11 +9,12 @@ from typing import Any
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, Kernels, eager_kernels, head_activations, model_activations
 from roofline.accounting.answers.answer import Answer, Step, count, number, size
+from roofline.accounting.budget import six_nd
 from roofline.accounting.config.config import ModelConfig
 from roofline.accounting.flops import train_flops
 from roofline.accounting.machines import Machine
 from roofline.accounting.parameters import count_parameters, weights
-from roofline.accounting.state import OPTIMIZERS, Recipe, Sharding, state_bytes
+from roofline.accounting.state import OPTIMIZERS, Recipe, Sharding, bytes_per_param, state_bytes, zero_bytes
 
 
 def params_answer(config: ModelConfig) -> Answer:
@@ -148,6 +149,66 @@ class TrainingPlan:
         return self.batch * self.accumulate * self.sharding.data_parallel
 
 
+def flops_of_parameters(params: float, sequence: int, batch: int) -> Answer:
+    """Return the FLOPs of a training step by the number of parameters alone."""
+    tokens, per_token = batch * sequence, six_nd(params, 1)
+    return Answer(
+        main=("per_token", "per_step"),
+        title=f"FLOPs of a training step of {number(params)} parameters: {batch} x {sequence} tokens",
+        values={"per_token": per_token, "per_step": per_token * tokens, "tokens_per_step": tokens, "convention": "6nd"},
+        steps=[
+            Step("per token", f"6 x {number(params)}", count(per_token)),
+            Step("per step", f"{count(per_token)} x {tokens:,} tokens", count(per_token * tokens)),
+        ],
+        formula="6 N D",
+        source="Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1",
+        assumptions=["6 N leaves out attention's own products; N are the parameters that a token meets"],
+    )
+
+
+def state_of_parameters(
+    params: float, recipe: Recipe, optimizer: str, zero: int, devices: int, machines: Sequence[Machine] = ()
+) -> Answer:
+    """Return the state of training on one device by the number of parameters alone.
+
+    Args:
+        params: of the model.
+        recipe: in what the state is kept.
+        optimizer: whose state does not depend on shapes.
+        zero: stage of ZeRO.
+        devices: that share the state.
+        machines: to say whether it fits.
+
+    Raises:
+        ConfigError: the optimizer's state depends on the shapes of the weights.
+    """
+    whole = round(params)
+    rest = bytes_per_param(recipe, optimizer) - recipe.weight_bytes - recipe.gradient_bytes - recipe.master_bytes
+    per_param = {
+        "weights": recipe.weight_bytes,
+        "gradients": recipe.gradient_bytes,
+        "master_weights": recipe.master_bytes,
+        "optimizer_states": rest,
+    }
+    parts = zero_bytes({name: whole * part for name, part in per_param.items() if part}, zero, devices)
+    total = sum(parts.values())
+    steps = [Step(name.replace("_", " "), _share(part, total), size(part), part) for name, part in parts.items()]
+    return Answer(
+        main=("total_bytes",),
+        title=f"State of training {number(params)} parameters on one device: {recipe.name}, {optimizer}",
+        values={"zero": zero, "total_bytes": total, "components": parts, "state_bytes": total},
+        steps=[*steps, Step("total", f"{total:,} bytes", size(total))],
+        formula="N x bytes per parameter of the recipe; ZeRO shares the optimizer's, gradients, weights",
+        source=f"{recipe.source}; {OPTIMIZERS[optimizer]}; Rajbhandari et al., ZeRO (2020)",
+        assumptions=[f"ZeRO {zero} over {devices}", "activations are left out: they depend on the model"],
+        rows=[_fit_row(machine, total) for machine in machines],
+        columns=FIT_COLUMNS if machines else (),
+    )
+
+
+FIT_COLUMNS = (("gpu", "GPU"), ("memory_bytes", "memory"), ("used", "used"), ("fits", "fits"))
+
+
 def memory_answer(config: ModelConfig, plan: TrainingPlan, machines: Sequence[Machine] = ()) -> Answer:
     """Return the memory of training on one device, by component, and whether it fits on each machine.
 
@@ -174,7 +235,7 @@ def memory_answer(config: ModelConfig, plan: TrainingPlan, machines: Sequence[Ma
         source=f"{plan.recipe.source}; {OPTIMIZERS[plan.optimizer]}; {activations.SOURCE}; {config.source}",
         assumptions=[*_memory_notes(config, plan), *_lacking(plan, machines), *config.notes_on(plan.sequence)],
         rows=fits,
-        columns=[("gpu", "GPU"), ("memory_bytes", "memory"), ("used", "used"), ("fits", "fits")] if fits else (),
+        columns=FIT_COLUMNS if fits else (),
     )
 
 
