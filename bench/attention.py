@@ -23,7 +23,15 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError
+from bench.harness.op import (
+    Case,
+    Op,
+    Option,
+    TensorMaker,
+    UnsupportedCaseError,
+    sequences_by_length,
+    whole_number,
+)
 from roofline.work import Work, causal_attention_work
 
 if TYPE_CHECKING:
@@ -43,14 +51,8 @@ CHUNKS, LEAST_CHUNK = 64, 128
 
 
 def parse_count(word: str) -> int:
-    """Return a number of heads, or their width.
-
-    Raises:
-        ValueError: it is no whole number above 0.
-    """
-    if not (word.isascii() and word.isdigit() and len(word) < 6 and int(word) > 0):
-        raise ValueError(f"'{word}' must be a whole number from 1 to 99999")
-    return int(word)
+    """Return a number of heads, or their width."""
+    return whole_number(word, 99999)
 
 
 OPTIONS = (
@@ -58,17 +60,6 @@ OPTIONS = (
     Option("kv-heads", "heads of keys and values", parse_count, lambda dtype: 8),
     Option("head-dim", "width of a head", parse_count, lambda dtype: 128),
 )
-
-
-def batch_by_length(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Return sequences and tokens; a single number is the length of one sequence.
-
-    Raises:
-        ValueError: there are more than two extents.
-    """
-    if len(extents) > 2:
-        raise ValueError("write bxs, sequences and tokens, or the tokens of one sequence")
-    return (1, *extents) if len(extents) == 1 else extents
 
 
 def check(case: Case, device_type: str) -> None:
@@ -150,7 +141,7 @@ OPS = (
         name="prefill-attention",
         formula="out (b, a, s, d) = softmax(causal(q (b, a, s, d) K^T / sqrt(d))) V, K and V (b, k, s, d)",
         axes=("b", "s"),
-        extents=batch_by_length,
+        extents=sequences_by_length,
         default_shapes={"cpu": ("1x256", "1x1024"), "cuda": ("1x1024", "1x4096", "8x4096", "1x16384")},
         make_inputs=make_inputs,
         output_shape=output_shape,

@@ -34,7 +34,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError
+from bench.harness.op import (
+    Case,
+    Op,
+    Option,
+    TensorMaker,
+    UnsupportedCaseError,
+    sequences_by_length,
+    whole_number,
+)
 from bench.harness.scenarios.critical_batch import critical_batch_lines
 from bench.harness.scenarios.decoder import (
     LAYER,
@@ -106,9 +114,10 @@ def parse_layers(word: str) -> str:
     Raises:
         ValueError: it is neither.
     """
-    if word != "all" and not (word.isascii() and word.isdigit() and 0 < int(word[:9]) <= MOST_LAYERS):
-        raise ValueError(f"layers '{word}' must be 'all' or a whole number from 1 to {MOST_LAYERS}")
-    return word if word == "all" else str(int(word))
+    try:
+        return word if word == "all" else str(whole_number(word, MOST_LAYERS))
+    except ValueError:
+        raise ValueError(f"layers '{word}' must be 'all' or a whole number from 1 to {MOST_LAYERS}") from None
 
 
 OPTIONS = (
@@ -121,17 +130,6 @@ def config_of(case: Case) -> ModelConfig:
     """Return the model of a case, with the layers of a step that are asked for."""
     config, layers = model_of(case.options["model"]), case.options["layers"]
     return config if layers == "all" else config.with_layers(int(layers))
-
-
-def batch_by_length(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Return batch and KV length; a single number is the length that one sequence sees.
-
-    Raises:
-        ValueError: there are more than two extents.
-    """
-    if len(extents) > 2:
-        raise ValueError("write bxs, the batch and the KV length, or the length alone for one sequence")
-    return (1, *extents) if len(extents) == 1 else extents
 
 
 def check(case: Case, device_type: str) -> None:
@@ -334,7 +332,7 @@ OPS = (
         name="decode-attention",
         formula="out (b, a, d) = softmax(q (b, a, d) K^T / sqrt(d)) V, K and V (b, k, s, d)",
         axes=("b", "s"),
-        extents=batch_by_length,
+        extents=sequences_by_length,
         default_shapes={
             "cpu": ("1x8192", "32x1024"),
             "cuda": ("1x8192", "1x131072", "64x1024", "64x8192"),
@@ -355,7 +353,7 @@ OPS = (
         name="decode-block",
         formula="out (b, h + 2 k d) = one layer of x (b, h) over a cache of s - 1 tokens; its key and value",
         axes=("b", "s"),
-        extents=batch_by_length,
+        extents=sequences_by_length,
         default_shapes={
             "cpu": ("1x128", *(f"{2**n}x128" for n in range(2, 9)), "1x8192"),
             "cuda": (*(f"{2**n}x128" for n in range(11)), "1x8192", "1x131072"),
@@ -378,7 +376,7 @@ OPS = (
         name="decode-step",
         formula="out (b, V + 2 L k d) = logits of x (b, h) over caches of s - 1 tokens; keys and values of L layers",
         axes=("b", "s"),
-        extents=batch_by_length,
+        extents=sequences_by_length,
         default_shapes={"cpu": ("1x128",), "cuda": ("1x1024", "64x1024", "512x1024")},
         is_in_suite=False,
         make_inputs=step_inputs,

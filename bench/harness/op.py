@@ -49,6 +49,28 @@ def rows_by_width(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int,
     return extents
 
 
+def sequences_by_length(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
+    """Return a number of sequences and their length; a single number is the length of one sequence.
+
+    Raises:
+        ValueError: there are more than two extents.
+    """
+    if len(extents) > 2:
+        raise ValueError(f"write {'x'.join(axes)}, sequences and the length of each, or the length of one sequence")
+    return (1, *extents) if len(extents) == 1 else extents
+
+
+def whole_number(word: str, most: int) -> int:
+    """Return a number from 1 to `most`.
+
+    Raises:
+        ValueError: the word is something else.
+    """
+    if not (word.isascii() and word.isdigit() and len(word) <= len(str(most)) and 0 < int(word) <= most):
+        raise ValueError(f"'{word}' must be a whole number from 1 to {most}")
+    return int(word)
+
+
 class UnsupportedCaseError(ValueError):
     """This op cannot be computed at this shape, dtype or layout; the message says why in one line."""
 

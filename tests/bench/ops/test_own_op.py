@@ -192,3 +192,13 @@ def test_two_files_may_not_have_one_op(tmp_path):
     assert [op.name for op in own_families([*words[:1], *words[:1], "gelu"], families())[words[0]]] == ["scaled-copy"]
     with pytest.raises(OpFileError, match=r"two\.py cannot be used: .*one\.py has an op 'scaled-copy' too"):
         own_families(words, families())
+
+
+def test_what_lies_beside_a_file_is_found_later_too_but_behind_everything_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_a_lazy_file.py").write_text("VALUE = 2\n")
+    file = tmp_path / "lazy.py"
+    file.write_text("def found():\n    import beside_a_lazy_file\n\n    return beside_a_lazy_file.VALUE\n")
+    module = op_file.import_file(file)
+    assert (sys.path[-1], sys.path.count(str(tmp_path))) == (str(tmp_path), 1)
+    assert module.found() == 2
