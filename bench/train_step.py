@@ -33,6 +33,7 @@ from roofline.accounting.step_memory import COMPONENTS, StepMemory, StepPlan, st
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
+    from bench.harness.measure.meter import Measurement
     from bench.harness.measure.plan import Settings
     from bench.harness.train.step import Step
 
@@ -45,7 +46,10 @@ EXAMPLES = (
 
 NOTES = """\
 columns:
-  step         seconds of a whole step, median, with the half width of its 95 % confidence interval
+  step         seconds of a whole step by the clock of the host, which launches it and waits for its end: median, with
+               the half width of its 95 % confidence interval
+  device       on a GPU: seconds of the same step where it was queued before it begins, so that the host costs nothing
+  lost to host share of the step in which the GPU waits for the host
   forward, backward, optimizer   median seconds of each phase, all micro-batches of a step together
   tokens/s     tokens of a step over its median
   MFU, HFU     share of the dense peak of the compute dtype: by what the model needs, by what is executed
@@ -143,16 +147,45 @@ def measure(case: TrainingCase, plan: StepPlan, memory: StepMemory, bench: Scena
 
 
 def timed_record(step: Step, blank: Record, bench: ScenarioContext) -> Record:
-    """Return the record with whole steps timed by the usual protocol, and the phases of the very same steps."""
+    """Return the record with whole steps timed, and the phases of the very same steps.
+
+    On a GPU a step is timed twice. Queued beforehand, as the usual protocol does, it shows what the device needs. Then
+    launched by the host and waited for, as in training: that time is the row's.
+    """
     from bench.harness.measure.finish import finished
     from bench.harness.measure.meter import Meter
 
     meter = Meter(bench.device, is_capturable=False)
-    measured = meter.measure([step], "warm", blank.flops, bench.left_s())
+    if not bench.device.has_cuda:
+        measured = meter.measure([step], "warm", blank.flops, bench.left_s())
+        return replace(finished(blank, measured, bench.device, bench.ceilings), phases_s=phases_of(step, measured))
+    left_s = bench.left_s()
+    queued = meter.measure([step], "warm", blank.flops, None if left_s is None else left_s / 2)
+    return with_host(step, blank, queued, bench)
+
+
+def with_host(step: Step, blank: Record, queued: Measurement, bench: ScenarioContext) -> Record:
+    """Return the record of steps that the host launches and waits for, beside what was measured of queued ones."""
+    from bench.harness.measure.evidence import launch_limited
+    from bench.harness.measure.finish import finished
+    from bench.harness.scenarios.host_clock import measure_steps
+
+    def waited() -> None:
+        step()
+        bench.device.synchronize()
+
+    measured = measure_steps(waited, bench.device, "warm", bench.left_s())
+    limited = launch_limited(queued.samples, queued.host_launch_s)
+    also = () if limited is None else (limited,)
+    record = finished(blank, replace(measured, host_launch_s=None), bench.device, bench.ceilings, also=also)
+    return replace(record, phases_s=phases_of(step, measured), device_s=queued.samples.median_s)
+
+
+def phases_of(step: Step, measured: Measurement) -> dict[str, float]:
+    """Return the median seconds of each phase of the steps that were sampled."""
     samples = measured.samples
     phases = step.clock.phases_s(len(samples.samples_s) * samples.launches_per_sample, measured.tail_launches)
-    spent = {name: median([phase[name] for phase in phases]) for name in phases[0]}
-    return replace(finished(blank, measured, bench.device, bench.ceilings), phases_s=spent)
+    return {name: median([phase[name] for phase in phases]) for name in phases[0]}
 
 
 def expected_too_long(blank: Record, bench: ScenarioContext) -> str | None:
@@ -243,6 +276,13 @@ def described(record: Record) -> list[str]:
     ]
 
 
+def lost_to_host(record: Record) -> str | None:
+    """Return the share of a step in which a GPU waits for the host; None on a CPU."""
+    if record.device_s is None or record.median_s is None:
+        return None
+    return format_percent(100 * max(0.0, 1 - record.device_s / record.median_s))
+
+
 def phase(name: str) -> Column:
     """Return the column of a phase."""
     return Column(name, lambda record, _: format_time(record.phases_s[name]), goes_below=1)
@@ -262,6 +302,8 @@ TIMES = (
     *WHAT,
     Column("step", lambda record, _: format_time(record.median_s)),
     Column("95% CI", lambda record, _: spread(record), goes_below=2),
+    Column("device", lambda record, _: None if record.device_s is None else format_time(record.device_s)),
+    Column("lost to host", lambda record, _: lost_to_host(record)),
     *(phase(name) for name in ("forward", "backward", "optimizer")),
     Column("tokens/s", lambda _, judged: format_number(judged["tokens_per_s"])),
     Column("MFU", lambda _, judged: share(judged["mfu"])),

@@ -70,6 +70,7 @@ OPTIONAL_KEYS = (
     ("flops_convention", "hardware_flops", "tokens_per_step", "memory_bytes"),
     ("counted_flops", "counted_flops_estimated", "counted_flops_by_operation", "notes"),
     ("phases_s",),
+    ("device_s",),
     ("host_launch_s", "link_bytes_per_s"),
     ("copy_s", "compute_s"),
     ("waits_s", "major_faults", "file_bytes"),
@@ -231,6 +232,9 @@ class Record:
     """What explains the differences between estimates and measurements of a training step."""
     phases_s: Object = field(default_factory=dict)
     """Seconds of each phase of a training step or of a decoded token."""
+    device_s: Time | None = None
+    """Seconds that a GPU needs for a training step that was queued beforehand; `median_s` is the time by the clock of
+    the host, which launches it."""
     host_launch_s: Time | None = None
     """Seconds that a copy keeps the host."""
     link_bytes_per_s: float | None = None
