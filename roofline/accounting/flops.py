@@ -150,8 +150,10 @@ def train_flops(
     if document is not None and not _sees_masks(convention):
         raise ConfigError(f"convention '{convention}' knows no documents: use gemm-causal-half or gemm-causal-exact")
     forward = _forward(config, sequence, convention, document)
-    if recompute == "selective" and "attention_core" not in forward:
-        raise ConfigError(f"convention '{convention}' counts no attention of its own, so none of it can be recomputed")
+    if recompute == "selective" and not forward.get("attention_core"):
+        raise ConfigError(
+            f"convention '{convention}' counts no attention of its own here, so none of it can be recomputed"
+        )
     recomputed: dict[str, int] = {}
     if recompute == "full":
         recomputed = {name: flops for name, flops in forward.items() if name not in ("lm_head", "embedding")}

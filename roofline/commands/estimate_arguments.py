@@ -277,6 +277,6 @@ def _as_given(machine: Machine, args: argparse.Namespace) -> Machine:
     if given["bandwidth"] is not None:
         changes["bandwidth_bytes_per_s"] = float(given["bandwidth"])
     if given["memory"] is not None:
-        changes["memory_bytes"] = int(given["memory"])
+        changes["memory_bytes"] = max(1, int(given["memory"]))
     names = " and ".join(name for name, value in given.items() if value is not None)
     return replace(machine, **changes, source=f"{names} as given; {machine.source}") if names else machine

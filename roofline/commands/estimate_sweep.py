@@ -47,11 +47,9 @@ class Sweep(NamedTuple):
         """What a table for people shows: the options, machines where there are several, and what was asked first."""
         several = [name for name in ("gpu", "dtype", "convention") if len({row.get(name) for row in self.rows}) > 1]
         names = [over.option for over in self.overs]
-        found = [
-            key
-            for key in (*several, *self.main, "critical_batch")
-            if any(row.get(key) is not None for row in self.rows)
-        ]
+        known = {key for row in self.rows for key, value in row.items() if value is not None and key != "reason"}
+        asked = (*several, *self.main, "critical_batch") if self.main else self.rows[0]
+        found = [key for key in asked if key in known]
         reason = ["reason"] if any(row["reason"] for row in self.rows) else []
         return list(dict.fromkeys([*names, *found, *reason]))
 

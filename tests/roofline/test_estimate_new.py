@@ -133,6 +133,7 @@ def test_a_model_by_its_dimensions(capsys, line, total):
 
 
 REFUSED = {
+    "flops --model mamba-2.8b --recompute selective": "counts no attention of its own",
     "memory --model mamba-2.8b": "is not estimated",
     "params --layers 2 --width 8": "needs --heads, --vocab, --ffn, too",
     "params --layers 2 --width 8 --heads 2 --vocab 9 --ffn 8 --model gpt2": "give one model",
@@ -149,6 +150,22 @@ REFUSED = {
     "memory --model gpt2 --checkpoint selective": "--checkpoint does not matter",
     "train --params 1e9 --tokens 1e9 --gpu h100-sxm --sequence 4096": "--sequence does not matter",
 }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "generate --model llama-3-8b --gpu h100-sxm --prompt 1e12 --output-tokens 1e12 --batch 1e12",
+        "gpus --params 1e9 --tokens 1e30 --days 1e-30 --mfu 1e-9 --gpu h100-sxm",
+        "mfu --params 1e30 --tokens-per-s 1e30 --gpu h100-sxm",
+        "memory --params 0.1",
+        "infer --model gpt2 --gpu h100-sxm --memory 1e-30",
+        "memory --model gpt2 --lora 1e12 --loss-chunks 1e12",
+        "sweep infer --model gpt2 --gpu h100-sxm --over batch=1:1e12:x64",
+    ],
+)
+def test_absurd_sizes_are_answered(capsys, line):
+    assert text_of(capsys, line)
 
 
 @pytest.mark.parametrize(("line", "words"), REFUSED.items())

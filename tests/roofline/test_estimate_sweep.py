@@ -46,6 +46,7 @@ def test_a_table_shows_what_was_asked_and_why_a_point_has_no_answer(capsys):
     text = text_of(capsys, "sweep memory --model gpt2 --over tensor-parallel=1,2,5")
     assert "3.838 GB" in text
     assert "tensor parallelism of 5 cannot share 12 heads evenly" in text
+    assert "65,504" in text_of(capsys, "sweep dtype --over dtype=bf16,fp16")  # all there is, where nothing comes first
 
 
 def test_a_picture_has_a_line_for_each_of_the_other_values_and_the_critical_batch(tmp_path, capsys):

@@ -88,6 +88,8 @@ def in_words(key: str, value: float | str) -> str:
     """Return the value of a key in the unit that a person uses: 8.03 B parameters, 7.1 GB, 143.9 days."""
     if isinstance(value, str):
         return f"{key} by {value}"
+    if key == "gpus":
+        return devices(int(value))
     if key == "flops_per_s":
         return f"{number(value / 1e12)} TFLOP/s"
     if key == "total_bytes":
@@ -116,7 +118,6 @@ WORDS = {
     "per_token": "{} FLOPs per token",
     "per_step": "{} per step",
     "tokens_per_s": "{} tokens/s",
-    "gpus": "{} devices",
     "price": "price {}",
     "price_per_million_tokens": "price {} for 10^6 tokens",
 }

@@ -182,7 +182,7 @@ def state_of_parameters(
     Raises:
         ConfigError: the optimizer's state depends on the shapes of the weights.
     """
-    whole = round(params)
+    whole = max(1, round(params))
     rest = bytes_per_param(recipe, optimizer) - recipe.weight_bytes - recipe.gradient_bytes - recipe.master_bytes
     per_param = {
         "weights": recipe.weight_bytes,
