@@ -216,7 +216,9 @@ def _plan(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], providers: Se
 
     with Progress(args.quiet or "torch" in sys.modules) as progress:
         progress.say("loading torch")
-        device = main.device_of(args)
+        began, device = time.perf_counter(), main.device_of(args)
+        if args.verbose:
+            progress.note(f"loading torch took {time.perf_counter() - began:.1f} s")
     plan = ComparePlan(
         request=Request.of(args),
         conditions=Conditions.of(args),
@@ -332,12 +334,15 @@ def measure(plan: ComparePlan, argv: Sequence[str] | None) -> tuple[Environment,
         raise UsageError(str(error)) from None
     with Progress(request.quiet) as progress:
         session.use_threads(plan.device)
+        began = time.perf_counter()
         rows = planned_rows(
             [(one.op, one.case) for one in plan.cases], list(plan.providers[:1]), plan.device, plan.settings
         )
         if plan.child is None:  # else the command that started this process has done it
             ceilings = session.calibrated(request.recalibrate, session.dtypes_of(rows), plan.device, ceilings, progress)
         environment = session.stamp("bench", plan.device, ceilings, plan.settings, argv)
+        if request.verbose:
+            progress.note(f"ceilings and the state of the machine took {time.perf_counter() - began:.1f} s")
         if request.saves:
             kept.writer = RunWriter.create(environment, "compare", request.output)
         if request.baseline is None:

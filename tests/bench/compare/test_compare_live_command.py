@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import sys
 
 import pytest
@@ -291,6 +292,16 @@ def test_the_first_provider_is_said_to_be_the_baseline(capsys, provide):
     provide(torch=same, torch_compile=slow)
     compare(*CASE, *ROUNDS, "--no-save", "--provider", "torch,torch-compile")
     assert "baseline: torch, the first provider" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("runs")
+def test_verbose_says_what_every_second_was_spent_on(capsys, provide):
+    provide(torch=same, torch_compile=same)
+    assert command.main(["compare", *CASE, *ROUNDS, "--provider", "torch,torch-compile", "-v"]) in (0, 1)
+    err = capsys.readouterr().err
+    assert re.search(r"^ceilings and the state of the machine took \d+\.\d s$", err, re.MULTILINE)
+    spent = r"^  \d+\.\d s: preparing and checking \S+ s, settling \S+ s, rounds \S+ s, checking again \S+ s, the rest"
+    assert re.search(spent, err, re.MULTILINE)
 
 
 def test_ctrl_c_keeps_the_cases_that_were_finished(capsys, runs, provide, monkeypatch):
