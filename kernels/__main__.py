@@ -89,7 +89,7 @@ def _add_choices(audit: argparse.ArgumentParser) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="family, operation, either with /v2 behind it, or path/to/file.py:kernel; none: the quick set of all",
+        help="a family or an operation, also of one version (norm/v2), or file.py:kernel (default: the quick set)",
     )
     for option, help_text in {
         "--arch": "architectures, sm_90; default: sm_80, sm_90 and sm_100",
@@ -100,11 +100,19 @@ def _add_choices(audit: argparse.ArgumentParser) -> None:
         audit.add_argument(option, action="extend", type=_comma_list, default=[], metavar="LIST", help=help_text)
     audit.add_argument("--format", choices=output.FORMATS, default="table")
     audit.add_argument("--all", action="store_true", help="all variants of all versions: some minutes")
-    audit.add_argument("--quick", action="store_true", help="the quick set, also of what is named")
-    audit.add_argument("--odd-sizes", action="store_true", help="compile for sizes of which nothing is known")
-    audit.add_argument("--sass", action="store_true", help="print the hot loop, or the hot path where there is no loop")
-    audit.add_argument("--check", action="store_true", help="exit 1 where something is worse than recorded")
-    audit.add_argument("--record", action="store_true", help="record these figures as the golden ones")
+    audit.add_argument(
+        "--quick", action="store_true", help="the quick set of what is named, in place of all of its variants"
+    )
+    audit.add_argument(
+        "--odd-sizes", action="store_true", help="compile for sizes that may be odd, in place of multiples of 16"
+    )
+    audit.add_argument(
+        "--sass",
+        action="store_true",
+        help="print the machine code of the loop that takes the time, or of the longest path without a loop",
+    )
+    audit.add_argument("--check", action="store_true", help="exit with 1 where a figure is worse than the recorded one")
+    audit.add_argument("--record", action="store_true", help="record these figures, for --check to compare with")
 
 
 def _add_own_kernel(audit: argparse.ArgumentParser) -> None:
@@ -118,8 +126,10 @@ def _add_own_kernel(audit: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="whether a product and a sum may become one instruction; default: yes",
     )
-    own.add_argument("--elements", type=_positive, metavar="N", help="elements of one program on one hot pass")
-    own.add_argument("--bytes", type=_positive, metavar="N", help="bytes that memory moves for them")
+    own.add_argument(
+        "--elements", type=_positive, metavar="N", help="elements that one program handles in one pass of its main loop"
+    )
+    own.add_argument("--bytes", type=_positive, metavar="N", help="bytes that cross memory for them")
 
 
 def _comma_list(text: str) -> list[str]:

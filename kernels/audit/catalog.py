@@ -182,7 +182,7 @@ def select(
     ]
     if not found:
         asked = ", ".join([*names, *dtypes, *wanted_versions, *(f"sm_{arch}" for arch in arches)])
-        raise AuditError(f"no kernel is all of {asked}; `python -m kernels list` shows what there is")
+        raise AuditError(f"no kernel fits all of {asked}; `python -m kernels list` shows what there is")
     return found
 
 

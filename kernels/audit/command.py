@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     _require_fitting(args, own)
     if args.record and not args.all and golden.is_of_another_triton():
         raise AuditError(
-            f"the golden figures are of another Triton than {triton.__version__}: record all of them, --all --record"
+            f"the recorded figures are of another Triton than {triton.__version__}; record all of them: --all --record"
         )
     found = _own_kernel(own[0], args) if own else _shipped(args)
     _print(found, args)
@@ -150,8 +150,8 @@ def _check(found: Sequence[rows.AuditRow]) -> int:
     expected = _keys(catalog.recorded(catalog.choices()))
     if not recorded.same_triton:
         say(
-            f"golden figures are of Triton {recorded.triton}, this is {triton.__version__}: registers and instructions "
-            "are not compared; spills, widths and tensor-core instructions are"
+            f"recorded figures are of Triton {recorded.triton}, this is {triton.__version__}: registers and "
+            "instructions are not compared; spills, widths and tensor-core instructions are"
         )
     forgotten = [key for key in result.missing if key in expected]
     for line in result.worse:

@@ -104,9 +104,9 @@ def load(path: Path = FILE) -> Golden:
         found = json.loads(path.read_text(encoding="utf-8"))
         return Golden(found["triton"], found["ptxas"], found["rows"])
     except FileNotFoundError:
-        raise AuditError(f"no golden figures in {path}; record them with --record") from None
+        raise AuditError(f"there are no recorded figures in {path}; record them with --record") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise AuditError(f"cannot read the golden figures in {path}: {one_line(error)}") from None
+        raise AuditError(f"cannot read the recorded figures in {path}: {one_line(error)}") from None
 
 
 def compare(rows: Sequence[AuditRow], golden: Golden, known: Set[str] = frozenset()) -> GoldenComparison:

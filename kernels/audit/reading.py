@@ -84,7 +84,7 @@ def _binary(compiled: Any, listed: Sequence[sass.Instruction], folder: Path) -> 
     path.write_bytes(compiled.asm["cubin"])
     usage = USAGE.search(_run("cuobjdump", "-res-usage", str(path)))
     if not usage:
-        raise AuditError(f"cuobjdump tells no resources of {compiled.metadata.name}")
+        raise AuditError(f"cuobjdump lists no registers or shared memory for {compiled.metadata.name}")
     registers, stack, static_shared, local = map(int, usage.groups())
     threads = PTX_THREADS.search(compiled.asm["ptx"])
     return Binary(

@@ -17,8 +17,9 @@ from results.store.runfile import StoreError
 if TYPE_CHECKING:
     from results.compare.load import LoadedRun
 
-EPILOG = """Rows of two definitions of an op (`op_sha256`, a hash of its file without comments) are refused unless
---force: a change may be one of the op. Records of before, which do not tell it, are compared as ever.
+EPILOG = """Rows are refused, unless with --force, where the file of their op was changed between the two runs, comments
+apart (`op_sha256`): the time may have changed because the op did. Records of older versions have no such hash
+and are compared.
 
 examples:
   python -m results compare 20261120T21 latest
@@ -61,7 +62,7 @@ def margin(text: str) -> float:
 def add_metric(parser: argparse.ArgumentParser, done: str) -> None:
     """Add what is looked at, and by how much it must change; `done` is what the command does with it."""
     parser.add_argument("--metric", choices=tuple(METRICS), default="time", help=f"what is {done} (default: time)")
-    what = "change that does not matter (default: 1%%)"
+    what = "largest change that does not matter (default: 1%%)"
     parser.add_argument("--margin", type=margin, default=DEFAULT_MARGIN, metavar="SHARE", help=what)
 
 
@@ -77,9 +78,11 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
     parser.epilog = EPILOG
     parser.add_argument("baseline_run", metavar="A", help=f"run of the baseline: {run_help}")
     parser.add_argument("candidate_run", metavar="B", nargs="?", help="run of the candidate; without it, A alone")
-    parser.add_argument("--by", choices=MODES, help="what tells candidate from baseline (default: the run)")
+    parser.add_argument("--by", choices=MODES, help="in what candidate and baseline differ (default: the run)")
     parser.add_argument(
-        "--baseline", metavar="PROVIDER", help="with --by provider or version (default: torch, or the first)"
+        "--baseline",
+        metavar="PROVIDER",
+        help="with --by provider or version: what the others are compared with (default: torch, else the first)",
     )
     add_records(parser)
     add_runs(parser, "with `latest`: the newest run")
@@ -88,11 +91,14 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
         "--drift",
         type=margin,
         metavar="SHARE",
-        help="what to allow for between two windows of time, 0%% for nothing (default: what repeated rows tell, else "
-        "3%%); rows that took turns in `bench compare` need none",
+        help="how much the machine itself may have changed between two runs, 0%% for not at all (default: the spread "
+        "of rows that were measured several times, else 3%%); rows that took turns in `bench compare` need none",
     )
     parser.add_argument(
-        "--fail-on", choices=("slower", "unsure"), default="slower", help="verdicts that exit with 1 (default: slower)"
+        "--fail-on",
+        choices=("slower", "unsure"),
+        default="slower",
+        help="which verdict makes the exit code 1 (default: slower)",
     )
     parser.add_argument(
         "--force",

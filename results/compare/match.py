@@ -218,7 +218,9 @@ def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
     rows = f"{len(found)} row{'s' * (len(found) != 1)}"
     text = f"{rows} of {ops} measured by two definitions of the op, such as {key.op} {key.case} {key.dtype} ({hashes})"
     if not force:
-        raise CompareError(f"{text}: a change may be one of the op; --op selects others, --force compares all the same")
+        raise CompareError(
+            f"{text}: the time may have changed because the op did; choose other ops with --op, or add --force"
+        )
     return [f"compared by force: {text}"]
 
 

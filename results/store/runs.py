@@ -200,7 +200,7 @@ def _open_new(path: Path) -> tuple[int, bool]:
     except BlockingIOError:
         why = "is being written by another run"
     os.close(descriptor)
-    raise StoreError(f"cannot write {path}: it {why}, and no run overwrites anything; choose another --output")
+    raise StoreError(f"cannot write {path}: it {why}, and nothing is overwritten; choose another --output")
 
 
 def lock_file(descriptor: int) -> None:

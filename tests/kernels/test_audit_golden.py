@@ -220,7 +220,7 @@ def test_figures_of_another_triton_are_recorded_all_together(own_file, capsys):
     own_file.write_text(json.dumps(figures | {"triton": "3.1.0"}))
     before = own_file.read_text()
     assert main([*ONE, "--record"]) == 2
-    assert "record all of them, --all --record" in capsys.readouterr().err
+    assert "record all of them: --all --record" in capsys.readouterr().err
     assert own_file.read_text() == before
 
 
@@ -232,10 +232,10 @@ def test_check_with_another_triton_says_what_it_leaves_out(own_file, capsys):
     own_file.write_text(json.dumps(figures))
     capsys.readouterr()
     assert main([*ONE, "--check"]) == 0
-    assert "golden figures are of Triton 3.1.0" in capsys.readouterr().err
+    assert "recorded figures are of Triton 3.1.0" in capsys.readouterr().err
 
 
 def test_golden_figures_that_cannot_be_read(own_file, capsys):
     own_file.write_text("{")
     assert main([*ONE, "--check"]) == 2
-    assert "cannot read the golden figures" in capsys.readouterr().err
+    assert "cannot read the recorded figures" in capsys.readouterr().err

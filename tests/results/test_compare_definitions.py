@@ -22,7 +22,7 @@ def test_two_definitions_are_refused_and_forced(save, measured, capsys):
     message = refused(capsys, before, after)
     assert (
         "1 row of matmul measured by two definitions of the op, such as matmul 1024x1024x1024 bf16 "
-        "(1111111111 against 2222222222): a change may be one of the op; --op selects others, --force compares"
+        "(1111111111 against 2222222222): the time may have changed because the op did; choose other ops"
     ) in message
     code, document = compared(capsys, before, after, "--force")
     assert (code, [row["verdict"] for row in document["rows"]]) == (1, ["SAME", "SLOWER"])

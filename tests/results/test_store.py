@@ -173,7 +173,7 @@ def test_output_may_be_an_empty_file(make_environment, make_record, tmp_path):
 def test_nothing_is_overwritten(make_environment, tmp_path):
     path = tmp_path / "precious.txt"
     path.write_text("precious")
-    with pytest.raises(StoreError, match=r"precious\.txt: it exists and is not empty, and no run overwrites"):
+    with pytest.raises(StoreError, match=r"precious\.txt: it exists and is not empty, and nothing is overwritten"):
         RunWriter.create(make_environment(), "matmul", path)
     assert path.read_text() == "precious"
 

@@ -24,8 +24,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "explain",
         help="what a flag, a column or a verdict means, and what to do about it",
-        description="Say what a word of the tables means, what to do about it, and where to read on. A bound with the "
-        "share of the ceiling that a row reaches (memory 40%%) says what people try for such a row.",
+        description="Say what a word of the tables means, what to do about it, and where to read on.\nA bound with the "
+        "share of the ceiling that a row reaches (memory 40%) says what\npeople try for such a row.",
         epilog=EPILOG,
         allow_abbrev=False,
     )
