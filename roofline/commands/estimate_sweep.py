@@ -131,7 +131,7 @@ def _rows(
             problem = error
             rows.append({**place, "reason": str(error)})
             continue
-        found = last.rows if len(last.rows) > 1 else [last.values]
+        found = last.rows if len(last.rows) > 1 else [{**last.values, **(last.rows[0] if last.rows else {})}]
         rows += [{**_scalars(row), **place, "reason": None} for row in found]
     if last is None or given is None:
         raise problem or ConfigError("a sweep of nothing")

@@ -120,7 +120,7 @@ def test_page_shows_every_value_source_and_note(capsys, slug):
         *(part for kind in gpu.kinds.values() for part in kind.split(": ")),
         *gpu.driver_names,
         gpu.name,
-        gpu.rate_class,
+        *([gpu.rate_class] if gpu.rate_class else []),
     ):
         assert text in out
     for key, peak in gpu.stated_peaks_flops_per_s.items():
