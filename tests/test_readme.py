@@ -67,7 +67,8 @@ def test_all_commands_of_a_page_run_in_order(page, tmp_path):
     assert len(commands(page)) >= 3
     for command in commands(page):
         run(command, tmp_path)
-    written = {name for command in commands(page) for name in re.findall(r"(?:-o|--output|--plot|>) (\S+)", command)}
+    option = r"(?:-o|--output|--plot|--trace|>) (\S+)"
+    written = {name for command in commands(page) for name in re.findall(option, command)}
     ops = {
         f"{name.replace('-', '_')}.py" for command in commands(page) for name in re.findall(r" new-op (\S+)", command)
     }

@@ -163,7 +163,11 @@ def _print_tree(scored: Sequence[Scored], console: Console, top: int) -> None:
         for depth in range(len(path) + 1):
             groups.setdefault(path[:depth], []).append(record)
     kept = set(sorted(groups, key=lambda path: -_time_s(groups[path]))[:top])
-    rows = [("  " * len(path) + (path[-1] if path else "all"), groups[path]) for path in sorted(groups) if path in kept]
+    rows = [
+        ("  " * len(path) + (path[-1] if path else "all"), groups[path])
+        for path in sorted(groups)
+        if path in kept and _time_s(groups[path])
+    ]
     _print_sums(rows, "module", console)
 
 
