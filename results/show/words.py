@@ -164,6 +164,15 @@ COLUMNS = {
     "micro": _column("Parts that a step's sequences are computed in.", source=TRAINING),
     "optimizer": _column("The optimizer, or the seconds of its phase.", source=TRAINING),
     "step": _column("Seconds of a whole step, median.", source=TRAINING),
+    "device": _column(
+        "On a GPU: seconds of the same step where all of it is queued before it begins: the host costs nothing.",
+        source=TRAINING,
+    ),
+    "lost to host": _column(
+        "Share of the step in which the GPU waits for the host.",
+        "Launch less often: fuse, compile (`--provider torch-compile`), or give the GPU more work in each step.",
+        TRAINING,
+    ),
     "forward": _column("Median seconds of the forward passes of a step.", source=TRAINING),
     "backward": _column("Median seconds of the backward passes of a step.", source=TRAINING),
     "tokens/s": _column("Tokens of a step or of a batch over the median.", source=TRAINING),
