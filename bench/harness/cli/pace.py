@@ -8,11 +8,10 @@ from collections.abc import Callable
 from results.record import Record
 
 LEAST_ROW_S = 1.0
-"""So much time a row is to have, as long as there is any: in less, few intervals become narrow."""
-
+"""Seconds that a row gets as long as the budget lasts: in less time few intervals become narrow."""
 
 MOST_SHARES = 3.0
-"""A row may take so many times its share, as most rows take less than theirs."""
+"""A row may take this many times its share of the time, because most rows take less than theirs."""
 
 
 class Pace:

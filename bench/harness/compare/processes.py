@@ -1,8 +1,8 @@
 """One case in a process of its own: to repeat it where memory and code lie elsewhere, and because code may crash.
 
-All providers of a case take turns in one process, a user's functions too: in processes of their own they would also
-differ by what tells one process from another. A process that dies takes the case with it; its heartbeat says whose code
-was running, which is kept as `failed`, and the others are measured again without it.
+All providers of a case take turns in one process, a user's functions too: in two processes they would also differ by
+where each process has its code and memory. Where the process dies, its heartbeat says whose code was running: that
+provider is kept as `failed`, and the others are measured again without it.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ LEAST_BUSY = 0.1
 """A pilot on a processor that computes for less than this share of its time waits for something of its own."""
 
 CALLS_PER_CASE = 15
-"""Calls that even the shortest measurement makes: ten (first, estimate, settling, five samples, warm, last check) and
-half as many again, because a larger case no longer fits into the caches that its pilot fitted into."""
+"""Calls that even the shortest measurement makes: ten (first, estimate, settling, five samples, warm, last check),
+times 1.5, because a case that is larger than its pilot no longer fits into the caches that the pilot fitted into."""
 
 
 @dataclass(frozen=True)

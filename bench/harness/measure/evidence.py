@@ -274,7 +274,9 @@ def l2_suspect(samples: Samples, context: Context) -> Flag | None:
     if ratio >= COLD_RATIO:
         return None
     return Flag(
-        "l2-suspect", f"{ratio:.3f} x the warm time, and the data fits in the cache: nothing shows cold", advice
+        "l2-suspect",
+        f"{ratio:.3f} x the warm time, and the data fits in the cache: it may have been there",
+        advice,
     )
 
 
@@ -400,20 +402,27 @@ def preempted(telemetry: Mapping[str, Any]) -> Flag | None:
         seen.append(f"the hypervisor gave time away: {_shares(telemetry, ['steal'])}")
     if not seen:
         return None
-    return Flag("preempted", " and ".join(seen), "run it again when nothing else runs; the time is theirs too")
+    return Flag(
+        "preempted", " and ".join(seen), "run it again when nothing else runs; what took the cores is part of this time"
+    )
 
 
 # ---- the samples themselves ---------------------------------------------------------------------------------------
+
+
+def _percent(share: float) -> str:
+    """Return a share in percent with two digits that count, never as a power of ten."""
+    return f"{float(f'{100 * share:.2g}'):,g}"
 
 
 def bimodal(modes: Modes | None) -> Flag | None:
     """Flag samples that fall into two clusters."""
     if modes is None:
         return None
-    gap = 100 * (modes.high_s / modes.low_s - 1)
+    gap = _percent(modes.high_s / modes.low_s - 1)
     return Flag(
         "bimodal",
-        f"two speeds: {100 * modes.high_share:.0f} % of the samples are {gap:.2g} % slower than the others",
+        f"two speeds: {100 * modes.high_share:.0f} % of the samples are {gap} % slower than the others",
         "the median is that of the larger cluster; look for a clock that jumps, or for copies that differ",
     )
 
@@ -435,7 +444,7 @@ def not_converged(samples: Samples, target_half_width: float | None) -> Flag | N
     if samples.converged:
         return None
     reached_share = half_width(samples.ci95_s, samples.median_s)
-    reached = f"±{100 * reached_share:.2g} % after {len(samples.samples_s)} samples"
+    reached = f"±{_percent(reached_share)} % after {len(samples.samples_s)} samples"
     if target_half_width is not None and reached_share <= target_half_width:
         return Flag("not-converged", f"{reached}: too few to believe it", "a larger --budget")
     asked = "" if target_half_width is None else f", ±{100 * target_half_width:g} % was asked for"

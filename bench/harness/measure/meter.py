@@ -19,7 +19,7 @@ from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
 from results.stats.samples import two_modes
 
 WARM_LIMITS = Limits(10, 0.02, 0.0, 0.15, 0.0, 1e-3)
-"""The warm time is beside the point of a cold row: a short look is enough to tell whether cold made a difference."""
+"""Of the warm time of a cold row, which only tells whether being cold made a difference: few samples do for that."""
 
 WARM_CAP_S = 0.5
 """A launch so slow that even the fewest warm samples would take longer is not repeated warm."""

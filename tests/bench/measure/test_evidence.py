@@ -486,6 +486,7 @@ def test_lost_cores_and_stolen_time_are_preemption():
 
 def test_the_words_of_two_modes_and_of_drift():
     assert bimodal(Modes(1.0, 1.08, 0.31)).reason == ("two speeds: 31 % of the samples are 8 % slower than the others")
+    assert "are 350 % slower" in bimodal(Modes(1.0, 4.5, 0.31)).reason
     assert drifting(0.034).reason == "the last third of the samples is 3.4 % slower than the first"
     assert drifting(-0.02).reason == "the last third of the samples is 2 % faster than the first"
     assert bimodal(None) is None
