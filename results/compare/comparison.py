@@ -205,9 +205,10 @@ def _allowance(pairs: Sequence[MatchedPair], turns: Sequence[Pairs], drift: Drif
     if not apart or drift is None:
         return []
     which = "each row was" if apart == len(pairs) else f"{apart} of {len(pairs)} rows were"
-    allowed = f"±{100 * drift.share:.2g} % are allowed for" if drift.share else "are not in the intervals"
-    differ = f"differences between two windows {allowed} ({drift.source})"
-    return [f"{which} measured once on either side; {differ}"]
+    changed = "changes of the machine between the two times"
+    allowed = f"±{100 * drift.share:.2g} % are allowed for {changed}"
+    differ = allowed if drift.share else f"{changed} are not in the intervals"
+    return [f"{which} measured once on either side; {differ} ({drift.source})"]
 
 
 def _nothing_common(unmatched: Sequence[Unmatched]) -> str:

@@ -66,4 +66,4 @@ def drift_of(given: float | None, spread: float, degrees: float) -> Drift:
     seen = math.expm1(Z_975 * spread * math.sqrt(2))
     if seen > ASSUMED:
         return Drift(seen, "from few repeats of rows of these runs")
-    return Drift(ASSUMED, "assumed: identical code differed by 1 to 3 % between windows on a B200, helion#3523")
+    return Drift(ASSUMED, "assumed: identical code differed by 1 to 3 % between two times on a B200, helion#3523")

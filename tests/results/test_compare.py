@@ -151,7 +151,7 @@ def test_the_same_row_several_times_is_taken_as_repeats_and_said(save, measured,
 def test_rows_measured_once_are_said_to_hold_no_drift(save, measured, capsys):
     one = measured(seed=1)
     (note,) = compared(capsys, save("a", one), save("b", one))[1]["summary"]["notes"]
-    assert "differences between two windows are not in the intervals (given by --drift)" in note
+    assert "changes of the machine between the two times are not in the intervals (given by --drift)" in note
 
 
 @pytest.mark.parametrize(

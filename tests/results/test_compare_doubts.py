@@ -143,7 +143,10 @@ def test_two_windows_apart_are_allowed_three_percent_and_the_reason_says_so(save
     assert document["summary"]["drift"]["share"] == 0.03
     assert "helion" in document["summary"]["drift"]["source"]
     assert "measuring both again, or in turns (bench compare), would tell" in document["rows"][0]["reason"]
-    assert "±3 % are allowed for (assumed: identical code" in document["summary"]["notes"][0]
+    assert (
+        "±3 % are allowed for changes of the machine between the two times (assumed: identical code"
+        in document["summary"]["notes"][0]
+    )
 
 
 def test_a_wide_margin_can_still_say_same(save, measured, capsys):
