@@ -237,7 +237,7 @@ def _ratios(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tupl
     if out.dtype.is_floating_point:
         bound.add_(torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps)
     # Equal values need no bound (0 against 0, an exact integer, inf against inf); NaN and inf stay visible.
-    return (found - truth).abs_().div_(bound).masked_fill_(found == truth, 0.0), truth, found
+    return ((found - truth).abs_() / bound).masked_fill_(found == truth, 0.0), truth, found
 
 
 def _bound(op: Op, case: Case, wide: tuple[Tensor, ...], truth: Tensor) -> Tensor:

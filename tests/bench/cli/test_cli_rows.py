@@ -48,7 +48,9 @@ def test_good_cases_are_measured_beside_impossible_ones(capsys, runs):
     assert re.fullmatch(r"needs 40,000 GB, the device has [0-9.]+ GB free", found[2][4])
     out = capsys.readouterr().out
     for row in found[:3]:
-        assert re.search(rf"^skipped +matmul +{row[0]} +{row[1]} +torch +{re.escape(row[4])} *$", out, re.M)
+        assert re.search(
+            rf"^skipped +matmul +{row[0]} +{row[1]} +torch +layout n[nt] +{re.escape(row[4])} *$", out, re.M
+        )
 
 
 def wrong_in_the_last_row(a, b, out):
