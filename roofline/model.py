@@ -197,6 +197,25 @@ def peak_of(record: Record, ceilings: Ceilings) -> tuple[Ceiling | None, str]:
     return (vector, "vector") if vector else (ceilings.peak(record.dtype), "matrix")
 
 
+def limits_s(record: Record, ceilings: Ceilings) -> tuple[float, float, float] | None:
+    """Return the least times of a record by computing, by moving its bytes and by launching, seconds.
+
+    None where a count or a ceiling is not known; the third is 0 where the launch was not measured.
+
+    Source: the three times of `bound`.
+    """
+    if record.flops is None or record.bytes_read is None or record.bytes_written is None:
+        return None
+    (peak, _), launch = peak_of(record, ceilings), ceilings.launch_floor()
+    bandwidth = ceilings.bandwidth_for(record.bytes_read, record.bytes_written)
+    if peak is None or bandwidth is None:
+        return None
+    count = record.extra.get("count")
+    launches = count if isinstance(count, int) else 1  # a row of a profile is the sum of its calls
+    moved_s = (record.bytes_read + record.bytes_written) / bandwidth.value
+    return record.flops / peak.value, moved_s, launches * launch.value if launch else 0.0
+
+
 def held_back_by(time_s: float, limits_s: Iterable[float]) -> str | None:
     """Return what holds back a launch whose time is far above all that ceilings explain, or None where they may.
 
@@ -221,9 +240,7 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
         return Judgment(intensity=intensity(flops, moved))
     dense, bandwidth = ceilings.peak(record.dtype), ceilings.bandwidth_for(read, written)
     peak, units = peak_of(record, ceilings)
-    launch, mix = ceilings.launch_floor(), ceilings.mix(read, written)
-    count = record.extra.get("count")
-    launches = count if isinstance(count, int) else 1  # a row of a profile is the sum of its calls
+    mix = ceilings.mix(read, written)
     values: dict[str, Any] = {
         "flops_per_s": rate(flops, time_s),
         "bytes_per_s": rate(moved, time_s),
@@ -237,8 +254,8 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
         values |= {"mix": mix.name, "mix_pct": 100 * mbu(values["bytes_per_s"], mix.value)}
     if peak and bandwidth:
         values["roofline_pct"] = roofline_pct(time_s, flops, moved, peak.value, bandwidth.value)
-        limits_s = (flops / peak.value, moved / bandwidth.value, launches * launch.value if launch else 0.0)
-        values |= {"units": units, "bound": bound(*limits_s), "held_back_by": held_back_by(time_s, limits_s)}
+        limits = limits_s(record, ceilings) or (0.0, 0.0, 0.0)
+        values |= {"units": units, "bound": bound(*limits), "held_back_by": held_back_by(time_s, limits)}
     values |= training_values(record, time_s, dense) | transfers
     is_vector = units == "vector"
     measured = ceilings.vector_peak(record.dtype, ["measured"]) if is_vector else ceilings.measured_peak(record.dtype)

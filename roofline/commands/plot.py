@@ -81,17 +81,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _plot(args: argparse.Namespace) -> int:
     """Draw; return the exit code, 2 where a run has bad lines, though its good ones are drawn."""
-    wanted = _words(args.dtype, "--dtype")
+    wanted = words_of(args.dtype, "--dtype")
     for dtype in wanted:
         if dtype not in DTYPES:
             raise UsageError(f"unknown dtype '{dtype}'; known: {', '.join(DTYPES)}")
-    slugs = _words(args.gpu, "--gpu")
+    slugs = words_of(args.gpu, "--gpu")
     if not args.runs and not slugs:
         raise UsageError("nothing to draw: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
     check_path(args.output)
     gpus = [Source(slug, PlotMachine(gpu_ceilings(find_gpu(slug)))) for slug in slugs]
-    runs = _load_runs(args.runs, args.folder, latest_of(args))
-    sources = _merged([*(_run_source(loaded) for loaded in runs), *gpus])
+    runs = load_runs(args.runs, args.folder, latest_of(args))
+    sources = merged_sources([*(source_of_run(loaded) for loaded in runs), *gpus])
     if len(sources) > MOST_MACHINES:
         raise UsageError(
             f"{len(sources)} machines are too many for one picture; at most {MOST_MACHINES} can be told apart: "
@@ -110,7 +110,7 @@ def _plot(args: argparse.Namespace) -> int:
     return USAGE if problems else 0
 
 
-def _words(values: Sequence[str] | None, option: str) -> list[str]:
+def words_of(values: Sequence[str] | None, option: str) -> list[str]:
     """Return the words of a list option that may repeat, each once; an empty one between commas is none.
 
     Raises:
@@ -122,7 +122,7 @@ def _words(values: Sequence[str] | None, option: str) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def _load_runs(names: Iterable[str], folder: Path | None, chosen: Selection) -> list[Run]:
+def load_runs(names: Iterable[str], folder: Path | None, chosen: Selection) -> list[Run]:
     """Return the runs with the records that are wanted, each file once, and tell of what a killed run left behind."""
     if folder is not None and not folder.is_dir():
         raise UsageError(f"--runs '{folder}' is not a folder")
@@ -134,14 +134,19 @@ def _load_runs(names: Iterable[str], folder: Path | None, chosen: Selection) -> 
     return runs
 
 
-def _run_source(loaded: Run) -> Source:
+def source_of_run(loaded: Run) -> Source:
+    """Return the machine of a run with its records, named by the file.
+
+    Raises:
+        UsageError: its ceilings cannot be used.
+    """
     try:
         return Source(str(loaded.path), run_machine(loaded.environment, loaded.records))
     except CeilingError as error:
         raise UsageError(f"{loaded.path}: the ceilings of this run cannot be used: {error}") from None
 
 
-def _merged(sources: Iterable[Source]) -> list[Source]:
+def merged_sources(sources: Iterable[Source]) -> list[Source]:
     """Return one source per machine: runs of one machine share a ceiling, and a GPU adds its datasheet to its runs."""
     merged: dict[str, Source] = {}
     for source in sources:
