@@ -16,6 +16,7 @@ COMMANDS = {
     "gpus": "dense peaks, bandwidth, L2 and ridge points of the GPUs in the table",
     "plot": "draw a roofline with or without measured points",
     "estimate": "what a tensor, a model, a training run or generation costs, step by step",
+    "explore": "these estimates as calculators in a browser",
     "notes": "numbers that study notes give, each beside the one computed here",
 }
 """Modules of `roofline.commands`, and what each is for."""
@@ -26,6 +27,7 @@ EXAMPLES = """examples:
   python -m roofline plot --gpu h100-sxm -o h100.png      its roofline, on any machine
   python -m roofline plot latest -o roofline.png          the newest measured run on its own roofline
   python -m roofline estimate --help                      what a tensor, a model or a training run costs
+  python -m roofline explore                              the same as calculators in a browser
   python -m roofline notes                                numbers of study notes, checked
 
 exit codes: 0 done, 2 a wrong value or an unreadable or unwritable file, 130 interrupted

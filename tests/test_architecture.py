@@ -26,7 +26,7 @@ FOLDERS = {
         *("op", "op_file", "shapes", "definition", "device", "timing", "data", "providers", "measure", "isolate"),
         *("calibrate", "cli", "scenarios", "train", "transfer", "profile", "fixture", "commands", "compare"),
     ),
-    "roofline": ("work", "hardware", "ceilings", "model", "accounting", "plot", "commands", "__main__"),
+    "roofline": ("work", "hardware", "ceilings", "model", "accounting", "plot", "commands", "explore", "__main__"),
     "roofline.accounting": ("config", "", "answers", "claims"),
     "results": ("checked", "record", "store", "stats", "show", "compare", "history", "__main__"),
 }

@@ -207,6 +207,8 @@ def model_of(args: argparse.Namespace) -> ModelConfig:
         )
     if sizes:
         return _by_dimensions(sizes, args.style, args.tied)
+    if isinstance(args.config, ModelConfig):  # of a file that was sent, not one of this machine's
+        return args.config
     return load_preset(args.model) if args.model is not None else load_config(Path(args.config))
 
 

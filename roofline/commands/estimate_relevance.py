@@ -18,11 +18,22 @@ from roofline.work import DTYPES
 def refuse_ignored(args: argparse.Namespace, answer: Answer) -> None:
     """Refuse an option that was given and does not matter: whatever else it said, the answer would be the same.
 
+    Raises:
+        ConfigError: there is such an option; the message names it.
+    """
+    for option in ignored(args, answer):
+        raise ConfigError(f"{option} does not matter to this answer: leave it out")
+
+
+def ignored(args: argparse.Namespace, answer: Answer) -> Iterator[str]:
+    """Yield each option that was given and does not matter, as it is typed.
+
     The answer is asked for again with the option's default, and where that is the same with its other values. What an
     answer takes for granted is no part of it: a note may repeat an option that nothing is reckoned with.
 
-    Raises:
-        ConfigError: there is such an option; the message names it.
+    Args:
+        args: as read by `args.parser` and answered by `args.answer`.
+        answer: to them.
     """
     chosen = LATEST if getattr(args, "measured", None) is not None else ()  # whatever run they choose, they chose it
     for action in args.parser._actions:
@@ -30,7 +41,7 @@ def refuse_ignored(args: argparse.Namespace, answer: Answer) -> None:
         if value == action.default or action.dest in (*chosen, "help", "format", "output", "plot"):
             continue
         if not any(_differs(args, answer, action.dest, other) for other in _others(action, value)):
-            raise ConfigError(f"{action.option_strings[0]} does not matter to this answer: leave it out")
+            yield action.option_strings[0]
 
 
 def _others(action: argparse.Action, value: Any) -> Iterator[Any]:

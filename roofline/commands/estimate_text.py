@@ -37,7 +37,7 @@ def print_answer(console: Console, answer: Answer) -> None:
         columns = [
             Column(
                 title,
-                [one_line(_cell(key, row.get(key)), LONGEST_CELL) for row in answer.rows],
+                [one_line(cell(key, row.get(key)), LONGEST_CELL) for row in answer.rows],
                 "left" if place == 0 else "right",
                 goes_below=max(0, place - 1),  # the later columns hold the result
             )
@@ -48,7 +48,7 @@ def print_answer(console: Console, answer: Answer) -> None:
     if answer.steps:
         if answer.worked:
             _print_lines(console, f"Worked for {answer.worked}:")
-        _print_steps(console, _folded(answer))
+        _print_steps(console, folded(answer))
     for opening, text in (
         ("formula: ", answer.formula),
         ("source: ", answer.source),
@@ -59,7 +59,7 @@ def print_answer(console: Console, answer: Answer) -> None:
 
 def print_rows(console: Console, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
     """Print some columns of rows for people."""
-    cells = {key: [one_line(_cell(key, row.get(key)), LONGEST_CELL) for row in rows] for key in keys}
+    cells = {key: [one_line(cell(key, row.get(key)), LONGEST_CELL) for row in rows] for key in keys}
     print_grid(console, [Column(key.replace("_", " "), texts, "right") for key, texts in cells.items()])
 
 
@@ -82,7 +82,7 @@ def _print_steps(console: Console, steps: Sequence[Step]) -> None:
     _print_lines(console, "")
 
 
-def _folded(answer: Answer) -> list[Step]:
+def folded(answer: Answer) -> list[Step]:
     """Return the steps with the parts of a whole sorted by size, those below `SMALL` as one."""
     parts = sorted((step for step in answer.steps if step.amount is not None), key=lambda step: -(step.amount or 0))
     others = [step for step in answer.steps if step.amount is None]
@@ -116,7 +116,7 @@ def _paragraph(opening: str, text: str, width: int) -> list[str]:
     )
 
 
-def _cell(key: str, value: Any) -> str:
+def cell(key: str, value: Any) -> str:
     """Return a value of a row in the unit that fits its key."""
     if value is None:
         return "never" if key == "critical_batch" else "-"

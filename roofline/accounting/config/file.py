@@ -68,7 +68,20 @@ def load_config(path: Path) -> ModelConfig:
         ConfigError: it cannot be read, is no JSON object, lacks keys, holds a value that is not allowed, or is of an
             architecture that is not supported.
     """
-    return read_config(_read_json(path), str(path))
+    return read_config(_decoded(_read_file(path), str(path)), str(path))
+
+
+def config_of_bytes(raw: bytes, where: str) -> ModelConfig:
+    """Return the model that the content of a `config.json` describes.
+
+    Args:
+        raw: the content.
+        where: what to call it in messages, such as its name.
+
+    Raises:
+        ConfigError: as of `load_config`.
+    """
+    return read_config(_decoded(raw, where), where)
 
 
 def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
@@ -123,7 +136,7 @@ def _check_head(classes: object, where: str) -> None:
         raise ConfigError(f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head")
 
 
-def _read_json(path: Path) -> Mapping[str, Any]:
+def _read_file(path: Path) -> bytes:
     try:
         is_odd = path.exists() and not path.is_file()  # a pipe would wait for a writer
         raw = b"" if is_odd else _first_bytes(path)
@@ -132,16 +145,20 @@ def _read_json(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"cannot read {path}: {reason}") from None
     if is_odd:
         raise ConfigError(f"cannot read {path}: it is no regular file")
+    return raw
+
+
+def _decoded(raw: bytes, where: str) -> Mapping[str, Any]:
     if len(raw) > MOST_BYTES:
-        raise ConfigError(f"{path}: larger than {MOST_BYTES:,} bytes, so it is no config.json")
+        raise ConfigError(f"{where}: larger than {MOST_BYTES:,} bytes, so it is no config.json")
     try:
         values = msgspec.json.decode(raw)
     except RecursionError:
-        raise ConfigError(f"{path}: nested too deeply to be a config.json") from None
+        raise ConfigError(f"{where}: nested too deeply to be a config.json") from None
     except ValueError as error:  # also of text that is no UTF-8, and of a number of too many digits
-        raise ConfigError(f"{path}: not JSON: {error}") from None
+        raise ConfigError(f"{where}: not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: must hold one JSON object, found {shown_value(values)}")
+        raise ConfigError(f"{where}: must hold one JSON object, found {shown_value(values)}")
     return values
 
 

@@ -1,0 +1,78 @@
+"""`python -m roofline explore`: calculators in a browser, on this machine alone."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+
+from results.show.terminal import fail
+
+APP = Path(__file__).parents[1] / "explore" / "app.py"
+HOST = "127.0.0.1"
+
+DESCRIPTION = """Calculators in a browser: the questions of `roofline estimate`, with sliders and pictures.
+Served to this machine alone; nothing is written, and nothing is sent anywhere. Ctrl-C ends it.
+It needs Streamlit: pip install -e '.[explore]'"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command `explore` to `python -m roofline`."""
+    parser = subparsers.add_parser(
+        "explore", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--port", type=_port, metavar="N", help="default: 8501, or the next one that is free")
+    parser.add_argument("--no-browser", action="store_true", help="open no browser, print the address alone")
+    parser.set_defaults(run=run)
+
+
+def _port(text: str) -> int:
+    """Return a port.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none, or one that is kept for the system.
+    """
+    if not (text.isascii() and text.isdigit()) or not 1024 <= int(text[:6]) <= 65535:
+        raise argparse.ArgumentTypeError(f"'{text[:20]}' must be a port from 1024 to 65535")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve the calculators until Ctrl-C; return the exit code, 2 where that cannot be."""
+    prog = "python -m roofline explore"
+    if find_spec("streamlit") is None:
+        return fail(prog, "Streamlit is not installed: pip install -e '.[explore]'")
+    if args.port is not None and not _is_free(args.port):
+        return fail(prog, f"port {args.port} is taken: choose another, or leave --port out")
+    from streamlit.web.cli import main
+
+    main(["run", str(APP), *options(args.port, args.no_browser)], standalone_mode=False)
+    return 0
+
+
+def options(port: int | None, is_headless: bool) -> list[str]:
+    """Return the options of `streamlit run`: this machine alone, nothing sent, nothing written, no file watched."""
+    values = {
+        "server.address": HOST,
+        "server.headless": is_headless,
+        "server.showEmailPrompt": False,
+        "server.fileWatcherType": "none",
+        "browser.serverAddress": HOST,
+        "browser.gatherUsageStats": False,
+        "client.toolbarMode": "viewer",
+        "logger.level": "warning",
+        **({} if port is None else {"server.port": port}),
+    }
+    return [f"--{name}={str(value).lower()}" for name, value in values.items()]
+
+
+def _is_free(port: int) -> bool:
+    with closing(socket.socket()) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError:
+            return False
+    return True

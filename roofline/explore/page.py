@@ -1,0 +1,113 @@
+"""A page: the fields of a calculator, and beside them its answer, step by step, with the command that gives it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import streamlit as st
+
+from results.show.export import csv_text
+from roofline.accounting.answers.answer import Answer, in_words
+from roofline.commands.estimate_text import cell, folded
+from roofline.explore import pictures
+from roofline.explore.ask import REFUSALS, Asked, Options, ask
+from roofline.explore.form import Form
+
+
+class Calculator(Protocol):
+    """A file of `calculators/`."""
+
+    __name__: str
+    __doc__: str
+    TITLE: str
+    COMMAND: str
+    """Of `roofline estimate`."""
+    PLACE: int
+    """Among the others."""
+
+    def fields(self, form: Form) -> Options:
+        """Draw the fields, and return the options that they type."""
+
+
+def draw(calculator: Calculator) -> None:
+    """Draw the page of a calculator.
+
+    Where it has a function `more(asked)`, that draws what goes beyond the answer, in place of the picture of its parts.
+    """
+    st.title(calculator.TITLE)
+    st.write(str(calculator.__doc__).strip().partition("\n\n")[0])
+    left, right = st.columns((2, 3), gap="large")
+    form = Form(calculator.__name__.rpartition(".")[2])
+    try:
+        with left:
+            options = calculator.fields(form)
+        asked = ask(calculator.COMMAND, options, form.config)
+        with right:
+            show(asked, getattr(calculator, "more", None))
+    except REFUSALS as refusal:
+        right.error(plain(str(refusal)), icon=":material/error:")
+
+
+def show(asked: Asked, more: Callable[[Asked], None] | None = None) -> None:
+    """Show an answer: what was asked first, its picture, the steps, what it stands on, and the command."""
+    answer = asked.answer
+    for warning in answer.warnings:
+        st.warning(plain(warning), icon=":material/warning:")
+    main = [in_words(key, value) for key in answer.main if (value := answer.values.get(key)) is not None]
+    if main:
+        st.header(plain(main[0]), anchor=False)
+        st.subheader(plain(", ".join(main[1:])), anchor=False) if main[1:] else None
+    st.caption(plain(answer.title))
+    st.code(asked.command, language="bash", wrap_lines=True)
+    if asked.ignored:
+        names = ", ".join(f"--{name}" for name in asked.ignored)
+        st.caption(plain(f"left out of the command, because it does not matter here: {names}"))
+    if more:
+        more(asked)
+    else:
+        parts = [(step.label, step.amount, step.result) for step in folded(answer) if step.amount]
+        if parts:
+            pictures.parts(answer.title, ", ".join(main), parts)
+    if len(answer.rows) > 1 or (answer.rows and not answer.worked):
+        table(answer.rows, answer.columns)
+    _steps(answer)
+    _take_away(answer)
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
+    """Show rows as a table, each value in the unit that fits it."""
+    titles = _apart([title for _, title in columns])
+    cells = [[plain(cell(key, row.get(key))) for key, _ in columns] for row in rows]
+    st.table([dict(zip(titles, line, strict=True)) for line in cells], hide_index=True)
+
+
+def _apart(titles: Sequence[str]) -> list[str]:
+    """Return titles of which no two are alike."""
+    return [title + " " * titles[:place].count(title) for place, title in enumerate(titles)]
+
+
+def _steps(answer: Answer) -> None:
+    if answer.steps:
+        st.subheader(f"Step by step{', for ' + answer.worked if answer.worked else ''}", anchor=False)
+        steps = [
+            {"step": plain(s.label), "arithmetic": plain(s.arithmetic), "result": plain(s.result)}
+            for s in folded(answer)
+        ]
+        st.table(steps, hide_index=True)
+    st.markdown(f"**Formula:** {plain(answer.formula)}")
+    st.markdown(f"**Source:** {plain(answer.source)}")
+    with st.expander("What it takes for granted, and what it leaves out"):
+        st.markdown("\n".join(f"- {plain(note)}" for note in answer.assumptions))
+
+
+def _take_away(answer: Answer) -> None:
+    """Offer the numbers as CSV: the rows where there are any, else the steps."""
+    rows = [dict(row) for row in answer.rows] or [step._asdict() for step in answer.steps]
+    st.download_button("numbers as CSV", csv_text(rows, ()), "estimate.csv", "text/csv", on_click="ignore")
+
+
+def plain(text: str) -> str:
+    """Return text that Markdown shows as it is: names are a user's own, and none of them may become a link."""
+    return re.sub(r"([\\`*_{}\[\]()<>#+!|~$:&])", r"\\\1", text)

@@ -1,0 +1,168 @@
+"""Pictures of a page: bars and lines in the colors of the page, each with the same picture as a PNG to keep."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import streamlit as st
+
+from results.show.picture import own_style
+from roofline.plot.estimates import FAR, draw_lines, draw_parts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROW = 34
+"""Height of a bar, pixels."""
+
+
+def parts(
+    title: str, whole: str, amounts: Sequence[tuple[str, float, str]], limit: tuple[str, float] | None = None
+) -> None:
+    """Draw the parts of a whole as one stacked bar, the largest first.
+
+    Args:
+        title: of the picture to keep.
+        whole: how much it is, in words.
+        amounts: name, amount, and the amount in words of each part.
+        limit: name and amount of what the whole may be.
+    """
+    order = sorted(amounts, key=lambda part: -part[1])
+    total = sum(amount for _, amount, _ in order) or 1
+    names = [name for name, _, _ in order]
+    rows = [
+        {"part": name, "amount": amount, "is": words, "share": f"{100 * amount / total:.1f} %", "place": place}
+        for place, (name, amount, words) in enumerate(order)
+    ]
+    chart: Any = (
+        alt.Chart(_data(rows))
+        .mark_bar(height=46)
+        .encode(
+            x=alt.X("amount:Q", axis=alt.Axis(title=None, format="~s")),
+            color=alt.Color(
+                "part:N",
+                sort=names,
+                scale=alt.Scale(domain=names),
+                legend=alt.Legend(title=None, orient="bottom", columns=2, symbolLimit=0, labelLimit=260),
+            ),
+            order=alt.Order("place:Q"),
+            tooltip=["part:N", "is:N", "share:N"],
+        )
+    )
+    if limit:
+        line = _data([{"limit": limit[0], "amount": limit[1]}])
+        chart += (
+            alt.Chart(line)
+            .mark_rule(strokeWidth=3, strokeDash=[6, 3], color="#d62728")
+            .encode(x="amount:Q", tooltip=["limit:N"])
+        )
+    st.altair_chart(chart.properties(height=110 + 12 * len(order)), width="stretch")
+    keep(title, lambda: draw_parts(title, whole, order))
+
+
+def bars(title: str, amounts: Sequence[tuple[str, float, str, str]], unit: str) -> None:
+    """Draw amounts beside each other on a logarithmic axis where they are far apart.
+
+    Args:
+        title: of the picture to keep.
+        amounts: name, amount, the amount in words, and the group of each, which has a color of its own.
+        unit: of the amounts.
+    """
+    rows = [{"name": name, "amount": amount, "is": words, "group": group} for name, amount, words, group in amounts]
+    values = [amount for _, amount, _, _ in amounts]
+    is_far = _is_far(values)
+    scale = alt.Scale(type="log", domain=[min(values) / 2, max(values) * 2]) if is_far else alt.Scale()
+    chart: Any = (
+        alt.Chart(_data(rows))
+        .mark_bar()
+        .encode(
+            x=alt.X("amount:Q", scale=scale, title=unit, axis=alt.Axis(format="~s")),
+            y=alt.Y("name:N", sort=None, title=None, axis=alt.Axis(labelLimit=220)),
+            color=alt.Color("group:N", legend=alt.Legend(title=None, orient="bottom")),
+            tooltip=["name:N", "is:N", "group:N"],
+            **({"x2": alt.datum(min(values) / 2)} if is_far else {}),
+        )
+    )
+    st.altair_chart(chart.properties(height=90 + ROW * len(rows)), width="stretch")
+    keep(title, lambda: draw_parts(title, unit, [(name, amount, words) for name, amount, words, _ in amounts]))
+
+
+def lines(
+    title: str,
+    x: str,
+    y: str,
+    points: Mapping[str, Sequence[tuple[float, float]]],
+    marks: Mapping[str, float] | None = None,
+    dots: Mapping[str, tuple[float, float]] | None = None,
+) -> None:
+    """Draw values along an option, on logarithmic axes where they are far apart.
+
+    Args:
+        title: of the picture to keep.
+        x: name of the option.
+        y: name of the value.
+        points: by the name of each line.
+        marks: by name, where along the option something turns.
+        dots: by name, single points.
+    """
+    rows: list[dict[str, Any]] = [{"line": name, "x": x_, "y": y_} for name, line in points.items() for x_, y_ in line]
+    spots: list[dict[str, Any]] = [{"line": name, "x": x_, "y": y_} for name, (x_, y_) in (dots or {}).items()]
+    across = alt.X(
+        "x:Q",
+        title=x,
+        scale=_scale([row["x"] for row in (*rows, *spots)]),
+        axis=alt.Axis(format="~s", grid=False, labelOverlap=True),
+    )
+    up = alt.Y(
+        "y:Q",
+        title=y,
+        scale=_scale([row["y"] for row in (*rows, *spots)]),
+        axis=alt.Axis(format="~s", labelOverlap=True),
+    )
+    color = alt.Color("line:N", sort=None, legend=alt.Legend(title=None, orient="bottom", columns=1, labelLimit=300))
+    tips = ["line:N", alt.Tooltip("x:Q", format=".4~s", title=x), alt.Tooltip("y:Q", format=".4~s", title=y)]
+    chart: Any = (
+        alt.Chart(_data(rows)).mark_line(point=len(rows) < 80).encode(x=across, y=up, color=color, tooltip=tips)
+    )
+    if dots:
+        chart += (
+            alt.Chart(_data(spots))
+            .mark_point(size=220, filled=True, shape="diamond")
+            .encode(x=across, y=up, color=color, tooltip=tips)
+        )
+    if marks:
+        turning = _data([{"what": what, "x": place} for what, place in marks.items()])
+        chart += alt.Chart(turning).mark_rule(strokeDash=[4, 3], color="#888888").encode(x="x:Q", tooltip=["what:N"])
+    st.altair_chart(chart.properties(height=380), width="stretch")
+    for name in marks or {}:
+        st.caption(f"dashed: {name}")
+    drawn = {**points, **{name: [point] for name, point in (dots or {}).items()}}
+    keep(title, lambda: draw_lines(title, x, y, drawn, marks or {}))
+
+
+def _scale(values: Sequence[float]) -> alt.Scale:
+    is_far = _is_far(values)
+    return alt.Scale(type="log" if is_far else "linear", zero=False, nice=not is_far)
+
+
+def _is_far(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) >= FAR * min(values)
+
+
+def _data(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
+    return alt.Data(values=list(rows))
+
+
+def keep(title: str, draw: Callable[[], Figure]) -> None:
+    """Offer a picture as a PNG, which is drawn when it is asked for."""
+
+    def png() -> bytes:
+        content = io.BytesIO()
+        with own_style():
+            draw().savefig(content, format="png", dpi=150)
+        return content.getvalue()
+
+    st.download_button("picture as PNG", png, "estimate.png", "image/png", key=f"png {title}", on_click="ignore")
