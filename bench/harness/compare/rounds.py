@@ -15,7 +15,7 @@ from typing import Protocol
 from bench.harness.timing.protocol import no_garbage_collection
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
 from results.stats.comparison import FASTER, LEAST_PAIRS, SAME, SLOWER, VERDICT_ERROR, Comparison
-from results.stats.samples import median
+from results.stats.samples import drift, median, two_modes
 from results.stats.verdict import judge_rounds
 
 FIRST_LOOK = 20
@@ -120,7 +120,8 @@ def run_rounds(
         now: seconds of a clock that only runs forward.
         clock_hz: reads the SM clock, right after each turn.
         exchange: called before the first round and again and again: exchanges what may favor one of the contenders.
-        is_disturbed: whether something took time from the rounds so far: then a verdict takes more of them.
+        is_disturbed: whether something took time from the rounds so far. Then a verdict takes more of them, as it does
+            where the samples show it: two speeds, or a drift.
     """
     found = Rounds([[] for _ in contenders], [[] for _ in contenders])
     order, start, next_look = random.Random(rule.seed), now(), FIRST_LOOK
@@ -138,7 +139,7 @@ def run_rounds(
             if rule.rounds is None and found.count >= next_look:
                 next_look *= LOOK_EVERY
                 found.is_clear = _are_clear(found, rule) and (
-                    found.count >= LEAST_DISTURBED_ROUNDS or not is_disturbed()
+                    found.count >= LEAST_DISTURBED_ROUNDS or not (is_disturbed() or _look_disturbed(found))
                 )
             if is_over and found.count >= LEAST_PAIRS:
                 break
@@ -157,6 +158,12 @@ def _take_turn(found: Rounds, place: int, contender: Contender, clock_hz: Callab
         return
     found.slots[place].append(samples_s)
     found.clocks_hz[place].append(clock_hz())
+
+
+def _look_disturbed(found: Rounds) -> bool:
+    """Return whether the samples of a contender have two speeds, or become slower or faster."""
+    sides = [[sample for slot in found.slots[place] for sample in slot] for place in found.running()]
+    return any(two_modes(samples_s) is not None or drift(samples_s) is not None for samples_s in sides)
 
 
 def _are_clear(found: Rounds, rule: Rule) -> bool:

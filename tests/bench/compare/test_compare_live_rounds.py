@@ -83,6 +83,14 @@ def test_disturbed_rounds_take_more_of_them_for_a_clear_verdict():
     assert (found.count, found.is_clear) == (LEAST_DISTURBED_ROUNDS, True)
 
 
+@pytest.mark.parametrize(
+    "disturbed", [{"drift": 0.5}, {"slow_share": 0.4, "slow_by": 0.3, "seed": 1}], ids=["drift", "two speeds"]
+)
+def test_samples_that_look_disturbed_take_more_rounds_for_a_clear_verdict(disturbed):
+    found = rounds_of(SimulatedDevice(noise=0.005, **disturbed), 1.0, 2.0, rule=Rule(0.01))
+    assert (found.count, found.is_clear) == (LEAST_DISTURBED_ROUNDS, True)
+
+
 def test_contenders_exchange_before_the_first_round_and_every_fifth_after_it():
     device, at = SimulatedDevice(noise=0.01), []
     loads = [device.load(), device.load(1.5)]
