@@ -53,7 +53,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for part in PARTS:
         inner = parts.add_parser(part.name, help=part.help, description=part.description)
         part.add_options(inner)
-        inner.add_argument("--plot", type=Path, metavar="PATH", help="draw the parts, where there are any")
+        inner.add_argument(
+            "--plot", type=Path, metavar="PATH", help="draw the parts, or of a budget parameters against tokens"
+        )
         inner.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
         inner.set_defaults(run=run, answer=part.answer, part=part.name, parser=inner)
 
@@ -131,11 +133,18 @@ def _draw(answer: Answer, path: Path) -> None:
     from results.show.picture import check_picture, save_picture
     from roofline.accounting.answers.answer import in_words
     from roofline.accounting.config.config import ConfigError
-    from roofline.plot.estimates import draw_parts
+    from roofline.plot.estimates import draw_lines, draw_parts
 
     check_picture(path)
+    words = ", ".join(in_words(key, answer.values[key]) for key in answer.main if answer.values.get(key) is not None)
+    if answer.curve:
+        x, y, lines, marks, dots = answer.curve
+        points = {**lines, **{name: [dot] for name, dot in dots.items()}}
+        save_picture(draw_lines(f"{answer.title}: {words}", x, y, points, marks), path)
+        return
     parts = [(step.label, step.amount, step.result) for step in answer.steps if step.amount]
     if not parts:
-        raise ConfigError("--plot draws parameters, FLOPs and memory by their parts; others over an option: sweep")
-    words = ", ".join(in_words(key, answer.values[key]) for key in answer.main)
+        raise ConfigError(
+            "--plot draws parameters, FLOPs and memory by their parts, and budgets; others over an option: sweep"
+        )
     save_picture(draw_parts(answer.title, words, parts), path)

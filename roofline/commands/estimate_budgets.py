@@ -35,7 +35,9 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
 def _train(args: argparse.Namespace) -> Answer:
     uses, missing = options.uses_for_training(args)
     flops, reckoned, notes = _run_flops(args)
-    return budget.train_answer(flops, reckoned, uses, args.gpus, args.mfu, args.price, [*notes, *missing])
+    params = args.params if args.params is not None else count_parameters(arguments.model_of(args)).active
+    size = (params, args.tokens)
+    return budget.train_answer(flops, reckoned, uses, args.gpus, args.mfu, args.price, [*notes, *missing], size)
 
 
 def _run_flops(args: argparse.Namespace) -> tuple[float, str, list[str]]:

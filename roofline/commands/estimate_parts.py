@@ -102,7 +102,12 @@ def _memory_options(parser: argparse.ArgumentParser) -> None:
     options.machine_options(parser, has_dtype=False, has_memory=True)
 
 
-def _memory(args: argparse.Namespace) -> Answer:
+def answer_memory(args: argparse.Namespace) -> Answer:
+    """Return the memory of training that the options ask for.
+
+    Raises:
+        ConfigError: as of `model.memory_answer`.
+    """
     machines = arguments.machines_of(args) if args.gpu or args.measured is not None else []
     if args.params is not None:
         arguments.refuse_model(args)
@@ -138,7 +143,7 @@ PARTS = (
     ),
     Part("params", "parameters of a model", "Parameters of a model by component.", _params_options, _params),
     Part("flops", "FLOPs of a training step", "FLOPs of a training step by component.", _flops_options, _flops),
-    Part("memory", "memory of training", "Memory of training on one device.", _memory_options, _memory),
+    Part("memory", "memory of training", "Memory of training on one device.", _memory_options, answer_memory),
     *BUDGET_PARTS,
     *SERVING_PARTS,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from results.show.terminal import OutputError, one_line, printable
 from results.store.runs import StoreError
@@ -14,6 +14,7 @@ from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.ceilings import CeilingError
 from roofline.commands.estimate_parts import PARTS
 from roofline.commands.estimate_relevance import ignored
+from roofline.commands.estimate_sweep import swept
 from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import UnknownGpuError
 
@@ -61,38 +62,59 @@ def ask(command: str, options: Options, config: ModelConfig | None = None) -> As
         ConfigError: a value is none that the option takes, or the question has no answer.
         CeilingError, GpuFileError, OverflowError, StoreError, UnknownGpuError: as of the command.
     """
+    args = read(command, options, config)
+    answer = args.answer(args)
+    kept = {name: value for name, value in options.items() if value and not _is_default(args, name)}
+    unused = [name for option in ignored(args, answer) if (name := option.removeprefix("--")) in kept]
+    if unused:
+        kept = {name: value for name, value in kept.items() if name not in unused}
+        args = read(command, kept, config)
+        answer = args.answer(args)
+    return Asked(answer, [command, *_words(kept)], unused)
+
+
+def read(command: str, options: Options, config: ModelConfig | None = None) -> argparse.Namespace:
+    """Return options as the command reads them; its `answer` answers them. Arguments as of `ask`.
+
+    Raises:
+        ConfigError: a value is none that the option takes.
+    """
     part = next(part for part in PARTS if part.name == command)
     parser = _Parser(prog=f"python -m roofline estimate {command}", add_help=False, allow_abbrev=False)
     part.add_options(parser)
-
-    def read(words: Sequence[str]) -> argparse.Namespace:
-        args = parser.parse_args(words)
-        args.parser, args.answer = parser, part.answer
-        if config is not None:
-            args.config = config
-        return args
-
-    given = {name: words for name, value in options.items() if (words := _words(name, value))}
-    args = read([word for words in given.values() for word in words])
-    kept = {name: words for name, words in given.items() if not _is_default(parser, args, name)}
-    answer = part.answer(args)
-    unused = [name.removeprefix("--") for name in ignored(args, answer)]
-    words = [word for name, words in kept.items() if name not in unused for word in words]
-    if unused:
-        answer = part.answer(read(words))
-    return Asked(answer, [command, *words], [name for name in unused if name in kept])
+    args = parser.parse_args(_words(options))
+    args.parser, args.answer = parser, part.answer
+    if config is not None:
+        args.config = config
+    return args
 
 
-def _words(name: str, value: str | bool) -> list[str]:
-    """Return an option as it is typed; a value that begins with a dash would be taken for an option of its own."""
-    if isinstance(value, bool):
-        return [f"--{name}"] if value else []
-    text = value.strip()
-    if text.startswith("-"):
-        return [f"--{name}={text}"]
-    return [f"--{name}", text] if text else []
+def sweep(asked: Asked, option: str, over: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the words of the command that asks the same along an option, and its rows.
+
+    Raises:
+        ConfigError: as of `ask`.
+    """
+    command, *words = asked.words
+    if f"--{option}" in words:
+        place = words.index(f"--{option}")
+        words = [*words[:place], *words[place + 2 :]]
+    words = [command, *words, "--over", over]
+    return ["sweep", *words], swept(words, PARTS).rows
 
 
-def _is_default(parser: argparse.ArgumentParser, args: argparse.Namespace, name: str) -> bool:
-    action = parser._option_string_actions[f"--{name}"]
+def _words(options: Options) -> list[str]:
+    """Return options as they are typed; a value that begins with a dash would be taken for an option of its own."""
+    words: list[str] = []
+    for name, value in options.items():
+        text = "" if isinstance(value, bool) else value.strip()
+        if value is True:
+            words.append(f"--{name}")
+        elif text:
+            words += [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
+    return words
+
+
+def _is_default(args: argparse.Namespace, name: str) -> bool:
+    action = args.parser._option_string_actions[f"--{name}"]
     return not action.required and bool(getattr(args, action.dest) == action.default)

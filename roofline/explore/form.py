@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from typing import Any
 
 import streamlit as st
 
 from results.store.runs import StoreError, list_runs
-from roofline.accounting.config.config import ModelConfig
+from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.config.file import config_of_bytes, preset_names
 from roofline.accounting.state import OPTIMIZERS, RECIPES
-from roofline.commands.estimate_arguments import DIMENSIONS, NEEDED, STYLES, positive
+from roofline.commands.estimate_arguments import DIMENSIONS, NEEDED, STYLES, positive, whole
 from roofline.explore.ask import Options
 from roofline.hardware.gpu import load_gpus
 from roofline.work import DTYPES
@@ -37,6 +38,8 @@ class Form:
         self.page = page
         self.config: ModelConfig | None = None
         """Of a file that was sent."""
+        self.kept: Any = None
+        """What the fields of a calculator work out for its picture."""
 
     def number(
         self, name: str, default: str, label: str, low: float, high: float, *, is_binary: bool = False, help: str = ""
@@ -67,6 +70,17 @@ class Form:
             on_change=self._take, args=(name,),
         )  # fmt: skip
         return {name: text}
+
+    def count(self, name: str, default: str, label: str, low: int, high: int) -> int:
+        """Draw a whole number that is no option, and return it.
+
+        Raises:
+            ConfigError: what is typed is none.
+        """
+        try:
+            return whole(self.number(name, default, label, low, high, is_binary=True)[name])
+        except argparse.ArgumentTypeError as error:
+            raise ConfigError(f"{label}: {error}") from None
 
     def text(self, name: str, default: str, label: str, help: str = "") -> str:
         """Draw something to type, and return it."""

@@ -34,7 +34,7 @@ class Calculator(Protocol):
 def draw(calculator: Calculator) -> None:
     """Draw the page of a calculator.
 
-    Where it has a function `more(asked)`, that draws what goes beyond the answer, in place of the picture of its parts.
+    Where it has a function `more(asked, form)`, that draws in place of the picture of the answer's parts.
     """
     st.title(calculator.TITLE)
     st.write(str(calculator.__doc__).strip().partition("\n\n")[0])
@@ -45,12 +45,12 @@ def draw(calculator: Calculator) -> None:
             options = calculator.fields(form)
         asked = ask(calculator.COMMAND, options, form.config)
         with right:
-            show(asked, getattr(calculator, "more", None))
+            show(asked, form, getattr(calculator, "more", None))
     except REFUSALS as refusal:
         right.error(plain(str(refusal)), icon=":material/error:")
 
 
-def show(asked: Asked, more: Callable[[Asked], None] | None = None) -> None:
+def show(asked: Asked, form: Form, more: Callable[[Asked, Form], None] | None = None) -> None:
     """Show an answer: what was asked first, its picture, the steps, what it stands on, and the command."""
     answer = asked.answer
     for warning in answer.warnings:
@@ -65,7 +65,9 @@ def show(asked: Asked, more: Callable[[Asked], None] | None = None) -> None:
         names = ", ".join(f"--{name}" for name in asked.ignored)
         st.caption(plain(f"left out of the command, because it does not matter here: {names}"))
     if more:
-        more(asked)
+        more(asked, form)
+    elif answer.curve:
+        pictures.lines(answer.title, *answer.curve)
     else:
         parts = [(step.label, step.amount, step.result) for step in folded(answer) if step.amount]
         if parts:

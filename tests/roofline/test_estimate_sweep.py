@@ -75,7 +75,7 @@ def test_a_picture_has_a_line_for_each_of_the_other_values_and_the_critical_batc
         ("sweep flops --model gpt2 --convention 6nd --over attention=unfused", "--attention does not matter"),
         ("sweep params --over model=gpt3,gpt4", "unknown model"),
         ("sweep flops --model gpt2 --over batch=1,2 --plot x.bmp", "names no format"),
-        ("train --params 1e9 --tokens 1e9 --gpu h100-sxm --plot x.png", "--plot draws parameters"),
+        ("tensor --shape 4 --plot x.png", "--plot draws parameters"),
     ],
 )
 def test_bad_sweeps_get_one_line(capsys, line, words):

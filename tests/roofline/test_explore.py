@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import socket
-from pathlib import Path
 
 import pytest
 from test_estimate import call
@@ -63,7 +62,7 @@ def test_each_calculator_shows_the_numbers_of_its_command(page, capsys):
     said = " ".join(shown(text.value) for text in (*app.header, *app.subheader))
     told = {in_words(key, value) for key, value in data.items() if isinstance(value, int | float)}
     assert not app.header or any(words in said for words in told)
-    assert shown(app.markdown[1].value).removeprefix("**Formula:** ") == data["formula"]
+    assert f"**Formula:** {data['formula']}" in [shown(text.value) for text in app.markdown]
     assert len(app.download_button) >= 1
 
 
@@ -116,4 +115,3 @@ def test_a_calculator_is_a_file_of_the_folder_and_a_page():
 
     assert AppTest.from_file(str(explore.APP), default_timeout=60).run().title[0].value == found()[0].TITLE
     assert sorted(module.__name__.rpartition(".")[2] for module in found()) == CALCULATORS
-    assert all(Path(module.__file__).read_text().count("\n") < 60 for module in found())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,6 +16,22 @@ class Step(NamedTuple):
     result: str
     amount: float | None = None
     """Of a part of a whole: how much it is, in the unit of the whole."""
+
+
+Points = Mapping[str, Sequence[tuple[float, float]]]
+"""By the name of a line: its points."""
+
+
+class Curve(NamedTuple):
+    """A picture of an answer that has no parts: lines, and places along them."""
+
+    x: str
+    y: str
+    lines: Points
+    marks: Mapping[str, float]
+    """By name: where along x something turns."""
+    dots: Mapping[str, tuple[float, float]]
+    """By name: the answer itself, and what else there is to compare it with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +54,8 @@ class Answer:
     """Which row the steps are of."""
     main: Sequence[str] = ()
     """Keys of what was asked for first of all; people see them before everything else, a sweep alone."""
+    curve: Curve | None = None
+    """Its picture, where that is not the parts among its steps."""
     warnings: Sequence[str] = ()
     """What speaks against the whole answer, such as a model that does not fit; shown before everything else."""
 

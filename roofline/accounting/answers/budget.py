@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roofline.accounting.answers.answer import Answer, Step, billions, by_machine, devices, memory, number, size
+from roofline.accounting.answers.answer import Answer, Curve, Step, billions, by_machine, devices, memory, number, size
 from roofline.accounting.budget import (
     HOFFMANN_FIT,
     SECONDS_PER_DAY,
+    TOKENS_PER_PARAM,
     affordable_flops,
     compute_optimal_params,
     fitted_loss,
     largest_params,
+    six_nd,
     training_seconds,
 )
 from roofline.accounting.config.config import ConfigError
@@ -46,6 +48,7 @@ def train_answer(
     mfu: float | None,
     price: float | None = None,
     notes: Sequence[str] = (),
+    size: tuple[float, float] | None = None,
 ) -> Answer:
     """Return the time of a training run on each machine.
 
@@ -57,6 +60,7 @@ def train_answer(
         mfu: share of the peak; None: as the machine has it.
         price: of one device for an hour; None: not known.
         notes: further assumptions.
+        size: parameters and tokens, for a picture; None: not known.
     """
     rows: list[dict[str, Any]] = []
     for machine, dtype in uses:
@@ -87,6 +91,7 @@ def train_answer(
         rows=rows,
         columns=[*columns, ("days", "days"), ("device_hours", "device hours")],
         worked=f"{machine.slug}, {dtype}",
+        curve=None if size is None else size_against_data(six_nd(*size), TOKENS_PER_PARAM, size),
     )
 
 
@@ -184,6 +189,7 @@ def chinchilla_answer(
         rows=rows,
         columns=[*columns, ("params", "parameters"), ("tokens", "tokens"), ("fitted_loss", "fitted loss")],
         worked=f"{machine.slug}, {dtype}",
+        curve=size_against_data(row["flops"], tokens_per_param),
     )
 
 
@@ -202,6 +208,7 @@ def compute_answer(flops: float, tokens_per_param: float) -> Answer:
         formula=CHINCHILLA_FORMULA,
         source=CHINCHILLA_SOURCE,
         assumptions=chinchilla_notes(tokens_per_param),
+        curve=size_against_data(flops, tokens_per_param),
     )
 
 
@@ -216,6 +223,37 @@ def optimal_of(flops: float, tokens_per_param: float) -> dict[str, float]:
         raise ConfigError(f"{flops:g} FLOPs are too few for a model of one parameter")
     tokens = tokens_per_param * params
     return {"flops": flops, "params": params, "tokens": tokens, "fitted_loss": fitted_loss(params, tokens)}
+
+
+SIZES = [10 ** (power / 12) for power in range(-18, 19)]
+"""Times the compute-optimal parameters: the models along a budget, from a thirtieth to the thirtyfold."""
+
+
+def size_against_data(flops: float, tokens_per_param: float, run: tuple[float, float] | None = None) -> Curve:
+    """Return the picture of N against D: all models that a budget trains, and those of so many tokens a parameter.
+
+    Args:
+        flops: C of 6 N D = C.
+        tokens_per_param: r of D = r N; both lines meet in the compute-optimal model.
+        run: parameters and tokens of a run, to be compared with it.
+    """
+    best = compute_optimal_params(flops, tokens_per_param)
+    sizes = [best * size for size in SIZES]
+    lines = {
+        f"{number(flops)} FLOPs: D = C / (6 N)": [(params, flops / (6 * params)) for params in sizes],
+        f"{tokens_per_param:g} tokens per parameter": [(params, tokens_per_param * params) for params in sizes],
+    }
+    dots = {"compute-optimal": (best, tokens_per_param * best)} | ({"this run": run} if run else {})
+    return Curve("parameters N", "tokens D", lines, {}, dots)
+
+
+def loss_along(flops: float) -> list[tuple[float, float]]:
+    """Return parameters and fitted loss of models that a budget trains, by the fit's own optimum and around it.
+
+    Source: `fitted_loss` at D = C / (6 N).
+    """
+    sizes = (compute_optimal_params(flops) * size for size in SIZES)
+    return [(params, fitted_loss(params, flops / (6 * params))) for params in sizes]
 
 
 def _optimal_steps(row: dict[str, Any], ratio: float) -> list[Step]:

@@ -1,0 +1,21 @@
+"""How many GPUs does it take to hold a model, or to train it in time?"""
+
+from __future__ import annotations
+
+from roofline.explore.ask import Options
+from roofline.explore.form import Form
+
+TITLE, COMMAND, PLACE = "How many GPUs", "gpus", 12
+
+
+def fields(form: Form) -> Options:
+    """Draw the model, its state, the time, and the machine."""
+    return {
+        **form.model(params="70B"),
+        **form.state(),
+        **form.number("tokens", "15T", "tokens to train on", 1e9, 1e14, help="may be left out: then the state alone"),
+        **form.number("days", "90", "days that it may take", 1, 365),
+        **form.gpu(),
+        **form.number("mfu", "0.4", "MFU: share of the dense peak", 0.05, 1),
+        **form.dtype(),
+    }
