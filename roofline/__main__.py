@@ -15,6 +15,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "gpus": "dense peaks, bandwidth, L2 and ridge points of the GPUs in the table",
     "plot": "draw a roofline with or without measured points",
+    "page": "one HTML page of runs: a roofline to zoom, a table, verdicts, and what each number means",
     "estimate": "what a tensor, a model, a training run or generation costs, step by step",
     "explore": "these estimates as calculators in a browser",
     "notes": "numbers that study notes give, each beside the one computed here",
@@ -26,6 +27,7 @@ EXAMPLES = """examples:
   python -m roofline gpus h100-sxm                        all facts of one, each with its source
   python -m roofline plot --gpu h100-sxm -o h100.png      its roofline, on any machine
   python -m roofline plot latest -o roofline.png          the newest measured run on its own roofline
+  python -m roofline page latest -o report.html           the same to look into, in a browser
   python -m roofline estimate --help                      what a tensor, a model or a training run costs
   python -m roofline explore                              the same as calculators in a browser
   python -m roofline notes                                numbers of study notes, checked

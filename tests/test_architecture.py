@@ -26,7 +26,18 @@ FOLDERS = {
         *("op", "op_file", "shapes", "definition", "device", "timing", "data", "providers", "measure", "isolate"),
         *("calibrate", "cli", "scenarios", "train", "transfer", "profile", "fixture", "commands", "compare"),
     ),
-    "roofline": ("work", "hardware", "ceilings", "model", "accounting", "plot", "commands", "explore", "__main__"),
+    "roofline": (
+        "work",
+        "hardware",
+        "ceilings",
+        "model",
+        "accounting",
+        "plot",
+        "page",
+        "commands",
+        "explore",
+        "__main__",
+    ),
     "roofline.accounting": ("config", "", "answers", "claims"),
     "results": ("checked", "record", "store", "stats", "show", "compare", "history", "__main__"),
 }
@@ -36,7 +47,7 @@ MOST_FILES = 15
 """In one folder; what has more of them holds more than one concern."""
 
 WITHOUT_TORCH = ("roofline", "results")
-HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml"}
+HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml", "plotly", "jinja2"}
 """What takes long to import: only inside the functions that need it, so that every --help answers at once."""
 
 BUILT_ON_TORCH = {

@@ -158,7 +158,8 @@ def test_the_metadata_carries_what_the_project_declares(wheel):
         metadata = message_from_bytes(archive.read(f"{DIST_INFO}/METADATA"))
     assert (metadata["Name"], metadata["Version"]) == (PROJECT["name"], PROJECT["version"])
     required = {re.split(r"[<>=;\s]", line)[0] for line in metadata.get_all("Requires-Dist")}
-    declared = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]]
+    extras = [text for extra in PROJECT["optional-dependencies"].values() for text in extra]
+    declared = [*PROJECT["dependencies"], *(text for text in extras if not text.startswith(PROJECT["name"]))]
     assert required == {re.split(r"[<>=;\s]", line)[0] for line in declared}
     assert "test" in metadata.get_all("Provides-Extra")
     assert metadata["License-Expression"] == "MIT"
@@ -200,6 +201,7 @@ def test_a_source_distribution_holds_the_sources_and_nobodys_runs(tmp_path):
     with tarfile.open(made) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"pyproject.toml", "README.md", "LICENSE", "bench/matmul.py", "roofline/gpus/h100-sxm.toml"}
+    wanted |= {f"roofline/page/templates/{name}" for name in ("page.html", "page.css", "page.js")}
     assert names >= wanted | {f"{package}/__init__.py" for package in PACKAGES}
     assert not [name for name in names if name.startswith(("results/runs", ".git/", ".venv")) or name.endswith(".pyc")]
 

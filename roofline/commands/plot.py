@@ -97,7 +97,7 @@ def _plot(args: argparse.Namespace) -> int:
             f"{len(sources)} machines are too many for one picture; at most {MOST_MACHINES} can be told apart: "
             "draw some of them, or compare all with python -m roofline gpus"
         )
-    dtypes = wanted or _default_dtypes(sources)
+    dtypes = wanted or default_dtypes(sources)
     machines = [source.machine for source in sources]
     scene = build_scene(machines, dtypes)
     _check_dtypes(sources, scene, dtypes, is_asked_for=bool(wanted) or bool(runs))
@@ -178,7 +178,7 @@ def _newest(machine: PlotMachine) -> str:
     return max((environment.started_at for environment in machine.environments), default="")
 
 
-def _default_dtypes(sources: Sequence[Source]) -> list[str]:
+def default_dtypes(sources: Sequence[Source]) -> list[str]:
     """Return the dtypes of the runs; without a run, a few that the GPUs have."""
     measured = [record.dtype for source in sources for record in source.machine.records]
     if measured:

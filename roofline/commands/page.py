@@ -1,0 +1,96 @@
+"""`python -m roofline page`: saved runs, GPUs of the table, or both, as one HTML page that needs no network."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from results.compare.selection import add_latest, latest_of
+from results.show.export import write_output
+from results.show.terminal import USAGE, OutputError, fail, one_line, print_out, say
+from results.store.runs import StoreError
+from roofline.ceilings import CeilingError, gpu_ceilings
+from roofline.commands.plot import (
+    Source,
+    UsageError,
+    default_dtypes,
+    load_runs,
+    merged_sources,
+    source_of_run,
+    words_of,
+)
+from roofline.hardware.files import GpuFileError
+from roofline.hardware.gpu import UnknownGpuError, find_gpu
+from roofline.page.document import MissingExtraError, check_extra, page_html
+from roofline.plot.scene import PlotError, PlotMachine, build_scene
+from roofline.work import DTYPES
+
+SUFFIXES = (".html", ".htm")
+
+DESCRIPTION = """Write one page, in one file: the roofline of runs to zoom and to filter, a table that sorts, the
+environment, and what each number and each flag means. It opens from the disk and loads nothing. Several runs are
+compared, the first with each of the others."""
+
+EXAMPLES = """examples:
+  python -m roofline page latest -o report.html                       the newest run
+  python -m roofline page main.jsonl branch.jsonl -o compared.html    two runs with their verdicts
+  python -m roofline page --gpu h100-sxm,h200-sxm -o gpus.html        datasheet ceilings, no GPU needed
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command `page` to `python -m roofline`."""
+    parser = subparsers.add_parser(
+        "page",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a path, a run id, a unique beginning of one, or latest")
+    parser.add_argument("--gpu", action="append", metavar="SLUG[,SLUG]", help="GPU of the table; may repeat")
+    text = "dtypes whose roofs are shown at first; default: those of the runs, without a run a few common ones"
+    parser.add_argument("--dtype", action="append", metavar="DTYPE[,DTYPE]", help=text)
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="PATH", help="the page: .html")
+    parser.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="where the runs are kept")
+    parser.add_argument("--title", help="title, in place of the names of the machines")
+    add_latest(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the page that the arguments ask for; return the exit code, 2 for what cannot be shown, read or written."""
+    errors = (UsageError, OutputError, PlotError, CeilingError, StoreError, UnknownGpuError, GpuFileError)
+    try:
+        return _page(args)
+    except (*errors, MissingExtraError) as error:
+        return fail("python -m roofline page", error)
+
+
+def _page(args: argparse.Namespace) -> int:
+    """Write the page; return the exit code, 2 where a run has bad lines, though its good ones are shown."""
+    from roofline.page.content import page_content
+    from roofline.page.verdicts import verdicts_of
+
+    check_extra()
+    if args.output.suffix.lower() not in SUFFIXES:
+        shown = one_line(str(args.output), 200)
+        raise UsageError(f"cannot tell the format of '{shown}' by its suffix; allowed: {', '.join(SUFFIXES)}")
+    wanted, slugs = words_of(args.dtype, "--dtype"), words_of(args.gpu, "--gpu")
+    for dtype in wanted:
+        if dtype not in DTYPES:
+            raise UsageError(f"unknown dtype '{dtype}'; known: {', '.join(DTYPES)}")
+    if not args.runs and not slugs:
+        raise UsageError("nothing to show: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
+    chosen = latest_of(args)
+    gpus = [Source(slug, PlotMachine(gpu_ceilings(find_gpu(slug)))) for slug in slugs]
+    loaded = load_runs(args.runs, args.folder, chosen)
+    sources = merged_sources([*(source_of_run(one) for one in loaded), *gpus])
+    scene = build_scene([source.machine for source in sources])
+    verdicts = verdicts_of([one.path for one in loaded], chosen.wanted)
+    content = page_content(scene, wanted or default_dtypes(sources), args.title, verdicts)
+    write_output(args.output, page_html(content).encode("utf-8", "backslashreplace"))
+    problems = [problem for one in loaded for problem in one.problems]
+    for problem in problems:
+        say(f"python -m roofline page: {problem}")
+    print_out(f"{args.output}\n", kept=f"; the page is in {args.output}")
+    return USAGE if problems else 0

@@ -1,0 +1,116 @@
+"""The content of a page as one JSON object: roofs, rows, runs, modules, verdicts, and the words that explain them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from results.record import Environment
+from results.show.terminal import one_line
+from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
+from roofline.page.modules import modules_of
+from roofline.page.roofs import roofs_of
+from roofline.page.rows import rows_of
+from roofline.plot.scene import Scene, title_lines
+from roofline.plot.sheet import view_of
+
+EXPLAINED = ("median", "95% CI", "TFLOP/s", "GB/s", "FLOP/B", "bound", "% roof", "MFU", "MBU", "n", "first call")
+"""The columns whose meaning stands on the page."""
+
+
+def page_content(
+    scene: Scene,
+    shown_dtypes: Sequence[str],
+    title: str | None = None,
+    verdicts: Sequence[dict[str, Any]] = (),
+    estimates: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """Return all that a page shows.
+
+    Args:
+        scene: the machines with their ceilings and points, of all dtypes.
+        shown_dtypes: those whose roofs are shown at first.
+        title: in place of the names of the machines.
+        verdicts: as `verdicts_of` returns them.
+        estimates: as `estimates_of` returns them.
+
+    Raises:
+        PlotError: the values are not those of a machine.
+    """
+    names, subtitle = title_lines(scene)
+    shown = replace(scene, flats=tuple(flat for flat in scene.flats if flat.dtype in shown_dtypes))
+    view = view_of(shown)
+    rows = rows_of(scene)
+    return {
+        "title": one_line(title, 200) if title is not None else _unescaped(names),
+        "subtitle": _unescaped(subtitle),
+        "summary": summary(rows),
+        "machines": [
+            {"slug": one.ceilings.slug, "name": one.ceilings.name, "note": one.ceilings.note} for one in scene.machines
+        ],
+        "runs": [_run(environment) for machine in scene.machines for environment in machine.environments],
+        "roofs": roofs_of(scene, view),
+        "view": {"x": [view.left, view.right], "y": [view.bottom, view.top]},
+        "launch_s": [_launch_s(machine.ceilings.launch_floor()) for machine in scene.machines],
+        "shown_dtypes": list(shown_dtypes),
+        "colored_by": scene.colored_by,
+        "shaped_by": scene.shaped_by,
+        "shapes": scene.shapes if scene.points else [],
+        "rows": rows,
+        "modules": modules_of(scene.machines),
+        "verdicts": list(verdicts),
+        "estimates": list(estimates),
+        "words": _words(rows),
+    }
+
+
+def summary(rows: dict[str, list[Any]]) -> str:
+    """Return how many rows there are, what binds them and what speaks against them, in one sentence."""
+    status = Counter(rows.get("status", []))
+    if not status:
+        return "No run: the ceilings alone."
+    measured = status.pop("ok", 0)
+    parts = [f"{measured:,} row{'s' * (measured != 1)} measured"]
+    bounds = Counter(bound for bound in rows["bound"] if bound)
+    parts += [", ".join(f"{count:,} {bound_word(bound)}" for bound, count in bounds.most_common())] if bounds else []
+    flagged = sum(bool(flags) for flags in rows["flags"])
+    parts += [f"{flagged:,} with flags"] if flagged else []
+    parts += [f"{count:,} {word}" for word, count in status.items()]
+    without = sum(s == "ok" and f == 0 for s, f in zip(rows["status"], rows["flops"], strict=True))
+    parts += [f"{without:,} without FLOPs, in a picture of their own"] if without else []
+    return "; ".join(parts) + "."
+
+
+def bound_word(bound: str) -> str:
+    """Return what a row with this bound is called."""
+    return "at the ridge" if bound == "mixed" else f"{bound}-bound"
+
+
+def _run(environment: Environment) -> dict[str, Any]:
+    known = ("run_id", "started_at", "device", "host", "versions", "git", "settings", "preflight")
+    return {name: getattr(environment, name) for name in known} | {"command": " ".join(environment.argv)}
+
+
+def _launch_s(floor: Any) -> float | None:
+    return floor.value if floor else None
+
+
+def _unescaped(text: str) -> str:
+    r"""Return a text of a picture without the backslashes that matplotlib needs before a dollar sign."""
+    return text.replace(r"\$", "$")
+
+
+def _words(rows: dict[str, list[Any]]) -> list[dict[str, str]]:
+    """Return what each flag and bound of the rows and each column means, and what to do about it."""
+    flags = dict.fromkeys(name for flags in rows.get("flags", []) for name in flags)
+    bounds = dict.fromkeys(bound for bound in rows.get("bound", []) if bound)
+    unknown = Word("flag", "A word that this version does not know; its reason stands beside the row.")
+    entries = [(name, FLAGS.get(name, unknown)) for name in flags]
+    entries += [(bound_word(name), BOUNDS[name]) for name in bounds if name in BOUNDS]
+    entries += [(name, COLUMNS[name]) for name in EXPLAINED]
+    return [
+        {"name": name, "kind": word.kind, "meaning": word.meaning, "advice": word.advice, "source": word.source}
+        for name, word in entries
+    ]
