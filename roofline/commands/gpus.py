@@ -7,11 +7,11 @@ import json
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal
 
 from results.show.grid import Column, print_grid, width_of
 from results.show.terminal import WIDE, OutputError, drawn, fail, print_out, printable
-from roofline.commands.gpu_rows import csv_text, gpu_row, headline_ridge, ridges
 from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import (
     Gpu,
@@ -21,6 +21,7 @@ from roofline.hardware.gpu import (
     load_gpus,
     peak_key,
 )
+from roofline.model import ridge_intensity
 from roofline.work import DTYPES
 
 if TYPE_CHECKING:
@@ -306,3 +307,55 @@ def _print_peaks(console: Console, gpu: Gpu) -> None:
     at_clock = [] if clock is None else [Column(f"at {clock / 1e6:.0f} MHz", limits, "right")]
     columns = [Column("peak", keys), Column("ceiling of", of), Column("TFLOP/s", peaks, "right"), *at_clock]
     _print_known(console, [*columns, Column("ridge", points, "right")], kinds)
+
+
+def ridges(gpu: Gpu) -> dict[str, float | None]:
+    """Return the ridge point of every dtype in FLOP/byte; None where peak or bandwidth is not known."""
+    bandwidth = gpu.memory_bandwidth_bytes_per_s
+    peaks = {dtype: gpu.peaks_flops_per_s.get(dtype) for dtype in DTYPES}
+    return {
+        dtype: None if peak is None or bandwidth is None else ridge_intensity(peak, bandwidth)
+        for dtype, peak in peaks.items()
+    }
+
+
+def headline_ridge(gpu: Gpu) -> tuple[str, float] | None:
+    """Return the dtype and ridge point that stand for a GPU: bf16, or fp16 where it has no bf16; None without."""
+    points = ridges(gpu)
+    for dtype in ("bf16", "fp16"):
+        point = points[dtype]
+        if point is not None:
+            return dtype, point
+    return None
+
+
+def gpu_row(gpu: Gpu) -> dict[str, Any]:
+    """Return everything known of a GPU as a JSON object in SI units; None where a value is not known."""
+    row = asdict(gpu)
+    row["peaks_flops_per_s"] = {dtype: gpu.peaks_flops_per_s.get(dtype) for dtype in DTYPES}
+    row["ridge"] = ridges(gpu)
+    return row
+
+
+def csv_text(gpus: Sequence[Gpu]) -> str:
+    """Return the GPUs as CSV with a header."""
+    from results.show import export
+
+    rows = [_flat_row(gpu) for gpu in gpus]
+    return export.csv_text(rows, list(rows[0]))
+
+
+def _flat_row(gpu: Gpu) -> dict[str, Any]:
+    """Return `gpu_row` without nesting: one column per dtype, texts of a list joined by semicolons."""
+    row = gpu_row(gpu)
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        if key == "peaks_flops_per_s":
+            flat |= {f"peak_{dtype}_flops_per_s": peak for dtype, peak in value.items()}
+        elif key == "ridge":
+            flat |= {f"ridge_{dtype}_flops_per_byte": point for dtype, point in value.items()}
+        elif isinstance(value, list | tuple):
+            flat[key] = printable("; ".join(value))
+        elif not isinstance(value, dict):
+            flat[key] = printable(value) if isinstance(value, str) else value
+    return flat
