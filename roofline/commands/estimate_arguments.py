@@ -104,7 +104,7 @@ def share(text: str) -> float:
     value = _value(text.strip().removesuffix("%"))
     if value is not None and text.strip().endswith("%"):
         value /= 100
-    if value is None or not 0 < value <= 1:
+    if value is None or not Fraction(1, LARGEST) <= value <= 1:
         hint = "; 40 % is 0.4" if value and value > 1 else ""
         raise argparse.ArgumentTypeError(f"{_shown(text)} must be a fraction above 0 and at most 1{hint}")
     return float(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -13,23 +12,31 @@ from roofline.explore import calculators
 from roofline.explore.page import draw
 
 
-def found() -> list[Any]:
-    """Return the calculators, which are the files of their folder."""
+def found() -> dict[str, Any]:
+    """Return the calculators by name, which are the files of their folder."""
     names = [module.name for module in iter_modules(calculators.__path__)]
-    loaded = [import_module(f"{calculators.__name__}.{name}") for name in names]
-    return sorted(loaded, key=lambda module: (module.PLACE, module.TITLE))
+    loaded = {name: import_module(f"{calculators.__name__}.{name}") for name in names}
+    return dict(sorted(loaded.items(), key=lambda item: (item[1].PLACE, item[0])))
 
 
 def main() -> None:
-    """Draw the page that the address names."""
+    """Draw the page that the address names, `?page=` and the name of a calculator."""
     st.set_page_config(page_title="Ridgepoint", layout="wide")
-    pages = [
-        st.Page(
-            partial(draw, module), title=module.TITLE, url_path=module.__name__.rpartition(".")[2], default=place == 0
+    known = found()
+    if st.session_state.get("page") not in known:
+        asked = st.query_params.get("page")
+        st.session_state["page"] = asked if asked in known else next(iter(known))
+    with st.sidebar:
+        page = st.radio(
+            "Calculators",
+            known,
+            key="page",
+            format_func=lambda name: known[name].TITLE,
+            on_change=st.query_params.clear,
         )
-        for place, module in enumerate(found())
-    ]
-    st.navigation(pages).run()
+        st.caption("Each answer is that of the command beside it. Nothing leaves this machine.")
+    st.query_params["page"] = page
+    draw(known[page])
 
 
 if __name__ == "__main__":

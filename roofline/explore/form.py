@@ -27,6 +27,15 @@ PARAMS, PRESET, FILE, SIZES = "parameters", "preset", "config.json", "dimensions
 LLAMA_1B = {"layers": "16", "width": "2048", "heads": "32", "kv-heads": "8", "ffn": "8192", "vocab": "128256"}
 """Where dimensions begin: those of Llama 3.2 1B."""
 
+LONGEST = 500
+"""Of what is typed, characters."""
+
+TYPED = 116
+"""Width of a number to type, pixels."""
+
+NOT_GIVEN = 0
+"""Where the slider of a number stands that may be left out, and is."""
+
 MANTISSAS = (1, 1.5, 2, 3, 4, 5, 7)
 """Stops of a slider in each power of ten."""
 
@@ -55,21 +64,19 @@ class Form:
             is_binary: whether its stops are powers of two.
             help: more about it.
         """
-        text = self.text(name, default, label, help)
         stops = _stops(low, high, is_binary)
-        if default:
-            stops = sorted({*stops, positive(default)})
+        stops = sorted({*stops, positive(default)}) if default else [NOT_GIVEN, *stops]
         key = self._key(f"{name} slider")
         try:
-            value = positive(text)
+            value = positive(self._typed(name, default))
         except argparse.ArgumentTypeError:
-            value = positive(default) if default else low
+            value = positive(default) if default else NOT_GIVEN
         st.session_state[key] = min(stops, key=lambda stop: abs(stop - value))
-        st.select_slider(
-            f"slider: {label}", stops, key=key, format_func=spelled, label_visibility="collapsed",
-            on_change=self._take, args=(name,),
-        )  # fmt: skip
-        return {name: text}
+        with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+            st.select_slider(
+                label, stops, key=key, format_func=spelled, help=help or None, on_change=self._take, args=(name,)
+            )
+            return {name: self._text(name, default, f"{label}, typed", label_visibility="collapsed", width=TYPED)}
 
     def count(self, name: str, default: str, label: str, low: int, high: int) -> int:
         """Draw a whole number that is no option, and return it.
@@ -84,11 +91,17 @@ class Form:
 
     def text(self, name: str, default: str, label: str, help: str = "") -> str:
         """Draw something to type, and return it."""
-        key = self._key(name)
-        if key not in st.session_state:
-            st.session_state[key] = st.query_params.get(name, default)[:500]
-        text: str = st.text_input(label, key=key, help=help or None, max_chars=500)
+        return self._text(name, default, label, help=help or None)
+
+    def _text(self, name: str, default: str, label: str, **looks: Any) -> str:
+        self._typed(name, default)
+        text: str = st.text_input(label, key=self._key(name), max_chars=LONGEST, **looks)
         self._remember(name, text, default)
+        return text
+
+    def _typed(self, name: str, default: str) -> str:
+        """Return what is typed: at first what the address has."""
+        text: str = st.session_state.setdefault(self._key(name), st.query_params.get(name, default)[:LONGEST])
         return text
 
     def choice(self, name: str, known: Sequence[str], default: str, label: str, help: str = "") -> str:
@@ -175,7 +188,8 @@ class Form:
 
     def _take(self, name: str) -> None:
         """Type what the slider of a number stands at."""
-        st.session_state[self._key(name)] = spelled(st.session_state[self._key(f"{name} slider")])
+        stop = st.session_state[self._key(f"{name} slider")]
+        st.session_state[self._key(name)] = "" if stop == NOT_GIVEN else spelled(stop)
 
     def _remember(self, name: str, value: str, default: str) -> None:
         """Keep a value in the address, but for the one that is there without."""
@@ -228,6 +242,8 @@ def _stops(low: float, high: float, is_binary: bool) -> list[float]:
 
 def spelled(value: float) -> str:
     """Return a number as it is typed, with the letter of its size where that says all of it: 70B, 2048, 0.5."""
+    if value == NOT_GIVEN:
+        return "not given"
     for letter, factor in (("T", 10**12), ("B", 10**9), ("M", 10**6)):
         if value >= factor and 10 * value % factor == 0:
             return f"{value / factor:g}{letter}"

@@ -36,42 +36,48 @@ def draw(calculator: Calculator) -> None:
 
     Where it has a function `more(asked, form)`, that draws in place of the picture of the answer's parts.
     """
-    st.title(calculator.TITLE)
+    st.title(calculator.TITLE, anchor=False)
     st.write(str(calculator.__doc__).strip().partition("\n\n")[0])
+    head = st.container()
     left, right = st.columns((2, 3), gap="large")
     form = Form(calculator.__name__.rpartition(".")[2])
     try:
         with left:
             options = calculator.fields(form)
         asked = ask(calculator.COMMAND, options, form.config)
+        with head:
+            _say(asked)
         with right:
-            show(asked, form, getattr(calculator, "more", None))
+            _show(asked, form, getattr(calculator, "more", None))
     except REFUSALS as refusal:
-        right.error(plain(str(refusal)), icon=":material/error:")
+        head.error(plain(str(refusal)), icon=":material/error:")
 
 
-def show(asked: Asked, form: Form, more: Callable[[Asked, Form], None] | None = None) -> None:
-    """Show an answer: what was asked first, its picture, the steps, what it stands on, and the command."""
+def _say(asked: Asked) -> None:
+    """Say what was asked first, what speaks against it, and the command that gives it."""
     answer = asked.answer
     for warning in answer.warnings:
         st.warning(plain(warning), icon=":material/warning:")
     main = [in_words(key, value) for key in answer.main if (value := answer.values.get(key)) is not None]
     if main:
         st.header(plain(main[0]), anchor=False)
-        st.subheader(plain(", ".join(main[1:])), anchor=False) if main[1:] else None
-    st.caption(plain(answer.title))
+    st.markdown(plain("; ".join([answer.title, *main[1:]])))
     st.code(asked.command, language="bash", wrap_lines=True)
     if asked.ignored:
         names = ", ".join(f"--{name}" for name in asked.ignored)
         st.caption(plain(f"left out of the command, because it does not matter here: {names}"))
+
+
+def _show(asked: Asked, form: Form, more: Callable[[Asked, Form], None] | None) -> None:
+    """Show the picture of an answer, its steps, and what it stands on."""
+    answer = asked.answer
     if more:
         more(asked, form)
     elif answer.curve:
         pictures.lines(answer.title, *answer.curve)
-    else:
-        parts = [(step.label, step.amount, step.result) for step in folded(answer) if step.amount]
-        if parts:
-            pictures.parts(answer.title, ", ".join(main), parts)
+    elif parts := [(step.label, step.amount, step.result) for step in folded(answer) if step.amount]:
+        whole = in_words(answer.main[0], answer.values[answer.main[0]])
+        pictures.parts(answer.title, whole, parts)
     if len(answer.rows) > 1 or (answer.rows and not answer.worked):
         table(answer.rows, answer.columns)
     _steps(answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from math import floor, log10
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 
 ROW = 34
 """Height of a bar, pixels."""
+
+PANEL, LEGEND_ROW = 320, 22
+"""Height of a panel with lines and of a line of its legend, pixels."""
+
+COUNTS = {"parameters", "tokens"}
+"""What counts in billions, where others count in giga."""
+
+MANY = 6
+"""Marks along a logarithmic axis."""
 
 
 def parts(
@@ -41,7 +51,7 @@ def parts(
         alt.Chart(_data(rows))
         .mark_bar(height=46)
         .encode(
-            x=alt.X("amount:Q", axis=alt.Axis(title=None, format="~s")),
+            x=alt.X("amount:Q", axis=alt.Axis(title=None, labelExpr=_spelled(whole), tickCount=6)),
             color=alt.Color(
                 "part:N",
                 sort=names,
@@ -60,6 +70,8 @@ def parts(
             .encode(x="amount:Q", tooltip=["limit:N"])
         )
     st.altair_chart(chart.properties(height=110 + 12 * len(order)), width="stretch")
+    if limit:
+        st.caption(f"dashed: {limit[0]}")
     keep(title, lambda: draw_parts(title, whole, order))
 
 
@@ -86,7 +98,7 @@ def bars(title: str, amounts: Sequence[tuple[str, float, str, str]], unit: str) 
             **({"x2": alt.datum(min(values) / 2)} if is_far else {}),
         )
     )
-    st.altair_chart(chart.properties(height=90 + ROW * len(rows)), width="stretch")
+    st.altair_chart(chart.properties(height=120 + ROW * len(rows)), width="stretch")
     keep(title, lambda: draw_parts(title, unit, [(name, amount, words) for name, amount, words, _ in amounts]))
 
 
@@ -110,19 +122,12 @@ def lines(
     """
     rows: list[dict[str, Any]] = [{"line": name, "x": x_, "y": y_} for name, line in points.items() for x_, y_ in line]
     spots: list[dict[str, Any]] = [{"line": name, "x": x_, "y": y_} for name, (x_, y_) in (dots or {}).items()]
-    across = alt.X(
-        "x:Q",
-        title=x,
-        scale=_scale([row["x"] for row in (*rows, *spots)]),
-        axis=alt.Axis(format="~s", grid=False, labelOverlap=True),
-    )
-    up = alt.Y(
-        "y:Q",
-        title=y,
-        scale=_scale([row["y"] for row in (*rows, *spots)]),
-        axis=alt.Axis(format="~s", labelOverlap=True),
-    )
-    color = alt.Color("line:N", sort=None, legend=alt.Legend(title=None, orient="bottom", columns=1, labelLimit=300))
+    everything = (*rows, *spots)
+    across = alt.X("x:Q", title=x, scale=_scale(rows_x := [row["x"] for row in everything]), axis=_axis(x, rows_x))
+    up = alt.Y("y:Q", title=y, scale=_scale(rows_y := [row["y"] for row in everything]), axis=_axis(y, rows_y))
+    names = len({row["line"] for row in everything})
+    legend = alt.Legend(title=None, orient="bottom", columns=1, labelLimit=300) if names > 1 else None
+    color = alt.Color("line:N", sort=None, legend=legend)
     tips = ["line:N", alt.Tooltip("x:Q", format=".4~s", title=x), alt.Tooltip("y:Q", format=".4~s", title=y)]
     chart: Any = (
         alt.Chart(_data(rows)).mark_line(point=len(rows) < 80).encode(x=across, y=up, color=color, tooltip=tips)
@@ -136,7 +141,7 @@ def lines(
     if marks:
         turning = _data([{"what": what, "x": place} for what, place in marks.items()])
         chart += alt.Chart(turning).mark_rule(strokeDash=[4, 3], color="#888888").encode(x="x:Q", tooltip=["what:N"])
-    st.altair_chart(chart.properties(height=380), width="stretch")
+    st.altair_chart(chart.properties(height=PANEL + LEGEND_ROW * names), width="stretch")
     for name in marks or {}:
         st.caption(f"dashed: {name}")
     drawn = {**points, **{name: [point] for name, point in (dots or {}).items()}}
@@ -144,8 +149,27 @@ def lines(
 
 
 def _scale(values: Sequence[float]) -> alt.Scale:
-    is_far = _is_far(values)
-    return alt.Scale(type="log" if is_far else "linear", zero=False, nice=not is_far)
+    return alt.Scale(type="log", nice=False) if _is_far(values) else alt.Scale(zero=False)
+
+
+def _axis(name: str, values: Sequence[float]) -> alt.Axis:
+    """Return an axis with few marks: powers of ten, and between them where there are few."""
+    looks: dict[str, Any] = {"labelExpr": _spelled(name), "labelOverlap": True, "tickCount": MANY}
+    if _is_far(values):
+        first, last = floor(log10(min(values))), floor(log10(max(values)))
+        step, between = max(1, (last - first) // MANY), (1, 2, 5) if last - first < 3 else (1,)
+        marks = [mantissa * 10.0**power for power in range(first, last + 1, step) for mantissa in between]
+        looks["values"] = [mark for mark in marks if min(values) <= mark <= max(values)]
+    return alt.Axis(**looks)
+
+
+def _spelled(name: str) -> str:
+    """Return the expression that spells the marks of an axis: 10B parameters, 10G FLOP/s, 1e-8."""
+    short = (
+        "replace(format(datum.value, '~s'), 'G', 'B')" if COUNTS & set(name.split()) else "format(datum.value, '~s')"
+    )
+    is_plain = "datum.value == 0 || (abs(datum.value) >= 1e-6 && abs(datum.value) < 1e18)"
+    return f"{is_plain} ? {short} : format(datum.value, '~e')"
 
 
 def _is_far(values: Sequence[float]) -> bool:

@@ -342,6 +342,7 @@ BAD = {
     "train --params nan --tokens 1 --gpu h100-sxm": "must be a number",
     "train --params 1e9 --tokens 1e9 --gpu h100-sxm --mfu 50": "40 % is 0.4",
     "train --params 1e9 --tokens 1e9 --gpu h100-sxm --mfu 0": "above 0 and at most 1",
+    "train --params 1e9 --tokens 1e9 --gpu h100-sxm --mfu 1e-999": "above 0 and at most 1",
     "train --params 1e9 --tokens 1e9": "give a machine",
     "train --tokens 1e9 --gpu h100-sxm": "give one model",
     "train --params 1e9 --model gpt2 --tokens 1e9 --gpu h100-sxm": "leave --model",

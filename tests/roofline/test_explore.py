@@ -113,5 +113,85 @@ def test_a_calculator_is_a_file_of_the_folder_and_a_page():
 
     from roofline.explore.app import found
 
-    assert AppTest.from_file(str(explore.APP), default_timeout=60).run().title[0].value == found()[0].TITLE
-    assert sorted(module.__name__.rpartition(".")[2] for module in found()) == CALCULATORS
+    assert (
+        AppTest.from_file(str(explore.APP), default_timeout=60).run().title[0].value
+        == next(iter(found().values())).TITLE
+    )
+    assert sorted(found()) == CALCULATORS
+
+
+HOSTILE = (
+    *("", " ", "0", "-1", "-0.0", "nan", "inf", "-inf", "1e999", "1e-999", "0x10", "1,5", "1 000", "७०", "70Q", "BB"),
+    *("--help", "--gpu", "-h", "'; rm -rf /", "$(id)", "`id`", "{}", "[x](http://example.org)", "<b>1</b>", "\0", "💥"),
+    *("a" * 500, "1" * 500, "٣", "1/0", "None", "1e30", "1e31"),
+)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("page", "name"), [("train", "tokens"), ("tensor", "shape"), ("dtype", "value")])
+def test_hostile_values_are_answered_in_words(page, name):
+    app = opened(page)
+    for text in HOSTILE:
+        app.text_input(key=f"{page} {name}").set_value(text).run()
+        assert errors_of(app) or app.code
+        assert bool(app.error) != bool(app.code)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("page", CALCULATORS)
+def test_each_field_answers_hostile_values_in_words(page, capsys):
+    app = opened(page)
+    names = [field.key for field in app.text_input]
+    for name in names:
+        first = app.text_input(key=name).value
+        for text in HOSTILE[::4]:
+            app.text_input(key=name).set_value(text).run()
+            assert bool(errors_of(app)) != bool(app.code)
+        app.text_input(key=name).set_value(first).run()
+    assert errors_of(app) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("page", CALCULATORS)
+def test_each_choice_gives_the_numbers_of_its_command_or_says_why_not(page, capsys):
+    app = opened(page)
+    for box in [box.key for box in app.selectbox]:
+        first = app.selectbox(key=box).value
+        known = app.selectbox(key=box).options
+        for value in known[:: max(1, len(known) // 4)]:
+            app.selectbox(key=box).set_value(value).run()
+            if not errors_of(app) and app.code:
+                assert typed(capsys, app.code[0].value)["formula"] in shown(" ".join(m.value for m in app.markdown))
+        app.selectbox(key=box).set_value(first).run()
+
+
+def test_an_address_that_names_what_is_not_there_is_said():
+    app = opened("matmul", gpu="h100-sxm,gpt-9000", dtype="fp12", m="x", batch="1" * 600)
+    assert app.warning[0].value.startswith("gpu in the address")
+    assert app.multiselect(key="matmul gpu").value == ["h100-sxm"]
+    assert len(errors_of(app)) == 1
+
+
+def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_path, monkeypatch):
+    app = opened("params", by="dimensions")
+    assert typed(capsys, app.code[0].value)["total"] == 1498482688
+    app.toggle(key="params tied").set_value(True).run()
+    assert typed(capsys, app.code[0].value)["total"] == 1235814400  # Llama 3.2 1B
+    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100, "n_positions": 32}
+    (tmp_path / "my config.json").write_text(json.dumps(config))
+    monkeypatch.chdir(tmp_path)
+    app = opened("params", by="config.json")
+    assert not app.code
+    app.file_uploader[0].upload("my config.json", json.dumps(config).encode(), "application/json").run()
+    assert errors_of(app) == []
+    assert "'my config.json'" in app.code[0].value
+    assert in_words("total", typed(capsys, app.code[0].value)["total"]) == app.header[0].value
+    app.file_uploader[0].upload("x.json", b"{", "application/json").run()
+    assert "x.json: not JSON" in errors_of(app)[0]
+
+
+def test_options_that_do_not_matter_are_left_out_of_the_command_and_named(capsys):
+    app = opened("mfu", sequence="4096")
+    assert "--sequence" not in app.code[0].value
+    assert "--sequence" in shown(app.caption[0].value)
+    assert typed(capsys, app.code[0].value)["gpus"] == 6144

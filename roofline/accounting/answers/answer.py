@@ -108,6 +108,8 @@ def in_words(key: str, value: float | str) -> str:
         return f"{key} by {value}"
     if key == "gpus":
         return devices(int(value))
+    if key == "bytes":
+        return size(value)
     if key == "flops_per_s":
         return f"{number(value / 1e12)} TFLOP/s"
     if key == "total_bytes":

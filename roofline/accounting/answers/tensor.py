@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from roofline.accounting.answers.answer import Answer, Step, count, duration, number
+from roofline.accounting.answers.answer import Answer, Step, by_machine, count, duration, number
 from roofline.accounting.config.config import ConfigError
 from roofline.accounting.machines import Machine
 from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
@@ -55,6 +55,7 @@ def tensor_answer(shape: Sequence[int], dtype: str) -> Answer:
         Step("strides", "products of the extents behind, row-major, in elements", ", ".join(map(str, strides))),
     ]
     return Answer(
+        main=("bytes", "elements"),
         title=f"A tensor of {'x'.join(map(str, shape))} in {dtype}",
         values={"elements": elements, "bytes": total, "scale_bytes": scales, "strides": strides, "dtype": dtype},
         steps=steps,
@@ -129,8 +130,9 @@ def matmul_answer(
     missing = [f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in rows if row["seconds"] is None]
     columns = [("gpu", "GPU"), ("dtype", "dtype"), ("flops", "FLOPs"), ("bytes", "bytes"), ("intensity", "FLOP/B")]
     return Answer(
+        main=("seconds", "bound"),
         title=f"{title} (MxNxK)",
-        values={},
+        values=by_machine(rows),
         steps=_matmul_steps(row, shape, batch),
         formula="seconds = max(2 m n k / peak, w (m k + k n + m n) / bandwidth)",
         source="Williams, Waterman and Patterson (2009); "

@@ -6,6 +6,7 @@ from roofline.accounting.number_formats import FORMATS
 from roofline.explore import pictures
 from roofline.explore.ask import Asked, Options
 from roofline.explore.form import Form
+from roofline.explore.page import table
 
 TITLE, COMMAND, PLACE = "Number formats", "dtype", 3
 
@@ -27,4 +28,6 @@ def more(asked: Asked, _: Form) -> None:
     }
     value = abs(asked.answer.values.get("asked", 0))
     marks = {f"the value {value:g}": value} if value else {}
-    pictures.lines("Range and precision", "magnitude", "epsilon: step from 1 to the next value", lines, marks)
+    if value:
+        table(rows, [("dtype", "format"), ("value", f"what {value:g} becomes"), ("epsilon", "epsilon")])
+    pictures.lines("Range and precision", "magnitude", "epsilon", lines, marks)

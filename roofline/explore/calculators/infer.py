@@ -32,19 +32,18 @@ def serving(form: Form) -> Options:
     }
 
 
-def more(asked: Asked, _: Form) -> None:
+def more(asked: Asked, form: Form) -> None:
     """Draw speed and times along the batch and along the context."""
-    for option, tab in zip(OVER, st.tabs([f"against {option}" for option in OVER]), strict=True):
-        with tab:
-            words, rows = sweep(asked, option, OVER[option])
-            st.code(command_line(words), language="bash", wrap_lines=True)
-            along = [(row[option], row) for row in rows if row.get("decode_seconds")]
-            times = {
-                "prefill": [(x, row["prefill_seconds"]) for x, row in along],
-                "one step of decoding": [(x, row["decode_seconds"]) for x, row in along],
-            }
-            turn = asked.answer.rows[0]["critical_batch"]
-            marks = {f"critical batch {turn:,}": turn} if option == "batch" and turn and turn <= 4096 else {}
-            pictures.lines(f"Times against {option}", option, "seconds", times, marks)
-            speed = {"tokens/s of all sequences": [(x, row["tokens_per_s"]) for x, row in along]}
-            pictures.lines(f"Speed against {option}", option, "tokens/s", speed, marks)
+    option = form.choice("against", list(OVER), "batch", "drawn against")
+    words, rows = sweep(asked, option, OVER[option])
+    st.code(command_line(words), language="bash", wrap_lines=True)
+    along = [(row[option], row) for row in rows if row.get("decode_seconds")]
+    times = {
+        "prefill": [(x, row["prefill_seconds"]) for x, row in along],
+        "one step of decoding": [(x, row["decode_seconds"]) for x, row in along],
+    }
+    turn = asked.answer.rows[0]["critical_batch"]
+    marks = {f"critical batch {turn:,}": turn} if option == "batch" and turn and turn <= 4096 else {}
+    pictures.lines(f"Times against {option}", option, "seconds", times, marks)
+    speed = {"tokens/s of all sequences": [(x, row["tokens_per_s"]) for x, row in along]}
+    pictures.lines(f"Speed against {option}", option, "tokens/s", speed, marks)

@@ -16,9 +16,8 @@ def fields(form: Form) -> Options:
         **form.model(params="540B"),
         **_speed(form),
         **form.number("sequence", "2048", "tokens of a sequence", 128, 131072, is_binary=True),
-        **form.gpu(),
+        **form.gpu("tpu-v4"),
         **form.number("gpus", "6144", "GPUs", 1, 65536, is_binary=True),
-        **form.number("peak", "275e12", "FLOP/s of one, in place of the table's", 1e12, 1e16, help="may be left out"),
         **form.dtype(),
     }
 

@@ -29,7 +29,7 @@ def fields(form: Form) -> Options:
         **form.model("llama-3-70b"),
         **form.gpu(),
         **form.state(),
-        "checkpoint": form.choice("checkpoint", ["none", "selective", "full"], "selective", "recomputation"),
+        "checkpoint": form.choice("checkpoint", ["none", "selective", "full"], "none", "recomputation"),
         **form.number("batch", "1", "sequences of a micro-batch", 1, 64, is_binary=True),
         **form.number("sequence", "4096", "tokens of a sequence", 128, 131072, is_binary=True),
         **form.switch("sequence-parallel", "tensor parallelism shares norms and inputs, too"),

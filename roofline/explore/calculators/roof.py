@@ -24,7 +24,7 @@ def more(asked: Asked, _: Form) -> None:
     limits = {f"{row['gpu']} {row['dtype']}": (row["peak_flops_per_s"], row["bandwidth_bytes_per_s"]) for row in rows}
     ridges = {name: ridge_intensity(*limit) for name, limit in limits.items()}
     ends = [*ridges.values(), *(row["intensity"] for row in rows)]
-    lowest, highest = min(ends) / 8, max(ends) * 8
+    lowest, highest = min(ends) / 32, max(ends) * 8
     roofs = {
         name: [(x, attainable(x, *limit)) for x in (lowest, ridges[name], highest)] for name, limit in limits.items()
     }

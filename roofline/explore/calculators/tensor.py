@@ -28,7 +28,7 @@ def more(asked: Asked, _: Form) -> None:
     down = strides[-2] if len(strides) > 1 else 0
     st.caption("where each element lies, in elements from the beginning (of further dimensions the first)")
     places = [
-        {"row": str(row), **{f"column {column}": str(row * down + column) for column in range(min(columns, MOST))}}
+        {"row / column": str(row), **{f"{column}": str(row * down + column) for column in range(min(columns, MOST))}}
         for row in range(min(rows, MOST))
     ]
     st.table(places, hide_index=True)
