@@ -100,7 +100,7 @@ function facts(i) {
 function card(i) {
   const list = element("dl");
   for (const [name, text] of facts(i)) list.append(element("div", {}, element("dt", { text: name }), element("dd", { text })));
-  return [element("h3", { text: `${rows.op[i]} ${rows.case[i]}` }), list];
+  return [element("p", { class: "name", text: `${rows.op[i]} ${rows.case[i]}` }), list];
 }
 
 const seriesOf = (i) => JSON.stringify([rows.op[i], rows.dtype[i], rows.provider[i], rows.run[i], rows.module[i]]);

@@ -26,8 +26,11 @@ function usualHidden() {
 }
 usualHidden();
 
-const searched = Array.from({ length: rowCount }, (_, i) =>
-  columns.map((column) => (column.number ? "" : column.text(i))).concat(rows.options[i], rows.reason[i] ?? "").join(" ").toLowerCase());
+let texts = null; // made when the first word is searched for
+function searched(i) {
+  texts ??= Array.from({ length: rowCount }, (_, at) => columns.map((column) => (column.number ? "" : column.text(at))).concat(rows.options[at], rows.reason[at] ?? "").join(" ").toLowerCase());
+  return texts[i];
+}
 
 const isRoofShown = (roof) => groups.every((group) => !group.ofRoof || group.ofRoof(roof) === null || !state.hidden[group.key].has(group.ofRoof(roof)));
 
@@ -38,7 +41,7 @@ function shownRows() {
   const found = [];
   for (let i = 0; i < rowCount; i++) {
     if (active.some((group) => state.hidden[group.key].has(group.of(i)))) continue;
-    if (words.some((word) => !searched[i].includes(word))) continue;
+    if (words.some((word) => !searched(i).includes(word))) continue;
     if (series !== null && seriesOf(i) !== series) continue;
     found.push(i);
   }

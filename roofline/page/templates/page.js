@@ -7,6 +7,7 @@ function update({ plot = true, table = true, filters = true } = {}) {
   if (filters) keepingFocus(byId("groups"), drawFilters);
   drawViews();
   if (plot) drawPlot(shown);
+  else drawRing();
   if (table) drawTable(shown);
   byId("card").replaceChildren(...(state.picked === null ? [element("p", { class: "hint", text: "Choose a point or a row to see all that is known of it." })] : card(state.picked)));
   keepLink();
@@ -35,7 +36,7 @@ function pick(i, isolate = false) {
   const at = sortedRows(shownRows()).indexOf(i);
   if (at >= 0) state.first = Math.floor(at / rowsAtOnce) * rowsAtOnce;
   const focused = document.activeElement?.closest?.("#rows tbody") !== null;
-  update({ filters: isolate });
+  update({ plot: isolate, filters: isolate });
   if (focused) byId("rows").querySelector(`tr[data-row="${i}"] button`)?.focus();
 }
 
@@ -86,9 +87,10 @@ function listen() {
   });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || state.picked === null) return;
+    const wasIsolated = state.isolated;
     state.picked = null;
     state.isolated = false;
-    update();
+    update({ plot: wasIsolated, filters: false });
   });
   let typing = null;
   byId("search").addEventListener("input", (event) => {
@@ -122,6 +124,7 @@ function listen() {
 
 function listenToPlot() {
   const plot = byId("plot");
+  new ResizeObserver(drawRing).observe(plot);
   plot.on("plotly_click", ({ points }) => typeof points[0].customdata === "number" && state.view !== "modules" && pick(points[0].customdata, true));
   plot.on("plotly_hover", ({ points, event }) => typeof points[0].customdata === "number" && showTip(points[0].customdata, event));
   plot.on("plotly_unhover", () => (byId("tip").hidden = true));
@@ -148,7 +151,7 @@ function moduleCard(id) {
   const names = [];
   for (let one = node; one.parent !== null; one = content.modules[one.parent]) names.unshift(one.name);
   const share = percent((100 * node.time_s) / content.modules[0].time_s);
-  return [element("h3", { text: names.join(" › ") || node.name }), element("p", { text: `${time(node.time_s)}, ${share} of the step${node.calls ? `, ${node.calls} calls` : ""}` })];
+  return [element("p", { class: "name", text: names.join(" › ") || node.name }), element("p", { text: `${time(node.time_s)}, ${share} of the step${node.calls ? `, ${node.calls} calls` : ""}` })];
 }
 
 function turn(by) {

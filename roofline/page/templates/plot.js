@@ -10,9 +10,9 @@ const isWithoutFlops = (i) => rows.status[i] === "ok" && rows.flops[i] === 0 && 
 const anyRow = (test) => Array.from({ length: rowCount }, (_, i) => i).some(test);
 
 const views = [
-  { key: "roofline", title: "Roofline", draw: drawRoofline, has: isDrawn },
-  { key: "time", title: "Time", draw: drawTimes, has: hasTime, isThere: () => anyRow(hasTime) },
-  { key: "bandwidth", title: "Without FLOPs", draw: drawBandwidth, has: isWithoutFlops, isThere: () => anyRow(isWithoutFlops) },
+  { key: "roofline", title: "Roofline", draw: drawRoofline, has: isDrawn, place: (i) => [rows.intensity[i], rows.flops_per_s[i]] },
+  { key: "time", title: "Time", draw: drawTimes, has: hasTime, place: (i) => [rows.least_s[i], rows.median_s[i]], isThere: () => anyRow(hasTime) },
+  { key: "bandwidth", title: "Without FLOPs", draw: drawBandwidth, has: isWithoutFlops, place: (i) => [rows.bytes_per_s[i], bandwidthPlaces().indexOf(bandwidthName(i))], isThere: () => anyRow(isWithoutFlops) },
   { key: "modules", title: "Modules", draw: drawModules, has: () => false, isThere: () => content.modules.length > 0 },
 ].filter((view) => !view.isThere || view.isThere());
 
@@ -31,12 +31,11 @@ function layout(more) {
 
 // One trace holds all points, so that ten thousand of them are drawn at once.
 function pointTrace(shown, x, y, bars) {
-  const picked = state.picked;
   return {
     type: "scatter", mode: "markers", x: shown.map(x), y: shown.map(y), customdata: shown, hoverinfo: "none",
     error_y: bars && shown.length <= mostBars ? { type: "data", symmetric: false, array: shown.map((i) => bars(i)[1]), arrayminus: shown.map((i) => bars(i)[0]), color: ink("--muted"), thickness: 1.2, width: 4 } : undefined,
     marker: {
-      size: shown.map((i) => (i === picked ? 15 : rows.share[i] === null ? 11 : Math.max(4, 70 * Math.sqrt(rows.share[i])))),
+      size: shown.map((i) => (rows.share[i] === null ? 11 : Math.max(4, 70 * Math.sqrt(rows.share[i])))),
       color: shown.map((i) => (rows.color[i] ? shade(rows.color[i]) : ink("--accent"))),
       symbol: shown.map((i) => symbols[(rows.shape[i] ?? 0) % symbols.length] + fillings[rows.filling[i] ?? 0]),
       opacity: rows.share.some((value) => value !== null) ? 0.6 : 1, line: { width: 1.5 },
@@ -44,10 +43,17 @@ function pointTrace(shown, x, y, bars) {
   };
 }
 
-function ringTrace(shown, x, y) {
-  const i = state.picked;
-  const is = i !== null && shown.includes(i);
-  return { type: "scatter", mode: "markers", x: is ? [x(i)] : [], y: is ? [y(i)] : [], hoverinfo: "skip", marker: { size: 24, symbol: "circle-open", color: ink("--ink"), line: { width: 2.5 } } };
+// The chosen point has a ring over the picture, so that nothing is drawn anew for it.
+function drawRing() {
+  const view = currentView(), ring = byId("ring"), i = state.picked;
+  const { xaxis, yaxis } = byId("plot")._fullLayout;
+  ring.hidden = i === null || !view.place || !view.has(i) || !xaxis;
+  if (ring.hidden) return;
+  const [x, y] = view.place(i);
+  const [left, top] = [xaxis.d2p(x), yaxis.d2p(y)];
+  ring.hidden = !(left >= 0 && left <= xaxis._length && top >= 0 && top <= yaxis._length);
+  ring.style.left = `${left + xaxis._offset}px`;
+  ring.style.top = `${top + yaxis._offset}px`;
 }
 
 function line(x, y, color, width = 1.2, dash = "solid") {
@@ -85,7 +91,7 @@ function drawRoofline(shown) {
   traces.push({ type: "scatter", mode: ridges.length > 6 ? "markers" : "markers+text", x: ridges.map((roof) => roof.ridge), y: ridges.map((roof) => roof.value), text: ridges.map((roof) => significant(roof.ridge)), textposition: "top left", textfont: { size: 11, color: ink("--muted") }, hoverinfo: "skip", marker: { size: 6, color: ink("--muted") } });
   const [x, y] = [(i) => rows.intensity[i], (i) => rows.flops_per_s[i]];
   const bars = (i) => [rows.flops_per_s[i] - rows.low[i], rows.high[i] - rows.flops_per_s[i]];
-  traces.push(ringTrace(shown, x, y), pointTrace(shown, x, y, bars));
+  traces.push(pointTrace(shown, x, y, bars));
   const labels = roofs.map((roof) => roofLabel(roof, rising(roofs, roof), xs, ys, plotSize())).filter(Boolean);
   return { traces, layout: layout({ xaxis: axis("arithmetic intensity, FLOP/byte", [...xs], { tickformat: ",.4~g" }), yaxis: axis("FLOP/s", [...ys], { tickformat: "~s" }), annotations: apart(labels, ys) }) };
 }
@@ -119,20 +125,22 @@ function drawTimes(shown) {
   const [x, y] = [(i) => rows.least_s[i], (i) => rows.median_s[i]];
   if (shown.length <= mostBars) traces.push({ type: "scatter", mode: "markers", x: shown.map(x), y: shown.map((i) => rows.sum_s[i]), hoverinfo: "skip", marker: { symbol: "line-ew-open", size: 12, color: ink("--muted"), line: { width: 1.5 } } });
   const bars = (i) => (rows.ci95_low_s[i] === null ? [0, 0] : [y(i) - rows.ci95_low_s[i], rows.ci95_high_s[i] - y(i)]);
-  traces.push(ringTrace(shown, x, y), pointTrace(shown, x, y, bars));
+  traces.push(pointTrace(shown, x, y, bars));
   const labels = [{ x: high, y: high, text: "as fast as the limits allow", showarrow: false, xanchor: "right", yanchor: "top", yshift: -12, font: { size: 12, color: ink("--muted") } }];
   return { traces, layout: layout({ xaxis: axis("least time by peak, bandwidth and launch, s", [...xs], { tickformat: "~s" }), yaxis: axis("measured median, s", [...ys], { tickformat: "~s" }), annotations: labels }) };
 }
 
+const bandwidthName = (i) => `${rows.op[i]} ${rows.dtype[i]} ${rows.provider[i]}`.slice(0, 40);
+const bandwidthPlaces = () => [...new Set(shownRows().filter(isWithoutFlops).map(bandwidthName))];
+
 function drawBandwidth(shown) {
-  const names = (i) => `${rows.op[i]} ${rows.dtype[i]} ${rows.provider[i]}`.slice(0, 40);
   const roofs = content.roofs.filter((roof) => roof.level !== null && isRoofShown(roof));
   const span = spanOf([...shown.map((i) => rows.bytes_per_s[i]), ...roofs.map((roof) => roof.value)]);
-  const [xs, ys] = state.ranges.bandwidth ?? [span, [-0.7, Math.max(0.7, new Set(shown.map(names)).size - 0.3)]];
-  const places = [...new Set(shown.map(names))];
+  const places = bandwidthPlaces();
+  const [xs, ys] = state.ranges.bandwidth ?? [span, [-0.7, Math.max(0.7, places.length - 0.3)]];
   const traces = roofs.map((roof) => line([roof.value, roof.value], [-1, places.length + 1], shade(roof.colors), roof.width, roof.dash));
-  const [x, y] = [(i) => rows.bytes_per_s[i], (i) => places.indexOf(names(i))];
-  traces.push(ringTrace(shown, x, y), pointTrace(shown, x, y, null));
+  const [x, y] = [(i) => rows.bytes_per_s[i], (i) => places.indexOf(bandwidthName(i))];
+  traces.push(pointTrace(shown, x, y, null));
   const ticks = { type: "linear", dtick: undefined, tickvals: places.map((_, at) => at), ticktext: places.map(plain), automargin: true };
   return { traces, layout: layout({ xaxis: axis("bytes moved per second", [...xs], { tickformat: "~s" }), yaxis: axis("", [...ys], ticks) }) };
 }
@@ -153,6 +161,7 @@ function drawPlot(shown) {
   const seen = shown.filter(view.has);
   const drawn = view.draw(seen);
   Plotly.react(byId("plot"), drawn.traces, drawn.layout, { displayModeBar: false, responsive: true, scrollZoom: true, doubleClick: false, showTips: false });
+  drawRing();
   byId("plot").setAttribute("aria-label", `${view.title}: ${seen.length} points; the table below holds the same rows`);
   byId("legend").textContent = legendText(seen.length);
 }
