@@ -12,18 +12,6 @@ def korthikanti_flops(batch: int, sequence: int, layers: int, width: int, vocabu
     return 72 * tokens * layers * width**2 + 12 * tokens * layers * width * sequence + 6 * tokens * width * vocabulary
 
 
-def selective_overhead(batch: int, sequence: int, layers: int, width: int, vocabulary: int) -> float:
-    """Return the FLOPs that selective recomputation adds, as a fraction of the model's.
-
-    Hardware FLOPs are the model's with s / (3h) in place of s / (6h), which counts attention three times over: its
-    forward pass alone, which is what runs once more, is a third of that. `flops.train_flops` counts the third.
-
-    Source: Korthikanti et al. (2022), appendix A; 2.7 % of GPT-3 175B, 1.6 % of the 530B model.
-    """
-    added = 12 * batch * sequence * layers * width * sequence
-    return added / korthikanti_flops(batch, sequence, layers, width, vocabulary)
-
-
 def saved_by_selective(sequence: int, width: int, heads: int) -> float:
     """Return the share of a layer's activations that selective recomputation saves: (5as/h) / (34 + 5as/h).
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from roofline.accounting.config.config import ModelConfig
-from roofline.accounting.inference import decode_bytes, decode_flops, kv_cache_bytes, prefill_flops, weight_bytes_read
+from roofline.accounting.inference import decode_bytes, decode_flops, prefill_bytes, prefill_flops
 from roofline.model import least_time_s
 
 
@@ -27,10 +27,9 @@ class Serving(NamedTuple):
 def prefill_seconds(config: ModelConfig, prompt: int, batch: int, serving: Serving) -> float:
     """Return the least time until the first token: all prompts are read at once.
 
-    Source: the roofline of `inference.prefill_flops`, of the weights that so many tokens need, and of the cache.
+    Source: the roofline of `inference.prefill_flops` and `inference.prefill_bytes`.
     """
-    moved = weight_bytes_read(config, batch * prompt, serving.weight_bytes)
-    moved += kv_cache_bytes(config, prompt, batch, serving.kv_bytes)
+    moved = prefill_bytes(config, prompt, batch, serving.weight_bytes, serving.kv_bytes)
     limits = (serving.peak_flops_per_s, serving.bandwidth_bytes_per_s)
     return least_time_s(prefill_flops(config, prompt, batch), moved, *limits)
 

@@ -13,6 +13,7 @@ from roofline.work import DTYPES
 
 
 def _infer_options(parser: argparse.ArgumentParser) -> None:
+    options.params_option(parser)
     options.model_options(parser)
     add = parser.add_argument
     add("--prompt", type=arguments.whole, default=2048, help="tokens of a prompt; default: %(default)s")
@@ -24,6 +25,11 @@ def _infer_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _infer(args: argparse.Namespace) -> Answer:
+    if args.params is not None:
+        arguments.refuse_model(args)
+        uses, missing = options.uses_of(args)
+        plan = (args.prompt, args.batch, args.weight_dtype, args.gpus)
+        return infer.infer_of_parameters(args.params, uses, *plan, missing)
     config = arguments.model_of(args)
     uses, missing = options.uses_of(args)
     dtypes = (args.weight_dtype, args.kv_dtype)
@@ -39,6 +45,10 @@ def _generate_options(parser: argparse.ArgumentParser) -> None:
 def _generate(args: argparse.Namespace) -> Answer:
     uses, missing = options.uses_of(args)
     sizes = (args.prompt, args.output_tokens, args.batch)
+    if args.params is not None:
+        arguments.refuse_model(args)
+        plan = (*sizes, args.weight_dtype, args.gpus, args.price)
+        return reply.generate_of_parameters(args.params, uses, *plan, missing)
     dtypes = (args.weight_dtype, args.kv_dtype)
     config = arguments.model_of(args)
     return reply.generate_answer(config, uses, *sizes, *dtypes, args.gpus, args.price, missing)

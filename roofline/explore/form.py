@@ -132,15 +132,16 @@ class Form:
         self._remember(name, "on" if is_on else "", "")
         return {name: is_on}
 
-    def model(self, default: str = "llama-3-8b", params: str = "") -> dict[str, str | bool]:
+    def model(self, default: str = "llama-3-8b", params: str = "", is_preset: bool = False) -> dict[str, str | bool]:
         """Draw the ways to name a model: a preset, a `config.json`, dimensions, and where it may be, its parameters.
 
         Args:
             default: a preset.
             params: how many at first, where a number of parameters is enough.
+            is_preset: whether the preset comes first all the same.
         """
         ways = [*([PARAMS] if params else []), PRESET, FILE, SIZES]
-        way = self.choice("by", ways, ways[0], "model by")
+        way = self.choice("by", ways, PRESET if is_preset else ways[0], "model by")
         if way == PARAMS:
             return dict(self.number("params", params, "parameters", 1e6, 1e13, help="such as 70e9 or 70B"))
         if way == PRESET:

@@ -56,6 +56,46 @@ def test_utilization_of_a_saved_run(capsys, tmp_path):
     assert "no training step" in capsys.readouterr().err
 
 
+def test_generation_by_parameters_alone(capsys):
+    """Chen, Transformer Inference Arithmetic (2022): 52B on four A100 take 17.3 ms a step, batch 208 is critical."""
+    line = "--params 52e9 --gpu a100-sxm-40gb --gpus 4 --peak 312e12 --bandwidth 1.5e12"
+    data = data_of(capsys, f"infer {line} --prompt 512")
+    assert data["decode_seconds"] == pytest.approx(2 * 52e9 / (4 * 1.5e12))
+    assert data["prefill_seconds"] == pytest.approx(2 * 52e9 * 512 / (4 * 312e12))
+    assert (data["decode_bound"], data["prefill_bound"], data["critical_batch"]) == ("memory", "compute", 208)
+    assert data["cache_bytes"] is None
+    reply = data_of(capsys, f"generate {line} --prompt 512 --output-tokens 100")
+    assert reply["first_token_s"] == data["prefill_seconds"]
+    assert reply["seconds"] == pytest.approx(data["prefill_seconds"] + 99 * data["decode_seconds"])
+
+
+def test_generation_by_parameters_says_what_does_not_fit_and_what_does_not_matter(capsys):
+    text = text_of(capsys, "generate --params 405e9 --gpu h100-sxm")
+    assert "810 GB of weights on 1 device h100-sxm of 79.19 GiB; it takes 10 at least" in " ".join(text.split())
+    assert call("infer", "--params", "8e9", "--gpu", "h100-sxm", "--kv-dtype", "fp8e4m3") == 2
+    assert "--kv-dtype does not matter" in capsys.readouterr().err
+    assert call("infer", "--params", "8e9", "--model", "gpt2", "--gpu", "h100-sxm") == 2
+    assert "in place of a model" in capsys.readouterr().err
+
+
+def test_a_budget_is_drawn_as_parameters_against_tokens(tmp_path):
+    """C = 6 N D and D = 20 N meet in the compute-optimal model; a run of the budget lies on the first."""
+    from roofline.accounting.answers.budget import loss_along, size_against_data
+
+    curve = size_against_data(6 * 70e9 * 15e12, 20, (70e9, 15e12))
+    budget, ratio = curve.lines.values()
+    best, tokens = curve.dots["compute-optimal"]
+    assert tokens == pytest.approx(20 * best) == pytest.approx(70e9 * 15e12 / best)
+    assert all(params * data == pytest.approx(70e9 * 15e12) for params, data in (*budget, curve.dots["this run"]))
+    assert all(data == pytest.approx(20 * params) for params, data in ratio)
+    losses = [loss for _, loss in loss_along(1e23)]
+    assert 0 < losses.index(min(losses)) < len(losses) - 1
+    for words in ("train --params 70e9 --tokens 15e12", "chinchilla --days 14"):
+        path = tmp_path / f"{words[:5]}.svg"
+        assert call(*words.split(), "--gpu", "h100-sxm", "--plot", str(path)) == 0
+        assert "compute-optimal" in path.read_text()
+
+
 @pytest.mark.parametrize(
     ("line", "gpus", "bound"),
     [
@@ -159,6 +199,8 @@ REFUSED = {
         "gpus --params 1e9 --tokens 1e30 --days 1e-30 --mfu 1e-9 --gpu h100-sxm",
         "mfu --params 1e30 --tokens-per-s 1e30 --gpu h100-sxm",
         "memory --params 0.1",
+        "infer --params 1e30 --gpu h100-sxm --batch 1e12",
+        "generate --params 0.1 --gpu h100-sxm --output-tokens 1e12",
         "infer --model gpt2 --gpu h100-sxm --memory 1e-30",
         "memory --model gpt2 --lora 1e12 --loss-chunks 1e12",
         "sweep infer --model gpt2 --gpu h100-sxm --over batch=1:1e12:x64",
@@ -186,8 +228,8 @@ BASE = {
     "train": ["--tokens 1e9 --gpu h100-sxm --params 1e9", "--tokens 1e9 --gpu h100-sxm --model gpt2"],
     "fit": ["--gpu h100-sxm"],
     "chinchilla": ["", "--gpu h100-sxm --days 2"],
-    "infer": ["--gpu h100-sxm --model gpt2"],
-    "generate": ["--gpu h100-sxm --model gpt2"],
+    "infer": ["--gpu h100-sxm --model gpt2", "--gpu h100-sxm --params 1e9"],
+    "generate": ["--gpu h100-sxm --model gpt2", "--gpu h100-sxm --params 1e9"],
     "mfu": ["--gpu h100-sxm --model gpt2 --tokens-per-s 9e3", "--gpu h100-sxm --params 1e9"],
     "gpus": ["--gpu h100-sxm --params 1e9", "--gpu h100-sxm --model gpt2 --tokens 1e9"],
 }

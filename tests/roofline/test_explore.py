@@ -7,7 +7,7 @@ import shlex
 import socket
 
 import pytest
-from test_estimate import call
+from test_estimate import call, measured_run
 
 from roofline.__main__ import main
 from roofline.accounting.answers.answer import in_words
@@ -195,3 +195,12 @@ def test_options_that_do_not_matter_are_left_out_of_the_command_and_named(capsys
     assert "--sequence" not in app.code[0].value
     assert "--sequence" in shown(app.caption[0].value)
     assert typed(capsys, app.code[0].value)["gpus"] == 6144
+
+
+def test_a_measured_run_stands_among_the_machines(capsys, runs):
+    measured_run(runs, [("matmul", 8 * 10**11)])
+    app = opened("train", mfu="")
+    box = app.selectbox(key="train gpu")
+    box.set_value(next(name for name in box.options if name.startswith("measured"))).run()
+    assert typed(capsys, app.code[0].value)["mfu"] == 0.8
+    assert " --measured " in app.code[0].value

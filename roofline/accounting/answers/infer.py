@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 from roofline.accounting.answers.answer import Answer, Step, by_machine, count, devices, duration, memory, number, size
@@ -10,10 +11,12 @@ from roofline.accounting.answers.budget import Use
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.inference import (
     compute_bound_from,
+    critical_batch,
     decode_bytes,
     decode_flops,
     kv_bytes_per_token,
     kv_cache_bytes,
+    prefill_bytes,
     prefill_flops,
     weight_bytes_read,
 )
@@ -90,6 +93,96 @@ def infer_answer(
     )
 
 
+def infer_of_parameters(
+    params: float,
+    uses: Sequence[Use],
+    prompt: int,
+    batch: int = 1,
+    weight_dtype: str | None = None,
+    gpus: int = 1,
+    notes: Sequence[str] = (),
+) -> Answer:
+    """Return the least time of prefill and of one decode step by the number of parameters alone.
+
+    Args:
+        params: of a dense model.
+        uses: machines and the dtypes that they compute in.
+        prompt: tokens of each prompt.
+        batch: sequences at once.
+        weight_dtype: in which the weights lie; None: as computed.
+        gpus: devices that share the model evenly, without communication.
+        notes: further assumptions.
+    """
+    rows = [row_of_parameters(params, use, prompt, batch, weight_dtype or use[1], gpus) for use in uses]
+    row, (machine, dtype) = rows[0], uses[0]
+    peak, bandwidth = number(row["peak_flops_per_s"]), number(row["bandwidth_bytes_per_s"])
+    read = f"{size(row['weight_bytes'])} / {bandwidth}"
+    return Answer(
+        main=("decode_seconds", "tokens_per_s", "prefill_seconds"),
+        title=f"Generation with {number(params)} parameters: {batch} x {prompt} tokens, {devices(gpus)}",
+        warnings=[line for row in rows if (line := does_not_fit(row, gpus))],
+        values=by_machine(rows),
+        steps=[
+            Step("weights", f"{number(params)} parameters", size(row["weight_bytes"])),
+            Step(
+                "prefill",
+                f"max(2 x {number(params)} x {batch} x {prompt} / {peak}, {read})",
+                f"{duration(row['prefill_seconds'])}, {row['prefill_bound']}-bound",
+            ),
+            Step(
+                "decode step",
+                f"max(2 x {number(params)} x {batch} / {peak}, {read})",
+                f"{duration(row['decode_seconds'])}, {row['decode_bound']}-bound",
+            ),
+            Step("tokens/s", f"{batch} / {duration(row['decode_seconds'])}", number(row["tokens_per_s"])),
+            Step("critical batch", "peak x bytes of a weight / (2 x bandwidth)", _batch(row["critical_batch"])),
+            Step("memory", *_held(row)),
+        ],
+        formula=PARAMETERS_FORMULA,
+        source="Pope et al. (2022); Austin et al. (2025); " + "; ".join(dict.fromkeys(use[0].source for use in uses)),
+        assumptions=[f"weights in {weight_dtype or 'the computing dtype'}", *PARAMETERS_NOTES, *notes],
+        rows=rows,
+        columns=COLUMNS,
+        worked=f"{machine.slug}, {dtype}",
+    )
+
+
+PARAMETERS_FORMULA = "prefill >= max(2 N B s / peak, N w / bandwidth); decode >= max(2 N B / peak, N w / bandwidth)"
+PARAMETERS_NOTES = (
+    "a dense model: 2 N FLOPs for each token, and every weight is read once a step",
+    "the cache and attention's own products depend on the model and are left out: long contexts take longer",
+    "lower bounds: peak and bandwidth are reached, activations do not count, devices share without talking",
+)
+
+
+def row_of_parameters(params: float, use: Use, prompt: int, batch: int, weight_dtype: str, gpus: int) -> dict[str, Any]:
+    """Return what is known of generation on a machine by the number of parameters; what a model says is None.
+
+    Source: `PARAMETERS_FORMULA`, of Pope et al., Efficiently Scaling Transformer Inference (2022).
+    """
+    machine, dtype = use
+    peak, bandwidth = gpus * machine.peak(dtype), gpus * machine.bandwidth()
+    stored = max(1, round(params * element_bytes(weight_dtype)))
+    first, step = round(2 * params * batch * prompt), round(2 * params * batch)
+    decode_s = least_time_s(step, stored, peak, bandwidth)
+    return {
+        "gpu": machine.slug,
+        "dtype": dtype,
+        "prefill_seconds": least_time_s(first, stored, peak, bandwidth),
+        "prefill_bound": bound(first / peak, stored / bandwidth, None),
+        "decode_seconds": decode_s,
+        "decode_bound": bound(step / peak, stored / bandwidth, None),
+        "tokens_per_s": batch / decode_s,
+        "critical_batch": ceil(critical_batch(peak, bandwidth, element_bytes(weight_dtype))),
+        "prefill_flops": first,
+        "decode_flops": step,
+        "weight_bytes_read": stored,
+        "peak_flops_per_s": peak,
+        "bandwidth_bytes_per_s": bandwidth,
+        **_share_of(machine, gpus, stored, None),
+    }
+
+
 def element_bytes(dtype: str) -> float:
     """Return the bytes of one weight in a dtype, its share of the scale of its block included."""
     return STORED_BITS[dtype] / 8
@@ -111,14 +204,19 @@ def held_in(
 ) -> dict[str, Any]:
     """Return what weights and cache take of the memory of devices, and how many would hold them."""
     stored = round(count_parameters(config).total * weight_bytes)
-    cache, held = kv_cache_bytes(config, positions, batch, kv_bytes), machine.memory_bytes
+    return _share_of(machine, gpus, stored, kv_cache_bytes(config, positions, batch, kv_bytes))
+
+
+def _share_of(machine: Machine, gpus: int, stored: int, cache: int | None) -> dict[str, Any]:
+    """Return what weights, and where it is known the cache, take of the memory of devices."""
+    held, total = machine.memory_bytes, stored + (cache or 0)
     return {
         "weight_bytes": stored,
         "cache_bytes": cache,
         "memory_bytes": held,
-        "used": None if held is None else (stored + cache) / (gpus * held),
-        "fits": None if held is None else stored + cache <= gpus * held,
-        "gpus_needed": None if held is None else -(-(stored + cache) // held),
+        "used": None if held is None else total / (gpus * held),
+        "fits": None if held is None else total <= gpus * held,
+        "gpus_needed": None if held is None else -(-total // held),
     }
 
 
@@ -126,7 +224,9 @@ def does_not_fit(row: dict[str, Any], gpus: int) -> str | None:
     """Return what to say of a row whose weights and cache are larger than the memory; None where they fit."""
     if row["fits"] is not False:
         return None
-    held = f"{size(row['weight_bytes'])} of weights and {size(row['cache_bytes'])} of cache"
+    held = f"{size(row['weight_bytes'])} of weights"
+    if row["cache_bytes"] is not None:
+        held += f" and {size(row['cache_bytes'])} of cache"
     return (
         f"does not fit: {held} on {devices(gpus)} {row['gpu']} of {memory(row['memory_bytes'])}; it takes "
         f"{row['gpus_needed']:,} at least, and the times are hypothetical"
@@ -152,8 +252,7 @@ def _row(
     machine, dtype = use
     peak, bandwidth = gpus * machine.peak(dtype), gpus * machine.bandwidth()
     weight_bytes, kv_bytes = element_bytes(weight_dtype), whole_bytes(kv_dtype)
-    cache = kv_cache_bytes(config, prompt, batch, kv_bytes)
-    read_first = weight_bytes_read(config, batch * prompt, weight_bytes)
+    moved_first = prefill_bytes(config, prompt, batch, weight_bytes, kv_bytes)
     read = weight_bytes_read(config, batch, weight_bytes)
     moved = decode_bytes(config, prompt, batch, weight_bytes, kv_bytes)
     turning = (peak, bandwidth, weight_bytes, kv_bytes)
@@ -162,8 +261,8 @@ def _row(
     return {
         "gpu": machine.slug,
         "dtype": dtype,
-        "prefill_seconds": least_time_s(first, read_first + cache, peak, bandwidth),
-        "prefill_bound": bound(first / peak, (read_first + cache) / bandwidth, None),
+        "prefill_seconds": least_time_s(first, moved_first, peak, bandwidth),
+        "prefill_bound": bound(first / peak, moved_first / bandwidth, None),
         "decode_seconds": decode_s,
         "decode_bound": bound(step / peak, moved / bandwidth, None),
         "tokens_per_s": batch / decode_s,
@@ -209,7 +308,8 @@ def _steps(config: ModelConfig, row: dict[str, Any], prompt: int, batch: int) ->
 def _held(row: dict[str, Any]) -> tuple[str, str]:
     if row["used"] is None:
         return "not known of this machine", "-"
-    return f"weights and cache / all devices of {memory(row['memory_bytes'])}", f"{100 * row['used']:.1f} %"
+    what = "weights" if row["cache_bytes"] is None else "weights and cache"
+    return f"{what} / all devices of {memory(row['memory_bytes'])}", f"{100 * row['used']:.1f} %"
 
 
 def _batch(value: int | None) -> str:

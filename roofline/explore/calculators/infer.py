@@ -24,7 +24,7 @@ def serving(form: Form) -> Options:
     stored = ["as computed", "fp8e4m3", "int8", "int4", "nvfp4", "mxfp4"]
     weights = form.choice("weight-dtype", stored, stored[0], "weights in")
     return {
-        **form.model(),
+        **form.model(params="8B", is_preset=True),
         **form.number("batch", "1", "sequences at once", 1, 4096, is_binary=True),
         **form.number("prompt", "2048", "tokens of each prompt", 128, 131072, is_binary=True),
         "weight-dtype": "" if weights == stored[0] else weights,
