@@ -14,7 +14,8 @@ APP = Path(__file__).parents[1] / "explore" / "app.py"
 HOST = "127.0.0.1"
 
 DESCRIPTION = """Calculators in a browser: the questions of `roofline estimate`, with sliders and pictures.
-Served to this machine alone; nothing is written, and nothing is sent anywhere. Ctrl-C ends it.
+Served to this machine alone: nothing is sent anywhere, and nothing is written but what you take away (and the list of
+fonts that matplotlib keeps of a picture). Ctrl-C ends it.
 It needs Streamlit: pip install -e '.[explore]'"""
 
 

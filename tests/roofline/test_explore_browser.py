@@ -1,0 +1,107 @@
+"""The calculators in a browser that reaches this machine alone: each is opened, moved by keyboard, and taken away."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from test_explore import CALCULATORS, typed
+
+from roofline.accounting.answers.answer import in_words
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium"),
+]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def served(tmp_path):
+    """The address of a server whose home and working directory are empty, and stay so."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    words = [sys.executable, "-m", "roofline", "explore", "--no-browser", "--port", str(port)]
+    with (tmp_path / "said").open("wb") as said:
+        server = subprocess.Popen(words, cwd=home, env=environment, stdout=said, stderr=said, start_new_session=True)
+    try:
+        yield answering(f"http://127.0.0.1:{port}", server)
+        written = [path for path in home.rglob("*") if path.is_file()]
+        assert [path for path in written if path.parent.name != "matplotlib"] == []  # its list of fonts, by the PNG
+    finally:
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=30) == 0
+
+
+def answering(address, server):
+    """Return an address once it answers."""
+    for _ in range(600):
+        assert server.poll() is None
+        try:
+            with urlopen(f"{address}/_stcore/health", timeout=5):
+                return address
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError("the server never answered")
+
+
+@pytest.fixture
+def opened(served):
+    """A page of a browser that knows no other host, with all that it asked for and what went wrong."""
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    alone = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
+    with driver.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=alone)
+        page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
+        page.asked, page.wrong = [], []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.on("console", lambda said: page.wrong.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: page.wrong.append(str(error)))
+        yield page
+        browser.close()
+
+
+def command_of(page):
+    return page.locator("[data-testid=stCode] code").first.inner_text()
+
+
+def taken(page, button):
+    with page.expect_download() as download:
+        page.get_by_role("button", name=button).first.click()
+    return Path(download.value.path()).read_bytes()
+
+
+def test_each_calculator_opens_moves_and_is_taken_away(served, opened, capsys):
+    for name in CALCULATORS:
+        opened.goto(f"{served}/?page={name}")
+        opened.get_by_text("Formula:").wait_for(timeout=60_000)
+        assert opened.locator("[data-testid=stAlertContentError]").count() == 0
+        assert command_of(opened).startswith("python -m roofline estimate ")
+    opened.goto(f"{served}/?page=train&tokens=30T")
+    opened.get_by_text("287.9 days").wait_for(timeout=60_000)
+    thumb = opened.locator("input[type=range][aria-label=GPUs]")
+    thumb.focus()
+    thumb.press("ArrowRight")
+    opened.get_by_text("143.9 days").first.wait_for(timeout=60_000)
+    data = typed(capsys, command_of(opened))
+    assert (data["gpus"], in_words("days", data["days"])) == (2048, "143.9 days")
+    opened.wait_for_url("**/?page=train&tokens=30T&gpus=2048")
+    rows = csv.DictReader(io.StringIO(taken(opened, "numbers as CSV").decode()))
+    assert [float(row["days"]) for row in rows] == [data["days"]]
+    assert taken(opened, "picture as PNG").startswith(b"\x89PNG")
+    assert opened.wrong == []
+    assert [url for url in opened.asked if not url.startswith((served, served.replace("http", "ws"), "data:"))] == []
