@@ -16,6 +16,7 @@ PAGES = {
 README = PAGES["README.md"]
 INSTALLING = re.findall(r"^python3 -m venv .*$", README, re.MULTILINE)
 MAXIMUM_LINES = 150
+SHORT_BUDGET_S = 4
 
 
 def commands(page):
@@ -27,15 +28,27 @@ def commands(page):
     ]
 
 
-def run(command, folder):
-    """Run a command of a page, and hold its exit code and its output."""
-    writes_a_file = " --output " in command or " > " in command or " --quiet" in command
-    allowed = (0, 1) if " compare " in command else (0,)  # 1: this machine confirms that one is slower
+def finished(command, folder):
     line = command.replace("python", f"'{sys.executable}'", 1)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
+    return subprocess.run(
         line, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
+
+
+def run(command, folder):
+    """Run a command of a page, and hold its exit code and its output.
+
+    One that measures gets a short budget first: some of its rows are skipped then, where a reader waits for all.
+    """
+    short = command
+    if "--budget" not in command and "--signature" not in command:
+        short = re.sub(r"^python (-m bench\.\w+|\w+\.py)", rf"\g<0> --budget {SHORT_BUDGET_S}", command)
+    done = finished(short, folder)
+    if "the budget of" in done.stdout and done.returncode == 2:  # too busy a machine for a single row
+        done = finished(command, folder)
+    writes_a_file = " --output " in command or " > " in command or " --quiet" in command
+    allowed = (0, 1) if " compare " in command else (0,)  # 1: this machine confirms that one is slower
     assert done.returncode in allowed, f"{command}\n{done.stdout}\n{done.stderr}"
     assert done.stdout.strip() or writes_a_file, command
 
