@@ -1,1 +1,86 @@
-"""KEEP: the record of one measurement, the store, statistics, comparison. Ground floor: imports nothing of ours."""
+"""KEEP: the record of one measurement, the store, statistics, comparison. Ground floor: imports nothing of ours.
+
+From Python, `results.load` returns saved runs as a pandas frame, and `results.StoreError` is what it raises.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from results.store.runs import StoreError as StoreError
+
+__all__ = ["StoreError", "load"]
+
+
+def load(
+    run: str | os.PathLike[str] = "latest",
+    *,
+    runs: str | os.PathLike[str] | None = None,
+    op: str | Iterable[str] = (),
+    dtype: str | Iterable[str] = (),
+    case: str | Iterable[str] = (),
+    provider: str | Iterable[str] = (),
+    gpu: str | None = None,
+    since: str | None = None,
+) -> pd.DataFrame:
+    """Return saved measurements as a pandas frame: a row for each record, with what it means on its machine.
+
+    Columns are in SI base units: `median_s`, `ci95_low_s` and `ci95_high_s` are seconds per launch, `samples_s` the
+    list of all samples, `flops` and `bytes_*` counts of one launch, `flops_per_s` and `bytes_per_s` rates; `mfu` and
+    `mbu` are fractions, `roofline_pct` percent. What is not known is missing. Lines of a file that cannot be used are
+    told by a warning.
+
+    Args:
+        run: the path of a run file; a folder of them, all of which are read; or `latest`, a run's id or the beginning
+            of one, as `python -m results show` takes it.
+        runs: the folder in which runs are found by name; by default where all are kept.
+        op: only these ops, a name or several; so are the next three.
+        dtype: only these dtypes.
+        case: only these cases, as a table names them.
+        provider: only these providers.
+        gpu: of a folder, or for `latest`: only runs of this machine, as `python -m results list` names it.
+        since: the same, only runs since then: `30m`, `12h`, `2d`, `1w` ago, or a date such as `2026-11-20`.
+
+    Raises:
+        StoreError: there is no such run, or it cannot be read.
+        ValueError: `since` is no time.
+    """
+    import argparse
+    import warnings
+    from pathlib import Path
+
+    from results.compare.load import Wanted
+    from results.compare.selection import Selection
+    from results.compare.selection import since as moment
+    from results.show.rows import to_frame
+    from results.store.runs import StoreError, list_runs
+
+    try:
+        since_s = None if since is None else moment(since)
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"since={error}") from None
+    words = [frozenset([one] if isinstance(one, str) else one) for one in (op, dtype, case, provider)]
+    chosen, folder = Selection(Wanted(*words), gpu, since_s), Path(runs) if runs is not None else None
+    names = [os.fspath(run)]
+    if Path(run).is_dir():
+        names = [str(one.path) for one in list_runs(Path(run)) if one.error or chosen.fits(one)]
+        if not names:
+            raise StoreError(f"no run in {run} has a record of what was asked for")
+    found = [chosen.load(name, folder) for name in names]
+    for problem in (problem for one in found for problem in one.problems):
+        warnings.warn(problem, stacklevel=2)
+    return to_frame(found, lambda line: warnings.warn(line, stacklevel=2))
+
+
+def __getattr__(name: str) -> Any:
+    """Return the errors of the package, imported when they are first asked for."""
+    if name == "StoreError":
+        from results.store.runs import StoreError
+
+        return StoreError
+    raise AttributeError(f"module 'results' has no attribute '{name}'")

@@ -36,6 +36,7 @@ FOLDERS = {
         "page",
         "commands",
         "explore",
+        "estimate",
         "__main__",
     ),
     "roofline.accounting": ("config", "", "answers", "claims"),

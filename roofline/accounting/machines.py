@@ -10,13 +10,47 @@ from results.store.runs import Run
 from roofline.accounting.config.config import ConfigError
 from roofline.ceilings import Ceilings
 from roofline.hardware.gpu import Gpu
-from roofline.model import mfu, rate
+from roofline.model import bound, intensity, least_time_s, mfu, rate, ridge_intensity
 
 ASSUMED_MFU = 0.5
 """CS336 lecture 2 calls it good; published runs reach 0.38 to 0.57."""
 
 TRAINING = "train-step"
 """The op of a record whose MFU is that of training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attainable:
+    """The most that a device does of some work, and why: the roofline at one intensity."""
+
+    gpu: str
+    dtype: str
+    flops: int
+    bytes: int
+    intensity: float | None
+    """FLOP per byte; None where no byte is moved."""
+    ridge: float
+    """The intensity from which on the peak binds instead of the bandwidth, FLOP per byte."""
+    seconds: float
+    """The least time: max(FLOPs / peak, bytes / bandwidth)."""
+    bound: str
+    """`compute`, `memory`, or `mixed` where both take as long within 10 %."""
+    compute_s: float
+    memory_s: float
+    peak_flops_per_s: float
+    bandwidth_bytes_per_s: float
+    source: str
+    """Where the figures of the device come from."""
+
+    @property
+    def flops_per_s(self) -> float:
+        """The attainable rate, min(peak, intensity x bandwidth); 0 where there are no FLOPs."""
+        return rate(self.flops, self.seconds)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The bytes per second that go with it."""
+        return rate(self.bytes, self.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +106,30 @@ class Machine:
         if self.memory_bytes is None:
             raise ConfigError(f"the memory of {self.slug} is not known")
         return self.memory_bytes
+
+    def attainable(self, flops: int, moved: int, dtype: str) -> Attainable:
+        """Return the most that the device does of some FLOPs and bytes in a dtype.
+
+        Raises:
+            ConfigError: its peak or its bandwidth is not known.
+        """
+        peak, bandwidth = self.peak(dtype), self.bandwidth()
+        compute_s, memory_s = flops / peak, moved / bandwidth
+        return Attainable(
+            gpu=self.slug,
+            dtype=dtype,
+            flops=flops,
+            bytes=moved,
+            intensity=intensity(flops, moved),
+            ridge=ridge_intensity(peak, bandwidth),
+            seconds=least_time_s(flops, moved, peak, bandwidth),
+            bound=bound(compute_s, memory_s, None),
+            compute_s=compute_s,
+            memory_s=memory_s,
+            peak_flops_per_s=peak,
+            bandwidth_bytes_per_s=bandwidth,
+            source=self.source,
+        )
 
     def mfu_of(self, dtype: str, given: float | None) -> tuple[float, str]:
         """Return the MFU to reckon with, and in words where it comes from: given, measured, or assumed."""

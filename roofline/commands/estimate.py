@@ -103,15 +103,13 @@ def run(args: argparse.Namespace) -> int:
     """Print the answer asked for; return the exit code, 2 for what cannot be answered or read."""
     from roofline.accounting.config.config import ConfigError
     from roofline.ceilings import CeilingError
-    from roofline.commands.estimate_relevance import refuse_ignored
     from roofline.commands.estimate_text import print_answer
     from roofline.hardware.files import GpuFileError
     from roofline.hardware.gpu import UnknownGpuError
 
     errors = (ConfigError, CeilingError, GpuFileError, OutputError, OverflowError, StoreError, UnknownGpuError)
     try:
-        answer = args.answer(args)
-        refuse_ignored(args, answer)
+        answer = answered(args)
         if args.plot is not None:
             _draw(answer, args.plot)
         if args.format == "json":
@@ -121,6 +119,20 @@ def run(args: argparse.Namespace) -> int:
     except errors as error:
         return fail(f"python -m roofline estimate {args.part}", error)
     return 0
+
+
+def answered(args: argparse.Namespace) -> Answer:
+    """Return the answer to options that were read, whether a person typed them or a program gave them.
+
+    Raises:
+        ConfigError: the question has no answer, or an option does not matter to it.
+        CeilingError, GpuFileError, OverflowError, StoreError, UnknownGpuError: as of the command.
+    """
+    from roofline.commands.estimate_relevance import refuse_ignored
+
+    answer: Answer = args.answer(args)
+    refuse_ignored(args, answer)
+    return answer
 
 
 def _draw(answer: Answer, path: Path) -> None:

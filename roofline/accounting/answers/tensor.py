@@ -11,7 +11,7 @@ from roofline.accounting.answers.answer import Answer, Step, by_machine, count, 
 from roofline.accounting.config.config import ConfigError
 from roofline.accounting.machines import Machine
 from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
-from roofline.model import bound, intensity, least_time_s
+from roofline.model import intensity
 from roofline.work import DTYPE_BITS, bytes_of, matmul_work
 
 OUT_DTYPES = {"fp8e4m3": "bf16", "fp8e5m2": "bf16", "nvfp4": "bf16", "int8": "int32", "tf32": "fp32"}
@@ -174,13 +174,6 @@ def _matmul_row(m: int, n: int, k: int, batch: int, machine: Machine, dtype: str
     }
     if dtype not in machine.peaks_flops_per_s:
         return row | {"reason": machine.why_not(dtype)}
-    peak, bandwidth = machine.peak(dtype), machine.bandwidth()
-    compute_s, memory_s = work.flops / peak, work.bytes / bandwidth
-    return row | {
-        "seconds": least_time_s(work.flops, work.bytes, peak, bandwidth),
-        "bound": bound(compute_s, memory_s, None),
-        "compute_s": compute_s,
-        "memory_s": memory_s,
-        "peak_flops_per_s": peak,
-        "bandwidth_bytes_per_s": bandwidth,
-    }
+    found = machine.attainable(work.flops, work.bytes, dtype)
+    told = ("seconds", "bound", "compute_s", "memory_s", "peak_flops_per_s", "bandwidth_bytes_per_s")
+    return row | {name: getattr(found, name) for name in told}

@@ -1,0 +1,33 @@
+"""Options of a command as a Python call gives them, turned into what would be typed: one reader serves both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def as_typed(options: Mapping[str, object]) -> dict[str, str | bool]:
+    """Return the options of a call by the names that the command line has, as the words that would be typed.
+
+    Args:
+        options: by name, with underscores for dashes. A tuple is a shape, `(4096, 1024)` is `4096x1024`; a list holds
+            several values; True switches on; None and False are as left out.
+
+    Raises:
+        ValueError: a value is none that can be typed.
+    """
+    typed: dict[str, str | bool] = {}
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        typed[name.replace("_", "-")] = True if value is True else _text(name, value)
+    return typed
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, list | set | frozenset | range):
+        return ",".join(_text(name, one) for one in value)
+    if isinstance(value, tuple):
+        return "x".join(_text(name, one) for one in value)
+    if callable(value) or isinstance(value, Mapping | bytes):
+        raise ValueError(f"{name}= takes no {type(value).__name__}; give a number, a text or a list of these")
+    return str(value)

@@ -1,0 +1,81 @@
+"""`results.load`: a run, the newest one, or a folder of them as a frame, and one clear error where there is none."""
+
+import json
+
+import pytest
+
+import results
+from results.record import Environment, Record
+from results.store.runs import RunWriter
+
+
+def write(folder, op, started="2026-11-20T21:03:12+00:00", slug="cpu-x"):
+    environment = Environment(
+        run_id=f"{op}-{started[:10]}",
+        started_at=started,
+        argv=("python",),
+        device={"slug": slug, "name": "X", "type": "cpu"},
+    )
+    writer = RunWriter.create(environment, op, folder / f"{op}-{started[:10]}.jsonl")
+    for dtype in ("fp32", "bf16"):
+        common = {"op": op, "provider": "torch", "dtype": dtype, "shape": {"n": 8}, "case": "8", "status": "ok"}
+        writer.append(Record(**common, median_s=2.0, samples_s=(1.0, 2.0, 3.0), flops=10, bytes_read=4))
+    writer.close()
+    return writer.path
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
+    write(tmp_path, "gelu")
+    write(tmp_path, "matmul", "2026-11-21T21:03:12+00:00", "cpu-y")
+    return tmp_path
+
+
+def test_a_path_an_id_and_the_newest_run_are_loaded(folder):
+    assert list(results.load(folder / "gelu-2026-11-20.jsonl")["op"]) == ["gelu", "gelu"]
+    assert list(results.load("gelu-2026")["op"]) == ["gelu", "gelu"]
+    newest = results.load()
+    assert list(newest["op"]) == ["matmul", "matmul"]
+    assert newest["samples_s"][0] == [1.0, 2.0, 3.0]
+    assert newest["median_s"][0] == 2.0
+
+
+def test_a_folder_is_loaded_whole_and_records_are_chosen(folder):
+    assert sorted(results.load(folder)["op"]) == ["gelu", "gelu", "matmul", "matmul"]
+    assert list(results.load(folder, dtype="bf16", op=["gelu", "add"])["case"]) == ["8"]
+    assert set(results.load(folder, gpu="cpu-y")["op"]) == {"matmul"}
+    assert set(results.load("latest", op="gelu")["op"]) == {"gelu"}
+    assert set(results.load("latest", runs=folder, provider="torch")["op"]) == {"matmul"}
+    assert set(results.load(folder, since="2026-11-21")["op"]) == {"matmul"}
+
+
+def test_a_line_that_cannot_be_used_is_told(folder):
+    path = folder / "gelu-2026-11-20.jsonl"
+    lines = path.read_text().splitlines()
+    lines[1] = json.dumps(json.loads(lines[1]) | {"median_s": "fast"})
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.warns(UserWarning, match=r"gelu-2026-11-20.jsonl:2: 'median_s'"):
+        assert len(results.load(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "said"),
+    [
+        ({"run": "nothing"}, results.StoreError, "no run 'nothing'"),
+        ({"run": "no/such/file.jsonl"}, results.StoreError, "there is no run file"),
+        ({"op": "softmax"}, results.StoreError, "has a record of what was asked for"),
+        ({"since": "soon"}, ValueError, "since='soon' is neither a time ago"),
+    ],
+)
+def test_what_is_not_there_raises_one_line(folder, words, kind, said):
+    with pytest.raises(kind, match=said) as raised:
+        results.load(**words)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_without_a_fitting_run_says_so(folder):
+    with pytest.raises(results.StoreError, match="no run in"):
+        results.load(folder, op="softmax")
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = results.nothing

@@ -1,0 +1,88 @@
+"""The roofline from Python: the same answers as the commands give, and one clear error where there is none."""
+
+import json
+
+import pytest
+
+import roofline
+from roofline.__main__ import main
+from roofline.commands.estimate_parts import PARTS
+from roofline.work import matmul_work
+
+WORDS = {
+    "tensor": {"shape": (64, 32), "dtype": "fp32"},
+    "dtype": {"value": 1e-8},
+    "matmul": {"shape": (64, 32, 16), "gpu": ["h100-sxm", "a100-sxm-80gb"], "dtype": "fp32"},
+    "params": {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "ffn": 128, "vocab": 100, "tied": True},
+    "flops": {"model": "gpt2", "sequence": 512, "convention": "palm"},
+    "memory": {"model": "gpt2", "recipe": "bf16-master", "checkpoint": "full", "gpu": "h100-sxm"},
+    "mfu": {"params": 540e9, "tokens_per_s": 238e3, "gpu": "h100-sxm", "gpus": 6144, "peak": 275e12},
+    "gpus": {"params": 70e9, "tokens": 15e12, "days": 90, "mfu": 0.4, "gpu": "h100-sxm"},
+    "train": {"params": "70B", "tokens": "15T", "gpu": "h100-sxm", "gpus": 1024, "mfu": 0.5},
+    "fit": {"gpu": "h100-sxm", "gpus": 8, "bytes_per_param": 16},
+    "chinchilla": {"flops": 1e23},
+    "generate": {"model": "llama-3-8b", "gpu": "h100-sxm", "output_tokens": 512, "batch": 8, "price": 2.5},
+    "infer": {"model": "llama-3-8b", "gpu": "h100-sxm", "prompt": 4096, "batch": 16},
+}
+
+
+def typed(options):
+    words = []
+    for name, value in options.items():
+        text = "x".join(map(str, value)) if isinstance(value, tuple) else value
+        text = ",".join(value) if isinstance(value, list) else text
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(text)])]
+    return words
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_a_function_gives_the_answer_of_its_command(part, capsys):
+    answer = getattr(roofline.estimate, part.name)(**WORDS[part.name])
+    assert main(["estimate", part.name, *typed(WORDS[part.name]), "--format", "json"]) == 0
+    assert json.loads(json.dumps(answer.to_dict())) == json.loads(capsys.readouterr().out)
+
+
+def test_every_estimate_is_listed_and_says_its_options():
+    assert dir(roofline.estimate) == sorted(part.name for part in PARTS)
+    assert "kv_heads: key and value heads" in roofline.estimate.params.__doc__
+    assert roofline.estimate.params.__name__ == "params"
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "said"),
+    [
+        (lambda: roofline.estimate.params(model="llama-9"), roofline.ConfigError, "unknown model 'llama-9'"),
+        (lambda: roofline.estimate.params(bogus=1), roofline.ConfigError, "--bogus"),
+        (lambda: roofline.estimate.params(model=len), roofline.ConfigError, "model= takes no builtin"),
+        (lambda: roofline.estimate.params(model="gpt2", style="gpt2"), roofline.ConfigError, "--style does not matter"),
+        (lambda: roofline.estimate.fit(gpu="h900"), roofline.UnknownGpuError, "unknown GPU 'h900'"),
+        (lambda: roofline.estimate.nothing, AttributeError, "it has tensor, dtype, matmul"),
+        (lambda: roofline.attainable("h900", 1, 1), roofline.UnknownGpuError, "unknown GPU 'h900'"),
+        (lambda: roofline.attainable("h100-sxm", -1, 1), roofline.ConfigError, "flops=-1 must be"),
+        (lambda: roofline.attainable("h100-sxm", 1, True), roofline.ConfigError, "bytes=True must be"),
+        (lambda: roofline.attainable("h100-sxm", 0, 0), roofline.ConfigError, "nothing is to be done"),
+        (lambda: roofline.attainable("h100-sxm", 1, 1, dtype="fp7"), roofline.ConfigError, "no known peak of fp7"),
+        (lambda: roofline.nothing, AttributeError, "no attribute 'nothing'"),
+    ],
+)
+def test_what_cannot_be_answered_raises_one_line(call, kind, said):
+    with pytest.raises(kind, match=said) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+
+
+def test_attainable_is_the_roofline_of_the_command():
+    work = matmul_work(64, 32, 16, "bf16", "bf16")
+    found = roofline.attainable("h100-sxm", work.flops, work.bytes)
+    row = roofline.estimate.matmul(shape=(64, 32, 16), gpu="h100-sxm").rows[0]
+    assert {name: getattr(found, name) for name in ("seconds", "bound", "flops", "bytes", "intensity")} == {
+        name: row[name] for name in ("seconds", "bound", "flops", "bytes", "intensity")
+    }
+
+
+def test_attainable_rates_are_those_of_the_binding_limit():
+    compute = roofline.attainable("h100-sxm", 10**15, 10**3)
+    assert (compute.bound, compute.flops_per_s) == ("compute", pytest.approx(compute.peak_flops_per_s))
+    copy = roofline.attainable("h100-sxm", 0, 10**9, "torch.bfloat16")
+    assert (copy.bound, copy.flops_per_s) == ("memory", 0)
+    assert copy.bytes_per_s == pytest.approx(copy.bandwidth_bytes_per_s)

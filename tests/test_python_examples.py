@@ -1,0 +1,27 @@
+"""The examples of the sections "From Python" run as they are written, page by page."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+QUICK = ("roofline/README.md", "results/README.md")
+
+
+def examples(page):
+    section = (ROOT / page).read_text(encoding="utf-8").partition("## From Python\n")[2].partition("\n## ")[0]
+    return re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", QUICK)
+def test_the_python_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
+    published = next((ROOT / "results" / "published").rglob("*-matmul-*.jsonl"))
+    shutil.copy(published, tmp_path)
+    monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    found, names = examples(page), {}
+    assert found
+    for example in found:
+        exec(compile(example, page, "exec"), names)
