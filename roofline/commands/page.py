@@ -34,6 +34,7 @@ compared, the first with each of the others."""
 EXAMPLES = """examples:
   python -m roofline page latest -o report.html                       the newest run
   python -m roofline page main.jsonl branch.jsonl -o compared.html    two runs with their verdicts
+  python -m roofline page latest --estimate infer.json -o report.html an estimate as a layer
   python -m roofline page --gpu h100-sxm,h200-sxm -o gpus.html        datasheet ceilings, no GPU needed
 """
 
@@ -52,6 +53,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--dtype", action="append", metavar="DTYPE[,DTYPE]", help=text)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="PATH", help="the page: .html")
     parser.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="where the runs are kept")
+    text = "a layer: what roofline estimate matmul or infer wrote with --format json; may repeat"
+    parser.add_argument("--estimate", action="append", type=Path, default=[], metavar="FILE", help=text)
     parser.add_argument("--title", help="title, in place of the names of the machines")
     add_latest(parser)
     parser.set_defaults(run=run)
@@ -69,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
 def _page(args: argparse.Namespace) -> int:
     """Write the page; return the exit code, 2 where a run has bad lines, though its good ones are shown."""
     from roofline.page.content import page_content
+    from roofline.page.estimates import estimates_of
     from roofline.page.verdicts import verdicts_of
 
     check_extra()
@@ -87,7 +91,8 @@ def _page(args: argparse.Namespace) -> int:
     sources = merged_sources([*(source_of_run(one) for one in loaded), *gpus])
     scene = build_scene([source.machine for source in sources])
     verdicts = verdicts_of([one.path for one in loaded], chosen.wanted)
-    content = page_content(scene, wanted or default_dtypes(sources), args.title, verdicts)
+    dtypes = wanted or default_dtypes(sources)
+    content = page_content(scene, dtypes, args.title, verdicts, estimates_of(args.estimate))
     write_output(args.output, page_html(content).encode("utf-8", "backslashreplace"))
     problems = [problem for one in loaded for problem in one.problems]
     for problem in problems:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,11 +14,16 @@ from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from roofline.page.modules import modules_of
 from roofline.page.roofs import roofs_of
 from roofline.page.rows import rows_of
-from roofline.plot.scene import Scene, title_lines
-from roofline.plot.sheet import view_of
+from roofline.page.verdicts import told_rows
+from roofline.plot.scene import Scene, chosen_for_labels, point_label, title_lines
+from roofline.plot.sheet import View, view_of
 
 EXPLAINED = ("median", "95% CI", "TFLOP/s", "GB/s", "FLOP/B", "bound", "% roof", "MFU", "MBU", "n", "first call")
 """The columns whose meaning stands on the page."""
+ROOM = 0.3
+"""Around an estimate, decades."""
+MOST_LABELS = 24
+"""Of points; all others tell what they are when they are pointed at."""
 
 
 def page_content(
@@ -43,6 +49,7 @@ def page_content(
     shown = replace(scene, flats=tuple(flat for flat in scene.flats if flat.dtype in shown_dtypes))
     view = view_of(shown)
     rows = rows_of(scene)
+    rows |= told_rows(scene, verdicts) if rows else {}
     return {
         "title": one_line(title, 200) if title is not None else _unescaped(names),
         "subtitle": _unescaped(subtitle),
@@ -52,13 +59,14 @@ def page_content(
         ],
         "runs": [_run(environment) for machine in scene.machines for environment in machine.environments],
         "roofs": roofs_of(scene, view),
-        "view": {"x": [view.left, view.right], "y": [view.bottom, view.top]},
+        "view": _view_with(view, estimates),
         "launch_s": [_launch_s(machine.ceilings.launch_floor()) for machine in scene.machines],
         "shown_dtypes": list(shown_dtypes),
         "colored_by": scene.colored_by,
         "shaped_by": scene.shaped_by,
         "shapes": scene.shapes if scene.points else [],
         "rows": rows,
+        "labels": _labels(scene),
         "modules": modules_of(scene.machines),
         "verdicts": list(verdicts),
         "estimates": list(estimates),
@@ -86,6 +94,29 @@ def summary(rows: dict[str, list[Any]]) -> str:
 def bound_word(bound: str) -> str:
     """Return what a row with this bound is called."""
     return "at the ridge" if bound == "mixed" else f"{bound}-bound"
+
+
+def _view_with(view: View, estimates: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return the part of the plane that is shown at first, as decimal logarithms, with all estimates in it."""
+    found = {"x": [view.left, view.right], "y": [view.bottom, view.top]}
+    for one in estimates:
+        for axis, key in (("x", "intensity"), ("y", "flops_per_s")):
+            place, (low, high) = math.log10(one[key]), found[axis]
+            found[axis] = [min(low, place - ROOM), max(high, place + ROOM)]
+    return found
+
+
+def _labels(scene: Scene) -> list[dict[str, Any]]:
+    """Return the labels of the points that the static picture names, with their rows, the most important first."""
+    records = [record for machine in scene.machines for record in machine.records]
+    places = {id(record): row for row, record in enumerate(records)}
+    named: set[object] = set()
+    found = []
+    for point in chosen_for_labels(scene)[:MOST_LABELS]:
+        text = point_label(point, scene, is_first=point.series not in named)
+        named.add(point.series)
+        found.append({"row": places[id(point.record)], "text": _unescaped(text)})
+    return found
 
 
 def _run(environment: Environment) -> dict[str, Any]:

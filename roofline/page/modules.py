@@ -14,8 +14,8 @@ OUTSIDE = "outside of any module"
 def modules_of(machines: tuple[PlotMachine, ...]) -> list[dict[str, Any]]:
     """Return the nodes of the tree, each after its parent; none where no record is a row of a profile.
 
-    A node has `id`, `parent` (the index of a node, None for the root), `name`, `time_s` with all that is in it, and
-    `calls`.
+    A node has `id`, `parent` (the index of a node, None for the root), `name`, `path` from the root, `time_s` with all
+    that is in it, and `calls`.
     """
     nodes: dict[tuple[str, ...], dict[str, Any]] = {}
     for record in (record for machine in machines for record in machine.records):
@@ -27,7 +27,15 @@ def modules_of(machines: tuple[PlotMachine, ...]) -> list[dict[str, Any]]:
             place = path[:depth]
             parent = nodes[place[:-1]]["id"] if depth > 1 else None
             node = nodes.setdefault(
-                place, {"id": len(nodes), "parent": parent, "name": place[-1], "time_s": 0.0, "calls": 0}
+                place,
+                {
+                    "id": len(nodes),
+                    "parent": parent,
+                    "name": place[-1],
+                    "path": " › ".join(place),
+                    "time_s": 0.0,
+                    "calls": 0,
+                },
             )
             node["time_s"] += time_s
             node["calls"] += count if isinstance(count, int) and depth == len(path) else 0

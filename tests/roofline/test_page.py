@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from plot_scenes import BOTH, CPU, CPU_MIXES, SCENES, calibrated, crowd, elementwise, environment, matmul
 from run_scenes import RUNS, decoding, one, profiled, versions
 
+from results.compare.load import EVERYTHING
 from results.record import Environment, Record
 from roofline.__main__ import main
 from roofline.ceilings import Ceiling
@@ -21,6 +23,7 @@ from roofline.model import judge, limits_s
 from roofline.page import document
 from roofline.page.content import page_content
 from roofline.page.document import embedded, page_html
+from roofline.page.estimates import estimates_of
 from roofline.page.roofs import DARK, theme_colors
 from roofline.page.verdicts import verdicts_of
 from roofline.plot.figure import PlotMachine, run_machine
@@ -165,6 +168,13 @@ def test_colors_can_be_seen_on_both_backgrounds() -> None:
         assert dark / contrast_to_white(*parts) >= 4.5
 
 
+def test_labels_are_those_of_the_static_picture() -> None:
+    content = content_of(one(BOTH, versions()))
+    named = {label["text"]: content["rows"]["provider"][label["row"]] for label in content["labels"]}
+    assert named["torch 71 %"] == "torch"
+    assert len(named) == 5
+
+
 def test_every_flag_and_bound_of_the_rows_is_explained() -> None:
     records = [matmul(512, "bf16", 1e11, flags=("preempted", "of-the-future"), flag_reasons={"preempted": "much"})]
     content = content_of([run_machine(environment(), records)])
@@ -201,14 +211,56 @@ def test_runs_are_compared_with_the_first(tmp_path: Path) -> None:
         return save(tmp_path / name, [replace(record, samples_s=samples)], environment(run_id=name))
 
     paths = [measured("a", 4e11), measured("b", 8e11), measured("c", 8e11, 1024)]
-    from results.compare.load import EVERYTHING
-
     faster, none = verdicts_of(paths, EVERYTHING)
     assert [row["verdict"] for row in faster["rows"]] == ["FASTER"]
     assert faster["rows"][0]["ratio"] == pytest.approx(0.5)
     assert none["rows"] == []
     assert "a and c are not compared: there is nothing to compare" in none["headline"]
     assert verdicts_of(paths[:1], EVERYTHING) == []
+
+
+def test_rows_tell_their_verdict_and_which_row_is_their_baseline(tmp_path: Path) -> None:
+    machines, paths = [], []
+    for name, rate in (("a", 4e11), ("b", 8e11)):
+        records = [
+            matmul(n, "bf16", rate, provider=p, options={"z": 1, "a": 2}) for p in ("x", "y") for n in (512, 1024)
+        ]
+        records = [replace(record, samples_s=(record.median_s or 1.0,) * 21) for record in records]
+        paths.append(save(tmp_path / name, records, environment(run_id=name)))
+        machines.append(run_machine(environment(run_id=name), records))
+    verdicts = verdicts_of(paths, EVERYTHING)
+    rows = content_of(machines, verdicts=verdicts)["rows"]
+    assert rows["baseline"] == [None] * 4 + [0, 1, 2, 3]
+    assert rows["verdict"] == [None] * 4 + ["FASTER, time ratio 0.500 to a"] * 4
+
+
+# Estimates
+
+
+def test_estimates_are_places_in_the_view(tmp_path: Path) -> None:
+    row = {"gpu": "h100-sxm", "dtype": "bf16", "decode_flops": 10**9, "decode_bytes": 10**12, "decode_seconds": 0.5}
+    path = tmp_path / "infer.json"
+    path.write_text(json.dumps({"rows": [row | {"decode_bound": "memory"}]}), encoding="utf-8")
+    (one,) = estimates_of([path])
+    assert one["name"] == "infer decode h100-sxm bf16"
+    assert (one["intensity"], one["flops_per_s"], one["bound"]) == (1e-3, 2e9, "memory")
+    view = content_of([PlotMachine(BOTH)], estimates=[one])["view"]
+    assert view["x"][0] < -3 < view["x"][1]
+    assert view["y"][0] < math.log10(2e9) < view["y"][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("{", "is no JSON"), ("[]", "has no FLOPs"), ('{"flops": 1}', "has no FLOPs"), (None, "No such")]
+)
+def test_a_file_without_an_estimate_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str
+) -> None:
+    path = tmp_path / "estimate.json"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    refusal = refused(["page", "--gpu", "h100-sxm", "--estimate", path, "-o", tmp_path / "a.html"], capsys)
+    assert refusal.startswith(f"--estimate {path}")
+    assert said in refusal
 
 
 # The document

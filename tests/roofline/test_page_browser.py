@@ -27,6 +27,11 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium"),
 ]
 PICTURE = "#plot .main-svg"
+BOXES = """[...document.querySelectorAll("#plot .annotation-text-g")]
+    .filter((one) => !/rotate\\((?!0)/.test(one.getAttribute("transform") ?? ""))
+    .map((one) => [one.textContent, one.getBoundingClientRect()])
+    .map(([text, box]) => [text, box.left, box.right, box.top, box.bottom])"""
+"""The labels that are not slanted, as boxes in pixels."""
 
 
 @dataclass
@@ -108,6 +113,20 @@ def test_a_person_toggles_isolates_searches_sorts_saves_and_comes_back(visit: An
         for text, value in zip(opened.column(name), rows[name], strict=True):
             assert text == "" if value is None else number(text, scale) == pytest.approx(value, rel=5e-3)
 
+    # What is drawn is what the data holds, and no label lies on another or is cut off.
+    drawn = page.evaluate(
+        "(({ x, y, customdata }) => [x, y, customdata])(byId('plot').data.find((one) => one.customdata))"
+    )
+    places = zip(rows["intensity"], rows["flops_per_s"], rows["drawn"], range(everything), strict=True)
+    assert list(zip(*drawn, strict=True)) == [(x, y, row) for x, y, is_drawn, row in places if is_drawn]
+    assert page.evaluate("byId('plot').data.filter((one) => one.mode === 'lines').map((one) => one.x)") == [
+        roof["x"] for roof in content["roofs"] if roof["dtype"] in (None, *content["shown_dtypes"])
+    ]
+    boxes = page.evaluate(BOXES)
+    assert len(boxes) >= 6
+    overlapping = [(a, b) for a in boxes for b in boxes if a[0] < b[0] and overlaps(a[1:], b[1:])]
+    assert overlapping == []
+
     page.get_by_label("only gelu").click()
     assert opened.shown() == rows["op"].count("gelu")
     assert set(opened.column("op")) == {"gelu"}
@@ -180,6 +199,11 @@ def test_a_person_toggles_isolates_searches_sorts_saves_and_comes_back(visit: An
     assert Path(waiting.value.path()).read_bytes().startswith(b"\x89PNG")
     assert opened.is_quiet(), (opened.requests, opened.said)
     assert again.is_quiet(), (again.requests, again.said)
+
+
+def overlaps(one: list[float], other: list[float]) -> bool:
+    """Return whether two boxes (left, right, top, bottom) overlap by more than a pixel."""
+    return one[0] + 1 < other[1] and other[0] + 1 < one[1] and one[2] + 1 < other[3] and other[2] + 1 < one[3]
 
 
 def number(text: str, unit: str) -> float:

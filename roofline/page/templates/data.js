@@ -91,7 +91,7 @@ function facts(i) {
     ["power", rows.power_w[i] === null ? "" : `${rows.power_w[i]} W`],
     ["cache", rows.cache[i]], ["method", rows.method[i]], ["inputs", rows.fill[i]],
     ["status", rows.status[i] === "ok" ? "" : `${rows.status[i]}: ${rows.reason[i] ?? ""}`],
-    ["run", content.runs.length > 1 ? content.runs[rows.run[i]].run_id : ""],
+    ["verdict", rows.verdict[i]], ["run", content.runs.length > 1 ? content.runs[rows.run[i]].run_id : ""],
   ];
   for (const [name, reason] of Object.entries(rows.flags[i])) known.push([name, reason || "a flag"]);
   return known.filter(([, text]) => text !== "" && text !== null && text !== undefined);

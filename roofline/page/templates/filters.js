@@ -9,13 +9,14 @@ const groups = [
   { key: "machine", title: "machine", of: (i) => content.machines[rows.machine[i]].slug, ofRoof: (roof) => content.machines[roof.machine].slug },
   { key: "kind", title: "kind of roof", ofRoof: (roof) => roof.kind },
   { key: "level", title: "level of memory", ofRoof: (roof) => roof.level },
+  { key: "layer", title: "layer", always: content.estimates.length ? ["estimates"] : [] },
 ];
 
 for (const group of groups) {
   const counts = new Map();
   if (group.of) for (let i = 0; i < rowCount; i++) counts.set(group.of(i), (counts.get(group.of(i)) ?? 0) + 1);
   if (group.ofRoof) for (const roof of content.roofs) if (group.ofRoof(roof) !== null) counts.set(group.ofRoof(roof), counts.get(group.ofRoof(roof)) ?? 0);
-  group.values = [...counts.keys()];
+  group.values = [...(group.always ?? []), ...counts.keys()];
   group.counts = counts;
   state.hidden[group.key] = new Set();
 }
@@ -49,7 +50,7 @@ function shownRows() {
 }
 
 function drawFilters() {
-  const shown = groups.filter((group) => group.values.length > 1);
+  const shown = groups.filter((group) => group.values.length > (group.always ? 0 : 1));
   byId("groups").replaceChildren(...shown.map((group) => element("fieldset", {}, element("legend", { text: group.title }), ...group.values.map((value) => choice(group, value)))));
 }
 
@@ -115,6 +116,7 @@ function readLink() {
   state.picked = number("picked") !== null && number("picked") < rowCount ? number("picked") : null;
   state.first = number("first") ?? 0;
   for (const group of groups) {
+    if (!kept.has(`hide.${group.key}`)) continue;
     const places = new Set((kept.get(`hide.${group.key}`) ?? "").split(".").filter(Boolean).map(Number));
     state.hidden[group.key] = new Set(group.values.filter((_, at) => places.has(at)));
   }

@@ -21,8 +21,12 @@ const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const shade = (colors) => colors[isDark() ? 1 : 0];
 
+const isProfile = Boolean(rows.share?.some((value) => value !== null));
+// Of a profile the area of a point is its share of the step.
+const markerSize = (i) => (rows.share[i] === null ? 11 : Math.max(4, 70 * Math.sqrt(rows.share[i])));
+
 function axis(title, range, more = {}) {
-  return { title: { text: title, standoff: 10 }, type: "log", range, gridcolor: ink("--line"), linecolor: ink("--line"), zeroline: false, color: ink("--ink"), dtick: 1, minor: { showgrid: false }, ...more };
+  return { title: { text: title, standoff: 10 }, type: "log", range, gridcolor: ink("--line"), linecolor: ink("--line"), zeroline: false, color: ink("--ink"), dtick: range[1] - range[0] < 1.5 ? "D2" : 1, minor: { showgrid: false }, ...more };
 }
 
 function layout(more) {
@@ -35,10 +39,10 @@ function pointTrace(shown, x, y, bars) {
     type: "scatter", mode: "markers", x: shown.map(x), y: shown.map(y), customdata: shown, hoverinfo: "none",
     error_y: bars && shown.length <= mostBars ? { type: "data", symmetric: false, array: shown.map((i) => bars(i)[1]), arrayminus: shown.map((i) => bars(i)[0]), color: ink("--muted"), thickness: 1.2, width: 4 } : undefined,
     marker: {
-      size: shown.map((i) => (rows.share[i] === null ? 11 : Math.max(4, 70 * Math.sqrt(rows.share[i])))),
+      size: shown.map(markerSize),
       color: shown.map((i) => (rows.color[i] ? shade(rows.color[i]) : ink("--accent"))),
       symbol: shown.map((i) => symbols[(rows.shape[i] ?? 0) % symbols.length] + fillings[rows.filling[i] ?? 0]),
-      opacity: rows.share.some((value) => value !== null) ? 0.6 : 1, line: { width: 1.5 },
+      opacity: isProfile ? 0.6 : 1, line: { width: 1.5 },
     },
   };
 }
@@ -60,22 +64,77 @@ function line(x, y, color, width = 1.2, dash = "solid") {
   return { type: "scatter", mode: "lines", x, y, hoverinfo: "skip", line: { color, width, dash } };
 }
 
-// The label of a roof stands on it inside of the part that is seen, whatever that is.
-function roofLabel(roof, place, [left, right], [bottom, top], size) {
-  const [x0, x1] = roof.x.map(Math.log10), [y0, y1] = roof.y.map(Math.log10);
-  const isFlat = y0 === y1;
-  const slope = isFlat ? 0 : 1;
-  const from = Math.max(x0, left, isFlat ? left : left + (bottom - (y0 + left - x0)));
-  const to = Math.min(x1, right, isFlat ? right : right - ((y0 + right - x0) - top));
-  if (!(from < to) || y0 > top && isFlat || y1 < bottom && isFlat) return null;
-  const x = isFlat ? to : from + place * (to - from);
-  const angle = isFlat ? 0 : -(Math.atan2((slope * size.height) / (top - bottom), size.width / (right - left)) * 180) / Math.PI;
-  return { x, y: y0 + slope * (x - x0), text: plain(roof.label), showarrow: false, textangle: angle, xanchor: isFlat ? "right" : "center", yanchor: "bottom", font: { size: 12, color: shade(roof.colors) }, ...(isFlat ? {} : { yshift: 3, xshift: -6 }) };
-}
+// Labels stand inside of the part of the plane that is seen, whatever that is, and none on another: boxes are in pixels.
+function labelMaker([left, right], [bottom, top]) {
+  const { width, height } = plotSize();
+  const across = (x) => ((x - left) / (right - left)) * width;
+  const down = (y) => ((top - y) / (top - bottom)) * height;
+  const slant = Math.atan2(height / (top - bottom), width / (right - left));
+  const kept = [], slanted = [], lines = [], found = [];
+  const overlap = (one, other) => one[0] < other[1] && other[0] < one[1] && one[2] < other[3] && other[2] < one[3];
+  const inside = (box) => box[0] >= 0 && box[1] <= width && box[2] >= 0 && box[3] <= height;
+  const write = (x, y, text, more) => found.push({ x, y, text: plain(text), showarrow: false, font: { size: 12 }, ...more });
 
-// Rising roofs are labeled at places that take turns along them, because some lie close to one another.
-function rising(roofs, roof) {
-  return [0.42, 0.7, 0.2, 0.85, 0.55, 0.3][roofs.filter((one) => one.level !== null).indexOf(roof) % 6];
+  function flat(roof, others) {
+    const [y, x0] = [Math.log10(roof.y[0]), Math.log10(roof.x[0])];
+    if (y < bottom || y > top || x0 > right) return;
+    const wide = 6.9 * roof.label.length, at = down(y);
+    const near = others.map((other) => down(Math.log10(other.y[0]))).filter((line) => Math.abs(line - at) > 2);
+    const places = [0, 1, 2].flatMap((turn) => [true, false].map((isAbove) => ({ isAbove, end: width - turn * (wide + 14) })));
+    const boxOf = ({ isAbove, end }) => [end - wide, end, isAbove ? at - 17 : at + 2, isAbove ? at - 2 : at + 17];
+    const isFree = (place) => kept.every((box) => !overlap(box, boxOf(place))) && boxOf(place)[0] > -40;
+    const isClear = (place) => isFree(place) && near.every((line) => line < boxOf(place)[2] || line > boxOf(place)[3]);
+    const place = places.find(isClear) ?? places.find(isFree);
+    if (!place) return;
+    kept.push(boxOf(place));
+    write(right, y, roof.label, { xanchor: "right", xshift: place.end - width, yanchor: place.isAbove ? "bottom" : "top", font: { size: 12, color: shade(roof.colors) } });
+  }
+
+  function rising(roof) {
+    const shift = Math.log10(roof.y[0]) - Math.log10(roof.x[0]);
+    const from = Math.max(Math.log10(roof.x[0]), left, bottom - shift), to = Math.min(Math.log10(roof.x[1]), right, top - shift);
+    if (!(from < to)) return;
+    for (const share of [0.42, 0.7, 0.2, 0.85, 0.55, 0.3, 0.1]) {
+      const x = from + share * (to - from), y = x + shift;
+      const along = across(x) * Math.cos(slant) - down(y) * Math.sin(slant), beside = across(x) * Math.sin(slant) + down(y) * Math.cos(slant);
+      const half = 3.6 * roof.label.length;
+      const isBelow = roof.level === "mixes"; // which lie close under the fastest
+      const box = isBelow ? [along - half, along + half, beside, beside + 18] : [along - half, along + half, beside - 18, beside];
+      const isSeen = inside([across(x) - half * Math.cos(slant), across(x) + half * Math.cos(slant), down(y) - half * Math.sin(slant), down(y) + half * Math.sin(slant)]);
+      if (!isSeen || slanted.some((other) => overlap(box, other))) continue;
+      slanted.push(box);
+      write(x, y, roof.label, { textangle: (-slant * 180) / Math.PI, xshift: (isBelow ? 11 : -11) * Math.sin(slant), yshift: (isBelow ? -11 : 11) * Math.cos(slant), font: { size: 12, color: shade(roof.colors) } });
+      return;
+    }
+  }
+
+  // What labels of points keep off: lines of flat roofs, and other points.
+  function avoid(roofs, points) {
+    for (const roof of roofs) lines.push([across(Math.log10(roof.x[0])), width, down(Math.log10(roof.y[0])) - 1, down(Math.log10(roof.y[0])) + 1]);
+    for (const [x, y] of points) lines.push([across(Math.log10(x)) - 5, across(Math.log10(x)) + 5, down(Math.log10(y)) - 5, down(Math.log10(y)) + 5]);
+  }
+
+  // A ridge point is named above its corner, where no roof is.
+  function ridge(x, y, text) {
+    const [u, v, wide] = [across(x), down(y), 6.4 * text.length];
+    const box = [u - 6 - wide, u - 6, v - 17, v - 3];
+    if (!inside(box) || kept.some((other) => overlap(box, other))) return;
+    kept.push(box);
+    write(x, y, text, { xanchor: "right", yanchor: "bottom", xshift: -4, yshift: 1, font: { size: 11, color: ink("--muted") } });
+  }
+
+  function point(x, y, text, gap = 8) {
+    const [u, v, wide] = [across(x), down(y), 6.4 * text.length];
+    const sides = [[u + gap, "left", v - 8, "middle"], [u - gap - wide, "right", v - 8, "middle"], [u - wide / 2, "center", v - gap - 15, "bottom"], [u - wide / 2, "center", v + gap, "top"]];
+    for (const [start, xanchor, above, yanchor] of sides) {
+      const box = [start, start + wide, above, above + 15];
+      if (!inside(box) || [...kept, ...lines].some((other) => overlap(box, other))) continue;
+      kept.push(box);
+      write(x, y, text, { xanchor, yanchor, xshift: { left: gap, right: -gap, center: 0 }[xanchor], yshift: { bottom: gap, top: -gap, middle: 0 }[yanchor], font: { size: 11, color: ink("--muted") } });
+      return;
+    }
+  }
+  return { flat, rising, avoid, ridge, point, found };
 }
 
 function plotSize() {
@@ -88,26 +147,34 @@ function drawRoofline(shown) {
   const roofs = content.roofs.filter(isRoofShown);
   const traces = roofs.map((roof) => line(roof.x, roof.y, shade(roof.colors), roof.width, roof.dash));
   const ridges = roofs.filter((roof) => roof.ridge);
-  traces.push({ type: "scatter", mode: ridges.length > 6 ? "markers" : "markers+text", x: ridges.map((roof) => roof.ridge), y: ridges.map((roof) => roof.value), text: ridges.map((roof) => significant(roof.ridge)), textposition: "top left", textfont: { size: 11, color: ink("--muted") }, hoverinfo: "skip", marker: { size: 6, color: ink("--muted") } });
+  traces.push({ type: "scatter", mode: "markers", x: ridges.map((roof) => roof.ridge), y: ridges.map((roof) => roof.value), hoverinfo: "skip", marker: { size: 6, color: ink("--muted") } });
   const [x, y] = [(i) => rows.intensity[i], (i) => rows.flops_per_s[i]];
   const bars = (i) => [rows.flops_per_s[i] - rows.low[i], rows.high[i] - rows.flops_per_s[i]];
-  traces.push(pointTrace(shown, x, y, bars));
-  const labels = roofs.map((roof) => roofLabel(roof, rising(roofs, roof), xs, ys, plotSize())).filter(Boolean);
-  return { traces, layout: layout({ xaxis: axis("arithmetic intensity, FLOP/byte", [...xs], { tickformat: ",.4~g" }), yaxis: axis("FLOP/s", [...ys], { tickformat: "~s" }), annotations: apart(labels, ys) }) };
+  traces.push(...changeTraces(shown, x, y), pointTrace(shown, x, y, isProfile ? null : bars), ...estimateTraces((one) => [one.intensity, one.flops_per_s]));
+  const labels = labelMaker(xs, ys), flats = roofs.filter((roof) => roof.dtype);
+  for (const roof of [...flats].sort((a, b) => b.value - a.value)) labels.flat(roof, flats);
+  for (const roof of roofs) if (roof.level) labels.rising(roof);
+  const isShown = new Set(shown);
+  for (const roof of ridges) labels.ridge(Math.log10(roof.ridge), Math.log10(roof.value), significant(roof.ridge));
+  labels.avoid(flats, shown.length > mostBars ? [] : shown.map((i) => [x(i), y(i)]));
+  for (const { row, text } of content.labels) if (isShown.has(row)) labels.point(Math.log10(x(row)), Math.log10(y(row)), text, isProfile ? 4 + markerSize(row) / 2 : 9);
+  if (isEstimateShown()) for (const one of content.estimates) labels.point(Math.log10(one.intensity), Math.log10(one.flops_per_s), one.name, 9);
+  return { traces, layout: layout({ xaxis: axis("arithmetic intensity, FLOP/byte", [...xs], { tickformat: ",~r" }), yaxis: axis("FLOP/s", [...ys], { tickformat: "~s" }), annotations: labels.found }) };
 }
 
-// Of labels of flat roofs that would lie on one another only the first stands.
-function apart(labels, [bottom, top]) {
-  const least = (16 / plotSize().height) * (top - bottom);
-  const kept = [];
-  for (const label of labels) {
-    if (label.textangle || kept.every((other) => other.textangle || Math.abs(other.y - label.y) >= least)) kept.push(label);
-    else {
-      const other = kept.find((one) => !one.textangle && Math.abs(one.y - label.y) < least);
-      if (!other.text.includes(label.text)) other.text = `${label.text} · ${other.text}`;
-    }
-  }
-  return kept;
+// Of runs that were compared a line leads from the baseline's point to the candidate's.
+function changeTraces(shown, x, y) {
+  const changed = shown.filter((i) => rows.baseline[i] !== null && rows.drawn[rows.baseline[i]]);
+  if (!changed.length || changed.length > mostBars) return [];
+  const through = (place) => changed.flatMap((i) => [place(rows.baseline[i]), place(i), null]);
+  return [line(through(x), through(y), ink("--muted"), 1)];
+}
+
+const isEstimateShown = () => !state.hidden.layer.has("estimates");
+
+function estimateTraces(place) {
+  const known = isEstimateShown() ? content.estimates : [];
+  return known.length ? [{ type: "scatter", mode: "markers", x: known.map((one) => place(one)[0]), y: known.map((one) => place(one)[1]), hoverinfo: "skip", marker: { symbol: "star-open", size: 15, color: ink("--ink"), line: { width: 1.5 } } }] : [];
 }
 
 function spanOf(values, more = 0.3) {
@@ -125,9 +192,11 @@ function drawTimes(shown) {
   const [x, y] = [(i) => rows.least_s[i], (i) => rows.median_s[i]];
   if (shown.length <= mostBars) traces.push({ type: "scatter", mode: "markers", x: shown.map(x), y: shown.map((i) => rows.sum_s[i]), hoverinfo: "skip", marker: { symbol: "line-ew-open", size: 12, color: ink("--muted"), line: { width: 1.5 } } });
   const bars = (i) => (rows.ci95_low_s[i] === null ? [0, 0] : [y(i) - rows.ci95_low_s[i], rows.ci95_high_s[i] - y(i)]);
-  traces.push(pointTrace(shown, x, y, bars));
-  const labels = [{ x: high, y: high, text: "as fast as the limits allow", showarrow: false, xanchor: "right", yanchor: "top", yshift: -12, font: { size: 12, color: ink("--muted") } }];
-  return { traces, layout: layout({ xaxis: axis("least time by peak, bandwidth and launch, s", [...xs], { tickformat: "~s" }), yaxis: axis("measured median, s", [...ys], { tickformat: "~s" }), annotations: labels }) };
+  traces.push(pointTrace(shown, x, y, isProfile ? null : bars));
+  traces.push(...estimateTraces((one) => [one.seconds, one.seconds]));
+  const labels = labelMaker(xs, ys);
+  labels.rising({ x: ends, y: ends, label: "as fast as the limits allow", colors: [ink("--muted"), ink("--muted")] });
+  return { traces, layout: layout({ xaxis: axis("least time by peak, bandwidth and launch, s", [...xs], { tickformat: "~s" }), yaxis: axis("measured median, s", [...ys], { tickformat: "~s" }), annotations: labels.found }) };
 }
 
 const bandwidthName = (i) => `${rows.op[i]} ${rows.dtype[i]} ${rows.provider[i]}`.slice(0, 40);
@@ -142,7 +211,7 @@ function drawBandwidth(shown) {
   const [x, y] = [(i) => rows.bytes_per_s[i], (i) => places.indexOf(bandwidthName(i))];
   traces.push(pointTrace(shown, x, y, null));
   const ticks = { type: "linear", dtick: undefined, tickvals: places.map((_, at) => at), ticktext: places.map(plain), automargin: true };
-  return { traces, layout: layout({ xaxis: axis("bytes moved per second", [...xs], { tickformat: "~s" }), yaxis: axis("", [...ys], ticks) }) };
+  return { traces, layout: layout({ xaxis: axis("bytes moved per second, B/s", [...xs], { tickformat: "~s" }), yaxis: axis("", [...ys], ticks) }) };
 }
 
 function drawModules() {
@@ -151,7 +220,8 @@ function drawModules() {
     type: "icicle", ids: nodes.map((node) => String(node.id)), labels: nodes.map((node) => plain(node.name)),
     parents: nodes.map((node) => (node.parent === null ? "" : String(node.parent))), values: nodes.map((node) => node.time_s),
     branchvalues: "total", hoverinfo: "none", textinfo: "label+percent root", tiling: { orientation: "v" }, sort: true,
-    customdata: nodes.map((node) => node.id), marker: { colorscale: isDark() ? "Blues" : "Blues", line: { width: 1, color: ink("--paper") } },
+    customdata: nodes.map((node) => node.id), marker: { colors: nodes.map((node) => node.time_s), colorscale: isDark() ? [[0, "#22303B"], [1, "#2F6D94"]] : [[0, "#E6EFF6"], [1, "#7FB6DA"]], line: { width: 1, color: ink("--paper") } },
+    root: { color: ink("--soft") },
   };
   return { traces: [trace], layout: layout({ margin: { l: 8, r: 8, t: 8, b: 8 } }) };
 }
@@ -169,8 +239,11 @@ function drawPlot(shown) {
 function legendText(count) {
   const parts = [];
   if (state.view === "roofline" && content.rows.op) parts.push(`Color tells the ${content.colored_by} apart, shape the ${content.shaped_by}`);
-  if (count > mostBars) parts.push(`intervals are drawn up to ${mostBars} points`);
+  if (isProfile && state.view !== "modules") parts.push("the area of a point is its share of the step");
+  else if (count > mostBars) parts.push(`intervals are drawn up to ${mostBars} points`);
   else if (count && state.view !== "bandwidth" && state.view !== "modules") parts.push("bars: 95 % confidence interval of the median");
+  if (state.view === "roofline" && content.verdicts.some((one) => one.rows.length)) parts.push("a line leads from the baseline's point to the candidate's");
+  if (content.estimates.length && isEstimateShown()) parts.push("a star is an estimate");
   if (state.view === "roofline" && new Set(content.roofs.map((roof) => roof.kind)).size > 1) parts.push("measured roofs are solid, those of datasheets dashed, those at the clock of the run dash-dotted");
   return parts.length ? `${parts.join("; ")}.` : "";
 }
