@@ -47,6 +47,8 @@ class Form:
         self.page = page
         self.config: ModelConfig | None = None
         """Of a file that was sent."""
+        self.said = ""
+        """What they work out that is said first, in place of what the command says."""
         self.kept: Any = None
         """What the fields of a calculator work out for its picture."""
 
@@ -149,7 +151,9 @@ class Form:
         return self._sent() if way == FILE else self._dimensions()
 
     def _sent(self) -> dict[str, str | bool]:
-        sent = st.file_uploader("config.json of Hugging Face transformers", type="json", key=self._key("config"))
+        sent = st.file_uploader(
+            "config.json of Hugging Face transformers", type="json", key=self._key("config"), max_upload_size=1
+        )
         if sent is None:
             st.info("Choose a config.json. It stays in the memory of this machine, and its name in no address.")
             st.stop()

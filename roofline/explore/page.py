@@ -46,22 +46,23 @@ def draw(calculator: Calculator) -> None:
             options = calculator.fields(form)
         asked = ask(calculator.COMMAND, options, form.config)
         with head:
-            _say(asked)
+            _say(asked, form.said)
         with right:
             _show(asked, form, getattr(calculator, "more", None))
     except REFUSALS as refusal:
         head.error(plain(str(refusal)), icon=":material/error:")
 
 
-def _say(asked: Asked) -> None:
+def _say(asked: Asked, first: str) -> None:
     """Say what was asked first, what speaks against it, and the command that gives it."""
     answer = asked.answer
     for warning in answer.warnings:
         st.warning(plain(warning), icon=":material/warning:")
     main = [in_words(key, value) for key in answer.main if (value := answer.values.get(key)) is not None]
-    if main:
-        st.header(plain(main[0]), anchor=False)
-    st.markdown(plain("; ".join([answer.title, *main[1:]])))
+    if first or main:
+        first, *main = [first, *main] if first else main
+        st.header(plain(first), anchor=False)
+    st.markdown(plain("; ".join([answer.title, *main])))
     st.code(asked.command, language="bash", wrap_lines=True)
     if asked.ignored:
         names = ", ".join(f"--{name}" for name in asked.ignored)

@@ -11,7 +11,7 @@ import altair as alt
 import streamlit as st
 
 from results.show.picture import own_style
-from roofline.plot.estimates import FAR, draw_lines, draw_parts
+from roofline.plot.estimates import FAR, MOST_MARKED, draw_lines, draw_parts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -130,7 +130,9 @@ def lines(
     color = alt.Color("line:N", sort=None, legend=legend)
     tips = ["line:N", alt.Tooltip("x:Q", format=".4~s", title=x), alt.Tooltip("y:Q", format=".4~s", title=y)]
     chart: Any = (
-        alt.Chart(_data(rows)).mark_line(point=len(rows) < 80).encode(x=across, y=up, color=color, tooltip=tips)
+        alt.Chart(_data(rows))
+        .mark_line(point=max(map(len, points.values())) <= MOST_MARKED)
+        .encode(x=across, y=up, color=color, tooltip=tips)
     )
     if dots:
         chart += (

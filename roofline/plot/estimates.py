@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 WIDTH, PANEL, ROW = 10.0, 5.0, 0.42
 """Of a picture, of a panel with lines, and of one bar, inches."""
+MOST_MARKED = 20
+"""Points of a line that each have a marker; a single one has a large one."""
 FAR = 16
 """Values whose largest is so many times the smallest are drawn on a logarithmic axis."""
 
@@ -73,7 +75,10 @@ def draw_lines(
         frame(axes)
         for index, (name, points) in enumerate(lines.items()):
             style = {"color": series_color(index), "marker": SERIES_MARKERS[index % len(SERIES_MARKERS)]}
-            axes.plot(*zip(*points, strict=True), label=plain(name), linewidth=1.8, markersize=5, **style)  # type: ignore[arg-type]
+            if len(points) > MOST_MARKED:
+                style["marker"] = ""
+            marked = 11 if len(points) == 1 else 5
+            axes.plot(*zip(*points, strict=True), label=plain(name), linewidth=1.8, markersize=marked, **style)  # type: ignore[arg-type]
         for name, place in marks.items():
             axes.axvline(place, color=MUTED, linewidth=1, linestyle=(0, (4, 2)))
             axes.text(place, 0.98, f"{plain(name)} ", color=MUTED, fontsize=LABEL_PT, ha="right", va="top",

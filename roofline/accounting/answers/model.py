@@ -8,7 +8,7 @@ from typing import Any
 
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, Kernels, eager_kernels, head_activations, model_activations
-from roofline.accounting.answers.answer import Answer, Step, count, number, size
+from roofline.accounting.answers.answer import Answer, Step, count, memory, number, size
 from roofline.accounting.budget import six_nd
 from roofline.accounting.config.config import ModelConfig
 from roofline.accounting.flops import train_flops
@@ -201,8 +201,9 @@ def state_of_parameters(
         formula="N x bytes per parameter of the recipe; ZeRO shares the optimizer's, gradients, weights",
         source=f"{recipe.source}; {OPTIMIZERS[optimizer]}; Rajbhandari et al., ZeRO (2020)",
         assumptions=[f"ZeRO {zero} over {devices}", "activations are left out: they depend on the model"],
-        rows=[_fit_row(machine, total) for machine in machines],
+        rows=(fits := [_fit_row(machine, total) for machine in machines]),
         columns=FIT_COLUMNS if machines else (),
+        warnings=_does_not_fit(fits, total),
     )
 
 
@@ -236,6 +237,7 @@ def memory_answer(config: ModelConfig, plan: TrainingPlan, machines: Sequence[Ma
         assumptions=[*_memory_notes(config, plan), *_lacking(plan, machines), *config.notes_on(plan.sequence)],
         rows=fits,
         columns=FIT_COLUMNS if fits else (),
+        warnings=_does_not_fit(fits, total),
     )
 
 
@@ -310,6 +312,11 @@ def _share(part: int, total: int) -> str:
     return f"{100 * part / total:.1f} %"
 
 
-def _fit_row(machine: Machine, total: int) -> dict[str, object]:
-    memory = machine.memory()
-    return {"gpu": machine.slug, "memory_bytes": memory, "used": total / memory, "fits": total <= memory}
+def _fit_row(machine: Machine, total: int) -> dict[str, Any]:
+    held = machine.memory()
+    return {"gpu": machine.slug, "memory_bytes": held, "used": total / held, "fits": total <= held}
+
+
+def _does_not_fit(rows: Sequence[dict[str, Any]], total: int) -> list[str]:
+    held = ((row["gpu"], memory(row["memory_bytes"])) for row in rows if not row["fits"])
+    return [f"does not fit: {size(total)} on one device {gpu} of {space}" for gpu, space in held]

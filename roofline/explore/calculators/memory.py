@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import streamlit as st
-
 from roofline.accounting.answers.answer import memory
 from roofline.commands.estimate_text import folded
 from roofline.explore import pictures
@@ -36,7 +34,5 @@ def more(asked: Asked, _: Form) -> None:
     answer = asked.answer
     parts = [(step.label, step.amount, step.result) for step in folded(answer) if step.amount]
     row = answer.rows[0]
-    if not row["fits"]:
-        st.warning(f"does not fit: it takes {100 * row['used']:.0f} % of the memory of one GPU")
     limit = (f"{row['gpu']}: {memory(row['memory_bytes'])}", row["memory_bytes"])
     pictures.parts(answer.title, f"{100 * row['used']:.1f} % of {limit[0]}", parts, limit)

@@ -37,7 +37,14 @@ def fields(form: Form) -> Options:
     devices = form.count("devices", "64", "GPUs", 1, 4096)
     sequences = form.count("step", "512", "sequences of a step on all GPUs", 1, 65536)
     form.kept = plans(options, form, devices, sequences)
+    form.said = in_words(form.kept[0])
     return {**options, **form.kept[0]["options"]}
+
+
+def in_words(plan: dict[str, Any]) -> str:
+    """Return how a plan shares the model, and where it does not fit, that none does."""
+    ways = f"{plan['data-parallel']} data x {plan['tensor-parallel']} tensor x {plan['pipeline-parallel']} pipeline"
+    return f"{ways}, ZeRO {plan['zero']}" if plan["fits"] else "none fits"
 
 
 def plans(options: Options, form: Form, devices: int, sequences: int) -> list[dict[str, Any]]:
