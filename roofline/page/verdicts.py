@@ -1,4 +1,4 @@
-"""The verdicts of a page: the first run against each of the others, as `python -m results compare` judges them."""
+"""The verdicts of a page: run against run or provider against provider, as `python -m results compare` has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from results.compare.comparison import compare
-from results.compare.load import PROCESS, Wanted, load
+from results.compare.load import PROCESS, LoadedRun, Wanted, load
 from results.compare.output import describe, foremost, headline, json_rows
 from results.compare.sides import CompareOptions
 from results.record import Record
@@ -19,37 +19,35 @@ MOST_ROWS = 500
 
 
 def verdicts_of(paths: Sequence[Path], wanted: Wanted) -> list[dict[str, Any]]:
-    """Return the comparison of the first run with each of the others as a JSON object.
+    """Return the comparison of the first run with each of the others, or of the providers of the only one.
 
-    It has `headline`, `rows` with the keys of `results compare --format json`, `left_out` (how many rows are not among
-    them), `unmatched` and `notes`; where the two cannot be compared, `headline` says why and there are no rows.
+    Each is a JSON object with `runs` (ids of the baseline's and the candidate's run), `headline`, `rows` with the keys
+    of `results compare --format json`, `left_out` (how many rows are not among them), `unmatched` and `notes`. Where
+    the two cannot be compared, `headline` says why and there are no rows.
     """
-    if len(paths) < 2:
-        return []
-    first, *others = (load(path, wanted) for path in paths)
-    found = []
-    for other in others:
-        names = {"baseline": first.environment.run_id, "candidate": other.environment.run_id}
-        try:
-            compared = compare(first, other, CompareOptions())
-        except StoreError as error:
-            text = f"{names['baseline']} and {names['candidate']} are not compared: {error}"
-            found.append(names | {"headline": text, "rows": [], "left_out": 0, "unmatched": [], "notes": []})
-            continue
-        rows = foremost(compared, MOST_ROWS)
-        shown = {id(row) for row in rows}
-        listed = [known for row, known in zip(compared.rows, json_rows(compared), strict=True) if id(row) in shown]
-        found.append(
-            names
-            | {
-                "headline": headline(compared),
-                "rows": listed,
-                "left_out": len(compared.rows) - len(listed),
-                "unmatched": [describe(one) for one in compared.unmatched[:MOST_ROWS]],
-                "notes": list(compared.notes),
-            }
-        )
-    return found
+    runs = [load(path, wanted) for path in paths]
+    if len(runs) == 1 and len({one.provider for one in runs[0].measured if one.status == "ok"}) > 1:
+        return [_compared(runs[0], None)]
+    return [_compared(runs[0], other) for other in runs[1:]]
+
+
+def _compared(first: LoadedRun, other: LoadedRun | None) -> dict[str, Any]:
+    known = {"runs": [run.environment.run_id for run in (first, other or first)]}
+    try:
+        compared = compare(first, other, CompareOptions(by=None if other else "provider"))
+    except StoreError as error:
+        names = " and ".join(dict.fromkeys(known["runs"]))
+        none: dict[str, Any] = {"rows": [], "left_out": 0, "unmatched": [], "notes": []}
+        return known | none | {"headline": f"{names}: no comparison, because {error}"}
+    chosen = {id(row) for row in foremost(compared, MOST_ROWS)}
+    rows = [found for row, found in zip(compared.rows, json_rows(compared), strict=True) if id(row) in chosen]
+    return known | {
+        "headline": headline(compared),
+        "rows": rows,
+        "left_out": len(compared.rows) - len(rows),
+        "unmatched": [describe(one) for one in compared.unmatched[:MOST_ROWS]],
+        "notes": list(compared.notes),
+    }
 
 
 def told_rows(scene: Scene, verdicts: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -63,12 +61,13 @@ def told_rows(scene: Scene, verdicts: Sequence[dict[str, Any]]) -> dict[str, lis
     verdict: list[str | None] = [None] * len(keys)
     baseline: list[int | None] = [None] * len(keys)
     for one in verdicts:
+        before, after = one["runs"]
         for row in one["rows"]:
             what = (row["op"], row["dtype"], row["case"], row["options"])
-            candidate = first.get((one["candidate"], *what, row["provider_candidate"]))
+            candidate = first.get((after, *what, row["provider_candidate"]))
             if candidate is not None:
-                verdict[candidate] = f"{row['verdict']}, time ratio {row['ratio']:.3f} to {one['baseline']}"
-                baseline[candidate] = first.get((one["baseline"], *what, row["provider_baseline"]))
+                verdict[candidate] = f"{row['verdict']}, time ratio {row['ratio']:.3f} to {row['baseline']}"
+                baseline[candidate] = first.get((before, *what, row["provider_baseline"]))
     return {"verdict": verdict, "baseline": baseline}
 
 

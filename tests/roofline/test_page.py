@@ -215,8 +215,21 @@ def test_runs_are_compared_with_the_first(tmp_path: Path) -> None:
     assert [row["verdict"] for row in faster["rows"]] == ["FASTER"]
     assert faster["rows"][0]["ratio"] == pytest.approx(0.5)
     assert none["rows"] == []
-    assert "a and c are not compared: there is nothing to compare" in none["headline"]
+    assert "a and c: no comparison, because there is nothing to compare" in none["headline"]
     assert verdicts_of(paths[:1], EVERYTHING) == []
+    assert (faster["runs"], none["runs"]) == (["a", "b"], ["a", "c"])
+
+
+def test_providers_of_one_run_are_compared_with_torch(tmp_path: Path) -> None:
+    records = [
+        replace(record, samples_s=tuple((record.median_s or 0) * (1 + 0.001 * i) for i in range(-10, 11)))
+        for record in (matmul(512, "bf16", rate, provider) for provider, rate in (("torch", 4e11), ("mine", 8e11)))
+    ]
+    path = save(tmp_path / "run", records, environment(run_id="run"))
+    (found,) = verdicts_of([path], EVERYTHING)
+    assert [(row["provider_candidate"], row["verdict"]) for row in found["rows"]] == [("mine", "FASTER")]
+    rows = content_of([run_machine(environment(run_id="run"), records)], verdicts=[found])["rows"]
+    assert rows["baseline"] == [None, 0]
 
 
 def test_rows_tell_their_verdict_and_which_row_is_their_baseline(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ const byId = (id) => document.getElementById(id);
 
 const state = {
   view: "roofline", theme: "auto", query: "", sort: null, descending: false, first: 0,
-  hidden: {}, picked: null, isolated: false, ranges: {},
+  hidden: {}, picked: null, isolated: false, ranges: {}, printing: false,
 };
 
 function element(tag, attributes = {}, ...children) {

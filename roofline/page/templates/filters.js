@@ -85,7 +85,7 @@ function swatch(group, value) {
   return [made];
 }
 
-const isDark = () => state.theme === "dark" || (state.theme === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
+const isDark = () => !state.printing && (state.theme === "dark" || (state.theme === "auto" && matchMedia("(prefers-color-scheme: dark)").matches));
 
 // The link holds places of values and no names, so that it stays short and holds nothing to obey.
 function linkText() {

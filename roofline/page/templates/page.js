@@ -117,9 +117,18 @@ function listen() {
     readLink();
     update();
   });
-  window.addEventListener("beforeprint", () => drawTable(shownRows(), 1000));
-  window.addEventListener("afterprint", () => drawTable(shownRows()));
+  window.addEventListener("beforeprint", () => drawForPrint(true));
+  window.addEventListener("afterprint", () => drawForPrint(false));
   listenToPlot();
+}
+
+// Paper is light and as wide as it is, and has no second page of a table to turn to.
+function drawForPrint(isPrinting) {
+  document.documentElement.classList.toggle("printing", isPrinting);
+  state.printing = isPrinting;
+  update({ table: false });
+  drawTable(shownRows(), isPrinting ? 1000 : rowsAtOnce);
+  Plotly.Plots.resize(byId("plot"));
 }
 
 function listenToPlot() {

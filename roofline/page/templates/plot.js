@@ -90,15 +90,18 @@ function labelMaker([left, right], [bottom, top]) {
     write(right, y, roof.label, { xanchor: "right", xshift: place.end - width, yanchor: place.isAbove ? "bottom" : "top", font: { size: 12, color: shade(roof.colors) } });
   }
 
-  function rising(roof) {
-    const shift = Math.log10(roof.y[0]) - Math.log10(roof.x[0]);
+  const shiftOf = (roof) => Math.log10(roof.y[0]) - Math.log10(roof.x[0]);
+
+  function rising(roof, others = []) {
+    const shift = shiftOf(roof);
+    const above = others.map((other) => ((shiftOf(other) - shift) / (top - bottom)) * height * Math.cos(slant));
+    const isBelow = above.some((gap) => gap > 0 && gap < 30); // the label would lie on the roof above
     const from = Math.max(Math.log10(roof.x[0]), left, bottom - shift), to = Math.min(Math.log10(roof.x[1]), right, top - shift);
     if (!(from < to)) return;
     for (const share of [0.42, 0.7, 0.2, 0.85, 0.55, 0.3, 0.1]) {
       const x = from + share * (to - from), y = x + shift;
       const along = across(x) * Math.cos(slant) - down(y) * Math.sin(slant), beside = across(x) * Math.sin(slant) + down(y) * Math.cos(slant);
       const half = 3.6 * roof.label.length;
-      const isBelow = roof.level === "mixes"; // which lie close under the fastest
       const box = isBelow ? [along - half, along + half, beside, beside + 18] : [along - half, along + half, beside - 18, beside];
       const isSeen = inside([across(x) - half * Math.cos(slant), across(x) + half * Math.cos(slant), down(y) - half * Math.sin(slant), down(y) + half * Math.sin(slant)]);
       if (!isSeen || slanted.some((other) => overlap(box, other))) continue;
@@ -113,6 +116,8 @@ function labelMaker([left, right], [bottom, top]) {
     for (const roof of roofs) lines.push([across(Math.log10(roof.x[0])), width, down(Math.log10(roof.y[0])) - 1, down(Math.log10(roof.y[0])) + 1]);
     for (const [x, y] of points) lines.push([across(Math.log10(x)) - 5, across(Math.log10(x)) + 5, down(Math.log10(y)) - 5, down(Math.log10(y)) + 5]);
   }
+
+  const star = (x, y) => kept.push([across(x) - 9, across(x) + 9, down(y) - 9, down(y) + 9]);
 
   // A ridge point is named above its corner, where no roof is.
   function ridge(x, y, text) {
@@ -134,7 +139,7 @@ function labelMaker([left, right], [bottom, top]) {
       return;
     }
   }
-  return { flat, rising, avoid, ridge, point, found };
+  return { flat, rising, avoid, star, ridge, point, found };
 }
 
 function plotSize() {
@@ -152,13 +157,15 @@ function drawRoofline(shown) {
   const bars = (i) => [rows.flops_per_s[i] - rows.low[i], rows.high[i] - rows.flops_per_s[i]];
   traces.push(...changeTraces(shown, x, y), pointTrace(shown, x, y, isProfile ? null : bars), ...estimateTraces((one) => [one.intensity, one.flops_per_s]));
   const labels = labelMaker(xs, ys), flats = roofs.filter((roof) => roof.dtype);
+  if (isEstimateShown()) for (const one of content.estimates) labels.star(Math.log10(one.intensity), Math.log10(one.flops_per_s));
   for (const roof of [...flats].sort((a, b) => b.value - a.value)) labels.flat(roof, flats);
-  for (const roof of roofs) if (roof.level) labels.rising(roof);
+  const slopes = roofs.filter((roof) => roof.level);
+  for (const roof of slopes) labels.rising(roof, slopes);
   const isShown = new Set(shown);
   for (const roof of ridges) labels.ridge(Math.log10(roof.ridge), Math.log10(roof.value), significant(roof.ridge));
   labels.avoid(flats, shown.length > mostBars ? [] : shown.map((i) => [x(i), y(i)]));
   for (const { row, text } of content.labels) if (isShown.has(row)) labels.point(Math.log10(x(row)), Math.log10(y(row)), text, isProfile ? 4 + markerSize(row) / 2 : 9);
-  if (isEstimateShown()) for (const one of content.estimates) labels.point(Math.log10(one.intensity), Math.log10(one.flops_per_s), one.name, 9);
+  if (isEstimateShown()) for (const one of content.estimates) labels.point(Math.log10(one.intensity), Math.log10(one.flops_per_s), one.name, 11);
   return { traces, layout: layout({ xaxis: axis("arithmetic intensity, FLOP/byte", [...xs], { tickformat: ",~r" }), yaxis: axis("FLOP/s", [...ys], { tickformat: "~s" }), annotations: labels.found }) };
 }
 
@@ -238,7 +245,7 @@ function drawPlot(shown) {
 
 function legendText(count) {
   const parts = [];
-  if (state.view === "roofline" && content.rows.op) parts.push(`Color tells the ${content.colored_by} apart, shape the ${content.shaped_by}`);
+  if (state.view === "roofline" && content.rows.op) parts.push(content.colored_by === content.shaped_by ? `Color and shape tell the ${content.shaped_by} apart` : `Color tells the ${content.colored_by} apart, shape the ${content.shaped_by}`);
   if (isProfile && state.view !== "modules") parts.push("the area of a point is its share of the step");
   else if (count > mostBars) parts.push(`intervals are drawn up to ${mostBars} points`);
   else if (count && state.view !== "bandwidth" && state.view !== "modules") parts.push("bars: 95 % confidence interval of the median");
