@@ -4,12 +4,22 @@ The package stands on `kernels`, a name that a package on PyPI also has. If that
 provider would be somebody else's, so the import stops here with one line.
 """
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.interrupt import leave_when_interrupted
+
+if TYPE_CHECKING:
+    from bench.harness.api.measuring import measure as measure
+    from bench.harness.api.records import JudgedRecord as JudgedRecord
+    from bench.harness.api.records import Records as Records
+    from bench.harness.cli.arguments import UsageError as UsageError
+    from bench.harness.device.device import NoDeviceError as NoDeviceError
+    from bench.harness.profile.counts import declare_work as declare_work
+    from bench.harness.profile.profiling import profile as profile
 
 IS_COMMAND = sys.argv[:1] == ["-m"]
 """Whether this is the start of `python -m bench.x`: Python has not found the module's file yet."""
@@ -39,14 +49,25 @@ if _found is not None:
     raise ImportError(_message)
 
 
+LATE = {
+    "JudgedRecord": "bench.harness.api.records",
+    "NoDeviceError": "bench.harness.device.device",
+    "Records": "bench.harness.api.records",
+    "UsageError": "bench.harness.cli.arguments",
+    "declare_work": "bench.harness.profile.counts",
+    "measure": "bench.harness.api.measuring",
+    "profile": "bench.harness.profile.profiling",
+}
+"""The names of the package, imported when they are first asked for, and where they stand."""
+
+
 def __getattr__(name: str) -> Any:
-    """Return the functions of the package, imported when they are first asked for."""
-    if name == "profile":
-        from bench.harness.profile.profiling import profile
-
-        return profile
-    if name == "declare_work":
-        from bench.harness.profile.counts import declare_work
-
-        return declare_work
+    """Return a name of the package."""
+    if name in LATE:
+        return getattr(importlib.import_module(LATE[name]), name)
     raise AttributeError(f"module 'bench' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """Return the names of the package, those that are not imported yet too."""
+    return sorted({*globals(), *LATE})

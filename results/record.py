@@ -287,7 +287,8 @@ class Record:
 
 def _known(line: Environment | Record) -> dict[str, Any]:
     """Return the fields of a line as JSON values, without `extra`."""
-    values = {f.name: getattr(line, f.name) for f in fields(line) if f.name != "extra"}
+    own = Environment if isinstance(line, Environment) else Record  # a class below may know more than a file holds
+    values = {f.name: getattr(line, f.name) for f in fields(own) if f.name != "extra"}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
 

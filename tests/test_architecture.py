@@ -24,7 +24,7 @@ KERNEL_COMMANDS = ("kernels/__main__.py", "kernels/audit/command.py", "kernels/a
 FOLDERS = {
     "bench.harness": (
         *("op", "op_file", "shapes", "definition", "device", "timing", "data", "providers", "measure", "isolate"),
-        *("calibrate", "cli", "scenarios", "train", "transfer", "profile", "fixture", "commands", "compare"),
+        *("calibrate", "cli", "scenarios", "train", "transfer", "profile", "fixture", "commands", "compare", "api"),
     ),
     "roofline": (
         "work",

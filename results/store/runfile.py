@@ -82,7 +82,7 @@ def encode_line(line: Environment | Record) -> bytes:
     except (TypeError, ValueError) as error:
         raise RecordError(f"a value cannot be written as JSON: {error}") from None
     raw = f"{text}\n".encode("ascii")
-    type(line).from_dict(_decode(raw))
+    (Environment if isinstance(line, Environment) else Record).from_dict(_decode(raw))
     return raw
 
 

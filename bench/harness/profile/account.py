@@ -155,7 +155,7 @@ def _call(func: Any, args: Any, kwargs: Any, result: Any, work: Count, module: s
     return Call(
         op=str(func._overloadpacket),
         operands=tuple(_operand(value) for value in values if _has_dimensions(value)),
-        shapes=_shapes_text(values) or _shapes_text([result]),
+        shapes=shapes_text(values) or shapes_text([result]),
         dtypes=dtypes_of(tensors),
         module=module,
         phase=phase,
@@ -190,7 +190,7 @@ def _operand(value: Any) -> tuple[Any, str]:
     return tuple(tuple(one.shape) if one is not None else () for one in value), "TensorList"
 
 
-def _shapes_text(values: list[Any]) -> str:
+def shapes_text(values: list[Any]) -> str:
     """Return the shapes of tensors in one word: `64x32,32x8`, of a list of them its length and first shape."""
     words = []
     for value in values:

@@ -1,0 +1,99 @@
+"""The work of a function that nobody declared, counted by the rules of the profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench.harness.fixture.function import Question
+from bench.harness.profile.step import Step
+from results.record import DTYPES
+
+NAMED = 3
+"""Operations that are named; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the operations of one call compute and move; None where nobody knows."""
+
+    flops: int | None
+    matmul_flops: int | None
+    bytes_read: int | None
+    bytes_written: int | None
+    dtype: str | None
+    """In which most FLOPs are computed."""
+    operations: int
+    words: str
+    """How it is known, or why it is not."""
+
+
+class AsGiven(Step):
+    """One call as its user makes it: gradients are followed where they are on."""
+
+    def __call__(self) -> None:
+        """Call it."""
+        self.target()
+
+
+def count_work(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Counted:
+    """Return the work of one call, which is made once for that.
+
+    The bytes are those that each torch operation of it moves: one that fuses several moves less than their sum. What
+    torch does not see, such as a kernel that is launched without an operation of its own, is not in it.
+
+    Args:
+        function: what is called.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+
+    Raises:
+        Exception: whatever the function raises.
+    """
+    from bench.harness.profile.account import accounted
+    from bench.harness.profile.report import main_dtype
+    from bench.harness.profile.target import target_of
+
+    calls = accounted(AsGiven(target_of("", function, args, dict(kwargs)), "forward")).calls
+    working = [call for call in calls if call.flops or call.bytes_read or call.bytes_written or not call.is_modelled]
+    names = list(dict.fromkeys(call.op.removeprefix("aten.") for call in working))
+    dtype = main_dtype(working) if working else None
+    dtype = dtype if dtype in DTYPES else None
+    if not working:
+        return Counted(None, None, None, None, dtype, 0, "not known: no torch operation was seen; declare it")
+    unknown = list(dict.fromkeys(call.op for call in working if not call.is_modelled))
+    if unknown:
+        text = (
+            f"not known: {', '.join(unknown[:NAMED])} has no rule; declare it, or bench.declare_work for the operation"
+        )
+        return Counted(None, None, None, None, dtype, len(working), text)
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return Counted(
+        flops=sum(call.flops for call in working),
+        matmul_flops=sum(call.matmul_flops for call in working),
+        bytes_read=sum(call.bytes_read for call in working),
+        bytes_written=sum(call.bytes_written for call in working),
+        dtype=dtype,
+        operations=len(working),
+        words=f"counted by the profiler's rules: {', '.join(names[:NAMED])}{more}",
+    )
+
+
+def filled(question: Question, counted: Counted) -> Question:
+    """Return a question with the counts that nobody gave."""
+    found: dict[str, Any] = {} if question.dtype is not None else {"dtype": counted.dtype}
+    if question.flops is None:
+        found["flops"] = counted.flops
+    if not question.is_bytes_known:
+        found |= {"bytes_read": counted.bytes_read, "bytes_written": counted.bytes_written}
+    return replace(question, **found)
+
+
+def words_of(question: Question, counted: Counted) -> str:
+    """Return who says what the work is."""
+    declared = [name for name in ("flops", "bytes_read", "bytes_written") if getattr(question, name) is not None]
+    is_all = question.flops is not None and question.is_bytes_known
+    if is_all:
+        return "as declared"
+    return counted.words + (f"; {', '.join(declared)} as declared" if declared else "")
