@@ -21,11 +21,12 @@ def found() -> dict[str, Any]:
 
 def main() -> None:
     """Draw the page that the address names, `?page=` and the name of a calculator."""
-    st.set_page_config(page_title="Ridgepoint", layout="wide")
     known = found()
     if st.session_state.get("page") not in known:
         asked = st.query_params.get("page")
         st.session_state["page"] = asked if asked in known else next(iter(known))
+    title = known[st.session_state["page"]].TITLE
+    st.set_page_config(page_title=f"{title} - Ridgepoint", layout="wide")
     with st.sidebar:
         page = st.radio(
             "Calculators",

@@ -89,13 +89,14 @@ def read(command: str, options: Options, config: ModelConfig | None = None) -> a
     return args
 
 
-def sweep(asked: Asked, option: str, over: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the words of the command that asks the same along an option, and its rows.
+def sweep(asked: Asked, over: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the words of the command that asks the same along an option, such as `batch=1:64:x2`, and its rows.
 
     Raises:
         ConfigError: as of `ask`.
     """
     command, *words = asked.words
+    option = over.partition("=")[0]
     if f"--{option}" in words:
         place = words.index(f"--{option}")
         words = [*words[:place], *words[place + 2 :]]

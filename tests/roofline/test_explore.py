@@ -12,6 +12,7 @@ from test_estimate import call, measured_run
 from roofline.__main__ import main
 from roofline.accounting.answers.answer import in_words
 from roofline.commands import explore
+from roofline.commands.estimate_arguments import positive
 
 streamlit = pytest.importorskip("streamlit", reason="the calculators need Streamlit: pip install -e '.[explore]'")
 streamlit.logger.set_log_level("ERROR")  # its test client warns of itself
@@ -163,6 +164,10 @@ def test_each_choice_gives_the_numbers_of_its_command_or_says_why_not(page, caps
             if not errors_of(app) and app.code:
                 assert typed(capsys, app.code[0].value)["formula"] in shown(" ".join(m.value for m in app.markdown))
         app.selectbox(key=box).set_value(first).run()
+    for slider in [slider.key for slider in app.select_slider]:
+        moved = app.select_slider(key=slider)
+        moved.set_value(positive(moved.options[-1])).run()
+        assert errors_of(app) or typed(capsys, app.code[0].value)
 
 
 def test_an_address_that_names_what_is_not_there_is_said():

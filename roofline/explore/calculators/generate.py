@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from roofline.explore.ask import Options
+from roofline.explore import along
+from roofline.explore.ask import Asked, Options
 from roofline.explore.calculators.infer import serving
 from roofline.explore.form import Form
 
@@ -19,3 +20,12 @@ def fields(form: Form) -> Options:
         **form.number("price", "2.5", "price of one GPU for an hour", 0.1, 20),
         **form.dtype(),
     }
+
+
+def more(asked: Asked, _: Form) -> None:
+    """Draw speed and price along the batch."""
+    panels = {
+        "tokens/s": {"tokens_per_s": "of all replies"},
+        "price of 10^6 tokens": {"price_per_million_tokens": "price"},
+    }
+    along.draw(asked, "batch=1:1024:x2", panels)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from roofline.explore.ask import Options
+from roofline.explore import along
+from roofline.explore.ask import Asked, Options
 from roofline.explore.form import Form
 
 TITLE, COMMAND, PLACE = "How many GPUs", "gpus", 12
@@ -19,3 +20,9 @@ def fields(form: Form) -> Options:
         **form.number("mfu", "0.4", "MFU: share of the dense peak", 0.05, 1),
         **form.dtype(),
     }
+
+
+def more(asked: Asked, _: Form) -> None:
+    """Draw the GPUs along the days that it may take, where it is to be trained."""
+    if asked.answer.values.get("days"):
+        along.draw(asked, "days=1,2,5,10,20,50,100,200,365", {"GPUs": {"gpus": "needed"}})
