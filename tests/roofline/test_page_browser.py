@@ -223,6 +223,8 @@ def test_hostile_names_are_text_and_nothing_stands_in_the_way_of_a_reader(visit:
     shown = [name.replace("\ud800", "\ufffd") for name in HOSTILE]
     assert [name.replace("\ud800", "\ufffd") for name in opened.column("op")] == [*shown, "copy"]
     assert page.locator("h1").inner_text() == HOSTILE[1]
+    labels = page.evaluate("[...document.querySelectorAll('#plot .annotation-text')].map((one) => one.textContent)")
+    assert any("<script>" in label for label in labels)
     page.locator("#rows tbody button").nth(0).click()
     assert HOSTILE[0] in page.locator("#card").inner_text()
     page.locator("[data-view=bandwidth]").click()
