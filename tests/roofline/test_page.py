@@ -34,6 +34,7 @@ HOSTILE = [
     "<script>alert(1)</script>",
     "</script><script>alert(2)</script>",
     "<!--<script>",
+    "<b>bold</b><br>",
     "\"'`&amp;&lt;{{7*7}}",
     "naïve 核 🚀",
     "\u202eltr\u202c \u200f",

@@ -27,6 +27,10 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium"),
 ]
 PICTURE = "#plot .main-svg"
+FORBIDDEN = """(() => { let evaluated = false; try { evaluated = eval("true"); } catch {}
+    const more = document.createElement("script"); more.textContent = "window.ran = true"; document.body.append(more);
+    return [evaluated, window.ran === true]; })()"""
+"""What the policy of the page does not let happen: text that is evaluated, and a script that was not there."""
 BOXES = """[...document.querySelectorAll("#plot .annotation-text-g")]
     .filter((one) => !/rotate\\((?!0)/.test(one.getAttribute("transform") ?? ""))
     .map((one) => [one.textContent, one.getBoundingClientRect()])
@@ -155,6 +159,7 @@ def test_a_person_toggles_isolates_searches_sorts_saves_and_comes_back(visit: An
         page.keyboard.press("ArrowRight")
         seen.add(page.evaluate("state.picked"))
     assert seen == {index for index, is_drawn in enumerate(rows["drawn"]) if is_drawn}
+    page.keyboard.press("Home")
     picked = page.evaluate("state.picked")
     assert rows["case"][picked] in page.locator("#card").inner_text()
     page.keyboard.press("Enter")
@@ -225,6 +230,7 @@ def test_hostile_names_are_text_and_nothing_stands_in_the_way_of_a_reader(visit:
     assert page.locator("h1").inner_text() == HOSTILE[1]
     labels = page.evaluate("[...document.querySelectorAll('#plot .annotation-text')].map((one) => one.textContent)")
     assert any("<script>" in label for label in labels)
+    assert any("<b>" in label for label in labels)
     page.locator("#rows tbody button").nth(0).click()
     assert HOSTILE[0] in page.locator("#card").inner_text()
     page.locator("[data-view=bandwidth]").click()
@@ -236,6 +242,7 @@ def test_hostile_names_are_text_and_nothing_stands_in_the_way_of_a_reader(visit:
         assert [(one["id"], one["help"], [node["html"][:200] for node in one["nodes"]]) for one in found] == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert opened.is_quiet(), (opened.requests, opened.said)
+    assert page.evaluate(FORBIDDEN) == [False, False]
 
 
 def test_ten_thousand_points_a_profile_and_a_phone(visit: Any, record_property: Any) -> None:
