@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.interrupt import leave_when_interrupted
 
 if TYPE_CHECKING:
+    from bench.harness.api.do_bench import do_bench as do_bench
     from bench.harness.api.measuring import measure as measure
+    from bench.harness.api.perf_report import perf_report as perf_report
     from bench.harness.api.records import JudgedRecord as JudgedRecord
     from bench.harness.api.records import Records as Records
+    from bench.harness.api.sweeping import sweep as sweep
     from bench.harness.cli.arguments import UsageError as UsageError
     from bench.harness.device.device import NoDeviceError as NoDeviceError
     from bench.harness.profile.counts import declare_work as declare_work
@@ -55,8 +58,11 @@ LATE = {
     "Records": "bench.harness.api.records",
     "UsageError": "bench.harness.cli.arguments",
     "declare_work": "bench.harness.profile.counts",
+    "do_bench": "bench.harness.api.do_bench",
     "measure": "bench.harness.api.measuring",
+    "perf_report": "bench.harness.api.perf_report",
     "profile": "bench.harness.profile.profiling",
+    "sweep": "bench.harness.api.sweeping",
 }
 """The names of the package, imported when they are first asked for, and where they stand."""
 

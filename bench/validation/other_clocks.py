@@ -7,6 +7,8 @@ What is known of the other clocks, read in their sources:
   the mean by default.
 - `triton.testing.do_bench_cudagraph`: one graph with 20 ms of launches on the same inputs, no flush, ten replays, no
   warm-up but five launches; the mean of ten values by default.
+- `bench.do_bench`, ours with the signature of the first: zeros are written as there, each launch behind a spin until it
+  is queued, so that the host's time is not in it; the mean by default. On a CPU the host's clock around each call.
 - `torch.utils.benchmark.Timer.blocked_autorange`: the host's clock around blocks of launches on the same inputs, the
   device waited for at both ends; the median.
 """
@@ -220,10 +222,21 @@ def _disagreement(theirs: str, evidence: Evidence) -> str:
 # ---- the clocks ----------------------------------------------------------------------------------------------------
 
 COLD, WARM, DO_BENCH, CUDAGRAPH, TIMER = "cold", "warm", "do_bench", "do_bench_cudagraph", "torch Timer"
-THEIRS = {DO_BENCH: COLD, CUDAGRAPH: WARM, TIMER: WARM}
-"""The other clocks, each with our way that has the same temperature."""
+OURS = "bench.do_bench"
+THEIRS = {OURS: COLD, DO_BENCH: COLD, CUDAGRAPH: WARM, TIMER: WARM}
+"""The other clocks, each with our way that has the same temperature; `bench.do_bench` is our stand-in for Triton's."""
+
+MEANS = (OURS, DO_BENCH, CUDAGRAPH)
+"""Those that give a mean."""
 
 LADDERS: dict[str, tuple[Rung, ...]] = {
+    OURS: (
+        Rung("pairs, copies", "a pair of events around each launch"),
+        Rung("pairs, read flush", "one set of inputs behind a flush that reads, in place of copies"),
+        Rung("pairs, zero flush", "a flush that writes zeros: its tail and the dirty lines that it leaves"),
+        Rung(f"{OURS} median", None),
+        Rung(OURS, "the mean instead of the median"),
+    ),
     DO_BENCH: (
         Rung("pairs, copies", "a pair of events around each launch"),
         Rung("pairs, read flush", "one set of inputs behind a flush that reads, in place of copies"),
@@ -245,7 +258,12 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
 }
 
 CPU_LADDERS: dict[str, tuple[Rung, ...]] = {
-    TIMER: (Rung("block of launches", "blocks of launches as long as theirs"), Rung(TIMER, None))
+    OURS: (
+        Rung("single calls, copies", "one call between two readings of the clock"),
+        Rung(f"{OURS} median", "one set of inputs behind a flush that writes zeros, in place of copies"),
+        Rung(OURS, "the mean instead of the median"),
+    ),
+    TIMER: (Rung("block of launches", "blocks of launches as long as theirs"), Rung(TIMER, None)),
 }
 
 FLUSH_BYTES = 256 * 2**20
@@ -296,7 +314,7 @@ def ladders_of(device: Device) -> dict[str, tuple[Rung, ...]]:
 def ways_of(device: Device) -> list[str]:
     """Return all ways that a device has, in the order of the ladders."""
     rungs = [rung.way for ladder in ladders_of(device).values() for rung in ladder]
-    return [COLD, WARM, *(way for way in rungs if not way.endswith(" median"))]
+    return list(dict.fromkeys([COLD, WARM, *(way for way in rungs if not way.endswith(" median"))]))
 
 
 def limits_of(device: Device, seconds: float) -> Limits:
@@ -336,6 +354,8 @@ class Clocks:
             "pairs, read flush": lambda: self._held([self._one], self._buffer.amax),
             "pairs, zero flush": lambda: self._held([self._one], self._buffer.zero_),
             "loop, zero flush": self._loop,
+            OURS: self._our_do_bench,
+            "single calls, copies": self._single_calls,
             DO_BENCH: self._do_bench,
             "graph of 20 ms": self._long_graph,
             CUDAGRAPH: self._cudagraph,
@@ -360,6 +380,20 @@ class Clocks:
             return Reading(taken.median_s, taken.samples_s, taken.launches_per_sample)
         with nullcontext() if way in THEIRS else no_garbage_collection():  # theirs run as their users run them
             return self._ways[way]()
+
+    def _our_do_bench(self) -> Reading:
+        from bench.harness.api.do_bench import do_bench
+
+        values = [ms / 1e3 for ms in do_bench(self._one, rep=1e3 * self._seconds, return_mode="all")]
+        return Reading(statistics.fmean(values), tuple(values), 1)
+
+    def _single_calls(self) -> Reading:
+        """Time single calls that go round the copies by the host's clock."""
+        if COLD not in self._samplers:
+            raise NotColdError("the copies do not fill the cache")
+        sampler = samplers.HostSampler(self._calls, 1, self.device.synchronize)
+        taken = collect(sampler, replace(self._limits, min_time_s=0.0, cap_s=LOOP_S), COLD)
+        return Reading(taken.median_s, taken.samples_s, 1)
 
     # ---- theirs ---------------------------------------------------------------------------------------------------
 

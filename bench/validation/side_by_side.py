@@ -8,8 +8,9 @@ taken within each round and its median over the rounds is shown, with the least 
 2 % from 1, the reason is looked for on a ladder from our way to theirs that changes one thing a rung, every rung timed
 in every round; what no rung covers is called unexplained. Nothing is asserted.
 
-`do_bench` flushes the cache before each launch and is set against our cold time; `do_bench_cudagraph` and torch's Timer
-repeat on the same inputs and are set against our warm one. Without a GPU there is torch's Timer alone.
+`bench.do_bench` and `do_bench` flush the cache before each launch and are set against our cold time;
+`do_bench_cudagraph` and torch's Timer repeat on the same inputs and are set against our warm one. Without a GPU there
+are `bench.do_bench` and torch's Timer.
 
 Written into the folder: side_by_side.json (every raw value, after each case) and side_by_side.md.
 """
@@ -172,17 +173,21 @@ def disturbance(preemptions_per_s: float) -> str | None:
 
 
 def with_medians(readings: Mapping[str, Any]) -> dict[str, float]:
-    """Return the times of a round, with the medians of what Triton gives as a mean."""
+    """Return the times of a round, with the medians of what is given as a mean."""
     times = {way: one.value_s for way, one in readings.items()}
-    for way in ("do_bench", "do_bench_cudagraph"):
+    from bench.validation.other_clocks import MEANS
+
+    for way in MEANS:
         if way in readings:
             times[f"{way} median"] = median(readings[way].values_s)
     return times
 
 
 def with_median_ways(clock_hz: Mapping[str, float]) -> dict[str, float]:
-    """Return the clocks, those of Triton's medians being those of its means: they are the same launches."""
-    return {**clock_hz, **{f"{way} median": value for way, value in clock_hz.items() if way.startswith("do_bench")}}
+    """Return the clocks, those of the medians being those of the means: they are the same launches."""
+    from bench.validation.other_clocks import MEANS
+
+    return {**clock_hz, **{f"{way} median": value for way, value in clock_hz.items() if way in MEANS}}
 
 
 def scatter_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, float]]:
@@ -223,7 +228,12 @@ def table_rows(cases: Sequence[Compared]) -> list[dict[str, str]]:
         row = {"case": one.case, "estimate": format_time(one.estimate_s)}
         row |= {"ours cold": format_time(one.median_s("cold")), "ours warm": format_time(one.median_s("warm"))}
         by_clock = {found.theirs: found for found in one.explanations}
-        for clock, ratio in (("do_bench", "/ cold"), ("do_bench_cudagraph", "/ warm"), ("torch Timer", "/ warm")):
+        for clock, ratio in (
+            ("bench.do_bench", "/ cold"),
+            ("do_bench", "/ cold"),
+            ("do_bench_cudagraph", "/ warm"),
+            ("torch Timer", "/ warm"),
+        ):
             found = by_clock.get(clock)
             row[clock] = format_time(one.median_s(clock))
             row[f"{clock} {ratio}"] = (
@@ -365,7 +375,7 @@ def run(args: argparse.Namespace) -> int:
     args.seconds = QUICK_SECONDS if args.quick else SECONDS
     folder = args.output or runs_directory() / device.slug / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-side-by-side"
     if not device.is_gpu:
-        say("no GPU: do_bench and do_bench_cudagraph need one, so that their columns are left out")
+        say("no GPU: Triton's do_bench and do_bench_cudagraph need one, so that their columns are left out")
     head, is_interrupted = environment(device, args), False
     cases: list[Compared] = []
     written(head, cases, folder)  # where it cannot be written, that is better known now

@@ -90,11 +90,18 @@ class HostSampler:
     why_no_graph: str | None = None
 
     def __init__(
-        self, calls: Sequence[Call], launches_per_sample: int, synchronize: Callable[[], object] = lambda: None
+        self,
+        calls: Sequence[Call],
+        launches_per_sample: int,
+        synchronize: Callable[[], object] = lambda: None,
+        before: Call = nothing,
     ) -> None:
-        """Go round `calls`, `launches_per_sample` of them between two readings, and wait with `synchronize`."""
+        """Go round `calls`, `launches_per_sample` of them between two readings, and wait with `synchronize`.
+
+        `before` is called ahead of each sample, and is not timed.
+        """
         self.launches_per_sample = launches_per_sample
-        self._synchronize = synchronize
+        self._synchronize, self._before = synchronize, before
         self.begin_with(calls)
 
     def begin_with(self, calls: Sequence[Call], first: int = 0) -> None:
@@ -104,6 +111,9 @@ class HostSampler:
     def sample(self) -> float:
         """Return the duration of one sample, seconds."""
         launches = itertools.islice(self._calls, self.launches_per_sample)
+        if self._before is not nothing:
+            self._before()
+            self._synchronize()
         start = time.perf_counter()
         for call in launches:
             call()
@@ -225,17 +235,19 @@ class EventSampler:
         enqueue_s: float,
         while_running: Call = nothing,
         why_no_graph: str | None = None,
+        before: Call = nothing,
     ) -> None:
         """Queue `launches_per_sample` calls a sample; enqueuing one takes the host `enqueue_s` seconds.
 
         What a call returns is kept for a round of the calls, so that every launch of it writes memory of its own.
-        `why_no_graph` says why these calls are not timed by replaying a graph, where that was tried.
+        `why_no_graph` says why these calls are not timed by replaying a graph, where that was tried. `before` is called
+        ahead of each sample, behind the spin, and is not timed.
         """
         import torch
 
         self.launches_per_sample = launches_per_sample
         self.why_no_graph = why_no_graph
-        self._while_running = while_running
+        self._while_running, self._before = while_running, before
         self._calls = itertools.cycle(calls)
         self._kept: deque[object] = deque(maxlen=len(calls))
         spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
@@ -247,6 +259,7 @@ class EventSampler:
         import torch
 
         torch.cuda._sleep(self._spin_cycles)
+        self._before()
         self._start.record()
         for call in itertools.islice(self._calls, self.launches_per_sample):
             self._kept.append(call())

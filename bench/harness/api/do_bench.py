@@ -1,0 +1,149 @@
+"""`bench.do_bench`: the signature and the return values of Triton's `do_bench`, timed by our samplers, also on a CPU.
+
+As Triton's it calls the function behind a flush of the cache and takes milliseconds of each single call. What differs:
+a call on a GPU is held back until all of it is queued, so that the time of the host is not in it; there are at least
+five values; garbage is not collected meanwhile; and a CPU, which Triton's cannot time, is timed by the host's clock.
+`python -m bench.validation.side_by_side` puts both beside torch's Timer, with the reasons of each difference.
+
+Source: triton/testing.py, `do_bench`, of Triton 3.6 to 3.9.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.api.records import called, name_of
+from bench.harness.cli.arguments import UsageError
+from bench.harness.timing.protocol import Limits, Sampler, collect, warm_up
+
+if TYPE_CHECKING:
+    from bench.harness.device.device import Device
+
+RETURN_MODES = ("min", "max", "mean", "median", "all")
+GPU_FLUSH_BYTES = 256 * 2**20
+"""What Triton's drivers for NVIDIA GPUs clear; at least."""
+
+FLUSHED_CACHES = 2
+"""So many times the last-level cache is written to flush it."""
+
+
+def do_bench(
+    fn: Callable[[], Any],
+    warmup: float = 25,
+    rep: float = 100,
+    grad_to_none: Sequence[Any] | None = None,
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "mean",
+) -> float | list[float]:
+    """Return the time of `fn()` in milliseconds, as `triton.testing.do_bench` does, on a GPU or a CPU.
+
+    Each value is of one call, behind a flush of the last-level cache.
+
+    Args:
+        fn: a function without arguments.
+        warmup: milliseconds that it runs before the first value counts.
+        rep: milliseconds that the values take together, the flushes among them; there are at least five.
+        grad_to_none: tensors whose gradients are set to None before each call.
+        quantiles: of the values, such as `[0.5, 0.2, 0.8]`, in place of `return_mode`; the only one of a list of one
+            comes as a number.
+        return_mode: `mean`, `median`, `min`, `max`, or `all` for the list of all values.
+
+    Raises:
+        UsageError: an argument cannot be, or `fn` raised (its error is the cause).
+    """
+    name = name_of(fn)
+    _check(warmup, rep, quantiles, return_mode)
+    device = current_device()
+
+    def measured() -> Sequence[float]:
+        sampler = flushing_sampler(fn, device, grad_to_none or ())
+        warm_up(sampler, warmup / 1e3)
+        return collect(sampler, Limits(_NO_LOOK, 0.0, 0.0, rep / 1e3, 0.0, 0.0), "cold").samples_s
+
+    return summary([1e3 * seconds for seconds in called(name, measured)], quantiles, return_mode)
+
+
+_NO_LOOK = 10**9
+"""Samples before the interval is looked at: the time alone ends the measurement."""
+
+
+def _check(warmup: object, rep: object, quantiles: Sequence[float] | None, return_mode: str) -> None:
+    for name, value in (("warmup", warmup), ("rep", rep)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise UsageError(f"{name}={value!r:.60} must be a number of milliseconds from 0")
+    if return_mode not in RETURN_MODES:
+        raise UsageError(f"return_mode={return_mode!r:.60} must be one of {', '.join(RETURN_MODES)}")
+    if quantiles is not None and (not len(quantiles) or not all(0 <= one <= 1 for one in quantiles)):
+        raise UsageError(f"quantiles={quantiles!r:.60} must be numbers from 0 to 1")
+
+
+@functools.cache
+def _detected(name: str | None) -> Device:
+    from bench.harness.device.device import detect
+
+    return detect(name)
+
+
+def current_device() -> Device:
+    """Return torch's current GPU where there is one, else the CPU."""
+    import torch
+
+    return _detected(f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else None)
+
+
+def flushing_sampler(fn: Callable[[], Any], device: Device, grad_to_none: Sequence[Any] = ()) -> Sampler:
+    """Return what times single calls of a function, each behind a flush of the cache.
+
+    Args:
+        fn: the function; it is called once here, so that what it compiles is not timed.
+        device: where it runs.
+        grad_to_none: tensors whose gradients are set to None before each call.
+    """
+    import torch
+
+    from bench.harness.timing import samplers
+
+    fn()
+    device.synchronize()
+    size = max(int(FLUSHED_CACHES * device.cache_bytes), GPU_FLUSH_BYTES if device.is_gpu else 0)
+    buffer = torch.empty(size // 4, dtype=torch.int, device=device.torch_name)
+
+    def before() -> None:
+        for tensor in grad_to_none:
+            tensor.grad = None
+        buffer.zero_()
+
+    if not device.has_cuda:
+        return samplers.HostSampler([fn], 1, device.synchronize, before)
+
+    def queued() -> None:
+        before()
+        fn()
+
+    return samplers.EventSampler([fn], 1, samplers.host_launch_s([queued], device.synchronize), before=before)
+
+
+def summary(times_ms: Sequence[float], quantiles: Sequence[float] | None, return_mode: str) -> float | list[float]:
+    """Return what Triton returns of some times: quantiles between the two nearest values, or one number, or all."""
+    import statistics
+
+    if quantiles is not None:
+        found = [_quantile(sorted(times_ms), float(one)) for one in quantiles]
+        return found[0] if len(found) == 1 else found
+    if return_mode == "all":
+        return list(times_ms)
+    modes: dict[str, Callable[[Sequence[float]], float]] = {
+        **{"min": min, "max": max, "mean": statistics.fmean, "median": statistics.median}
+    }
+    return modes[return_mode](times_ms)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile between the two nearest values, as numpy's default and Triton have it."""
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])

@@ -1,0 +1,152 @@
+"""`bench.sweep`: several functions over shapes and dtypes, as a pandas frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.api.measuring import measured
+from bench.harness.api.records import Records, environment_of, name_of
+from bench.harness.cli.arguments import UsageError
+from bench.harness.fixture.function import CACHES, Question
+from bench.harness.profile.target import TORCH_DTYPES
+from results.record import Environment, Record
+from roofline.work import dtype_named
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Shape = int | str | Iterable[int]
+
+
+def sweep(
+    fn_by_name: Mapping[str, Callable[..., Any]],
+    shapes: Iterable[Shape],
+    dtypes: Any = ("fp32",),
+    inputs: Callable[..., Any] | None = None,
+    cache: str = "cold",
+    device: str | None = None,
+    budget_s: float | None = None,
+) -> pd.DataFrame:
+    """Measure each function at each shape in each dtype; a row for each, with the columns of `results.load`.
+
+    `provider` is the name of the function, `case` the shape, `median_s` seconds per call, with `ci95_low_s`,
+    `ci95_high_s`, `samples_s`, `flags`, the work and what is judged. A function that raises at one shape has a row with
+    the status `failed` and its reason. Whether one is faster than another is a question for `bench.compare`.
+
+    Args:
+        fn_by_name: the functions, each taking what `inputs` makes.
+        shapes: `4096`, `(4096, 1024)` or `"4096x1024"`, each a shape.
+        dtypes: one of `fp64`, `fp32`, `bf16`, `fp16`, a torch dtype, or several of them.
+        inputs: `inputs(shape, dtype, device)` returns fresh arguments of one call, as a tuple or a single one; it is
+            given a tuple of extents, a torch dtype and the name of a torch device. By default one tensor of normally
+            distributed numbers in that shape.
+        cache: `cold` or `warm`, as of `bench.measure`.
+        device: `cpu`, `cuda`, `cuda:N` or `mps`; by default the first GPU, else the CPU.
+        budget_s: seconds that sampling one row may take at most.
+
+    Raises:
+        UsageError: an argument cannot be, or every row failed.
+        NoDeviceError: there is no such device.
+    """
+    from bench.harness.device.device import detect
+
+    functions = functions_of(fn_by_name)
+    sizes, names = [extents(one) for one in shapes], _dtypes(dtypes)
+    if not sizes:
+        raise UsageError("shapes= is empty; give at least one")
+    if cache not in CACHES:
+        raise UsageError(f"cache={cache!r} must be 'cold' or 'warm'")
+    under_test = detect(device)
+    environment = environment_of(under_test, "sweep")
+    records = [
+        _row(name, fn, shape, dtype, under_test.torch_name, inputs or normal, cache, budget_s)
+        for shape in sizes
+        for dtype in names
+        for name, fn in functions.items()
+    ]
+    return _frame(environment, records)
+
+
+def _frame(environment: Environment, records: list[Record]) -> pd.DataFrame:
+    if all(record.status == "failed" for record in records):
+        raise UsageError(f"every row failed: {records[0].provider} at {records[0].case}: {records[0].reason}")
+    return Records(environment, records).to_dataframe()
+
+
+def _row(
+    name: str,
+    fn: Callable[..., Any],
+    shape: tuple[int, ...],
+    dtype: str,
+    device: str,
+    inputs: Callable[..., Any],
+    cache: str,
+    budget_s: float | None,
+) -> Record:
+    """Return the record of one function at one shape, whatever becomes of it."""
+    import torch
+
+    case, axes = "x".join(map(str, shape)), {f"d{place}": extent for place, extent in enumerate(shape)}
+    place: dict[str, Any] = {"provider": name, "case": case, "shape": axes, "dtype": dtype}
+    question = Question(dtype=dtype, cache=cache, budget_s=budget_s, device=device)
+    try:
+        record = measured(
+            fn, name, (), {}, lambda: inputs(shape, getattr(torch, TORCH_DTYPES[dtype]), device), question
+        )
+    except UsageError as error:
+        return Record(op=name_of(fn), status="failed", reason=str(error), **place)
+    return replace(record, op=name_of(fn), **place)
+
+
+def normal(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
+    """Return one tensor of normally distributed numbers."""
+    import torch
+
+    return torch.randn(shape, device=device).to(dtype)
+
+
+def functions_of(fn_by_name: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """Return functions by their names.
+
+    Raises:
+        UsageError: there is none, a name is no text, or one cannot be called.
+    """
+    if not isinstance(fn_by_name, Mapping) or not fn_by_name:
+        raise UsageError('give functions by name, such as {"old": f, "new": g}')
+    for name, fn in fn_by_name.items():
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"{name!r:.60} must be a text: the name of a function")
+        name_of(fn)
+    return dict(fn_by_name)
+
+
+def extents(shape: Shape) -> tuple[int, ...]:
+    """Return the extents of a shape.
+
+    Raises:
+        UsageError: it is none.
+    """
+    words = shape.split("x") if isinstance(shape, str) else [shape] if isinstance(shape, int) else shape
+    try:
+        found = tuple(int(one) for one in words)
+    except (TypeError, ValueError):
+        found = ()
+    if not found or min(found) < 1 or isinstance(shape, bool):
+        raise UsageError(f"{shape!r:.60} is no shape: write 4096, (4096, 1024) or '4096x1024'")
+    return found
+
+
+def _dtypes(given: Any) -> list[str]:
+    """Return dtypes by the names that they have here.
+
+    Raises:
+        UsageError: one is not known, or there is none.
+    """
+    listed = given if isinstance(given, list | tuple | set) else [given]
+    found = [dtype_named(str(one)) for one in listed]
+    unknown = [name for name in found if name not in TORCH_DTYPES]
+    if unknown or not found:
+        raise UsageError(f"dtypes={given!r:.60} must be of {', '.join(TORCH_DTYPES)}")
+    return found

@@ -1,0 +1,158 @@
+"""`bench.do_bench` and `bench.perf_report`: Triton's signature and values, our samplers, and what is refused."""
+
+import inspect
+import statistics
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import bench
+from bench.harness.api import do_bench as ours
+from bench.harness.api.do_bench import summary
+from bench.harness.device.device import cpu_device
+from bench.harness.timing import samplers
+
+
+@pytest.fixture(autouse=True)
+def small_flush(monkeypatch):
+    """A cache that is flushed in no time."""
+    monkeypatch.setattr(ours, "FLUSHED_CACHES", 1e-4)
+
+
+def test_the_signature_is_tritons():
+    testing = pytest.importorskip("triton.testing")
+    mine, theirs = (inspect.signature(function).parameters for function in (bench.do_bench, testing.do_bench))
+    assert [(one.name, one.default) for one in mine.values()] == [(one.name, one.default) for one in theirs.values()]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"return_mode": "mean"},
+        {"return_mode": "median"},
+        {"return_mode": "min"},
+        {"return_mode": "max"},
+        {"return_mode": "all"},
+        {"quantiles": [0.5]},
+        {"quantiles": [0.5, 0.2, 0.8]},
+        {"quantiles": [0.0, 0.33, 1.0]},
+    ],
+)
+def test_what_is_returned_is_what_triton_returns(asked):
+    testing = pytest.importorskip("triton.testing")
+    times = [3.0, 1.0, 2.5, 7.0, 1.5]
+    whole = {"quantiles": None, "return_mode": "mean"} | asked
+    assert summary(times, **whole) == pytest.approx(testing._summarize_statistics(list(times), **whole))
+
+
+def test_values_are_milliseconds_of_single_calls():
+    calls = []
+    values = bench.do_bench(lambda: calls.append(1), warmup=0, rep=0, return_mode="all")
+    assert len(values) == 5
+    assert len(calls) == 5 + 2  # the first one, and one of the warm-up
+    assert bench.do_bench(lambda: None, 0, 0, None, [0.5]) > 0
+
+
+def test_time_is_taken_by_our_sampler(monkeypatch):
+    clock = iter(range(10**6))
+    monkeypatch.setattr(samplers, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    values = bench.do_bench(lambda: next(clock), warmup=0, rep=0, return_mode="all")
+    assert values == [2000.0] * 5  # from 0 s to 2 s: one tick of the call itself, one of the reading
+    assert statistics.fmean(values) == 2000
+
+
+def test_the_cache_is_flushed_and_gradients_are_dropped_before_each_call():
+    x = torch.ones(3, requires_grad=True)
+    seen = []
+
+    def step():
+        seen.append(x.grad)
+        (x * 2).sum().backward()
+
+    bench.do_bench(step, warmup=0, rep=0, grad_to_none=[x])
+    assert len(seen) == 7
+    assert seen[1:] == [None] * 6
+
+
+def test_a_cpu_is_flushed_outside_of_the_time(monkeypatch):
+    order = []
+    monkeypatch.setattr(torch.Tensor, "zero_", lambda self: order.append("flush"))
+    sampler = ours.flushing_sampler(lambda: order.append("call"), cpu_device())
+    monkeypatch.setattr(samplers, "time", SimpleNamespace(perf_counter=lambda: order.append("clock") or 0.0))
+    sampler.sample()
+    assert order == ["call", "flush", "clock", "call", "clock"]
+
+
+def fails():
+    raise ZeroDivisionError("by nothing")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: bench.do_bench(3), "3 cannot be called"),
+        (lambda: bench.do_bench(fails), "fails raised ZeroDivisionError: by nothing"),
+        (lambda: bench.do_bench(fails, rep=-1), "rep=-1 must be a number of milliseconds"),
+        (lambda: bench.do_bench(fails, warmup="x"), "warmup='x' must be a number of milliseconds"),
+        (lambda: bench.do_bench(fails, return_mode="mode"), "return_mode='mode' must be one of min, max, mean"),
+        (lambda: bench.do_bench(fails, quantiles=[2]), "must be numbers from 0 to 1"),
+        (lambda: bench.perf_report([]), "must be a triton.testing.Benchmark"),
+        (lambda: bench.perf_report(3), "must be a triton.testing.Benchmark"),
+    ],
+)
+def test_what_cannot_be_timed_is_one_line(call, said):
+    pytest.importorskip("triton.testing")
+    with pytest.raises(bench.UsageError, match=said) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+
+
+# ---- reports -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lines():
+    testing = pytest.importorskip("triton.testing")
+    return testing.Benchmark(
+        x_names=["n"],
+        x_vals=[1, 2],
+        line_arg="provider",
+        line_vals=["a", "b"],
+        line_names=["A", "B"],
+        plot_name="",
+        ylabel="ms",
+        args={},
+    )
+
+
+def test_a_report_of_triton_is_run_by_our_clock(lines, monkeypatch):
+    import triton.testing as testing
+
+    theirs = testing.do_bench
+    monkeypatch.setitem(globals(), "do_bench", theirs)
+    seen = []
+
+    @bench.perf_report(lines)
+    def measured(n, provider):
+        seen.append((n, provider, testing.do_bench is bench.do_bench, globals()["do_bench"] is bench.do_bench))
+        return float(n), 0.5, 2.0
+
+    frame = measured.run(return_df=True)
+    assert list(frame.columns) == ["n", "A (ms)", "B (ms)"]
+    assert frame["A (ms)"].tolist() == [1.0, 2.0]
+    assert seen == [(n, provider, True, True) for n in (1, 2) for provider in ("a", "b")]
+    assert testing.do_bench is theirs
+    assert globals()["do_bench"] is theirs
+    assert measured.run() is None
+
+
+def test_several_benchmarks_give_several_frames_and_errors_are_one_line(lines):
+    import triton.testing as testing
+
+    theirs = testing.do_bench
+    many = bench.perf_report([lines, lines])(lambda n, provider: float(n))
+    assert [len(frame) for frame in many.run(return_df=True)] == [2, 2]
+    with pytest.raises(bench.UsageError, match="raised ZeroDivisionError"):
+        bench.perf_report(lines)(lambda n, provider: fails()).run()
+    assert testing.do_bench is theirs

@@ -1,0 +1,67 @@
+"""`bench.sweep`: a row for each function, shape and dtype, those that fail with their reason."""
+
+import pytest
+import torch
+
+import bench
+from bench.harness.api.sweeping import extents
+
+
+def test_each_function_is_measured_at_each_shape_in_each_dtype():
+    frame = bench.sweep(
+        {"relu": torch.relu, "exp": torch.exp}, shapes=[(4, 8), 16], dtypes=["fp32", torch.float64], cache="warm"
+    )
+    assert len(frame) == 8
+    assert set(zip(frame["provider"], frame["case"], frame["dtype"], strict=True)) == {
+        (name, case, dtype) for name in ("relu", "exp") for case in ("4x8", "16") for dtype in ("fp32", "fp64")
+    }
+    assert (frame["status"] == "ok").all()
+    assert frame["median_s"].notna().all()
+    wide = frame[(frame["case"] == "4x8") & (frame["dtype"] == "fp64")].iloc[0]
+    assert (wide["bytes_read"], wide["bytes_written"], wide["shape_d0"], wide["shape_d1"]) == (256, 256, 4, 8)
+
+
+def test_inputs_are_made_for_each_shape_and_a_row_that_fails_says_why():
+    def matmul(a, b):
+        if a.shape[0] > 4:
+            raise RuntimeError("too large for me")
+        return a @ b
+
+    seen = []
+
+    def inputs(shape, dtype, device):
+        seen.append((shape, dtype, device))
+        return torch.ones(shape, dtype=dtype), torch.ones(shape, dtype=dtype)
+
+    frame = bench.sweep({"mine": matmul}, shapes=["4x4", (8, 8)], inputs=inputs, cache="warm", device="cpu")
+    assert frame["status"].tolist() == ["ok", "failed"]
+    assert frame["flops"].tolist()[0] == 2 * 4**3
+    assert "too large for me" in frame["reason"].tolist()[1]
+    assert seen[0] == ((4, 4), torch.float32, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"fn_by_name": {}}, "give functions by name"),
+        ({"fn_by_name": torch.relu}, "give functions by name"),
+        ({"fn_by_name": {1: torch.relu}}, "1 must be a text"),
+        ({"fn_by_name": {"x": 3}}, "3 cannot be called"),
+        ({"shapes": []}, "shapes= is empty"),
+        ({"shapes": ["8x"]}, "'8x' is no shape"),
+        ({"shapes": [0]}, "0 is no shape"),
+        ({"dtypes": "fp7"}, "dtypes='fp7' must be of"),
+        ({"dtypes": []}, r"dtypes=\[\] must be of"),
+        ({"cache": "hot"}, "cache='hot' must be"),
+        ({"fn_by_name": {"x": lambda a, b: a}}, "every row failed: x at 8: "),
+    ],
+)
+def test_what_cannot_be_swept_is_one_line(words, said):
+    with pytest.raises(bench.UsageError, match=said) as raised:
+        bench.sweep(**({"fn_by_name": {"relu": torch.relu}, "shapes": [8]} | words))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_shape_is_written_in_three_ways():
+    assert extents(8) == (8,)
+    assert extents((8, 4)) == extents("8x4") == (8, 4)
