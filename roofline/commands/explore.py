@@ -64,6 +64,8 @@ def options(port: int | None, is_headless: bool) -> list[str]:
         "browser.gatherUsageStats": False,
         "client.toolbarMode": "viewer",
         "logger.level": "warning",
+        "theme.light.primaryColor": "#0062b1",  # dark enough to be read on white, as axe has it
+        "theme.dark.primaryColor": "#6db6ff",
         **({} if port is None else {"server.port": port}),
     }
     return [f"--{name}={str(value).lower()}" for name, value in values.items()]

@@ -29,7 +29,7 @@ def draw(
     """
     option = over.partition("=")[0]
     words, rows = sweep(asked, over)
-    st.code(command_line(words), language="bash", wrap_lines=True)
+    st.code(command_line(words), language=None, wrap_lines=True)
     for unit, keys in panels.items():
         lines: dict[str, Sequence[tuple[float, float]]] = {
             name: [(row[option], row[key]) for row in rows if row.get(key) is not None] for key, name in keys.items()

@@ -59,11 +59,11 @@ def _say(asked: Asked, first: str) -> None:
     for warning in answer.warnings:
         st.warning(plain(warning), icon=":material/warning:")
     main = [in_words(key, value) for key in answer.main if (value := answer.values.get(key)) is not None]
-    if first or main:
-        first, *main = [first, *main] if first else main
-        st.header(plain(first), anchor=False)
-    st.markdown(plain("; ".join([answer.title, *main])))
-    st.code(asked.command, language="bash", wrap_lines=True)
+    texts = [*([first] if first else []), *main]
+    st.header(plain(texts[0] if texts else answer.title), anchor=False)
+    if texts:
+        st.markdown(plain("; ".join([answer.title, *texts[1:]])))
+    st.code(asked.command, language=None, wrap_lines=True)
     if asked.ignored:
         names = ", ".join(f"--{name}" for name in asked.ignored)
         st.caption(plain(f"left out of the command, because it does not matter here: {names}"))
