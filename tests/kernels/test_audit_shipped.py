@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import triton
-from compiled import odd_size_rows, shipped_rows
+from compiled import FAMILIES_OF_ODD_SIZES, odd_size_rows, shipped_rows
 
 from kernels.audit import catalog, golden
 from kernels.audit.rows import key_of
@@ -81,7 +81,7 @@ def test_wide_accesses(name):
             assert row.store_bits, row.key
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in (*CALIBRATION, "matmul")])
+@pytest.mark.parametrize("name", FAMILIES_OF_ODD_SIZES)
 def test_accesses_stay_wide_for_odd_sizes(name):
     rows = [row for row in newest(name, odd_size_rows()) if is_wide_path(row)]
     assert rows
