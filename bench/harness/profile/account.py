@@ -144,6 +144,7 @@ def _call(func: Any, args: Any, kwargs: Any, result: Any, work: Count, module: s
     schema = func._schema.arguments
     given = dict(zip((argument.name for argument in schema), args, strict=False)) | kwargs
     values = [given[argument.name] for argument in schema if argument.name in given]
+    traced = [given[argument.name] for argument in schema if argument.name in given and _is_traced(argument)]
     tensors = [*tensors_in(values)] or [*tensors_in(result)]
     flags = []
     if func._opname == "_local_scalar_dense":
@@ -154,7 +155,7 @@ def _call(func: Any, args: Any, kwargs: Any, result: Any, work: Count, module: s
         flags.append("unmodelled")
     return Call(
         op=str(func._overloadpacket),
-        operands=tuple(_operand(value) for value in values if _has_dimensions(value)),
+        operands=tuple(_operand(value) for value in traced if _has_dimensions(value)),
         shapes=shapes_text(values) or shapes_text([result]),
         dtypes=dtypes_of(tensors),
         module=module,
@@ -175,6 +176,11 @@ def dtypes_of(tensors: Iterable[torch.Tensor]) -> tuple[str, ...]:
 
 def _unknown(name: str, module: str, phase: str) -> Call:
     return Call(name, (), "", (), module, phase, 0, 0, 0, 0, False, ("unmodelled",))
+
+
+def _is_traced(argument: Any) -> bool:
+    """Return whether a trace tells the shapes of an argument: not of indices some of which may be None."""
+    return str(argument.type) != "List[Optional[Tensor]]"
 
 
 def _has_dimensions(value: Any) -> bool:

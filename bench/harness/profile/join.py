@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 COMPILED = "compiled::"
 """How the events of fused regions begin."""
 
+IN_PLACE = {"aten::_index_put_impl": "aten::index_put"}
+"""What autograd calls where it adds into a new tensor, and its name while its work is counted."""
+
 UNSEEN = "## Call CompiledFxGraph"
 """How the events of regions begin that torch compiled before the profiler was asked to."""
 
@@ -75,7 +78,8 @@ class Matcher:
 
 
 def _alike(name: str, operands: tuple[tuple[Any, str], ...]) -> Any:
-    return base_name(name), tuple(shape for shape, _ in operands)
+    base = base_name(name)
+    return IN_PLACE.get(base, base), tuple(shape for shape, _ in operands)
 
 
 def joined(calls: Sequence[Call], trace: Trace) -> list[StepTimes]:

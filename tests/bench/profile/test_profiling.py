@@ -123,16 +123,15 @@ def test_products_of_other_models_are_those_of_flop_counter_mode(name):
 
 
 def check_a_model(target, unseen_flops):
-    """All of its work has a rule, and all of its time an owner."""
+    """All of its work has a rule, and all of its time an owner: calls of 99 % of the bytes are found in each trace."""
     step = Step(target, "backward")
     accounted = account(step)
     assert sum(call.matmul_flops for call in accounted.calls) == agreed_flops(target) + unseen_flops
     assert {call.op for call in accounted.calls if not call.is_modelled} == set()
     for times in joined(accounted.calls, recorded(step, 2)):
         assert times.parts() == times.step
-        assert sum(times.unattributed.values()) < 0.05 * times.step
         timed_bytes = sum(moved_by(accounted.calls[place]) for place in times.calls)
-        assert timed_bytes > 0.95 * sum(map(moved_by, accounted.calls))
+        assert timed_bytes > 0.99 * sum(map(moved_by, accounted.calls))
 
 
 def moved_by(call):
