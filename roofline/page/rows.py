@@ -66,6 +66,7 @@ def _row(
         "module": str(extra["module"]) if extra.get("module") else None,
         "share": _number(extra.get("share")),
         "drawn": point is not None,
+        "doubtful": bool(point and point.doubts),
         "low": point.low if point else None,
         "high": point.high if point else None,
         "color": theme_colors(scene.point_color(point)) if point else None,

@@ -182,6 +182,7 @@ def test_every_flag_and_bound_of_the_rows_is_explained() -> None:
     words = {word["name"]: word["meaning"] for word in content["words"]}
     assert {"preempted", "of-the-future", "compute-bound", "median", "% roof"} <= set(words)
     assert all(words.values())
+    assert content["rows"]["doubtful"] == [True]
     assert content["rows"]["flags"] == [{"preempted": "much", "of-the-future": ""}]
 
 

@@ -44,6 +44,8 @@ class Opened:
     """A page in the browser, with all that it asked for and said."""
 
     page: Any
+    size: int
+    """Of the file, bytes."""
     requests: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
@@ -92,7 +94,7 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
         if content is not None:
             target.write_text(page_html(content), encoding="utf-8", errors="backslashreplace")
         contexts.append(browser.new_context(offline=True, accept_downloads=True, **options))
-        opened = Opened(contexts[-1].new_page())
+        opened = Opened(contexts[-1].new_page(), target.stat().st_size)
         opened.page.on("request", lambda request: opened.requests.append(request.url))
         opened.page.on("console", lambda message: opened.said.append(message.text))
         opened.page.on("pageerror", lambda error: opened.said.append(str(error)))
@@ -246,7 +248,7 @@ def test_hostile_names_are_text_and_nothing_stands_in_the_way_of_a_reader(visit:
     assert page.evaluate(FORBIDDEN) == [False, False]
 
 
-def test_ten_thousand_points_a_profile_and_a_phone(visit: Any, record_property: Any) -> None:
+def test_ten_thousand_points_none_and_a_profile_on_a_phone(visit: Any, record_property: Any) -> None:
     records = [
         matmul(
             16 + 16 * (i % 200),
@@ -258,14 +260,20 @@ def test_ten_thousand_points_a_profile_and_a_phone(visit: Any, record_property: 
         for i in range(10_000)
     ]
     content = content_of([run_machine(environment(), records)])
-    assert len(page_html(content)) < 15e6
     begun = time.perf_counter()
     opened = visit(content)
     opened.page.get_by_label("sort by median").click()
+    assert opened.size < 15e6
     record_property("seconds to open and sort 10,000 points", round(time.perf_counter() - begun, 2))
     assert opened.page.locator("#plot .scatterlayer .points path").count() >= 10_000
     assert len(opened.column("op")) == 50
     assert opened.is_quiet(), opened.said
+
+    nothing = visit(content_of([run_machine(environment(), [])]))
+    nothing.page.locator("#plot").focus()
+    nothing.page.keyboard.press("ArrowRight")
+    assert nothing.page.locator("#status").inner_text() == "There is no row."
+    assert nothing.is_quiet(), nothing.said
 
     profile = visit(content_of(*RUNS["a profile"]), viewport={"width": 390, "height": 844})
     assert profile.page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -47,6 +47,16 @@ function pointTrace(shown, x, y, bars) {
   };
 }
 
+// As in the static picture a cross is over a point that flags speak against, and a ring around one above its roof.
+function remarkTraces(shown, x, y) {
+  if (shown.length > mostBars) return [];
+  const over = (test, marker) => {
+    const found = shown.filter(test);
+    return { type: "scatter", mode: "markers", x: found.map(x), y: found.map(y), hoverinfo: "skip", marker: { color: ink("--ink"), ...marker } };
+  };
+  return [over((i) => rows.doubtful[i], { symbol: "x-thin-open", size: 13, line: { width: 1.5 } }), over((i) => rows.excess[i] !== null, { symbol: "circle-open", size: 20, line: { width: 1.2 } })];
+}
+
 // The chosen point has a ring over the picture, so that nothing is drawn anew for it.
 function drawRing() {
   const view = currentView(), ring = byId("ring"), i = state.picked;
@@ -155,7 +165,7 @@ function drawRoofline(shown) {
   traces.push({ type: "scatter", mode: "markers", x: ridges.map((roof) => roof.ridge), y: ridges.map((roof) => roof.value), hoverinfo: "skip", marker: { size: 6, color: ink("--muted") } });
   const [x, y] = [(i) => rows.intensity[i], (i) => rows.flops_per_s[i]];
   const bars = (i) => [rows.flops_per_s[i] - rows.low[i], rows.high[i] - rows.flops_per_s[i]];
-  traces.push(...changeTraces(shown, x, y), pointTrace(shown, x, y, isProfile ? null : bars), ...estimateTraces((one) => [one.intensity, one.flops_per_s]));
+  traces.push(...changeTraces(shown, x, y), pointTrace(shown, x, y, isProfile ? null : bars), ...remarkTraces(shown, x, y), ...estimateTraces((one) => [one.intensity, one.flops_per_s]));
   const labels = labelMaker(xs, ys), flats = roofs.filter((roof) => roof.dtype);
   if (isEstimateShown()) for (const one of content.estimates) labels.star(Math.log10(one.intensity), Math.log10(one.flops_per_s));
   for (const roof of [...flats].sort((a, b) => b.value - a.value)) labels.flat(roof, flats);
@@ -200,7 +210,7 @@ function drawTimes(shown) {
   if (shown.length <= mostBars) traces.push({ type: "scatter", mode: "markers", x: shown.map(x), y: shown.map((i) => rows.sum_s[i]), hoverinfo: "skip", marker: { symbol: "line-ew-open", size: 12, color: ink("--muted"), line: { width: 1.5 } } });
   const bars = (i) => (rows.ci95_low_s[i] === null ? [0, 0] : [y(i) - rows.ci95_low_s[i], rows.ci95_high_s[i] - y(i)]);
   traces.push(pointTrace(shown, x, y, isProfile ? null : bars));
-  traces.push(...estimateTraces((one) => [one.seconds, one.seconds]));
+  traces.push(...remarkTraces(shown, x, y), ...estimateTraces((one) => [one.seconds, one.seconds]));
   const labels = labelMaker(xs, ys);
   labels.rising({ x: ends, y: ends, label: "as fast as the limits allow", colors: [ink("--muted"), ink("--muted")] });
   return { traces, layout: layout({ xaxis: axis("least time by peak, bandwidth and launch, s", [...xs], { tickformat: "~s" }), yaxis: axis("measured median, s", [...ys], { tickformat: "~s" }), annotations: labels.found }) };
@@ -216,7 +226,7 @@ function drawBandwidth(shown) {
   const [xs, ys] = state.ranges.bandwidth ?? [span, [-0.7, Math.max(0.7, places.length - 0.3)]];
   const traces = roofs.map((roof) => line([roof.value, roof.value], [-1, places.length + 1], shade(roof.colors), roof.width, roof.dash));
   const [x, y] = [(i) => rows.bytes_per_s[i], (i) => places.indexOf(bandwidthName(i))];
-  traces.push(pointTrace(shown, x, y, null));
+  traces.push(pointTrace(shown, x, y, null), ...remarkTraces(shown, x, y));
   const ticks = { type: "linear", dtick: undefined, tickvals: places.map((_, at) => at), ticktext: places.map(plain), automargin: true };
   return { traces, layout: layout({ xaxis: axis("bytes moved per second, B/s", [...xs], { tickformat: "~s" }), yaxis: axis("", [...ys], ticks) }) };
 }
@@ -249,10 +259,13 @@ function legendText(count) {
   if (isProfile && state.view !== "modules") parts.push("the area of a point is its share of the step");
   else if (count > mostBars) parts.push(`intervals are drawn up to ${mostBars} points`);
   else if (count && state.view !== "bandwidth" && state.view !== "modules") parts.push("bars: 95 % confidence interval of the median");
+  if (state.view !== "modules" && rows.doubtful?.some(Boolean)) parts.push("a cross: flags speak against the point");
+  if (state.view !== "modules" && rows.excess?.some(Boolean)) parts.push("a ring: above its roof");
   if (state.view === "roofline" && content.verdicts.some((one) => one.rows.length)) parts.push("a line leads from the baseline's point to the candidate's");
   if (content.estimates.length && isEstimateShown()) parts.push("a star is an estimate");
   if (state.view === "roofline" && new Set(content.roofs.map((roof) => roof.kind)).size > 1) parts.push("measured roofs are solid, those of datasheets dashed, those at the clock of the run dash-dotted");
-  return parts.length ? `${parts.join("; ")}.` : "";
+  const text = parts.join("; ");
+  return text ? `${text[0].toUpperCase()}${text.slice(1)}.` : "";
 }
 
 // Points in the order in which arrows go through them: from left to right.
