@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.interrupt import leave_when_interrupted
 
 if TYPE_CHECKING:
+    from bench.harness.api.comparing import Verdicts as Verdicts
+    from bench.harness.api.comparing import compare as compare
     from bench.harness.api.do_bench import do_bench as do_bench
     from bench.harness.api.measuring import measure as measure
     from bench.harness.api.perf_report import perf_report as perf_report
@@ -57,6 +59,8 @@ LATE = {
     "NoDeviceError": "bench.harness.device.device",
     "Records": "bench.harness.api.records",
     "UsageError": "bench.harness.cli.arguments",
+    "Verdicts": "bench.harness.api.comparing",
+    "compare": "bench.harness.api.comparing",
     "declare_work": "bench.harness.profile.counts",
     "do_bench": "bench.harness.api.do_bench",
     "measure": "bench.harness.api.measuring",

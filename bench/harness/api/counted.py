@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.harness.fixture.function import Question
 from bench.harness.profile.step import Step
-from results.record import DTYPES
+from results.record import DTYPES, Record
 
 NAMED = 3
 """Operations that are named; the others are counted."""
@@ -97,3 +97,11 @@ def words_of(question: Question, counted: Counted) -> str:
     if is_all:
         return "as declared"
     return counted.words + (f"; {', '.join(declared)} as declared" if declared else "")
+
+
+def with_declared(record: Record, question: Question) -> Record:
+    """Return a record with the work that is known; what nobody knows is None and never 0."""
+    work = question.work
+    flops = None if question.flops is None else work.flops
+    read, written = (work.bytes_read, work.bytes_written) if question.is_bytes_known else (None, None)
+    return replace(record, flops=flops, bytes_read=read, bytes_written=written)

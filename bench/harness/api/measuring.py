@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.harness.api.counted import count_work, filled, words_of
+from bench.harness.api.counted import count_work, filled, with_declared, words_of
 from bench.harness.api.records import JudgedRecord, called, environment_of, name_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.fixture.function import Question, arrays_in, as_arguments, measure_function
@@ -57,16 +57,29 @@ def measure(
         NoDeviceError: there is no such device.
     """
     name = name_of(fn)
-    question = Question(
-        flops=flops,
-        bytes_read=bytes_read,
-        bytes_written=bytes_written,
-        dtype=None if dtype is None else dtype_named(str(dtype)),
-        cache=cache,
-        device=device,
-        budget_s=budget_s,
-    )
+    question = question_of(flops, bytes_read, bytes_written, dtype, cache, device, budget_s)
     return measured(fn, name, args, kwargs, inputs, question)
+
+
+def question_of(
+    flops: int | None,
+    bytes_read: int | None,
+    bytes_written: int | None,
+    dtype: Any,
+    cache: str,
+    device: str | None,
+    budget_s: float | None,
+) -> Question:
+    """Return what is known of a function and how it is to be measured.
+
+    Raises:
+        UsageError: a value cannot be.
+    """
+    if cache is None:
+        raise UsageError("cache=None must be 'cold' or 'warm'")
+    name = None if dtype is None else dtype_named(str(dtype))
+    counts = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
+    return Question(**counts, dtype=name, cache=cache, device=device, budget_s=budget_s)
 
 
 def measured(
@@ -79,7 +92,7 @@ def measured(
 ) -> JudgedRecord:
     """Return the record of a function; arguments and errors as of `measure`."""
     check_arguments(fn, name, args, kwargs, inputs)
-    make, asked = maker_of(name, args, inputs, question.cache), question.cache
+    make, asked = maker_of(args, inputs, question.cache), question.cache
     if make is None and asked == "cold":
         question = replace(question, cache="warm")
     known: list[Known] = []
@@ -124,9 +137,7 @@ def check_arguments(
         raise UsageError(f"{name}{signature} cannot be called so: {error}") from None
 
 
-def maker_of(
-    name: str, args: Sequence[Any], inputs: Callable[[], Any] | None, cache: str | None
-) -> Callable[[], Any] | None:
+def maker_of(args: Sequence[Any], inputs: Callable[[], Any] | None, cache: str | None) -> Callable[[], Any] | None:
     """Return what makes fresh arguments at each call; None where there is nothing to copy, or no need to."""
     if inputs is not None:
         return lambda: made_by(inputs)
@@ -200,14 +211,9 @@ def known_of(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
 
 def with_work(record: Record, name: str, known: Known) -> Record:
     """Return a record with its function's name, the shapes of the arguments, and who says what the work is."""
-    question = known.question
-    unknown: dict[str, Any] = {}
-    if question.flops is None:
-        unknown["flops"] = None
-    if not question.is_bytes_known:
-        unknown |= {"bytes_read": None, "bytes_written": None}
     extra = {**record.extra, "work": known.words, **known.extra}
-    return replace(record, op=name, shape={"calls": 1}, case=known.shapes or "-", extra=extra, **unknown)
+    named = replace(record, op=name, shape={"calls": 1}, case=known.shapes or "-", extra=extra)
+    return with_declared(named, known.question)
 
 
 def not_rotated(record: Record) -> Record:

@@ -113,7 +113,7 @@ class InterleavingRunner(Runner):
         if rounds is not None:
             for order, place in enumerate(waiting):
                 if kept[place].samples_s:
-                    note = _interleaving(rounds, rule, order, names, list(waiting)) | {"phases_s": self._phases.seconds}
+                    note = interleaving(rounds, rule, order, names, list(waiting)) | {"phases_s": self._phases.seconds}
                     kept[place] = replace(kept[place], interleaved=note)
         return kept, suspects
 
@@ -260,7 +260,7 @@ def _invalid(record: Record, reason: str) -> Record:
     return Record(**kept, status="invalid", reason=reason)
 
 
-def _interleaving(rounds: Rounds, rule: Rule, order: int, names: Sequence[str], ready: Sequence[int]) -> dict[str, Any]:
+def interleaving(rounds: Rounds, rule: Rule, order: int, names: Sequence[str], ready: Sequence[int]) -> dict[str, Any]:
     """Return what a record must hold so that its samples can be set beside those of the others, round by round."""
     clocks_hz = rounds.clocks_hz[order]
     return {

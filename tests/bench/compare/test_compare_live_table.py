@@ -74,7 +74,7 @@ class World:
             median_s=median(samples_s),
             ci95_s=median_ci95(samples_s),
             converged=True,
-            interleaved=compare_case._interleaving(found, rule, place, names, range(len(names))),
+            interleaved=compare_case.interleaving(found, rule, place, names, range(len(names))),
         )
 
 

@@ -19,7 +19,7 @@ from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.device import darwin, device, linux, mps
 from bench.harness.device.device import NoDeviceError, detect
 from bench.harness.device.reading import Reading
-from bench.harness.fixture.function import Question, _only_device, device_of
+from bench.harness.fixture.function import Question, device_of, only_device
 from bench.harness.measure import meter, plan, runner
 from bench.harness.op import Case
 from bench.harness.providers.registry import default_providers, stand_ins, unavailable
@@ -310,7 +310,7 @@ def test_a_function_on_its_tensors_is_measured_on_it(apple):
     assert device_of(None, [torch.ones(1).as_subclass(OnMps)]).type == "mps"
     assert device_of("mps", []).type == "mps"
     with pytest.raises(UsageError, match="device='cpu' or device='mps' must be given"):
-        _only_device()
+        only_device()
     with pytest.raises(UsageError, match="must be 'cpu', 'cuda', 'cuda:N' or 'mps'"):
         Question(device="mps:0")
 

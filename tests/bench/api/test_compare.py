@@ -1,0 +1,167 @@
+"""`bench.compare`: paired rounds of functions, wrong results left out, and the command's own table and verdicts."""
+
+import re
+
+import pytest
+import torch
+
+import bench
+from bench.harness.api.comparing import difference
+from bench.harness.compare.show import text_of
+from results.compare.live import compare_live
+from results.compare.output import json_rows
+from results.store.runs import load_run
+
+QUICK = {"budget_s": 0.05, "rounds": 6}
+X = torch.randn(32, 32)
+
+
+def double(x):
+    return x + x
+
+
+def twice(x):
+    return 2 * x
+
+
+def slow(x):
+    for _ in range(60):
+        x = x + 0.0
+    return x + x
+
+
+def wrong(x):
+    return x
+
+
+def fails(x):
+    raise ZeroDivisionError("by nothing")
+
+
+@pytest.fixture(scope="module")
+def found():
+    return bench.compare({"double": double, "slow": slow, "wrong": wrong, "fails": fails}, X, budget_s=0.3, rounds=12)
+
+
+def test_what_is_right_gets_a_verdict_and_the_rest_a_reason(found):
+    assert found.verdicts == {"slow": found.rows["slow"].compared.verdict}
+    assert found.rows["slow"].ratio > 1  # 60 times the work
+    assert len(found.unmatched) == 2
+    assert "wrong: invalid: its result differs from the baseline's by up to" in found.unmatched[0]
+    assert "fails: failed: raised ZeroDivisionError: by nothing" in found.unmatched[1]
+
+
+def test_it_prints_the_table_of_the_command(found):
+    assert repr(found) == text_of(found.compared, "table", "slower", 0)
+    assert found.verdicts["slow"] in repr(found)
+    assert "not compared:" in repr(found)
+    assert found._repr_html_().startswith("<pre>")
+
+
+def test_its_frame_has_the_rows_of_the_command(found):
+    assert found.to_dataframe().to_dict("records") == json_rows(found.compared)
+
+
+def test_its_records_are_kept_and_compared_again(found):
+    kept = load_run(found.save())
+    again = compare_live(kept.environment, kept.records, "double", 0.01)
+    assert [row.compared for row in again.rows] == [row.compared for row in found.compared.rows]
+    assert {record.extra["work"] for record in kept.records} == {"counted by the profiler's rules: add, of double"}
+    assert {record.flops for record in kept.records} == {32 * 32}
+
+
+def test_the_baseline_is_the_first_or_the_one_named():
+    assert list(bench.compare({"a": double, "b": twice}, X, **QUICK).rows) == ["b"]
+    other = bench.compare({"a": double, "b": twice}, X, baseline="b", cache="warm", flops=7, **QUICK)
+    assert list(other.rows) == ["a"]
+    assert [record.flops for record in other.records] == [7, 7]
+    assert {record.cache for record in other.records} == {"warm"}
+
+
+def test_random_results_are_not_checked_where_that_is_asked_for():
+    functions = {"a": torch.rand_like, "b": torch.rand_like}
+    with pytest.raises(bench.UsageError, match=r"nothing could be compared: .* its result differs"):
+        bench.compare(functions, X, **QUICK)
+    assert list(bench.compare(functions, X, check=False, **QUICK).rows) == ["b"]
+
+
+def test_a_result_that_turns_wrong_while_it_is_timed_is_left_out():
+    calls = []
+
+    def tires(x):
+        calls.append(1)
+        return x + x if len(calls) < 3 else x
+
+    with pytest.raises(bench.UsageError, match="after timing: its result differs"):
+        bench.compare({"double": double, "tires": tires}, X, **QUICK)
+
+
+def test_functions_that_write_into_their_arguments_are_called_with_copies():
+    kept = X.clone()
+    found = bench.compare({"a": lambda x: x.mul_(1.0), "b": lambda x: x.clone()}, kept, **QUICK)
+    assert list(found.rows) == ["b"]
+
+
+def test_a_candidate_that_raises_while_it_is_timed_has_failed():
+    calls = []
+
+    def tires(x):
+        calls.append(1)
+        if len(calls) > 3:
+            raise RuntimeError("tired")
+        return x + x
+
+    with pytest.raises(bench.UsageError, match="failed: raised RuntimeError: tired"):
+        bench.compare({"double": double, "tires": tires}, X, **QUICK)
+    calls.clear()
+    with pytest.raises(bench.UsageError, match="tires raised RuntimeError"):
+        bench.compare({"tires": tires, "double": double}, X, **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: bench.compare({"a": double}, X), "'a' alone has nothing to be compared with"),
+        (lambda: bench.compare({}, X), "give functions by name"),
+        (lambda: bench.compare(double, X), "give functions by name"),
+        (lambda: bench.compare({"a": double, "b": 3}, X), "3 cannot be called"),
+        (lambda: bench.compare({"a": double, "b": twice}, X, baseline="c"), "baseline='c' must be one of a, b"),
+        (lambda: bench.compare({"a": double, "b": twice}), r"a\(x\) cannot be called so: missing"),
+        (lambda: bench.compare({"a": fails, "b": twice}, X), "a raised ZeroDivisionError: by nothing"),
+        (lambda: bench.compare({"a": double, "b": twice}, X, margin=0), "margin=0 must be a number above 0"),
+        (lambda: bench.compare({"a": double, "b": twice}, X, rounds=1), "rounds=1 must be a whole number"),
+        (lambda: bench.compare({"a": double, "b": twice}, X, cache=None), "cache=None must be"),
+        (lambda: bench.compare({"a": double, "b": twice}, inputs=lambda: None), "inputs= returned nothing"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(call, said):
+    with pytest.raises(bench.UsageError, match=said) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("truth", "result", "said"),
+    [
+        (torch.ones(3), torch.ones(3) + 1e-4, None),
+        (torch.ones(3), torch.ones(3) + 1e-3, "differs from the baseline's by up to 0.001"),
+        (torch.ones(3), (torch.ones(3, dtype=torch.bfloat16) + 0.05), None),
+        (torch.ones(3), torch.ones(4), r"the shape \(4,\), the baseline's \(3,\)"),
+        (torch.ones(3), None, "it returned 0 tensors, the baseline 1"),
+        ([torch.ones(3), {"x": torch.zeros(2)}], [torch.ones(3), {"x": torch.zeros(2)}], None),
+        (torch.arange(3), torch.tensor([0, 1, 3]), "in 1 of 3 elements"),
+        (torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")]), None),
+        (torch.tensor([1.0, 1.0]), torch.tensor([1.0, float("nan")]), "by up to"),
+        (torch.tensor([float("inf"), 1.0]), torch.tensor([float("inf"), 1.0]), None),
+        (torch.ones(0), torch.ones(0), None),
+        (3, 4, None),
+    ],
+)
+def test_results_are_equal_within_the_rounding_of_their_dtype(truth, result, said):
+    found = difference(truth, result)
+    assert found is None if said is None else re.search(said, found)
+
+
+def test_a_tolerance_is_taken_of_the_largest_element():
+    assert difference(torch.tensor([100.0, 1.0]), torch.tensor([100.0, 1.9]), 0.01) is None
+    assert difference(torch.tensor([100.0, 1.0]), torch.tensor([100.0, 2.1]), 0.01) is not None
