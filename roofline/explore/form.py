@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -14,7 +14,6 @@ from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.config.file import config_of_bytes, preset_names
 from roofline.accounting.state import OPTIMIZERS, RECIPES
 from roofline.commands.estimate_arguments import DIMENSIONS, NEEDED, STYLES, positive, whole
-from roofline.explore.ask import Options
 from roofline.hardware.gpu import load_gpus
 from roofline.work import DTYPES
 
@@ -229,11 +228,6 @@ def _machines(chosen: Sequence[str]) -> dict[str, str]:
     runs = [name.removeprefix(RUN) for name in chosen if name.startswith(RUN)]
     slugs = [name for name in chosen if name and not name.startswith(RUN)]
     return {"gpu": ",".join(slugs), "measured": runs[0] if runs else ""}
-
-
-def with_names(options: Mapping[str, str | bool], **names: str) -> Options:
-    """Return options under other names, as where two fields of a page are of one kind."""
-    return {names.get(name, name): value for name, value in options.items()}
 
 
 def _stops(low: float, high: float, is_binary: bool) -> list[float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -14,6 +13,7 @@ from roofline.commands.estimate_text import cell, folded
 from roofline.explore import pictures
 from roofline.explore.ask import REFUSALS, Asked, Options, ask
 from roofline.explore.form import Form
+from roofline.explore.pictures import plain
 
 
 class Calculator(Protocol):
@@ -115,8 +115,3 @@ def _take_away(answer: Answer) -> None:
     """Offer the numbers as CSV: the rows where there are any, else the steps."""
     rows = [dict(row) for row in answer.rows] or [step._asdict() for step in answer.steps]
     st.download_button("numbers as CSV", csv_text(rows, ()), "estimate.csv", "text/csv", on_click="ignore")
-
-
-def plain(text: str) -> str:
-    """Return text that Markdown shows as it is: names are a user's own, and none of them may become a link."""
-    return re.sub(r"([\\`*_{}\[\]()<>#+!|~$:&])", r"\\\1", text)

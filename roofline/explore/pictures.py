@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from math import floor, log10
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,7 @@ def parts(
         )
     st.altair_chart(chart.properties(height=110 + 12 * len(order)), width="stretch")
     if limit:
-        st.caption(f"dashed: {limit[0]}")
+        st.caption(plain(f"dashed: {limit[0]}"))
     keep(title, lambda: draw_parts(title, whole, order))
 
 
@@ -99,7 +100,7 @@ def bars(title: str, amounts: Sequence[tuple[str, float, str, str]], unit: str) 
         )
     )
     st.altair_chart(chart.properties(height=120 + ROW * len(rows)), width="stretch")
-    keep(title, lambda: draw_parts(title, unit, [(name, amount, words) for name, amount, words, _ in amounts]))
+    keep(title, lambda: draw_parts(title, unit, [amount[:3] for amount in amounts], has_shares=False))
 
 
 def lines(
@@ -120,8 +121,8 @@ def lines(
         marks: by name, where along the option something turns.
         dots: by name, single points.
     """
-    rows: list[dict[str, Any]] = [{"line": name, "x": x_, "y": y_} for name, line in points.items() for x_, y_ in line]
-    spots: list[dict[str, Any]] = [{"line": name, "x": x_, "y": y_} for name, (x_, y_) in (dots or {}).items()]
+    rows = [_place(name, point) for name, line in points.items() for point in line]
+    spots = [_place(name, point) for name, point in (dots or {}).items()]
     everything = (*rows, *spots)
     across = alt.X("x:Q", title=x, scale=_scale(rows_x := [row["x"] for row in everything]), axis=_axis(x, rows_x))
     up = alt.Y("y:Q", title=y, scale=_scale(rows_y := [row["y"] for row in everything]), axis=_axis(y, rows_y))
@@ -145,9 +146,13 @@ def lines(
         chart += alt.Chart(turning).mark_rule(strokeDash=[4, 3], color="#888888").encode(x="x:Q", tooltip=["what:N"])
     st.altair_chart(chart.properties(height=PANEL + LEGEND_ROW * names), width="stretch")
     for name in marks or {}:
-        st.caption(f"dashed: {name}")
+        st.caption(plain(f"dashed: {name}"))
     drawn = {**points, **{name: [point] for name, point in (dots or {}).items()}}
     keep(title, lambda: draw_lines(title, x, y, drawn, marks or {}))
+
+
+def _place(line: str, point: tuple[float, float]) -> dict[str, Any]:
+    return {"line": line, "x": point[0], "y": point[1]}
 
 
 def _scale(values: Sequence[float]) -> alt.Scale:
@@ -192,3 +197,8 @@ def keep(title: str, draw: Callable[[], Figure]) -> None:
         return content.getvalue()
 
     st.download_button("picture as PNG", png, "estimate.png", "image/png", key=f"png {title}", on_click="ignore")
+
+
+def plain(text: str) -> str:
+    """Return text that Markdown shows as it is: names are a user's own, and none of them may become a link."""
+    return re.sub(r"([\\`*_{}\[\]()<>#+!|~$:&])", r"\\\1", text)

@@ -31,13 +31,14 @@ FAR = 16
 """Values whose largest is so many times the smallest are drawn on a logarithmic axis."""
 
 
-def draw_parts(title: str, subtitle: str, parts: Sequence[tuple[str, float, str]]) -> Figure:
+def draw_parts(title: str, subtitle: str, parts: Sequence[tuple[str, float, str]], has_shares: bool = True) -> Figure:
     """Return a picture of the parts of a whole, the largest first.
 
     Args:
         title: what the whole is.
         subtitle: how much it is.
         parts: name, amount and the amount in words of each.
+        has_shares: whether they add up to a whole, of which each is a share.
     """
     shown = sorted(parts, key=lambda part: part[1])
     with own_style():
@@ -49,7 +50,7 @@ def draw_parts(title: str, subtitle: str, parts: Sequence[tuple[str, float, str]
         axes.barh([plain(name) for name, _, _ in shown], [amount for _, amount, _ in shown], color=series_color(0))
         whole = sum(amount for _, amount, _ in shown)
         for row, (_, amount, words) in enumerate(shown):
-            text = f" {words}, {100 * amount / whole:.1f} %"
+            text = f" {words}, {100 * amount / whole:.1f} %" if has_shares else f" {words}"
             axes.text(amount, row, text, va="center", fontsize=LABEL_PT, color=INK)
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)
