@@ -1,7 +1,7 @@
 """MODEL: hardware facts, work, ceilings, verdicts, plots. Imports only `results`, and never torch.
 
-From Python, `roofline.attainable` is the roofline at one intensity, and `roofline.estimate` holds the estimates of the
-command as functions.
+From Python, `roofline.attainable` is the roofline at one intensity, `roofline.draw` the picture of one, and
+`roofline.estimate` holds the estimates of the command as functions.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from roofline import estimate as estimate
     from roofline.accounting.config.config import ConfigError as ConfigError
     from roofline.accounting.machines import Attainable as Attainable
+    from roofline.commands.plot import draw as draw
     from roofline.hardware.gpu import UnknownGpuError as UnknownGpuError
+    from roofline.plot.scene import PlotError as PlotError
 
 LATE = {
     "Attainable": "roofline.accounting.machines",
     "ConfigError": "roofline.accounting.config.config",
+    "PlotError": "roofline.plot.scene",
     "UnknownGpuError": "roofline.hardware.gpu",
+    "draw": "roofline.commands.plot",
 }
 """Names of the package that are imported when they are first asked for, and where they stand."""
 

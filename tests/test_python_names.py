@@ -12,7 +12,10 @@ ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"torch", "triton", "numpy", "pandas", "matplotlib", "rich"}
 NAMES = [
     *(("bench", name) for name in sorted(importlib.import_module("bench").LATE)),
-    *(("roofline", name) for name in ("attainable", "Attainable", "ConfigError", "UnknownGpuError", "estimate")),
+    *(
+        ("roofline", name)
+        for name in ("attainable", "Attainable", "ConfigError", "PlotError", "UnknownGpuError", "draw", "estimate")
+    ),
     *(("results", name) for name in ("load", "StoreError")),
 ]
 
@@ -21,7 +24,7 @@ def test_importing_the_packages_loads_nothing_heavy():
     code = f"""
 import sys
 import bench, roofline, results
-bench.LATE, roofline.attainable, results.load
+bench.LATE, roofline.attainable, roofline.draw, results.load
 print(*sorted({HEAVY!r} & set(sys.modules)))
 import roofline.estimate
 roofline.estimate.params(model="gpt2")

@@ -63,6 +63,15 @@ def series_color(index: int) -> str:
     return SERIES_COLORS[index % len(SERIES_COLORS)]
 
 
+def contrast_to_white(red: float, green: float, blue: float) -> float:
+    """Return the contrast ratio of a color, parts from 0 to 1, to a white background.
+
+    Source: W3C, Web Content Accessibility Guidelines 2.2, definitions of contrast ratio and relative luminance.
+    """
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (red, green, blue)]
+    return 1.05 / (0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05)
+
+
 def frame(axes: Axes, grid: str = "both") -> None:
     """Give axes the frame of all pictures: two pale spines, a pale grid, no marks at the ticks.
 

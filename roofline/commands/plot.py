@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from results.compare.selection import Selection, add_latest, latest_of
-from results.show.terminal import USAGE, OutputError, fail, print_out, say
+from results.show.terminal import USAGE, OutputError, fail, one_line, print_out, say
+from results.show.theme import THEMES
 from results.store.runs import Run, StoreError
 from roofline.ceilings import CeilingError, Ceilings, gpu_ceilings
 from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import UnknownGpuError, find_gpu
+from roofline.model import judge
 from roofline.plot.figure import PlotError, PlotMachine, check_path, draw_roofline, run_machine, save_figure
 from roofline.plot.scene import Scene, build_scene, ordered_dtypes
 from roofline.plot.style import MOST_MACHINES
 from roofline.work import DTYPES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DEFAULT_DTYPES = (("bf16", "fp16"), ("fp8e4m3",), ("tf32",), ("fp32",))
 """Without a run and without --dtype: of each group the first that the GPU has. fp16 runs at the rate of bf16."""
@@ -34,7 +41,11 @@ EXAMPLES = """examples:
   python -m roofline plot --gpu h100-sxm -o h100.svg             datasheet ceilings, no GPU needed
   python -m roofline plot --gpu h100-sxm,h200-sxm --dtype bf16 -o both.pdf
   python -m roofline plot latest --gpu a100-sxm-80gb -o against-a100.png
+  python -m roofline plot latest --check 'gelu>=0.9'             exits 1 where a row of gelu is below 90 % of its roof
 """
+
+CHECK = re.compile(r"\s*([^\s<>=]+)\s*>=\s*([0-9]*\.?[0-9]+)\s*")
+"""Of an expression of `--check`: the op, and the share of its roof."""
 
 
 class UsageError(ValueError):
@@ -46,6 +57,60 @@ class Source(NamedTuple):
 
     name: str
     machine: PlotMachine
+
+
+class Picture(NamedTuple):
+    """What is drawn: machines with the records of runs, and the runs as they were read."""
+
+    sources: list[Source]
+    dtypes: list[str]
+    runs: list[Run]
+
+    def figure(self, title: str | None, theme: str, axes: Axes | None = None) -> Figure:
+        """Return the roofline; raises as `draw_roofline` does."""
+        machines = [source.machine for source in self.sources]
+        return draw_roofline(machines, self.dtypes, title, axes=axes, theme=theme)
+
+
+def draw(
+    *runs: str | os.PathLike[str],
+    gpu: str | Iterable[str] = (),
+    dtype: str | Iterable[str] = (),
+    op: str | Iterable[str] = (),
+    provider: str | Iterable[str] = (),
+    folder: str | os.PathLike[str] | None = None,
+    title: str | None = None,
+    theme: str = "light",
+    ax: Axes | None = None,
+) -> Figure:
+    """Return the roofline of saved runs, of GPUs of the table, or of both, as `python -m roofline plot` draws it.
+
+    What the command would note goes to stderr here, too.
+
+    Args:
+        runs: each the path of a run file, a run's id or the beginning of one, or `latest`.
+        gpu: slugs of the table, a name or several, such as `h100-sxm`; their datasheet ceilings are drawn.
+        dtype: only these dtypes; by default those of the runs, without a run a few common ones.
+        op: only records of these ops; `latest` is the newest run that has one.
+        provider: the same of providers.
+        folder: where runs are found by name; by default where all are kept.
+        title: in place of the names of the machines.
+        theme: `light`, `dark`, or `print`, which is in grays.
+        ax: axes to draw in, without caption and panel, as large as they are now; by default a figure of its own.
+
+    Raises:
+        ValueError: nothing is asked for, or a dtype or theme that there is not; of its kinds, `PlotError` where
+            nothing can be drawn, and `StoreError` where a run is not found or cannot be read.
+        UnknownGpuError: no GPU has such a slug; the message names the closest ones.
+    """
+    from results.compare.load import Wanted
+
+    if theme not in THEMES:
+        raise UsageError(f"unknown theme '{theme}'; known: {', '.join(THEMES)}")
+    gpus, dtypes, ops, providers = ([one] if isinstance(one, str) else list(one) for one in (gpu, dtype, op, provider))
+    chosen = Selection(Wanted(ops=frozenset(ops), providers=frozenset(providers)), None, None)
+    names = [os.fspath(run) for run in runs]
+    return _picture(names, gpus, dtypes, None if folder is None else Path(folder), chosen).figure(title, theme, ax)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -64,9 +129,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="DTYPE[,DTYPE]",
         help=f"dtypes to draw: {', '.join(DTYPES)}; default: those of the runs, without a run a few common ones",
     )
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="PATH", help="picture: .png, .svg or .pdf")
+    text = "picture: .png, .svg or .pdf; with --check there may be none"
+    parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=text)
     parser.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="where the runs are kept")
     parser.add_argument("--title", help="title, in place of the names of the machines")
+    parser.add_argument("--theme", choices=THEMES, default="light", help="colors; print: grays (default: light)")
+    text = "exit with 1 where a row of this op reaches less than this share of its roof: 'gelu>=0.9'; may repeat"
+    parser.add_argument("--check", action="append", default=[], metavar="OP>=SHARE", help=text)
     add_latest(parser)
     parser.set_defaults(run=run)
 
@@ -80,34 +149,92 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plot(args: argparse.Namespace) -> int:
-    """Draw; return the exit code, 2 where a run has bad lines, though its good ones are drawn."""
-    wanted = words_of(args.dtype, "--dtype")
+    """Draw and check; return the exit code, 2 where a run has bad lines, though its good ones are drawn."""
+    wanted, slugs = words_of(args.dtype, "--dtype"), words_of(args.gpu, "--gpu")
+    floors = [_floor(text) for text in args.check]
+    if args.output is None and not floors:
+        raise UsageError("name the picture with -o PATH, or ask for shares of the roof with --check 'OP>=SHARE'")
+    if args.output is not None:
+        check_path(args.output)
+    picture = _picture(args.runs, slugs, wanted, args.folder, latest_of(args))
+    short = [line for floor in floors for line in _short_of(floor, picture)]
+    if args.output is not None:
+        save_figure(picture.figure(args.title, args.theme), args.output)
+    problems = [problem for loaded in picture.runs for problem in loaded.problems]
+    for problem in problems:
+        say(f"python -m roofline plot: {problem}")
+    lines = [*([str(args.output)] if args.output is not None else []), *short]
+    kept = f"; the picture is in {args.output}" if args.output is not None else ""
+    print_out("".join(f"{line}\n" for line in lines), kept=kept)
+    return USAGE if problems else int(bool(short))
+
+
+def _picture(
+    names: Sequence[str], slugs: Sequence[str], wanted: Sequence[str], folder: Path | None, chosen: Selection
+) -> Picture:
+    """Return what there is to draw, and note what is missing.
+
+    Raises:
+        UsageError: what is asked for is nothing, too much, or unknown.
+    """
     for dtype in wanted:
         if dtype not in DTYPES:
             raise UsageError(f"unknown dtype '{dtype}'; known: {', '.join(DTYPES)}")
-    slugs = words_of(args.gpu, "--gpu")
-    if not args.runs and not slugs:
+    if not names and not slugs:
         raise UsageError("nothing to draw: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
-    check_path(args.output)
     gpus = [Source(slug, PlotMachine(gpu_ceilings(find_gpu(slug)))) for slug in slugs]
-    runs = load_runs(args.runs, args.folder, latest_of(args))
+    runs = load_runs(names, folder, chosen)
     sources = merged_sources([*(source_of_run(loaded) for loaded in runs), *gpus])
     if len(sources) > MOST_MACHINES:
         raise UsageError(
             f"{len(sources)} machines are too many for one picture; at most {MOST_MACHINES} can be told apart: "
             "draw some of them, or compare all with python -m roofline gpus"
         )
-    dtypes = wanted or default_dtypes(sources)
-    machines = [source.machine for source in sources]
-    scene = build_scene(machines, dtypes)
+    dtypes = list(wanted) or default_dtypes(sources)
+    scene = build_scene([source.machine for source in sources], dtypes)
     _check_dtypes(sources, scene, dtypes, is_asked_for=bool(wanted) or bool(runs))
     _note_empty(runs, sources, scene)
-    save_figure(draw_roofline(machines, dtypes, args.title), args.output)
-    problems = [problem for loaded in runs for problem in loaded.problems]
-    for problem in problems:
-        say(f"python -m roofline plot: {problem}")
-    print_out(f"{args.output}\n", kept=f"; the picture is in {args.output}")
-    return USAGE if problems else 0
+    return Picture(sources, dtypes, runs)
+
+
+def _floor(text: str) -> tuple[str, float]:
+    """Return the op and the share of its roof that an expression of `--check` asks for.
+
+    Raises:
+        UsageError: it is none.
+    """
+    found = CHECK.fullmatch(text)
+    if found is None or not 0 < float(found[2]) <= 1:
+        raise UsageError(f"--check '{one_line(text)}' is not OP>=SHARE with a share above 0 and up to 1: 'gelu>=0.9'")
+    return found[1], float(found[2])
+
+
+def _short_of(floor: tuple[str, float], picture: Picture) -> list[str]:
+    """Return a line for each row of an op that reaches less than a share of its roof, or has no share to be judged by.
+
+    Raises:
+        UsageError: there is no row of the op, so that nothing was checked.
+    """
+    op, share = floor
+    machines = [source.machine for source in picture.sources]
+    rows = [
+        (machine, row) for machine in machines for row in machine.records if row.op == op and row.status != "skipped"
+    ]
+    rows = [(machine, row) for machine, row in rows if row.dtype in picture.dtypes]
+    if not rows:
+        known = ", ".join(dict.fromkeys(one_line(row.op) for machine in machines for row in machine.records))
+        raise UsageError(
+            f"--check '{op}>={share:g}': no row of {op} was measured; there are rows of: {known or 'no op'}"
+        )
+    lines = []
+    for machine, row in rows:
+        reached = judge(row, machine.ceilings).roofline_pct
+        if reached is None or reached < 100 * share:
+            said = "no share of its roof is known" if reached is None else f"{reached:.3g} % of its roof"
+            said = said if row.status == "ok" else row.status
+            words = " ".join(one_line(word) for word in (row.op, row.case, row.dtype, row.provider))
+            lines.append(f"{words}: {said}, {100 * share:g} % asked for")
+    return lines
 
 
 def words_of(values: Sequence[str] | None, option: str) -> list[str]:

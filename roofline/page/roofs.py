@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from results.show.picture import INK, MUTED
+from results.show.picture import INK, MUTED, contrast_to_white
 from roofline.ceilings import Ceiling
 from roofline.plot.mixes import thin_mixes
 from roofline.plot.scene import Flat, Scene, Slope, flat_label, slope_label
 from roofline.plot.sheet import View
-from roofline.plot.style import KIND_DASHES, READABLE_CONTRAST, contrast_to_white, machine_width, si
+from roofline.plot.style import KIND_DASHES, READABLE_CONTRAST, machine_width, si
 
 DARK, INK_ON_DARK = "#15181C", "#ECEFF1"
 """Background of the dark theme, and what is black on a light one."""

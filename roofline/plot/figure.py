@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING
 from results.record import Environment, Record
 from results.show.picture import SUFFIXES, own_style, plain, save_picture
 from results.show.terminal import one_line
+from results.show.theme import apply_theme
 from results.store.runfile import StoreError
 from roofline.ceilings import Ceilings
 from roofline.plot.critical import critical_sentence
 from roofline.plot.draw import draw, legend_keys
 from roofline.plot.panel import draw_panel, names_width, panel_rows, room_for
 from roofline.plot.scene import NoCeilingError, PlotError, PlotMachine, build_scene, caption, title_lines
-from roofline.plot.sheet import Sheet, view_of
+from roofline.plot.sheet import AxesSheet, Sheet, view_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
@@ -44,7 +46,11 @@ WIDTHS = (9.0, 11.0, 13.5)
 
 
 def draw_roofline(
-    machines: Sequence[PlotMachine], dtypes: Sequence[str] | None = None, title: str | None = None
+    machines: Sequence[PlotMachine],
+    dtypes: Sequence[str] | None = None,
+    title: str | None = None,
+    axes: Axes | None = None,
+    theme: str = "light",
 ) -> Figure:
     """Return the roofline of one or several machines with their measured points.
 
@@ -52,6 +58,8 @@ def draw_roofline(
         machines: at least one; their names may be anything.
         dtypes: those to draw; None for all that a ceiling is known of.
         title: in place of the names of the machines.
+        axes: to draw in, without the caption and the panel; a figure of its own where there are none.
+        theme: one of `THEMES`.
 
     Raises:
         PlotError: no machine has a ceiling, or the values are not those of a machine.
@@ -60,6 +68,12 @@ def draw_roofline(
     machine_names, kinds = title_lines(scene)
     heading = (plain(title, 200) if title is not None else machine_names, kinds)
     view, keys = view_of(scene), legend_keys(scene)
+    if axes is not None:
+        with own_style():
+            given = AxesSheet(view, heading, keys, axes)
+            draw(scene, given)
+            apply_theme(axes, theme)
+        return given.figure
     closing = critical_sentence(scene)
     longest = caption(scene, len(scene.points), len(scene.flats) + len(scene.slopes), closing)
     rows = panel_rows(scene)
@@ -75,6 +89,7 @@ def draw_roofline(
         if rows:
             draw_panel(rows, scene, best, names)
         best.write_caption(caption(scene, labeling.unlabeled, labeling.unlabeled_ceilings, closing))
+        apply_theme(best.figure, theme)
     return best.figure
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,11 @@ class View:
     right: float
     bottom: float
     top: float
+    x_name: str = "Arithmetic intensity"
+    y_name: str = "Performance"
+    x_unit: tuple[float, str] = (1.0, "FLOP/byte")
+    y_unit: tuple[float, str] | None = None
+    """What a value on the axis is divided by, and the name of that; None: FLOP/s with the prefix that fits."""
 
     @property
     def ratio(self) -> float:
@@ -79,9 +84,9 @@ def _fitted(view: View) -> View:
     tall, wide = view.top - view.bottom, view.right - view.left
     if view.ratio > largest:
         more = tall / largest - wide
-        return View(view.left - 0.4 * more, view.right + 0.6 * more, view.bottom, view.top)
+        return replace(view, left=view.left - 0.4 * more, right=view.right + 0.6 * more)
     if view.ratio < least:
-        return View(view.left, view.right, view.top - least * wide, view.top)
+        return replace(view, bottom=view.top - least * wide)
     return view
 
 
@@ -190,23 +195,11 @@ class Sheet:
             y -= CAPTION_PT / 72 * LINE_HEIGHT
 
     def _axes(self) -> Axes:
-        from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
         wide, tall = self.wide, self.ceiling - self.floor
         place = (self.left / self.width, self.floor / self.height, wide / self.width, tall / self.height)
         axes: Axes = self.figure.add_axes(place)
-        axes.set(xscale="log", yscale="log", autoscale_on=False)
-        axes.set(xlim=(10**self.view.left, 10**self.view.right), ylim=(10**self.view.bottom, 10**self.view.top))
+        _span(axes, self.view, wide)
         axes.set_aspect("equal")
-        unit, name = rate_unit(10**self.view.top)
-        step = math.ceil(TICK_WIDTH * (self.view.right - self.view.left) / wide)  # decades from number to number
-        for axis, factor in ((axes.xaxis, 1.0), (axes.yaxis, unit)):
-            axis.set_major_locator(LogLocator(base=10, numticks=WIDEST_DECADES))
-            axis.set_minor_locator(NullLocator())
-            axis.set_major_formatter(FuncFormatter(partial(_tick_of_step, factor=factor, step=step)))
-        frame(axes)
-        axes.set_xlabel("Arithmetic intensity (FLOP/byte)", fontsize=AXIS_PT, color=INK, labelpad=5)
-        axes.set_ylabel(f"Performance ({name})", fontsize=AXIS_PT, color=INK, labelpad=5)
         return axes
 
     def _write_head(self, titles: list[str], subtitle: str, rows: list[list[tuple[float, Key]]]) -> None:
@@ -248,6 +241,87 @@ class Sheet:
             else:
                 lines.append(word)
         return lines
+
+
+def _span(axes: Axes, view: View, wide: float) -> None:
+    """Give axes the limits, the ticks and the names of a view; `wide` is their width in inches."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set(xscale="log", yscale="log", autoscale_on=False)
+    axes.set(xlim=(10**view.left, 10**view.right), ylim=(10**view.bottom, 10**view.top))
+    (x_unit, x_name), (y_unit, y_name) = view.x_unit, view.y_unit or rate_unit(10**view.top)
+    step = math.ceil(TICK_WIDTH * (view.right - view.left) / wide)  # decades from number to number
+    for axis, factor in ((axes.xaxis, x_unit), (axes.yaxis, y_unit)):
+        axis.set_major_locator(LogLocator(base=10, numticks=WIDEST_DECADES))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(partial(_tick_of_step, factor=factor, step=step)))
+    frame(axes)
+    axes.set_xlabel(f"{view.x_name} ({x_name})", fontsize=AXIS_PT, color=INK, labelpad=5)
+    axes.set_ylabel(f"{view.y_name} ({y_name})", fontsize=AXIS_PT, color=INK, labelpad=5)
+
+
+class AxesSheet(Sheet):
+    """Axes of somebody's own figure as a sheet: the title above them, the legend below them, and no caption."""
+
+    def __init__(self, view: View, title: tuple[str, str], keys: Sequence[Key], axes: Axes) -> None:
+        """Take axes over.
+
+        Args:
+            view: the part of the plane in the axes; a decade may be longer on one of them.
+            title: the title and the line under it, of which the first is written.
+            keys: entries of the legend.
+            axes: where they are now, as large as they are now.
+        """
+        from matplotlib.backends.backend_agg import RendererAgg
+
+        self.view, self.axes = view, axes
+        figure: Any = axes.figure
+        self.figure = figure.figure  # of a part of a figure the whole
+        dpi = self.figure.dpi
+        make: Any = RendererAgg
+        self._renderer = make(*self.figure.bbox.size, dpi)
+        self._measures = {}
+        box = axes.get_window_extent(self._renderer)
+        self.left, self.floor, self.width, self.ceiling = box.x0 / dpi, box.y0 / dpi, box.x1 / dpi + RIGHT, box.y1 / dpi
+        _span(axes, view, self.wide)
+        axes.set_title(title[0], fontsize=AXIS_PT, color=INK, loc="left")
+        self._write_legend(keys)
+
+    def inches(self, x: float, y: float) -> Spot:
+        """Return where a point of the plane lies, in inches from the lower left corner of the figure."""
+        view = self.view
+        across = (math.log10(x) - view.left) / (view.right - view.left)
+        up = (math.log10(y) - view.bottom) / (view.top - view.bottom)
+        return self.left + across * self.wide, self.floor + up * (self.ceiling - self.floor)
+
+    def write(self, x: float, y: float, text: str, size: float, **style: Any) -> None:
+        """Write a line of text at a place in inches, so that it moves with the axes."""
+        style = {"color": INK, "va": "center"} | style
+        self.axes.text(*self._share(x, y), text, fontsize=size, transform=self.axes.transAxes, **style)
+
+    def draw_line(self, spots: Iterable[Spot], **style: Any) -> None:
+        """Draw a line, or markers, at places in inches, so that they move with the axes."""
+        from matplotlib.lines import Line2D
+
+        xs, ys = zip(*(self._share(*spot) for spot in spots), strict=True)
+        self.axes.add_artist(Line2D(xs, ys, transform=self.axes.transAxes, **style))
+
+    def write_caption(self, caption: str) -> None:
+        """Write nothing: what stands under somebody's axes is theirs."""
+
+    def _share(self, x: float, y: float) -> Spot:
+        return (x - self.left) / self.wide, (y - self.floor) / (self.ceiling - self.floor)
+
+    def _write_legend(self, keys: Sequence[Key]) -> None:
+        from matplotlib.lines import Line2D
+
+        shown = [key for key in keys if key.style]
+        if shown:
+            handles = [Line2D([], [], label=key.label, **key.style) for key in shown]
+            style: dict[str, Any] = {"frameon": False, "fontsize": LEGEND_PT, "labelcolor": INK}
+            place = (0, -TICK_SPACE / (self.ceiling - self.floor))
+            columns = max(1, min(len(handles), int(self.wide / 1.6)))
+            self.axes.legend(handles=handles, loc="upper left", bbox_to_anchor=place, ncols=columns, **style)
 
 
 def _tick_of_step(value: float, _: object, factor: float, step: int) -> str:

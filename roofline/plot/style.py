@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from results.show.picture import SERIES_COLORS, plain
+from results.show.picture import SERIES_COLORS, contrast_to_white, plain
 
 DTYPE_COLORS = {
     "fp64": "#000000",
@@ -72,15 +72,6 @@ def text_color(color: str) -> str:
     while contrast_to_white(red * shade, green * shade, blue * shade) < READABLE_CONTRAST:
         shade -= 0.02
     return "#" + "".join(f"{round(part * shade * 255):02X}" for part in (red, green, blue))
-
-
-def contrast_to_white(red: float, green: float, blue: float) -> float:
-    """Return the contrast ratio of a color, parts from 0 to 1, to a white background.
-
-    Source: W3C, Web Content Accessibility Guidelines 2.2, definitions of contrast ratio and relative luminance.
-    """
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (red, green, blue)]
-    return 1.05 / (0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05)
 
 
 def pick(choices: Sequence[str], index: int) -> str:

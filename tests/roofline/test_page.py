@@ -17,6 +17,7 @@ from run_scenes import RUNS, decoding, one, profiled, versions
 
 from results.compare.load import EVERYTHING
 from results.record import Environment, Record
+from results.show.picture import contrast_to_white
 from roofline.__main__ import main
 from roofline.ceilings import Ceiling
 from roofline.model import judge, limits_s
@@ -28,7 +29,7 @@ from roofline.page.roofs import DARK, theme_colors
 from roofline.page.verdicts import verdicts_of
 from roofline.plot.figure import PlotMachine, run_machine
 from roofline.plot.scene import build_scene
-from roofline.plot.style import DTYPE_COLORS, contrast_to_white
+from roofline.plot.style import DTYPE_COLORS
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -44,9 +44,9 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return what the last command drew: its machines and dtypes."""
     seen: dict[str, Any] = {}
 
-    def spy(machines: list[PlotMachine], dtypes: list[str], title: str | None) -> Any:
-        seen.update(machines=machines, dtypes=dtypes, title=title)
-        return draw_roofline(machines, dtypes, title)
+    def spy(machines: list[PlotMachine], dtypes: list[str], title: str | None, **more: Any) -> Any:
+        seen.update(machines=machines, dtypes=dtypes, title=title, **more)
+        return draw_roofline(machines, dtypes, title, **more)
 
     monkeypatch.setattr(plot, "draw_roofline", spy)
     return seen
@@ -397,7 +397,7 @@ def test_a_reader_that_left_is_no_error(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(plot, "draw_roofline", interrupt)

@@ -12,13 +12,12 @@ from matplotlib.colors import to_hex, to_rgb
 from plot_scenes import CPU, draw, ends, environment, flats, last_line, machine, markers, matmul, roofs, spots, words
 from run_scenes import RUNS
 
-from results.show.picture import SERIES_COLORS, plain
+from results.show.picture import SERIES_COLORS, contrast_to_white, plain
 from roofline.plot.figure import PlotMachine, draw_roofline
 from roofline.plot.scene import build_scene
 from roofline.plot.style import (
     DTYPE_COLORS,
     MOST_MACHINES,
-    contrast_to_white,
     dtype_color,
     line_pattern,
     short_case,

@@ -1,0 +1,161 @@
+"""The picture as a call, in other colors, on axes of one's own; and rows checked against their share of the roof."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from plot_scenes import SCENES, corners, elementwise, environment, matmul, overlap, words
+
+import roofline
+from results.record import Record
+from results.show.picture import contrast_to_white
+from results.show.theme import THEMES
+from results.store.runs import StoreError
+from roofline.__main__ import main
+from roofline.plot.figure import draw_roofline, save_figure
+from roofline.plot.scene import build_scene
+
+GOOD = [matmul(n, "bf16", 8e11) for n in (512, 1024)]
+
+
+def saved(folder: Path, records: list[Record]) -> Path:
+    lines = [environment().to_dict(), *(record.to_dict() for record in records)]
+    path = folder / "run.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("theme", THEMES[1:])
+@pytest.mark.parametrize("name", ["a crowd", "a CPU with points"])
+def test_a_theme_moves_nothing(name: str, theme: str) -> None:
+    light, other = draw_roofline(*SCENES[name]), draw_roofline(*SCENES[name], theme=theme)
+    assert [text.get_position() for text in light.findobj(Text)] == [
+        text.get_position() for text in other.findobj(Text)
+    ]
+    for one, two in zip(light.findobj(Line2D), other.findobj(Line2D), strict=True):
+        assert np.array_equal(one.get_xydata(), two.get_xydata(), equal_nan=True)
+        assert one.get_linestyle() == two.get_linestyle()
+        assert one.get_marker() == two.get_marker()
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_words_can_be_read_on_the_background_of_each_theme(theme: str) -> None:
+    figure = draw_roofline(*SCENES["a crowd"], theme=theme)
+    behind = contrast_to_white(*to_rgb(figure.get_facecolor()))
+    ticks = [label for axes in figure.axes for label in (*axes.get_xticklabels(), *axes.get_yticklabels())]
+    for text in (*figure.texts, *ticks, *(axes.xaxis.label for axes in figure.axes)):
+        own = contrast_to_white(*to_rgb(text.get_color()))
+        assert max(own / behind, behind / own) >= 4.5, text.get_text()
+
+
+def test_print_has_no_color() -> None:
+    figure = draw_roofline(*SCENES["a crowd"], theme="print")
+    for line in figure.findobj(Line2D):
+        for color in (line.get_color(), line.get_markerfacecolor(), line.get_markeredgecolor()):
+            if color != "none":
+                assert len(set(to_rgb(color))) == 1
+    assert to_rgb(figure.get_facecolor()) == (1.0, 1.0, 1.0)
+
+
+def test_drawn_from_python_it_is_what_the_command_draws(tmp_path: Path) -> None:
+    path = saved(tmp_path, GOOD)
+    for theme in THEMES:
+        assert main(["plot", str(path), "-o", str(tmp_path / "command.svg"), "--theme", theme]) == 0
+        save_figure(roofline.draw(path, theme=theme), tmp_path / "python.svg")
+        assert (tmp_path / "python.svg").read_bytes() == (tmp_path / "command.svg").read_bytes()
+
+
+def test_on_axes_of_ones_own_roofs_and_labels_stand_where_the_model_says() -> None:
+    figure = Figure(figsize=(14, 6))
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    right.plot([1, 2], [1, 2])
+    machines, dtypes = SCENES["a CPU with points"]
+    assert draw_roofline(machines, dtypes, axes=left, theme="dark") is figure
+    scene = build_scene(machines, dtypes)
+    drawn = [line.get_data() for line in left.lines if line.get_zorder() == 3]
+    starts = {(round(float(xs[0]), 6), round(float(ys[0]))) for xs, ys in drawn}
+    for flat in scene.flats:
+        assert flat.ridge is not None
+        assert (round(flat.ridge, 6), round(flat.peak.value)) in starts
+    assert figure.axes == [left, right]
+    assert len(right.lines) == 1
+    assert not figure.texts
+    box = left.get_window_extent()
+    shapes = [(text.get_text(), corners(figure, text)) for text in left.texts]
+    assert len(shapes) > 6
+    for (one, first), (other, second) in itertools.combinations(shapes, 2):
+        assert not overlap(first, second), f"{one!r} overlaps {other!r}"
+    for text, shape in shapes:
+        assert (shape >= (box.x0, box.y0)).all(), text
+        assert (shape <= (box.x1 + 1, box.y1 + 1)).all(), text
+
+
+def test_what_cannot_be_drawn_from_python_is_an_error_in_one_line(tmp_path: Path) -> None:
+    for arguments in ({"gpu": "h100-sxm", "theme": "sepia"}, {}, {"gpu": "h100-sxm", "dtype": "fp3"}):
+        with pytest.raises(ValueError, match=r"^[^\n]+$"):
+            roofline.draw(**arguments)  # type: ignore[arg-type]
+    with pytest.raises(StoreError, match=r"^[^\n]+$"):
+        roofline.draw("nowhere", folder=tmp_path)
+    with pytest.raises(roofline.UnknownGpuError, match=r"^[^\n]+$"):
+        roofline.draw(gpu="h100")
+
+
+def test_only_ops_that_are_asked_for_are_drawn(tmp_path: Path) -> None:
+    path = saved(tmp_path, [*GOOD, elementwise("gelu", 2**20, 20, 0.005)])
+    assert any("gelu" in word for word in words(roofline.draw(path)))
+    assert not any("gelu" in word for word in words(roofline.draw(path, op="matmul")))
+
+
+# Shares of the roof that are asked for
+
+
+@pytest.mark.parametrize(
+    ("checks", "code", "short"),
+    [
+        (["matmul>=0.8"], 0, 0),
+        (["matmul>=0.9"], 1, 2),
+        ([" matmul >= .5 ", "gelu>=0.3"], 1, 1),
+        (["matmul>=0.9", "gelu>=0.3"], 1, 3),
+    ],
+)
+def test_a_row_that_falls_short_of_its_share_ends_with_1(
+    checks: list[str], code: int, short: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(tmp_path, [*GOOD, elementwise("gelu", 2**20, 20, 0.001)])
+    asked = [word for check in checks for word in ("--check", check)]
+    assert main(["plot", str(path), *asked]) == code
+    said = capsys.readouterr()
+    assert (said.out.count("asked for"), said.err) == (short, "")
+    if short == 2:
+        assert "matmul 512x512x512 bf16 torch: 86 % of its roof, 90 % asked for" in said.out.splitlines()
+
+
+def test_a_row_that_failed_falls_short_and_one_that_was_skipped_does_not_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = [matmul(64, "bf16", 1.0, status=status, median_s=None, ci95_s=None) for status in ("failed", "skipped")]
+    path = saved(tmp_path, [*GOOD, *bad])
+    target = tmp_path / "x.svg"
+    assert main(["plot", str(path), "--check", "matmul>=0.5", "-o", str(target)]) == 1
+    assert capsys.readouterr().out == f"{target}\nmatmul 64x64x64 bf16 torch: failed, 50 % asked for\n"
+
+
+@pytest.mark.parametrize(
+    "check", ["gelu", "gelu>=", ">=0.5", "matmul>0.5", "matmul>=1.5", "matmul>=0", "matmul>=90%", "gelu>=0.5", ""]
+)
+def test_a_check_of_nothing_is_refused_in_one_line(
+    check: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plot", str(saved(tmp_path, GOOD)), "--check", check]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
