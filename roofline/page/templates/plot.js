@@ -35,14 +35,15 @@ function layout(more) {
 
 // One trace holds all points, so that ten thousand of them are drawn at once.
 function pointTrace(shown, x, y, bars) {
+  const colors = shown.map((i) => (rows.color[i] ? shade(rows.color[i]) : ink("--accent")));
   return {
     type: "scatter", mode: "markers", x: shown.map(x), y: shown.map(y), customdata: shown, hoverinfo: "none",
     error_y: bars && shown.length <= mostBars ? { type: "data", symmetric: false, array: shown.map((i) => bars(i)[1]), arrayminus: shown.map((i) => bars(i)[0]), color: ink("--muted"), thickness: 1.2, width: 4 } : undefined,
     marker: {
       size: shown.map(markerSize),
-      color: shown.map((i) => (rows.color[i] ? shade(rows.color[i]) : ink("--accent"))),
+      color: colors,
       symbol: shown.map((i) => symbols[(rows.shape[i] ?? 0) % symbols.length] + fillings[rows.filling[i] ?? 0]),
-      opacity: isProfile ? 0.6 : 1, line: { width: 1.5 },
+      opacity: isProfile ? 0.6 : 1, line: { width: 1.5, color: colors },
     },
   };
 }
