@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from results.show.picture import INK, MUTED, contrast_to_white
+from results.show.picture import MUTED
+from results.show.theme import turned
 from roofline.ceilings import Ceiling
 from roofline.plot.mixes import thin_mixes
 from roofline.plot.scene import Flat, Scene, Slope, flat_label, slope_label
 from roofline.plot.sheet import View
-from roofline.plot.style import KIND_DASHES, READABLE_CONTRAST, machine_width, si
+from roofline.plot.style import KIND_DASHES, machine_width, si
 
-DARK, INK_ON_DARK = "#15181C", "#ECEFF1"
-"""Background of the dark theme, and what is black on a light one."""
 BEYOND = 4.0
 """Decades by which a roof goes on past the first view, for those who zoom out."""
 
 
+@cache
 def theme_colors(color: str) -> list[str]:
-    """Return a color for a light and for a dark background: the latter mixed with white until it can be seen."""
-    if color == INK:
-        return [color, INK_ON_DARK]
-    parts = _parts(color)
-    on_dark, share = parts, 0.0
-    while contrast_to_white(*_parts(DARK)) / contrast_to_white(*on_dark) < READABLE_CONTRAST:
-        share += 0.02
-        on_dark = [part + (1 - part) * share for part in parts]
-    return [color, "#" + "".join(f"{round(part * 255):02X}" for part in on_dark)]
+    """Return a color for a light and for a dark background, as a static picture has it in these themes."""
+    from matplotlib.colors import to_hex
 
-
-def _parts(color: str) -> list[float]:
-    return [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    return [color, to_hex(turned(color, "dark"))]
 
 
 def roofs_of(scene: Scene, view: View) -> list[dict[str, Any]]:
@@ -56,9 +48,9 @@ def roofs_of(scene: Scene, view: View) -> list[dict[str, Any]]:
         thin = {"label": f"{mix.bandwidth.name} {si(mix.bandwidth.value, 'B/s')}", "width": 0.8, "level": "mixes"}
         found.append(_rising(mix, scene, (left, right), MUTED) | thin)
     for index, machine in enumerate(scene.machines):
-        for cache in (entry for entry in machine.ceilings.entries if entry.quantity == "cache" and entry not in known):
-            label = {"label": f"cache {si(cache.value, 'B/s')}", "width": 1.2, "level": "cache"}
-            found.append(_rising(Slope(index, cache), scene, (left, right), scene.slope_color(index)) | label)
+        for last in (entry for entry in machine.ceilings.entries if entry.quantity == "cache" and entry not in known):
+            label = {"label": f"cache {si(last.value, 'B/s')}", "width": 1.2, "level": "cache"}
+            found.append(_rising(Slope(index, last), scene, (left, right), scene.slope_color(index)) | label)
     return found
 
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,9 +24,9 @@ from roofline.ceilings import Ceiling
 from roofline.model import judge, limits_s
 from roofline.page import document
 from roofline.page.content import page_content
-from roofline.page.document import embedded, page_html
+from roofline.page.document import TEMPLATES, embedded, page_html
 from roofline.page.estimates import estimates_of
-from roofline.page.roofs import DARK, theme_colors
+from roofline.page.roofs import theme_colors
 from roofline.page.verdicts import verdicts_of
 from roofline.plot.figure import PlotMachine, run_machine
 from roofline.plot.scene import build_scene
@@ -162,7 +163,8 @@ def test_values_beyond_any_number_are_not_known() -> None:
 
 
 def test_colors_can_be_seen_on_both_backgrounds() -> None:
-    dark = contrast_to_white(*(int(DARK[start : start + 2], 16) / 255 for start in (1, 3, 5)))
+    (background,) = re.findall(r'"dark"\] \{ --paper: (#\w+);', (TEMPLATES / "page.css").read_text(encoding="utf-8"))
+    dark = contrast_to_white(*(int(background[start : start + 2], 16) / 255 for start in (1, 3, 5)))
     for color in DTYPE_COLORS.values():
         light, on_dark = theme_colors(color)
         assert light == color
