@@ -9,10 +9,11 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from results.show.picture import INK, LABEL_PT, MUTED, POINT_PT, end_of, plain
+from roofline.ceilings import Ceiling
 from roofline.plot.critical import CriticalBatch, critical_batches
 from roofline.plot.labels import Candidate, Placer, Spot, along_line, around_point, box_around, boxes_along
-from roofline.plot.marks import CROSS, marker
-from roofline.plot.mixes import MIX_WIDTH, mix_ends, mixes_label, places_below, thin_mixes
+from roofline.plot.marks import CROSS, MARKER_PT, cap, marker
+from roofline.plot.mixes import MIX_WIDTH, cache_line, mix_ends, mixes_label, places_below, thin_mixes
 from roofline.plot.point_labels import PointLabel, place_beside, place_labels
 from roofline.plot.scene import (
     LONGEST_PROVIDER,
@@ -24,9 +25,10 @@ from roofline.plot.scene import (
     flat_label,
     point_label,
     slope_label,
+    version_steps,
 )
 from roofline.plot.sheet import Key, Sheet
-from roofline.plot.style import line_pattern, machine_width, significant, text_color
+from roofline.plot.style import line_pattern, machine_width, si, significant, text_color
 
 SAME_CEILING = 1.004
 """Ceilings closer than this factor lie on one another in print, and share a label."""
@@ -48,6 +50,10 @@ CRITICAL_SIDES = (-45, -90, -20, 0, -135, 180)
 """Where the label of the critical batch stands best, degrees: below the line of its sweep."""
 BAR_WIDTH = 0.07
 """Width of an error bar with its caps, in inches."""
+SHORTEST_ARROW = 0.2
+"""From point to point, inches."""
+STEM: dict[str, Any] = {"linewidth": 0.8, "linestyle": (0, (1, 2))}
+"""From a point to its cap."""
 FAR_SIDES = (135, 110, 160, 90, 45, -45, -90, -135)
 """Where the label of a ceiling may stand that has no room along its line, degrees."""
 
@@ -104,6 +110,9 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
     mixes = thin_mixes(scene)
     for mix in mixes:
         _draw_mix(mix, scene.flats, sheet, placer)
+    cache = cache_line(scene)
+    if cache:
+        _draw_mix(cache, scene.flats, sheet, placer)
     for group in groups:
         _draw_group(group, scene, sheet, placer)
     if scene.is_profile:
@@ -111,6 +120,7 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
     else:
         for _, series in groupby(sorted(scene.points, key=_size_order), key=lambda point: point.series):
             _draw_series(list(series), scene, sheet, placer)
+        _draw_steps(scene, sheet, placer)
     _draw_ridges(scene, sheet, placer)
     for critical in critical_batches(scene):
         _mark_critical(critical, sheet, placer)
@@ -132,6 +142,10 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
     if mixes:
         standing.append(_label_mixes(mixes, scene.flats, sheet, placer))
     cramped += sum(place is None or place.leader is not None for place in standing)
+    if cache:
+        ends = _on_sheet(sheet, mix_ends(cache, scene.flats, sheet.view))
+        text = f"last-level cache {si(cache.bandwidth.value, 'B/s')}"
+        standing.append(_label_line(sheet, placer, text, ends, 0.5, MUTED))
     unlabeled, missed = _label_points(scene, sheet, placer)
     if scene.has_panel:
         _label_ops(scene, sheet, placer)
@@ -174,6 +188,16 @@ def _draw_slope(scene: Scene, slope: Slope, sheet: Sheet, placer: Placer) -> Non
     ends = _slope_ends(scene, slope, sheet)
     sheet.plot(ends, **_line(scene.slope_color(slope.machine), slope.bandwidth.kind, slope.machine), zorder=3)
     placer.block("line", boxes_along(*_on_sheet(sheet, ends)))
+    _draw_band(slope.bandwidth, ends, sheet, scene.slope_color(slope.machine))
+
+
+def _draw_band(ceiling: Ceiling, ends: tuple[Spot, Spot], sheet: Sheet, color: str) -> None:
+    """Shade the interval of a measured ceiling around its line."""
+    if ceiling.kind == "measured" and ceiling.ci95 and ceiling.ci95[0] > 0:
+        (x0, y0), (x1, y1) = ends
+        low, high = (bound / ceiling.value for bound in ceiling.ci95)
+        band = sheet.axes.fill_between((x0, x1), (y0 * low, y1 * low), (y0 * high, y1 * high), zorder=2)
+        band.set(facecolor=color, edgecolor="none", alpha=0.2)
 
 
 def _draw_mix(mix: Slope, flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> None:
@@ -202,6 +226,7 @@ def _draw_group(group: list[Flat], scene: Scene, sheet: Sheet, placer: Placer) -
         style = _line(color, members[0].peak.kind, members[0].machine, turn, len(of_color))
         sheet.plot(ends, **style, zorder=3)
         placer.block("line", boxes_along(*_on_sheet(sheet, ends)))
+        _draw_band(members[0].peak, ends, sheet, color)
 
 
 def _draw_ridges(scene: Scene, sheet: Sheet, placer: Placer) -> None:
@@ -269,8 +294,15 @@ def _draw_series(points: list[PlotPoint], scene: Scene, sheet: Sheet, placer: Pl
     lifted = (math.nan, math.nan)  # between two bars the pen is lifted
     bars = [s for p in points for s in ((p.intensity, p.low), (p.intensity, p.high), lifted)]
     sheet.plot(bars, color=color, linewidth=1.2, zorder=6, marker="_", markersize=5, markeredgewidth=1.2)
-    style = marker(color, scene.shape(points[0]), scene.variant(points[0]))
-    sheet.plot(spots, **style, zorder=7)
+    shape = scene.shape(points[0])
+    for variant, alike in groupby(sorted(points, key=scene.variant), key=scene.variant):
+        sheet.plot([(p.intensity, p.flops_per_s) for p in alike], **marker(color, shape, variant), zorder=7)
+    capped = [point for point in points if point.cap]
+    for point in capped:
+        top = (point.intensity, point.cap or 0.0)
+        sheet.plot([(point.intensity, point.flops_per_s), top], **STEM, color=color, zorder=4.4)
+        sheet.plot([top], **cap(color), zorder=4.6)
+        placer.block("mark", [box_around(*sheet.inches(*top), 0.16, 0.05)])
     doubtful = [spot for spot, point in zip(spots, points, strict=True) if point.doubts]
     if doubtful:
         sheet.plot(doubtful, **CROSS, zorder=7.5)
@@ -279,12 +311,25 @@ def _draw_series(points: list[PlotPoint], scene: Scene, sheet: Sheet, placer: Pl
         ring = {"marker": "o", "markersize": RING_PT, "markerfacecolor": "none", "linestyle": "none"}
         sheet.plot(rings, **ring, markeredgecolor=INK, markeredgewidth=1.2, zorder=8)
     for spot in spots:
-        side = (RING_PT if spot in rings else style["markersize"] + 2) * PT
+        side = (RING_PT if spot in rings else MARKER_PT + 2) * PT
         placer.block("mark", [box_around(*sheet.inches(*spot), side, side)])
     for point in points:
         x, low = sheet.inches(point.intensity, point.low)
         high = sheet.inches(point.intensity, point.high)[1]
         placer.block("mark", [(x - BAR_WIDTH / 2, low, x + BAR_WIDTH / 2, high)])
+
+
+def _draw_steps(scene: Scene, sheet: Sheet, placer: Placer) -> None:
+    """Draw an arrow from each point to that of the next version, where there is room for one."""
+    from matplotlib.patches import FancyArrowPatch
+
+    for one, two in version_steps(scene):
+        ends = _on_sheet(sheet, ((one.intensity, one.flops_per_s), (two.intensity, two.flops_per_s)))
+        if math.dist(*ends) > SHORTEST_ARROW:
+            spots = ((one.intensity, one.flops_per_s), (two.intensity, two.flops_per_s))
+            style: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 10, "shrinkA": 5, "shrinkB": 5}
+            sheet.axes.add_patch(FancyArrowPatch(*spots, color=MUTED, linewidth=1.0, zorder=5.5, **style))
+            placer.block("line", boxes_along(*ends))
 
 
 def _label_line(

@@ -14,6 +14,11 @@ CROSS |= {"linestyle": "none"}
 """Over a point that flags speak against."""
 
 
+def cap(color: str) -> dict[str, Any]:
+    """Return the style of the cap over a point, which is wider than an error bar and has no bar of its own."""
+    return {"color": color, "linestyle": "none", "marker": "_", "markersize": 13, "markeredgewidth": 1.8}
+
+
 def marker(color: str, shape: int, variant: int) -> dict[str, Any]:
     """Return the style of a marker without a line.
 

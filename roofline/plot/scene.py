@@ -6,18 +6,20 @@ Nothing is clamped or hidden: what cannot be drawn is counted, and the caption s
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from operator import itemgetter
 
-from results.compare.flags import DISTURBED, LEAVES_OUT_WORK
+from results.compare.flags import DISTURBED, LEAVES_OUT_WORK, ONE_SIDED
 from results.record import Environment, Record
 from results.show.picture import INK, end_of, plain, series_color
 from results.show.terminal import one_line
 from roofline.ceilings import KINDS, Ceiling, Ceilings
-from roofline.model import judge, peak_of, rate, ridge_intensity
+from roofline.model import judge, limits_s, peak_of, rate, ridge_intensity
 from roofline.plot.style import FILLINGS, dtype_color, short_case, si, significant
 from roofline.work import DTYPES
 
@@ -27,6 +29,8 @@ MANY_POINTS = 12
 """With more points than this only the fastest of each op, dtype and provider gets a label."""
 DOUBTFUL = DISTURBED | LEAVES_OUT_WORK | {"not-converged"}
 """Flags of a time that may be another one than the point shows."""
+VERSION = re.compile(r"(.*?)[-_ ]?v(\d+)")
+"""Of a provider, such as `triton-v2`: whose version it is, and which."""
 PANEL_FROM = 20
 """With more points than this a panel beside the plane shows their shares, by op."""
 NAMED_SHARE, MOST_NAMED, DRAWN_SHARE = 0.02, 12, 0.001
@@ -108,6 +112,13 @@ class PlotPoint:
     """Index of its run among those of the machine."""
     detail: str = ""
     """What tells it from others of its case, such as the recipe of a training step; nothing where there are none."""
+    cap: float | None = None
+    """FLOPs over the launch floor, FLOP/s, where that is below the ceilings: no launch of this size is faster."""
+
+    @property
+    def is_from_cache(self) -> bool:
+        """Whether its inputs were in a cache, or seem to have been."""
+        return self.record.cache == "warm" or not ONE_SIDED.isdisjoint(self.record.flags)
 
     @property
     def share(self) -> float | None:
@@ -206,7 +217,9 @@ class Scene:
         """What the filling of a marker tells, of provider, dtype and run: as much as there are fillings for."""
         told = {self.shaped_by, "provider" if self.colored_by == "provider" else ""}
         varying: tuple[str, ...] = ()
-        for parts in (("provider", "dtype", "run"), ("provider", "run"), ("provider",)):
+        is_mixed = len({point.is_from_cache for point in self.points}) > 1
+        first = (("cache", "provider", "run"), ("cache", "provider"), ("cache",)) if is_mixed else ()
+        for parts in (*first, ("provider", "dtype", "run"), ("provider", "run"), ("provider",)):
             values = {part: {_part(p, part, self) for p in self.points} for part in parts if part not in told}
             varying = tuple(part for part in values if len(values[part]) > 1)
             if len({tuple(_part(p, part, self) for part in varying) for p in self.points}) <= len(FILLINGS):
@@ -219,7 +232,7 @@ class Scene:
         found: dict[tuple[str, ...], PlotPoint] = {}
         for point in self.points:
             found.setdefault(tuple(_part(point, part, self) for part in self.told_apart), point)
-        return found
+        return dict(sorted(found.items(), key=lambda entry: entry[1].is_from_cache and "cache" in self.told_apart))
 
     def variant(self, point: PlotPoint) -> int:
         """Return the index of the filling of a point."""
@@ -250,6 +263,8 @@ class Scene:
 
 def _part(point: PlotPoint, part: str, scene: Scene) -> str:
     """Return the word for the provider, dtype or run of a point; one run of a machine needs no word."""
+    if part == "cache":
+        return "from cache" if point.is_from_cache else "from memory"
     if part != "run":
         return str(getattr(point.record, part))
     environments = scene.machines[point.machine].environments
@@ -393,7 +408,33 @@ def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: S
     )
     if not all(math.isfinite(value) and value > 0 for value in values):
         return "with impossible values"
-    return PlotPoint(index, record, *values, judged.roofline_pct, judged.excess, run)
+    least = limits_s(record, machine.ceilings)
+    cap = record.flops / least[2] if least and least[2] > max(least[:2]) else None
+    return PlotPoint(index, record, *values, judged.roofline_pct, judged.excess, run, cap=cap)
+
+
+def version_steps(scene: Scene) -> list[tuple[PlotPoint, PlotPoint]]:
+    """Return the pairs of points that an arrow ties: of one case, from a version of a provider, or a run, to the next.
+
+    Where a panel names the points, or the points are those of a profile, there are too many for arrows.
+    """
+    if scene.has_panel or scene.is_profile:
+        return []
+    groups: dict[tuple[object, ...], list[tuple[str | int, PlotPoint]]] = {}
+    for point in scene.points:
+        runs, record = scene.machines[point.machine].environments, point.record
+        case = (point.machine, record.op, record.dtype, record.case, point.detail, record.cache)
+        if found := VERSION.fullmatch(record.provider):
+            groups.setdefault((*case, point.run, found[1], "version"), []).append((int(found[2]), point))
+        if len(runs) > 1:
+            groups.setdefault((*case, record.provider, "run"), []).append((runs[point.run].started_at, point))
+    return [step for group in groups.values() for step in _steps_of(group)]
+
+
+def _steps_of(group: Sequence[tuple[str | int, PlotPoint]]) -> list[tuple[PlotPoint, PlotPoint]]:
+    """Return each point with the next, where each has another place in the order."""
+    ordered = sorted(group, key=itemgetter(0))
+    return [(one, two) for (before, one), (after, two) in pairwise(ordered) if before != after]
 
 
 def chosen_for_labels(scene: Scene) -> list[PlotPoint]:
@@ -530,7 +571,19 @@ def _how_points_are_drawn(scene: Scene) -> list[str]:
     share = ", share of the roofline" if any(point.roofline_pct is not None for point in scene.points) else ""
     share += " at its own mix of reads and writes" if share and _judged_by_mix(scene) else ""
     labels = f"Left: each point's{share[1:]}, and the best" if scene.has_panel else f"Labels: shape{share}"
-    return [labels, "Bars: 95 % CI of the median"]
+    parts = [labels, "Bars: 95 % CI of the median"]
+    if version_steps(scene):
+        parts.append("Arrows: from version to version, or from run to run")
+    if any(point.cap for point in scene.points):
+        parts.append("Caps: FLOPs over the launch floor, where that is below the roof")
+    if any(ceiling.ci95 for ceiling in _measured(scene)):
+        parts.append("Bands: 95 % CI of measured roofs")
+    return parts
+
+
+def _measured(scene: Scene) -> list[Ceiling]:
+    drawn = [slope.bandwidth for slope in scene.slopes] + [flat.peak for flat in scene.flats]
+    return [ceiling for ceiling in drawn if ceiling.kind == "measured"]
 
 
 def _judged_by_mix(scene: Scene) -> bool:
