@@ -78,7 +78,7 @@ def summary(rows: dict[str, list[Any]]) -> str:
     """Return how many rows there are, what binds them and what speaks against them, in one sentence."""
     status = Counter(rows.get("status", []))
     if not status:
-        return "No run: the ceilings alone."
+        return "No row was measured: the ceilings alone."
     measured = status.pop("ok", 0)
     parts = [f"{measured:,} row{'s' * (measured != 1)} measured"]
     bounds = Counter(bound for bound in rows["bound"] if bound)

@@ -152,7 +152,7 @@ def test_what_is_not_measured_or_has_no_flops_is_a_row_without_a_point() -> None
 
 
 def test_an_empty_run_and_a_gpu_alone_have_no_rows() -> None:
-    assert content_of([run_machine(environment(), [])])["summary"] == "No run: the ceilings alone."
+    assert content_of([run_machine(environment(), [])])["summary"] == "No row was measured: the ceilings alone."
     assert content_of([PlotMachine(BOTH)])["rows"] == {}
 
 

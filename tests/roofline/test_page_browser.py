@@ -63,7 +63,7 @@ class Opened:
 
     def wait_until(self, condition: str) -> None:
         """Wait for what follows an event; the page's policy forbids the browser's own way, which evaluates text."""
-        for _ in range(200):
+        for _ in range(2000):
             if self.page.evaluate(condition):
                 return
             self.page.wait_for_timeout(25)
@@ -79,7 +79,7 @@ class Opened:
 def browser() -> Iterator[Any]:
     sync_playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").sync_playwright
     with sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield started
         started.close()
 
@@ -94,6 +94,7 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
         if content is not None:
             target.write_text(page_html(content), encoding="utf-8", errors="backslashreplace")
         contexts.append(browser.new_context(offline=True, accept_downloads=True, **options))
+        contexts[-1].set_default_timeout(120_000)
         opened = Opened(contexts[-1].new_page(), target.stat().st_size)
         opened.page.on("request", lambda request: opened.requests.append(request.url))
         opened.page.on("console", lambda message: opened.said.append(message.text))
@@ -165,6 +166,7 @@ def test_a_person_toggles_isolates_searches_sorts_saves_and_comes_back(visit: An
     page.keyboard.press("Home")
     picked = page.evaluate("state.picked")
     assert rows["case"][picked] in page.locator("#card").inner_text()
+    assert page.locator("#told").text_content().startswith(f"{rows['op'][picked]} {rows['case'][picked]} bf16 torch: ")
     page.keyboard.press("Enter")
     same = list(zip(rows["op"], rows["dtype"], rows["provider"], strict=True))
     assert opened.shown() == same.count(same[picked])

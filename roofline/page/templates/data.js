@@ -74,6 +74,14 @@ function bound(i) {
   return rows.bound[i] === null ? "" : rows.held_back_by[i] ? `${rows.bound[i]} side` : rows.bound[i];
 }
 
+const meanings = new Map(content.words.map((word) => [word.name, word.meaning]));
+
+// What is heard of a row that was chosen: less than stands in its card.
+function sentence(i) {
+  const parts = [time(rows.median_s[i]) || rows.status[i], rows.roofline_pct[i] === null ? "" : `${percent(rows.roofline_pct[i])} of its roof`, bound(i) && `bound: ${bound(i)}`, Object.keys(rows.flags[i]).join(", ")];
+  return `${rows.op[i]} ${rows.case[i]} ${rows.dtype[i]} ${rows.provider[i]}: ${parts.filter(Boolean).join(", ")}`;
+}
+
 // All that is known of a row, as pairs of a name and a text.
 function facts(i) {
   const known = [
@@ -93,7 +101,7 @@ function facts(i) {
     ["status", rows.status[i] === "ok" ? "" : `${rows.status[i]}: ${rows.reason[i] ?? ""}`],
     ["verdict", rows.verdict[i]], ["run", content.runs.length > 1 ? content.runs[rows.run[i]].run_id : ""],
   ];
-  for (const [name, reason] of Object.entries(rows.flags[i])) known.push([name, reason || "a flag"]);
+  for (const [name, reason] of Object.entries(rows.flags[i])) known.push([name, reason || meanings.get(name) || "a flag"]);
   return known.filter(([, text]) => text !== "" && text !== null && text !== undefined);
 }
 

@@ -10,6 +10,7 @@ function update({ plot = true, table = true, filters = true } = {}) {
   else drawRing();
   if (table) drawTable(shown);
   byId("card").replaceChildren(...(state.picked === null ? [element("p", { class: "hint", text: "Choose a point or a row to see all that is known of it." })] : card(state.picked)));
+  byId("told").textContent = state.picked === null ? "" : sentence(state.picked);
   keepLink();
 }
 
