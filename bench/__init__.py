@@ -1,5 +1,8 @@
 """MEASURE: one public file is one family of operations and one command, `python -m bench.<file>`.
 
+From Python, `measure`, `compare`, `sweep`, `do_bench`, `perf_report` and `profile` take functions of one's own, and
+`bench.<file>.run(...)` measures what a command does. All of it is imported when it is first asked for.
+
 The package stands on `kernels`, a name that a package on PyPI also has. If that one is in front, every Triton
 provider would be somebody else's, so the import stops here with one line.
 """
@@ -70,14 +73,19 @@ LATE = {
 }
 """The names of the package, imported when they are first asked for, and where they stand."""
 
+FAMILIES = tuple(sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py")))
+"""The files of operations; each has a `run` that measures what its command does: `bench.matmul.run(dtype="bf16")`."""
+
 
 def __getattr__(name: str) -> Any:
-    """Return a name of the package."""
+    """Return a name of the package, or the module of an operation."""
     if name in LATE:
         return getattr(importlib.import_module(LATE[name]), name)
+    if name in FAMILIES:
+        return importlib.import_module(f"bench.{name}")
     raise AttributeError(f"module 'bench' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
     """Return the names of the package, those that are not imported yet too."""
-    return sorted({*globals(), *LATE})
+    return sorted({*globals(), *LATE, *FAMILIES})

@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bench.harness.api.family import run_of
 from bench.harness.op import (
     Case,
     Op,
@@ -155,6 +156,8 @@ OPS = (
         check=check,
     ),
 )
+
+run = run_of(__file__)
 
 if __name__ == "__main__":
     from bench.harness.cli.main import main

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.api.family import run_of
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import Case, Op, TensorMaker, rows_by_width
 from roofline.work import cross_entropy_work
@@ -92,6 +93,8 @@ OPS = (
         take_rows=take_rows,
     ),
 )
+
+run = run_of(__file__)
 
 if __name__ == "__main__":
     from bench.harness.cli.main import main

@@ -34,6 +34,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.harness.api.family import run_of
 from bench.harness.op import (
     Case,
     Op,
@@ -394,6 +395,8 @@ OPS = (
         notes=critical_batch_lines,
     ),
 )
+
+run = run_of(__file__)
 
 if __name__ == "__main__":
     from bench.harness.cli.main import main

@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.api.family import run_of
 from bench.harness.data.verify import CHUNK_ELEMENTS, LEAST_SCALE_ERROR, SCALE_ELEMENTS, UNIT_ROUNDOFF
 from bench.harness.op import Case, Op, TensorMaker
 from roofline.work import FLOPS_PER_ELEMENT, LABEL_BYTES, elementwise_work
@@ -308,6 +309,8 @@ OPS = (
     ),
     DROPOUT_OP,
 )
+
+run = run_of(__file__)
 
 if __name__ == "__main__":
     from bench.harness.cli.main import main

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.api.family import run_of
 from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError
 from roofline.work import Work, matmul_work
 
@@ -175,6 +176,8 @@ OPS = (
         check=check,
     ),
 )
+
+run = run_of(__file__)
 
 if __name__ == "__main__":
     from bench.harness.cli.main import main

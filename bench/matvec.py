@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.api.family import run_of
 from bench.harness.op import Case, Op, TensorMaker
 from roofline.work import Work, int8_matvec_work, matvec_work
 
@@ -124,6 +125,8 @@ OPS = (
         take_rows=int8_rows,
     ),
 )
+
+run = run_of(__file__)
 
 if __name__ == "__main__":
     from bench.harness.cli.main import main

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.api.family import run_of
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import Case, Op, TensorMaker, rows_by_width
 from roofline.work import FLOPS_PER_ELEMENT, elementwise_work
@@ -178,6 +179,8 @@ OPS = (
         outputs=2,
     ),
 )
+
+run = run_of(__file__)
 
 if __name__ == "__main__":
     from bench.harness.cli.main import main

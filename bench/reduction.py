@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bench.harness.api.family import run_of
 from bench.harness.op import Case, Op, TensorMaker
 from roofline.work import FLOPS_PER_ELEMENT, reduction_work
 
@@ -82,6 +83,8 @@ OPS = (
     make_op("sum", "s () = sum of x (n)", 1, FLOPS_PER_ELEMENT["sum"], reference_sum, eager_sum),
     make_op("dot", "s () = x (n) . y (n)", 2, FLOPS_PER_ELEMENT["dot"], reference_dot, eager_dot),
 )
+
+run = run_of(__file__)
 
 if __name__ == "__main__":
     from bench.harness.cli.main import main

@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.api.family import run_of
 from bench.harness.scenarios.scenario import Column, Scenario, ScenarioContext, ScenarioRow
 from bench.harness.train.options import PROVIDERS, RECIPE_NAMES, TrainingCase, add_options, cases_of, check
 from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
@@ -347,6 +348,8 @@ SCENARIO = Scenario(
     footer=notes_on,
     describe=described,
 )
+
+run = run_of(__file__)
 
 if __name__ == "__main__":
     from bench.harness.scenarios.scenario import main

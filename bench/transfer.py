@@ -30,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.api.family import run_of
 from bench.harness.cli.arguments import UsageError, add_list, chosen, number, path, shape_words
 from bench.harness.scenarios.scenario import Scenario, ScenarioContext, ScenarioRow
 from bench.harness.shapes import ShapeError, parse_size
@@ -363,6 +364,8 @@ SCENARIO = Scenario(
     columns=COLUMNS,
     footer=footer,
 )
+
+run = run_of(__file__)
 
 if __name__ == "__main__":
     from bench.harness.scenarios.scenario import main

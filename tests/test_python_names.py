@@ -24,7 +24,8 @@ def test_importing_the_packages_loads_nothing_heavy():
     code = f"""
 import sys
 import bench, roofline, results
-bench.LATE, roofline.attainable, roofline.draw, results.load
+import bench.matmul, bench.transfer
+bench.matmul.run, bench.train_step.run, bench.LATE, roofline.attainable, roofline.draw, results.load
 print(*sorted({HEAVY!r} & set(sys.modules)))
 import roofline.estimate
 roofline.estimate.params(model="gpt2")

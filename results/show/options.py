@@ -23,6 +23,18 @@ def as_typed(options: Mapping[str, object]) -> dict[str, str | bool]:
     return typed
 
 
+def words_of(typed: Mapping[str, str | bool]) -> list[str]:
+    """Return options as they are typed; a value that begins with a dash would be taken for an option of its own."""
+    words: list[str] = []
+    for name, value in typed.items():
+        text = "" if isinstance(value, bool) else value.strip()
+        if value is True:
+            words.append(f"--{name}")
+        elif text:
+            words += [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
+    return words
+
+
 def _text(name: str, value: object) -> str:
     if isinstance(value, list | set | frozenset | range):
         return ",".join(_text(name, one) for one in value)

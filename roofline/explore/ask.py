@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from results.show.options import words_of
 from results.show.terminal import OutputError, one_line, printable
 from results.store.runs import StoreError
 from roofline.accounting.answers.answer import Answer
@@ -70,7 +71,7 @@ def ask(command: str, options: Options, config: ModelConfig | None = None) -> As
         kept = {name: value for name, value in kept.items() if name not in unused}
         args = read(command, kept, config)
         answer = args.answer(args)
-    return Asked(answer, [command, *_words(kept)], unused)
+    return Asked(answer, [command, *words_of(kept)], unused)
 
 
 def read(command: str, options: Options, config: ModelConfig | None = None) -> argparse.Namespace:
@@ -82,7 +83,7 @@ def read(command: str, options: Options, config: ModelConfig | None = None) -> a
     part = next(part for part in PARTS if part.name == command)
     parser = _Parser(prog=f"python -m roofline estimate {command}", add_help=False, allow_abbrev=False)
     part.add_options(parser)
-    args = parser.parse_args(_words(options))
+    args = parser.parse_args(words_of(options))
     args.parser, args.answer = parser, part.answer
     if config is not None:
         args.config = config
@@ -102,18 +103,6 @@ def sweep(asked: Asked, over: str) -> tuple[list[str], list[dict[str, Any]]]:
         words = [*words[:place], *words[place + 2 :]]
     words = [command, *words, "--over", over]
     return ["sweep", *words], swept(words, PARTS).rows
-
-
-def _words(options: Options) -> list[str]:
-    """Return options as they are typed; a value that begins with a dash would be taken for an option of its own."""
-    words: list[str] = []
-    for name, value in options.items():
-        text = "" if isinstance(value, bool) else value.strip()
-        if value is True:
-            words.append(f"--{name}")
-        elif text:
-            words += [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
-    return words
 
 
 def _is_default(args: argparse.Namespace, name: str) -> bool:

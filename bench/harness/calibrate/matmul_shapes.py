@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.harness.op import Case
+from bench.harness.op_file import options_of
 from roofline.work import matmul_work
 
 
@@ -34,10 +35,8 @@ class Shape:
 
     def case(self, dtype: str) -> Case:
         """Return the case of `bench.matmul` that this is in a dtype."""
-        from bench.matmul import OPTIONS
-
         extents = {"m": self.m, "n": self.n, "k": self.k}
-        return Case.of("matmul", dtype, extents, OPTIONS, {"layout": self.layout, "batch": 1})
+        return Case.of("matmul", dtype, extents, options_of("matmul"), {"layout": self.layout, "batch": 1})
 
     def bytes(self, dtype: str, out_dtype: str) -> int:
         """Return what the three matrices take in memory."""

@@ -65,6 +65,9 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """A parser whose errors take one line, and name the command that they are of."""
 
+    raises = False
+    """Whether an error is raised as `UsageError`, for a caller in Python, in place of ending the process."""
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"formatter_class": _Help, **options})
 
@@ -78,7 +81,9 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print one line and exit with 2."""
+        """Print one line and exit with 2, or raise it."""
+        if self.raises:
+            raise UsageError(" ".join(message.split()))
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
 
 

@@ -90,13 +90,28 @@ def run(
     argv: Sequence[str] | None = None,
 ) -> int:
     """Measure what the arguments ask for and return the exit code; `guarded` answers what this raises."""
+    if args.signature:
+        own_ops = [op for place, op in chosen_ops(args.op, {family: ops}) if place == family]
+        return print_signatures(family, own_ops, len(ops) == 1, args.dtype, options)
+    return execute(planned(family, args, ops, options, argv))
+
+
+def planned(
+    family: str,
+    args: argparse.Namespace,
+    ops: Sequence[Op],
+    options: Sequence[Option],
+    argv: Sequence[str] | None = None,
+) -> Run:
+    """Return the run that the arguments ask for.
+
+    Raises:
+        UsageError, NoDeviceError, PlotError: it cannot be.
+    """
     from bench.harness.measure import plan
     from bench.harness.providers import registry
 
     chosen, own = chosen_ops(args.op, {family: ops}), {family: options}
-    if args.signature:
-        own_ops = [op for place, op in chosen if place == family]
-        return print_signatures(family, own_ops, len(ops) == 1, args.dtype, options)
     names = {place: chosen_providers(args, place) for place, _ in chosen}
     make_all_cases(args, chosen, "cpu", own)  # what is wrong is found before torch is loaded
     check_places(args)
@@ -108,7 +123,7 @@ def run(
         providers = names[place] or registry.default_providers(place, device)
         rows += [(place, row) for row in plan.plan([(op, case)], providers, device, settings, stand_ins)]
     refuse_if_none_can_run([row for _, row in rows])
-    return execute(Run.of(args, stamp_of(family), Path(family).stem, device, settings, rows, argv))
+    return Run.of(args, stamp_of(family), Path(family).stem, device, settings, rows, argv)
 
 
 def make_all_cases(

@@ -142,6 +142,24 @@ class Session:
 
 def execute(run: Run) -> int:
     """Measure the ops that are planned and return the exit code."""
+    return conclude(run, measure_ops(run), table_of(row.op for _, row in run.rows))
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has been measured, to its end or until Ctrl-C."""
+
+    environment: Environment
+    session: Session
+    is_interrupted: bool
+
+
+def measure_ops(run: Run) -> Finished:
+    """Measure the ops that are planned.
+
+    Raises:
+        UsageError: the GPU named does not fit the device, or no row is left that could be measured.
+    """
     from bench.harness.isolate import pool
 
     rows = list(run.rows)
@@ -153,8 +171,7 @@ def execute(run: Run) -> int:
         measure_all(replace(run, rows=rows), session, progress, ceilings, deadline, workers)
 
     with pool.Workers(run.timeout_s) as workers:
-        dtypes = dtypes_of([row for _, row in run.rows])
-        return conduct(run, dtypes, measure, prepare, render=table_of(row.op for _, row in run.rows))
+        return gather(run, dtypes_of([row for _, row in run.rows]), measure, prepare)
 
 
 def dtypes_of(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -172,18 +189,28 @@ def conduct(
 ) -> int:
     """Go through a run from the ceilings to the last line, whatever its rows are, and return the exit code.
 
+    Arguments and errors as of `gather` and `conclude`.
+    """
+    return conclude(run, gather(run, dtypes, measure, prepare), render, document)
+
+
+def gather(
+    run: Run,
+    dtypes: Sequence[str],
+    measure: Callable[[Session, Progress, Ceilings, float | None], None],
+    prepare: Callable[[Progress], None] = lambda progress: None,
+) -> Finished:
+    """Go through a run from the ceilings to the last record.
+
     Args:
         run: what was asked for.
         dtypes: whose peaks are needed, measured first where they are not known.
         measure: takes row after row and keeps each record in the session; may be interrupted. The last argument is
             the reading of `time.perf_counter` when the budget is spent: loading and calibrating do not count.
         prepare: finds what cannot be, before anything is measured.
-        render: prints the table; by default that of ops.
-        document: what JSON holds, in place of what it holds of ops.
 
     Raises:
         UsageError: the GPU named does not fit the device.
-        StoreError: the run file could not be written to its end; what was measured has been shown.
     """
     from bench.harness.calibrate.calibration import ceilings_of
     from results.store.runs import RunWriter
@@ -211,12 +238,27 @@ def conduct(
             progress.note(where_time_went(session.records, time.perf_counter() - began))
         if interrupted:
             progress.note("interrupted: what was finished is kept")
-    beside = None
+    return Finished(environment, session, interrupted)
+
+
+def conclude(run: Run, finished: Finished, render: Render | None = None, document: Document | None = None) -> int:
+    """Show a run that has been measured, say where it is kept, and return the exit code.
+
+    Args:
+        run: what was asked for.
+        finished: what came out.
+        render: prints the table; by default that of ops.
+        document: what JSON holds, in place of what it holds of ops.
+
+    Raises:
+        StoreError: the run file could not be written to its end; what was measured has been shown.
+    """
+    request, session, beside = run.request, finished.session, None
     if run.always_draw and session.writer is not None and session.problem is None:
         beside = session.writer.path.with_suffix(".png")
-    show(request, environment, session, render, beside, document)
+    show(request, finished.environment, session, render, beside, document)
     session.raise_if_unsaved()
-    if interrupted:
+    if finished.is_interrupted:
         return INTERRUPTED
     if run.settings.budget_s is not None and all(record.status == "skipped" for record in session.records):
         return USAGE  # the budget does not do for a single row
@@ -234,11 +276,11 @@ def use_threads(device: Device) -> None:
 def calibrated(again: bool, dtypes: Sequence[str], device: Device, ceilings: Ceilings, progress: Progress) -> Ceilings:
     """Return the ceilings with those that have to be measured on this machine, the peaks of `dtypes` among them."""
     from bench.harness.calibrate.calibration import MeasuredCeilings
-    from bench.matmul import OPS as MATMUL
+    from bench.harness.op_file import module_of
     from results.store.runs import runs_directory
 
     measured = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
-    return measured.complete(ceilings, dtypes, MATMUL[0], again=again)
+    return measured.complete(ceilings, dtypes, module_of("matmul").OPS[0], again=again)
 
 
 def stamp(

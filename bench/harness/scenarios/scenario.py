@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import Parser, UsageError, add_machine, add_output
 from bench.harness.cli.main import check_places, device_of, guarded, refuse_all
 from bench.harness.cli.pace import Pace, out_of_time
-from bench.harness.cli.session import Request, Run, Session, conduct
+from bench.harness.cli.session import Finished, Request, Run, Session, conclude, gather
 from bench.harness.cli.terminal import Progress
 from bench.harness.definition import modules_sha256
 from results.record import Environment, Record
@@ -146,6 +146,16 @@ def build_parser(scenario: Scenario) -> Parser:
 
 def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None = None) -> int:
     """Measure what the arguments ask for and return the exit code; `guarded` answers what this raises."""
+    plan, finished = gathered(scenario, args, argv)
+    return conclude(plan, finished, partial(render, scenario))
+
+
+def gathered(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None = None) -> tuple[Run, Finished]:
+    """Measure what the arguments ask for.
+
+    Raises:
+        UsageError, NoDeviceError, PlotError: it cannot be measured.
+    """
     scenario.check(args)
     check_places(args)
     from bench.harness.measure.plan import Settings
@@ -159,12 +169,7 @@ def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None
     dtypes = tuple(dict.fromkeys(row.blank.dtype for row in rows if not row.blank.reason))
     rows = with_definition(scenario, rows)
     plan = Run(scenario.command, scenario.name, Request.of(args), under_test, settings, argv=argv)
-    return conduct(
-        plan,
-        dtypes,
-        lambda *now: measure_rows(plan, rows, scenario.describe, *now),
-        render=lambda environment, records, console: render(scenario, environment, records, console),
-    )
+    return plan, gather(plan, dtypes, lambda *now: measure_rows(plan, rows, scenario.describe, *now))
 
 
 def with_definition(scenario: Scenario, rows: Sequence[ScenarioRow]) -> list[ScenarioRow]:

@@ -133,12 +133,22 @@ def test_an_op_of_functions_without_a_text_has_none():
 
 
 MACHINERY = {
+    "bench.harness.api.family",
     "bench.harness.cli.main",
     "bench.harness.op",
     "bench.harness.data.verify",
     "bench.harness.scenarios.critical_batch",
 }
-"""What op files import that says nothing of what is computed: command, types, check, lines below a table."""
+"""What op files import that says nothing of what is computed: command, call, types, check, lines below a table."""
+
+
+def test_the_lines_that_let_a_file_be_called_are_no_part_of_its_definition():
+    text = (op_file.BENCH / "matmul.py").read_text(encoding="utf-8")
+    called = ("from bench.harness.api.family import run_of\n", "run = run_of(__file__)\n")
+    assert all(line in text for line in called)
+    without = text.replace(called[0], "").replace(called[1], "")
+    assert code_of(text) == code_of(without)
+    assert code_of(text) != code_of(text.replace("run = run_of(__file__)", "run = run_of(__file__ + '')"))
 
 
 @pytest.mark.parametrize("family", families())

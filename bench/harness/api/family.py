@@ -1,0 +1,136 @@
+"""`bench.matmul.run` and its like: what the command of a file in `bench/` measures, as a call that returns records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bench.harness.op_file import command_of, family_of, module_of, options_of
+
+if TYPE_CHECKING:
+    import argparse
+
+    from bench.harness.api.records import Records
+    from bench.harness.cli.arguments import Parser
+    from bench.harness.cli.session import Finished
+    from bench.harness.cli.terminal import Render
+
+NOT_HERE = {
+    "format": "Records.to_dataframe() and its repr show it",
+    "no_save": "nothing is kept but where save= asks for it",
+    "output": "save= takes the path of a run file",
+    "plot": "Records.plot(path) draws it",
+    "signature": "python -m bench prints it",
+}
+"""Options that say what a command does with its records; a call returns them."""
+
+
+class RunFamily(Protocol):
+    """Measures what the command of one family measures."""
+
+    def __call__(self, *, save: bool | str | Path = False, quiet: bool = True, **options: Any) -> Records:
+        """Return the records of a run; see `run_of`."""
+
+
+def run_of(file: str) -> RunFamily:
+    """Return the function that measures what the command of an op file measures: `bench.matmul.run`.
+
+    Args:
+        file: the op file, `__file__` of the one that asks.
+    """
+    family = family_of(file)
+
+    def run(*, save: bool | str | Path = False, quiet: bool = True, **options: Any) -> Records:
+        return _run(family, save, quiet, options)
+
+    run.__doc__ = f"""Measure what `{command_of(family)}` measures, and return its records.
+
+    The options are those of the command, read and checked by the command itself, with underscores for dashes:
+    `dtype="bf16"`, `shape=4096`, `provider=["torch", "triton"]`. A tuple is one shape, `shape=(4096, 4096, 1024)`, a
+    list holds several values, True switches on. `{command_of(family)} --help` lists them. Ceilings that are not known
+    are measured first, as the command does.
+
+    Args:
+        save: True keeps the run where all are kept, a path keeps it there; by default no run file is written.
+        quiet: whether progress and notes stay unsaid; else they go to stderr.
+        options: those of the command.
+
+    Returns:
+        The records, skipped, invalid and failed ones too; they show themselves as the command's table.
+
+    Raises:
+        UsageError: a value cannot be, or nothing can be measured.
+        NoDeviceError: the device asked for is not there.
+        StoreError: the run file cannot be written.
+    """
+    return run
+
+
+def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, Any]) -> Records:
+    import torch
+
+    from bench.harness.api.records import Records
+
+    module = module_of(family)
+    args, words = _read(_parser_of(family, module), save, quiet, options)
+    threads = torch.get_num_threads()
+    try:
+        finished, render = _measured(family, module, args, words)
+    finally:
+        torch.set_num_threads(threads)
+    finished.session.raise_if_unsaved()
+    if finished.is_interrupted:
+        raise KeyboardInterrupt
+    return Records(finished.environment, finished.session.records, render)
+
+
+def _measured(family: str, module: Any, args: argparse.Namespace, words: Sequence[str]) -> tuple[Finished, Render]:
+    """Return what was measured, and what prints its table."""
+    if hasattr(module, "SCENARIO"):
+        from bench.harness.scenarios import scenario
+
+        return scenario.gathered(module.SCENARIO, args, words)[1], partial(scenario.render, module.SCENARIO)
+    from bench.harness.cli.main import planned
+    from bench.harness.cli.session import measure_ops
+    from bench.harness.cli.terminal import table_of
+
+    run = planned(family, args, module.OPS, options_of(family), words)
+    return measure_ops(run), table_of(row.op for _, row in run.rows)
+
+
+def _parser_of(family: str, module: Any) -> Parser:
+    """Return the parser of a family's command."""
+    if hasattr(module, "SCENARIO"):
+        from bench.harness.scenarios.scenario import build_parser as build
+
+        return build(module.SCENARIO)
+    from bench.harness.cli.arguments import build_parser
+
+    return build_parser(family, "", (), module.OPS, options_of(family))
+
+
+def _read(
+    parser: Parser, save: bool | str | Path, quiet: bool, options: dict[str, Any]
+) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options as the command reads them, and as they would be typed.
+
+    Raises:
+        UsageError: an option or a value is none of the command's.
+    """
+    from bench.harness.cli.arguments import UsageError
+    from results.show.options import as_typed, words_of
+
+    refused = next((name for name in options if name in NOT_HERE), None)
+    if refused is not None:
+        raise UsageError(f"run() takes no {refused}=: {NOT_HERE[refused]}")
+    kept: dict[str, Any] = {"no_save": save is False, "quiet": quiet}
+    if not isinstance(save, bool):
+        kept["output"] = save
+    try:
+        words = words_of(as_typed({**options, **kept}))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    parser.raises = True
+    return parser.parse_args(words), words

@@ -1,0 +1,123 @@
+"""`bench.matmul.run` and its like: the records of the command, by the command's own reading of the options."""
+
+import importlib
+import json
+
+import pytest
+import torch
+
+import bench
+from bench.harness.measure import runner
+from results.store.runs import load_run
+from tests.bench.commands import FAMILIES, QUICK, here, keep_ceilings
+
+
+@pytest.fixture(autouse=True)
+def quick(runs, monkeypatch):
+    """Ceilings that are known, and samplings as short as they can be."""
+    keep_ceilings(runs)
+    monkeypatch.setattr("bench.harness.measure.meter.limits_of", lambda device: QUICK)
+
+
+def test_every_family_can_be_called():
+    assert {*FAMILIES, "attention", "decode", "train_step", "transfer", "grouped_matmul"} <= set(bench.FAMILIES)
+    for family in bench.FAMILIES:
+        module = getattr(bench, family)
+        assert module is importlib.import_module(f"bench.{family}")
+        assert f"python -m bench.{family}" in module.run.__doc__
+
+
+def test_a_call_measures_what_the_command_does(capsys, runs):
+    asked = {"dtype": "fp32", "shape": [16, (16, 8, 32)], "layout": ["nn", "nt"], "device": "cpu"}
+    threads = torch.get_num_threads()
+    found = bench.matmul.run(**asked)
+    assert torch.get_num_threads() == threads
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "")
+    words = (
+        "--dtype",
+        "fp32",
+        "--shape",
+        "16,16x8x32",
+        "--layout",
+        "nn,nt",
+        "--format",
+        "json",
+        "--no-save",
+        "--quiet",
+    )
+    assert here("matmul", *words) == 0
+    document = json.loads(capsys.readouterr().out)
+    told = ("op", "case", "dtype", "provider", "status", "flops", "bytes_read", "op_sha256", "fill", "options")
+    assert [{key: record.to_dict()[key] for key in told} for record in found] == [
+        {key: row[key] for key in told} for row in document["records"]
+    ]
+    assert found.environment.argv[:4] == ("python", "-m", "bench.matmul", "--dtype")
+    assert list(runs.rglob("*matmul*.jsonl")) == []
+    assert found[0].mfu is not None
+    assert "16x8x32:nt" in repr(found)
+
+
+def test_a_run_is_kept_where_that_is_asked_for(tmp_path, runs):
+    found = bench.softmax.run(dtype=torch.float32, shape=(8, 16), device="cpu", save=tmp_path / "kept.jsonl")
+    assert [record.case for record in load_run(tmp_path / "kept.jsonl").records] == [found[0].case] == ["8x16"]
+    bench.softmax.run(dtype="fp32", shape="8x16", device="cpu", save=True)
+    assert len(list(runs.rglob("*softmax*.jsonl"))) == 1
+
+
+def test_what_cannot_run_here_is_a_record_or_an_error_as_of_the_command():
+    some = bench.matmul.run(dtype=["fp32", "tf32"], shape=8, device="cpu")
+    assert [record.status for record in some] == ["ok", "skipped"]
+    with pytest.raises(bench.UsageError, match="no tf32 arithmetic"):
+        bench.matmul.run(dtype="tf32", shape=8, device="cpu")
+
+
+def test_a_measurement_that_fails_is_a_record(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(runner, "load", fails)
+    (record,) = bench.matmul.run(dtype="fp32", shape=8, device="cpu")
+    assert (record.status, record.reason) == ("failed", "RuntimeError: broken")
+    assert "failed" in repr(record)
+
+
+def test_a_scenario_is_called_like_an_op(monkeypatch):
+    from bench.harness.scenarios import scenario
+
+    rows = []
+    monkeypatch.setattr(scenario, "measured", lambda row, _: rows.append(row) or row.blank)
+    found = bench.train_step.run(model="tiny-llama", layers=1, shape=(1, 8), recipe="fp32", device="cpu")
+    assert len(found) == len(rows) >= 1
+    assert found[0].op == "train-step"
+    assert "train-step" in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"dtype": "fp7"}, bench.UsageError, "unknown dtype 'fp7'"),
+        ({"shape": "8y"}, bench.UsageError, "shape '8y' is not a size"),
+        ({"shapes": 8}, bench.UsageError, "unrecognized arguments: --shapes 8; did you mean --shape"),
+        ({"shape": len}, bench.UsageError, "shape= takes no builtin"),
+        ({"plot": "x.png"}, bench.UsageError, r"takes no plot=: Records.plot\(path\) draws it"),
+        ({"format": "json"}, bench.UsageError, "takes no format="),
+        ({"provider": "nobody"}, bench.UsageError, "nobody"),
+        ({"gpu": "h900"}, bench.UsageError, "unknown GPU"),
+        ({"device": "cuda:99"}, bench.NoDeviceError, "no device 'cuda:99'"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(options, kind, said, capsys):
+    with pytest.raises(kind, match=said) as raised:
+        bench.matmul.run(**options)
+    assert "\n" not in str(raised.value)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_interrupted_call_raises_as_any_other(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner.Runner, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.matmul.run(dtype="fp32", shape=8, device="cpu")
