@@ -8,10 +8,12 @@ from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
-from results.show.terminal import fail
+from results.show.terminal import fail, say
 
 APP = Path(__file__).parents[1] / "explore" / "app.py"
 HOST = "127.0.0.1"
+PORTS = range(8501, 8601)
+"""Of which the first that is free is taken, unless one is asked for."""
 
 DESCRIPTION = """Calculators in a browser: the questions of `roofline estimate`, with sliders and pictures.
 Served to this machine alone: nothing is sent anywhere, and nothing is written but what you take away (and the list of
@@ -45,15 +47,17 @@ def run(args: argparse.Namespace) -> int:
     prog = "python -m roofline explore"
     if find_spec("streamlit") is None:
         return fail(prog, "Streamlit is not installed: pip install -e '.[explore]'")
-    if args.port is not None and not _is_free(args.port):
-        return fail(prog, f"port {args.port} is taken: choose another, or leave --port out")
+    port = next((port for port in ([args.port] if args.port else PORTS) if _is_free(port)), None)
+    if port is None:
+        return fail(prog, f"port {args.port or f'{PORTS[0]} to {PORTS[-1]}'} is taken: choose another one with --port")
     from streamlit.web.cli import main
 
-    main(["run", str(APP), *options(args.port, args.no_browser)], standalone_mode=False)
+    say(f"http://{HOST}:{port}   Ctrl-C ends it")
+    main(["run", str(APP), *options(port, args.no_browser)], standalone_mode=False)
     return 0
 
 
-def options(port: int | None, is_headless: bool) -> list[str]:
+def options(port: int, is_headless: bool) -> list[str]:
     """Return the options of `streamlit run`: this machine alone, nothing sent, nothing written, no file watched."""
     values = {
         "server.address": HOST,
@@ -64,9 +68,10 @@ def options(port: int | None, is_headless: bool) -> list[str]:
         "browser.gatherUsageStats": False,
         "client.toolbarMode": "viewer",
         "logger.level": "warning",
+        "logger.hideWelcomeMessage": True,
         "theme.light.primaryColor": "#0062b1",  # dark enough to be read on white, as axe has it
         "theme.dark.primaryColor": "#6db6ff",
-        **({} if port is None else {"server.port": port}),
+        "server.port": port,
     }
     return [f"--{name}={str(value).lower()}" for name, value in values.items()]
 
