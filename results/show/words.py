@@ -9,6 +9,7 @@ TIMING = "bench/README.md, How it measures"
 COMPARING = "bench/README.md, Compare"
 TRAINING = "python -m bench.train_step --help"
 TRANSFERS = "python -m bench.transfer --help"
+PROFILING = "bench/README.md, Profile a model"
 TUNING = "NVIDIA, CUDA C++ Best Practices Guide; kernels/README.md"
 
 
@@ -17,7 +18,7 @@ class Word:
     """One entry."""
 
     kind: str
-    """`flag`, `column`, `verdict` or `bound`."""
+    """`flag`, `column`, `row`, `verdict` or `bound`."""
     meaning: str
     advice: str = ""
     """What to do about it, or how to read it; empty where there is nothing to do."""
@@ -114,6 +115,26 @@ FLAGS = {
         "Importing or calling the function changed a setting of torch or of the process; it was set back.",
         "Leave global settings alone in a kernel's file.",
     ),
+    "unmodelled": _flag(
+        "No rule counts the FLOPs and bytes of this operation; its time is known, its work is not, and no sum has it.",
+        "Declare the work of an operation of your own: `bench.declare_work`.",
+        PROFILING,
+    ),
+    "host-sync": _flag(
+        "The operation brings a value to the host, as `.item()` does, and a GPU runs dry while the host waits.",
+        "Keep the value on the device, or read it every so many steps.",
+        PROFILING,
+    ),
+    "data-dependent": _flag(
+        "The shape of the result depends on the values of the inputs: the work is that of this step alone.",
+        "Profile with inputs like those of real use; a compiler breaks its graph here.",
+        PROFILING,
+    ),
+    "replay-differs": _flag(
+        "Measured alone, the operation takes a time that differs by more than 20 % from that within the step.",
+        "Within the step other operations fill the cache and the clock; believe the step for what a step costs.",
+        PROFILING,
+    ),
 }
 
 COLUMNS = {
@@ -204,7 +225,40 @@ COLUMNS = {
     "hidden": _column("Share of the shorter of copy and compute that hides behind the other.", source=TRANSFERS),
     "waits": _column("Share of the steps' time that they wait for their batch.", source=TRANSFERS),
     "work": _column("Seconds of a step's own work, as measured beside the loop.", source=TRANSFERS),
+    # profiles
+    "shapes": _column("Shapes of the tensors that the operation is called with.", source=PROFILING),
+    "count": _column("Calls of the operation with these shapes in one step.", source=PROFILING),
+    "calls": _column("Calls of all operations of the line in one step.", source=PROFILING),
+    "time": _column("Seconds of all these calls within one recorded step.", source=PROFILING),
+    "share": _column("That time over the time of the recorded step.", source=PROFILING),
+    "cold alone": _column("Seconds of as many calls measured alone (`--replay`), caches cold.", source=PROFILING),
+    "warm alone": _column("Seconds of as many calls measured alone (`--replay`), caches warm.", source=PROFILING),
+    "FLOPs": _column("FLOPs of all these calls; a fused multiply-add counts as 2.", source=PROFILING),
+    "phase": _column("forward, backward or optimizer.", source=PROFILING),
+    "module": _column("Path of the module that called it; `*` stands for the number of a layer.", source=PROFILING),
 }
+
+ROWS = {
+    "unattributed": Word(
+        "row",
+        "Time of operations and kernels that belong to no counted call.",
+        "The row names the longest of them; the totals have the attributed share.",
+        PROFILING,
+    ),
+    "host-gap": Word(
+        "row",
+        "Time of the recorded step in which no operation ran: Python, autograd, waiting for the host.",
+        "Larger operations, `--compile` or CUDA graphs leave less of it.",
+        PROFILING,
+    ),
+    "profiler-overhead": Word(
+        "row",
+        "What the recorded step took longer than the same step without a profiler.",
+        "Nothing: it is no time of the model.",
+        PROFILING,
+    ),
+}
+"""What a profile has beside operations."""
 
 VERDICTS = {
     "FASTER": Word(

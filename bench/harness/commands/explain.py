@@ -10,7 +10,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.op import Op
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import print_out
-from results.show.words import BOUNDS, COLUMNS, FLAGS, VERDICTS, Word, lines_about
+from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, VERDICTS, Word, lines_about
 
 EPILOG = """\
 examples:
@@ -50,7 +50,7 @@ def answer(asked: str) -> list[str]:
         UsageError: there is no such word; the message names the nearest.
     """
     if not asked:
-        kinds = {"flags": FLAGS, "columns": COLUMNS, "verdicts": VERDICTS, "bounds": BOUNDS}
+        kinds = {"flags": FLAGS, "columns": COLUMNS, "rows": ROWS, "verdicts": VERDICTS, "bounds": BOUNDS}
         return [f"{kind}: {', '.join(words)}" for kind, words in kinds.items()]
     place, _, share = asked.rpartition(" ")
     if place and share.rstrip("%").replace(".", "", 1).isdigit():
@@ -60,12 +60,14 @@ def answer(asked: str) -> list[str]:
             raise UsageError(f"'{asked}' is no bound with a share above 0; write {' or '.join(BOUNDS)}, as memory 40%")
         return lines_about(bound, share_pct)
     found: list[Word] = []
-    for words in (FLAGS, COLUMNS, VERDICTS, BOUNDS):
+    for words in (FLAGS, COLUMNS, ROWS, VERDICTS, BOUNDS):
         name = known_as(asked.removesuffix("-bound"), words)
         if name in words:
             found.append(words[name])
     if not found:
-        hint = did_you_mean(asked, [*FLAGS, *COLUMNS, *VERDICTS, *BOUNDS]) or "`python -m bench explain` lists all"
+        hint = (
+            did_you_mean(asked, [*FLAGS, *COLUMNS, *ROWS, *VERDICTS, *BOUNDS]) or "`python -m bench explain` lists all"
+        )
         raise UsageError(f"unknown word '{asked}'; {hint}")
     return [line for word in found for line in lines_of(word)]
 

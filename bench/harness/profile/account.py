@@ -11,7 +11,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.harness.profile.counts import Count, count, tensors_in
+from bench.harness.profile.counts import UNMODELLED, Count, count, tensors_in
 from bench.harness.profile.step import Step, watch_modules
 
 Catch = Callable[[int, Any, Any, Any], None]
@@ -22,6 +22,10 @@ TRACE_DTYPES = {
     **{torch.uint8: "unsigned char", torch.bool: "bool"},
 }
 """What traces of torch.profiler call a dtype."""
+
+HOST_SYNC, DATA_DEPENDENT = "host-sync", "data-dependent"
+FLAGS = (HOST_SYNC, DATA_DEPENDENT, UNMODELLED)
+"""What may be said of a call."""
 
 LONGEST_LIST = 30
 """Tensors of a list whose shapes a trace holds; of a longer one it holds none."""
@@ -148,11 +152,11 @@ def _call(func: Any, args: Any, kwargs: Any, result: Any, work: Count, module: s
     tensors = [*tensors_in(values)] or [*tensors_in(result)]
     flags = []
     if func._opname == "_local_scalar_dense":
-        flags.append("host-sync")
+        flags.append(HOST_SYNC)
     elif {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(func.tags):
-        flags.append("data-dependent")
+        flags.append(DATA_DEPENDENT)
     if not work.is_modelled:
-        flags.append("unmodelled")
+        flags.append(UNMODELLED)
     return Call(
         op=str(func._overloadpacket),
         operands=tuple(_operand(value) for value in traced if _has_dimensions(value)),
@@ -175,7 +179,7 @@ def dtypes_of(tensors: Iterable[torch.Tensor]) -> tuple[str, ...]:
 
 
 def _unknown(name: str, module: str, phase: str) -> Call:
-    return Call(name, (), "", (), module, phase, 0, 0, 0, 0, False, ("unmodelled",))
+    return Call(name, (), "", (), module, phase, 0, 0, 0, 0, False, (UNMODELLED,))
 
 
 def _is_traced(argument: Any) -> bool:

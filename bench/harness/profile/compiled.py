@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.profile.counts import distinct, node_count, tensors_in
+from bench.harness.profile.counts import UNMODELLED, distinct, node_count, tensors_in
 from bench.harness.profile.join import COMPILED, StepTimes
 from bench.harness.profile.step import Step
 from bench.harness.profile.target import ORIGINALS
@@ -121,7 +121,7 @@ def _call(region: Region, read: int, written: int, dtypes: tuple[str, ...], phas
         bytes_read=read,
         bytes_written=written,
         is_modelled=region.is_modelled,
-        flags=() if region.is_modelled else ("unmodelled",),
+        flags=() if region.is_modelled else (UNMODELLED,),
     )
 
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     Span = tuple[int, int]
 
+UNMODELLED = "unmodelled"
+"""Flag of a call whose work no rule counts."""
+
 FREE = frozenset(
     (
         *(

@@ -22,6 +22,7 @@ NS = 1e-9
 MOST_NAMES = 3
 REPLAYED, FAR = 0.95, 0.2
 """Share of the time whose operations are measured alone, and by how much that may differ from the time in the step."""
+REPLAY_DIFFERS = "replay-differs"
 UNATTRIBUTED, HOST_GAP, OVERHEAD = "unattributed", "host-gap", "profiler-overhead"
 REMAINDERS = {
     UNATTRIBUTED: "operations and kernels that belong to no counted call",
@@ -148,7 +149,7 @@ def with_replays(records: Sequence[Record], calls: Sequence[Call], replays: Mapp
             cold_s = None if alone.cold_s is None else alone.cold_s * count
             extra = {"replay_cold_s": cold_s, "replay_warm_s": alone.warm_s * count}
             is_far = abs(time_s / (cold_s or alone.warm_s * count) - 1) > FAR
-            flags = (*record.flags, "replay-differs") if is_far else record.flags
+            flags = (*record.flags, REPLAY_DIFFERS) if is_far else record.flags
             record = replace(record, extra=record.extra | extra, flags=flags)
         found.append(record)
     return found

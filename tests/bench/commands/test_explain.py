@@ -8,10 +8,11 @@ import pytest
 from bench import train_step
 from bench.__main__ import main
 from bench.harness.commands.explain import answer
+from bench.harness.profile import account, report, show
 from bench.harness.transfer.table import COLUMNS as TRANSFER
 from results.compare.output import _cells as compared_cells
 from results.show.table import TABLE_COLUMNS
-from results.show.words import BOUNDS, COLUMNS, FLAGS, VERDICTS, lines_about
+from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, VERDICTS, lines_about
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -30,7 +31,7 @@ def flags_in_the_code():
 
 
 def test_every_flag_that_the_code_sets_has_an_entry_and_no_other_has():
-    assert flags_in_the_code() == set(FLAGS)
+    assert flags_in_the_code() | {*account.FLAGS, report.REPLAY_DIFFERS} == set(FLAGS)
 
 
 def test_every_column_of_every_table_has_an_entry():
@@ -47,12 +48,25 @@ def test_every_column_of_a_comparison_has_an_entry():
     assert keys <= set(COLUMNS)
 
 
+def test_every_column_and_every_row_of_a_profile_has_an_entry():
+    """The titles are the first arguments of `Column(...)` in the module that prints."""
+    calls = [
+        node
+        for node in ast.walk(ast.parse(Path(show.__file__).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+    ]
+    firsts = [call.args[0] for call in calls if getattr(call.func, "id", "") == "Column"]
+    titles = {first.value for first in firsts if isinstance(first, ast.Constant)}
+    assert {"op", "share", "module"} <= titles <= set(COLUMNS)
+    assert set(report.REMAINDERS) == set(ROWS)
+
+
 def test_every_verdict_and_every_bound_has_an_entry():
     assert {FASTER, SLOWER, SAME, UNSURE} == set(VERDICTS)
     assert set(BOUNDS) == {"memory", "compute", "mixed", "launch"}
 
 
-@pytest.mark.parametrize("words", [FLAGS, VERDICTS, BOUNDS])
+@pytest.mark.parametrize("words", [FLAGS, ROWS, VERDICTS, BOUNDS])
 def test_an_entry_says_what_it_means_and_where_to_read_on(words):
     for name, word in words.items():
         assert word.meaning.endswith("."), name
@@ -92,7 +106,7 @@ def test_a_word_that_is_a_column_and_a_bound_is_told_as_both(capsys):
 def test_all_words_are_listed(capsys):
     assert main(["explain"]) == 0
     out = capsys.readouterr().out
-    assert [line.split(":")[0] for line in out.splitlines()] == ["flags", "columns", "verdicts", "bounds"]
+    assert [line.split(":")[0] for line in out.splitlines()] == ["flags", "columns", "rows", "verdicts", "bounds"]
     assert "not-converged" in out
 
 
