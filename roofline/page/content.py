@@ -15,7 +15,7 @@ from roofline.page.modules import modules_of
 from roofline.page.roofs import roofs_of
 from roofline.page.rows import rows_of
 from roofline.page.verdicts import told_rows
-from roofline.plot.scene import Scene, chosen_for_labels, point_label, title_lines
+from roofline.plot.scene import Scene, chosen_for_labels, point_label, title_lines, version_steps
 from roofline.plot.sheet import View, view_of
 
 EXPLAINED = ("median", "95% CI", "TFLOP/s", "GB/s", "FLOP/B", "bound", "% roof", "MFU", "MBU", "n", "first call")
@@ -50,6 +50,8 @@ def page_content(
     view = view_of(shown)
     rows = rows_of(scene)
     rows |= told_rows(scene, verdicts) if rows else {}
+    records = [record for machine in scene.machines for record in machine.records]
+    places = {id(record): row for row, record in enumerate(records)}
     return {
         "title": one_line(title, 200) if title is not None else _unescaped(names),
         "subtitle": _unescaped(subtitle),
@@ -65,8 +67,11 @@ def page_content(
         "colored_by": scene.colored_by,
         "shaped_by": scene.shaped_by,
         "shapes": scene.shapes if scene.points else [],
+        "filled_by": list(scene.told_apart) if len(scene.variants) > 1 else [],
+        "fillings": [" ".join(words) for words in scene.variants],
         "rows": rows,
-        "labels": _labels(scene),
+        "labels": _labels(scene, places),
+        "steps": [[places[id(p.record)] for p in step] for step in version_steps(scene)],
         "modules": modules_of(scene.machines),
         "verdicts": list(verdicts),
         "estimates": list(estimates),
@@ -106,10 +111,8 @@ def _view_with(view: View, estimates: Sequence[dict[str, Any]]) -> dict[str, lis
     return found
 
 
-def _labels(scene: Scene) -> list[dict[str, Any]]:
+def _labels(scene: Scene, places: dict[int, int]) -> list[dict[str, Any]]:
     """Return the labels of the points that the static picture names, with their rows, the most important first."""
-    records = [record for machine in scene.machines for record in machine.records]
-    places = {id(record): row for row, record in enumerate(records)}
     named: set[object] = set()
     found = []
     for point in chosen_for_labels(scene)[:MOST_LABELS]:

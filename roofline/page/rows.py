@@ -69,6 +69,7 @@ def _row(
         "doubtful": bool(point and point.doubts),
         "low": point.low if point else None,
         "high": point.high if point else None,
+        "cap": point.cap if point else None,
         "color": theme_colors(scene.point_color(point)) if point else None,
         "shape": scene.shape(point) if point else None,
         "filling": scene.variant(point) % SIDE_BY_SIDE if point else None,

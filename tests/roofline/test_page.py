@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from plot_scenes import BOTH, CPU, CPU_MIXES, SCENES, calibrated, crowd, elementwise, environment, matmul
-from run_scenes import RUNS, decoding, one, profiled, versions
+from run_scenes import RUNS, decoding, h100, one, profiled, versions
 
 from results.compare.load import EVERYTHING
 from results.record import Environment, Record
@@ -177,6 +177,17 @@ def test_labels_are_those_of_the_static_picture() -> None:
     named = {label["text"]: content["rows"]["provider"][label["row"]] for label in content["labels"]}
     assert named["torch 71 %"] == "torch"
     assert len(named) == 5
+
+
+def test_steps_caps_and_fillings_are_those_of_the_static_picture() -> None:
+    machines = one(h100(), versions())
+    content = content_of(machines)
+    providers = content["rows"]["provider"]
+    steps = [(providers[before], providers[after]) for before, after in content["steps"]]
+    assert steps == [(f"triton-v{n}", f"triton-v{n + 1}") for n in (1, 2, 3)]
+    small = content_of(one(h100(), [matmul(64, "bf16", 1e9), matmul(8192, "bf16", 6e14, cache="warm")]))
+    assert small["rows"]["cap"] == [pytest.approx(2 * 64**3 / 2.1e-6), None]
+    assert (small["filled_by"], small["fillings"]) == (["cache"], ["from memory", "from cache"])
 
 
 def test_every_flag_and_bound_of_the_rows_is_explained() -> None:

@@ -161,12 +161,12 @@ function plotSize() {
 function drawRoofline(shown) {
   const [xs, ys] = state.ranges.roofline ?? [content.view.x, content.view.y];
   const roofs = content.roofs.filter(isRoofShown);
-  const traces = roofs.map((roof) => line(roof.x, roof.y, shade(roof.colors), roof.width, roof.dash));
+  const traces = [...bandTraces(roofs), ...roofs.map((roof) => line(roof.x, roof.y, shade(roof.colors), roof.width, roof.dash))];
   const ridges = roofs.filter((roof) => roof.ridge);
   traces.push({ type: "scatter", mode: "markers", x: ridges.map((roof) => roof.ridge), y: ridges.map((roof) => roof.value), hoverinfo: "skip", marker: { size: 6, color: ink("--muted") } });
   const [x, y] = [(i) => rows.intensity[i], (i) => rows.flops_per_s[i]];
   const bars = (i) => [rows.flops_per_s[i] - rows.low[i], rows.high[i] - rows.flops_per_s[i]];
-  traces.push(...changeTraces(shown, x, y), pointTrace(shown, x, y, isProfile ? null : bars), ...remarkTraces(shown, x, y), ...estimateTraces((one) => [one.intensity, one.flops_per_s]));
+  traces.push(...changeTraces(shown, x, y), ...capTraces(shown, x), pointTrace(shown, x, y, isProfile ? null : bars), ...remarkTraces(shown, x, y), ...estimateTraces((one) => [one.intensity, one.flops_per_s]));
   const labels = labelMaker(xs, ys), flats = roofs.filter((roof) => roof.dtype);
   if (isEstimateShown()) for (const one of content.estimates) labels.star(Math.log10(one.intensity), Math.log10(one.flops_per_s));
   for (const roof of [...flats].sort((a, b) => b.value - a.value)) labels.flat(roof, flats);
@@ -180,12 +180,32 @@ function drawRoofline(shown) {
   return { traces, layout: layout({ xaxis: axis("arithmetic intensity, FLOP/byte", [...xs], { tickformat: ",~r" }), yaxis: axis("FLOP/s", [...ys], { tickformat: "~s" }), annotations: labels.found }) };
 }
 
-// Of runs that were compared a line leads from the baseline's point to the candidate's.
+// An arrow leads from version to version and from run to run, as in the static picture; else from baseline to candidate.
 function changeTraces(shown, x, y) {
-  const changed = shown.filter((i) => rows.baseline[i] !== null && rows.drawn[rows.baseline[i]]);
-  if (!changed.length || changed.length > mostBars) return [];
-  const through = (place) => changed.flatMap((i) => [place(rows.baseline[i]), place(i), null]);
-  return [line(through(x), through(y), ink("--muted"), 1)];
+  const isShown = new Set(shown);
+  const compared = shown.map((i) => [rows.baseline[i], i]).filter(([before]) => before !== null && rows.drawn[before]);
+  const isLong = ([before, after]) => Math.abs(Math.log(y(after) / y(before))) > 0.02;
+  const steps = (content.steps.length ? content.steps : compared).filter((step) => step.every((i) => isShown.has(i)) && isLong(step));
+  if (!steps.length || steps.length > mostBars) return [];
+  const through = (place) => steps.flatMap(([before, after]) => [place(before), place(after), null]);
+  return [{ type: "scatter", mode: "lines+markers", x: through(x), y: through(y), hoverinfo: "skip", line: { color: ink("--muted"), width: 1 }, marker: { symbol: "arrow", angleref: "previous", size: steps.flatMap(() => [0, 9, 0]), standoff: 6, color: ink("--muted") } }];
+}
+
+// The 95 % confidence interval of a measured roof lies around it as a band.
+function bandTraces(roofs) {
+  return roofs.filter((roof) => roof.kind === "measured" && roof.ci95 && roof.level !== "mixes").map((roof) => {
+    const [low, high] = roof.ci95.map((value) => value / roof.value);
+    const [x0, x1] = roof.x, [y0, y1] = roof.y;
+    return { type: "scatter", mode: "lines", x: [x0, x1, x1, x0], y: [y0 * low, y1 * low, y1 * high, y0 * high], fill: "toself", fillcolor: faint(shade(roof.colors)), hoverinfo: "skip", line: { width: 0 } };
+  });
+}
+
+const faint = (color) => `rgba(${[1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16)).join(",")},0.18)`;
+
+// No launch of a row's size is faster than its FLOPs over the launch floor: a short line where that is below its roof.
+function capTraces(shown, x) {
+  const capped = shown.length > mostBars ? [] : shown.filter((i) => rows.cap[i] !== null);
+  return [{ type: "scatter", mode: "markers", x: capped.map(x), y: capped.map((i) => rows.cap[i]), hoverinfo: "skip", marker: { symbol: "line-ew-open", size: 13, color: ink("--muted"), line: { width: 1.5 } } }];
 }
 
 const isEstimateShown = () => !state.hidden.layer.has("estimates");
@@ -257,12 +277,16 @@ function drawPlot(shown) {
 function legendText(count) {
   const parts = [];
   if (state.view === "roofline" && content.rows.op) parts.push(content.colored_by === content.shaped_by ? `Color and shape tell the ${content.shaped_by} apart` : `Color tells the ${content.colored_by} apart, shape the ${content.shaped_by}`);
+  if (state.view !== "modules" && content.filled_by.length) parts.push(`filling tells the ${content.filled_by.join(", ")} apart: ${content.fillings.map((words, at) => `${words} ${["full", "open", "dotted", "open and dotted"][at % 4]}`).join(", ")}`);
   if (isProfile && state.view !== "modules") parts.push("the area of a point is its share of the step");
   else if (count > mostBars) parts.push(`intervals are drawn up to ${mostBars} points`);
   else if (count && state.view !== "bandwidth" && state.view !== "modules") parts.push("bars: 95 % confidence interval of the median");
   if (state.view !== "modules" && rows.doubtful?.some(Boolean)) parts.push("a cross: flags speak against the point");
   if (state.view !== "modules" && rows.excess?.some(Boolean)) parts.push("a ring: above its roof");
-  if (state.view === "roofline" && content.verdicts.some((one) => one.rows.length)) parts.push("a line leads from the baseline's point to the candidate's");
+  if (state.view === "roofline" && content.steps.length) parts.push("an arrow leads from version to version, or from run to run");
+  else if (state.view === "roofline" && content.verdicts.some((one) => one.rows.length)) parts.push("an arrow leads from the baseline to the candidate");
+  if (state.view === "roofline" && rows.cap?.some((cap) => cap !== null)) parts.push("a short line: no faster launch of that size, by the launch floor");
+  if (state.view === "roofline" && content.roofs.some((roof) => roof.kind === "measured" && roof.ci95)) parts.push("bands: 95 % confidence interval of measured roofs");
   if (content.estimates.length && isEstimateShown()) parts.push("a star is an estimate");
   if (state.view === "roofline" && new Set(content.roofs.map((roof) => roof.kind)).size > 1) parts.push("measured roofs are solid, those of datasheets dashed, those at the clock of the run dash-dotted");
   const text = parts.join("; ");

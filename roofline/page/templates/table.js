@@ -53,7 +53,7 @@ function bodyRow(i) {
 }
 
 function csvText(shown) {
-  const names = Object.keys(rows).filter((name) => !["color", "shape", "filling", "drawn", "doubtful", "low", "high", "machine"].includes(name));
+  const names = Object.keys(rows).filter((name) => !["color", "shape", "filling", "drawn", "doubtful", "cap", "low", "high", "machine"].includes(name));
   const cell = (value) => {
     const text = value === null || value === undefined ? "" : typeof value === "object" ? Object.keys(value).join(",") : String(value);
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
