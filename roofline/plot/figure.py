@@ -43,6 +43,8 @@ __all__ = [
 
 WIDTHS = (9.0, 11.0, 13.5)
 """Widths of the figure in inches; a wider one is taken only where the labels have no room on a narrower one."""
+MOST_TRIED = 1000
+"""With more points than this the widest is taken at once."""
 
 
 def draw_roofline(
@@ -80,7 +82,7 @@ def draw_roofline(
     with own_style():
         names = names_width(rows, Sheet(view, heading, (), "", WIDTHS[0])) if rows else 0.0
         sheets = []
-        for width in WIDTHS:
+        for width in WIDTHS if len(scene.points) <= MOST_TRIED else WIDTHS[-1:]:
             sheet = Sheet(view, heading, keys, longest, width, room_for(names) if rows else 0.0)
             sheets.append((draw(scene, sheet), sheet))
             if not sheets[-1][0].cramped:

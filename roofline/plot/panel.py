@@ -111,11 +111,14 @@ def draw_panel(rows: Sequence[PanelRow], scene: Scene, sheet: Sheet, width: floa
     for number, row in enumerate(shown):
         shares = [point.roofline_pct or 0 for point in row.points]
         axes.plot([min(shares), max(shares)], [number, number], color=MUTED, linewidth=0.8, alpha=0.5, zorder=4)
+        looks: dict[tuple[str, int, int], list[float]] = {}
         for point, share in zip(row.points, shares, strict=True):
-            style = marker(scene.point_color(point), scene.shape(point), scene.variant(point))
-            axes.plot([share], [number], **style | {"markersize": 5.5}, zorder=7)
-            if point.doubts:
-                axes.plot([share], [number], **CROSS | {"markersize": 8}, zorder=7.5)
+            look = (scene.point_color(point), scene.shape(point), scene.variant(point))
+            looks.setdefault(look, []).append(share)
+        for look, alike in looks.items():
+            axes.plot(alike, [number] * len(alike), **marker(*look) | {"markersize": 5.5}, zorder=7)
+        doubtful = [share for point, share in zip(row.points, shares, strict=True) if point.doubts]
+        axes.plot(doubtful, [number] * len(doubtful), **CROSS | {"markersize": 8}, zorder=7.5)
         axes.annotate(
             f"{significant(row.best, 2 if row.best < 100 else 3)} %",
             (row.best, number),

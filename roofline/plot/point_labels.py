@@ -88,7 +88,10 @@ def _is_close(one: Spot, other: Spot) -> bool:
 def _beside(label: PointLabel, spots: Sequence[Spot]) -> list[Candidate]:
     """Return the places that touch a point and are nearer to it than to any other."""
     places = around_point(label.spot, label.size, SIDES, label.near, far=2 * label.near)
-    return [place for place in places if not place.leader and is_nearest(place.box, label.spot, spots)]
+    reach = max(label.size) + 5 * label.near + MARGIN  # a point further away is nearer to none of these places
+    x, y = label.spot
+    close = [spot for spot in spots if abs(spot[0] - x) < reach and abs(spot[1] - y) < reach]
+    return [place for place in places if not place.leader and is_nearest(place.box, label.spot, close)]
 
 
 def is_nearest(box: Box, own: Spot, spots: Sequence[Spot]) -> bool:
