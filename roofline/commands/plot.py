@@ -20,6 +20,7 @@ from roofline.model import judge
 from roofline.plot.figure import PlotError, PlotMachine, check_path, draw_roofline, run_machine, save_figure
 from roofline.plot.scene import Scene, build_scene, ordered_dtypes
 from roofline.plot.style import MOST_MACHINES
+from roofline.plot.times import draw_times
 from roofline.work import DTYPES
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ EXAMPLES = """examples:
   python -m roofline plot --gpu h100-sxm -o h100.svg             datasheet ceilings, no GPU needed
   python -m roofline plot --gpu h100-sxm,h200-sxm --dtype bf16 -o both.pdf
   python -m roofline plot latest --gpu a100-sxm-80gb -o against-a100.png
+  python -m roofline plot latest --time --theme dark -o times.png
   python -m roofline plot latest --check 'gelu>=0.9'             exits 1 where a row of gelu is below 90 % of its roof
 """
 
@@ -66,9 +68,11 @@ class Picture(NamedTuple):
     dtypes: list[str]
     runs: list[Run]
 
-    def figure(self, title: str | None, theme: str, axes: Axes | None = None) -> Figure:
-        """Return the roofline; raises as `draw_roofline` does."""
+    def figure(self, title: str | None, theme: str, axes: Axes | None = None, is_time: bool = False) -> Figure:
+        """Return the roofline, or times against the least; raises as `draw_roofline` and `draw_times` do."""
         machines = [source.machine for source in self.sources]
+        if is_time:
+            return draw_times(machines, self.dtypes, title, axes=axes, theme=theme)
         return draw_roofline(machines, self.dtypes, title, axes=axes, theme=theme)
 
 
@@ -81,6 +85,7 @@ def draw(
     folder: str | os.PathLike[str] | None = None,
     title: str | None = None,
     theme: str = "light",
+    time: bool = False,
     ax: Axes | None = None,
 ) -> Figure:
     """Return the roofline of saved runs, of GPUs of the table, or of both, as `python -m roofline plot` draws it.
@@ -96,6 +101,7 @@ def draw(
         folder: where runs are found by name; by default where all are kept.
         title: in place of the names of the machines.
         theme: `light`, `dark`, or `print`, which is in grays.
+        time: draw each measured time against the least by the model, in seconds, in place of FLOP/s by intensity.
         ax: axes to draw in, without caption and panel, as large as they are now; by default a figure of its own.
 
     Raises:
@@ -110,7 +116,9 @@ def draw(
     gpus, dtypes, ops, providers = ([one] if isinstance(one, str) else list(one) for one in (gpu, dtype, op, provider))
     chosen = Selection(Wanted(ops=frozenset(ops), providers=frozenset(providers)), None, None)
     names = [os.fspath(run) for run in runs]
-    return _picture(names, gpus, dtypes, None if folder is None else Path(folder), chosen).figure(title, theme, ax)
+    return _picture(names, gpus, dtypes, None if folder is None else Path(folder), chosen).figure(
+        title, theme, ax, time
+    )
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -134,6 +142,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="where the runs are kept")
     parser.add_argument("--title", help="title, in place of the names of the machines")
     parser.add_argument("--theme", choices=THEMES, default="light", help="colors; print: grays (default: light)")
+    text = "measured times against the least by the model, in place of FLOP/s by intensity"
+    parser.add_argument("--time", action="store_true", help=text)
     text = "exit with 1 where a row of this op reaches less than this share of its roof: 'gelu>=0.9'; may repeat"
     parser.add_argument("--check", action="append", default=[], metavar="OP>=SHARE", help=text)
     add_latest(parser)
@@ -159,7 +169,7 @@ def _plot(args: argparse.Namespace) -> int:
     picture = _picture(args.runs, slugs, wanted, args.folder, latest_of(args))
     short = [line for floor in floors for line in _short_of(floor, picture)]
     if args.output is not None:
-        save_figure(picture.figure(args.title, args.theme), args.output)
+        save_figure(picture.figure(args.title, args.theme, is_time=args.time), args.output)
     problems = [problem for loaded in picture.runs for problem in loaded.problems]
     for problem in problems:
         say(f"python -m roofline plot: {problem}")

@@ -130,11 +130,11 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
         colors = {scene.ceiling_color(flat.machine, flat.dtype) for flat in group}
         color = text_color(colors.pop()) if len(colors) == 1 else INK
         ends = _on_sheet(sheet, _flat_ends(group, sheet))
-        standing.append(_label_line(sheet, placer, flat_label(group, scene), ends, 1.0, color))
+        standing.append(label_line(sheet, placer, flat_label(group, scene), ends, 1.0, color))
     for slope in scene.slopes:
         ends = _on_sheet(sheet, _slope_ends(scene, slope, sheet))
         standing.append(
-            _label_line(
+            label_line(
                 sheet, placer, slope_label(slope, scene), ends, 0.42, text_color(scene.slope_color(slope.machine))
             )
         )
@@ -145,7 +145,7 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
     if cache:
         ends = _on_sheet(sheet, mix_ends(cache, scene.flats, sheet.view))
         text = f"last-level cache {si(cache.bandwidth.value, 'B/s')}"
-        standing.append(_label_line(sheet, placer, text, ends, 0.5, MUTED))
+        standing.append(label_line(sheet, placer, text, ends, 0.5, MUTED))
     unlabeled, missed = _label_points(scene, sheet, placer)
     if scene.has_panel:
         _label_ops(scene, sheet, placer)
@@ -212,7 +212,7 @@ def _label_mixes(mixes: Sequence[Slope], flats: Sequence[Flat], sheet: Sheet, pl
     ends = _on_sheet(sheet, mix_ends(mixes[-1], flats, sheet.view))
     found = placer.place(places_below(*ends, sheet.measure(text, POINT_PT), liked=0.42))
     if found:
-        _write_label(sheet, found, text, POINT_PT, MUTED)
+        write_label(sheet, found, text, POINT_PT, MUTED)
     return found
 
 
@@ -247,7 +247,7 @@ def _mark_critical(critical: CriticalBatch, sheet: Sheet, placer: Placer) -> Non
     text = f"critical batch {significant(critical.batch)}"
     size = sheet.measure(text, LABEL_PT, "bold")
     if found := placer.place(around_point(place, size, CRITICAL_SIDES, near=0.2), ("text", "mark", "line")):
-        _write_label(sheet, found, text, LABEL_PT, INK, "bold")
+        write_label(sheet, found, text, LABEL_PT, INK, "bold")
 
 
 def _tell_regimes(flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> None:
@@ -332,7 +332,7 @@ def _draw_steps(scene: Scene, sheet: Sheet, placer: Placer) -> None:
             placer.block("line", boxes_along(*ends))
 
 
-def _label_line(
+def label_line(
     sheet: Sheet, placer: Placer, text: str, ends: tuple[Spot, Spot], liked: float, color: str
 ) -> Candidate | None:
     """Write the label of a ceiling along its line, or near it with a leader line, and return its place."""
@@ -340,7 +340,7 @@ def _label_line(
     is_flat = ends[0][1] == ends[1][1]
     places = along_line(*ends, size, liked, overhang=OVERHANG * size[0] if is_flat else 0)
     if found := placer.place(places, limit=OFF_LINE_COST):
-        _write_label(sheet, found, text, LABEL_PT, color)
+        write_label(sheet, found, text, LABEL_PT, color)
         return found
     far = [
         replace(place, cost=place.cost + OFF_LINE_COST)
@@ -353,7 +353,7 @@ def _label_line(
         or placer.place(places + far, avoid=("text",))
     )
     if found:
-        _write_label(sheet, found, text, LABEL_PT, color)
+        write_label(sheet, found, text, LABEL_PT, color)
     return found
 
 
@@ -377,7 +377,7 @@ def _label_ridges(scene: Scene, sheet: Sheet, placer: Placer) -> int:
         cramped += free is None
         if found:
             color = text_color(scene.ceiling_color(flat.machine, flat.dtype))
-            _write_label(sheet, found, text, POINT_PT, color)
+            write_label(sheet, found, text, POINT_PT, color)
     return cramped
 
 
@@ -389,7 +389,7 @@ def _label_ops(scene: Scene, sheet: Sheet, placer: Placer) -> None:
         size = sheet.measure(plain(op, 20), POINT_PT)
         label = PointLabel(sheet.inches(point.intensity, point.flops_per_s), size, 0.14)
         if place := place_beside(placer, label, spots):
-            _write_label(sheet, place, plain(op, 20), POINT_PT, MUTED)
+            write_label(sheet, place, plain(op, 20), POINT_PT, MUTED)
 
 
 def _label_points(scene: Scene, sheet: Sheet, placer: Placer) -> tuple[int, int]:
@@ -415,12 +415,13 @@ def _label_points(scene: Scene, sheet: Sheet, placer: Placer) -> tuple[int, int]
     places = place_labels(placer, labels, spots)
     for place, (text, color, weight) in zip(places, written, strict=True):
         if place:
-            _write_label(sheet, place, text, POINT_PT, color, weight)
+            write_label(sheet, place, text, POINT_PT, color, weight)
     missed = places.count(None)
     return 0 if scene.has_panel else len(scene.points) - len(chosen) + missed, missed
 
 
-def _write_label(sheet: Sheet, place: Candidate, text: str, size: float, color: str, weight: str = "normal") -> None:
+def write_label(sheet: Sheet, place: Candidate, text: str, size: float, color: str, weight: str = "normal") -> None:
+    """Write a label at its place, and the line that ties it to what it names."""
     from matplotlib.patheffects import withStroke
 
     if place.leader:

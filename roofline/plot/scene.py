@@ -543,7 +543,7 @@ def caption(scene: Scene, unlabeled: int, unlabeled_ceilings: int, more: str = "
     """
     parts = []
     if scene.points:
-        parts += [*_provenance(scene), *_how_points_are_drawn(scene)]
+        parts += [*provenance(scene), *_how_points_are_drawn(scene)]
         doubts = Counter(flag for point in scene.points for flag in point.doubts)
         if doubts:
             parts.append("Crossed out: " + ", ".join(f"{count} {plain(flag, 24)}" for flag, count in doubts.items()))
@@ -592,7 +592,7 @@ def _judged_by_mix(scene: Scene) -> bool:
     return any(ceiling is not None and ceiling.kind == "measured" and len(mixes) > 1 for ceiling, mixes in ceilings)
 
 
-def _provenance(scene: Scene) -> list[str]:
+def provenance(scene: Scene) -> list[str]:
     """Return versions, days, fillings and cache states of the points."""
     environments = [environment for machine in scene.machines for environment in machine.environments]
     days = sorted({plain(environment.started_at[:10], 10) for environment in environments})

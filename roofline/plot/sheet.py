@@ -75,10 +75,10 @@ def view_of(scene: Scene) -> View:
     bottom = min([min(reached) - 0.6, *(max(slopes) + left for _ in slopes[:1]), *(value - 0.3 for value in low)])
     if max(right - left, top - bottom) > WIDEST_DECADES:
         raise PlotError(f"ceilings and points span more than {WIDEST_DECADES} decades: the values cannot be right")
-    return _fitted(View(left, right, bottom, top))
+    return fitted(View(left, right, bottom, top))
 
 
-def _fitted(view: View) -> View:
+def fitted(view: View) -> View:
     """Return a larger view whose shape is within `RATIOS`."""
     least, largest = RATIOS
     tall, wide = view.top - view.bottom, view.right - view.left

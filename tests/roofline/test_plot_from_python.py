@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -159,3 +160,13 @@ def test_a_check_of_nothing_is_refused_in_one_line(
     assert main(["plot", str(saved(tmp_path, GOOD)), "--check", check]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
+
+
+def test_the_picture_of_the_readme_is_what_its_command_draws(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    (run,) = re.findall(r"Drawn by `python -m roofline plot (\S+) -o roofline.png`", (root / "README.md").read_text())
+    published = root / Path(run).parent / "roofline.png"
+    assert main(["plot", str(root / run), "-o", str(tmp_path / "roofline.png")]) == 0
+    widths = [path.read_bytes()[16:20] for path in (published, tmp_path / "roofline.png")]
+    assert widths[0] == widths[1]
+    assert f"]({published.relative_to(root)})" in (root / "README.md").read_text()
