@@ -10,7 +10,7 @@ from typing import Any
 
 from results.record import Environment
 from results.show.terminal import one_line
-from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
+from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, Word
 from roofline.page.modules import modules_of
 from roofline.page.roofs import roofs_of
 from roofline.page.rows import rows_of
@@ -137,12 +137,13 @@ def _unescaped(text: str) -> str:
 
 
 def _words(rows: dict[str, list[Any]]) -> list[dict[str, str]]:
-    """Return what each flag and bound of the rows and each column means, and what to do about it."""
+    """Return what each flag, bound and remainder of the rows and each column means, and what to do about it."""
     flags = dict.fromkeys(name for flags in rows.get("flags", []) for name in flags)
     bounds = dict.fromkeys(bound for bound in rows.get("bound", []) if bound)
     unknown = Word("flag", "A word that this version does not know; its reason stands beside the row.")
     entries = [(name, FLAGS.get(name, unknown)) for name in flags]
     entries += [(bound_word(name), BOUNDS[name]) for name in bounds if name in BOUNDS]
+    entries += [(name, ROWS[name]) for name in dict.fromkeys(rows.get("op", [])) if name in ROWS]
     entries += [(name, COLUMNS[name]) for name in EXPLAINED]
     return [
         {"name": name, "kind": word.kind, "meaning": word.meaning, "advice": word.advice, "source": word.source}

@@ -192,12 +192,13 @@ def test_steps_caps_and_fillings_are_those_of_the_static_picture() -> None:
 
 def test_every_flag_and_bound_of_the_rows_is_explained() -> None:
     records = [matmul(512, "bf16", 1e11, flags=("preempted", "of-the-future"), flag_reasons={"preempted": "much"})]
+    records.append(matmul(512, "bf16", 1e11, op="host-gap"))
     content = content_of([run_machine(environment(), records)])
     words = {word["name"]: word["meaning"] for word in content["words"]}
-    assert {"preempted", "of-the-future", "compute-bound", "median", "% roof"} <= set(words)
+    assert {"preempted", "of-the-future", "compute-bound", "host-gap", "median", "% roof"} <= set(words)
     assert all(words.values())
-    assert content["rows"]["doubtful"] == [True]
-    assert content["rows"]["flags"] == [{"preempted": "much", "of-the-future": ""}]
+    assert content["rows"]["doubtful"] == [True, False]
+    assert content["rows"]["flags"] == [{"preempted": "much", "of-the-future": ""}, {}]
 
 
 # Modules and verdicts
