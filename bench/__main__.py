@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from bench.harness.cli.arguments import Parser
 from bench.harness.cli.main import guarded
 from bench.harness.cli.main import main as op_main
-from bench.harness.commands import calibrate, catalog, doctor, explain, new_op, profiler, suite, tune
+from bench.harness.commands import calibrate, catalog, doctor, explain, new_op, profiler, smoke, suite, tune
 from bench.harness.compare import command
 from bench.harness.op import Op
 from bench.harness.op_file import module_of, options_of, own_file
@@ -100,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_parser(commands, found.families)
     calibrate.add_parser(commands)
     doctor.add_parser(commands)
+    smoke.add_parser(commands)
     profiler.add_parser(commands)
     new_op.add_parser(commands)
     explain.add_parser(commands)
