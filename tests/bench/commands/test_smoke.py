@@ -55,7 +55,8 @@ def test_a_share_of_what_is_expected_has_a_verdict(share, kind, status):
 
 def test_a_published_figure_goes_before_the_datasheet_and_a_cpu_has_neither():
     value, kind, source = look().expected("flops", "bf16")
-    assert (value, kind) == (794.5e12, "published") and source
+    assert (value, kind) == (794.5e12, "published")
+    assert source
     assert look().expected("flops", "fp16")[1] == "datasheet"
     assert look(Ceilings("cpu-x", "CPU")).expected("flops", "bf16") is None
 
@@ -72,7 +73,8 @@ def test_a_time_is_to_be_short_and_a_rate_high():
 def test_only_large_rows_are_held_against_what_is_expected():
     assert smoke.line_of_row(look(), record(), is_judged=True).expected == 794.5e12
     line = smoke.line_of_row(look(), record(), is_judged=False)
-    assert (line.status, line.expected) == (OK, None) and "a replay" in line.value
+    assert (line.status, line.expected) == (OK, None)
+    assert "a replay" in line.value
     assert "a replay" not in smoke.line_of_row(look(), record(method="events"), is_judged=False).value
     assert smoke.line_of_row(look(), record(median_s=5e-3), is_judged=True).status == BAD
 
@@ -82,7 +84,9 @@ def test_wrong_results_are_bad_and_what_was_not_run_is_a_note():
         assert smoke.line_of_row(look(), record(status=status, reason="why"), is_judged=True).status == verdict
     flagged = record(flags=("not-captured", "launch-limited"), flag_reasons={"not-captured": "no graph"})
     line = smoke.line_of_row(look(), flagged, is_judged=False)
-    assert line.status == NOTE and "no graph" in line.advice and "launch-limited" not in line.advice
+    assert line.status == NOTE
+    assert "no graph" in line.advice
+    assert "launch-limited" not in line.advice
 
 
 def test_a_step_that_raises_costs_itself_alone_and_none_begins_late(monkeypatch):
@@ -101,7 +105,8 @@ def test_a_step_that_raises_costs_itself_alone_and_none_begins_late(monkeypatch)
     assert [(line.status, line.value) for line in found.lines] == [(BAD, "RuntimeError: no such kernel")]
     late = replace(look(), ends_at=time.perf_counter())
     smoke.look_at_all(late, progress)
-    assert {line.status for line in late.lines} == {NOTE} and len(late.lines) == len(names)
+    assert {line.status for line in late.lines} == {NOTE}
+    assert len(late.lines) == len(names)
 
 
 def test_the_page_is_kept_as_json_and_a_bad_line_is_exit_code_1(monkeypatch, tmp_path, capsys):
@@ -113,7 +118,8 @@ def test_the_page_is_kept_as_json_and_a_bad_line_is_exit_code_1(monkeypatch, tmp
     assert command.main(["smoke", "--device", "cpu", "--output", str(kept)]) == 1
     assert "1 bad" in capsys.readouterr().out
     page = json.loads(kept.read_text(encoding="utf-8"))
-    assert page["lines"][0]["name"] == "matmul" and page["device"]["type"] == "cpu"
+    assert page["lines"][0]["name"] == "matmul"
+    assert page["device"]["type"] == "cpu"
     assert command.main(["smoke", "--device", "cpu", "--output", str(kept)]) == 2
     assert command.main(["smoke", "--device", "cpu", "--output", str(tmp_path)]) == 2
     assert "folder" in capsys.readouterr().err
