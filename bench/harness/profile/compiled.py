@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.cli.arguments import UsageError
 from bench.harness.profile.counts import UNMODELLED, distinct, node_count, tensors_in
 from bench.harness.profile.join import COMPILED, StepTimes
 from bench.harness.profile.step import Step
@@ -40,9 +42,14 @@ class Compiler:
     """Whose calls are noted; None: none are."""
 
     def compiled(self, step: Step) -> Step:
-        """Return a step that is compiled at its first call."""
+        """Return a step that is compiled at its first call.
+
+        Raises:
+            UsageError: this torch does not let its compiler be watched.
+        """
         import torch
 
+        inductor()  # before any compilation
         function = step.target.function
         for name in ORIGINALS:  # what is compiled already is compiled anew
             function = getattr(function, name, None) or function
@@ -58,20 +65,19 @@ class Compiler:
         return [_call(*one) for one in self.ran]
 
     def _backend(self, graph: Any, inputs: Sequence[Any]) -> Any:
-        from torch._inductor.compile_fx import compile_fx
-
+        compile_graph, _ = inductor()
         inner: Any = self._inner
-        return compile_fx(graph, inputs, inner_compile=inner)
+        return compile_graph(graph, inputs, inner_compile=inner)
 
     def _inner(self, graph: Any, inputs: Sequence[Any], **options: Any) -> Callable[[list[Any]], Any]:
         import torch
-        from torch._inductor.compile_fx import compile_fx_inner
 
         from bench.harness.profile.account import dtypes_of
 
         region = _region(f"region{len(self.regions)}", graph)
         self.regions.append(region)
-        function: Any = compile_fx_inner(graph, inputs, **options)
+        _, compile_region = inductor()
+        function: Any = compile_region(graph, inputs, **options)
 
         def run(args: list[Any]) -> Any:
             given = list(tensors_in(args)) if self.step is not None else []
@@ -83,6 +89,25 @@ class Compiler:
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
+
+
+def inductor() -> tuple[Any, Any]:
+    """Return what compiles a whole graph by regions, and what compiles one region; torch documents neither.
+
+    Raises:
+        UsageError: this torch has them under other names, or does not let a region's compiler be replaced.
+    """
+    import torch
+
+    try:
+        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+        is_known = "inner_compile" in inspect.signature(compile_fx).parameters
+    except (ImportError, TypeError, ValueError):
+        is_known = False
+    if not is_known:
+        raise UsageError(f"regions cannot be watched: torch {torch.__version__} has another hook into its compiler")
+    return compile_fx, compile_fx_inner
 
 
 def _moved(given: Sequence[Any], result: Any) -> tuple[int, int]:
