@@ -18,6 +18,7 @@ from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import UnknownGpuError, find_gpu
 from roofline.model import judge
 from roofline.plot.figure import PlotError, PlotMachine, check_path, draw_roofline, run_machine, save_figure
+from roofline.plot.panel import streams_of
 from roofline.plot.scene import Scene, build_scene, ordered_dtypes
 from roofline.plot.style import MOST_MACHINES
 from roofline.plot.times import draw_times
@@ -203,7 +204,7 @@ def _picture(
     dtypes = list(wanted) or default_dtypes(sources)
     scene = build_scene([source.machine for source in sources], dtypes)
     _check_dtypes(sources, scene, dtypes, is_asked_for=bool(wanted) or bool(runs))
-    _note_empty(runs, sources, scene)
+    _note_empty(runs, sources, scene, dtypes)
     return Picture(sources, dtypes, runs)
 
 
@@ -353,9 +354,9 @@ def _check_dtypes(sources: Sequence[Source], scene: Scene, dtypes: Sequence[str]
         _note(text)
 
 
-def _note_empty(runs: Sequence[Run], sources: Sequence[Source], scene: Scene) -> None:
+def _note_empty(runs: Sequence[Run], sources: Sequence[Source], scene: Scene, dtypes: Sequence[str]) -> None:
     """Note when runs were given, but there is nothing to see of them."""
-    if runs and not scene.points:
+    if runs and not scene.points and not streams_of(scene.machines, dtypes):
         reasons = ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()) or "no record"
         _note(f"{', '.join(str(loaded.path) for loaded in runs)}: no point can be drawn ({reasons}); ceilings alone")
     for index, source in enumerate(sources):

@@ -9,6 +9,7 @@ architectures, CACM 52(4), 2009.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,8 @@ from results.store.runfile import StoreError
 from roofline.ceilings import Ceilings
 from roofline.plot.critical import critical_sentence
 from roofline.plot.draw import draw, legend_keys
-from roofline.plot.panel import draw_panel, names_width, panel_rows, room_for
-from roofline.plot.scene import NoCeilingError, PlotError, PlotMachine, build_scene, caption, title_lines
+from roofline.plot.panel import draw_panel, draw_strip, names_width, panel_rows, room_for, streams_of, strip_height
+from roofline.plot.scene import NO_INTENSITY, NoCeilingError, PlotError, PlotMachine, build_scene, caption, title_lines
 from roofline.plot.sheet import AxesSheet, Sheet, view_of
 
 if TYPE_CHECKING:
@@ -76,20 +77,24 @@ def draw_roofline(
             draw(scene, given)
             apply_theme(axes, theme)
         return given.figure
+    streams = streams_of(machines, dtypes)
+    scene = replace(scene, left_out=scene.left_out - Counter({NO_INTENSITY: len(streams)}))
     closing = critical_sentence(scene)
     longest = caption(scene, len(scene.points), len(scene.flats) + len(scene.slopes), closing)
-    rows = panel_rows(scene)
+    rows, strip = panel_rows(scene), strip_height(streams)
     with own_style():
         names = names_width(rows, Sheet(view, heading, (), "", WIDTHS[0])) if rows else 0.0
         sheets = []
         for width in WIDTHS if len(scene.points) <= MOST_TRIED else WIDTHS[-1:]:
-            sheet = Sheet(view, heading, keys, longest, width, room_for(names) if rows else 0.0)
+            sheet = Sheet(view, heading, keys, longest, width, room_for(names) if rows else 0.0, strip)
             sheets.append((draw(scene, sheet), sheet))
             if not sheets[-1][0].cramped:
                 break
         labeling, best = min(sheets, key=lambda drawn: drawn[0].cramped)
         if rows:
             draw_panel(rows, scene, best, names)
+        if streams:
+            draw_strip(streams, scene, best)
         best.write_caption(caption(scene, labeling.unlabeled, labeling.unlabeled_ceilings, closing))
         apply_theme(best.figure, theme)
     return best.figure

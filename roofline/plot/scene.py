@@ -36,6 +36,7 @@ PANEL_FROM = 20
 NAMED_SHARE, MOST_NAMED, DRAWN_SHARE = 0.02, 12, 0.001
 """Of a profile: the share of the step from which a point is named, how many are, and the share from which one is drawn.
 """
+NO_INTENSITY = "without FLOPs or bytes"
 WIDEST_DECADES = 30
 """Ceilings and points further apart than this are a mistake in the file and not a machine."""
 
@@ -398,7 +399,7 @@ def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: S
         return f"below {100 * DRAWN_SHARE:g} % of the time"
     judged = judge(record, machine.ceilings)
     if record.flops == 0 or judged.intensity is None or judged.flops_per_s is None or record.flops is None:
-        return "without FLOPs or bytes"
+        return NO_INTENSITY
     fast, slow = (None if share is not None else record.ci95_s) or (record.median_s, record.median_s)
     values = (
         judged.intensity,

@@ -110,7 +110,14 @@ class Sheet:
     """A figure with its axes, and the words around them."""
 
     def __init__(
-        self, view: View, title: tuple[str, str], keys: Sequence[Key], caption: str, width: float, panel: float = 0.0
+        self,
+        view: View,
+        title: tuple[str, str],
+        keys: Sequence[Key],
+        caption: str,
+        width: float,
+        panel: float = 0.0,
+        strip: float = 0.0,
     ) -> None:
         """Lay out the sheet.
 
@@ -121,11 +128,12 @@ class Sheet:
             caption: text under the axes; room is kept for it, `write_caption` writes it.
             width: of the figure without the panel, inches.
             panel: width kept free at the left of the axes, inches.
+            strip: height kept free under the axes and their words, inches.
         """
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        self.view = view
+        self.view, self.strip = view, strip
         self.left, self.width = LEFT + panel, width + panel
         self.figure: Figure = Figure(figsize=(width, 1), dpi=100, facecolor="white")
         canvas: Any = FigureCanvasAgg(self.figure)
@@ -134,7 +142,7 @@ class Sheet:
         titles = self._wrapped(title[0], TITLE_PT, "bold")
         rows = self._rows(keys)
         head = _lines_height(len(titles), TITLE_PT) + _lines_height(1, SUBTITLE_PT) + ROW_HEIGHT * len(rows) + 0.12
-        self.floor = BOTTOM + _lines_height(len(self._wrapped(caption, CAPTION_PT)), CAPTION_PT) + TICK_SPACE
+        self.floor = BOTTOM + _lines_height(len(self._wrapped(caption, CAPTION_PT)), CAPTION_PT) + strip + TICK_SPACE
         self.ceiling = self.floor + self.wide * view.ratio
         self.height = self.ceiling + head + TOP
         self.figure.set_size_inches(self.width, self.height)
@@ -189,7 +197,7 @@ class Sheet:
 
     def write_caption(self, caption: str) -> None:
         """Write the text under the axes, wrapped to the width of the figure."""
-        y = self.floor - TICK_SPACE
+        y = self.floor - TICK_SPACE - self.strip
         for line in self._wrapped(caption, CAPTION_PT):
             self.write(INDENT, y, line, CAPTION_PT, color=MUTED, va="top")
             y -= CAPTION_PT / 72 * LINE_HEIGHT

@@ -221,7 +221,7 @@ def test_a_dtype_that_a_gpu_lacks_is_noted(tmp_path: Path, capsys: pytest.Captur
     [
         ([], "no record"),
         ([replace(GOOD[0], status="skipped", median_s=None, ci95_s=None)], "1 skipped"),
-        ([replace(GOOD[0], flops=0)], "1 without FLOPs or bytes"),
+        ([replace(GOOD[0], flops=None)], "1 without FLOPs or bytes"),
     ],
 )
 def test_a_run_without_a_drawable_point_gives_its_roofs_and_a_note(
