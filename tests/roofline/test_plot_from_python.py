@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from plot_scenes import SCENES, corners, elementwise, environment, matmul, overlap, words
+from plot_scenes import CPU, SCENES, corners, elementwise, environment, matmul, overlap, words
 
 import roofline
 from results.record import Record
@@ -22,9 +22,10 @@ from results.show.picture import contrast_to_white
 from results.show.theme import THEMES
 from results.store.runs import StoreError
 from roofline.__main__ import main
-from roofline.plot.figure import draw_roofline, save_figure
+from roofline.plot.figure import PlotMachine, draw_roofline, save_figure
 from roofline.plot.scene import build_scene
 
+TOPS = {"bf16": 930e9, "fp32": 224e9}
 GOOD = [matmul(n, "bf16", 8e11) for n in (512, 1024)]
 
 
@@ -56,6 +57,18 @@ def test_words_can_be_read_on_the_background_of_each_theme(theme: str) -> None:
     for text in (*figure.texts, *ticks, *(axes.xaxis.label for axes in figure.axes)):
         own = contrast_to_white(*to_rgb(text.get_color()))
         assert max(own / behind, behind / own) >= 4.5, text.get_text()
+
+
+def test_labels_of_sixty_points_do_not_overlap_and_nothing_is_clipped() -> None:
+    """In every theme, because a theme moves nothing."""
+    rows = [matmul(256 + 64 * n, dtype, top * (0.3 + 0.01 * n)) for n in range(30) for dtype, top in TOPS.items()]
+    figure = draw_roofline([PlotMachine(CPU, tuple(rows), (environment(),))])
+    shapes = [(text.get_text(), corners(figure, text)) for text in figure.texts if text.get_text()]
+    for (one, first), (other, second) in itertools.combinations(shapes, 2):
+        assert not overlap(first, second), f"{one!r} overlaps {other!r}"
+    for text, shape in shapes:
+        assert (shape >= 0).all(), text
+        assert (shape <= figure.get_size_inches() * figure.dpi).all(), text
 
 
 def test_print_has_no_color() -> None:
