@@ -13,9 +13,9 @@ GPU, _ = plan(is_gpu=True)
 CPU, WITHOUT_GPU = plan(is_gpu=False)
 MINUTES_OF_A_CALL = 9
 ORDER = (
-    *("doctor", "gpu-tests-quick", "matmul-bf16", "calibrate", "suite", "train-step", "decode"),
-    *("compare-matmul", "side-by-side", "profiler-times", "compare-norm", "transfer"),
-    *("repeated-processes", "false-verdicts", "calibrate-quick", "matmul-dtypes", "gpu-tests"),
+    *("smoke", "doctor", "gpu-tests-quick", "matmul-bf16", "calibrate-quick", "suite", "compare-matmul", "calibrate"),
+    *("profiler-times", "side-by-side", "train-step", "decode", "transfer", "matmul-dtypes", "compare-norm"),
+    *("repeated-processes", "false-verdicts", "gpu-tests"),
 )
 HALF_AN_HOUR_S = 1800
 WANTED_S = {"matmul-bf16": 30, "calibrate": 300, "calibrate-quick": 60, "suite": 480}
