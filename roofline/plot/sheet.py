@@ -229,9 +229,10 @@ class Sheet:
         """Return the entries of the legend in rows, each with its left end."""
         rows: list[list[tuple[float, Key]]] = []
         x = self.width
-        for key in keys:
-            width = key.sample_width + self.measure(key.label, LEGEND_PT)[0]
-            if x + width > self.width - RIGHT:
+        widths = [key.sample_width + self.measure(key.label, LEGEND_PT)[0] for key in keys]
+        for key, width, following in zip(keys, widths, (*widths, 0.0)[1:], strict=True):
+            needed = width if key.style else width + 0.12 + following  # a heading stands before its first entry
+            if x + needed > self.width - RIGHT:
                 rows.append([])
                 x = INDENT
             rows[-1].append((x, key))

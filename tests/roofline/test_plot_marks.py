@@ -151,3 +151,17 @@ def test_a_run_of_copies_alone_is_drawn_without_a_note(tmp_path: Path, capsys: p
 def test_more_ops_than_have_room_are_counted() -> None:
     figure = drawn(GPU, *(elementwise(f"copy{n}", 2**24, 0, 0.05 * (n + 1)) for n in range(12)))
     assert figure.axes[1].get_xlabel() == "Bandwidth of ops without FLOPs (GB/s), fastest 8 of 12"
+
+
+def test_the_heading_of_a_legend_stands_in_the_row_of_its_first_entry() -> None:
+    for most in range(1, 9):
+        figure = drawn(
+            GPU,
+            *(
+                matmul(1024 * (n + 1), "bf16", 3e14, f"provider-{n}", cache="warm" if n else "cold")
+                for n in range(most)
+            ),
+        )
+        rows = {text.get_text(): text.get_position()[1] for text in figure.texts}
+        if "from memory" in rows:
+            assert rows["cache"] == rows["from memory"]
