@@ -82,11 +82,13 @@ def sentences(totals: Mapping[str, Any]) -> list[str]:
     flops, products = format_rate(totals["flops"], "FLOP"), format_rate(totals["matmul_flops"], "FLOP")
     profiled, within = format_time(totals["profiled_s"]), _pct(totals["in_operations"])
     memory, compute = _pct(totals["memory_bound"]), _pct(totals["compute_bound"])
+    neither = _pct(max(0.0, totals["in_operations"] - totals["memory_bound"] - totals["compute_bound"]))
     used = f"MFU {_pct(totals['mfu'])}, MBU {_pct(totals['mbu'])}"
     lines = [
         f"A step takes {format_time(time_s)}; under the profiler {profiled}, {within} of it in operations.",
         f"It computes {flops}, {products} of them in products; its operations move {format_rate(moved, 'B')}: {used}.",
         f"{memory} of the time is in operations that memory bounds, {compute} in those that computing bounds.",
+        f"{neither} of the time is in other operations: launches or both bound them, or no roof is known.",
     ]
     if totals.get("eager_bytes") is not None:
         lines.append(f"Where nothing is fused, the same operations move {format_rate(totals['eager_bytes'], 'B')}.")
