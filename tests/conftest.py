@@ -38,17 +38,19 @@ def signals():
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads what was asked for
 def pytest_cmdline_main(config):
-    """Share the whole suite among two processes, where pytest-xdist is there and no `-n` says otherwise.
+    """Share the whole suite among processes, where pytest-xdist is there and no `-n` says otherwise.
 
-    The default tier takes two thirds of the time so on two cores. More processes would disturb what they measure, and
-    tests of a GPU have it to themselves.
+    The default tier takes two thirds of the time so on two cores; more processes would disturb what they measure. Many
+    tests of the exhaustive tier wait for commands that they start, so that a third process finds a core that is free.
+    Tests of a GPU have it to themselves.
     """
-    if "PYTEST_XDIST_WORKER" in os.environ:  # this hook runs in each of the two processes too: they share no further
+    if "PYTEST_XDIST_WORKER" in os.environ:  # this hook runs in each of the processes too: they share no further
         return
     is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     on_a_gpu = "gpu" in config.option.markexpr and "not gpu" not in config.option.markexpr
     if is_whole and not on_a_gpu and not config.option.usepdb and getattr(config.option, "numprocesses", 0) is None:
-        config.option.numprocesses, config.option.dist = 2, "loadfile"
+        is_exhaustive = config.option.markexpr.startswith("exhaustive")
+        config.option.numprocesses, config.option.dist = 3 if is_exhaustive else 2, "loadfile"
         config.option.loadscopereorder = False  # the order is that of `begin_with_the_longest`
 
 
