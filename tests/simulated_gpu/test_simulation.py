@@ -71,7 +71,7 @@ def test_a_kernel_is_measured_by_graphs_on_cold_copies(run):
 
 def test_a_training_step_is_counted_and_takes_what_the_host_takes(run):
     command = ["bench.train_step", "--model", "tiny-llama", "--layers", "1", "--shape", "1x16", "--recipe", "bf16"]
-    [row] = records(run(*command, "--budget", "10", "--format", "json"))
+    [row] = records(run(*command, "--budget", "30", "--format", "json"))
     assert (row["status"], row["method"]) == ("ok", "host")
     assert "launch-limited" in row["flags"]  # the simulation launches slowly
     assert row["device_s"] < row["median_s"] / 2
