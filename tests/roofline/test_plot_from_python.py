@@ -36,8 +36,9 @@ def saved(folder: Path, records: list[Record]) -> Path:
     return path
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("theme", THEMES[1:])
-@pytest.mark.parametrize("name", ["a crowd", "a CPU with points"])
+@pytest.mark.parametrize("name", ["a CPU with points", "a crowd"])
 def test_a_theme_moves_nothing(name: str, theme: str) -> None:
     light, other = draw_roofline(*SCENES[name]), draw_roofline(*SCENES[name], theme=theme)
     assert [text.get_position() for text in light.findobj(Text)] == [
@@ -49,6 +50,7 @@ def test_a_theme_moves_nothing(name: str, theme: str) -> None:
         assert one.get_marker() == two.get_marker()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("theme", THEMES)
 def test_words_can_be_read_on_the_background_of_each_theme(theme: str) -> None:
     figure = draw_roofline(*SCENES["a crowd"], theme=theme)
