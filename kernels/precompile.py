@@ -6,6 +6,7 @@ what the same launch on tensors of the GPU finds there.
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -45,9 +46,13 @@ def precompile(launches: Mapping[str, Launch], gpu: Gpu | None = None, processes
         gpu = launch.gpu_of(torch.device("cuda", torch.cuda.current_device()))
     chunks = [[item] for item in launches.items()]
     wanted = min(processes or workers.cores(), len(chunks))
-    found = workers.in_processes(partial(_compile, gpu), chunks, wanted) if chunks else ()
-    failed = {name: reason for chunk in found for name, reason in chunk.items()}
-    return {name: failed[name] for name in launches if name in failed}
+    found: dict[str, str] = {}
+    try:
+        for chunk in workers.in_processes(partial(_compile, gpu), chunks, wanted) if chunks else ():
+            found |= chunk
+    except BrokenProcessPool:
+        found = dict.fromkeys(launches, workers.ENDED) | found
+    return {name: found[name] for name in launches if found.get(name)}
 
 
 def launch_version(module: str, op: str, *inputs: Any, out: Any) -> None:
@@ -56,15 +61,16 @@ def launch_version(module: str, op: str, *inputs: Any, out: Any) -> None:
 
 
 def _compile(gpu: Gpu, chunk: list[tuple[str, Launch]]) -> dict[str, str]:
-    failed = {}
+    """Return by name why a launch does not compile, in a line; nothing where it does."""
+    reasons = dict.fromkeys((name for name, _ in chunk), "")
     with compile_only(gpu):
         for name, call in chunk:
             try:
                 call()
             except Exception as error:  # whatever a launcher, Triton and its assembler raise; the others go on
                 lines = [line for line in str(error).splitlines() if line.strip()]
-                failed[name] = f"{type(error).__name__}: {lines[0].strip() if lines else 'no message'}"[:300]
-    return failed
+                reasons[name] = f"{type(error).__name__}: {lines[0].strip() if lines else 'no message'}"[:300]
+    return reasons
 
 
 @contextmanager

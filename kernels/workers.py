@@ -11,14 +11,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context, parent_process
 from typing import TypeVar
 
 PR_SET_PDEATHSIG = 1
 """`prctl` option: the signal that a process gets when its parent ends. Source: prctl(2)."""
+
+ENDED = "a process that compiles was ended from outside, most often because memory ran out"
 
 QUIET_S = 2.0
 REPORT_EVERY_S = 10.0
@@ -41,19 +44,37 @@ def in_processes(
         function: Compiles the kernels of a chunk in another process.
         chunks: Kernels that one task compiles. They are taken in any order, so that what is done tells how long the
             rest takes where kernels of one kind lie together.
-        processes: How many processes share them.
+        processes: How many processes share them. Where one of them is ended from outside, one alone does the rest.
+
+    Raises:
+        BrokenProcessPool: The last process was ended from outside too.
     """
-    total = sum(map(len, chunks))
-    shuffled = random.Random(0).sample(chunks, len(chunks))
+    total, done = sum(map(len, chunks)), 0
+    left = dict(enumerate(random.Random(0).sample(chunks, len(chunks))))
     beginning = told_if_slow(f"compiling {total} kernels in {processes} process{'es' * (processes > 1)}")
-    with beginning, progress(total) as step, _pool_of(processes) as pool:
+    with beginning, progress(total) as step:
+        while left:
+            try:
+                for number, result in _finished(function, left, processes):
+                    yield result
+                    done += len(left.pop(number))
+                    step(done)
+            except BrokenProcessPool:
+                if processes == 1:
+                    raise
+                processes = 1
+                print(f"{ENDED}; what is left is compiled in one process", file=sys.stderr, flush=True)
+
+
+def _finished(
+    function: Callable[[Sequence[Item]], Result], chunks: Mapping[int, Sequence[Item]], processes: int
+) -> Iterator[tuple[int, Result]]:
+    """Yield the numbers of the chunks as they are done, each with its result."""
+    with _pool_of(processes) as pool:
         with _interrupts_held():  # processes start with the tasks
-            tasks = {pool.submit(function, chunk): len(chunk) for chunk in shuffled}
-        done = 0
+            tasks = {pool.submit(function, chunk): number for number, chunk in chunks.items()}
         for task in as_completed(tasks):
-            yield task.result()
-            done += tasks[task]
-            step(done)
+            yield tasks[task], task.result()
 
 
 @contextmanager

@@ -42,7 +42,8 @@ def pytest_cmdline_main(config):
 
     The default tier takes two thirds of the time so on two cores; more processes would disturb what they measure. Many
     tests of the exhaustive tier wait for commands that they start, so that a third process finds a core that is free.
-    Tests of a GPU have it to themselves.
+    Each computes with one thread, as do the commands that it starts: threads of several processes on the same cores
+    spend most of their time waiting for each other. Tests of a GPU have it to themselves.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:  # this hook runs in each of the processes too: they share no further
         return
@@ -51,6 +52,7 @@ def pytest_cmdline_main(config):
     if is_whole and not on_a_gpu and not config.option.usepdb and getattr(config.option, "numprocesses", 0) is None:
         is_exhaustive = config.option.markexpr.startswith("exhaustive")
         config.option.numprocesses, config.option.dist = 3 if is_exhaustive else 2, "loadfile"
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # the variable that numpy, torch and the commands respect
         config.option.loadscopereorder = False  # the order is that of `begin_with_the_longest`
 
 

@@ -1,12 +1,14 @@
 """Many kernels compiled at once, in processes of their own."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 from kernels import workers
 from kernels.audit import compiling, limits, reading, rows
 from kernels.audit.catalog import Choice
+from kernels.audit.errors import AuditError
 
 FEW = 6  # kernels are compiled sooner here than processes are started
 CHUNK = 12  # kernels of one task: the disassembler starts once for them
@@ -64,7 +66,7 @@ def audit_all(jobs: Sequence[Job]) -> list[rows.AuditRow]:
     """Compile variants on all cores of this process and return their rows in order; progress goes to stderr.
 
     Raises:
-        AuditError: One of them does not compile.
+        AuditError: One of them does not compile, or the processes that compile are ended from outside.
     """
     if len(jobs) <= FEW:
         with workers.progress(len(jobs)) as step:
@@ -73,4 +75,7 @@ def audit_all(jobs: Sequence[Job]) -> list[rows.AuditRow]:
     size = max(1, min(CHUNK, -(-len(jobs) // cores)))
     chunks = [jobs[start : start + size] for start in range(0, len(jobs), size)]
     found = workers.in_processes(audit, chunks, min(cores, len(chunks)))
-    return rows.ordered([row for rows_of_chunk in found for row in rows_of_chunk])
+    try:
+        return rows.ordered([row for rows_of_chunk in found for row in rows_of_chunk])
+    except BrokenProcessPool as error:
+        raise AuditError(workers.ENDED) from error

@@ -444,8 +444,9 @@ def test_windows_measures_and_compares_the_cpu_and_says_what_it_lacks(on, runs):
         ],
     )
     row, compared, calibrated, suite, train, decode, _ = answers
-    assert [one.code for one in (row, calibrated, suite, train, decode)] == [0] * 5
+    assert [one.code for one in (row, calibrated, train, decode)] == [0] * 4
     assert compared.code in (0, 1)
+    assert suite.code in (0, 2)  # 2: not even one row was finished within a second
 
     document = json.loads(row.out)
     assert document["environment"]["device"]["memory_bytes"] is None

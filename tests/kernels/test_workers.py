@@ -1,0 +1,73 @@
+"""Processes that compile: what happens where one of them is ended from outside."""
+
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+
+import pytest
+
+from kernels import precompile, workers
+from kernels.audit import work
+from kernels.audit.errors import AuditError
+from kernels.launch import Gpu
+
+H100 = Gpu(90, 132, 50 * 2**20)
+
+
+@pytest.fixture
+def pools(monkeypatch):
+    """Let pools do so many tasks each, the first pool first, and end; return of how many processes each was."""
+    made = []
+
+    def let(*tasks_of_pools):
+        alive = iter(tasks_of_pools)
+
+        @contextmanager
+        def pool_of(processes):
+            made.append(processes)
+            yield Pool(next(alive))
+
+        monkeypatch.setattr(workers, "_pool_of", pool_of)
+        return made
+
+    return let
+
+
+class Pool:
+    def __init__(self, tasks):
+        self.left = tasks
+
+    def submit(self, function, chunk):
+        done = Future()
+        if self.left:
+            self.left -= 1
+            done.set_result(function(chunk))
+        else:
+            done.set_exception(BrokenProcessPool())
+        return done
+
+
+def test_where_a_process_is_ended_one_alone_does_the_rest(pools, capsys):
+    made = pools(2, 5)
+    found = list(workers.in_processes(sum, [[1], [2, 3], [4], [5], [6]], processes=2))
+    assert sorted(found) == [1, 4, 5, 5, 6]
+    assert made == [2, 1]
+    assert "ended from outside" in capsys.readouterr().err
+
+
+def test_a_process_alone_that_is_ended_ends_it(pools):
+    pools(0, 0)
+    with pytest.raises(BrokenProcessPool):
+        list(workers.in_processes(sum, [[1], [2]], processes=2))
+
+
+def test_an_audit_says_so_in_a_line(pools, monkeypatch):
+    pools(0, 0)
+    monkeypatch.setattr(work, "FEW", 0)
+    with pytest.raises(AuditError, match="a process that compiles was ended from outside"):
+        work.audit_all([None] * 30)
+
+
+def test_launches_that_were_not_compiled_are_named(pools, monkeypatch):
+    pools(0, 0)
+    assert precompile.precompile({"a": None, "b": None}, H100, processes=2) == {"a": workers.ENDED, "b": workers.ENDED}
