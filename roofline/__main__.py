@@ -20,6 +20,9 @@ COMMANDS = {
     "explore": "these estimates as calculators in a browser",
     "notes": "numbers that study notes give, each beside the one computed here",
 }
+
+FOLDERS = {"estimate": "estimate.command"}
+"""Commands of more than one file."""
 """Modules of `roofline.commands`, and what each is for."""
 
 EXAMPLES = """examples:
@@ -63,7 +66,7 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         if name == chosen:
-            import_module(f"roofline.commands.{name}").add_parser(commands)
+            import_module(f"roofline.commands.{FOLDERS.get(name, name)}").add_parser(commands)
         else:
             commands.add_parser(name, help=summary)
     return parser

@@ -23,7 +23,7 @@ Estimate = Callable[..., Answer]
 
 def __getattr__(name: str) -> Estimate:
     """Return the function of a command, imported when it is first asked for."""
-    from roofline.commands.estimate_parts import PARTS
+    from roofline.commands.estimate.parts import PARTS
 
     part = next((part for part in PARTS if part.name == name), None)
     if part is None:
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Estimate:
 
 def __dir__() -> list[str]:
     """Return the names of the functions."""
-    from roofline.commands.estimate_parts import PARTS
+    from roofline.commands.estimate.parts import PARTS
 
     return [part.name for part in PARTS]
 
@@ -42,7 +42,7 @@ def _function(name: str, description: str) -> Estimate:
     """Return the function that answers one command, documented by the options of that command."""
 
     def estimate(**options: Any) -> Answer:
-        from roofline.commands.estimate import answered
+        from roofline.commands.estimate.command import answered
         from roofline.explore.ask import read
 
         try:
@@ -60,7 +60,7 @@ def _function(name: str, description: str) -> Estimate:
 
 def _options(name: str) -> str:
     """Return a line for each option of a command."""
-    from roofline.commands.estimate_parts import PARTS
+    from roofline.commands.estimate.parts import PARTS
 
     parser = argparse.ArgumentParser(add_help=False)
     next(part for part in PARTS if part.name == name).add_options(parser)

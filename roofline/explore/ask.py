@@ -13,9 +13,9 @@ from results.store.runs import StoreError
 from roofline.accounting.answers.answer import Answer
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.ceilings import CeilingError
-from roofline.commands.estimate_parts import PARTS
-from roofline.commands.estimate_relevance import ignored
-from roofline.commands.estimate_sweep import swept
+from roofline.commands.estimate.parts import PARTS
+from roofline.commands.estimate.relevance import ignored
+from roofline.commands.estimate.sweep import swept
 from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import UnknownGpuError
 

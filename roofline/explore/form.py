@@ -13,7 +13,7 @@ from results.store.runs import StoreError, list_runs
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.config.file import config_of_bytes, preset_names
 from roofline.accounting.state import OPTIMIZERS, RECIPES
-from roofline.commands.estimate_arguments import DIMENSIONS, NEEDED, STYLES, positive, whole
+from roofline.commands.estimate.arguments import DIMENSIONS, NEEDED, STYLES, positive, whole
 from roofline.hardware.gpu import load_gpus
 from roofline.work import DTYPES
 

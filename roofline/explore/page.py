@@ -9,7 +9,7 @@ import streamlit as st
 
 from results.show.export import csv_text
 from roofline.accounting.answers.answer import Answer, in_words
-from roofline.commands.estimate_text import cell, folded
+from roofline.commands.estimate.text import cell, folded
 from roofline.explore import pictures
 from roofline.explore.ask import REFUSALS, Asked, Options, ask
 from roofline.explore.form import Form

@@ -13,7 +13,7 @@ import pytest
 from results.record import Environment, Record
 from results.store.runs import RunWriter
 from roofline.accounting.answers.answer import billions, duration, number, size
-from roofline.commands import estimate
+from roofline.commands.estimate import command as estimate
 
 ROOT = Path(__file__).parents[2]
 

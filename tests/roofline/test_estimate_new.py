@@ -13,7 +13,7 @@ from test_estimate import call, data_of, measured_run, text_of
 from roofline.accounting.config.file import load_preset
 from roofline.accounting.inference import decode_bytes, decode_flops
 from roofline.accounting.reply import Serving, decode_seconds
-from roofline.commands.estimate_parts import PARTS
+from roofline.commands.estimate.parts import PARTS
 
 
 def test_utilization_of_palm(capsys):

@@ -9,8 +9,8 @@ import json
 import pytest
 from test_estimate import call, data_of, text_of
 
-from roofline.commands.estimate_parts import PARTS
-from roofline.commands.estimate_sweep import draw, over, swept
+from roofline.commands.estimate.parts import PARTS
+from roofline.commands.estimate.sweep import draw, over, swept
 
 DECODE = "infer --model llama-3-8b --gpu h100-sxm --prompt 128"
 

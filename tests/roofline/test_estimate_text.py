@@ -9,7 +9,7 @@ from rich.console import Console
 from test_estimate import text_of
 
 from roofline.accounting.answers.answer import Answer, Step, abbreviated, in_words
-from roofline.commands.estimate_text import print_answer
+from roofline.commands.estimate.text import print_answer
 
 
 def marked(text):

@@ -6,7 +6,7 @@ import pytest
 
 import roofline
 from roofline.__main__ import main
-from roofline.commands.estimate_parts import PARTS
+from roofline.commands.estimate.parts import PARTS
 from roofline.work import matmul_work
 
 WORDS = {

@@ -12,7 +12,7 @@ from test_estimate import call, measured_run
 from roofline.__main__ import main
 from roofline.accounting.answers.answer import in_words
 from roofline.commands import explore
-from roofline.commands.estimate_arguments import positive
+from roofline.commands.estimate.arguments import positive
 
 streamlit = pytest.importorskip("streamlit", reason="the calculators need Streamlit: pip install -e '.[explore]'")
 streamlit.logger.set_log_level("ERROR")  # its test client warns of itself

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roofline.accounting.answers.answer import memory
-from roofline.commands.estimate_text import folded
+from roofline.commands.estimate.text import folded
 from roofline.explore import pictures
 from roofline.explore.ask import Asked, Options
 from roofline.explore.form import Form

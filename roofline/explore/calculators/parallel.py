@@ -8,8 +8,8 @@ from typing import Any
 import streamlit as st
 
 from roofline.accounting.config.config import ConfigError
-from roofline.commands.estimate_arguments import machines_of
-from roofline.commands.estimate_parts import answer_memory
+from roofline.commands.estimate.arguments import machines_of
+from roofline.commands.estimate.parts import answer_memory
 from roofline.explore.ask import Asked, Options, read
 from roofline.explore.form import Form
 from roofline.explore.page import table

@@ -15,9 +15,8 @@ from roofline.accounting.machines import TRAINING
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import bytes_per_param, recipe_of
 from roofline.ceilings import Ceilings
-from roofline.commands import estimate_arguments as arguments
-from roofline.commands import estimate_options as options
-from roofline.commands.estimate_options import Part
+from roofline.commands.estimate import arguments, options
+from roofline.commands.estimate.options import Part
 from roofline.model import judge
 
 

@@ -6,9 +6,8 @@ import argparse
 
 from roofline.accounting.answers import infer, reply
 from roofline.accounting.answers.answer import Answer
-from roofline.commands import estimate_arguments as arguments
-from roofline.commands import estimate_options as options
-from roofline.commands.estimate_options import Part
+from roofline.commands.estimate import arguments, options
+from roofline.commands.estimate.options import Part
 from roofline.work import DTYPES
 
 

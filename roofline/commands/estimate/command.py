@@ -40,7 +40,7 @@ Adder = Callable[[argparse.ArgumentParser], None]
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command `estimate` to `python -m roofline`."""
-    from roofline.commands.estimate_parts import PARTS
+    from roofline.commands.estimate.parts import PARTS
 
     parser = subparsers.add_parser(
         "estimate",
@@ -76,9 +76,9 @@ def run_sweep(args: argparse.Namespace) -> int:
     from results.show.picture import check_picture, save_picture
     from roofline.accounting.config.config import ConfigError
     from roofline.ceilings import CeilingError
-    from roofline.commands.estimate_parts import PARTS
-    from roofline.commands.estimate_sweep import draw, swept
-    from roofline.commands.estimate_text import print_rows
+    from roofline.commands.estimate.parts import PARTS
+    from roofline.commands.estimate.sweep import draw, swept
+    from roofline.commands.estimate.text import print_rows
     from roofline.hardware.files import GpuFileError
     from roofline.hardware.gpu import UnknownGpuError
 
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the answer asked for; return the exit code, 2 for what cannot be answered or read."""
     from roofline.accounting.config.config import ConfigError
     from roofline.ceilings import CeilingError
-    from roofline.commands.estimate_text import print_answer
+    from roofline.commands.estimate.text import print_answer
     from roofline.hardware.files import GpuFileError
     from roofline.hardware.gpu import UnknownGpuError
 
@@ -128,7 +128,7 @@ def answered(args: argparse.Namespace) -> Answer:
         ConfigError: the question has no answer, or an option does not matter to it.
         CeilingError, GpuFileError, OverflowError, StoreError, UnknownGpuError: as of the command.
     """
-    from roofline.commands.estimate_relevance import refuse_ignored
+    from roofline.commands.estimate.relevance import refuse_ignored
 
     answer: Answer = args.answer(args)
     refuse_ignored(args, answer)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from results.show.terminal import Parser, one_line
 from roofline.accounting.answers.answer import Answer
 from roofline.accounting.config.config import ConfigError
-from roofline.commands import estimate_arguments as arguments
-from roofline.commands.estimate_options import Part
-from roofline.commands.estimate_relevance import refuse_ignored
+from roofline.commands.estimate import arguments
+from roofline.commands.estimate.options import Part
+from roofline.commands.estimate.relevance import refuse_ignored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,7 +14,7 @@ from roofline.accounting.budget import six_nd
 from roofline.accounting.config.config import ConfigError
 from roofline.accounting.flops import CONVENTIONS, FlopCount, train_flops
 from roofline.accounting.state import OPTIMIZERS, RECIPES
-from roofline.commands import estimate_arguments as arguments
+from roofline.commands.estimate import arguments
 from roofline.work import DTYPES
 
 

@@ -10,11 +10,10 @@ from roofline.accounting.config.file import preset_names
 from roofline.accounting.flops import DEFAULT_CONVENTION, RECOMPUTE
 from roofline.accounting.number_formats import FORMATS
 from roofline.accounting.state import Sharding, recipe_of
-from roofline.commands import estimate_arguments as arguments
-from roofline.commands import estimate_options as options
-from roofline.commands.estimate_budgets import BUDGET_PARTS
-from roofline.commands.estimate_options import Part
-from roofline.commands.estimate_serving import SERVING_PARTS
+from roofline.commands.estimate import arguments, options
+from roofline.commands.estimate.budgets import BUDGET_PARTS
+from roofline.commands.estimate.options import Part
+from roofline.commands.estimate.serving import SERVING_PARTS
 from roofline.work import DTYPES
 
 
