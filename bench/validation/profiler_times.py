@@ -15,23 +15,28 @@ emptied before; within 2 % of the compulsory bytes for a copy. Otherwise one lin
 from __future__ import annotations
 
 import argparse
-import csv
 import math
-import os
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.harness.cli.arguments import Parser, UsageError, add_list, device_name, number
 from bench.harness.cli.interrupt import raise_when_interrupted
 from bench.harness.cli.main import guarded
-from bench.harness.isolate.server import die_with
+from bench.harness.profile.counters.ncu import (
+    READ,
+    WRITTEN,
+    CountersError,
+    ForbiddenError,
+    Kernel,
+    counted_by,
+    found,
+    listed_metrics,
+    metric_name,
+    ncu_command,
+)
 from bench.validation.side_by_side import one_line
 from results.show.export import json_text, write_output
 from results.show.table import format_time
@@ -226,22 +231,7 @@ def shown(row: dict[str, Any], on_gpu: bool) -> str:
 BYTES_TOLERANCE = 0.02
 """Counted bytes within 2 % of the compulsory ones need no reason."""
 
-READ, WRITTEN, L2 = "dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum"
-NEWER = {READ: "dram__bytes_op_read.sum", WRITTEN: "dram__bytes_op_write.sum"}
-"""Names of the same counters on Blackwell and later GPUs, where the older ones are not listed."""
-
-UNITS = {"": 1, "byte": 1, "kbyte": 10**3, "mbyte": 10**6, "gbyte": 10**9, "tbyte": 10**12}
-"""Units of bytes in Nsight Compute's output, in lower case; powers of ten."""
-
-TIMEOUT_S = 300
-
-
-class CountersError(RuntimeError):
-    """There are no counters; the message says why in one line."""
-
-
-class ForbiddenError(CountersError):
-    """This user may not count, whatever the case."""
+L2 = "lts__t_bytes.sum"
 
 
 @dataclass(frozen=True)
@@ -254,131 +244,7 @@ class Counted:
     kernels: tuple[str, ...]
 
 
-def metric_names(listing: str) -> tuple[str, str, str]:
-    """Return the metrics to ask for, from what `ncu --query-metrics` lists; the older names where it lists nothing."""
-    listed = {line.split()[0] for line in listing.splitlines() if line.split()}
-
-    def name(metric: str) -> str:
-        newer = NEWER.get(metric, metric)
-        is_newer = metric.removesuffix(".sum") not in listed and newer.removesuffix(".sum") in listed
-        return newer if is_newer else metric
-
-    return name(READ), name(WRITTEN), name(L2)
-
-
-def ncu_command(ncu: str, metrics: Sequence[str], launch: Sequence[str]) -> list[str]:
-    """Return the command that counts one launch: caches emptied before each kernel, clocks left as they are."""
-    asked = ["--metrics", ",".join(metrics), "--cache-control", "all", "--clock-control", "none"]
-    return [ncu, "--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off", *asked, *launch]
-
-
-def count(command: Sequence[str], metrics: tuple[str, str, str], folder: Path) -> Counted:
-    """Return the bytes of a launch, the command started in a folder.
-
-    Raises:
-        ForbiddenError: the driver does not let this user count.
-        CountersError: the tool failed, took too long, or printed no counters.
-    """
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, cwd=folder,
-            preexec_fn=partial(die_with, os.getpid()),
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise CountersError(f"ncu took more than {TIMEOUT_S} s") from None
-    except OSError as error:
-        raise CountersError(f"ncu cannot be started: {error.strerror}") from None
-    refused = refusal_in(done.stdout + done.stderr)
-    if refused:
-        raise ForbiddenError(refused)
-    if done.returncode:
-        lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines() if line.strip()]
-        raise CountersError(f"ncu failed with {done.returncode}: {lines[-1][:160] if lines else 'it said nothing'}")
-    return counted(parse_counters(done.stdout, metrics), metrics)
-
-
-def refusal_in(text: str) -> str | None:
-    """Return that counters are forbidden here, where the tool says so, else None.
-
-    Source: NVIDIA, ERR_NVGPUCTRPERM: Permission issue with performance counters.
-    """
-    if "ERR_NVGPUCTRPERM" not in text:
-        return None
-    return "counters are forbidden for this user (ERR_NVGPUCTRPERM): an administrator can allow them"
-
-
-def parse_counters(text: str, metrics: Sequence[str]) -> list[tuple[str, dict[str, int]]]:
-    """Return the kernels in what `ncu --csv` printed, each with its metrics in bytes.
-
-    Both forms are read: a column for each metric (`--page raw`, with a line of units below the header), and a line for
-    each metric. Lines of the tool and of the program around the table are passed over.
-
-    Raises:
-        CountersError: there is no table, it is torn, or a value is missing or no count.
-    """
-    lines = text.replace("\0", "").splitlines()
-    head = next((i for i, line in enumerate(lines) if line.startswith('"ID"') and "Kernel Name" in line), None)
-    if head is None:
-        raise CountersError("ncu printed no table: no kernel was counted")
-    table = [line for line in lines[head:] if line.startswith('"')]
-    try:
-        columns, *rows = csv.reader(table, strict=True)
-    except csv.Error as error:
-        raise CountersError(f"ncu's table cannot be read: {error}") from None
-    if any(len(row) != len(columns) for row in rows):
-        raise CountersError("ncu's table is torn: a line has not as many columns as its header")
-    body = [dict(zip(columns, row, strict=True)) for row in rows]
-    if "Metric Name" in columns:
-        return _by_lines(body, metrics)
-    return _by_columns(body, metrics)
-
-
-def _by_columns(body: Sequence[Mapping[str, str]], metrics: Sequence[str]) -> list[tuple[str, dict[str, int]]]:
-    """Return the kernels of a table with a column for each metric; its first line holds the units."""
-    units: Mapping[str, str] = {}
-    kernels = []
-    for row in body:
-        if not row["ID"].strip():
-            units = row
-            continue
-        missing = [metric for metric in metrics if metric not in row]
-        if missing:
-            raise CountersError(f"ncu's table has no {missing[0]}")
-        counts = {metric: _bytes(row[metric], units.get(metric, ""), metric) for metric in metrics}
-        kernels.append((row["Kernel Name"], counts))
-    return kernels
-
-
-def _by_lines(body: Sequence[Mapping[str, str]], metrics: Sequence[str]) -> list[tuple[str, dict[str, int]]]:
-    """Return the kernels of a table with a line for each metric."""
-    found: dict[str, tuple[str, dict[str, int]]] = {}
-    for row in body:
-        name = row["Metric Name"]
-        if name in metrics:
-            _, counts = found.setdefault(row["ID"], (row["Kernel Name"], {}))
-            counts[name] = _bytes(row.get("Metric Value", ""), row.get("Metric Unit", ""), name)
-    for kernel, counts in found.values():
-        missing = [metric for metric in metrics if metric not in counts]
-        if missing:
-            raise CountersError(f"ncu's table has no {missing[0]} of {kernel[:60]}")
-    return list(found.values())
-
-
-def _bytes(text: str, unit: str, metric: str) -> int:
-    """Return a value of the table in bytes.
-
-    Raises:
-        CountersError: it is no count, or its unit is none of bytes.
-    """
-    digits = text.strip().replace(",", "")
-    scale = UNITS.get(unit.strip().lower())
-    value = float(digits) if re.fullmatch(r"[0-9]{1,30}(\.[0-9]{1,30})?", digits) else math.nan
-    if scale is None or not math.isfinite(value):
-        raise CountersError(f"ncu gives {metric} as '{text.strip()[:30]}' '{unit.strip()[:30]}', no count of bytes")
-    return round(value * scale)
-
-
-def counted(kernels: Sequence[tuple[str, Mapping[str, int]]], metrics: tuple[str, str, str]) -> Counted:
+def counted(kernels: Sequence[Kernel], metrics: Sequence[str]) -> Counted:
     """Return the sum over the kernels of a launch.
 
     Raises:
@@ -386,27 +252,27 @@ def counted(kernels: Sequence[tuple[str, Mapping[str, int]]], metrics: tuple[str
     """
     if not kernels:
         raise CountersError("ncu counted no kernel: a copy that the driver makes is none")
-    read, written, l2 = (sum(counts[metric] for _, counts in kernels) for metric in metrics)
-    return Counted(read, written, l2, tuple(name for name, _ in kernels))
+    read, written, l2 = (round(sum(kernel.values[metric] for kernel in kernels)) for metric in metrics)
+    return Counted(read, written, l2, tuple(kernel.name for kernel in kernels))
 
 
-def bytes_verdict(found: Counted, work: Work, l2_bytes: int) -> tuple[bool, str]:
+def bytes_verdict(seen: Counted, work: Work, l2_bytes: int) -> tuple[bool, str]:
     """Return whether the counted bytes are understood, and what they say about the compulsory ones.
 
     What was written last may still lie in the L2 cache when the kernel ends, so that up to its size is not counted.
     """
     said = [
-        f"read {found.read / work.bytes_read:.3f}",
-        f"written {found.written / work.bytes_written:.3f} of compulsory",
+        f"read {seen.read / work.bytes_read:.3f}",
+        f"written {seen.written / work.bytes_written:.3f} of compulsory",
     ]
     is_understood = True
-    if abs(found.written - work.bytes_written) > BYTES_TOLERANCE * work.bytes_written:
-        is_left = work.bytes_written - l2_bytes <= found.written <= work.bytes_written
+    if abs(seen.written - work.bytes_written) > BYTES_TOLERANCE * work.bytes_written:
+        is_left = work.bytes_written - l2_bytes <= seen.written <= work.bytes_written
         said.append("up to the size of the L2 is still in it" if is_left else "writes unexplained")
         is_understood = is_left
-    if abs(found.read - work.bytes_read) > BYTES_TOLERANCE * work.bytes_read:
+    if abs(seen.read - work.bytes_read) > BYTES_TOLERANCE * work.bytes_read:
         # More than once can only be read from memory what the cache does not hold.
-        is_again = found.read > work.bytes_read > l2_bytes and found.l2 >= found.read
+        is_again = seen.read > work.bytes_read > l2_bytes and seen.l2 >= seen.read
         said.append("operands are read again: they exceed the L2" if is_again else "reads unexplained")
         is_understood &= is_again
     return is_understood, ", ".join(said)
@@ -418,12 +284,11 @@ def count_all(device: Any, cases: Sequence[tuple[str, str]]) -> Iterator[dict[st
     Raises:
         CountersError: nothing can be counted here.
     """
-    ncu = shutil.which("ncu")
     if device.type != "cuda":
-        raise CountersError("bytes were not counted: that needs an NVIDIA GPU")
-    if ncu is None:
-        raise CountersError("bytes were not counted: there is no ncu on the path")
-    metrics = metric_names(listed_metrics(ncu))
+        raise CountersError("that needs an NVIDIA GPU")
+    ncu = found()
+    listed = listed_metrics(ncu)
+    metrics = [metric_name(metric, listed) for metric in (READ, WRITTEN, L2)]
     for name, by in cases:
         row: dict[str, Any] = {"case": name, "provider": by, "metrics": metrics}
         try:
@@ -434,7 +299,7 @@ def count_all(device: Any, cases: Sequence[tuple[str, str]]) -> Iterator[dict[st
             yield row | {"is_known": False, "verdict": str(error)}
 
 
-def count_case(ncu: str, metrics: tuple[str, str, str], row: Mapping[str, Any], device: Any) -> dict[str, Any]:
+def count_case(ncu: str, metrics: Sequence[str], row: Mapping[str, Any], device: Any) -> dict[str, Any]:
     """Return the counted and the compulsory bytes of one case.
 
     Raises:
@@ -446,19 +311,10 @@ def count_case(ncu: str, metrics: tuple[str, str, str], row: Mapping[str, Any], 
     work = listed.op.work(listed.case)
     launch = [sys.executable, "-m", "bench.validation.profiler_times", "--launch", f"{row['case']}:{row['provider']}"]
     command = ncu_command(ncu, metrics, [*launch, "--device", device.torch_name])
-    found = count(command, metrics, ROOT)
-    is_known, said = bytes_verdict(found, work, device.cache_bytes)
+    seen = counted(counted_by(command, metrics, ROOT), metrics)
+    is_known, said = bytes_verdict(seen, work, device.cache_bytes)
     compulsory = {"bytes_read": work.bytes_read, "bytes_written": work.bytes_written}
-    return {**asdict(found), **compulsory, "is_known": is_known, "verdict": said}
-
-
-def listed_metrics(ncu: str) -> str:
-    """Return the metrics that this GPU has, as the tool lists them; nothing where it does not."""
-    try:
-        done = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, errors="replace", timeout=60)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout
+    return {**asdict(seen), **compulsory, "is_known": is_known, "verdict": said}
 
 
 def launch_once(text: str, device: Any, seed: int) -> int:
@@ -532,17 +388,17 @@ def run(args: argparse.Namespace) -> int:
             say(f"{listed.name}: skipped: {error}")
         except Exception as error:  # a profiler that cannot record raises whatever it likes
             say(f"{listed.name}: no time of the profiler: {one_line(error)}")
-    counted: list[dict[str, Any]] = []
+    counts: list[dict[str, Any]] = []
     try:
         for row in count_all(device, COUNTED):
-            counted.append(row)
+            counts.append(row)
             print_out(f"{row['case']} {row['provider']}: {row['verdict']}\n")
     except CountersError as error:
-        say(str(error))
+        say(f"bytes were not counted: {error}")
     if args.output is not None:
         head = {"schema": 1, "device": device.to_dict(), "versions": stamp.versions(), "git": stamp.git_state()}
         path = args.output / "profiler_times.json"
-        write_output(path, json_text({**head, "times": times, "bytes": counted}).encode())
+        write_output(path, json_text({**head, "times": times, "bytes": counts}).encode())
         print_out(f"saved: {path}\n")
     return code
 

@@ -37,7 +37,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.harness.cli.arguments import Parser, add_list, number
-from bench.harness.isolate.server import die_with
+from bench.harness.isolate.ending import die_with
 from bench.harness.providers.registry import AUTOTUNE, provider_names
 from results.show.export import json_text, markdown_text, write_output
 from results.show.terminal import prepare_streams, printable, say

@@ -27,7 +27,7 @@ from typing import Any
 from bench.harness.cli.arguments import Parser, add_list, device_name, number
 from bench.harness.cli.interrupt import INTERRUPTED, raise_when_interrupted
 from bench.harness.cli.main import guarded
-from bench.harness.isolate.server import die_with
+from bench.harness.isolate.ending import die_with
 from bench.harness.measure.evidence import ROOF_MARGIN
 from results.show.export import json_text, write_output
 from results.show.table import format_rate, format_time

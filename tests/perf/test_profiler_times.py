@@ -1,35 +1,26 @@
 """The profiler's events and Nsight Compute's tables: what they hold, what they say, and what is no such thing."""
 
 import json
-import subprocess
-import sys
+import os
 from types import SimpleNamespace
 
 import pytest
 
 from bench.harness.device.device import cpu_device
+from bench.harness.profile.counters.ncu import READ, WRITTEN, CountersError, ForbiddenError, parse_counters
 from bench.validation import profiler_times
 from bench.validation.profiler_times import (
     L2,
-    READ,
-    WRITTEN,
     Activity,
     ActivityError,
     Counted,
-    CountersError,
-    ForbiddenError,
     Timeline,
     activities_of,
-    count,
     counted,
-    metric_names,
-    ncu_command,
-    parse_counters,
     timeline,
 )
 from roofline.work import Work
 
-METRICS = (READ, WRITTEN, L2)
 MIB = 2**20
 
 
@@ -133,107 +124,7 @@ def test_a_profiler_that_cannot_record_takes_one_line(monkeypatch, capsys):
     assert "sum/fp32/4096: no time of the profiler: AssertionError: no CUPTI here at all\n" in capsys.readouterr().err
 
 
-# ---- Nsight Compute's output --------------------------------------------------------------------------------------
-
-RAW = f"""==PROF== Connected to process 1
-"ID","Process ID","Kernel Name","{READ}","{WRITTEN}","{L2}"
-"","","","byte","Kbyte","byte"
-"0","1","copy(float *, int)","4,294,967,296","4194304","8589934592"
-"1","1","tail","10","0","20"
-==PROF== Disconnected
-"""
-
-DETAILS = f"""the program says hello
-"ID","Process ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"
-"0","1","copy","Command line profiler metrics","{READ}","Mbyte","1.50"
-"0","1","copy","Command line profiler metrics","{WRITTEN}","byte","1,000"
-"0","1","copy","Command line profiler metrics","{L2}","byte","7"
-"""
-
-
-def test_a_table_with_a_column_for_each_metric():
-    kernels = parse_counters(RAW, METRICS)
-    assert kernels[0] == ("copy(float *, int)", {READ: 2**32, WRITTEN: 4_194_304_000, L2: 2**33})
-    assert counted(kernels, METRICS) == Counted(2**32 + 10, 4_194_304_000, 2**33 + 20, ("copy(float *, int)", "tail"))
-
-
-def test_a_table_with_a_line_for_each_metric():
-    assert parse_counters(DETAILS, METRICS) == [("copy", {READ: 1_500_000, WRITTEN: 1000, L2: 7})]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "printed no table"),
-        ("==PROF== no kernels were profiled\n", "printed no table"),
-        (RAW.replace(f',"{L2}"', ',"other"'), f"has no {L2}"),
-        (RAW.replace("4,294,967,296", "n/a"), "no count of bytes"),
-        (RAW.replace("4,294,967,296", "-5"), "no count of bytes"),
-        (RAW.replace("4,294,967,296", "1e999"), "no count of bytes"),
-        (RAW.replace('"byte","Kbyte"', '"byte","sector"'), "'sector', no count of bytes"),
-        (DETAILS.replace("1.50", ""), "no count of bytes"),
-        ("\n".join(DETAILS.splitlines()[:-1]), f"has no {L2} of copy"),
-    ],
-)
-def test_what_is_no_table_of_counts_is_refused(text, said):
-    with pytest.raises(CountersError, match=said):
-        counted(parse_counters(text, METRICS), METRICS)
-
-
-@pytest.mark.parametrize("kept", range(0, len(RAW), 7))
-def test_a_torn_table_is_refused_or_holds_whole_kernels(kept):
-    try:
-        kernels = parse_counters(RAW[:kept], METRICS)
-    except CountersError:
-        return
-    assert kernels == parse_counters(RAW, METRICS)[: len(kernels)]
-
-
-def test_a_launch_without_kernels_is_refused():
-    with pytest.raises(CountersError, match="a copy that the driver makes is none"):
-        counted([], METRICS)
-
-
-def test_newer_gpus_have_other_names():
-    older = "dram__bytes_read   Counter  byte\ndram__bytes_write\nlts__t_bytes\n"
-    newer = "dram__bytes_op_read   Counter  byte\ndram__bytes_op_write\n\nlts__t_bytes\n"
-    assert metric_names(older) == metric_names("") == METRICS
-    assert metric_names(newer) == ("dram__bytes_op_read.sum", "dram__bytes_op_write.sum", L2)
-
-
-def test_clocks_stay_as_they_are_and_caches_are_emptied():
-    command = ncu_command("ncu", METRICS, ["python", "-m", "x"])
-    assert command[command.index("--clock-control") + 1] == "none"
-    assert command[command.index("--cache-control") + 1] == "all"
-    assert command[-3:] == ["python", "-m", "x"]
-
-
-def printing(text, code=0):
-    return [sys.executable, "-c", f"import sys; print({text!r}); sys.exit({code})"]
-
-
-def test_the_tool_is_run_and_its_table_read(tmp_path):
-    assert count(printing(RAW), METRICS, tmp_path).read == 2**32 + 10
-
-
-@pytest.mark.parametrize(
-    ("command", "kind", "said"),
-    [
-        (printing("==ERROR== ERR_NVGPUCTRPERM - The user does not", 1), ForbiddenError, "forbidden for this user"),
-        (printing("==ERROR== Unknown metric", 9), CountersError, "failed with 9: ==ERROR== Unknown metric"),
-        (printing("", 3), CountersError, "it said nothing"),
-        (["/nowhere/ncu"], CountersError, "cannot be started"),
-    ],
-)
-def test_a_tool_that_does_not_count_says_why(tmp_path, command, kind, said):
-    with pytest.raises(kind, match=said):
-        count(command, METRICS, tmp_path)
-
-
-def test_a_tool_that_does_not_end_is_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(profiler_times, "TIMEOUT_S", 0.2)
-    with pytest.raises(CountersError, match=r"more than 0\.2 s"):
-        count([sys.executable, "-c", "import time; time.sleep(60)"], METRICS, tmp_path)
+# ---- bytes -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -260,36 +151,56 @@ def gpu():
     return SimpleNamespace(type="cuda", torch_name="cuda:0", cache_bytes=50 * MIB)
 
 
-def test_without_the_tool_one_line_says_so(monkeypatch):
-    monkeypatch.setattr(profiler_times.shutil, "which", lambda name: None)
+def test_without_the_tool_one_line_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CountersError, match="no ncu on the path"):
         list(profiler_times.count_all(gpu(), profiler_times.COUNTED))
     with pytest.raises(CountersError, match="needs an NVIDIA GPU"):
         list(profiler_times.count_all(cpu_device(), profiler_times.COUNTED))
 
 
-def tool(folder, script):
-    """Write an executable that stands for `ncu`."""
-    path = folder / "ncu"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-    return str(path)
+METRICS = (READ, WRITTEN, L2)
+RAW = f"""==PROF== Connected to process 1
+"ID","Process ID","Kernel Name","{READ}","{WRITTEN}","{L2}"
+"","","","byte","Kbyte","byte"
+"0","1","copy(float *, int)","4,294,967,296","4194304","8589934592"
+"1","1","tail","10","0","20"
+"""
 
 
-def test_a_case_that_fails_does_not_keep_the_next_from_being_counted(tmp_path, monkeypatch):
-    path = tool(tmp_path, f'case "$*" in *copy*) exit 5;; *query*) ;; *) cat <<"EOF"\n{RAW}\nEOF\n;; esac')
-    monkeypatch.setattr(profiler_times.shutil, "which", lambda name: path)
+def test_the_kernels_of_a_launch_are_summed():
+    kernels = parse_counters(RAW, METRICS)
+    assert counted(kernels, METRICS) == Counted(2**32 + 10, 4_194_304_000, 2**33 + 20, ("copy(float *, int)", "tail"))
+
+
+def test_a_launch_without_kernels_is_refused():
+    with pytest.raises(CountersError, match="a copy that the driver makes is none"):
+        counted([], METRICS)
+
+
+@pytest.fixture
+def put_on_path(tmp_path, monkeypatch):
+    """Return what writes an executable that stands for `ncu`."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    def put(script):
+        path = tmp_path / "ncu"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    return put
+
+
+def test_a_case_that_fails_does_not_keep_the_next_from_being_counted(put_on_path):
+    put_on_path(f'case "$*" in *copy*) exit 5;; *query*) ;; *) cat <<"EOF"\n{RAW}\nEOF\n;; esac')
     first, second = profiler_times.count_all(gpu(), profiler_times.COUNTED)
     assert (first["is_known"], first["verdict"]) == (False, "ncu failed with 5: it said nothing")
     assert second["read"] == 2**32 + 10
     assert second["bytes_read"] == 2 * 2 * 8192**2
 
 
-def test_where_counting_is_forbidden_it_is_not_tried_again(tmp_path, monkeypatch):
-    tried = []
-    monkeypatch.setattr(profiler_times.shutil, "which", lambda name: tool(tmp_path, "echo ERR_NVGPUCTRPERM; exit 1"))
-    real = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda command, **more: (tried.append(command), real(command, **more))[1])
+def test_where_counting_is_forbidden_it_is_not_tried_again(put_on_path, tmp_path):
+    put_on_path(f'echo "$1" >>{tmp_path}/tried; echo ERR_NVGPUCTRPERM; exit 1')
     with pytest.raises(ForbiddenError):
         list(profiler_times.count_all(gpu(), profiler_times.COUNTED))
-    assert [command[1] for command in tried] == ["--query-metrics", "--csv"]
+    assert (tmp_path / "tried").read_text().split() == ["--query-metrics", "--csv"]

@@ -10,7 +10,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from bench.harness.isolate.server import die_with
+from bench.harness.isolate.ending import die_with
 from tests.simulated_gpu.start import build, environment, missing
 
 

@@ -2,10 +2,10 @@
 
 It loads torch where users' functions are to run, and runs none of it, so that each child is as clean as a new
 interpreter and there in milliseconds. It stands between the command and the children: who kills its parent kills this
-process, not the command. Apart from what is loaded on demand it imports of this project only how messages are written.
+process, not the command. Apart from what is loaded on demand it imports of this project only how messages are written
+and how a process ends with its parent.
 """
 
-import ctypes
 import importlib
 import os
 import pickle
@@ -13,45 +13,15 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from bench.harness.isolate.ending import die_with, when_gone
 from bench.harness.isolate.job import FORK, LENGTH, PROCESS, WAIT
-
-PR_SET_PDEATHSIG = 1
-"""`prctl` option: the signal that a process gets when its parent ends. Source: prctl(2)."""
 
 FIRST_TO_DIE = "1000"
 """The highest score by which the kernel chooses whom to kill for want of memory. Source: proc_pid_oom_score_adj(5)."""
-
-
-def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends; where it has ended already, end now."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def when_gone(parent: int, end: Callable[[], None]) -> None:
-    """Let the kernel tell this process when its parent ends, also where it was stopped; then `end` is called.
-
-    The signal is the one that wakes up a stopped process. Whoever else sends it finds the parent there.
-    """
-
-    def look(*_: object) -> None:
-        if os.getppid() != parent:
-            try:
-                end()
-            finally:
-                os._exit(1)
-
-    signal.signal(signal.SIGCONT, look)
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
-    look()
 
 
 def main(control_fd: int, parent: int, preload: str) -> None:

@@ -58,30 +58,35 @@ def replayed(
     """
     found: dict[int, Replayed] = {}
     with state_kept(step.target):
-        caught = _caught(step, calls, set(places))
+        arguments = caught(step, calls, set(places))
         for number, place in enumerate(places, 1):
             say(f"replaying {calls[place].op} {calls[place].shapes} ({number} of {len(places)})")
-            func, args, kwargs = caught.pop(place)
+            func, args, kwargs = arguments.pop(place)
             found[place] = _measured(func, args, kwargs, device)
     return found
 
 
-def _caught(step: Step, calls: Sequence[Call], places: set[int]) -> dict[int, tuple[Any, Any, Any]]:
+def caught(step: Step, calls: Sequence[Call], places: set[int]) -> dict[int, tuple[Any, Any, Any]]:
+    """Return the functions and arguments of some calls of a step, which is run once.
+
+    Raises:
+        OtherStepError: the step now calls something else at one of the places.
+    """
     from bench.harness.profile.account import accounted
 
-    caught: dict[int, tuple[Any, Any, Any]] = {}
+    found: dict[int, tuple[Any, Any, Any]] = {}
 
     def catch(place: int, func: Any, args: Any, kwargs: Any) -> None:
         if place in places:
             if place >= len(calls) or str(func._overloadpacket) != calls[place].op:
                 raise OtherStepError(f"the step is another one each time: {calls[place].op} was {func} this time")
-            caught[place] = func, args, kwargs
+            found[place] = func, args, kwargs
 
     accounted(step, catch)
-    missing = places - set(caught)
+    missing = places - set(found)
     if missing:
         raise OtherStepError(f"the step is another one each time: {len(missing)} of its operations did not come again")
-    return caught
+    return found
 
 
 def _measured(func: Any, args: Any, kwargs: Any, device: Device) -> Replayed:
@@ -93,7 +98,7 @@ def _measured(func: Any, args: Any, kwargs: Any, device: Device) -> Replayed:
     held = sum({one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}.values())
     plan = plan_rotation(max(1, held), device.cache_bytes, device.free_bytes(), device.type, "cold")
     with torch.no_grad():
-        sets = [_copied(args, kwargs) for _ in range(max(1, plan.copies))]
+        sets = [copied(args, kwargs) for _ in range(max(1, plan.copies))]
         calls = [partial(func, *own_args, **own_kwargs) for own_args, own_kwargs in sets]
         # What an operation calls inside may not be allowed in a capture, and a failed one leaves the stream unusable.
         measured = Meter(device, LIMITS, is_capturable=False).measure(calls, plan.cache)
@@ -102,7 +107,7 @@ def _measured(func: Any, args: Any, kwargs: Any, device: Device) -> Replayed:
     return Replayed(None, measured.samples.median_s)
 
 
-def _copied(args: Any, kwargs: Any) -> Any:
+def copied(args: Any, kwargs: Any) -> Any:
     """Return arguments on storages of their own; what shared a storage shares its copy."""
     import torch
     from torch.utils._pytree import tree_map_only

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from roofline.work import dtype_named
 
 if TYPE_CHECKING:
     from bench.harness.profile.account import Accounted, Call
+    from bench.harness.profile.counters.ranges import Counters
     from bench.harness.profile.join import StepTimes
     from bench.harness.profile.replay import Replayed
 
@@ -140,11 +141,9 @@ def signature(call: Call) -> Any:
 
 def with_replays(records: Sequence[Record], calls: Sequence[Call], replays: Mapping[int, Replayed]) -> list[Record]:
     """Return records with the times of their calls measured alone, flagged where they differ from those in step."""
-    by_signature = {signature(calls[place]): replayed for place, replayed in replays.items()}
     found = []
-    for record in records:
-        alone = by_signature.get((record.op, record.extra["shapes"], tuple(record.extra["dtypes"])))
-        if alone is not None and record.status == "ok":
+    for record, alone in _of_signatures(records, calls, replays):
+        if alone is not None:
             count, time_s = record.extra["count"], record.extra["time_s"]
             cold_s = None if alone.cold_s is None else alone.cold_s * count
             extra = {"replay_cold_s": cold_s, "replay_warm_s": alone.warm_s * count}
@@ -153,6 +152,35 @@ def with_replays(records: Sequence[Record], calls: Sequence[Call], replays: Mapp
             record = replace(record, extra=record.extra | extra, flags=flags)
         found.append(record)
     return found
+
+
+def with_counters(records: Sequence[Record], calls: Sequence[Call], counted: Mapping[int, Counters]) -> list[Record]:
+    """Return records with what a GPU's counters say of one of their calls, bytes times the calls of a step."""
+    return [
+        record
+        if one is None
+        else replace(
+            record,
+            extra=record.extra
+            | {
+                "dram_bytes_read": one.dram_read * record.extra["count"],
+                "dram_bytes_written": one.dram_written * record.extra["count"],
+                "l2_hit_rate": one.l2_hit_rate,
+                "tensor_share": one.tensor_share,
+            },
+        )
+        for record, one in _of_signatures(records, calls, counted)
+    ]
+
+
+def _of_signatures(
+    records: Sequence[Record], calls: Sequence[Call], found: Mapping[int, Any]
+) -> Iterator[tuple[Record, Any]]:
+    """Yield each record with what was found of a call with its signature; None where there is none."""
+    by_signature = {signature(calls[place]): one for place, one in found.items()}
+    for record in records:
+        own = record.op, record.extra["shapes"], tuple(record.extra["dtypes"])
+        yield record, by_signature.get(own) if record.status == "ok" else None
 
 
 def records_of(accounted: Accounted, timing: Timing, provider: str) -> list[Record]:

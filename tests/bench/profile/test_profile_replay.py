@@ -61,7 +61,7 @@ def test_each_call_is_measured_on_copies_of_its_own_arguments():
 
 def test_copies_keep_strides_and_what_they_share():
     x = torch.arange(6.0).view(2, 3)
-    (one, (other, wide), number), kwargs = replay._copied((x.t(), [x[1], x[0].expand(4, 3)], 3), {"out": x})
+    (one, (other, wide), number), kwargs = replay.copied((x.t(), [x[1], x[0].expand(4, 3)], 3), {"out": x})
     assert number == 3
     assert (one.stride(), wide.stride()) == ((1, 3), (0, 1))
     one[0, 1] = 50
