@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from roofline.accounting.answers.answer import Answer, Step, by_machine, count, devices, duration, memory, number, size
 from roofline.accounting.answers.budget import Use
@@ -161,27 +161,48 @@ def row_of_parameters(params: float, use: Use, prompt: int, batch: int, weight_d
     Source: `PARAMETERS_FORMULA`, of Pope et al., Efficiently Scaling Transformer Inference (2022).
     """
     machine, dtype = use
-    peak, bandwidth = gpus * machine.peak(dtype), gpus * machine.bandwidth()
     stored = max(1, round(params * element_bytes(weight_dtype)))
-    first, step = round(2 * params * batch * prompt), round(2 * params * batch)
-    decode_s = least_time_s(step, stored, peak, bandwidth)
+    turning = critical_batch(machine.peak(dtype), machine.bandwidth(), element_bytes(weight_dtype))
+    return {
+        **_bounds(
+            use,
+            gpus,
+            batch,
+            Phase(round(2 * params * batch * prompt), stored),
+            Phase(round(2 * params * batch), stored),
+        ),
+        "critical_batch": ceil(turning),
+        "weight_bytes_read": stored,
+        **_share_of(machine, gpus, stored, None),
+    }
+
+
+class Phase(NamedTuple):
+    """The work of prefill or of one decode step, over all devices."""
+
+    flops: int
+    bytes: int
+
+
+def _bounds(use: Use, gpus: int, batch: int, prefill: Phase, decode: Phase) -> dict[str, Any]:
+    """Return the least times of both phases on so many devices of a machine, and what binds them."""
+    machine, dtype = use
+    peak, bandwidth = gpus * machine.peak(dtype), gpus * machine.bandwidth()
+    decode_s = least_time_s(decode.flops, decode.bytes, peak, bandwidth)
     return {
         "gpu": machine.slug,
         "dtype": dtype,
-        "prefill_seconds": least_time_s(first, stored, peak, bandwidth),
-        "prefill_bound": bound(first / peak, stored / bandwidth, None),
+        "prefill_seconds": least_time_s(prefill.flops, prefill.bytes, peak, bandwidth),
+        "prefill_bound": bound(prefill.flops / peak, prefill.bytes / bandwidth, None),
         "decode_seconds": decode_s,
-        "decode_bound": bound(step / peak, stored / bandwidth, None),
+        "decode_bound": bound(decode.flops / peak, decode.bytes / bandwidth, None),
         "tokens_per_s": batch / decode_s,
-        "critical_batch": ceil(critical_batch(peak, bandwidth, element_bytes(weight_dtype))),
-        "prefill_flops": first,
-        "decode_flops": step,
-        "prefill_bytes": stored,
-        "decode_bytes": stored,
-        "weight_bytes_read": stored,
+        "prefill_flops": prefill.flops,
+        "decode_flops": decode.flops,
+        "prefill_bytes": prefill.bytes,
+        "decode_bytes": decode.bytes,
         "peak_flops_per_s": peak,
         "bandwidth_bytes_per_s": bandwidth,
-        **_share_of(machine, gpus, stored, None),
     }
 
 
@@ -252,32 +273,22 @@ def _row(
     config: ModelConfig, use: Use, prompt: int, batch: int, weight_dtype: str, kv_dtype: str, gpus: int
 ) -> dict[str, Any]:
     machine, dtype = use
-    peak, bandwidth = gpus * machine.peak(dtype), gpus * machine.bandwidth()
     weight_bytes, kv_bytes = element_bytes(weight_dtype), whole_bytes(kv_dtype)
-    moved_first = prefill_bytes(config, prompt, batch, weight_bytes, kv_bytes)
-    read = weight_bytes_read(config, batch, weight_bytes)
-    moved = decode_bytes(config, prompt, batch, weight_bytes, kv_bytes)
-    turning = (peak, bandwidth, weight_bytes, kv_bytes)
-    first, step = prefill_flops(config, prompt, batch), decode_flops(config, prompt, batch)
-    decode_s = least_time_s(step, moved, peak, bandwidth)
+    prefill_moved = prefill_bytes(config, prompt, batch, weight_bytes, kv_bytes)
+    decode_moved = decode_bytes(config, prompt, batch, weight_bytes, kv_bytes)
+    turning = (gpus * machine.peak(dtype), gpus * machine.bandwidth(), weight_bytes, kv_bytes)
     return {
-        "gpu": machine.slug,
-        "dtype": dtype,
-        "prefill_seconds": least_time_s(first, moved_first, peak, bandwidth),
-        "prefill_bound": bound(first / peak, moved_first / bandwidth, None),
-        "decode_seconds": decode_s,
-        "decode_bound": bound(step / peak, moved / bandwidth, None),
-        "tokens_per_s": batch / decode_s,
+        **_bounds(
+            use,
+            gpus,
+            batch,
+            Phase(prefill_flops(config, prompt, batch), prefill_moved),
+            Phase(decode_flops(config, prompt, batch), decode_moved),
+        ),
         "kv_bytes_per_token": kv_bytes_per_token(config, kv_bytes),
         "critical_batch": compute_bound_from(config, prompt, *turning),
         "critical_batch_without_cache": compute_bound_from(config, 0, *turning),
-        "prefill_flops": first,
-        "decode_flops": step,
-        "prefill_bytes": round(moved_first),
-        "decode_bytes": round(moved),
-        "weight_bytes_read": read,
-        "peak_flops_per_s": peak,
-        "bandwidth_bytes_per_s": bandwidth,
+        "weight_bytes_read": weight_bytes_read(config, batch, weight_bytes),
         **held_in(config, machine, prompt, batch, weight_bytes, kv_bytes, gpus),
     }
 
