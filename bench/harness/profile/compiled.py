@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.profile.counts import UNMODELLED, distinct, node_count, tensors_in
-from bench.harness.profile.join import COMPILED, StepTimes
+from bench.harness.profile.inductor import DECLARING
+from bench.harness.profile.join import COMPILED, REGION, StepTimes
 from bench.harness.profile.step import Step
 from bench.harness.profile.target import ORIGINALS
 
@@ -40,6 +42,7 @@ class Compiler:
     """Regions in the order of their calls, each with bytes read and written, dtypes and phase."""
     step: Step | None = None
     """Whose calls are noted; None: none are."""
+    on_gpu: bool = False
 
     def compiled(self, step: Step) -> Step:
         """Return a step that is compiled at its first call.
@@ -50,6 +53,7 @@ class Compiler:
         import torch
 
         inductor()  # before any compilation
+        self.on_gpu = step.target.device.startswith("cuda")
         function = step.target.function
         for name in ORIGINALS:  # what is compiled already is compiled anew
             function = getattr(function, name, None) or function
@@ -64,6 +68,13 @@ class Compiler:
         self.step = None
         return [_call(*one) for one in self.ran]
 
+    def _declaring(self) -> AbstractContextManager[Any]:
+        """Let the Triton kernels that are compiled within hold their bytes; on a CPU there are none."""
+        import torch._inductor.config as config
+
+        has_kernels = self.on_gpu and hasattr(config, DECLARING)
+        return config.patch({DECLARING: True}) if has_kernels else nullcontext()
+
     def _backend(self, graph: Any, inputs: Sequence[Any]) -> Any:
         compile_graph, _ = inductor()
         inner: Any = self._inner
@@ -77,7 +88,8 @@ class Compiler:
         region = _region(f"region{len(self.regions)}", graph)
         self.regions.append(region)
         _, compile_region = inductor()
-        function: Any = compile_region(graph, inputs, **options)
+        with self._declaring():
+            function: Any = compile_region(graph, inputs, **options)
 
         def run(args: list[Any]) -> Any:
             given = list(tensors_in(args)) if self.step is not None else []
@@ -135,7 +147,7 @@ def _call(region: Region, read: int, written: int, dtypes: tuple[str, ...], phas
     names = list(region.operations[:NAMED_OPERATIONS])
     more = len(region.operations) - len(names)
     return Call(
-        op=f"compiled.{region.name}",
+        op=REGION + region.name,
         operands=(),
         shapes=" ".join([*names, *([f"and {more} more"] if more else [])]),
         dtypes=dtypes,
@@ -159,6 +171,7 @@ def still_called(accounted: Accounted, steps: Sequence[StepTimes]) -> tuple[Acco
             step,
             calls={new[place]: spent for place, spent in step.calls.items()},
             kernels={new[place]: names for place, names in step.kernels.items()},
+            launches={(new[place], launch): spent for (place, launch), spent in step.launches.items()},
         )
         for step in steps
     ]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.profile.counts import base_name
+from bench.harness.profile.inductor import Launch
 from bench.harness.profile.recording import Event, Trace, busy
 from bench.harness.profile.step import MODULE
 
@@ -22,8 +23,14 @@ if TYPE_CHECKING:
 COMPILED = "compiled::"
 """How the events of fused regions begin."""
 
+REGION = "compiled."
+"""How the calls of fused regions begin."""
+
 IN_PLACE = {"aten::_index_put_impl": "aten::index_put"}
 """What autograd calls where it adds into a new tensor, and its name while its work is counted."""
+
+NOBODY: tuple[int | None, Launch | None] = (None, None)
+"""Who owns a kernel that no counted call launched."""
 
 UNSEEN = "## Call CompiledFxGraph"
 """How the events of regions begin that torch compiled before the profiler was asked to."""
@@ -38,6 +45,8 @@ class StepTimes:
     """By the place of the call in the account."""
     kernels: dict[int, list[str]] = field(default_factory=dict)
     """Names of the kernels that a GPU ran for a call."""
+    launches: dict[tuple[int, Launch], list[int]] = field(default_factory=dict)
+    """Of the Triton kernels of inductor's in a compiled region, each launch; they are no part of the region's time."""
     unattributed: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """By operation or kernel, of what belongs to no counted call."""
     gaps: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -45,7 +54,8 @@ class StepTimes:
 
     def parts(self) -> int:
         """Return the sum of all parts."""
-        return sum(self.calls.values()) + sum(self.unattributed.values()) + sum(self.gaps.values())
+        inner = sum(map(sum, self.launches.values()))
+        return sum(self.calls.values()) + inner + sum(self.unattributed.values()) + sum(self.gaps.values())
 
 
 class Matcher:
@@ -141,24 +151,29 @@ def _gpu_step(calls: Sequence[Call], trace: Trace, step: Event) -> StepTimes:
     owners = launches(matcher, [step, *trace.beside(step)])
     within = [kernel for kernel in trace.kernels if step.begin <= kernel.begin and kernel.end <= step.end]
     for kernel, spent in busy(within):
-        place = owners.get(kernel.correlation) if kernel.correlation is not None else None
+        place, launch = owners.get(kernel.correlation, NOBODY) if kernel.correlation is not None else NOBODY
         if place is None:
             times.unattributed[kernel.name] += spent
+            continue
+        if launch is not None and calls[place].op.startswith(REGION):
+            times.calls.setdefault(place, 0)
+            times.launches.setdefault((place, launch), []).append(spent)
         else:
-            times.calls[place] = times.calls.get(place, 0) + spent
             times.kernels.setdefault(place, []).append(kernel.name)
+            times.calls[place] = times.calls.get(place, 0) + spent
     times.gaps[""] = step.duration - times.parts()
     return times
 
 
-def launches(matcher: Matcher, roots: Sequence[Event]) -> Mapping[int, int]:
-    """Return by the correlation of each launch the call in which it happened."""
-    owners: dict[int, int] = {}
-    pending: list[tuple[Event, int | None]] = [(root, None) for root in sorted(roots, key=lambda e: -e.begin)]
+def launches(matcher: Matcher, roots: Sequence[Event]) -> Mapping[int, tuple[int | None, Launch | None]]:
+    """Return by the correlation of each launch the call in which it happened, and what inductor declares of it."""
+    owners: dict[int, tuple[int | None, Launch | None]] = {}
+    pending = [(root, *NOBODY) for root in sorted(roots, key=lambda e: -e.begin)]
     while pending:
-        event, place = pending.pop()
+        event, place, launch = pending.pop()
         place = matcher.take(event) if place is None else place
-        if event.correlation is not None and place is not None:
-            owners[event.correlation] = place
-        pending += [(child, place) for child in reversed(event.children)]
+        launch = event.launch or launch
+        if event.correlation is not None:
+            owners[event.correlation] = place, launch
+        pending += [(child, place, launch) for child in reversed(event.children)]
     return owners

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.harness.profile.inductor import Launch, launch_of
 from bench.harness.profile.step import STEP
 
 ON_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "python_function")
@@ -29,6 +30,8 @@ class Event:
     """Shape and dtype of each tensor with a dimension."""
     correlation: int | None = None
     """Of a launch, with the kernel that it launched."""
+    launch: Launch | None = None
+    """The Triton kernel of inductor's that it launches."""
     thread: Any = None
     children: list[Event] = field(default_factory=list)
 
@@ -128,7 +131,8 @@ def _event(event: Mapping[str, Any]) -> Event:
     pairs = zip(details.get("Input Dims", ()), details.get("Input type", ()), strict=False)
     operands = tuple((_shape(shape), dtype) for shape, dtype in pairs if shape)
     thread = event.get("pid"), event.get("tid")
-    return Event(event["name"], event["cat"], begin, end, operands, details.get("correlation"), thread)
+    launch = launch_of(event["name"], details)
+    return Event(event["name"], event["cat"], begin, end, operands, details.get("correlation"), launch, thread)
 
 
 def _shape(shape: Any) -> Any:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 BAR = 40
 CLASSES: dict[str, Callable[[Record], bool]] = {
     "products": lambda record: bool(record.extra.get("matmul_flops")),
+    "fused kernels": lambda record: "within" in record.extra,
     "other arithmetic": lambda record: bool(record.flops),
     "data movement": lambda record: bool(record.bytes_read or record.bytes_written),
     "views and bookkeeping": lambda record: record.flops == 0,
@@ -213,6 +214,8 @@ def _print_rest(rest: Sequence[Scored], console: Console) -> None:
 
 def _flags(record: Record, score: Mapping[str, Any]) -> Iterable[str]:
     yield from record.flags
+    if "region_s" in record.extra:
+        yield f"with its Triton kernels {format_time(record.extra['region_s'])}"
     if score["excess"]:
         yield "above-roof"
     if record.op in REMAINDERS:
