@@ -257,7 +257,7 @@ def v1(x, out):
 
 
 def v2(x, out):
-    for _ in range(20):
+    for _ in range(100):
         v1(x, out)
 
 
