@@ -27,23 +27,19 @@ from roofline.plot.scene import (
     slope_label,
     version_steps,
 )
-from roofline.plot.sheet import Key, Sheet
+from roofline.plot.sheet import PT, Key, Sheet
 from roofline.plot.style import line_pattern, machine_width, si, significant, text_color
 
 SAME_CEILING = 1.004
 """Ceilings closer than this factor lie on one another in print, and share a label."""
 RING_PT = 16
 """Diameter of the ring around a point above its ceiling."""
-WHOLE_STEP_PT, SMALLEST_PT = 70.0, 3.0
-"""Diameter of a point that takes all the time of a step, and of the smallest points."""
 OVERHANG = 0.3
 """Share of the label of a flat ceiling that may stand left of its ridge point."""
 OFF_LINE_COST = 1.5
 """Dislike of a place off the line, so that it is taken only where a label on it would cover other lines."""
 SAME_SPOT = 0.05
 """Ridge points closer than this, in inches, share a label."""
-PT = 1 / 72
-"""A point of print in inches."""
 RIDGE_SIDES = (135, 90, 160, 45, 180, 112, 0, -45, -90, -135)
 """Where the label of a ridge point stands best, degrees: above the ceilings, where there are no points."""
 CRITICAL_SIDES = (-45, -90, -20, 0, -135, 180)
@@ -273,14 +269,10 @@ def _size_order(point: PlotPoint) -> tuple[object, ...]:
 def _draw_shares(scene: Scene, sheet: Sheet, placer: Placer) -> None:
     """Draw the points of a profile, the large ones first: the area of each is its share of the time."""
     for point in sorted(scene.points, key=lambda point: -(point.share or 0)):
-        spot, side_pt = (point.intensity, point.flops_per_s), _diameter_pt(point)
+        spot, side_pt = (point.intensity, point.flops_per_s), point.diameter_pt
         style = {"marker": "o", "markersize": side_pt, "markeredgecolor": "white", "markeredgewidth": 0.6}
         sheet.plot([spot], color=scene.point_color(point), linestyle="none", alpha=0.75, zorder=7, **style)
         placer.block("mark", [box_around(*sheet.inches(*spot), side_pt * PT, side_pt * PT)])
-
-
-def _diameter_pt(point: PlotPoint) -> float:
-    return max(SMALLEST_PT, WHOLE_STEP_PT * math.sqrt(point.share or 0))
 
 
 def _draw_series(points: list[PlotPoint], scene: Scene, sheet: Sheet, placer: Placer) -> None:
@@ -407,7 +399,7 @@ def _label_points(scene: Scene, sheet: Sheet, placer: Placer) -> tuple[int, int]
         weight = "bold" if point.is_above_ceiling else "normal"
         near = RING_PT * PT / 2 + 0.06 if point.is_above_ceiling else 0.14
         if scene.is_profile:
-            weight, near = "normal", _diameter_pt(point) * PT / 2 + 0.05
+            weight, near = "normal", point.diameter_pt * PT / 2 + 0.05
         spot = sheet.inches(point.intensity, point.flops_per_s)
         labels.append(PointLabel(spot, sheet.measure(text, POINT_PT, weight), near))
         written.append((text, text_color(scene.point_color(point)), weight))

@@ -25,7 +25,7 @@ from roofline.plot.critical import critical_sentence
 from roofline.plot.draw import draw, legend_keys
 from roofline.plot.panel import draw_panel, draw_strip, names_width, panel_rows, room_for, streams_of, strip_height
 from roofline.plot.scene import NO_INTENSITY, NoCeilingError, PlotError, PlotMachine, build_scene, caption, title_lines
-from roofline.plot.sheet import AxesSheet, Sheet, view_of
+from roofline.plot.sheet import WIDTHS, AxesSheet, Sheet, view_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,8 +42,6 @@ __all__ = [
     "save_figure",
 ]
 
-WIDTHS = (9.0, 11.0, 13.5)
-"""Widths of the figure in inches; a wider one is taken only where the labels have no room on a narrower one."""
 MOST_TRIED = 1000
 """With more points than this the widest is taken at once."""
 

@@ -87,6 +87,7 @@ class Placer:
         self.bounds = bounds
         self._taken: dict[str, list[Box]] = {kind: [] for kind in self.KINDS}
         self._arrays: dict[str, NDArray[Any]] = {}
+        self._leaders: list[tuple[Spot, Spot]] = []
 
     def block(self, kind: str, boxes: Iterable[Box]) -> None:
         """Take the places of `boxes`."""
@@ -123,15 +124,17 @@ class Placer:
         self.block("text", map(tuple, place.boxes().tolist()))
         if place.leader:
             self.block("mark", boxes_along(*place.leader))
+            self._leaders.append(place.leader)
 
     def mark(self) -> dict[str, int]:
         """Return what `forget` takes to free all that is taken from now on."""
-        return {kind: len(boxes) for kind, boxes in self._taken.items()}
+        return {kind: len(boxes) for kind, boxes in self._taken.items()} | {"leader": len(self._leaders)}
 
     def forget(self, mark: dict[str, int]) -> None:
         """Free what was taken since `mark`."""
-        for kind, count in mark.items():
-            del self._taken[kind][count:]
+        for kind in self.KINDS:
+            del self._taken[kind][mark[kind] :]
+        del self._leaders[mark["leader"] :]
         self._arrays.clear()
 
     def has_room(self, places: Sequence[Candidate], avoid: Sequence[str]) -> bool:
@@ -149,7 +152,11 @@ class Placer:
         inside = low[0] >= left and low[1] >= bottom and high[0] <= right and high[1] <= top
         if not inside or any(self._count(kind, boxes) for kind in avoid):
             return False
-        return not (candidate.leader and self._count("text", _array(boxes_along(*candidate.leader))))
+        if candidate.leader is None:
+            return True
+        if any(cross(candidate.leader, other) for other in self._leaders):
+            return False
+        return not self._count("text", _array(boxes_along(*candidate.leader)))
 
     def _count(self, kind: str, boxes: NDArray[Any]) -> int:
         """Return how many taken boxes of a kind the given boxes cover."""
@@ -263,6 +270,15 @@ def around_point(
 def _sign(value: float) -> int:
     """Return -1, 0 or 1; 0 for what is close to it, so that a label straight above a point is centered on it."""
     return 0 if abs(value) < 0.2 else int(math.copysign(1, value))
+
+
+def cross(one: tuple[Spot, Spot], other: tuple[Spot, Spot]) -> bool:
+    """Return whether two lines from point to point cross."""
+
+    def side(start: Spot, end: Spot, spot: Spot) -> float:
+        return (end[0] - start[0]) * (spot[1] - start[1]) - (end[1] - start[1]) * (spot[0] - start[0])
+
+    return side(*one, other[0]) * side(*one, other[1]) < 0 and side(*other, one[0]) * side(*other, one[1]) < 0
 
 
 def box_around(x: float, y: float, width: float, height: float) -> Box:

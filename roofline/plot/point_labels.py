@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
-from roofline.plot.labels import Box, Candidate, Placer, Spot, around_point, distance_to_box
+from roofline.plot.labels import Box, Candidate, Placer, Spot, around_point, cross, distance_to_box
 
 SIDES = (-90, -45, 0, 90, 180, 45, -135, 135, 20, -20, 160, -160, 70, -70, 110, -110)
 """Where the label of a point stands best, degrees: below it, for above it are the ceilings."""
@@ -171,12 +171,5 @@ def _stacked(labels: Sequence[PointLabel], offset: float, shift: float, side: in
 def _is_readable(places: Sequence[Candidate], spots: Sequence[Spot]) -> bool:
     """Return whether no leader line meets another one, or a point that is not its own."""
     leaders = [place.leader for place in places if place.leader]
-    crossed = any(_cross(one, other) for one, other in pairwise(leaders))
+    crossed = any(cross(one, other) for one, other in pairwise(leaders))
     return not crossed and all(_is_own(leader, leader[0], spots) for leader in leaders)
-
-
-def _cross(one: tuple[Spot, Spot], other: tuple[Spot, Spot]) -> bool:
-    def side(start: Spot, end: Spot, spot: Spot) -> float:
-        return (end[0] - start[0]) * (spot[1] - start[1]) - (end[1] - start[1]) * (spot[0] - start[0])
-
-    return side(*one, other[0]) * side(*one, other[1]) < 0 and side(*other, one[0]) * side(*other, one[1]) < 0

@@ -36,6 +36,8 @@ PANEL_FROM = 20
 NAMED_SHARE, MOST_NAMED, DRAWN_SHARE = 0.02, 12, 0.001
 """Of a profile: the share of the step from which a point is named, how many are, and the share from which one is drawn.
 """
+WHOLE_STEP_PT, SMALLEST_PT = 70.0, 3.0
+"""Of a profile: diameter of a point that takes all the time of a step, and of the smallest points."""
 NO_INTENSITY = "without FLOPs or bytes"
 WIDEST_DECADES = 30
 """Ceilings and points further apart than this are a mistake in the file and not a machine."""
@@ -126,6 +128,11 @@ class PlotPoint:
         """Of a row of a profile: its share of the time of the step."""
         value = self.record.extra.get("share")
         return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None
+
+    @property
+    def diameter_pt(self) -> float:
+        """Of a row of a profile: the diameter of its circle, whose area is its share, in points of print."""
+        return max(SMALLEST_PT, WHOLE_STEP_PT * math.sqrt(self.share or 0))
 
     @property
     def doubts(self) -> list[str]:

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 LEFT, RIGHT, TOP, BOTTOM = 0.95, 0.36, 0.16, 0.12
 """Margins around the axes (left, right) and around everything (top, bottom), inches."""
+WIDTHS = (9.0, 11.0, 13.5)
+"""Widths of the figure in inches; a wider one is taken only where the labels have no room on a narrower one."""
+PT = 1 / 72
+"""A point of print in inches."""
+CIRCLE_MARGIN = 0.06
+"""Least distance from the circle of a part of a profile to the axes, inches."""
 INDENT = 0.3
 """Left end of title, legend and caption, inches."""
 RATIOS = (0.55, 0.85)
@@ -75,7 +81,32 @@ def view_of(scene: Scene) -> View:
     bottom = min([min(reached) - 0.6, *(max(slopes) + left for _ in slopes[:1]), *(value - 0.3 for value in low)])
     if max(right - left, top - bottom) > WIDEST_DECADES:
         raise PlotError(f"ceilings and points span more than {WIDEST_DECADES} decades: the values cannot be right")
-    return fitted(View(left, right, bottom, top))
+    view = fitted(View(left, right, bottom, top))
+    return around_circles(view, scene) if scene.is_profile else view
+
+
+def around_circles(view: View, scene: Scene) -> View:
+    """Return a larger view that holds all circles of a profile whole, on the narrowest sheet and so on every other."""
+    wide = WIDTHS[0] - LEFT - RIGHT
+    spots = [(math.log10(p.intensity), math.log10(p.flops_per_s), p.diameter_pt) for p in scene.points]
+    while True:
+        inch = (view.right - view.left) / wide  # in decades; it grows with the view, and the circles with it
+        circles = [(x, y, (size * PT / 2 + CIRCLE_MARGIN / 2) * inch) for x, y, size in spots]
+        if all(
+            view.left <= x - r and x + r <= view.right and view.bottom <= y - r and y + r <= view.top
+            for x, y, r in circles
+        ):
+            return view
+        circles = [(x, y, r + CIRCLE_MARGIN / 2 * inch) for x, y, r in circles]
+        view = fitted(
+            replace(
+                view,
+                left=min(view.left, *(x - r for x, _, r in circles)),
+                right=max(view.right, *(x + r for x, _, r in circles)),
+                bottom=min(view.bottom, *(y - r for _, y, r in circles)),
+                top=max(view.top, *(y + r for _, y, r in circles)),
+            )
+        )
 
 
 def fitted(view: View) -> View:

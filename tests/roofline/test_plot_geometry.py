@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -13,9 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from plot_scenes import corners, labels_in, overlap, renderer, roofs
-from run_scenes import RUNS
+from run_scenes import RUNS, h100, of_gpu, vector
 
-from roofline.plot.figure import draw_roofline
+from results.record import Record
+from roofline.plot.figure import draw_roofline, run_machine
+from roofline.plot.labels import cross
 from roofline.plot.scene import PlotPoint, build_scene, chosen_for_labels, point_label
 
 TOUCH = 0.08
@@ -135,3 +139,40 @@ def test_no_color_is_of_two_providers_or_machines(name: str) -> None:
         colors.setdefault(to_hex(scene.point_color(point)), set()).add(who)
     assert all(len(owners) == 1 for owners in colors.values())
     assert len(roofs(drawn(name))) >= 2
+
+
+def parts_of_a_step(count: int, seed: int) -> list[Record]:
+    """Return the rows of a profile, a few of which take most of the step, strewn over the plane."""
+    chance = random.Random(seed)
+    rows, weights = [], [10 ** chance.uniform(0, 2.5) for _ in range(count)]
+    for number, weight in enumerate(weights):
+        elements = int(10 ** chance.uniform(3, 7))
+        part = vector("aten.add", elements, 1, 3e12 / chance.uniform(5, 60))
+        extra = {"share": weight / sum(weights), "module": f"part{number}"}
+        rows.append(replace(part, flops=int(elements * 10 ** chance.uniform(0, 2.6)), extra=part.extra | extra))
+    return rows
+
+
+def slow_and_long() -> list[Record]:
+    """Return the rows of a profile whose longest is the lowest by far."""
+    parts = [vector("aten.add", 10**6, 10, rate) for rate in (1e4, 1e9, 1e11)]
+    return [replace(part, extra={"share": share}) for part, share in zip(parts, (0.7, 0.2, 0.1), strict=True)]
+
+
+STEPS = {"3 parts": slow_and_long(), "60 parts": parts_of_a_step(60, 5), "211 parts": parts_of_a_step(211, 10)}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_circles_of_a_profile_are_whole_and_no_two_leader_lines_cross(step: str) -> None:
+    run = [run_machine(of_gpu(h100()), STEPS[step])], ["bf16"]
+    figure, scene = draw_roofline(*run), build_scene(*run)
+    frame = figure.axes[0].get_window_extent()
+    for point in scene.points:
+        x, y = (value * figure.dpi for value in inches(figure, point))
+        radius = point.diameter_pt / 2 / 72 * figure.dpi
+        assert frame.x0 <= x - radius, point.record.extra
+        assert x + radius <= frame.x1, point.record.extra
+        assert frame.y0 <= y - radius, point.record.extra
+        assert y + radius <= frame.y1, point.record.extra
+    lines = [tuple(zip(*line.get_data(), strict=True)) for line in leaders(figure)]
+    assert not [pair for pair in itertools.combinations(lines, 2) if cross(*pair)]
