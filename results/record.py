@@ -25,7 +25,10 @@ METHODS = ("graph", "events", "host")
 CACHE_STATES = ("cold", "warm")
 UNITS = ("matrix", "vector")
 DEVICE_TYPES = ("cuda", "rocm", "mps", "cpu")
-DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8e4m3", "fp8e5m2", "int8", "nvfp4", "int32")
+DTYPES = (
+    *("fp64", "fp32", "tf32", "fp16", "bf16", "fp8e4m3", "fp8e5m2", "int8", "nvfp4"),
+    *("int32", "int64", "int16", "uint8", "uint16", "uint32", "uint64", "bool"),
+)
 """All that `roofline.work` knows the width of; a test keeps the two alike."""
 
 MAX_COUNT = 2**63 - 1

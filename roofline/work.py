@@ -15,7 +15,14 @@ DTYPE_BITS = {
     "fp8e5m2": 8,
     "int8": 8,
     "nvfp4": 4,
-    "int32": 32,  # never measured itself: the output of an int8 product
+    "int32": 32,
+    "int64": 64,
+    "int16": 16,
+    "uint8": 8,
+    "uint16": 16,
+    "uint32": 32,
+    "uint64": 64,
+    "bool": 8,
 }
 """Bits that one element takes in memory, without the scale factors of block-scaled formats."""
 
@@ -33,8 +40,8 @@ LABEL_BYTES = 8
 OFFSET_BYTES = 4
 """Bytes of a place among tokens: int32, as torch takes where groups end."""
 
-DTYPES = tuple(dtype for dtype in DTYPE_BITS if dtype != "int32")
-"""The dtypes that can be asked for."""
+DTYPES = tuple(dtype for dtype in DTYPE_BITS if dtype == "int8" or ("int" not in dtype and dtype != "bool"))
+"""The dtypes that can be asked for; in the others are outputs of int8 products, and rows of a profile."""
 
 
 UNITS = ("matrix", "vector")

@@ -338,9 +338,9 @@ def _timed(blank: Record, times_ns: Sequence[int], chosen: int, total_ns: int) -
 
 
 def dtype_of(call: Call) -> str:
-    """Return the dtype whose peak judges a call: that of its first floating-point operand."""
+    """Return the dtype whose peak judges a call: that of its first floating-point operand, else of its first."""
     floats = [dtype for dtype in call.dtypes if "float" in dtype]
-    found = dtype_named(floats[0]) if floats else "int32"
+    found = dtype_named((floats or call.dtypes or ("float32",))[0])
     return found if found in DTYPES else "fp32"
 
 

@@ -15,10 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.__main__ import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
+from bench.harness.profile.account import Accounted
 from bench.harness.profile.join import joined
 from bench.harness.profile.profiling import account, profile, timed
 from bench.harness.profile.recording import read_trace
-from bench.harness.profile.report import Timing, failed_records, records_of
+from bench.harness.profile.report import Timing, dtype_of, failed_records, records_of
 from bench.harness.profile.step import Step, backward
 from bench.harness.profile.target import Target, target_of
 from bench.harness.profile.timed import record_to, recorded
@@ -277,6 +278,25 @@ def test_unique_bytes_count_each_storage_once():
     accounted = account(Step(target_of("twice", lambda: (x + x).mul_(2), []), "forward"))
     assert accounted.unique_bytes == 2 * 32
     assert sum(map(moved_by, accounted.calls)) == 4 * 32
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "named"),
+    [
+        ([torch.int64], "int64"),
+        ([torch.bool], "bool"),
+        ([torch.uint8], "uint8"),
+        ([torch.int32], "int32"),
+        ([torch.int64, torch.bfloat16], "bf16"),
+        ([torch.complex64], "fp32"),
+    ],
+)
+def test_a_row_is_of_its_floating_point_dtype_or_of_its_own(dtypes, named):
+    made = [torch.ones(3, dtype=dtype) for dtype in dtypes]
+    (call,) = account(Step(target_of("cat", lambda: torch.cat(made), []), "forward")).calls
+    assert dtype_of(call) == named
+    (record,) = failed_records(Accounted([call]), "torch", "not timed")
+    assert record.dtype == named
 
 
 def test_a_number_taken_to_the_host_is_told():
