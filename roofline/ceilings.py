@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -170,6 +171,10 @@ class Ceilings:
 
     def mixes(self) -> list[Ceiling]:
         """Return the measured bandwidths of mixes, the fastest first, one for each mix."""
+        return list(self._mixes)
+
+    @cached_property
+    def _mixes(self) -> list[Ceiling]:
         best: dict[str, Ceiling] = {}
         for entry in self.entries:
             if entry.quantity == "bandwidth" and entry.kind == "measured" and entry.name in MIX_RATIOS:
@@ -186,15 +191,18 @@ class Ceilings:
 
     def _first(self, quantity: str, names: list[str] | None, kinds: Iterable[str]) -> Ceiling | None:
         for kind in kinds:
-            matching = [
-                entry
-                for entry in self.entries
-                if entry.quantity == quantity and entry.kind == kind and (names is None or entry.name in names)
-                if FROM_CACHES not in (entry.config or "")
-            ]
-            if matching:
+            known = self._judging.get((quantity, kind), ())
+            if matching := [entry for entry in known if names is None or entry.name in names]:
                 return max(matching, key=lambda entry: entry.value)
         return None
+
+    @cached_property
+    def _judging(self) -> dict[tuple[str, str], list[Ceiling]]:
+        found: dict[tuple[str, str], list[Ceiling]] = {}
+        for entry in self.entries:
+            if FROM_CACHES not in (entry.config or ""):
+                found.setdefault((entry.quantity, entry.kind), []).append(entry)
+        return found
 
     def with_entries(self, entries: Iterable[Ceiling]) -> Ceilings:
         """Return the same machine with `entries` added; an entry of the same quantity, name and kind is replaced."""

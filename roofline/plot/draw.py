@@ -289,12 +289,12 @@ def _draw_series(points: list[PlotPoint], scene: Scene, sheet: Sheet, placer: Pl
     shape = scene.shape(points[0])
     for variant, alike in groupby(sorted(points, key=scene.variant), key=scene.variant):
         sheet.plot([(p.intensity, p.flops_per_s) for p in alike], **marker(color, shape, variant), zorder=7)
-    capped = [point for point in points if point.cap]
-    for point in capped:
-        top = (point.intensity, point.cap or 0.0)
-        sheet.plot([(point.intensity, point.flops_per_s), top], **STEM, color=color, zorder=4.4)
-        sheet.plot([top], **cap(color), zorder=4.6)
-        placer.block("mark", [box_around(*sheet.inches(*top), 0.16, 0.05)])
+    tops = [(point.intensity, point.cap) for point in points if point.cap]
+    if tops:
+        stems = [s for p in points if p.cap for s in ((p.intensity, p.flops_per_s), (p.intensity, p.cap), lifted)]
+        sheet.plot(stems, **STEM, color=color, zorder=4.4)
+        sheet.plot(tops, **cap(color), zorder=4.6)
+        placer.block("mark", [box_around(*sheet.inches(*top), 0.16, 0.05) for top in tops])
     doubtful = [spot for spot, point in zip(spots, points, strict=True) if point.doubts]
     if doubtful:
         sheet.plot(doubtful, **CROSS, zorder=7.5)
@@ -302,8 +302,9 @@ def _draw_series(points: list[PlotPoint], scene: Scene, sheet: Sheet, placer: Pl
     if rings:
         ring = {"marker": "o", "markersize": RING_PT, "markerfacecolor": "none", "linestyle": "none"}
         sheet.plot(rings, **ring, markeredgecolor=INK, markeredgewidth=1.2, zorder=8)
+    ringed = set(rings)
     for spot in spots:
-        side = (RING_PT if spot in rings else MARKER_PT + 2) * PT
+        side = (RING_PT if spot in ringed else MARKER_PT + 2) * PT
         placer.block("mark", [box_around(*sheet.inches(*spot), side, side)])
     for point in points:
         x, low = sheet.inches(point.intensity, point.low)
