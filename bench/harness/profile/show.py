@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from bench.harness.profile.report import REMAINDERS, scores_of
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
 from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time, header_lines
-from results.show.terminal import printable
+from results.show.terminal import WIDE, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,8 +67,11 @@ def render(
             _line(console, f"no time was measured: {reason}")
         return
     _line(console, "")
-    for line in [*bars(scored), "", *sentences(totals)]:
+    for line in [*bars(scored), ""]:
         _line(console, line)
+    for sentence in sentences(totals):
+        for line in [sentence] if console.width >= WIDE else textwrap.wrap(sentence, console.width):
+            _line(console, line)
     _line(console, "")
     if by == "module":
         _print_tree(scored, console, top)
@@ -170,8 +174,12 @@ def _print_groups(
     for record, _ in scored:
         groups.setdefault(key(record), []).append(record)
     _print_sums(sorted(groups.items(), key=lambda item: -_time_s(item[1]))[:top], title, console)
-    if len(groups) > top:
-        _line(console, f"... and {len(groups) - top} more: --top shows them")
+    _print_more(len(groups) - top, console)
+
+
+def _print_more(more: int, console: Console) -> None:
+    if more > 0:
+        _line(console, f"... and {more} more: --top shows them")
 
 
 def _print_tree(scored: Sequence[Scored], console: Console, top: int) -> None:
@@ -182,12 +190,11 @@ def _print_tree(scored: Sequence[Scored], console: Console, top: int) -> None:
         for depth in range(len(path) + 1):
             groups.setdefault(path[:depth], []).append(record)
     kept = set(sorted(groups, key=lambda path: -_time_s(groups[path]))[:top])
-    rows = [
-        ("  " * len(path) + (path[-1] if path else "all"), groups[path])
-        for path in sorted(groups)
-        if path in kept and _time_s(groups[path])
-    ]
+    timed = [path for path in sorted(groups) if _time_s(groups[path])]
+    shown = [path for path in timed if path in kept]
+    rows = [("  " * len(path) + (path[-1] if path else "all"), groups[path]) for path in shown]
     _print_sums(rows, "module", console)
+    _print_more(len(timed) - len(shown), console)
 
 
 def _print_sums(rows: Sequence[tuple[str, Sequence[Record]]], title: str, console: Console) -> None:

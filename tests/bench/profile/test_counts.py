@@ -42,6 +42,7 @@ CASES = {
     "two inputs": (lambda: X + SAME, 1024, 512),
     "one input twice": (lambda: X + X, 512, 512),
     "a broadcast row": (lambda: X + floats_row, 512 + 64, 512),
+    "a broadcast row with gaps": (lambda: X[:, :8] + floats_row[::2], 256 + 32, 256),
     "expand itself": (lambda: floats_row.expand(8, 16), 0, 0),
     "a copy of what was expanded": (lambda: floats_row.expand(8, 16).clone(), 64, 512),
     "transpose itself": (lambda: X.t(), 0, 0),

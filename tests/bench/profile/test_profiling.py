@@ -139,6 +139,20 @@ def moved_by(call):
     return call.bytes_read + call.bytes_written
 
 
+def test_calls_with_indices_find_their_events_though_a_trace_does_not_tell_their_shapes():
+    rows, columns = torch.tensor([1, 2]), torch.tensor([0, 3])
+
+    def picked(x):
+        return x[rows, columns].sum() + x[:, columns].sum()
+
+    step = Step(target_of("picked", picked, [torch.ones(4, 8, requires_grad=True)]), "backward")
+    calls = account(step).calls
+    (times,) = joined(calls, recorded(step, 1))
+    picking = [place for place, call in enumerate(calls) if "index" in call.op]
+    assert len(picking) == 4  # two are read forward, two are written backward
+    assert set(picking) <= set(times.calls)
+
+
 @pytest.mark.parametrize("was_compiled_before", [True, False])
 def test_a_compiled_function_is_still_compiled_afterwards(was_compiled_before):
     runs = []
