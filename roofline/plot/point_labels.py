@@ -21,6 +21,8 @@ MARGIN = 0.02
 """By how much a label is nearer to its own point than to any other, at least, inches."""
 SAME_PLACE = 0.01
 """Points closer than this cannot be told apart by their place, inches."""
+PASSED = 0.07
+"""Distance at which a leader line passes by a point that is not its own, at least, inches."""
 PITCH = 0.05
 """Space between two labels of a column, inches."""
 OFFSETS = (0.25, 0.4, 0.6, 0.9, 1.3, 1.8)
@@ -116,12 +118,19 @@ def _alone(placer: Placer, label: PointLabel, spots: Sequence[Spot]) -> Candidat
         for place in around_point(label.spot, label.size, SIDES, label.near, far=2.4, tied=0)
         if place.leader
     ]
-    return placer.place([p for p in tied if p.leader and _is_own(p.leader, label.spot, spots)], AVOIDED)
+    free = [place for place in tied if placer.has_room([place], AVOIDED)]  # few of them are where there are many points
+    return placer.place([p for p in free if p.leader and _is_own(p.leader, label.spot, spots)], AVOIDED)
 
 
 def _is_own(leader: tuple[Spot, Spot], own: Spot, spots: Sequence[Spot]) -> bool:
     """Return whether a leader line passes by all points but its own."""
-    return all(_distance_to_line(spot, *leader) > 0.07 for spot in spots if math.dist(spot, own) > 0.1)
+    (left, right), (low, high) = (sorted(ends) for ends in zip(*leader, strict=True))
+    return all(
+        _distance_to_line(spot, *leader) > PASSED
+        for spot in spots
+        if left - PASSED <= spot[0] <= right + PASSED and low - PASSED <= spot[1] <= high + PASSED
+        if math.dist(spot, own) > 0.1
+    )
 
 
 def _distance_to_line(spot: Spot, start: Spot, end: Spot) -> float:
@@ -141,7 +150,7 @@ def _column(placer: Placer, labels: Sequence[PointLabel], spots: Sequence[Spot])
             continue
         places = _stacked([labels[index] for index in order], offset, shift, side)
         cost += placer.crossings(places)
-        if (best is None or cost < best[0]) and _is_readable(places, spots) and placer.has_room(places, AVOIDED):
+        if (best is None or cost < best[0]) and placer.has_room(places, AVOIDED) and _is_readable(places, spots):
             best = (cost, places)
     if best is None:
         return None

@@ -143,6 +143,13 @@ class _Looks:
         """Return the marker; one for inputs in a cache is hollow."""
         return marker(self.color(point), self.ops.index(point.record.op), int(point.record.cache == "warm"))
 
+    def groups(self, points: Sequence[TimePoint]) -> list[list[TimePoint]]:
+        """Return the points that look alike together, in the order of their appearance."""
+        found: dict[tuple[object, ...], list[TimePoint]] = {}
+        for point in points:
+            found.setdefault((self.color(point), point.record.op, point.record.cache == "warm"), []).append(point)
+        return list(found.values())
+
     def keys(self) -> list[Key]:
         """Return the entries of the legend."""
         colors = {slug: series_color(index) for index, slug in enumerate(self.slugs)}
@@ -164,8 +171,8 @@ def _draw(points: Sequence[TimePoint], machines: Sequence[PlotMachine], looks: _
     for floor_s in sorted(floors):
         if view.left < math.log10(floor_s) < view.right:
             _draw_floor(floor_s, sheet, placer)
-    for point in points:
-        _draw_point(point, looks, sheet, placer)
+    for alike in looks.groups(points):
+        _draw_points(alike, looks, sheet, placer)
     label_line(sheet, placer, "measured = least time", ends, 0.5, INK)
     _label(points, looks, sheet, placer)
 
@@ -178,17 +185,22 @@ def _draw_floor(floor_s: float, sheet: Sheet, placer: Placer) -> None:
     label_line(sheet, placer, f"launch floor {_words_of(floor_s)}", (low, high), 0.8, MUTED)
 
 
-def _draw_point(point: TimePoint, looks: _Looks, sheet: Sheet, placer: Placer) -> None:
-    color, x, spot = looks.color(point), point.least_s, (point.least_s, point.measured_s)
-    bar = {"linewidth": SUM_PT, "alpha": 0.25, "solid_capstyle": "butt"}
-    sheet.plot([(x, point.least_s), (x, point.sum_s)], color=color, zorder=3.5, **bar)
-    style: dict[str, Any] = {"marker": "_", "markersize": 5, "markeredgewidth": 1.2}
-    sheet.plot([(x, point.low_s), (x, point.high_s)], color=color, linewidth=1.2, zorder=6, **style)
-    sheet.plot([spot], **looks.style(point), zorder=7)
-    if not DOUBTFUL.isdisjoint(point.record.flags):
-        sheet.plot([spot], **CROSS, zorder=7.5)
+def _draw_points(points: Sequence[TimePoint], looks: _Looks, sheet: Sheet, placer: Placer) -> None:
+    """Draw the points of one look: all their bars as one line, and all their markers as another."""
+    style, lifted = looks.style(points[0]), (math.nan, math.nan)  # between two bars the pen is lifted
+    spots = [(point.least_s, point.measured_s) for point in points]
+    sums = [s for p in points for s in ((p.least_s, p.least_s), (p.least_s, p.sum_s), lifted)]
+    bar: dict[str, Any] = {"linewidth": SUM_PT, "alpha": 0.25, "solid_capstyle": "butt"}
+    sheet.plot(sums, color=style["color"], zorder=3.5, **bar)
+    intervals = [s for p in points for s in ((p.least_s, p.low_s), (p.least_s, p.high_s), lifted)]
+    ends: dict[str, Any] = {"marker": "_", "markersize": 5, "markeredgewidth": 1.2}
+    sheet.plot(intervals, color=style["color"], linewidth=1.2, zorder=6, **ends)
+    sheet.plot(spots, **style, zorder=7)
+    doubtful = [s for s, point in zip(spots, points, strict=True) if not DOUBTFUL.isdisjoint(point.record.flags)]
+    if doubtful:
+        sheet.plot(doubtful, **CROSS, zorder=7.5)
     side = (MARKER_PT + 2) / 72
-    placer.block("mark", [box_around(*sheet.inches(*spot), side, side)])
+    placer.block("mark", [box_around(*sheet.inches(*spot), side, side) for spot in spots])
 
 
 def _label(points: Sequence[TimePoint], looks: _Looks, sheet: Sheet, placer: Placer) -> None:
