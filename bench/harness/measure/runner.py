@@ -360,6 +360,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the class and the first line of an error, short enough for a table."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text}"[:200]
+    """Return the class and the first line of an error, with the next where it ends in a colon, cut for a table."""
+    text, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    said = f"{text} {more[0]}" if text.endswith(":") and more else text
+    return f"{type(error).__name__}: {said}"[:200]

@@ -326,6 +326,14 @@ def test_what_cannot_be_profiled_is_refused_in_one_line(bad):
         profile(bad)
 
 
+def test_what_an_error_says_after_a_colon_is_not_lost():
+    def wrong():
+        raise ValueError("the check of heads failed:\n  4 heads of 62\n  more")
+
+    with pytest.raises(UsageError, match=r"wrong: ValueError: the check of heads failed: 4 heads of 62$"):
+        profile(wrong)
+
+
 USER = """
 import torch
 def make():
@@ -355,6 +363,9 @@ def test_the_command_refuses_bad_input_with_2(tmp_path, capsys):
         said = capsys.readouterr()
         assert (said.out, said.err.count("error: "), said.err.count("\n")) == ("", 1, 1), said.err
     assert main(["profile", "--no-save"]) == 2
+    capsys.readouterr()
+    assert main(["profile", f"{file}:nothing", "--device", "cpu", "--no-save"]) == 2
+    assert "returned nothing; it must return a function" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
