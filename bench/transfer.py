@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.api.family import run_of
 from bench.harness.cli.arguments import UsageError, add_list, chosen, number, path, shape_words
 from bench.harness.scenarios.scenario import Scenario, ScenarioContext, ScenarioRow
-from bench.harness.shapes import ShapeError, parse_size
+from bench.harness.shapes import ShapeError, parse_size, size_text
 from bench.harness.transfer.copies import StepWork
 from bench.harness.transfer.table import COLUMNS, NOTES, footer
 from results.record import Record
@@ -195,7 +195,7 @@ def copy_row(op: str, device: Device, size_bytes: int, memory: str, transfer: st
         fill="uniform",
     )
     measure = measure_overlapped if op == "overlap" else measure_copy
-    return ScenarioRow(blank, partial(measure, blank), f"{op} {size_bytes} bytes {memory} {transfer}")
+    return ScenarioRow(blank, partial(measure, blank), f"{op} {size_text(size_bytes)} {memory} {transfer}")
 
 
 @dataclass(frozen=True)

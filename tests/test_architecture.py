@@ -47,6 +47,9 @@ FOLDERS = {
 MOST_FILES = 15
 """In one folder; what has more of them holds more than one concern."""
 
+ONE_OF_A_KIND = {"roofline/explore/calculators"}
+"""Folders with a file for each thing of one kind, which may be as many as there are things."""
+
 WITHOUT_TORCH = ("roofline", "results")
 HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml", "plotly", "jinja2"}
 """What takes long to import: only inside the functions that need it, so that every --help answers at once."""
@@ -207,7 +210,9 @@ def test_nothing_imports_in_a_circle():
 def test_no_folder_holds_more_than_a_dozen_files_or_so():
     folders = {path.parent for path in SOURCES}
     counts = {label(folder): len(list(folder.glob("*.py"))) for folder in folders}
-    assert {folder: count for folder, count in counts.items() if count > MOST_FILES} == {}
+    assert {
+        folder: count for folder, count in counts.items() if count > MOST_FILES and folder not in ONE_OF_A_KIND
+    } == {}
 
 
 def test_every_folder_says_what_lives_there():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
@@ -140,7 +140,20 @@ class Sharding:
     pipeline_parallel: int = 1
     """Stages, of which each has its layers; the first has the embedding, too, and the last one the head."""
     expert_parallel: int = 1
-    """Devices that share the routed experts of a layer."""
+    """Devices that share the routed experts of a layer: some of the data-parallel ones, where there are several."""
+
+    def replicas_of_experts(self) -> int:
+        """Return the data-parallel devices that keep the same experts, among which ZeRO shares their state.
+
+        Raises:
+            ConfigError: the data-parallel devices are no multiple of those that share the experts.
+
+        Source: Rajbhandari et al., DeepSpeed-MoE (2022): expert and data parallelism together.
+        """
+        if self.data_parallel > 1 and self.data_parallel % self.expert_parallel:
+            shared = f"{self.data_parallel} data-parallel devices"
+            raise ConfigError(f"expert parallelism of {self.expert_parallel} needs a multiple of it, found {shared}")
+        return max(1, self.data_parallel // self.expert_parallel)
 
     def stage(self, config: ModelConfig) -> ModelConfig:
         """Return the layers of one stage; where they are not shared evenly, of the largest.
@@ -217,24 +230,33 @@ def state_bytes(
     sharding = sharding or Sharding()
     found = held_weights(config, sharding, is_last)
     trained = found if lora_rank is None else adapters(found, lora_rank)
-    total = sum(weight.elements for weight in found)
-    updated = sum(weight.elements for weight in trained)
     multiplied = sum(weight.elements for weight in found if weight.is_gemm)
     if config.is_tied:
         multiplied += sum(weight.elements for weight in found if weight.component == "embedding")
-    parts = {
-        "weights": recipe.weight_bytes * total,
-        "gradients": recipe.gradient_bytes * updated,
-        "master_weights": recipe.master_bytes * updated,
-        "optimizer_states": sum(optimizer_bytes(weight, optimizer, recipe.moment_bytes) for weight in trained),
-    }
-    if lora_rank is not None:
-        parts["weights"] += recipe.weight_bytes * updated
-    parts = zero_bytes(parts, sharding.zero, sharding.data_parallel)
+    parts: dict[str, int] = {}
+    for are_experts, devices in ((False, sharding.data_parallel), (True, sharding.replicas_of_experts())):
+        kept, updated = ([w for w in group if (w.component == "experts") is are_experts] for group in (found, trained))
+        own = _parts(kept, updated, recipe, optimizer, lora_rank is not None)
+        for name, size in zero_bytes(own, sharding.zero, devices).items():
+            parts[name] = parts.get(name, 0) + size
     parts["cast_copies"] = recipe.cast_bytes * multiplied
     if sharding.zero == 3 and sharding.data_parallel > 1:
         parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(found, sharding.stage(config).layers)
     return {name: size for name, size in parts.items() if size}
+
+
+def _parts(
+    kept: Sequence[Weight], trained: Sequence[Weight], recipe: Recipe, optimizer: str, are_adapters: bool
+) -> dict[str, int]:
+    """Return the bytes of weights and of what belongs to those that are trained, before ZeRO shares them."""
+    updated = sum(weight.elements for weight in trained)
+    held = sum(weight.elements for weight in kept) + (updated if are_adapters else 0)
+    return {
+        "weights": recipe.weight_bytes * held,
+        "gradients": recipe.gradient_bytes * updated,
+        "master_weights": recipe.master_bytes * updated,
+        "optimizer_states": sum(optimizer_bytes(weight, optimizer, recipe.moment_bytes) for weight in trained),
+    }
 
 
 def zero_bytes(parts: dict[str, int], stage: int, devices: int) -> dict[str, int]:

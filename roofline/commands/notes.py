@@ -61,7 +61,7 @@ def _text() -> str:
 
 def _print_tables(console: Console) -> None:
     from roofline.accounting.claims.checks import all_claims
-    from roofline.accounting.claims.claim import NOTES
+    from roofline.accounting.claims.claim import COURSE, NOTES
 
     def line(text: str = "") -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -69,6 +69,7 @@ def _print_tables(console: Console) -> None:
     found = all_claims()
     for key, text in NOTES.items():
         line(f"{key}  {text}")
+    line(f"the course, CS336, Language Modeling from Scratch, is at {COURSE}")
     for subject, claims in found:
         line()
         columns = [

@@ -56,7 +56,6 @@ MACHINE_WIDTHS = (2.2, 1.4, 2.8, 1.0)
 MOST_MACHINES = len(SERIES_COLORS)
 """How many machines a picture tells apart, by color."""
 
-SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -135,12 +134,10 @@ def tick(value: float) -> str:
 
 
 def short_case(case: str) -> str:
-    """Return the word of a case in short: `4096x4096x4096:nt` becomes `4096³ nt`, and `268435456` becomes `2²⁸`."""
+    """Return the word of a case in short: `4096x4096x4096:nt` becomes `4096³ nt`."""
     extents, _, options = case.partition(":")
     sides = extents.split("x")
     is_number = sides[0].isascii() and sides[0].isdigit() and len(sides[0]) < 20
     if is_number and len(sides) == 3 and len(set(sides)) == 1:
         extents = f"{sides[0]}³"
-    elif is_number and len(sides) == 1 and (size := int(extents)) >= 2**16 and size & (size - 1) == 0:
-        extents = f"2{str(size.bit_length() - 1).translate(SUPERSCRIPT)}"
     return plain(f"{extents} {options.replace(':', ' ')}", 28)

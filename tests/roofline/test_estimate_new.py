@@ -316,6 +316,9 @@ def test_shared_along_layers_experts_and_sequence(capsys):
     assert "head_logits" not in piped
     experts = data_of(capsys, "memory --model mixtral-8x7b --expert-parallel 8")["components"]
     assert experts["weights"] == 2 * (46_702_792_704 - 7 * 32 * 3 * 4096 * 14336)
+    both = data_of(capsys, "memory --model mixtral-8x7b --zero 3 --data-parallel 8 --expert-parallel 4")["components"]
+    # two of the eight devices keep the same two experts; all eight share the rest
+    assert both["weights"] == 2 * (32 * 8 * 3 * 4096 * 14336 // 4 // 2 + 1_605_636_096 // 8)
     split = data_of(capsys, "memory --model llama-3-8b --tensor-parallel 8 --sequence-parallel")["components"]
     assert split["activations_norm_inputs"] == base["activations_norm_inputs"] // 8
     chunked = data_of(capsys, "memory --model llama-3-8b --loss-chunks 8")["components"]
@@ -328,6 +331,7 @@ def test_shared_along_layers_experts_and_sequence(capsys):
         ("--model llama-3-8b --pipeline-parallel 64", "cannot share 32 layers"),
         ("--model llama-3-8b --expert-parallel 2", "a model without experts"),
         ("--model mixtral-8x7b --expert-parallel 3", "8 experts"),
+        ("--model mixtral-8x7b --expert-parallel 4 --data-parallel 6 --zero 1", "needs a multiple of it"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(capsys, line, words):

@@ -126,6 +126,12 @@ def test_a_calculator_is_a_file_of_the_folder_and_a_page():
     assert sorted(found()) == CALCULATORS
 
 
+def test_experts_are_shared_among_data_parallel_devices_where_a_model_has_some(capsys):
+    app = opened("parallel", model="mixtral-8x7b", devices="16")
+    assert set(app.table[0].value["experts"]) == {"1", "4", "8"}  # 16 or 64 devices cannot share 8 experts evenly
+    assert "experts" not in opened("parallel").table[0].value
+
+
 HOSTILE = (
     *("", " ", "0", "-1", "-0.0", "nan", "inf", "-inf", "1e999", "1e-999", "0x10", "1,5", "1 000", "७०", "70Q", "BB"),
     *("--help", "--gpu", "-h", "'; rm -rf /", "$(id)", "`id`", "{}", "[x](http://example.org)", "<b>1</b>", "\0", "💥"),

@@ -105,4 +105,5 @@ def test_formats():
 def test_the_notes_are_named_before_the_first_claim_of_them() -> None:
     lines = notes().stdout.splitlines()
     assert [line.split()[0] for line in lines[:5]] == ["S0", "S1", "S2", "S3", "S4"]
-    assert lines[6].startswith("notes ")
+    assert "https://stanford-cs336.github.io" in lines[5]
+    assert lines[7].startswith("notes ")

@@ -297,6 +297,9 @@ def _memory_notes(config: ModelConfig, plan: TrainingPlan) -> list[str]:
         notes.append(
             f"the fuller one of first and last stage of {sharding.pipeline_parallel}, one forward and backward in turn"
         )
+    if sharding.expert_parallel > 1:
+        kept = f"each keeps 1/{sharding.expert_parallel} of them"
+        notes.append(f"experts are shared among {sharding.expert_parallel} data-parallel devices: {kept}")
     if plan.lora_rank:
         notes.append("approximate: adapters' own activations are left out; the base is frozen, in the recipe's weights")
     if plan.is_eager and config.family not in EAGER_MEASURED:

@@ -14,6 +14,9 @@ NOTES = {
 }
 """The five notes that the table is about."""
 
+COURSE = "https://stanford-cs336.github.io"
+"""Home of the course, as S4 gives it; its lecture 2 is what all five are about."""
+
 
 @dataclass(frozen=True)
 class Claim:

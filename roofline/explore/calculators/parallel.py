@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from roofline.accounting.config.config import ConfigError
-from roofline.commands.estimate.arguments import machines_of
+from roofline.commands.estimate.arguments import machines_of, model_of
 from roofline.commands.estimate.parts import answer_memory
 from roofline.explore.ask import Asked, Options, read
 from roofline.explore.form import Form
@@ -16,10 +16,11 @@ from roofline.explore.page import table
 
 TITLE, COMMAND, PLACE = "Which parallelism fits", "memory", 10
 
-TENSOR, PIPELINE, MOST_SHOWN = (1, 2, 4, 8), (1, 2, 4, 8, 16), 24
+TENSOR, PIPELINE, EXPERT, MOST_SHOWN = (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 4, 8, 16, 64), 24
 ORDER = (
-    "First what fits, with the least of pipeline, then of tensor parallelism, then the lowest stage of ZeRO: each of "
-    "them costs communication that is not counted here. The steps are those of the first row."
+    "First what fits, with the least of pipeline, then of tensor, then of expert parallelism, then the lowest stage of "
+    "ZeRO: each of them costs communication that is not counted here. The steps are those of the first row. Experts "
+    "are shared among data-parallel GPUs."
 )
 
 
@@ -44,7 +45,8 @@ def fields(form: Form) -> Options:
 def in_words(plan: dict[str, Any]) -> str:
     """Return how a plan shares the model, and where it does not fit, that none does."""
     ways = f"{plan['data-parallel']} data x {plan['tensor-parallel']} tensor x {plan['pipeline-parallel']} pipeline"
-    return f"{ways}, ZeRO {plan['zero']}" if plan["fits"] else "none fits"
+    experts = f", experts among {plan['expert-parallel']}" if plan["expert-parallel"] > 1 else ""
+    return f"{ways}{experts}, ZeRO {plan['zero']}" if plan["fits"] else "none fits"
 
 
 def plans(options: Options, form: Form, devices: int, sequences: int) -> list[dict[str, Any]]:
@@ -54,11 +56,14 @@ def plans(options: Options, form: Form, devices: int, sequences: int) -> list[di
         ConfigError: there is none.
     """
     found, refused = [], None
-    for zero, tensor, pipeline in product(range(4), TENSOR, PIPELINE):
+    experts = model_of(read(COMMAND, options, form.config)).experts
+    shared = [ways for ways in EXPERT if ways == 1 or (experts and experts.count % ways == 0)]
+    for zero, tensor, pipeline, expert in product(range(4), TENSOR, PIPELINE, shared):
         data = devices // (tensor * pipeline)
-        if data * tensor * pipeline != devices or (zero and data == 1):
+        if data * tensor * pipeline != devices or (zero and data == 1) or data % expert:
             continue
         plan = {"zero": zero, "data-parallel": data, "tensor-parallel": tensor, "pipeline-parallel": pipeline}
+        plan["expert-parallel"] = expert
         typed = {name: str(value) for name, value in plan.items() if value != (0 if name == "zero" else 1)}
         args = read(COMMAND, {**options, **typed}, form.config)
         if pipeline > 1:
@@ -74,7 +79,7 @@ def plans(options: Options, form: Form, devices: int, sequences: int) -> list[di
         found.append({**row, "options": typed})
     if not found:
         raise refused or ConfigError(f"{devices} GPUs cannot be shared out")
-    keys = ("pipeline-parallel", "tensor-parallel", "zero")
+    keys = ("pipeline-parallel", "tensor-parallel", "expert-parallel", "zero")
     return sorted(found, key=lambda row: (not row["fits"], *(row[key] if row["fits"] else row["used"] for key in keys)))
 
 
@@ -83,5 +88,7 @@ def more(_: Asked, form: Form) -> None:
     fitting = sum(row["fits"] for row in form.kept)
     st.write(f"**{fitting} of {len(form.kept)} ways fit.** {ORDER}")
     columns = [("data-parallel", "data"), ("tensor-parallel", "tensor"), ("pipeline-parallel", "pipeline")]
+    if any(row["expert-parallel"] > 1 for row in form.kept):
+        columns.append(("expert-parallel", "experts"))
     columns += [("zero", "ZeRO"), ("total_bytes", "one GPU"), ("used", "used"), ("fits", "fits")]
     table(form.kept[:MOST_SHOWN], columns)
