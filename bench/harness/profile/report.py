@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from bench.harness.profile.replay import Replayed
 
 NS = 1e-9
-MOST_NAMES = 3
+MOST_KERNELS = 100
+"""Whose times are told of those that belong to no counted call, the longest."""
 REPLAYED, FAR = 0.95, 0.2
 """Share of the time whose operations are measured alone, and by how much that may differ from the time in the step."""
 REPLAY_DIFFERS = "replay-differs"
@@ -258,15 +259,12 @@ def records_of(accounted: Accounted, timing: Timing, provider: str) -> list[Reco
             extra = {"count": 0, "shapes": "", "dtypes": [], "module": module, "phase": "", "matmul_flops": None}
             blank = Record(op=name, provider=provider, dtype=main, shape={"calls": 1}, case="-", status="ok")
             if name == UNATTRIBUTED:
-                extra["kernels"] = _longest(timing.steps[chosen].unattributed)
+                of_step = timing.steps[chosen].unattributed
+                names = sorted(of_step, key=lambda kernel: -of_step[kernel])[:MOST_KERNELS]
+                extra |= {"kernels": names, "kernels_s": [of_step[kernel] * NS for kernel in names]}
             options = {"module": module} if module else {}
             found.append(_timed(replace(blank, options=options, extra=extra), times_ns, chosen, total_ns))
     return sorted(found, key=lambda record: -record.extra["time_s"])
-
-
-def _longest(unattributed: Mapping[str, int]) -> list[str]:
-    """Return the names of the few that take most of the time that no call owns."""
-    return sorted(unattributed, key=lambda name: -unattributed[name])[:MOST_NAMES]
 
 
 def failed_records(accounted: Accounted, provider: str, reason: str) -> list[Record]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     Scored = tuple[Record, Mapping[str, Any]]
 
 BAR = 40
+MOST_NAMES = 3
+"""Kernels that a remainder is said to consist of."""
 CLASSES: dict[str, Callable[[Record], bool]] = {
     "products": lambda record: bool(record.extra.get("matmul_flops")),
     "fused kernels": lambda record: "within" in record.extra,
@@ -226,8 +228,15 @@ def _flags(record: Record, score: Mapping[str, Any]) -> Iterable[str]:
     if score["excess"]:
         yield "above-roof"
     if record.op in REMAINDERS:
-        names = record.extra.get("kernels")
-        yield REMAINDERS[record.op] + (f": {', '.join(names)}" if names else "")
+        yield REMAINDERS[record.op] + _kernels(record)
+
+
+def _kernels(record: Record) -> str:
+    """Return the names of the few kernels that take most of a remainder, each with its time."""
+    names, times = record.extra.get("kernels") or [], record.extra.get("kernels_s") or []
+    told = [f"{name} {format_time(time_s)}" for name, time_s in zip(names[:MOST_NAMES], times, strict=False)]
+    more = [f"and {len(names) - len(told)} more"] if len(names) > len(told) else []
+    return f": {', '.join([*told, *more])}" if told else ""
 
 
 def _roof(record: Record, score: Mapping[str, Any]) -> str:

@@ -282,6 +282,7 @@ def test_a_users_kernel_has_its_time_and_the_work_that_was_declared(own_step):
         event("scaled_kernel", 130.0, 20.0, "kernel", 7, correlation=11),
         event("exp_kernel", 150.0, 10.0, "kernel", 7, correlation=12),
         event("bare_kernel", 170.0, 5.0, "kernel", 7, correlation=13),
+        event("other_kernel", 180.0, 7.0, "kernel", 7, correlation=14),
     ]
     found = accounted(own_step)
     timing = Timing([100e-6], joined(found.calls, read_trace({"traceEvents": trace})))
@@ -290,7 +291,6 @@ def test_a_users_kernel_has_its_time_and_the_work_that_was_declared(own_step):
     assert (own.flops, own.bytes_read, own.bytes_written, own.flags) == (3 * 128, 4000, 2000, ())
     assert (own.extra["kernels"], own.extra["time_s"]) == (["scaled_kernel"], pytest.approx(20e-6))
     # What is launched outside of any operation has its time and its name.
-    assert (by_op["unattributed"].extra["kernels"], by_op["unattributed"].extra["time_s"]) == (
-        ["bare_kernel"],
-        pytest.approx(5e-6),
-    )
+    nobodys = by_op["unattributed"].extra
+    assert (nobodys["kernels"], nobodys["time_s"]) == (["other_kernel", "bare_kernel"], pytest.approx(12e-6))
+    assert nobodys["kernels_s"] == pytest.approx([7e-6, 5e-6])
