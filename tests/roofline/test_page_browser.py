@@ -149,7 +149,18 @@ def test_a_person_toggles_isolates_searches_sorts_saves_and_comes_back(visit: An
     page.get_by_label("Search").fill("")
     opened.wait_until(f"shownRows().length === {everything}")
 
+    # A roof that is pointed at tells its value and where it comes from.
+    at = """(roof) => { const { xaxis, yaxis } = byId("plot")._fullLayout, box = byId("plot").getBoundingClientRect();
+        return [box.left + xaxis._offset + 0.97 * xaxis._length, box.top + yaxis._offset + yaxis.d2p(roof.value)]; }"""
+    for roof in [one for one in content["roofs"] if one["dtype"] in content["shown_dtypes"]][:2]:
+        page.mouse.move(*page.evaluate(at, roof))
+        opened.wait_until(f"byId('tip').innerText.startsWith({json.dumps(roof['label'])}) && !byId('tip').hidden")
+        assert roof["source"] in page.locator("#tip").inner_text()
+    page.mouse.move(0, 0)
+
+    page.evaluate("window.before = byId('plot').data")
     page.get_by_label("sort by median").click()
+    assert page.evaluate("byId('plot').data === window.before"), "sorting drew the picture anew"
     medians = [value for value in rows["median_s"] if value is not None]
     order = page.evaluate("sortedRows(shownRows()).map((i) => rows.median_s[i])")
     assert order[: len(medians)] == sorted(medians, reverse=True)

@@ -105,11 +105,25 @@ function facts(i) {
   return known.filter(([, text]) => text !== "" && text !== null && text !== undefined);
 }
 
-function card(i) {
-  const list = element("dl");
-  for (const [name, text] of facts(i)) list.append(element("div", {}, element("dt", { text: name }), element("dd", { text })));
-  return [element("p", { class: "name", text: `${rows.op[i]} ${rows.case[i]}` }), list];
+// How a roof was measured, or where it is published, as pairs of a name and a text.
+function roofFacts(roof) {
+  const unit = roof.dtype === null ? "B/s" : "FLOP/s";
+  const span = (ends) => (ends ? `${scaled(ends[0], unit)} to ${scaled(ends[1], unit)}` : "");
+  const known = [
+    ["value", scaled(roof.value, unit, 4)], ["kind", roof.kind], ["machine", content.machines[roof.machine].slug], ["95 % CI", span(roof.ci95)],
+    ["ridge", roof.ridge ? `${significant(roof.ridge)} FLOP/byte` : ""], ["source", roof.source], ["by", roof.config],
+    ["measured at", roof.measured_at], ["disturbed", roof.disturbed],
+  ];
+  return known.filter(([, text]) => text);
 }
+
+function factCard(name, known) {
+  const list = element("dl");
+  for (const [key, text] of known) list.append(element("div", {}, element("dt", { text: key }), element("dd", { text })));
+  return [element("p", { class: "name", text: name }), list];
+}
+
+const card = (i) => factCard(`${rows.op[i]} ${rows.case[i]}`, facts(i));
 
 const seriesOf = (i) => JSON.stringify([rows.op[i], rows.dtype[i], rows.provider[i], rows.run[i], rows.module[i]]);
 

@@ -136,7 +136,11 @@ function listenToPlot() {
   const plot = byId("plot");
   new ResizeObserver(drawRing).observe(plot);
   plot.on("plotly_click", ({ points }) => typeof points[0].customdata === "number" && state.view !== "modules" && pick(points[0].customdata, true));
-  plot.on("plotly_hover", ({ points, event }) => typeof points[0].customdata === "number" && showTip(points[0].customdata, event));
+  plot.on("plotly_hover", ({ points: [point], event }) => {
+    const roof = point.data.meta?.[point.pointNumber];
+    if (roof !== undefined) showTip(factCard(content.roofs[roof].label, roofFacts(content.roofs[roof])), event);
+    else if (typeof point.customdata === "number") showTip(state.view === "modules" ? moduleCard(point.customdata) : card(point.customdata), event);
+  });
   plot.on("plotly_unhover", () => (byId("tip").hidden = true));
   plot.on("plotly_doubleclick", whole);
   plot.on("plotly_relayout", (change) => {
@@ -147,9 +151,9 @@ function listenToPlot() {
   });
 }
 
-function showTip(i, { clientX, clientY }) {
+function showTip(parts, { clientX, clientY }) {
   const tip = byId("tip");
-  tip.replaceChildren(...(state.view === "modules" ? moduleCard(i) : card(i)));
+  tip.replaceChildren(...parts);
   tip.hidden = false;
   const { width, height } = tip.getBoundingClientRect();
   tip.style.left = `${Math.max(8, clientX + 16 + width > innerWidth ? clientX - 16 - width : clientX + 16)}px`;

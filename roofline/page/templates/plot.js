@@ -162,6 +162,7 @@ function drawRoofline(shown) {
   const [xs, ys] = state.ranges.roofline ?? [content.view.x, content.view.y];
   const roofs = content.roofs.filter(isRoofShown);
   const traces = [...bandTraces(roofs), ...roofs.map((roof) => line(roof.x, roof.y, shade(roof.colors), roof.width, roof.dash))];
+  traces.push(roofTips(roofs, xs, ys));
   const ridges = roofs.filter((roof) => roof.ridge);
   traces.push({ type: "scatter", mode: "markers", x: ridges.map((roof) => roof.ridge), y: ridges.map((roof) => roof.value), hoverinfo: "skip", marker: { size: 6, color: ink("--muted") } });
   const [x, y] = [(i) => rows.intensity[i], (i) => rows.flops_per_s[i]];
@@ -178,6 +179,23 @@ function drawRoofline(shown) {
   for (const { row, text } of content.labels) if (isShown.has(row)) labels.point(Math.log10(x(row)), Math.log10(y(row)), text, isProfile ? 4 + markerSize(row) / 2 : 9);
   if (isEstimateShown()) for (const one of content.estimates) labels.point(Math.log10(one.intensity), Math.log10(one.flops_per_s), one.name, 11);
   return { traces, layout: layout({ xaxis: axis("arithmetic intensity, FLOP/byte", [...xs], { tickformat: ",~r" }), yaxis: axis("FLOP/s", [...ys], { tickformat: "~s" }), annotations: labels.found }) };
+}
+
+// Plotly tells only points that are pointed at: unseen ones stand along each roof, as far as it is seen.
+function roofTips(roofs, [left, right], [bottom, top]) {
+  const x = [], y = [], told = [];
+  for (const roof of roofs) {
+    const [x0, x1] = roof.x.map(Math.log10), [y0, y1] = roof.y.map(Math.log10);
+    const from = Math.max(x0, left), to = Math.min(x1, right), count = Math.max(2, Math.ceil(((to - from) / (right - left)) * 80));
+    for (let step = 0; from < to && step <= count; step++) {
+      const at = from + (step / count) * (to - from), level = y0 + ((at - x0) / (x1 - x0)) * (y1 - y0);
+      if (level < bottom || level > top) continue;
+      x.push(10 ** at);
+      y.push(10 ** level);
+      told.push(content.roofs.indexOf(roof));
+    }
+  }
+  return { type: "scatter", mode: "markers", x, y, meta: told, hoverinfo: "none", marker: { size: 6, opacity: 0 } };
 }
 
 // An arrow leads from version to version and from run to run, as in the static picture; else from baseline to candidate.

@@ -34,7 +34,7 @@ function heading(column) {
     state.descending = is ? !state.descending : Boolean(column.number);
     state.sort = column.key;
     state.first = 0;
-    update();
+    update({ plot: false, filters: false });
     byId("rows").querySelector(`button[data-sort="${column.key}"]`).focus();
   } });
   return element("th", { scope: "col", class: column.number ? "number" : null, "aria-sort": is ? (state.descending ? "descending" : "ascending") : null }, button);
