@@ -22,7 +22,9 @@ from bench.harness.profile.recording import read_trace
 from bench.harness.profile.report import Timing, dtype_of, failed_records, records_of
 from bench.harness.profile.step import Step, backward
 from bench.harness.profile.target import Target, target_of
-from bench.harness.profile.timed import record_to, recorded
+from bench.harness.profile.timed import record_to, recorded, steps_worth
+from results.store.runfile import load_run
+from tests.bench.commands import keep_ceilings
 
 SMALL = {
     **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
@@ -352,6 +354,18 @@ def without_gradient(): return torch.exp, torch.ones(3)
 """
 
 
+LATE = """
+import torch
+turns = iter(range(3))
+def make():
+    def step():
+        if next(turns, None) is None:
+            raise ValueError("late")
+        return torch.ones(3).exp()
+    return step
+"""
+
+
 def test_the_command_refuses_bad_input_with_2(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(USER)
@@ -396,11 +410,11 @@ def test_what_breaks_while_it_is_timed_is_named():
     ]
 
 
-@pytest.mark.exhaustive
-def test_the_command_prints_totals_and_rows_that_sum_to_the_step(tmp_path, capsys):
+def test_the_command_prints_totals_and_rows_that_sum_to_the_step(tmp_path, capsys, runs):
+    keep_ceilings(runs)
     file = tmp_path / "mine.py"
     file.write_text(USER)
-    arguments = ["--device", "cpu", "--threads", "1", "--backward", "--budget", "1", "--format", "json", "-q"]
+    arguments = ["--device", "cpu", "--backward", "--budget", "0.1", "--format", "json", "-q"]
     assert main(["profile", f"{file}:make", *arguments]) == 0
     document = json.loads(capsys.readouterr().out)
     totals, records = document["totals"], document["records"]
@@ -409,3 +423,24 @@ def test_the_command_prints_totals_and_rows_that_sum_to_the_step(tmp_path, capsy
     found = {record["op"] for record in records}
     assert {"aten.addmm", "aten.mm"} <= found
     assert found & {"host-gap", "profiler-overhead"}
+
+
+def test_a_step_that_fails_while_it_is_timed_ends_with_1_and_its_work_is_kept(tmp_path, capsys, runs):
+    keep_ceilings(runs)
+    file = tmp_path / "mine.py"
+    file.write_text(LATE)
+    words = ["--device", "cpu", "--budget", "0.1", "--format", "json", "-q"]
+    assert main(["profile", f"{file}:make", *words, "--output", str(tmp_path / "run.jsonl")]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["totals"] == {}
+    (record, *_) = kept = load_run(tmp_path / "run.jsonl").records
+    assert [one.op for one in kept] == [one["op"] for one in document["records"]]
+    assert (record.status, record.bytes_written) == ("failed", 12)
+    assert record.reason.endswith("make: ValueError: late")
+
+
+@pytest.mark.parametrize(
+    ("step_s", "calls", "steps"), [(1e-4, 100, 10), (1e-4, 20_000, 3), (2.0, 100, 2), (60.0, 100, 1), (1e-4, 10**6, 1)]
+)
+def test_fewer_of_long_steps_are_recorded(step_s, calls, steps):
+    assert steps_worth(step_s, calls) == steps
