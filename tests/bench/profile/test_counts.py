@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bench
-from bench.harness.profile.counts import RULES, count
+from bench.harness.profile.counts import RULES, count, grouped_flops
 from roofline.work import Work
 
 
@@ -42,7 +42,7 @@ CASES = {
     "two inputs": (lambda: X + SAME, 1024, 512),
     "one input twice": (lambda: X + X, 512, 512),
     "a broadcast row": (lambda: X + floats_row, 512 + 64, 512),
-    "a broadcast row with gaps": (lambda: X[:, :8] + floats_row[::2], 256 + 32, 256),
+    "a broadcast row with gaps": (lambda: floats_row[::2].expand(8, 8).clone(), 32, 256),
     "expand itself": (lambda: floats_row.expand(8, 16), 0, 0),
     "a copy of what was expanded": (lambda: floats_row.expand(8, 16).clone(), 64, 512),
     "transpose itself": (lambda: X.t(), 0, 0),
@@ -112,6 +112,19 @@ def test_fused_attention_counts_what_eager_attention_does(heads):
     fused = torch.nn.functional.scaled_dot_product_attention
     flops = sum(one.matmul_flops for one in counted(lambda: fused(query, key, value, enable_gqa=True)))
     assert flops == 2 * (2 * 2 * 4 * 8 * 8 * 16)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "flops"),
+    [
+        ((5, 3), (4, 3, 7), 2 * 5 * 3 * 7),  # tokens by expert, times a matrix each
+        ((4, 5, 3), (4, 3, 7), 2 * 4 * 5 * 3 * 7),  # as many for each
+        ((4, 5, 3), (3, 7), 2 * 5 * 3 * 7),
+        ((3, 5), (5, 7), 2 * 3 * 5 * 7),  # gradients of the matrices
+    ],
+)
+def test_each_token_of_a_grouped_product_passes_through_one_matrix(first, second, flops):
+    assert grouped_flops({"self": floats(*first), "mat2": floats(*second)}) == flops
 
 
 def test_products_of_a_recurrent_layer():

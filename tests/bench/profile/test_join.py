@@ -97,6 +97,17 @@ def test_remainders_and_operations_sum_to_the_recorded_step():
     assert product.median_s == pytest.approx(32e-6)
 
 
+def test_the_report_is_of_the_step_that_took_most_nearly_as_long_as_without_a_profiler():
+    later = [one | {"ts": one["ts"] + 1000.0} for one in ON_CPU]
+    later[0]["dur"] = 90.5
+    steps = joined(CALLS, read_trace({"traceEvents": [*ON_CPU, *later]}))
+    assert [step.step for step in steps] == [100_500, 90_500]
+    timing = Timing([88e-6], steps)
+    assert timing.chosen == 1
+    assert sum(one.extra["time_s"] for one in records_of(Accounted(CALLS), timing, "torch")) == pytest.approx(90.5e-6)
+    assert Timing([99e-6], steps).chosen == 0
+
+
 def test_a_call_without_a_rule_has_no_work_in_its_record():
     calls = [replace(CALLS[0], is_modelled=False), *CALLS[1:]]
     timing = Timing([80.5e-6], joined(calls, read_trace({"traceEvents": ON_CPU})))

@@ -93,7 +93,13 @@ def vit():
     return nn.Sequential(Patches(), nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), nn.Linear(32, 10))
 
 
+class Attend(nn.Module):
+    def forward(self, x):
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
 PLAIN = {
+    "attention": (lambda: nn.Sequential(nn.Linear(16, 16), Attend()), (2, 4, 8, 16), 0),
     "resnet-like": (resnet_like, (2, 3, 32, 32), 0),
     "vit": (vit, (2, 3, 32, 32), 0),
     # Three products as large forward, for the inputs' and for the weights' gradients, four gates, two layers.
