@@ -83,6 +83,16 @@ def test_a_call_is_taken_once_and_children_that_rounding_made_longer_end_with_th
     assert times.parts() == times.step
 
 
+def test_a_call_of_other_shapes_is_another_call_whatever_its_turn():
+    events = [
+        event(STEP, 100.0, 50.0, "user_annotation"),
+        op("add_", 110.0, 5.0, (2, 2)),
+        op("add", 120.0, 10.0, (4, 4)),
+    ]
+    (times,) = joined([call("add", (4, 4))], read_trace({"traceEvents": events}))
+    assert (times.calls, times.unattributed) == ({0: 10_000}, {"aten::add_": 5_000})
+
+
 def test_remainders_and_operations_sum_to_the_recorded_step():
     steps = joined(CALLS, read_trace({"traceEvents": ON_CPU}))
     timing = Timing([80.5e-6], steps)
