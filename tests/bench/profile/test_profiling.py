@@ -388,6 +388,26 @@ def test_the_command_refuses_bad_input_with_2(tmp_path, capsys):
     assert "returned nothing; it must return a function" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model", "tiny-llama", "--shape", "0x4"], "shape '0x4' is no batch"),
+        (["--model", "tiny-llama", "--shape", "4x"], "shape '4x' is no batch"),
+        (["--model", "tiny-llama", "--shape", "4x99999999"], "is no batch"),
+        (["--model", "tiny-llama", "--dtype", "int8"], "--dtype takes one of fp64, fp32, bf16, fp16, not int8"),
+        (["mine.py:make", "--layers", "2"], "--layers belongs to --model and --config"),
+        (["mine.py:make", "--model", "tiny-llama"], "name one thing to profile"),
+        (["mine.py:make", "--compile", "--replay"], "give one of the two"),
+        (["mine.py:make", "--trace", "/nowhere/trace.json"], "there is no such folder"),
+    ],
+)
+def test_options_that_cannot_be_end_with_a_line_before_anything_runs(words, said, capsys):
+    assert main(["profile", *words, "--no-save"]) == 2
+    heard = capsys.readouterr()
+    assert (heard.out, heard.err.count("\n")) == ("", 1)
+    assert said in heard.err
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_what_needs_a_gpu_that_is_not_there_ends_with_3(tmp_path, capsys):
     file = tmp_path / "mine.py"
