@@ -73,6 +73,9 @@ class Ceiling:
     ci95: tuple[Magnitude, Magnitude] | None = None
     """95 % confidence interval of the rate by the median time, in the unit of `value`; a `value` by the shortest time,
     as on a CPU, lies at its upper end or above it."""
+    p5_p95: tuple[Magnitude, Magnitude] | None = None
+    """Quantiles of the samples behind the value, in its unit; None in files of before, and where no samples of one case
+    are behind it. A `value` by the shortest time lies at or above the upper one."""
     config: Text | None = None
     """The configuration that reached it, in words."""
     work_per_launch: Annotated[int, Meta(ge=0, description="a whole number from 0")] | None = None
@@ -84,6 +87,12 @@ class Ceiling:
     """When, UTC, ISO 8601."""
     disturbed: Text | None = None
     """What held the device back meanwhile, so that a rate may be too low; None: nothing that was seen."""
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """What is drawn along a measured ceiling: p5 to p95 of its samples, or else the interval of their median."""
+        found = self.p5_p95 or self.ci95
+        return found if self.kind == "measured" and found and found[0] > 0 else None
 
     def __post_init__(self) -> None:
         """Refuse a ceiling that limits nothing.

@@ -75,6 +75,21 @@ def median(samples_s: Sequence[float]) -> float:
     return float(statistics.median(samples_s))
 
 
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return a quantile, `share` from 0 to 1, between the two nearest values, as numpy's default has it.
+
+    Raises:
+        ValueError: there are no values.
+    """
+    if not values:
+        raise ValueError("the quantile of no values does not exist")
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
 def geometric_mean_of(values: Sequence[float]) -> float:
     """Return the geometric mean of values above 0; of one value exactly that value.
 

@@ -15,7 +15,7 @@ from roofline.page.modules import modules_of
 from roofline.page.roofs import roofs_of
 from roofline.page.rows import rows_of
 from roofline.page.verdicts import told_rows
-from roofline.plot.scene import Scene, chosen_for_labels, point_label, title_lines, version_steps
+from roofline.plot.scene import Scene, bands_in_words, chosen_for_labels, point_label, title_lines, version_steps
 from roofline.plot.sheet import View, view_of
 
 EXPLAINED = ("median", "95% CI", "TFLOP/s", "GB/s", "FLOP/B", "bound", "% roof", "MFU", "MBU", "n", "first call")
@@ -61,6 +61,7 @@ def page_content(
         ],
         "runs": [_run(environment) for machine in scene.machines for environment in machine.environments],
         "roofs": roofs_of(scene, view),
+        "bands": bands_in_words(scene),
         "view": _view_with(view, estimates),
         "launch_s": [_launch_s(machine.ceilings.launch_floor()) for machine in scene.machines],
         "shown_dtypes": list(shown_dtypes),

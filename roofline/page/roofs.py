@@ -78,6 +78,8 @@ def _roof(machine: int, ceiling: Ceiling, ends: Sequence[tuple[float, float]], c
         "quantity": ceiling.quantity,
         "value": ceiling.value,
         "ci95": ceiling.ci95,
+        "p5_p95": ceiling.p5_p95,
+        "band": ceiling.band,
         "source": ceiling.source,
         "config": ceiling.config,
         "measured_at": ceiling.measured_at,

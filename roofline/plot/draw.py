@@ -188,10 +188,10 @@ def _draw_slope(scene: Scene, slope: Slope, sheet: Sheet, placer: Placer) -> Non
 
 
 def _draw_band(ceiling: Ceiling, ends: tuple[Spot, Spot], sheet: Sheet, color: str) -> None:
-    """Shade the interval of a measured ceiling around its line."""
-    if ceiling.kind == "measured" and ceiling.ci95 and ceiling.ci95[0] > 0:
+    """Shade what the samples of a measured ceiling reached, along its line."""
+    if ceiling.band:
         (x0, y0), (x1, y1) = ends
-        low, high = (bound / ceiling.value for bound in ceiling.ci95)
+        low, high = (bound / ceiling.value for bound in ceiling.band)
         band = sheet.axes.fill_between((x0, x1), (y0 * low, y1 * low), (y0 * high, y1 * high), zorder=2)
         band.set(facecolor=color, edgecolor="none", alpha=0.2)
 

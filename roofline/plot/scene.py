@@ -584,8 +584,19 @@ def _how_points_are_drawn(scene: Scene) -> list[str]:
         parts.append("Arrows: from version to version, or from run to run")
     if any(point.cap for point in scene.points):
         parts.append("Caps: FLOPs over the launch floor, where that is below the roof")
-    if any(ceiling.ci95 for ceiling in _measured(scene)):
-        parts.append("Bands: 95 % CI of measured roofs")
+    return parts + bands_in_words(scene)
+
+
+def bands_in_words(scene: Scene) -> list[str]:
+    """Return what the bands of measured roofs are, and where a roof stands in its own; nothing where there is none."""
+    banded = [ceiling for ceiling in _measured(scene) if ceiling.band]
+    parts = []
+    if any(ceiling.p5_p95 for ceiling in banded):
+        parts.append("Bands: p5 to p95 of the samples behind a measured roof")
+    if any(ceiling.p5_p95 is None for ceiling in banded):
+        parts.append("Bands: 95 % CI of the median behind a measured roof")
+    if any(ceiling.band and ceiling.value > ceiling.band[1] for ceiling in banded):
+        parts.append("A roof above its band is the fastest sample, for other work on a CPU can only slow one down")
     return parts
 
 

@@ -46,8 +46,24 @@ def test_a_measured_roof_has_the_band_of_its_interval() -> None:
     assert {y for _, y in flat} == {0.9 * 800e12, 1.05 * 800e12}
     assert {round(y / x / 4e12, 6) for x, y in slope} == {0.9, 1.05}
     assert max(x for x, _ in slope) == pytest.approx(200)
-    assert "Bands: 95 % CI of measured roofs" in last_line(figure)
+    assert "Bands: 95 % CI of the median behind a measured roof" in last_line(figure)
     assert not drawn(GPU, matmul(1024, "bf16", 3e14)).axes[0].collections
+
+
+def test_quantiles_are_the_band_before_the_interval_and_a_roof_above_them_is_explained() -> None:
+    entries = [
+        replace(entry, ci95=(0.9 * entry.value, 0.95 * entry.value), p5_p95=(0.7 * entry.value, 0.98 * entry.value))
+        for entry in GPU.entries
+    ]
+    figure = drawn(GPU.with_entries(entries), matmul(1024, "bf16", 3e14))
+    flat = figure.axes[0].collections[1].get_paths()[0].vertices
+    assert {float(y) for _, y in flat} == {0.7 * 800e12, 0.98 * 800e12}
+    told = last_line(figure)
+    assert "Bands: p5 to p95 of the samples behind a measured roof" in told
+    assert "95 % CI of the median behind" not in told
+    assert "A roof above its band is the fastest sample" in told
+    within = [replace(entry, p5_p95=(0.9 * entry.value, 1.1 * entry.value)) for entry in GPU.entries]
+    assert "A roof above" not in last_line(drawn(GPU.with_entries(within), matmul(1024, "bf16", 3e14)))
 
 
 def test_a_datasheet_has_no_band_and_a_bound_of_nothing_neither() -> None:

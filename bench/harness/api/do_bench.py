@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.api.records import called, name_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.timing.protocol import Limits, Sampler, collect, warm_up
+from results.stats.samples import quantile
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -131,7 +132,7 @@ def summary(times_ms: Sequence[float], quantiles: Sequence[float] | None, return
     import statistics
 
     if quantiles is not None:
-        found = [_quantile(sorted(times_ms), float(one)) for one in quantiles]
+        found = [quantile(times_ms, float(one)) for one in quantiles]
         return found[0] if len(found) == 1 else found
     if return_mode == "all":
         return list(times_ms)
@@ -139,11 +140,3 @@ def summary(times_ms: Sequence[float], quantiles: Sequence[float] | None, return
         **{"min": min, "max": max, "mean": statistics.fmean, "median": statistics.median}
     }
     return modes[return_mode](times_ms)
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a quantile between the two nearest values, as numpy's default and Triton have it."""
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])

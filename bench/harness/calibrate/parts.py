@@ -28,7 +28,7 @@ from bench.harness.providers.registry import has_triton
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import CPU_LIMITS, FEWEST_SAMPLES, GPU_LIMITS, Samples, collect
 from results.record import Record
-from results.stats.samples import median, median_ci95
+from results.stats.samples import median, median_ci95, quantile
 from roofline.work import matmul_work
 
 SEARCH_SHARE = 0.6
@@ -117,7 +117,16 @@ def launch_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
         queue = samplers.EventSampler([call], SUBMITTED, call_s)
         found["back-to-back"] = collect(queue, timer.screening, "warm"), f"{what}, back to back"
     ceilings = [
-        setup.ceiling("launch", name, setup.summary(s.samples_s), how, timer.telemetry, ci95=s.ci95_s, config=how)
+        setup.ceiling(
+            "launch",
+            name,
+            setup.summary(s.samples_s),
+            how,
+            timer.telemetry,
+            ci95=s.ci95_s,
+            p5_p95=(quantile(s.samples_s, 0.05), quantile(s.samples_s, 0.95)),
+            config=how,
+        )
         for name, (s, how) in found.items()
     ]
     records = [
@@ -338,7 +347,10 @@ def matmul_outcome(
         long, samples_s=tuple(confirmed_s), median_s=median(confirmed_s), ci95_s=median_ci95(confirmed_s)
     )
     best = rate_of(config, flops, confirmed)
-    value = best.value if setup.device.has_cuda else flops / min(*confirmed_s, *long.samples_s)
+    # On a CPU the value is the fastest of all samples; of these are its quantiles.
+    all_of_them = replace(long, samples_s=(*confirmed_s, *long.samples_s))
+    behind = best if setup.device.has_cuda else rate_of(config, flops, all_of_them)
+    value = best.value if setup.device.has_cuda else behind.fastest
     rates = {"zeros": rate_of(config, flops, zeros)} if zeros else {}
     split = None
     if setup.plan.long_run_s:
@@ -347,7 +359,8 @@ def matmul_outcome(
             rates |= {"burst": split.burst, "sustained": split.sustained}
         except NotMeasuredError as error:
             notes.append(f"{dtype}: burst and sustained are not told apart: {error}")
-    details = {"ci95": best.ci95, "config": config, "work_per_launch": flops}
+    details: dict[str, Any] = {"config": config, "work_per_launch": flops}
+    of_peak = {"ci95": best.ci95, "p5_p95": behind.p5_p95}
     work = matmul_work(shape.m, shape.n, shape.k, dtype, setup.matmul.output_dtype(dtype))
     counted = {"flops": flops, "bytes_read": work.bytes_read, "bytes_written": work.bytes_written, "cache": "warm"}
     extent = {"m": shape.m, "n": shape.n, "k": shape.k}
@@ -361,7 +374,8 @@ def matmul_outcome(
         told = {"fill": fill, "telemetry": seen[name], **counted, **options}
         records.append(record_of(name, dtype, extent, rate.samples, config, **told))
     # What lasts is told by the median on every device: a shortest time says nothing of it.
-    found = [setup.ceiling("flops", dtype, value, config, telemetry, **details)]
+    found = [setup.ceiling("flops", dtype, value, config, telemetry, **details, **of_peak)]
     for name, rate in rates.items():
-        found.append(setup.ceiling(name, dtype, rate.value, config, seen[name], **details | {"ci95": rate.ci95}))
+        details |= {"ci95": rate.ci95, "p5_p95": rate.p5_p95}
+        found.append(setup.ceiling(name, dtype, rate.value, config, seen[name], **details))
     return PartOutcome(tuple(found), tuple(records), tuple(notes))

@@ -18,7 +18,7 @@ from bench.harness.calibrate.matmul_shapes import Shape
 from bench.harness.measure.runner import one_line
 from bench.harness.timing.protocol import Limits, Samples
 from bench.harness.timing.samplers import Call
-from results.stats.samples import median
+from results.stats.samples import median, quantile
 
 Note = Callable[[str], None]
 """Takes a line that says what is being measured at the moment."""
@@ -86,6 +86,12 @@ class Rate:
     work_per_launch: int
     """Bytes or FLOPs."""
     samples: Samples
+
+    @property
+    def p5_p95(self) -> tuple[float, float]:
+        """Quantiles of the rates of the samples."""
+        times_s = self.samples.samples_s
+        return self.work_per_launch / quantile(times_s, 0.95), self.work_per_launch / quantile(times_s, 0.05)
 
     @property
     def fastest(self) -> float:

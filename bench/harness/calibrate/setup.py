@@ -220,7 +220,8 @@ class CalibrationSetup:
     def of_rate(self, quantity: str, name: str, rate: Rate, telemetry: dict[str, Any]) -> Ceiling:
         """Return the ceiling that a rate is on this device."""
         value = rate.value if self.device.has_cuda else rate.fastest
-        details = {"ci95": rate.ci95, "config": rate.config, "work_per_launch": rate.work_per_launch}
+        details: dict[str, Any] = {"ci95": rate.ci95, "p5_p95": rate.p5_p95, "config": rate.config}
+        details |= {"work_per_launch": rate.work_per_launch}
         return self.ceiling(quantity, name, value, rate.config, telemetry, **details)
 
 

@@ -49,7 +49,7 @@ BUSY_LOAD = 0.5
 """Load average per thread above which a CPU is called busy: ceilings then read low."""
 
 COLUMNS = (
-    *("quantity", "name", "value", "unit", "ci95_low", "ci95_high", "config", "work_per_launch"),
+    *("quantity", "name", "value", "unit", "ci95_low", "ci95_high", "p5", "p95", "config", "work_per_launch"),
     *("sm_clock_hz", "memory_clock_hz", "measured_at"),
 )
 """Of CSV and Markdown."""
@@ -264,7 +264,8 @@ def unit_of(ceiling: Ceiling) -> str:
 def row_of(ceiling: Ceiling) -> dict[str, Any]:
     """Return a ceiling as one row of plain values, SI base units."""
     low, high = ceiling.ci95 or (None, None)
-    values = asdict(ceiling) | {"unit": unit_of(ceiling), "ci95_low": low, "ci95_high": high}
+    p5, p95 = ceiling.p5_p95 or (None, None)
+    values = asdict(ceiling) | {"unit": unit_of(ceiling), "ci95_low": low, "ci95_high": high, "p5": p5, "p95": p95}
     return {name: values[name] for name in COLUMNS}
 
 

@@ -110,7 +110,7 @@ function roofFacts(roof) {
   const unit = roof.dtype === null ? "B/s" : "FLOP/s";
   const span = (ends) => (ends ? `${scaled(ends[0], unit)} to ${scaled(ends[1], unit)}` : "");
   const known = [
-    ["value", scaled(roof.value, unit, 4)], ["kind", roof.kind], ["machine", content.machines[roof.machine].slug], ["95 % CI", span(roof.ci95)],
+    ["value", scaled(roof.value, unit, 4)], ["kind", roof.kind], ["machine", content.machines[roof.machine].slug], ["p5 to p95", span(roof.p5_p95)], ["95 % CI of the median", span(roof.ci95)],
     ["ridge", roof.ridge ? `${significant(roof.ridge)} FLOP/byte` : ""], ["source", roof.source], ["by", roof.config],
     ["measured at", roof.measured_at], ["disturbed", roof.disturbed],
   ];

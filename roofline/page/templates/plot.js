@@ -209,10 +209,10 @@ function changeTraces(shown, x, y) {
   return [{ type: "scatter", mode: "lines+markers", x: through(x), y: through(y), hoverinfo: "skip", line: { color: ink("--muted"), width: 1 }, marker: { symbol: "arrow", angleref: "previous", size: steps.flatMap(() => [0, 9, 0]), standoff: 6, color: ink("--muted") } }];
 }
 
-// The 95 % confidence interval of a measured roof lies around it as a band.
+// What the samples of a measured roof reached lies along it as a band.
 function bandTraces(roofs) {
-  return roofs.filter((roof) => roof.kind === "measured" && roof.ci95 && roof.level !== "mixes").map((roof) => {
-    const [low, high] = roof.ci95.map((value) => value / roof.value);
+  return roofs.filter((roof) => roof.band && roof.level !== "mixes").map((roof) => {
+    const [low, high] = roof.band.map((value) => value / roof.value);
     const [x0, x1] = roof.x, [y0, y1] = roof.y;
     return { type: "scatter", mode: "lines", x: [x0, x1, x1, x0], y: [y0 * low, y1 * low, y1 * high, y0 * high], fill: "toself", fillcolor: faint(shade(roof.colors)), hoverinfo: "skip", line: { width: 0 } };
   });
@@ -304,7 +304,7 @@ function legendText(count) {
   if (state.view === "roofline" && content.steps.length) parts.push("an arrow leads from version to version, or from run to run");
   else if (state.view === "roofline" && content.verdicts.some((one) => one.rows.length)) parts.push("an arrow leads from the baseline to the candidate");
   if (state.view === "roofline" && rows.cap?.some((cap) => cap !== null)) parts.push("a short line: no faster launch of that size, by the launch floor");
-  if (state.view === "roofline" && content.roofs.some((roof) => roof.kind === "measured" && roof.ci95)) parts.push("bands: 95 % confidence interval of measured roofs");
+  if (state.view === "roofline") parts.push(...content.bands);
   if (content.estimates.length && isEstimateShown()) parts.push("a star is an estimate");
   if (state.view === "roofline" && new Set(content.roofs.map((roof) => roof.kind)).size > 1) parts.push("measured roofs are solid, those of datasheets dashed, those at the clock of the run dash-dotted");
   const text = parts.join("; ");

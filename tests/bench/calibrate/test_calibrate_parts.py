@@ -127,6 +127,9 @@ def test_a_cpu_is_as_fast_as_its_shortest_time_and_a_gpu_as_its_median(device, s
         "sustained": pytest.approx(flops / 0.10),
     }
     assert {c.work_per_launch for c in outcome.ceilings} == {flops}
+    low, high = next(c.p5_p95 for c in outcome.ceilings if c.quantity == "flops")
+    slowest_s, fastest_s = (0.25, 0.205) if device is H100 else (0.25, 0.05)
+    assert (low, high) == (pytest.approx(flops / slowest_s), pytest.approx(flops / fastest_s))
     assert [(r.op, r.fill) for r in outcome.records][:2] == [
         ("calibrate-matmul", "uniform"),
         ("calibrate-zeros", "zeros"),

@@ -326,6 +326,7 @@ def test_a_rate_is_work_over_time_with_its_interval_the_right_way_up():
     samples = Samples((0.5, 1.0, 2.0), 1, "graph", "cold", 1.0, (0.5, 2.0), True)
     rate = rate_of("any", 12, samples)
     assert (rate.value, rate.ci95, rate.fastest) == (12.0, (6.0, 24.0), 24.0)
+    assert rate.p5_p95 == pytest.approx((12 / 1.9, 12 / 0.55))
 
 
 # ---- shapes -------------------------------------------------------------------------------------------------------
