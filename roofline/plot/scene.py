@@ -126,7 +126,7 @@ class PlotPoint:
     @property
     def share(self) -> float | None:
         """Of a row of a profile: its share of the time of the step."""
-        value = self.record.extra.get("share")
+        value = share_of(self.record)
         return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None
 
     @property
@@ -395,13 +395,20 @@ def _option(name: str, value: object) -> str:
     return plain(str(value) if says_itself else f"{name} {value}", 24)
 
 
+def share_of(record: Record) -> object:
+    """Return what a row of a profile says of its share of the step; of a compiled region, with all kernels in it."""
+    return record.extra.get("region_share", record.extra.get("share"))
+
+
 def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: Sequence[str] | None) -> PlotPoint | str:
     """Return the point of a record, or the reason why it has none."""
     if record.status != "ok":
         return record.status
     if dtypes is not None and record.dtype not in dtypes:
         return "of other dtypes"
-    share = record.extra.get("share")
+    if "within" in record.extra:
+        return "in a compiled region"
+    share = share_of(record)
     if isinstance(share, int | float) and share < DRAWN_SHARE:
         return f"below {100 * DRAWN_SHARE:g} % of the time"
     judged = judge(record, machine.ceilings)

@@ -312,7 +312,8 @@ def _record(row: Row, chosen: int, total_ns: int, provider: str) -> Record:
     whole = [own + inner for own, inner in zip(row.times_ns, row.inner_ns, strict=True)]
     record = _timed(blank, whole, chosen, total_ns)
     own = {"time_s": row.times_ns[chosen] * NS, "share": row.times_ns[chosen] / total_ns}
-    return replace(record, extra=record.extra | own | {"region_s": whole[chosen] * NS})
+    region = {"region_s": whole[chosen] * NS, "region_share": whole[chosen] / total_ns}
+    return replace(record, extra=record.extra | own | region)
 
 
 def _timed(blank: Record, times_ns: Sequence[int], chosen: int, total_ns: int) -> Record:

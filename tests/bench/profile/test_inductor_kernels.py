@@ -26,6 +26,8 @@ from bench.harness.profile.step import STEP, Step
 from bench.harness.profile.target import target_of
 from results.record import Environment
 from roofline.ceilings import Ceiling, Ceilings
+from roofline.plot.figure import run_machine
+from roofline.plot.scene import build_scene
 from roofline.work import Work
 
 SOURCE = """\
@@ -229,6 +231,13 @@ def test_a_region_of_triton_kernels_alone_is_a_row_still(compiled_trace):
     _, _, records = compiled_step([one for one in compiled_trace if one["name"] != "gemm"])
     region = next(record for record in records if record.op == "compiled.region0")
     assert (region.status, region.extra["time_s"], region.extra["region_s"]) == ("ok", 0, pytest.approx(22e-6))
+
+
+def test_the_picture_has_the_whole_region_and_not_its_kernels_again(compiled_trace):
+    _, _, records = compiled_step([one for one in compiled_trace if one["name"] != "gemm"])
+    scene = build_scene([run_machine(ENVIRONMENT, records)], ["fp32"])
+    assert [(point.record.op, point.share) for point in scene.points] == [("compiled.region0", pytest.approx(0.22))]
+    assert scene.left_out["in a compiled region"] == 1
 
 
 @pytest.mark.parametrize("width", [80, 160])
