@@ -161,6 +161,8 @@ class Scene:
     points: tuple[PlotPoint, ...]
     left_out: Counter[str]
     """Reason -> how many records are not drawn for it."""
+    palette: tuple[str, ...] = ()
+    """Of a panel: the providers of the whole picture, so that each has one color in all panels."""
 
     @cached_property
     def ops(self) -> list[str]:
@@ -193,7 +195,7 @@ class Scene:
     def point_color(self, point: PlotPoint) -> str:
         """Return the color of a point."""
         if self.colored_by == "provider":
-            return series_color(self.providers.index(point.record.provider))
+            return series_color((self.palette or self.providers).index(point.record.provider))
         return self.ceiling_color(point.machine, point.record.dtype)
 
     @property
