@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from results.compare.selection import NAMED, add_records, add_runs, wanted_of
 from results.compare.sides import METRICS, MODES, CompareOptions
+from results.show.theme import add_theme
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import StoreError
 
@@ -70,6 +71,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     """Add the format of the text and the file of the picture, the one file that these commands write."""
     parser.add_argument("--format", choices=("table", "json", "csv", "md"), default="table", help="(default: table)")
     parser.add_argument("-o", "--output", "--plot", metavar="PICTURE", type=Path, help="draw it: .png, .svg or .pdf")
+    add_theme(parser)
 
 
 def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
@@ -130,7 +132,8 @@ def _run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextI
     from results.compare.load import load
     from results.compare.output import as_csv, as_json, as_markdown, exit_code, geomean_lines, print_table
     from results.compare.plot import draw
-    from results.show.picture import check_picture, save_picture
+    from results.show.picture import check_picture
+    from results.show.theme import save_in_theme
 
     if options.output is not None:
         check_picture(options.output)
@@ -143,7 +146,7 @@ def _run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextI
     request = CompareOptions(options.by, options.baseline, options.metric, options.margin, options.force)
     compared = compare(loaded[0], loaded[1] if len(loaded) == 2 else None, request, options.drift)
     if options.output is not None:
-        save_picture(draw(compared), options.output)
+        save_in_theme(draw(compared), options.output, options.theme)
     writers = {"json": lambda: as_json(compared, options.fail_on), "csv": lambda: as_csv(compared)}
     writers |= {"md": lambda: as_markdown(compared), "table": lambda: print_table(compared, stdout)}
     text = writers[options.format]()

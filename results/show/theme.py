@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import colorsys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.show.picture import contrast_to_white
+from results.show.picture import contrast_to_white, own_style, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,13 +28,34 @@ STROKE_PT = 2.5
 """Of the rim in the color of the background around words, points."""
 
 
+def add_theme(parser: Any) -> None:
+    """Add the option that says in which colors a picture is drawn, the same for all commands that draw one."""
+    parser.add_argument("--theme", choices=THEMES, default="light", help="colors; print: grays (default: light)")
+
+
+def save_in_theme(figure: Figure, path: Path, theme: str) -> None:
+    """Give a figure the colors of a theme and write it, as `save_picture` does.
+
+    Raises:
+        StoreError: the suffix names no format, or the file cannot be written.
+    """
+    with own_style():
+        apply_theme(figure, theme)
+    save_picture(figure, path)
+
+
 def apply_theme(drawn: Figure | Axes, theme: str) -> None:
     """Give a drawn picture, or axes, the colors of a theme; nothing moves.
 
     Args:
         drawn: in the colors of `light`.
         theme: one of `THEMES`.
+
+    Raises:
+        ValueError: there is no such theme.
     """
+    if theme not in THEMES:
+        raise ValueError(f"unknown theme '{theme}'; known: {', '.join(THEMES)}")
     if theme == "light":
         return
     from matplotlib.axis import Axis

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from results.compare.selection import Selection, add_latest, latest_of
 from results.show.terminal import USAGE, OutputError, fail, one_line, print_out, say
-from results.show.theme import THEMES
+from results.show.theme import THEMES, add_theme
 from results.store.runs import Run, StoreError
 from roofline.ceilings import CeilingError, Ceilings, gpu_ceilings
 from roofline.hardware.files import GpuFileError
@@ -164,7 +164,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=text)
     parser.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="where the runs are kept")
     parser.add_argument("--title", help="title, in place of the names of the machines")
-    parser.add_argument("--theme", choices=THEMES, default="light", help="colors; print: grays (default: light)")
+    add_theme(parser)
     text = "measured times against the least by the model, in place of FLOP/s by intensity"
     parser.add_argument("--time", action="store_true", help=text)
     text = "a panel for each dtype or op, all with the same axes; auto: by dtype where there are several, else by op"

@@ -196,13 +196,14 @@ def run_machine(environment: Environment, records: Sequence[Record]) -> PlotMach
     return PlotMachine(ceilings, tuple(records), (environment,))
 
 
-def plot_run(environment: Environment, records: Sequence[Record], path: Path) -> None:
+def plot_run(environment: Environment, records: Sequence[Record], path: Path, theme: str = "light") -> None:
     """Draw the records of one run under the ceilings of its machine, with the dtypes of the records, into a file.
 
     Args:
         environment: of the run; its `hardware` holds the ceilings.
         records: of the run; those that cannot be drawn are counted in the caption.
         path: the picture to write; its suffix names the format.
+        theme: one of `THEMES`.
 
     Raises:
         NoCeilingError: no ceiling is known.
@@ -211,7 +212,7 @@ def plot_run(environment: Environment, records: Sequence[Record], path: Path) ->
     """
     check_path(path)
     dtypes = list(dict.fromkeys(record.dtype for record in records)) or None
-    save_figure(draw_roofline([run_machine(environment, records)], dtypes), path)
+    save_figure(draw_roofline([run_machine(environment, records)], dtypes, theme=theme), path)
 
 
 def check_path(path: Path) -> None:

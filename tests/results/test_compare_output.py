@@ -74,8 +74,12 @@ def test_a_picture_is_drawn(save, measured, tmp_path, capsys, suffix, start):
 def test_a_picture_of_what_no_ceiling_is_known_for_shows_bytes_per_second(save, measured, tmp_path, capsys):
     one = measured(seed=1, dtype="fp8e4m3", provider="a$b", bytes_read=None)
     picture = tmp_path / "compare.svg"
-    assert main(["compare", *NO_DRIFT, save("a", one), save("b", one), "-o", str(picture)]) == 0
+    runs = (save("a", one), save("b", one))
+    assert main(["compare", *NO_DRIFT, *runs, "-o", str(picture)]) == 0
     assert "GB/s of compulsory bytes" in picture.read_text(encoding="utf-8")
+    assert "fill: #171717" not in picture.read_text(encoding="utf-8")
+    assert main(["compare", *NO_DRIFT, *runs, "-o", str(picture), "--theme", "dark"]) == 0
+    assert "fill: #171717" in picture.read_text(encoding="utf-8")
 
 
 def test_a_picture_of_an_unknown_format_is_refused_before_any_work(capsys):
@@ -146,10 +150,10 @@ def test_what_is_looked_at_together_is_as_strict_as_line_by_line(save, measured,
 
 
 def test_a_ratio_that_is_far_off_is_drawn_on_a_log_axis(save, measured, monkeypatch):
-    from results.show import picture
+    from results.show import theme
 
     figures = []
-    monkeypatch.setattr(picture, "save_picture", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(theme, "save_picture", lambda figure, path: figures.append(figure))
     before = save("a", measured(seed=1), measured(seed=2, **case(64)))
     for name, scale in (("b", 1.1), ("c", 9.0)):
         after = save(name, measured(seed=3), measured(scale, seed=4, **case(64)))

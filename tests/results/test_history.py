@@ -103,7 +103,8 @@ def test_a_change_that_stays_is_marked_once(keep, capsys, tmp_path):
     for day in range(1, 13):
         keep(day, 1.0 if day < 7 else 0.95)
     picture = tmp_path / "history.svg"
-    (series,) = shown(capsys, "-o", str(picture))
+    (series,) = shown(capsys, "-o", str(picture), "--theme", "dark")
+    assert "fill: #171717" in picture.read_text(encoding="utf-8")
     assert [point["started_at"][8:10] for point in series["points"] if point["is_change"]] == ["07"]
     text = picture.read_text(encoding="utf-8")
     assert "change: 0707070707" in text

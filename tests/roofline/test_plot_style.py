@@ -5,14 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
 from plot_scenes import CPU, draw, ends, environment, flats, last_line, machine, markers, matmul, roofs, spots, words
 from run_scenes import RUNS
 
 from results.show.picture import SERIES_COLORS, contrast_to_white, plain
+from results.show.theme import apply_theme
+from roofline.__main__ import main
 from roofline.plot.figure import PlotMachine, draw_roofline
 from roofline.plot.scene import build_scene
 from roofline.plot.style import (
@@ -279,3 +283,21 @@ def test_points_of_a_profile_that_took_next_to_no_time_are_counted_and_not_drawn
     scene = build_scene([replace(known, records=(*records, *known.records[3:]))], dtypes)
     assert len(scene.points) == 197
     assert dict(scene.left_out) == {"below 0.1 % of the time": 3}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "params --model llama-3-8b",
+        "sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1,8",
+    ],
+)
+def test_pictures_of_estimates_have_themes_too(words: str, tmp_path: Path) -> None:
+    picture = tmp_path / "a.svg"
+    assert main(["estimate", *words.split(), "--plot", str(picture), "--theme", "dark"]) == 0
+    assert "fill: #171717" in picture.read_text(encoding="utf-8")
+
+
+def test_a_theme_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown theme 'pink'"):
+        apply_theme(Figure(), "pink")

@@ -178,15 +178,15 @@ class Records(Sequence[JudgedRecord]):
 
         return to_frame(Run(Path(), self.environment, tuple(self._records)))
 
-    def plot(self, path: Path | str) -> None:
-        """Draw the records on the roofline of their machine, as .png, .svg or .pdf.
+    def plot(self, path: Path | str, theme: str = "light") -> None:
+        """Draw the records on the roofline of their machine, as .png, .svg or .pdf, `light`, `dark` or for `print`.
 
         Raises:
             PlotError: it cannot be drawn, or not be written there.
         """
         from roofline.plot.figure import plot_run
 
-        plot_run(self.environment, list(self), Path(path))
+        plot_run(self.environment, list(self), Path(path), theme)
 
     def save(self, path: Path | str | None = None) -> Path:
         """Keep them as a run file, by default where all are kept, and return its path.

@@ -19,6 +19,7 @@ from bench.harness.providers.registry import USER_KERNEL, kernel_versions, provi
 from bench.harness.shapes import MAX_CASES, MAX_EXTENT, parse_shapes, parse_size
 from results.record import CACHE_STATES
 from results.show.spelling import did_you_mean, known_as
+from results.show.theme import add_theme
 from roofline.work import DTYPE_BITS, dtype_named
 
 DEFAULT_DTYPE = "bf16"
@@ -277,6 +278,7 @@ def add_output(group: Any, picture: str = "the roofline", detail: str = "how eac
     group.add_argument("-o", "--output", metavar="PATH", type=path, action=_Output, help=help_of_output)
     group.add_argument("--no-save", action="store_true", help="keep no run file")
     group.add_argument("--plot", metavar="PATH", type=path, help=f"draw {picture}: .png, .svg or .pdf")
+    add_theme(group)
     group.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
     group.add_argument("-v", "--verbose", action="store_true", help=f"say {detail}")
 

@@ -49,11 +49,12 @@ class Request:
     plot: Path | None
     quiet: bool
     verbose: bool
+    theme: str = "light"
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Request:
         """Read the options of a command line; a command without a baseline has none."""
-        kept = {name: getattr(args, name) for name in ("gpu", "recalibrate", "format", "output", "plot")}
+        kept = {name: getattr(args, name) for name in ("gpu", "recalibrate", "format", "output", "plot", "theme")}
         seen = {name: getattr(args, name) for name in ("quiet", "verbose")}
         return cls(**kept, **seen, baseline=getattr(args, "baseline", None), saves=not args.no_save)
 
@@ -490,7 +491,7 @@ def show(
     if picture is None:
         return
     try:
-        plot_run(environment, session.records, picture)
+        plot_run(environment, session.records, picture, request.theme)
     except NoCeilingError as error:
         if request.plot is not None:
             raise

@@ -218,7 +218,7 @@ def show(args: argparse.Namespace, environment: Environment, job: Calibration) -
     if job.writer is not None:
         print_path("saved", job.writer.path, args.format)
     if args.plot is not None:
-        plot_run(environment, [r for r in job.records if r.op == "calibrate-matmul"], args.plot)
+        plot_run(environment, [r for r in job.records if r.op == "calibrate-matmul"], args.plot, args.theme)
         print_path("plot", args.plot, args.format)
 
 

@@ -56,11 +56,11 @@ class Profile:
             ]
         )
 
-    def plot(self, path: Path | str) -> None:
-        """Draw the rows on the roofline of the machine, as .png, .svg or .pdf."""
+    def plot(self, path: Path | str, theme: str = "light") -> None:
+        """Draw the rows on the roofline of the machine, as .png, .svg or .pdf, `light`, `dark` or for `print`."""
         from roofline.plot.figure import plot_run
 
-        plot_run(self.environment, list(self.records), Path(path))
+        plot_run(self.environment, list(self.records), Path(path), theme)
 
     def save(self, path: Path | str | None = None) -> Path:
         """Keep it as a run file, by default where all are kept, and return its path."""

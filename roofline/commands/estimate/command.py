@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results.show.terminal import OutputError, drawn, fail, print_out
+from results.show.theme import add_theme, save_in_theme
 from results.store.runs import StoreError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         inner.add_argument(
             "--plot", type=Path, metavar="PATH", help="draw the parts, or of a budget parameters against tokens"
         )
+        add_theme(inner)
         inner.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
         inner.set_defaults(run=run, answer=part.answer, part=part.name, parser=inner)
 
@@ -66,14 +68,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 SWEEP = (
     "Any estimate over one or two of its options: --over batch=1,8,64 or --over sequence=2048:131072:x2 (:+1024 adds). "
-    "--format text, csv or json; --plot PATH draws what was asked first."
+    "--format text, csv or json; --plot PATH draws what was asked first, --theme in which colors."
 )
 
 
 def run_sweep(args: argparse.Namespace) -> int:
     """Print an estimate over its options; return the exit code, 2 for what cannot be answered, read or written."""
     from results.show import export
-    from results.show.picture import check_picture, save_picture
+    from results.show.picture import check_picture
     from roofline.accounting.config.config import ConfigError
     from roofline.ceilings import CeilingError
     from roofline.commands.estimate.parts import PARTS
@@ -87,7 +89,7 @@ def run_sweep(args: argparse.Namespace) -> int:
         sweep = swept(args.words, PARTS)
         if sweep.plot:
             check_picture(sweep.plot)
-            save_picture(draw(sweep), sweep.plot)
+            save_in_theme(draw(sweep), sweep.plot, sweep.theme)
         if sweep.format == "json":
             print_out(export.json_text({"rows": sweep.rows}))
         elif sweep.format == "csv":
@@ -111,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         answer = answered(args)
         if args.plot is not None:
-            _draw(answer, args.plot)
+            _draw(answer, args.plot, args.theme)
         if args.format == "json":
             print_out(json.dumps(answer.to_dict(), indent=2, allow_nan=False) + "\n")
         else:
@@ -135,14 +137,14 @@ def answered(args: argparse.Namespace) -> Answer:
     return answer
 
 
-def _draw(answer: Answer, path: Path) -> None:
+def _draw(answer: Answer, path: Path, theme: str) -> None:
     """Write the picture of the parts of an answer.
 
     Raises:
         ConfigError: it has none.
         StoreError: the picture cannot be written.
     """
-    from results.show.picture import check_picture, save_picture
+    from results.show.picture import check_picture
     from roofline.accounting.answers.answer import in_words
     from roofline.accounting.config.config import ConfigError
     from roofline.plot.estimates import draw_lines, draw_parts
@@ -152,11 +154,11 @@ def _draw(answer: Answer, path: Path) -> None:
     if answer.curve:
         x, y, lines, marks, dots = answer.curve
         points = {**lines, **{name: [dot] for name, dot in dots.items()}}
-        save_picture(draw_lines(f"{answer.title}: {words}", x, y, points, marks), path)
+        save_in_theme(draw_lines(f"{answer.title}: {words}", x, y, points, marks), path, theme)
         return
     parts = [(step.label, step.amount, step.result) for step in answer.steps if step.amount]
     if not parts:
         raise ConfigError(
             "--plot draws parameters, FLOPs and memory by their parts, and budgets; others over an option: sweep"
         )
-    save_picture(draw_parts(answer.title, words, parts), path)
+    save_in_theme(draw_parts(answer.title, words, parts), path, theme)

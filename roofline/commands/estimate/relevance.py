@@ -38,7 +38,7 @@ def ignored(args: argparse.Namespace, answer: Answer) -> Iterator[str]:
     chosen = LATEST if getattr(args, "measured", None) is not None else ()  # whatever run they choose, they chose it
     for action in args.parser._actions:
         value = getattr(args, action.dest, action.default)
-        if value == action.default or action.dest in (*chosen, "help", "format", "output", "plot"):
+        if value == action.default or action.dest in (*chosen, "help", "format", "output", "plot", "theme"):
             continue
         if not any(_differs(args, answer, action.dest, other) for other in _others(action, value)):
             yield action.option_strings[0]

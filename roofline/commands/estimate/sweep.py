@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from results.show.terminal import Parser, one_line
+from results.show.theme import add_theme
 from roofline.accounting.answers.answer import Answer
 from roofline.accounting.config.config import ConfigError
 from roofline.commands.estimate import arguments
@@ -41,6 +42,7 @@ class Sweep(NamedTuple):
     rows: list[dict[str, Any]]
     format: str
     plot: Path | None
+    theme: str
 
     @property
     def columns(self) -> list[str]:
@@ -90,6 +92,7 @@ def swept(words: Sequence[str], parts: Sequence[Part]) -> Sweep:
     own.add_argument("--over", action="append", type=over, default=[])
     own.add_argument("--format", choices=FORMATS, default="text")
     own.add_argument("--plot", type=Path)
+    add_theme(own)
     asked, rest = own.parse_known_args(list(words))
     part = next((part for part in parts if rest and part.name == rest[0]), None)
     if part is None:
@@ -108,7 +111,7 @@ def swept(words: Sequence[str], parts: Sequence[Part]) -> Sweep:
         raise ConfigError(f"{len(points):,} points are more than {MOST_POINTS:,}")
     rows, last = _rows(part, parser, rest[1:], asked.over, points)
     title = f"{part.description.removesuffix('.')}: {' '.join(rest[1:])}"
-    return Sweep(title, asked.over, last.main, rows, asked.format, asked.plot)
+    return Sweep(title, asked.over, last.main, rows, asked.format, asked.plot, asked.theme)
 
 
 def _rows(

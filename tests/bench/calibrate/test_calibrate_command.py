@@ -8,6 +8,7 @@ import math
 import os
 from dataclasses import replace
 
+import matplotlib.image
 import pytest
 
 from bench import __main__ as command
@@ -171,8 +172,9 @@ def test_rows_are_ceilings_in_base_units(capsys, given_parts, form):
 
 def test_a_picture_is_drawn_with_the_new_roofs(capsys, tmp_path, given_parts):
     given_parts(a_part(a_ceiling(), a_ceiling("flops", "bf16", 1e12)))
-    code, out, _ = run(capsys, "--plot", tmp_path / "a.png")
+    code, out, _ = run(capsys, "--plot", tmp_path / "a.png", "--theme", "dark")
     assert code == 0
+    assert matplotlib.image.imread(tmp_path / "a.png")[0, 0, 0] == pytest.approx(0.09, abs=0.01)
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert f"plot: {tmp_path / 'a.png'}" in out
 

@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 
+import matplotlib.image
 import pytest
 
 from bench.harness.scenarios.scenario import Column, Scenario, ScenarioRow, main
@@ -206,7 +207,8 @@ def test_a_spent_budget_starts_no_further_row(capsys, runs):
 
 
 def test_a_plot_is_drawn_and_nothing_is_saved_where_that_is_asked(capsys, runs, tmp_path):
-    assert run(nap((1, ok)), "--no-save", "--plot", str(tmp_path / "nap.png")) == 0
+    assert run(nap((1, ok)), "--no-save", "--plot", str(tmp_path / "nap.png"), "--theme", "dark") == 0
+    assert matplotlib.image.imread(tmp_path / "nap.png")[0, 0, 0] == pytest.approx(0.09, abs=0.01)
     assert (tmp_path / "nap.png").read_bytes().startswith(b"\x89PNG")
     assert commands.run_files(runs) == []
 
