@@ -240,6 +240,17 @@ def test_kernels_of_a_range_are_summed_and_shares_weighted(put_on_path, calls):
     assert found == {product: Counters(1024, 50, 30 / 80, pytest.approx(0.6)), gelu: Counters(64, 32, None, None)}
 
 
+def test_the_child_is_started_where_its_parent_was_with_the_places_to_count(put_on_path, calls, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a path to a file of the user's may be relative
+    put_on_path(f'echo "$PWD" "$@" >>{tmp_path}/asked; exit 1')
+    with pytest.raises(CountersError):
+        counters_of(calls, [2, 1], ["profile", "mine.py:make"], GPU)
+    folder, *words = (tmp_path / "asked").read_text().splitlines()[-1].split()
+    assert folder == str(tmp_path)
+    assert words[-6:] == ["-m", "bench", "profile", "mine.py:make", "--ranges", "2,1"]
+    assert words[words.index("--metrics") + 1] == ",".join(ASKED)
+
+
 def test_counters_stand_beside_the_work_of_their_rows(calls):
     (place,) = places_of(calls, "aten.addmm")
     twice = [calls[place], *calls]

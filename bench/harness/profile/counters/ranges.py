@@ -34,8 +34,6 @@ TENSOR, DURATION = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elap
 OPTIONAL = (HITS, MISSES, TENSOR, DURATION)
 """Asked for where the GPU lists them; what is made of them is unknown elsewhere."""
 
-ROOT = Path(__file__).resolve().parents[4]
-
 
 @dataclass(frozen=True)
 class Counters:
@@ -105,7 +103,9 @@ def counters_of(
     names = {metric: metric_name(metric, listed) for metric in (READ, WRITTEN)}
     names |= {metric: metric for metric in OPTIONAL if not listed or is_listed(metric, listed)}
     command = [sys.executable, "-m", "bench", *launch, "--ranges", ",".join(map(str, places))]
-    kernels = counted_by(ncu_command(ncu, list(names.values()), command, has_ranges=True), list(names.values()), ROOT)
+    kernels = counted_by(
+        ncu_command(ncu, list(names.values()), command, has_ranges=True), list(names.values()), Path.cwd()
+    )
     by_range: dict[str, list[Kernel]] = {}
     for kernel in kernels:
         own = re.search(r"ridgepoint \d+ [0-9a-f]{8}", kernel.ranges)
