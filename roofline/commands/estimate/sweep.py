@@ -105,7 +105,8 @@ def swept(words: Sequence[str], parts: Sequence[Part]) -> Sweep:
     part.add_options(parser)
     for entry in asked.over:
         if f"--{entry.option}" not in parser._option_string_actions:
-            raise ConfigError(f"{part.name} has no option --{entry.option}")
+            known = ", ".join(name for name in parser._option_string_actions if name not in ("-h", "--help"))
+            raise ConfigError(f"{part.name} has no option --{entry.option}; it has {known}")
     points = list(product(*(entry.values for entry in asked.over)))
     if len(points) > MOST_POINTS:
         raise ConfigError(f"{len(points):,} points are more than {MOST_POINTS:,}")
