@@ -64,7 +64,7 @@ STEPS_PER_CASE = 14
 """Steps that a case takes at least: verification, counting, settling, samples."""
 
 LIKELY_SHARE = 0.3
-"""Of the peak, as a training step reaches it, for a guess of its time before it runs."""
+"""Share of the peak that a training step reaches, for a guess of its time before it runs."""
 
 CASE_ALLOWANCE_S = 60.0
 """Time that a case may take where no budget is given."""

@@ -1,4 +1,4 @@
-"""Copies between host and device, what of them hides behind work, and how long a step waits for its data.
+"""Copies between host and device, how much of them overlaps with work, and how long a step waits for its data.
 
     h2d, d2h   a copy of n bytes from host to device, or back
     overlap    such a copy to the device while the device multiplies matrices that take as long

@@ -1,4 +1,4 @@
-"""Memory and cache bandwidth of this machine: what moves the bytes, for each mix of reads and writes.
+"""Memory and cache bandwidth of this machine: the streams that move bytes, for each mix of reads and writes.
 
 A GPU runs the Triton kernels of `kernels/bandwidth` in several configurations and torch's own; a CPU runs torch's.
 Bytes are counted as STREAM counts them: what the operation names, without lines that a store may read first.
@@ -33,7 +33,7 @@ OPERANDS = {"read": 1, "write": 1, "copy": 2, "triad": 3}
 """Arrays that a launch of a mix goes over."""
 
 CACHE = "cache"
-"""Stands for a mix where a working set is read from the last-level cache again and again."""
+"""In the place of a mix: a working set that is read from the last-level cache again and again."""
 
 CACHES = 4
 """Each array is at least this many times the last-level cache.
@@ -133,7 +133,7 @@ class Arrays:
 
 
 def streams(device: Device, arrays: Arrays) -> list[Stream]:
-    """Return all that moves bytes on a device, for every mix; first what need not be compiled, so that it is tried."""
+    """Return all streams of a device, for every mix; those that need no compiler come first, so that they are tried."""
     own = triton_streams(device, arrays) if device.type == "cuda" and has_triton() else []
     return [*torch_streams(device, arrays), *own]
 

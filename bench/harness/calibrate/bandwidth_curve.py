@@ -159,10 +159,10 @@ def cold_curve(
 
 
 def cold_copies(launch_bytes: int, places: int, device: Device) -> int | None:
-    """Return how many places to go round so that each is cold when its turn comes; None where there are too few.
+    """Return how many places to use in turn so that each is cold when it is used again; None where there are too few.
 
-    All there are: caches that do not replace the oldest line first keep a share of everything, and it is the smaller
-    the longer the round.
+    All places are used: a cache that does not replace the oldest line first keeps a share of everything, which is
+    smaller the longer the round is.
 
     Args:
         launch_bytes: what one launch touches.

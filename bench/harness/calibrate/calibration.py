@@ -44,21 +44,22 @@ from roofline.hardware.gpu import (
 )
 
 MIXES = ("copy", "triad")
-"""Of the bandwidth that any command measures: those of STREAM; McCalpin, IEEE TCCA Newsletter, December 1995."""
+"""Mixes whose bandwidth any command measures: those of STREAM; McCalpin, IEEE TCCA Newsletter, December 1995."""
 
 OTHER_LAUNCHES = ("host-submit", "back-to-back", "fit")
-"""Of the launch costs, those that only `python -m bench calibrate` keeps."""
+"""Launch costs that only `python -m bench calibrate` measures and keeps."""
 
 LAUNCH = ("launch", "launch")
 
 QUIET_LOOK_S = 0.3
-"""Work whose disturbances tell whether the machine is quiet: longer than the least window of each counter."""
+"""Seconds of work whose disturbances show whether the machine is quiet: longer than the least window of each
+counter."""
 
 POLL_S, LONGEST_WAIT_S = 0.2, 300.0
 """How often another command's calibration is looked for, and how long it is waited for: the longest takes 270 s."""
 
 WIDENED = ("fp16",)
-"""Dtypes that fp32 arithmetic may serve better than their own."""
+"""Dtypes whose numbers may be computed faster in fp32 than in their own arithmetic."""
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
@@ -164,7 +165,7 @@ def clock_limited(ceilings: Ceilings) -> list[Ceiling]:
 
 
 def merged(known: Ceilings, found: Iterable[Ceiling]) -> Ceilings:
-    """Return the ceilings with what was found; a disturbed one takes the place of no better one."""
+    """Return the ceilings with what was found; a disturbed ceiling never replaces a better one."""
     kept = {(e.quantity, e.name): e for e in known.entries if e.kind == "measured"}
 
     def is_better(new: Ceiling) -> bool:
@@ -225,7 +226,7 @@ class MeasuredCeilings:
             self._note(f"{kept[-1]}: stale and not used, measured anew: {'; '.join(changed)}")
 
     def save(self, ceilings: Ceilings) -> None:
-        """Keep the measured entries; a place that cannot be written costs only the next run's time, and one note.
+        """Keep the measured entries; where they cannot be written, a note says so and the next run measures them again.
 
         What was kept before stays as it is until all of the new file is written.
         """
@@ -324,7 +325,8 @@ class MeasuredCeilings:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Let one command at a time measure the ceilings of this machine; another one waits, and says for which.
+        """Let one command at a time measure the ceilings of this machine; another command waits, and says for which
+        process.
 
         Yields:
             Whether it had to wait.
@@ -367,7 +369,7 @@ class MeasuredCeilings:
         return None
 
     def _say_who_calibrates(self) -> None:
-        """Say so where another command measures ceilings, which disturbs it and what is measured here."""
+        """Say so where another command measures ceilings: the two measurements disturb each other."""
         try:
             descriptor = os.open(self._lock_path, os.O_RDWR)
         except OSError:

@@ -67,7 +67,7 @@ CPU_EXTENTS = (
 """(m, n, k) worth trying on a CPU."""
 
 GPU_STEP, CPU_STEP = 128, 128
-"""How far a local step moves one extent."""
+"""By how much a local step changes one extent."""
 
 
 def gpu_shapes(sm_count: int, layouts: Sequence[str] = ("nn", "nt", "tn")) -> list[Shape]:

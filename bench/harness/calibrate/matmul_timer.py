@@ -1,6 +1,6 @@
 """Times the matmuls of a search; all of them are views of the same two buffers.
 
-Warm, because a ceiling of arithmetic is what the arithmetic can do.
+They run warm, because a ceiling of arithmetic should not depend on memory.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class MatmulTimer:
         self._op, self._dtype, self._device, self._limits = op, dtype, device, limits
         self._estimator = CostEstimator(device, fill, seed=0)
         self._smallest = min(listed, key=lambda shape: shape.flops, default=None)
-        """Never refused for its estimate: before anything has run, an estimate may be off by any factor."""
+        """The smallest shape is never refused by an estimate: before anything has run, an estimate may be off by any
+        factor."""
         self._samplers: dict[Shape, Sampler | None] = {}
         self.refused: dict[str, str] = {}
         """Shapes that could not run here, by name, and why."""

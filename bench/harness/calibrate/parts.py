@@ -41,8 +41,8 @@ CURVE_SHARE = 0.7
 """Share of a curve's time that its points take together."""
 
 WORST_RESIDUAL = 0.5
-"""A line from which a point lies farther away, as a fraction of its time, does not describe the curve: nothing is
-claimed by it."""
+"""Largest distance of a point from the line, as a fraction of its time: a line with a larger one does not describe the
+curve, and its result is not reported."""
 
 SUBMITTED = 200
 """Launches that the host submits between two readings of its clock: well below what the queue holds."""
@@ -166,7 +166,7 @@ def cache_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
     timer = setup.timer(setup.plan.cache_s, 3 * len(among))
     points = len(bandwidth_curve.sizes(largest_bytes, device.cache_bytes // bandwidth_curve.PRIVATE_CACHES, 2))
     limits = replace(timer.confirming, cap_s=CURVE_SHARE * setup.plan.cache_s / points, warm_up_s=0.0)
-    # A copy: the few that are tried are never refused for the time, because the choice is measured with it once more.
+    # A copy of the timer: the few streams are never refused for lack of time, and it measures the chosen one again.
     trial = replace(setup.trial(timer, note, "cache"), screening=replace(timer.screening), confirming=limits)
     plateau = bandwidth_curve.cache_plateau(among, largest_bytes, device, trial)
     how = f"{plateau.config}, working sets of {plateau.working_sets_bytes[0] / 1e6:.3g} MB and more"
@@ -373,7 +373,7 @@ def matmul_outcome(
         fill = "zeros" if name == "zeros" else "uniform"
         told = {"fill": fill, "telemetry": seen[name], **counted, **options}
         records.append(record_of(name, dtype, extent, rate.samples, config, **told))
-    # What lasts is told by the median on every device: a shortest time says nothing of it.
+    # A sustained rate is the median on every device: the shortest time says nothing about it.
     found = [setup.ceiling("flops", dtype, value, config, telemetry, **details, **of_peak)]
     for name, rate in rates.items():
         details |= {"ci95": rate.ci95, "p5_p95": rate.p5_p95}

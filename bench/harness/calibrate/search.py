@@ -25,12 +25,12 @@ Note = Callable[[str], None]
 
 
 def silent(line: str) -> None:
-    """Take a note and show it to nobody."""
+    """Ignore a note."""
 
 
 Summary = Callable[[Sequence[float]], float]
-"""The one time that stands for several: the median, or on a shared machine `min`, because what else runs there only
-ever adds time."""
+"""The one time that represents several: the median, or on a shared machine the minimum, because other processes only
+add time."""
 
 
 class NotMeasuredError(RuntimeError):
@@ -47,9 +47,9 @@ class Trial:
 
     measure: Measure
     screening: Limits
-    """For all of them."""
+    """Limits while all configurations are compared."""
     confirming: Limits
-    """For the one that is chosen."""
+    """Limits while the chosen one is measured."""
     note: Note = silent
     """Told the name of each configuration before it runs."""
     summary: Summary = median
@@ -108,7 +108,7 @@ def rate_of(config: str, work_per_launch: int, samples: Samples) -> Rate:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The fastest of some candidates, measured afresh, and what the screening said of all of them."""
+    """The fastest of some candidates, measured again, and the results of the screening of all."""
 
     rate: Rate
     screened: tuple[tuple[str, float], ...]
@@ -159,7 +159,7 @@ def best_of(candidates: Iterable[Candidate], trial: Trial) -> Chosen:
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """How hard to look."""
+    """How many samples a search takes, and how far it looks."""
 
     full_repetitions: int
     """Samples of each finalist, and of the confirmation."""
@@ -170,7 +170,7 @@ class SearchPlan:
     summary: Summary = median
     """What is compared."""
     seed: int = 0
-    """Of the order in which shapes are measured: machines drift, and no shape may gain by it."""
+    """Seed of the order in which shapes are measured: machines drift, and no shape may gain by that."""
 
 
 QUICK_LOOK = 8

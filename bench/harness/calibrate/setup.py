@@ -29,21 +29,22 @@ from roofline.ceilings import Ceiling
 
 @dataclass(frozen=True)
 class CalibrationPlan:
-    """Seconds that each part may take, and how hard the matmul search looks."""
+    """Seconds that each part may take, and the effort of the matmul search."""
 
     total_s: float
     """No part starts later than this."""
     launch_s: float
     mix_s: float
-    """Of each mix of reads and writes."""
+    """Seconds for each mix of reads and writes."""
     matmul_s: float
-    """Of the searches of all dtypes together."""
+    """Seconds for the searches of all dtypes together."""
     long_run_s: float
-    """Of the run that tells burst from sustained, and of the one on zeros; a part of `matmul_s`. 0 leaves both out."""
+    """Seconds for the run that separates burst from sustained, and for the one on zeros; part of `matmul_s`. 0:
+    neither."""
     cache_s: float
     curve_s: float
     fma_s: float
-    """Of each dtype."""
+    """Seconds for each dtype."""
     repetitions: int
     """Samples of a finalist of the search."""
     is_quick: bool
@@ -63,7 +64,8 @@ FIRST_PLANS = {
     "cpu": CalibrationPlan(10, 0.3, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0, 16, True, 3072),
     "gpu": CalibrationPlan(20, 0.5, 1.0, 4.0, 0.0, 0.0, 0.0, 0.0, 16, True, 8192),
 }
-"""Of what any command measures when a ceiling is missing; `matmul_s` is that of one dtype here, without a long run."""
+"""Plans for what any command measures when a ceiling is missing; `matmul_s` is for one dtype here, without a long
+run."""
 
 DTYPES = {
     ("cpu", False): ("bf16", "fp32"),
@@ -78,7 +80,7 @@ SCREENING_SHARE, CONFIRMING_SHARE = 0.55, 0.35
 limit can see: allocating, compiling, estimating."""
 
 PROVIDERS = {"triton v1": "triton-v1", "C": "c"}
-"""By how the words of a configuration begin; all others are torch's."""
+"""Providers by the beginning of a configuration's words; all others are torch's."""
 
 WRITTEN_SHARE = {"read": (0, 1), "write": (1, 1), "copy": (1, 2), "triad": (1, 3)}
 """Which part of a mix's bytes is written, as numerator and denominator."""
@@ -130,7 +132,7 @@ class PartTimer:
         self.screening = replace(every, cap_s=0.8 * each_s, warm_up_s=0.1 * each_s)
         self.confirming = replace(every, cap_s=0.8 * last_s, warm_up_s=min(base.warm_up_s, 0.2 * last_s))
         self.telemetry: dict[str, Any] = {}
-        """Of the last measurement."""
+        """Telemetry of the last measurement."""
         self._device, self._monitor, self._now, self._poller = device, monitor, now, Poller(monitor)
         start = now()
         self._choose_until, self._ends = start + limit_s * SCREENING_SHARE, start + limit_s
@@ -162,7 +164,7 @@ class PartTimer:
 
 @dataclass
 class CalibrationSetup:
-    """The device on the bench, and what several parts share."""
+    """The device, and what several parts share."""
 
     device: Device
     plan: CalibrationPlan
@@ -174,7 +176,7 @@ class CalibrationSetup:
 
     @property
     def summary(self) -> Summary:
-        """The time that stands for several."""
+        """The time that represents several samples."""
         return median if self.device.has_cuda else min
 
     @cached_property
@@ -188,7 +190,7 @@ class CalibrationSetup:
 
     @cached_property
     def streams(self) -> list[bandwidth.Stream]:
-        """All that moves bytes."""
+        """The streams of this device."""
         return bandwidth.streams(self.device, self.arrays)
 
     def release_arrays(self) -> None:

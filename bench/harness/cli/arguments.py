@@ -1,4 +1,4 @@
-"""What a bench command can be asked: the options, read and checked, and the cases that they make."""
+"""The options of the bench commands, read and checked, and the cases that they describe."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMATS = ("table", "json", "csv", "md")
 PICTURES = (".png", ".svg", ".pdf")
 
 SHORT_LIST = 8
-"""So many known words are listed beside the nearest ones."""
+"""Most known words that a message lists beside the nearest ones."""
 
 MAX_BUDGET_S = 1e9
 """Thirty years."""
@@ -51,7 +51,7 @@ exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, 
 
 
 class UsageError(ValueError):
-    """What was asked for cannot be; the message is the one line that the user sees."""
+    """A request that cannot be met; the message is the one line that the user sees."""
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -64,7 +64,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors take one line, and name the command that they are of."""
+    """A parser whose errors take one line and name their command."""
 
     raises = False
     """Whether an error is raised as `UsageError`, for a caller in Python, in place of ending the process."""
@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def words(text: str) -> list[str]:
-    """Return the comma-separated words of a list option; an empty list is a mistake, not a wish for nothing."""
+    """Return the comma-separated words of a list option; an empty list is an error."""
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found:
         raise argparse.ArgumentTypeError("the list is empty; name at least one")

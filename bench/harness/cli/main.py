@@ -54,7 +54,7 @@ def main(
 def guarded(
     parser: argparse.ArgumentParser, body: Callable[[argparse.Namespace], int], argv: Sequence[str] | None
 ) -> int:
-    """Run a command and return its exit code; what a user can do wrong takes one line, whatever the command."""
+    """Run a command and return its exit code; every error of a user takes one line, in all commands."""
     if argv is None:
         leave_when_interrupted()
     prepare_streams()
@@ -150,7 +150,7 @@ def make_all_cases(
 
 
 def stamp_of(family: str) -> str:
-    """Return what stands for the command of a family in a record: `bench.matmul`, or the path of a user's file."""
+    """Return the name of a family's command in a record: `bench.matmul`, or the path of a user's file."""
     return family if is_own(family) else f"bench.{family}"
 
 
@@ -176,7 +176,7 @@ def device_of(args: argparse.Namespace) -> Device:
 
 
 def check_places(args: argparse.Namespace) -> None:
-    """Find a GPU name that is none, and places where nothing can be written, stdout too, before measuring.
+    """Refuse, before measuring, an unknown GPU name and places that cannot be written, stdout among them.
 
     Raises:
         UsageError: with the name or the place.

@@ -1,4 +1,4 @@
-"""How a budget is shared among the rows of a run: the first get enough to be believed, the last may get none."""
+"""Shares a budget among the rows of a run: the first rows get time for a narrow interval, the last may get none."""
 
 from __future__ import annotations
 

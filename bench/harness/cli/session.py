@@ -81,7 +81,7 @@ class Run:
     always_draw: bool = False
     """Whether the picture is drawn beside the run file where no other place is named."""
     may_reorder: bool = False
-    """Whether a case that takes too much of a budget may wait for a smaller one of its op."""
+    """Whether a case that takes too much of a budget may be measured after a smaller one of its op."""
 
     @classmethod
     def of(
@@ -101,14 +101,14 @@ class Run:
 
 @dataclass
 class Session:
-    """What one run gathers: the environment once it is known, and the records as they are finished."""
+    """The environment of one run once it is known, and its records as they are finished."""
 
     writer: RunWriter | None = None
     records: list[Record] = field(default_factory=list)
     unsaved: int = 0
     """Records that are in no file, the last ones, because it could not be written."""
     problem: StoreError | None = None
-    """Why it could not."""
+    """Why it could not be written."""
 
     def keep(self, record: Record) -> None:
         """Take a finished record, on disk first; where the disk is full it is still shown at the end."""
@@ -292,7 +292,7 @@ def stamp(
     from bench.harness.device.facts import modes
     from results.store.runs import new_run_id
 
-    costs = preflight(device, ceilings)  # before the modes: an idle GPU does not tell how its clocks are set
+    costs = preflight(device, ceilings)  # before the modes: an idle GPU does not report how its clocks are set
     return Environment(
         run_id=new_run_id(),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -173,7 +173,7 @@ def chosen_dtypes(args: argparse.Namespace, device: Device, matmul: Op, job: Cal
 
 
 def warn_if_busy(device: Device, progress: Progress) -> None:
-    """Say so where other processes have kept a CPU busy for the last minute."""
+    """Warn where other processes have kept a CPU busy for the last minute."""
     from bench.harness.device.system import here
 
     load = here().load_average().value

@@ -1,7 +1,7 @@
-"""What there is to measure: the families and the scenarios, found by the names of their files in `bench/`.
+"""The families and scenarios that can be measured, found by the names of their files in `bench/`.
 
 A file that cannot be used, because it is not finished or raises when it is imported, is left out with a line that says
-why: what is wrong with one op is no reason that no other can be measured.
+why, so that the other ops can still be measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.harness.scenarios.scenario import Scenario
 
 @dataclass(frozen=True)
 class Catalog:
-    """What there is, by the names of the files."""
+    """The families and scenarios, by the names of their files."""
 
     families: Mapping[str, tuple[Op, ...]]
     scenarios: Mapping[str, Scenario]
@@ -27,7 +27,7 @@ class Catalog:
 
 
 def read(reserved: Collection[str] = (), own: Sequence[str] = ()) -> Catalog:
-    """Return what there is: each public file of `bench` that has `OPS` or `SCENARIO`.
+    """Return each public file of `bench` that has `OPS` or `SCENARIO`.
 
     Args:
         reserved: names, with underscores, that no option of a family may have, as commands have them.

@@ -39,10 +39,10 @@ SIZES = {"cpu": 512, "cuda": 2048, "rocm": 2048, "mps": 1024}
 """Square matmul that is timed: about a millisecond or less, so that a few seconds hold hundreds of pairs."""
 
 BUSY_SHARE = 0.25
-"""Load average over the cores above which somebody else is at work: this process has hardly begun."""
+"""Load average over the cores above which other processes are at work: this process has hardly begun."""
 
 TICK_S = {"cpu": 1e-6, "cuda": 2e-6, "rocm": 2e-6, "mps": 1e-6}
-"""Coarsest tick that the shortest sample of a millisecond hides: 0.1 % of it, or 0.2 % on a GPU."""
+"""Coarsest tick of the clock that does not matter in a sample of a millisecond: 0.1 % of it, or 0.2 % on a GPU."""
 
 COARSE_CHANGE_PCT = 5.0
 """Smallest detectable change above which a comparison on this machine says little."""
@@ -50,7 +50,7 @@ COARSE_CHANGE_PCT = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """One check and its result."""
 
     name: str
     status: str

@@ -36,7 +36,7 @@ It keeps no run and no ceiling, and changes no setting. Exit code 0: nothing is 
 3: no such device; 130: interrupted, what was finished is printed."""
 
 PUBLISHED = Path(__file__).parents[2] / "validation" / "records.toml"
-"""What others have measured, the figures that `python -m bench.validation.ceilings` holds a calibration against."""
+"""Published measurements of others, which `python -m bench.validation.ceilings` compares a calibration with."""
 
 LIMIT_S = {"cpu": 45.0, "gpu": 165.0}
 """No line is begun after this."""
@@ -50,7 +50,7 @@ FAMILY_DTYPES = ("fp8e4m3", "int8", "tf32")
 MATMULS = {"cpu": (512, 1024), "gpu": (4096, 8192)}
 COPY = {"cpu": "64MiB", "gpu": "512MiB"}
 FAMILIES_SHARE = 0.5
-"""Of the time, the most that the families take: launches and peaks tell as much."""
+"""Largest share of the time that the families take: launches and peaks are as important."""
 
 GRAPHS = (1, 10, 100, 800)
 """Empty kernels in a graph."""
@@ -78,12 +78,12 @@ class Line(Finding):
     unit: str | None = None
     expected: float | None = None
     source: str | None = None
-    """Of what is expected."""
+    """Source of the expected value."""
 
 
 @dataclass
 class Look:
-    """What one first look gathers."""
+    """The findings of one run, and the time that is left."""
 
     device: Device
     families: Mapping[str, tuple[Op, ...]]
@@ -276,7 +276,8 @@ def measure_rows(
 
 
 def line_of_row(look: Look, record: Record, is_judged: bool) -> Line:
-    """Return what a row tells: whether its result is right, how it was timed, and how fast it was where that is judged.
+    """Return the line of a row: whether its result is right, how it was timed, and how fast it was where that is
+    judged.
 
     Args:
         look: what is known of the device.

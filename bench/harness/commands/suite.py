@@ -37,7 +37,7 @@ examples:
   python -m bench suite --dtype bf16,fp32 --provider torch,torch-compile"""
 
 TELLING = ("matmul", "copy", "softmax", "gelu", "rmsnorm", "prefill-attention", "matvec", "decode-attention", "dot")
-"""What says the most first: products, bandwidth, then what real models are made of beside them."""
+"""Ops in the order of what they tell: products, bandwidth, then the other ops of real models."""
 
 Planned = tuple[str, Op, Case]
 

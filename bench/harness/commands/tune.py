@@ -47,7 +47,7 @@ SHOWN = 8
 
 NOTHING_RIGHT = 1
 OWN_REASON = "NotMeasuredError: "
-"""What stands before the reason where it is ours, not a library's."""
+"""Beginning of a reason that is our own refusal, not a library's error."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """One case, all providers: each is prepared and verified, all take turns on the clock, each is verified again.
 
-All of them share the same memory. Where a user's function does with it what it must not, it is found out which one.
+All of them share the same memory. Where a user's function damages it, the runner finds out which one did.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class InterleavingRunner(Runner):
         """Return a record for each row, whatever becomes of it.
 
         Where the baseline cannot run, or its result is wrong, there is nothing to set the others against, and they are
-        skipped. Where somebody has damaged the memory that all work on, and several users' functions took part, all
-        is measured again with memory of each one's own: then it is known who does it.
+        skipped. Where the shared memory was damaged and several users' functions took part, all are measured again with
+        memory of their own, which shows whose function it was.
 
         Args:
             rows: one case, a provider each, the baseline first.
@@ -77,7 +77,7 @@ class InterleavingRunner(Runner):
             again, _ = self._measure_together(rows, names, rule)
             if any(again[place].status == "invalid" for place in suspects):
                 return again
-            if all(again[place].status != "skipped" for place in suspects):  # else there was no time left for it
+            if all(again[place].status != "skipped" for place in suspects):  # otherwise no time was left for it
                 records = again
             harm += f"; it was one of {', '.join(names[place] for place in suspects)}"
         if harm is not None:
@@ -177,7 +177,9 @@ class InterleavingRunner(Runner):
         return self.finish(prepared, self._turns.measurement(ready, order, found))
 
     def _step(self, place: int, row: Row, step: Callable[[], T]) -> T | Record:
-        """Return what a step gives, or the record of a row that ended in it, also by what is to end the process."""
+        """Return the result of a step, or the record of a row that ended in it; an error that should end the process
+        counts too.
+        """
         turn = self._turn(place)
         turn.announce()
         try:
@@ -211,7 +213,7 @@ class InterleavingRunner(Runner):
         return list(self._sets) if self._shared is None else self._shared.views()
 
     def _look_for_harm(self, row: Row) -> None:
-        """Note after the rounds what they have done to the memory that all share, and put it right."""
+        """Note after the rounds what they have changed in the shared memory, and restore it."""
         if self._shared is not None:
             self._harm = self._shared.harm()
             if self._harm is not None:
@@ -254,14 +256,16 @@ def all_without(blanks: Sequence[Record], status: str, reason: str) -> list[Reco
 
 
 def _invalid(record: Record, reason: str) -> Record:
-    """Return a record without what was measured, because it does not count."""
+    """Return a record without its measurement, which does not count."""
     fields = ("op", "provider", "dtype", "shape", "case", "options", "flops", "bytes_read", "bytes_written", "fill")
     kept = {name: getattr(record, name) for name in (*fields, "verified", "source_sha256", "op_sha256")}
     return Record(**kept, status="invalid", reason=reason)
 
 
 def interleaving(rounds: Rounds, rule: Rule, order: int, names: Sequence[str], ready: Sequence[int]) -> dict[str, Any]:
-    """Return what a record must hold so that its samples can be set beside those of the others, round by round."""
+    """Return the fields by which the samples of a record can be paired with those of the other providers, round by
+    round.
+    """
     clocks_hz = rounds.clocks_hz[order]
     return {
         "with": [names[place] for place in ready],

@@ -1,4 +1,4 @@
-"""Lets the providers of a case that are prepared take turns on the clock, and says what was measured of each.
+"""Measures the prepared providers of a case in turns, and returns a measurement of each.
 
 Where in memory the objects of a call lie, and which copies of the inputs it works on, makes up to 4 % of the time of a
 short launch. So providers exchange both, again and again: see `exchange`.
@@ -29,11 +29,11 @@ from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
 from results.stats.samples import half_width, median, median_ci95
 
 SLOT_S = {"cpu": 0.0, "mps": 0.0, "cuda": 0.025, "rocm": 0.025}
-"""Length of a turn: on a GPU so long that the clock follows the work that runs; on a CPU one sample, so that neighbors
-who come and go meet both of a pair."""
+"""Length of a turn, seconds: on a GPU long enough for the clock frequency to follow the work; on a CPU one sample, so
+that other processes that come and go disturb both of a pair."""
 
 LONGEST_SHARED_S = 0.02
-"""A sample that is made longer to match the others is not made longer than that."""
+"""Longest sample, in seconds, of those that are made longer to match the samples of the other providers."""
 
 CALIBRATION_TURNS = 3
 """Turns of the warm-up, the last ones, from which the count of samples in a turn is taken."""
@@ -67,7 +67,7 @@ class Turns:
 
 @dataclass(frozen=True)
 class Broken:
-    """A provider that raised before the rounds began; it raises again in the first of them."""
+    """A provider that raised before the rounds began; it raises the same error in the first round."""
 
     error: BaseException
 
@@ -84,7 +84,7 @@ class Ready:
     cache: str
     announce: Announce
     least_s: float = 0.0
-    """Of the calls that even the shortest comparison makes; 0 where calls are short."""
+    """Seconds of the calls that even the shortest comparison makes; 0 where calls are short."""
     new_call: Callable[[int], samplers.Call] | None = None
     """Makes a call on a copy of the inputs once more; None for calls so slow that their place does not matter."""
     replay: Callable[[int], ReplayCheck] | None = None
@@ -93,7 +93,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Interleaved:
-    """All that the rounds of one case gave, the providers in the order in which they became ready."""
+    """The outcome of the rounds of one case, the providers in the order in which they became ready."""
 
     rounds: Rounds
     turns: Sequence[Turns | Broken]
@@ -213,8 +213,8 @@ def share_launches(turns: Sequence[Turns | Broken]) -> None:
     """Let a sample of each provider on a CPU hold as many launches as that of the fastest one needs.
 
     Most launches of a busy machine are undisturbed and some take many times as long. A mean over more of them is
-    disturbed more often, so that equal providers with unequal samples would not come out equal. One that is so much
-    slower that its samples would last longer than `LONGEST_SHARED_S` keeps fewer: nobody asks whether it is equal.
+    disturbed more often, so that equal providers with unequal samples would seem to differ. A provider that is so much
+    slower that its samples would last longer than `LONGEST_SHARED_S` keeps fewer: its verdict is clear anyway.
     """
     found = [(turn, turn.sampler) for turn in turns if isinstance(turn, Turns)]
     hosts = [(turn.call_s, sampler) for turn, sampler in found if isinstance(sampler, samplers.HostSampler)]
@@ -227,10 +227,10 @@ def share_launches(turns: Sequence[Turns | Broken]) -> None:
 def exchange(ready: Sequence[Ready], turns: Sequence[Turns | Broken], order: random.Random) -> None:
     """Let the providers on the host's clock exchange the copies they work on, with new objects for their calls.
 
-    Those of one copy are made one after the other, in random order. Who got all of them later was up to 2 % slower than
-    the same function before it. As the copies are exchanged and not chosen anew, each was last used as long ago as
-    without: who follows closer behind another finds more in the cache. On 257 copies of 0.5 MB, 80 of them apart
-    instead of 128, a function was 3 % slower than itself.
+    The objects of one copy are made one after the other, in random order: a function whose objects were always made
+    later was up to 2 % slower than itself. The copies are exchanged and not chosen anew, so that the time since the
+    last use of a copy stays the same: a provider closer behind another finds more in the cache. With 257 copies of 0.5
+    MB, a distance of 80 copies instead of 128 made a function 3 % slower than itself.
     """
     on_host = [
         (turn, one, turn.sampler)

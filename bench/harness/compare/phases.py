@@ -1,4 +1,4 @@
-"""What the time of a compared case is spent on: told while it goes on, and counted."""
+"""Counts what the time of a compared case is spent on, and reports each phase as it begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One case in a process of its own: to repeat it where memory and code lie elsewhere, and because code may crash.
+"""Measures one case in a process of its own, because code may crash, and to repeat it with memory and code elsewhere.
 
 All providers of a case take turns in one process, a user's functions too: in two processes they would also differ by
 where each process has its code and memory. Where the process dies, its heartbeat says whose code was running: that
@@ -34,14 +34,15 @@ MEASURED = 0
 """Exit code of a process that has kept a record of every provider, whatever became of them."""
 
 CANNOT = (2, 3, -9)
-"""How a process ends that cannot measure though nothing in it is broken: what it was asked for cannot be, the device is
-gone, or the system has ended it by SIGKILL (9) because memory ran out."""
+"""Exit codes of a process that could not measure though no provider is to blame: the request is impossible, the device
+is gone, or the system ended it by SIGKILL (9) because memory ran out."""
 
 OVERTIME_S = 3.0
 """A call that is still going on when the budget is spent, and has taken so long, is ended."""
 
 MOST_OF_SHARE = 0.5
-"""A call may take so much of the time that its case has, and `OVERTIME_S` at least: the others are to have some too."""
+"""Largest share of its case's time that one call may take, and `OVERTIME_S` at least, so that the others have time
+too."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def how(code: int | None, message: str) -> str:
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Let nothing that users' functions print get out."""
+    """Discard everything that users' functions print."""
     kept = [os.dup(fd) for fd in (1, 2)]
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:

@@ -1,7 +1,7 @@
 """Rounds: all providers of one case in turn, in random order, again and again, until their verdicts are clear.
 
-Whatever the machine does meanwhile, a clock that drifts or a neighbor that comes and goes, meets all of them alike, and
-a ratio within one round does not see it. Nothing here knows a device: a fake clock serves as well.
+A disturbance of the machine, such as a drifting clock or another process, meets all of them alike, and a ratio within
+one round does not show it. Nothing here knows a device, so that tests use a fake clock.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ FIRST_LOOK = 20
 """Rounds before the first look: two blocks of ten make an interval of some use."""
 
 LOOK_EVERY = 2
-"""The next look comes when there are so many times more rounds: an interval that is much narrower."""
+"""Factor by which the number of rounds grows until the next look: a much narrower interval."""
 
 EXCHANGE_EVERY = 5
-"""Rounds after which the contenders exchange what may favor one of them: often, as each time is one draw of chance, and
-not so often that it takes longer than the rounds."""
+"""Rounds after which the contenders exchange what may favor one of them: often, because each exchange is one random
+draw, but not so often that exchanging takes longer than the rounds."""
 
 MOST_LOOKS = 10
 MOST_ROUNDS = FIRST_LOOK * LOOK_EVERY ** (MOST_LOOKS - 1)
@@ -45,7 +45,7 @@ class Rule:
     """When a comparison is clear, and when it ends anyway."""
 
     margin: float
-    """Change of the time, as a fraction, that does not matter."""
+    """Largest change of the time, as a fraction, that does not matter."""
     rows: int = 1
     """Comparisons in the whole table: a verdict must hold among so many."""
     budget_s: float = 10.0

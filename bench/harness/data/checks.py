@@ -1,4 +1,4 @@
-"""What a user's function is checked for beside its values: memory not its own, and an output that is stale or late.
+"""The checks of a user's function beyond its values: writes to foreign memory, and outputs that are stale or late.
 
 Our own providers go through `Checks`, which only poisons the output. A user's function goes through `UserChecks`:
 
@@ -54,13 +54,13 @@ class Turn:
 
 
 GLIMPSES, GLIMPSE_BYTES = 64, 64
-"""Places of a result that are noted when a call returns, and the length of each: some microseconds altogether."""
+"""How many places of a result are read when a call returns, and the bytes of each: some microseconds in total."""
 
 QUIET_S = 0.02
 """Pause after a call, in which work that was left to another thread shows."""
 
 LATEST_S = 0.5
-"""Time in which late work shows at the latest, where the result is wrong anyway."""
+"""How long a wrong result is watched for late work."""
 
 CHANGED_SHARES = (1, 32, 1024)
 """On new inputs one of so many elements is new, one at least. A cache that looks at three elements happens to see a new
@@ -138,12 +138,14 @@ class UserChecks(Checks):
         return self._run(call, data)
 
     def before(self, checked: CheckResult) -> CheckResult:
-        """Return the result of the check of the first call, made worse by what it has done beside."""
+        """Return the check of the first call, with its side effects where it had any."""
         self._first_result = self._result_print()
         return self._worse(checked, self._found or self._side_effects() or self._came_late(checked))
 
     def after(self, checked: CheckResult, calls: Sequence[Call], index: int) -> CheckResult:
-        """Return the check of a call after timing, made worse by side effects or a result of older inputs."""
+        """Return the check of a call after timing, with side effects and results of older inputs where there are
+        any.
+        """
         found = self._found or self._side_effects() or self._came_late(checked)
         if found is None and not checked.is_right and self._result_print() == self._first_result:
             found = STALE
@@ -187,7 +189,7 @@ class UserChecks(Checks):
         return None if self._result is None else self._buffers.fingerprint(self._result)
 
     def _worse(self, checked: CheckResult, found: str | None) -> CheckResult:
-        """Return the result of a check with a finding in place of what it says: a wrong value is only its effect."""
+        """Return a check with the finding as its reason: a wrong value is only the effect of the finding."""
         return checked if found is None else replace(checked, is_right=False, reason=found)
 
     # ---- one call ------------------------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ class UserChecks(Checks):
         return result
 
     def _came_late(self, checked: CheckResult) -> str | None:
-        """Return `LATE` where a wrong result still changes within a while: a busy machine lets other threads wait."""
+        """Return `LATE` where a wrong result still changes within `LATEST_S`: a busy machine delays other threads."""
         end = time.perf_counter() + LATEST_S
         while not checked.is_right and self._early is not None and time.perf_counter() < end:
             if self._early != self._glimpse(self._returned):
@@ -227,7 +229,7 @@ class UserChecks(Checks):
         return None
 
     def _glimpse(self, returned: Any) -> object:
-        """Return what some places of a result hold now, None where it is no plain tensor.
+        """Return the bytes at some places of a result, None where it is no plain tensor.
 
         On a CPU nothing lets another Python thread run meanwhile. On a GPU it is a copy in the current stream's order,
         compared when all streams are done.
@@ -248,7 +250,7 @@ class UserChecks(Checks):
         return [ctypes.string_at(address + start, min(GLIMPSE_BYTES, size_bytes - start)) for start in starts]
 
     def _strange(self, result: Any, returned: Any, data: InputSet) -> str | None:
-        """Return what makes a result none that was computed into memory of its own, or None."""
+        """Return why a result was not computed into memory of its own, or None where it was."""
         import torch
 
         if type(result) is not torch.Tensor:
@@ -271,7 +273,7 @@ class UserChecks(Checks):
     # ---- beside the result ---------------------------------------------------------------------------------------
 
     def _side_effects(self, inputs_too: bool = True) -> str | None:
-        changed = self._restore()  # whoever comes after in this process is not to blame
+        changed = self._restore()  # later rows of this process must not be blamed for it
         if changed:
             return f"changed settings of the process and left them so: {', '.join(changed[:3])}"
         if self._places != [places_of(data) for data in self._sets]:

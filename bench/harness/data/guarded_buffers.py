@@ -1,8 +1,8 @@
 """Inputs and outputs for a user's function, arranged so that changed inputs and writes beyond an output are noticed.
 
 Inputs are fingerprinted, as many copies as fit a limit, and each output lies between guard bytes. In a comparison
-several functions share the buffers, each under tensors of its own, so that none gains by where its copies lie, and none
-can put other memory under a tensor of another's.
+several functions share the buffers, each by tensors of its own: no function gains by the place of its copies, and none
+can replace the memory of another function's tensor.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GUARD_BYTES = 16 * 1024
-"""Guard on each side of an output: the next block of a kernel that goes one too far, and a multiple of every
-alignment that vector loads ask for."""
+"""Guard bytes on each side of an output: room for one whole block too many of a kernel, and a multiple of every
+alignment that vector loads need."""
 
 FINGERPRINT_BYTES = 256 * MIB
-"""Inputs that are fingerprinted at most, the first and the last copy always: a pass takes about a tenth of a second."""
+"""Most bytes of inputs that are fingerprinted, the first and the last copy always: a pass takes about 0.1 s."""
 
 FINGERPRINT_WORDS = 2**20
 """Words of 8 bytes hashed at once."""
@@ -34,7 +34,7 @@ MUTATED = "changes its inputs: their bytes are others than before the call"
 
 
 class GuardedBuffers:
-    """All copies of the inputs and outputs of a case, and how they must be when they are looked at again."""
+    """All copies of the inputs and outputs of a case, with what they must hold when they are checked again."""
 
     def __init__(self, sets: list[InputSet], device: Device, has_guards: bool, users: int = 1) -> None:
         """Take the sets over; with guards, each gets another output, between random bytes; `users` will share them."""
@@ -62,8 +62,8 @@ class GuardedBuffers:
     def _made_views(self, users: int) -> list[list[InputSet]]:
         """Return tensors for so many users, those of a copy one after the other in random order.
 
-        Where in memory a tensor's own object lies makes some percent of the time of a short launch: who got all of them
-        later would always be slower.
+        The address of a tensor's own object changes the time of a short launch by some percent: a user whose objects
+        were all made later would always be slower.
         """
         views: list[list[InputSet]] = [[] for _ in range(users)]
         for data in self._sets:
@@ -72,7 +72,7 @@ class GuardedBuffers:
         return views
 
     def harm(self) -> str | None:
-        """Return what was done to the memory that must not be, or None."""
+        """Return which forbidden change the memory shows, or None."""
         if any(self.fingerprints(self._sets[index]) != kept for index, kept in self._prints.items()):
             return MUTATED
         return self.harm_beyond()

@@ -26,7 +26,7 @@ A cache that replaces lines at random keeps a share h of hits, h = exp(-r (1 - h
 NVIDIA's CUTLASS guide to measuring GEMM performance asks for 2 and assumes that the oldest line goes first."""
 
 MAX_COPIES = 2000
-"""More copies of a tiny case than this cost more to set up than they tell."""
+"""Most copies: more of a tiny case take longer to make than they improve the measurement."""
 
 CPU_COPIES_BYTES = 1024 * MIB
 """Most memory that copies take on a CPU, beside the limit of a quarter of what is free."""
@@ -39,12 +39,12 @@ MAX_INTEGER = 2**63 - 1
 """Labels and seeds are drawn below it; it is the largest bound that torch takes."""
 
 POOL_OFFSETS = 4096
-"""How many elements the pool is longer than a stretch: so many places there are to start at."""
+"""Elements by which the pool is longer than a stretch: the number of places where a stretch can start."""
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """How the launches of one case go round its copies."""
+    """How many copies of its inputs the launches of a case use in turn, and whether that keeps them cold."""
 
     copies: int
     cache: str
@@ -61,7 +61,7 @@ def plan_rotation(set_bytes: int, cache_bytes: int, free_bytes: int, device_type
         device_type: `cuda`, `rocm`, `mps` or `cpu`.
         cache: `cold` or `warm`, as asked for.
 
-    A case that could not be made cold within the limits comes back as `warm`: what is not so is not claimed.
+    A case that cannot be made cold within the limits comes back as `warm`.
     """
     if cache == "warm":
         return Rotation(1, "warm")

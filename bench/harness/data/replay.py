@@ -1,4 +1,4 @@
-"""The check of a captured graph: what its replay writes, and not what the calls wrote before it was captured.
+"""The check of a captured graph: it verifies what a replay writes, not what the calls wrote before the capture.
 
 A capture sees the work of its own streams. A kernel that a user's extension launches on another stream runs once, while
 the graph is captured, and is missing in every replay: the results of the calls are right, and the time is not theirs.
@@ -27,7 +27,7 @@ class ReplayCheck:
         self._graph: GraphSampler | None = None
 
     def refusal(self, graph: GraphSampler) -> str | None:
-        """Return why a graph is not to be timed, or None; it is the one that `after` looks at."""
+        """Return why a graph must not be timed, or None; `after` checks the same graph again."""
         self._graph = graph
         checked = self.after()
         if checked is None or checked.is_right:
@@ -55,7 +55,7 @@ class ReplayCheck:
             whole = result[0] if len(result) == 1 else torch.stack(result)
             checked = check(self._op, self._case, self._sets[place], whole)
             if not checked.is_right:
-                for part, kept in before.values():  # a result that a function keeps must not be blamed for the poison
+                for part, kept in before.values():  # a function that keeps its result must not find poison in it
                     part.copy_(kept)
                 break
         return checked

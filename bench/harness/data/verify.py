@@ -66,17 +66,18 @@ CHUNK_ELEMENTS = 2**18
 times as many take twice as long there, a gigabyte several times."""
 
 GPU_CHUNKS = 16
-"""So many times as many on a GPU, where the host waits for the result of each piece."""
+"""Factor by which a GPU compares more elements at once: the host waits for the result of each piece."""
 
 SCALE_ELEMENTS = 1024
 """Elements from which on rounding errors average out, so that the scale of a result can be judged."""
 
 LEAST_SCALE_ERROR = 1e-3
-"""Scale error that is never refused: polynomial approximations and tf32 products are off by less, all one way."""
+"""Largest scale error that is always accepted: polynomial approximations and tf32 products err by less, all in one
+direction."""
 
 FULL_CHECK_FLOPS = {"cpu": 2**31, "cuda": 2**39}
-"""Above this many FLOPs a product is checked on every n-th row instead of all, by torch's device type: fp64 is slow.
-A tile of 64 rows is still met by any n up to 64."""
+"""FLOPs above which only every n-th row of a product is checked, by torch's device type: fp64 is slow. Every tile of 64
+rows is still hit by any n up to 64."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class CheckResult:
     reference: str = "fp64"
     """`fp64`, or `rule`: the op's own `check_result`."""
     wrong: WrongPlaces | None = None
-    """Where it is wrong, where single elements are."""
+    """Which elements are wrong; None where the finding is not about single elements."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object kept under `verified`; JSON has no infinity, so an error beyond any bound is null."""
@@ -190,7 +191,7 @@ def _where_fp64_is(data: InputSet, result: Tensor, earlier: Launch | None) -> tu
 
 
 def _parts(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
-    """Yield the rows to check, as many at a time as fit: all of them, or where that is too dear every n-th."""
+    """Yield the rows to check, as many at a time as fit: all rows, or every n-th where all would take too long."""
     if op.take_rows is None:
         yield inputs, out
         return

@@ -24,17 +24,17 @@ class WrongPlaces:
     count: int
     checked: int
     index: tuple[int, ...]
-    """Of the element that is furthest off, in the shape of the result."""
+    """Index of the element with the largest error, in the shape of the result."""
     expected: float
     """There, by the fp64 reference."""
     got: float
     """There; may be NaN or infinite."""
     ulp: float | None
-    """How far off it is, in units in the last place of the expected value; None where that says nothing."""
+    """Its error in units in the last place of the expected value; None where the two are not finite."""
     where: str | None
     """Which elements they are; None where no pattern shows."""
     hint: str | None
-    """What often makes such a pattern."""
+    """The usual cause of such a pattern."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object; JSON has no NaN and no infinity, so these are text."""

@@ -1,4 +1,4 @@
-"""The machine that is measured: its device, what each system tells of it, and what it did meanwhile.
+"""The machine that is measured: its device, the facts that each system reports, and telemetry.
 
 Imports nothing else of `bench`.
 """

@@ -12,10 +12,10 @@ from bench.harness.device.system import here
 MIB = 2**20
 
 DEFAULT_CPU_CACHE_BYTES = 32 * MIB
-"""Assumed last-level cache where the system does not tell: that of a common server core complex."""
+"""Assumed last-level cache where the system does not report one: that of a common server core complex."""
 
 DEFAULT_CPU_FREE_BYTES = 2**32
-"""Assumed free memory where the system does not tell: what a small laptop can spare."""
+"""Assumed free memory where the system does not report it: what a small laptop can spare."""
 
 
 class NoDeviceError(RuntimeError):
@@ -56,7 +56,7 @@ class Device:
     def has_cuda(self) -> bool:
         """Whether `torch.cuda` drives it, ROCm's GPUs too: events, graphs, streams, an allocator, kernels of Triton.
 
-        What has not, a CPU or an Apple GPU, is timed by the host's clock and judged by ceilings measured on it.
+        A device without it, a CPU or an Apple GPU, is timed by the host's clock and judged by measured ceilings.
         """
         return self.type in ("cuda", "rocm")
 

@@ -1,4 +1,4 @@
-"""What kind of machine this is and who else is on it: the facts that a preflight page needs. Nothing is changed.
+"""Facts about the machine and its other users, which a preflight page needs. Nothing is changed.
 
 Two JSON objects, `gpu_facts` and `host_facts`: SI base units, None for what could not be read, and `errors` with the
 reason by the same key (`nvml` where no GPU could be asked at all). `modes` are the few of them that every run keeps.
@@ -34,7 +34,7 @@ from bench.harness.device.reading import Reading
 from bench.harness.device.system import ROOT, here
 
 MAX_MEMORY_BYTES = 2**50
-"""No GPU has a pebibyte of memory; more is an answer that is none."""
+"""Largest believable memory of a GPU; a larger number is not an answer."""
 
 VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host-vgpu", 4: "host-vsga"}
 """Word for each virtualization mode. Source: nvml.h, `nvmlGpuVirtualizationMode_t`."""

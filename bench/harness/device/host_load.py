@@ -1,4 +1,4 @@
-"""What else used the host's cores: cgroup throttling, steal time, context switches, load, clocks.
+"""The host's cores beside this process: cgroup throttling, steal time, context switches, load, clocks.
 
 Counters are read before and after a measurement and differenced; what a system does not tell is None with the error's
 name, never 0.

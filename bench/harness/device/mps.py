@@ -9,8 +9,8 @@ from __future__ import annotations
 from bench.harness.device import darwin
 
 ASSUMED_CACHE_BYTES = 96 * 2**20
-"""Of the system-level cache, which no call tells: a guess on the large side, so that cold data is cold. Too large a
-guess costs memory, nothing else."""
+"""Assumed system-level cache, which no call reports: a guess on the large side, so that cold data is cold. Too large a
+guess costs memory only."""
 
 DTYPES = ("fp32", "fp16")
 """What torch computes on every Apple GPU. Metal has neither fp64 nor fp8 nor tf32, and torch no int8 product on it."""

@@ -1,4 +1,4 @@
-"""What Python alone tells of the machine, on any system. The files of single systems know more."""
+"""What Python alone reports of the machine, on any system; the file of a single system knows more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_TOLD = "NotToldByThisSystem"
 """The error of a reading that only other systems have."""
 
 ISOLATION_CALLS = ("fork", "memfd_create", "pidfd_open")
-"""What of `os` a forked worker needs; Linux has all of them."""
+"""Functions of `os` that a forked worker needs; Linux has all of them."""
 
 
 def cpu_name() -> str:

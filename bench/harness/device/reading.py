@@ -1,4 +1,4 @@
-"""One reading of the machine: a value, or the name of what kept it from being read. Nothing here raises."""
+"""One reading of the machine: a value, or the name of the error that prevented it. Nothing here raises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_ERROR_LETTERS = 80
 
 @dataclass(frozen=True)
 class Reading:
-    """What a machine said, or why it said nothing: exactly one of the two is None."""
+    """A value, or the reason why there is none: exactly one of the two is None."""
 
     value: Any = None
     error: str | None = None

@@ -1,4 +1,4 @@
-"""What a run keeps of the machine beside its device: versions, host, and the revision of the code that measures."""
+"""What a run file keeps beside the device: versions, host, and the revision of the code that measures."""
 
 from __future__ import annotations
 

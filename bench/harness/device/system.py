@@ -1,4 +1,4 @@
-"""Which system this is, and so who is asked about the machine: one file a system, each with the functions below.
+"""Which operating system this is: one file a system reports facts of the machine, by the functions below.
 
 A fact that a system does not tell is None, or a `Reading` with the reason: never 0, and never an error.
 """
@@ -16,7 +16,7 @@ from bench.harness.device.reading import Reading
 
 
 class System(Protocol):
-    """What each system's file answers. `root` is the folder below which Linux shows its state; others have none."""
+    """The functions of each system's file. `root` is the folder below which Linux shows its state; others have none."""
 
     def cpu_name(self) -> str:
         """Return the processor's name."""

@@ -1,4 +1,4 @@
-"""Telemetry of a record: clocks, power, energy, heat and what slowed the device down, between two snapshots.
+"""Telemetry of a record: clocks, power, energy, temperature and throttling, between two snapshots.
 
     monitor = Monitor(device)
     before = monitor.snapshot()
@@ -54,7 +54,7 @@ MIN_THROTTLE_WINDOW_S = 2 * COUNTER_STEP_S
 """Shortest window for which shares of throttled time are told: below it a counter may not have moved at all."""
 
 MIN_LOST_SHARE = 0.01
-"""Least share of time that is worth a word; boosting GPUs touch their power limit for moments at any load."""
+"""Smallest share of lost time that is reported; boosting GPUs touch their power limit for moments at any load."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class GpuSnapshot:
     """One GPU at one moment."""
 
     error: str | None
-    """Why nothing at all could be asked; every reading then has the same error."""
+    """Why NVML could not be asked at all; every reading then has the same error."""
     sm_clock_hz: Reading
     memory_clock_hz: Reading
     power_w: Reading
@@ -74,7 +74,7 @@ class GpuSnapshot:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The device and its host at one moment; only two of them together tell a story."""
+    """The device and its host at one moment; counters mean something between two of them only."""
 
     taken_s: float
     """`time.perf_counter()` at the reading of the counters."""
@@ -87,7 +87,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class ClockAndPower:
-    """What tells whether a GPU has settled; None where it cannot be read."""
+    """Clock and power, by which a GPU has settled or not; None where they cannot be read."""
 
     sm_clock_hz: float | None
     power_w: float | None

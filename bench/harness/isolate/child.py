@@ -68,14 +68,14 @@ def run_command(words: list[str]) -> NoReturn:
 
 
 def _take_streams() -> None:
-    """Let Python print to the descriptors of this process, and the causes of crashes too."""
+    """Make Python print to the descriptors of this process, causes of crashes too."""
     sys.stdout = open(1, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
     faulthandler.enable()
 
 
 def perform(job: Job, heartbeat: Heartbeat) -> bytes | dict[str, Any]:
-    """Return the record line of a job, or what went wrong; nothing that the user's code raises gets further."""
+    """Return the record line of a job, or what went wrong; every error of the user's code ends here."""
     import torch
 
     try:

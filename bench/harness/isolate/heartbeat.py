@@ -1,4 +1,4 @@
-"""Heartbeat of a measuring process: which provider's code is running, a counter of its calls, and what it is about.
+"""Heartbeat of a measuring process: which provider's code is running, a counter of its calls, and the current phase.
 
 A user's function may never return, or end its process. Where the counter stands still for longer than a call may take,
 the command kills the process; the provider that ran last is the one that failed.
@@ -20,7 +20,7 @@ NOBODY = 255
 
 SIZE = 3
 POLL_S = 0.05
-"""Whoever waits looks so seldom that it does not disturb."""
+"""Time between two looks at a heartbeat: seldom enough not to disturb the measurement."""
 
 OWN_TIMEOUT_S = 600.0
 """For what the measuring code does itself between two calls: filling gigabytes, and checking them in fp64."""

@@ -1,9 +1,9 @@
-"""Processes for users' functions and for compared cases: what one does to its process costs its own row only.
+"""Processes for users' functions and for compared cases: a function that harms its process loses its own row only.
 
 A fork server (`server`) is started once. For each job it forks a child, which either imports a user's file and measures
-one row with the very runner of this process, or runs a command of `bench` (`child`), that also as a new interpreter. A
-record comes back through a socket of the child's own as a length and JSON; what it prints goes to a pipe and is never
-mixed up with it.
+one row with the same runner as this process, or runs a command of `bench` (`child`), which can be a new interpreter
+too. A record comes back through a socket of the child's own as a length and JSON; what the child prints goes to a pipe,
+apart from the record.
 
 Nothing outlives this process: a child is killed with all that it has started when its job is done, when a call takes
 too long, and, by the kernel and by the server, when its parent is gone. A child may kill its parent: that is the
@@ -39,7 +39,7 @@ START_TIMEOUT_S = 300.0
 
 KILL_TIMEOUT_S = 10.0
 BUDGET_GRACE_S = 10.0
-"""Beside what is left of the budget, for importing, compiling and checking."""
+"""Time for importing, compiling and checking, on top of what is left of the budget."""
 
 LONGEST_ANSWER = 2**30
 KEPT_OUTPUT = 4096
@@ -50,7 +50,7 @@ BOOT = (
     "from bench.harness.isolate.server import main; main(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])"
 )
 CHILD = "bench.harness.isolate.child"
-"""Module that the server loads, torch with it, where its children are to measure."""
+"""Module that the server loads, with torch, where its children measure."""
 
 
 class WorkerError(RuntimeError):
@@ -423,14 +423,14 @@ class PlainProcess:
 
 
 _preloaded: Workers | None = None
-"""What `started` forks from, where it must not be a new interpreter."""
+"""The processes that `started` forks from inside `preloading`."""
 
 
 @contextmanager
 def preloading() -> Iterator[None]:
-    """Within it `started` forks from a process that has loaded torch, which begins to do so at once.
+    """Inside this block `started` forks from a process that loads torch beforehand; it begins to load at once.
 
-    So that loads while this process does; a new interpreter would begin when it is needed.
+    Torch is then loaded there while this process loads it too; a new interpreter would begin only when it is needed.
     """
     global _preloaded
     from bench.harness.device.system import here

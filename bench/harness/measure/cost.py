@@ -24,11 +24,12 @@ adds to a call of several threads are small beside it."""
 PILOT_CALLS = 5
 LEAST_PILOT_CALLS = 3
 PILOT_CAP_S = 0.05
-"""A pilot is called again until it was called `PILOT_CALLS` times or took this long, and three times in any case: the
-only call of a small pilot may have been held up for 50 ms by a busy machine, which a large case would multiply."""
+"""A pilot is called `PILOT_CALLS` times, or fewer where the calls together take this long, but three times in any case:
+a busy machine may delay a single call of a small pilot by 50 ms, and the estimate of a large case multiplies that."""
 
 LEAST_BUSY = 0.1
-"""A pilot on a processor that computes for less than this share of its time waits for something of its own."""
+"""A pilot on a CPU that computes for less than this share of its time is waiting, and not held up by other
+processes."""
 
 CALLS_PER_CASE = 15
 """Calls that even the shortest measurement makes: ten (first, estimate, settling, five samples, warm, last check),
@@ -106,7 +107,7 @@ class CostEstimator:
                 call()
                 self._device.synchronize()
                 took_s, cpu_s = time.perf_counter() - start, time.process_time() - cpu_start
-                # Where other processes hold the cores, work takes longer than it computes; what waits computes nothing.
+                # Elapsed time exceeds CPU time where others hold the cores; a call that sleeps uses hardly any.
                 is_held_up = not self._device.is_gpu and took_s * LEAST_BUSY < cpu_s < took_s
                 seconds.append(cpu_s if is_held_up else took_s)
         return max(min(seconds), 1e-9)

@@ -27,11 +27,11 @@ COLD_RATIO = 1.02
 """A cold launch whose data would fit in the cache must take so many times as long as a warm one to count as cold."""
 
 MEMORY_SHARE = 0.5
-"""Share of a launch that its bytes must take at the memory ceiling before the cold and the warm time must differ at
-all: arithmetic hides less than that."""
+"""Share of a launch's time that its bytes must take at the memory ceiling before a cold launch has to be slower than a
+warm one: arithmetic can hide a smaller share."""
 
 ROOF_MARGIN = 1.02
-"""A rate above the ceiling by more than this is not possible: 2 % is what clocks and counters are off by."""
+"""A rate above the ceiling by more than this is impossible: clocks and counters are off by 2 % at most."""
 
 PREEMPTIONS_PER_S = 80.0
 """Involuntary context switches per second above which other processes took a CPU measurement's cores away. Measured on
@@ -45,10 +45,11 @@ ABOVE_ROOF = 1.03
 """Share of a ceiling above which the ceiling itself is doubtful: it was measured with an interval of its own."""
 
 LATE_TAIL_S = 5e-6
-"""Time that the device may still be busy after the end event, beside the tick: what synchronizing itself takes."""
+"""Time that the device may still be busy after the end event, on top of the tick: synchronizing itself takes that
+long."""
 
 LATE_TAIL_SHARE = 0.01
-"""The same as a share of the sample: less than that is nothing that a time would show."""
+"""The same as a share of the sample: a smaller share does not show in the time."""
 
 GATE_MARGINS = {("bandwidth", "datasheet"): 1.02, ("flops", "clock-limited"): 1.02, ("flops", "datasheet"): 1.25}
 """By how much a rate must exceed a ceiling before the row is invalid, by the ceiling's quantity and kind.
@@ -61,11 +62,12 @@ Source: NVIDIA's H100 and RTX PRO 6000 datasheets, and the highest clocks that t
 DERIVED_GATE_MARGIN = 1.5
 """The same for a ceiling that is derived from what the device tells of itself.
 
-A measured ceiling is no gate: other processes during a short calibration have made a CPU's ceiling a hundred times too
-low, and what is known of such a machine must not make a right row invalid. It is flagged `above-roof` instead."""
+A measured ceiling never makes a row invalid: other processes during a short calibration have made a CPU's ceiling a
+hundred times too low. A row above a measured ceiling is flagged `above-roof` instead."""
 
 CACHED_RESULT = 20.0
-"""So many times faster than the least time looks like no work at all rather than like a wrong count."""
+"""A time that is shorter than the least possible one by this factor looks like no work at all, not like a wrong
+count."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ class Context:
     """What is known of a row beside its samples; None where it is not known."""
 
     is_gpu: bool
-    """Whether CUDA's events or graphs timed it; else the host's clock did, and what the host suffers is in the time."""
+    """Whether CUDA events or graphs timed the row; otherwise the host's clock did, and disturbances of the host are in
+    the time."""
     asked_cache: str = "cold"
     tick_s: float | None = None
     """Smallest step of the clock that timed the samples."""
@@ -144,7 +147,7 @@ def flags_of(samples: Samples, context: Context) -> tuple[Flag, ...]:
     return tuple(flag for flag in found if flag is not None)
 
 
-# ---- what cannot be -----------------------------------------------------------------------------------------------
+# ---- faster than possible -----------------------------------------------------------------------------------------
 
 
 def physics_gate(samples: Samples, context: Context) -> Flag | None:
@@ -191,7 +194,7 @@ def _likely_cause(times: float, counted: str) -> str:
 def above_roof(samples: Samples, context: Context) -> Flag | None:
     """Flag more than a ceiling that the row is judged by, where it is not impossible.
 
-    The memory's ceiling counts unless `l2_suspect` has said more about it: warm data from the cache exceeds it too.
+    The memory's ceiling counts unless `l2_suspect` explains the excess: data from the cache exceeds it too.
     """
     if physics_gate(samples, context) is not None:
         return None
@@ -256,7 +259,7 @@ def l2_suspect(samples: Samples, context: Context) -> Flag | None:
     """Flag a cold time that may have found its data in the cache.
 
     Either it moves bytes faster than the memory does, or its data fits in the cache and being cold made no
-    difference, although the bytes take a good part of the time. Where no ceiling is known, any row may be of that kind.
+    difference, although the bytes take a good part of the time. Where no ceiling is known, every row is suspect.
     """
     bytes_moved, ceiling = context.bytes_moved, context.memory_roof_bytes_per_s
     if samples.cache != "cold" or not bytes_moved:

@@ -1,4 +1,4 @@
-"""Everything that is measured of one provider on one case: cold and warm samples, latency, telemetry, what settled."""
+"""Everything that is measured of one provider on one case: samples, warm time, latency, telemetry, settling."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
 from results.stats.samples import two_modes
 
 WARM_LIMITS = Limits(10, 0.02, 0.0, 0.15, 0.0, 1e-3)
-"""Of the warm time of a cold row, which only tells whether being cold made a difference: few samples do for that."""
+"""Limits for the warm time of a cold row, which only shows whether cold made a difference: a few samples are enough."""
 
 WARM_CAP_S = 0.5
 """A launch so slow that even the fewest warm samples would take longer is not repeated warm."""
 
 TAIL_SAMPLES = 3
 MOST_TAIL_SAMPLES = 12
-"""Taken where all before say that work goes on: on a busy host three late wake-ups in a row are no proof of it."""
+"""Most looks at the tail, taken where all earlier ones found the device busy: on a busy host three late wake-ups in a
+row prove nothing."""
 
 LONGEST_PAUSE_S = 0.01
-"""After a longer pause the host wakes up no later."""
+"""Longest pause, in seconds: after a longer one the host wakes up no later."""
 
 LONG_LAUNCH_S = 1e-3
 ON_THE_CLOCK = 1.8
-"""Launches longer than a millisecond are sampled for so many times what the row takes beside its samples. Of the time
-of a run of such launches, 1.8 / 2.8 = 64 % is then measurement."""
+"""Launches longer than a millisecond are sampled for so many times the time that the row takes outside of its samples.
+Then 1.8 / 2.8 = 64 % of the time of a run is spent on samples."""
 
 MOST_REPEATS = 3
 """A disturbed measurement is repeated so often at most, then kept with its flag. Repeating ends with the cap too."""
@@ -56,7 +57,7 @@ class Measurement:
     settling: Settling
     telemetry: dict[str, Any]
     tail_launches: int = 0
-    """Launches that looked for the tail, the last of all: none of them is in a sample."""
+    """The last launches of all, which looked for the tail; none of them is in a sample."""
     tick_s: float | None = None
     """Smallest step of the clock that the samples were read from."""
     target_half_width: float | None = None
@@ -210,9 +211,9 @@ class Meter:
     def _tails_s(self, sampler: Sampler) -> list[float]:
         """Return how long the whole device is busy after the end of each of a few samples on its own stream.
 
-        Waiting for an idle device costs some microseconds too, more after a pause than right after another wait. So
-        what it costs after a spinning kernel of about the same length is taken off. The least of a few counts: work on
-        another stream is there every time, a late wake-up of the host is not.
+        Waiting for an idle device takes some microseconds too, and longer after a pause. So the same wait after a
+        spinning kernel of about the same length is subtracted. The minimum of a few counts: work on another stream is
+        there every time, a late wake-up of the host is not.
         """
         tails_s: list[float] = []
         sample_s = 0.0

@@ -20,7 +20,7 @@ MIN_CAPABILITY = {"fp16": 5.3, "bf16": 8.0, "tf32": 8.0, "int8": 7.2, "fp8e4m3":
 Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities, table of arithmetic instruction throughput."""
 
 CPU_DTYPES = ("fp64", "fp32", "fp16", "bf16", "int8")
-"""What torch computes on a CPU. Its fp8 product exists too, but converts every element first: no fp8 arithmetic."""
+"""Dtypes that torch computes in on a CPU. Its fp8 product is left out: it converts every element first."""
 
 
 Older = Mapping[str, tuple[str, ...]]
@@ -36,7 +36,7 @@ class Settings:
     budget_s: float | None = None
     seed: int = 0
     tolerance: float = 1.0
-    """Times the error that rounding explains which a result may have."""
+    """How many times the error that rounding explains a result may have."""
 
 
 @dataclass(frozen=True)

@@ -39,12 +39,12 @@ CASE_ALLOWANCE_S = 10.0
 """Time that one case may take where no budget is given; a larger budget allows more."""
 
 PREPARE_S_PER_BYTE = {"cpu": 2e-9, "mps": 2e-9, "cuda": 1e-10, "rocm": 1e-10}
-"""Time to fill, copy and check the inputs of a case, per byte of all copies: as a two-core machine takes it, also for
-an Apple GPU, where this is done on the processor; and as a GPU of 1 TB/s would whose memory moves a hundred bytes for
-each, most of them for the fp64 reference."""
+"""Seconds to fill, copy and check the inputs of a case, per byte of all copies. A CPU: as measured on two cores; an
+Apple GPU likewise, because the CPU does this there. A GPU: at 1 TB/s, with a hundred bytes moved for each, most of them
+for the fp64 reference."""
 
 LEAST_ROW_S = 0.7
-"""What a row takes beside its samples however small it is: settling, warm launches, latency, the kernel's loading."""
+"""Seconds that the smallest row takes outside of its samples: settling, warm launches, latency, loading the kernel."""
 
 CHECK_S_PER_BYTE = 3e-8
 """Time to check the result twice on a processor, per byte of one set of inputs and outputs, as two cores take it."""
@@ -71,9 +71,9 @@ class Prepared:
     """The first launch, for an op whose results must differ."""
     first_call_s: float
     prepared_s: float
-    """Time that making and checking inputs and results takes, before the clock and after it."""
+    """Time that making and checking inputs and results takes, before and after the timing."""
     check_s: float
-    """What of that comes after the clock."""
+    """The part of that which comes after the timing."""
 
 
 class Runner:
@@ -171,7 +171,7 @@ class Runner:
         """Return what a row that can run is expected to take beside its samples, seconds; roughly."""
         calls_s = 0.0
         if self._estimator is not None:
-            with suppress(Exception):  # which the row itself will tell
+            with suppress(Exception):  # the row itself will say why
                 calls_s = self._estimator.case_s(row.op, row.case)
         size_bytes, copies = row.op.work(row.case).bytes, self._rotation(row.op, row.case).copies
         check_s_per_byte = 0.0 if self._device.has_cuda else CHECK_S_PER_BYTE

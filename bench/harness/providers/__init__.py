@@ -1,1 +1,1 @@
-"""Who computes a case: torch, `torch-compile`, the Triton versions, or a function in a user's file."""
+"""The providers that compute a case: torch, `torch-compile`, the Triton versions, and functions of users."""

@@ -1,5 +1,5 @@
-"""Who computes an op: `torch` eager, `torch-compile`, every `kernels/<family>/vN_*.py` as `triton-vN`, and what a user
-names: `path/to/file.py:function` or `package.module:function`.
+"""The providers of an op: `torch` (eager), `torch-compile`, every `kernels/<family>/vN_*.py` as `triton-vN`, and a
+user's function, `path/to/file.py:function` or `package.module:function`.
 
 Of a version's file two module-level names are read from its text, so that no list and no `--help` imports Triton:
 
@@ -39,7 +39,7 @@ USER_KERNEL = "path/to/file.py:function"
 AUTOTUNED_LINE = re.compile(r"^AUTOTUNED\b", re.MULTILINE)
 MINIMUM_ARCH_LINE = re.compile(r"^MINIMUM_ARCH\b.*?=\s*(\d+)", re.MULTILINE)
 AUDITED_ARCHITECTURES = (100, 90, 80)
-"""What `variants` of a version answers for; another GPU compiles what the next older of these does."""
+"""Architectures that `variants` of a version knows; another GPU compiles the variants of the next older one."""
 
 
 class UnknownProviderError(ValueError):
@@ -117,7 +117,9 @@ def default_providers(family: str, device: Device) -> list[str]:
 
 
 def stand_ins(family: str, device: Device) -> dict[str, tuple[str, ...]]:
-    """Return by default provider what takes its place, in order, where it refuses a case: the older Triton versions."""
+    """Return for each default provider its stand-ins where it refuses a case: the older Triton versions, newest
+    first.
+    """
     newest, *older = _fixed_versions(family, architecture(device)) or [""]
     return {newest: tuple(older)} if device.has_cuda and older else {}
 

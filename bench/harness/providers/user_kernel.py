@@ -135,7 +135,7 @@ def find(name: str) -> Source:
 
 
 def problem_of_all(names: Sequence[str]) -> str | None:
-    """Return what is wrong with the first of several providers, where no other one could be measured either."""
+    """Return what is wrong with the first provider where none of them can be measured."""
     problems = [find(name).problem if is_user_kernel(name) else None for name in names]
     return problems[0] if problems and all(problems) else None
 
@@ -295,5 +295,5 @@ def _imported(source: Source) -> ModuleType:
 
 
 def left_by(error: SystemExit) -> str:
-    """Return in words that code which is not ours wanted to end the process."""
+    """Return in words how a user's code tried to end the process."""
     return f"called sys.exit({'' if error.code is None else repr(error.code)[:100]})"

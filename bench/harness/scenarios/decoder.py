@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RMSNORM_EPSILON = 1e-6
 LAYERNORM_EPSILON = 1e-5
-"""Those of Llama 2 and of torch.nn.LayerNorm; neither changes what a layer costs."""
+"""The epsilons of Llama 2 and of torch.nn.LayerNorm; neither changes the cost of a layer."""
 
 LAYER = (
     *("attention_norm", "attention_norm_bias", "qkv", "qkv_bias", "query_norm", "key_norm", "output", "output_bias"),

@@ -64,7 +64,7 @@ class ScenarioRow:
 
 
 LAST_TURN = 100
-"""Above every `goes_below` that a column states."""
+"""Larger than every `goes_below` that a column states."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Column:
     is_quiet: bool = False
     """Whether it is left out where all rows say the same; the command line above the table has it then."""
     goes_below: int = 0
-    """Its turn to stand below its row where a terminal has no room, 1 first; numbers without a turn follow, from the
-    right to the left, and texts never do."""
+    """In which order columns move below their row where a terminal has no room, 1 first; numbers without an order
+    follow, from right to left, and texts never move."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class Scenario:
     add_options: Callable[[Any], None]
     """Adds what only this command has to a group of the parser."""
     check: Callable[[argparse.Namespace], None]
-    """Raises `UsageError` for what cannot be, before torch is loaded."""
+    """Raises `UsageError` for arguments that cannot be measured, before torch is loaded."""
     plan: Callable[[argparse.Namespace, Device, Settings], Sequence[ScenarioRow]]
     """Returns the rows, those that cannot run here with their reason."""
     columns: Sequence[Column]

@@ -52,7 +52,7 @@ class Limits:
 
 
 CPU_LIMITS = Limits(20, 0.02, 0.0, 2.0, 0.1, 1e-3)
-"""Shared machines are noisy: 2 % is what they give in reasonable time."""
+"""A shared machine is noisy: 2 % is what it reaches in reasonable time."""
 
 GPU_LIMITS = Limits(30, 0.005, 0.25, 5.0, 0.5, 1e-3)
 

@@ -52,22 +52,23 @@ LEAST_SPIN_S = 30e-6
 """Spin before the replay of a graph: launching one takes the host about 10 us."""
 
 LONGEST_GRAPH_SPIN_S = 5e-3
-"""A host that takes longer than this to queue a replay is not waited for."""
+"""Longest spin before the replay of a graph, however long the host takes to queue it."""
 
 SHORTER_SPIN = 0.98
 """Factor by which the spin of a graph becomes shorter again with each sample that was queued in time."""
 
 LONGEST_SPIN_S = 0.5
-"""Longer than `MAX_QUEUED` launches take that the host queues in a millisecond each. A host that takes longer is not
-waited for: else one reading that holds a compilation would make every sample last for minutes."""
+"""Longest spin before queued launches: the host queues `MAX_QUEUED` of them in that time where one takes it a
+millisecond. The spin does not wait for a slower host: one enqueue time that contains a compilation would otherwise make
+every sample last minutes."""
 
 ESTIMATE_LAUNCHES = 5
 SHORTEST_LAUNCH_S = 1e-7
 GROWN = 1.5
-"""Factor by which a graph must be too short to be captured again."""
+"""A graph whose replay is shorter than wanted by this factor is captured again, with more launches."""
 
 WAITED_SAMPLE_S = 0.02
-"""Shortest sample where the wait for the device is in it, so that its share of the time is small."""
+"""Shortest sample that includes the wait for the device, so that the wait is a small share of it."""
 
 LATENCY_CALLS = 50
 PROBE_CAP_S = 0.2
@@ -105,7 +106,7 @@ class HostSampler:
         self.begin_with(calls)
 
     def begin_with(self, calls: Sequence[Call], first: int = 0) -> None:
-        """Go round other calls from now on, beginning with the one at a place."""
+        """Replace the calls that samples go round; the next sample begins with the one at this index."""
         self._calls = itertools.islice(itertools.cycle(calls), first, None)
 
     def sample(self) -> float:
@@ -209,7 +210,7 @@ class GraphSampler:
 
 
 def _after_failed_capture(graph: Any, stream: Any) -> None:
-    """Let torch's random numbers be drawn again: they are still taken for recorded. One more capture ends that.
+    """Make torch's generator usable again: it still takes itself to be captured, until one more capture ends.
 
     Source: torch 2.11, `CUDAGraph::capture_end` returns with the error of `cudaStreamEndCapture` before it tells the
     default generator, whose next number then raises "Offset increment outside graph capture encountered unexpectedly".

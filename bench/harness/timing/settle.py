@@ -21,7 +21,7 @@ POLL_EVERY_S = 0.05
 NVIDIA's advice to time at a settled clock, CUTLASS, GEMM performance measurement methodology guidelines (2026)."""
 
 WINDOW_S = 0.5
-"""Clock and power must have kept still for so long. NVML's power is itself a mean over up to a second."""
+"""Clock and power must have been constant for so long. NVML's power is itself a mean over up to a second."""
 
 MAX_CLOCK_SPREAD = 0.01
 """(max - min) / median of the SM clock within the window; one clock step of 15 MHz at 1,980 MHz is 0.8 %."""
@@ -29,12 +29,12 @@ MAX_CLOCK_SPREAD = 0.01
 MAX_POWER_SPREAD = 0.02
 
 NEAR_LIMIT = 0.9
-"""Share of the power limit below which power that still moves says nothing beside a clock that keeps still: it is the
-limit that takes the clock down. NVML's mean over a second would otherwise hold up every row for that second. Above it
-the clock moves by several of its steps all the time, and never keeps still: there the time of the work tells."""
+"""Share of the power limit from which on a GPU counts as power-limited. Below it a constant clock is enough, even while
+the power still changes: waiting for NVML's power, which is a mean over one second, would cost every row that second.
+From it on the clock never stays constant, and the time of the work decides in its place."""
 
 POWER_LIMITED_CAP_S = 2.0
-"""A GPU at its power limit is waited for no longer than this."""
+"""Longest warm-up of a GPU at its power limit."""
 
 LEAST_READINGS = 3
 """Two readings may agree by chance, and one always does. Where launches take longer than the window, the latest three
@@ -103,7 +103,7 @@ def settle(
 
     Args:
         work: runs some launches of what is to be measured, waits for them, and returns their seconds. It is never
-            paused for: an idle moment would let the clock fall.
+            interrupted: an idle moment would let the clock fall.
         poll: reads clock and power; asked right after work, every `POLL_EVERY_S`.
         limits: least and longest time.
         now: seconds of a clock that only runs forward.

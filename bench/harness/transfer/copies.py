@@ -31,7 +31,7 @@ PRODUCT_WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 """n of the fp32 products that compute meanwhile: the largest of which several fit."""
 
 FIT = 4
-"""Products that fit at least, but where the smallest is too long."""
+"""Fewest products in the given time, unless even the smallest product takes longer."""
 
 ROUNDS_ALONE, OFF_BY = 5, 0.25
 """Rounds of a step's work that are timed alone, and how far their median may be from what was asked for."""
@@ -103,7 +103,7 @@ class Products:
     """As many fp32 products of square matrices as take about a given time."""
 
     def __init__(self, device: Device, seconds: float, seed: int) -> None:
-        """Look for a width of which `seconds` have room for a few, and take as many as fit, one at least."""
+        """Choose the largest width of which `FIT` products fit into `seconds`, and as many products as fit."""
         self._device, self._filler, self.count = device, Filler("uniform", "fp32", device, seed), 1
         for n in PRODUCT_WIDTHS:
             self._a, self._b, self._out = (self._filler(n, n) for _ in range(3))
@@ -111,7 +111,7 @@ class Products:
             if FIT * 8 * one_s > seconds:  # the next one has eight times the FLOPs
                 break
         self.count = max(1, round(seconds / one_s))
-        # Once more with all of them: a single product may have been held up, or find in a cache what many do not.
+        # Time all of them together: a single product may have been delayed, or may have found its data in a cache.
         self.count = max(1, round(self.count * seconds / min(self._timed() for _ in range(3))))
         self.flops = 2 * self.width**3 * self.count
 

@@ -73,7 +73,7 @@ class TokenFile:
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """Close the file; the map goes with the last batch that looks into it."""
+        """Close the file; the mapping ends with the last batch that uses it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -145,7 +145,7 @@ class Batches:
 
 
 class Loop:
-    """Steps on batches; what they computed is thrown away, how long they waited is kept."""
+    """Runs steps on batches, and keeps how long each waited for its batch."""
 
     def __init__(self, batches: Batches, work: Callable[[], None], device: Device, is_prefetching: bool) -> None:
         """Take batches one by one, or let a thread make the next one while a step computes."""

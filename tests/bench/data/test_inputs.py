@@ -27,12 +27,12 @@ from bench.matvec import OPS as MATVEC
 from bench.norm import OPS as NORM
 from bench.reduction import OPS as REDUCTION
 from bench.softmax import OPS as SOFTMAX
-from roofline.work import DTYPE_BITS
+from roofline.work import DTYPE_BITS, DTYPES
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *REDUCTION, *MATVEC, *NORM, *SOFTMAX, *CROSS_ENTROPY)}
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-STORED = [dtype for dtype in DTYPE_BITS if dtype != "nvfp4"]  # torch has no tensor of it
+STORED = [dtype for dtype in DTYPES if dtype != "nvfp4"] + ["int32"]  # torch has no tensor of nvfp4
 
 
 def matmul_case(m, n, k, dtype="fp32", layout="nn", batch=1):
