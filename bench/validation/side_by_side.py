@@ -254,6 +254,9 @@ def reason_lines(cases: Sequence[Compared]) -> list[str]:
                 head = f"{one.case}: {found.theirs} / ours {found.ours} {percent(math.log(found.ratio))}"
                 lines.append(f"{head}: {'; '.join(found.reasons)}")
         lines += [f"{one.case}: {way}: no time: {why}" for way, why in one.failed.items()]
+    timed = [one for one in cases if one.rounds]
+    if timed and not any("do_bench" in {*one.rounds[0], *one.failed} for one in timed):
+        lines.append("Triton's do_bench is not among the ways: it needs the driver of a GPU, and this device has none")
     return lines
 
 

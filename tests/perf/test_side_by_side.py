@@ -138,6 +138,14 @@ def test_the_mean_of_a_round_is_told_from_its_median():
     assert side_by_side.scatter_of([{"do_bench": Reading(3.0, (3.0,), 1)}]) == {}
 
 
+def test_a_device_that_tritons_do_bench_cannot_time_is_told():
+    reading = Reading(3.0, (3.0,), 1)
+    cases = [side_by_side.Compared("a/b/c", None, rounds=[{"cold": reading, "torch Timer": reading}])]
+    assert side_by_side.reason_lines(cases)[-1].startswith("Triton's do_bench is not among the ways: it needs")
+    cases[0].rounds[0]["do_bench"] = reading
+    assert side_by_side.reason_lines(cases) == []
+
+
 def test_notes_are_shown_only_where_their_facts_are_known():
     compared = Compared(
         "c", None, rounds=[{way: Reading(1.0, (1.0,), 1) for way in ("warm",)}], facts={"flush_s": 1e-4}

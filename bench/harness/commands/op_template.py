@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bench.harness.api.family import run_of
 from bench.harness.op import Case, Op, TensorMaker
 from roofline.work import Work, bytes_of
 
@@ -67,6 +68,9 @@ OPS = (
         intermediate_roundings=2,
     ),
 )
+
+# From Python: run(dtype="fp32", shape=1048576) measures what the command does, and returns the records.
+run = run_of(__file__)
 
 if __name__ == "__main__":
     from bench.harness.cli.main import main

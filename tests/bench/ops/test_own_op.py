@@ -1,6 +1,7 @@
 """An op of a user's own, in a file anywhere: written from the template, measured, compared, refused in one line."""
 
 import json
+import runpy
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 from bench.__main__ import families, main
 from bench.harness import op_file
+from bench.harness.cli.arguments import UsageError
 from bench.harness.op_file import OpFileError, command_of, family_of, own_families, own_file
 from bench.harness.timing import protocol
 from results.store.runs import load_run
@@ -54,6 +56,13 @@ def test_the_template_runs_as_it_is_written(mine, runs):
     assert run.environment.argv[:2] == ("python", str(mine))
     assert (run.records[0].flops, run.records[0].bytes_read, run.records[0].bytes_written) == (3000, 4000, 4000)
     assert {one.units for one in run.records} == {"vector"}
+
+
+def test_the_template_can_be_measured_from_python(mine):
+    made = runpy.run_path(str(mine))["run"]
+    assert "soft_cap" in made.__doc__
+    with pytest.raises(UsageError, match="fp99"):
+        made(dtype="fp99")
 
 
 @pytest.mark.parametrize(
