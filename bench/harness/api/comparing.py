@@ -89,7 +89,7 @@ class How:
     is_checked: bool
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
+        """Refuse values that are not allowed.
 
         Raises:
             UsageError: with the value.

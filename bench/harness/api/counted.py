@@ -1,4 +1,4 @@
-"""The work of a function that nobody declared, counted by the rules of the profiler."""
+"""Counts the work of a function, where its caller declared none, by the rules of the profiler."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def count_work(function: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
 
 
 def filled(question: Question, counted: Counted) -> Question:
-    """Return a question with the counts that nobody gave."""
+    """Return a question with the counts that its caller did not give."""
     found: dict[str, Any] = {} if question.dtype is not None else {"dtype": counted.dtype}
     if question.flops is None:
         found["flops"] = counted.flops
@@ -91,7 +91,7 @@ def filled(question: Question, counted: Counted) -> Question:
 
 
 def words_of(question: Question, counted: Counted) -> str:
-    """Return who says what the work is."""
+    """Return in words where the work is known from."""
     declared = [name for name in ("flops", "bytes_read", "bytes_written") if getattr(question, name) is not None]
     is_all = question.flops is not None and question.is_bytes_known
     if is_all:

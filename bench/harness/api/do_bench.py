@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 RETURN_MODES = ("min", "max", "mean", "median", "all")
 GPU_FLUSH_BYTES = 256 * 2**20
-"""What Triton's drivers for NVIDIA GPUs clear; at least."""
+"""Fewest bytes that a flush writes on a GPU: what Triton's driver for NVIDIA GPUs clears."""
 
 FLUSHED_CACHES = 2
-"""So many times the last-level cache is written to flush it."""
+"""A flush writes this many times the last-level cache."""
 
 
 def do_bench(

@@ -1,4 +1,4 @@
-"""What a measurement from Python returns: records that know what they mean, and show themselves."""
+"""What a measurement from Python returns: records with their judged keys, which print as tables."""
 
 from __future__ import annotations
 

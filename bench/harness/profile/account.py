@@ -21,11 +21,11 @@ TRACE_DTYPES = {
     **{torch.int64: "long int", torch.int32: "int", torch.int16: "short int", torch.int8: "signed char"},
     **{torch.uint8: "unsigned char", torch.bool: "bool"},
 }
-"""What traces of torch.profiler call a dtype."""
+"""Names of dtypes in traces of torch.profiler."""
 
 HOST_SYNC, DATA_DEPENDENT = "host-sync", "data-dependent"
 FLAGS = (HOST_SYNC, DATA_DEPENDENT, UNMODELLED)
-"""What may be said of a call."""
+"""Flags of a call, each with its reason."""
 
 LONGEST_LIST = 30
 """Tensors of a list whose shapes a trace holds; of a longer one it holds none."""
@@ -57,9 +57,9 @@ class Accounted:
 
     calls: list[Call] = field(default_factory=list)
     unique_bytes: int = 0
-    """Each storage that the step touches moved once, as far as it is touched."""
+    """Bytes of all storages of the step, each counted once, as far as it is touched."""
     eager_bytes: int | None = None
-    """Of a compiled step: what its operations move where none is fused."""
+    """Bytes that the operations of a compiled step move where none is fused."""
 
 
 class Account(TorchDispatchMode):
@@ -91,11 +91,11 @@ class Account(TorchDispatchMode):
         return result
 
     def entered(self, path: str) -> None:
-        """Take it that a module begins."""
+        """Note that a module begins."""
         self._stack.append(path)
 
     def left(self, path: str) -> None:
-        """Take it that a module ends."""
+        """Note that a module ends."""
         if self._stack:
             self._stack.pop()
 

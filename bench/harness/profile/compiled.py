@@ -41,7 +41,7 @@ class Compiler:
     ran: list[tuple[Region, int, int, tuple[str, ...], str]] = field(default_factory=list)
     """Regions in the order of their calls, each with bytes read and written, dtypes and phase."""
     step: Step | None = None
-    """Whose calls are noted; None: none are."""
+    """The step whose calls are noted; None: no calls are."""
     on_gpu: bool = False
 
     def compiled(self, step: Step) -> Step:

@@ -52,7 +52,7 @@ FREE = frozenset(
         ),
     )
 )
-"""What moves no data: views, and memory that is not written yet."""
+"""Operations that move no data: views, and new memory that is not written yet."""
 
 MOVES = frozenset(
     (
@@ -87,7 +87,7 @@ MOVES = frozenset(
         *("_unsafe_index_put", "scatter", "index_copy", "masked_scatter", "index_fill", "nll_loss_backward"),
     )
 )
-"""What moves data and computes nothing."""
+"""Operations that move data and compute nothing."""
 
 OVERWRITES = frozenset(
     (
@@ -95,7 +95,7 @@ OVERWRITES = frozenset(
         *("_foreach_zero", "arange", "log_normal", "cauchy", "geometric"),
     )
 )
-"""What writes in place without reading what was there."""
+"""Operations that write in place without reading what was there."""
 
 FLOPS_PER_ELEMENT = {
     **{
@@ -213,7 +213,7 @@ class Count:
     reads: tuple[Moved, ...] = ()
     writes: tuple[Moved, ...] = ()
     is_modelled: bool = True
-    """False: there is no rule, and the counts are what generic rules would give."""
+    """False where no rule counts the call; the counts are then those of generic rules."""
     declared: Work | None = None
     """What a user said of an operation of theirs; `reads` and `writes` are then where its bytes lie, not how many."""
 

@@ -1,4 +1,4 @@
-"""Gives each counted call its time in each recorded step, and names what is left.
+"""Gives each counted call its time in each recorded step, and names the remainders.
 
 A call and an event belong together by operation, shapes and dtypes, the first to the first, the second to the second,
 never by the order of all calls: watching a program for its work changes it a little (`add_` becomes `add`).
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 COMPILED = "compiled::"
-"""How the events of fused regions begin."""
+"""Beginning of the names of events of fused regions."""
 
 REGION = "compiled."
-"""How the calls of fused regions begin."""
+"""Beginning of the names of calls of fused regions."""
 
 IN_PLACE = {"aten::_index_put_impl": "aten::index_put"}
 """What autograd calls where it adds into a new tensor, and its name while its work is counted."""
@@ -33,7 +33,7 @@ NOBODY: tuple[int | None, Launch | None] = (None, None)
 """Who owns a kernel that no counted call launched."""
 
 UNSEEN = "## Call CompiledFxGraph"
-"""How the events of regions begin that torch compiled before the profiler was asked to."""
+"""Beginning of the names of events of regions that torch compiled before the profiler was started."""
 
 
 @dataclass

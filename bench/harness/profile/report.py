@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NS = 1e-9
 MOST_KERNELS = 100
-"""Whose times are told of those that belong to no counted call, the longest."""
+"""Kernels of no counted call whose times are reported, the longest first."""
 REPLAYED, FAR = 0.95, 0.2
 """Share of the time whose operations are measured alone, and by how much that may differ from the time in the step."""
 REPLAY_DIFFERS = "replay-differs"
@@ -35,7 +35,7 @@ REMAINDERS = {
     HOST_GAP: "no operation ran: Python, autograd, waiting for the host",
     OVERHEAD: "what the recorded step took longer than the same step without a profiler",
 }
-"""What a step took beside its operations."""
+"""Parts of a step's time outside of its operations."""
 
 
 @dataclass
@@ -401,7 +401,7 @@ def totals_of(
 
 
 BOUNDS = ("memory", "compute")
-"""What the totals give the share of time of."""
+"""Bounds whose share of the time is among the totals."""
 
 
 def scores_of(environment: Environment, records: Sequence[Record]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Prints a profile for people: where the time goes, what bounds it, what could be won, then the table."""
+"""Prints a profile for people: where the time goes, what bounds it, what could be gained, then the table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BAR = 40
 MOST_NAMES = 3
-"""Kernels that a remainder is said to consist of."""
+"""Most kernels that are named for a remainder."""
 CLASSES: dict[str, Callable[[Record], bool]] = {
     "products": lambda record: bool(record.extra.get("matmul_flops")),
     "fused kernels": lambda record: "within" in record.extra,
@@ -28,7 +28,7 @@ CLASSES: dict[str, Callable[[Record], bool]] = {
     "views and bookkeeping": lambda record: record.flops == 0,
     "unmodelled": lambda record: record.op not in REMAINDERS,
 }
-"""What kind of operation a record is: the first that is true."""
+"""Classes of operations, each with its test; the first that holds counts."""
 
 BY: dict[str, Callable[[Record], str]] = {
     "op": lambda record: record.op,
@@ -36,7 +36,7 @@ BY: dict[str, Callable[[Record], str]] = {
     "shape": lambda record: record.op if record.op in REMAINDERS else f"{record.op} {record.case}",
     "kernel": lambda record: ", ".join(record.extra.get("kernels", ())) or record.op,
 }
-"""What rows can be put together by."""
+"""Keys by which rows can be grouped."""
 
 
 def render(

@@ -171,10 +171,10 @@ def from_hugging_face(path: Path, layers: int | None, batch: int, sequence: int,
 
 
 class Unheard(io.TextIOBase):
-    """Where words go that nobody reads."""
+    """A stream that discards what is written to it."""
 
     def write(self, text: str) -> int:
-        """Take it that they are written."""
+        """Discard the text, and return its length."""
         return len(text)
 
 
@@ -184,7 +184,7 @@ NO_GPU = ("Torch not compiled with CUDA enabled", "Found no NVIDIA driver", "No 
 
 @contextlib.contextmanager
 def guarded_call(name: str, is_heard: bool = True) -> Iterator[None]:
-    """Run code that is not ours: what it prints goes to stderr, and what it raises becomes one line.
+    """Run a user's code: what it prints goes to stderr, and what it raises becomes one line.
 
     Args:
         name: of the code, for the line.

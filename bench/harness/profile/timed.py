@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 10
 MOST_CALLS = 60_000
-"""Of all recorded steps together: a trace of more takes longer to read than the steps take."""
+"""Most calls of all recorded steps together: a longer trace takes longer to read than the steps take."""
 
 RECORDING_S = 5.0
-"""Time that recorded steps may take together, but for the least of one."""
+"""Seconds that recorded steps may take together; one step is recorded in any case."""
 
 
 def steps_worth(step_s: float, calls: int) -> int:
