@@ -19,7 +19,9 @@ Box = tuple[float, float, float, float]
 Spot = tuple[float, float]
 
 CLEARANCE = 0.025
-"""Least distance between a label and anything else."""
+"""Least distance between a label and a mark or a line, inches."""
+TEXT_GAP = 0.04
+"""Least distance between two labels, inches: closer ones read as one."""
 LINE_COST = 0.12
 """Cost of covering one box of a line; a candidate's own cost is about its distance in inches."""
 CROSSING_COST = 0.3
@@ -165,12 +167,13 @@ class Placer:
         if kind not in self._arrays:
             self._arrays[kind] = _array(self._taken[kind])
         taken = self._arrays[kind]
-        left, bottom = boxes[:, :2].min(axis=0) - CLEARANCE
-        right, top = boxes[:, 2:].max(axis=0) + CLEARANCE
+        gap = TEXT_GAP if kind == "text" else CLEARANCE
+        left, bottom = boxes[:, :2].min(axis=0) - gap
+        right, top = boxes[:, 2:].max(axis=0) + gap
         near = taken[(taken[:, 0] < right) & (taken[:, 2] > left) & (taken[:, 1] < top) & (taken[:, 3] > bottom)]
         if len(boxes) == 1 or not len(near):
             return len(near)
-        new, gap = boxes[:, None], CLEARANCE
+        new = boxes[:, None]
         covers = (
             (new[..., 0] < near[:, 2] + gap)
             & (near[:, 0] < new[..., 2] + gap)

@@ -24,6 +24,8 @@ from roofline.plot.scene import PlotPoint, build_scene, chosen_for_labels, point
 
 TOUCH = 0.08
 """Inches between a leader line and the label that it ties to its point, at most."""
+LEAST_GAP = 0.035
+"""Inches between two labels of points, at least: a third of their letters' height."""
 
 
 @cache
@@ -109,6 +111,15 @@ def test_no_two_labels_touch_and_none_is_outside(name: str) -> None:
         shape = corners(figure, text)
         assert (shape >= (frame.x0, frame.y0)).all(), text.get_text()
         assert (shape <= (frame.x1 + 1, frame.y1 + 1)).all(), text.get_text()
+
+
+def test_labels_of_points_keep_a_gap_that_is_seen(name: str) -> None:
+    """Two labels that nearly touch read as one."""
+    boxes = [(text.get_text(), box_of(drawn(name), text)) for text, _ in point_labels(name)]
+    for (one, first), (other, second) in itertools.combinations(boxes, 2):
+        across = max(first[0] - second[2], second[0] - first[2])
+        up = max(first[1] - second[3], second[1] - first[3])
+        assert max(across, up) > LEAST_GAP, f"{one!r} and {other!r}"
 
 
 def test_no_label_of_a_point_is_on_a_line_or_a_point(name: str) -> None:

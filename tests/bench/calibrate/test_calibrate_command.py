@@ -170,6 +170,11 @@ def test_rows_are_ceilings_in_base_units(capsys, given_parts, form):
     assert (float(row["ci95_low"]), row["sm_clock_hz"]) == (1.9e10, "")
 
 
+def test_quantiles_stand_in_columns_of_their_own():
+    row = calibrate_command.row_of(replace(a_ceiling(), p5_p95=(1.8e10, 2.2e10)))
+    assert (row["p5"], row["p95"], row["ci95_low"], row["ci95_high"]) == (1.8e10, 2.2e10, 1.9e10, 2.1e10)
+
+
 def test_a_picture_is_drawn_with_the_new_roofs(capsys, tmp_path, given_parts):
     given_parts(a_part(a_ceiling(), a_ceiling("flops", "bf16", 1e12)))
     code, out, _ = run(capsys, "--plot", tmp_path / "a.png", "--theme", "dark")
