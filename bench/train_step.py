@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bench.harness.device.device import Device
     from bench.harness.measure.meter import Measurement
     from bench.harness.measure.plan import Settings
-    from bench.harness.train.step import Step
+    from bench.harness.train.step import TrainingStep
 
 EXAMPLES = (
     ("--recipe fp32,amp,bf16", "two small models in three precisions"),
@@ -115,14 +115,14 @@ def measure(case: TrainingCase, plan: StepPlan, memory: StepMemory, bench: Scena
     """Verify the step, count what it computes and holds, time it, and return its record."""
     from bench.harness.train.audit import counted_flops, explanations, measured_memory, memory_report
     from bench.harness.train.check import check_step
-    from bench.harness.train.step import Step
+    from bench.harness.train.step import TrainingStep
 
     blank = blank_record(case, plan, memory, None)
     too_long = expected_too_long(blank, bench)
     if too_long:
         return replace(blank, reason=too_long)
     is_compiled = case.provider == "torch-compile"
-    step = Step(plan, bench.device, bench.settings.seed, is_compiled)
+    step = TrainingStep(plan, bench.device, bench.settings.seed, is_compiled)
     found = check_step(step)
     verified = {"before": found.to_dict()}
     if found.reason:
@@ -147,7 +147,7 @@ def measure(case: TrainingCase, plan: StepPlan, memory: StepMemory, bench: Scena
     )
 
 
-def timed_record(step: Step, blank: Record, bench: ScenarioContext) -> Record:
+def timed_record(step: TrainingStep, blank: Record, bench: ScenarioContext) -> Record:
     """Return the record with whole steps timed, and the phases of the very same steps.
 
     On a GPU a step is timed twice. Queued beforehand, as the usual protocol does, it shows what the device needs. Then
@@ -165,7 +165,7 @@ def timed_record(step: Step, blank: Record, bench: ScenarioContext) -> Record:
     return with_host(step, blank, queued, bench)
 
 
-def with_host(step: Step, blank: Record, queued: Measurement, bench: ScenarioContext) -> Record:
+def with_host(step: TrainingStep, blank: Record, queued: Measurement, bench: ScenarioContext) -> Record:
     """Return the record of steps that the host launches and waits for, beside what was measured of queued ones."""
     from bench.harness.measure.evidence import launch_limited
     from bench.harness.measure.finish import finished
@@ -182,7 +182,7 @@ def with_host(step: Step, blank: Record, queued: Measurement, bench: ScenarioCon
     return replace(record, phases_s=phases_of(step, measured), device_s=queued.samples.median_s)
 
 
-def phases_of(step: Step, measured: Measurement) -> dict[str, float]:
+def phases_of(step: TrainingStep, measured: Measurement) -> dict[str, float]:
     """Return the median seconds of each phase of the steps that were sampled."""
     samples = measured.samples
     phases = step.clock.phases_s(len(samples.samples_s) * samples.launches_per_sample, measured.tail_launches)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.harness.fixture.function import Question
-from bench.harness.profile.step import Step
+from bench.harness.profile.step import ProfiledStep
 from results.record import DTYPES, Record
 
 NAMED = 3
@@ -29,7 +29,7 @@ class Counted:
     """How it is known, or why it is not."""
 
 
-class AsGiven(Step):
+class AsGiven(ProfiledStep):
     """One call as its user makes it: gradients are followed where they are on."""
 
     def __call__(self) -> None:

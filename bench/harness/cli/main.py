@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bench.harness.cli.arguments import CaseWords, UsageError, build_parser, chosen_ops, make_cases
 from bench.harness.cli.interrupt import INTERRUPTED, exit_undisturbed, leave_when_interrupted, raise_when_interrupted
-from bench.harness.cli.session import NO_DEVICE, USAGE, Run, execute
+from bench.harness.cli.session import NO_DEVICE, USAGE, PlannedRun, execute
 from bench.harness.cli.signature import print_signatures
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import command_of, family_of, is_own, options_of
@@ -102,7 +102,7 @@ def planned(
     ops: Sequence[Op],
     options: Sequence[Option],
     argv: Sequence[str] | None = None,
-) -> Run:
+) -> PlannedRun:
     """Return the run that the arguments ask for.
 
     Raises:
@@ -123,7 +123,7 @@ def planned(
         providers = names[place] or registry.default_providers(place, device)
         rows += [(place, row) for row in plan.plan([(op, case)], providers, device, settings, stand_ins)]
     refuse_if_none_can_run([row for _, row in rows])
-    return Run.of(args, stamp_of(family), Path(family).stem, device, settings, rows, argv)
+    return PlannedRun.of(args, stamp_of(family), Path(family).stem, device, settings, rows, argv)
 
 
 def make_all_cases(

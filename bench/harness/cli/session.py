@@ -60,7 +60,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """What is to be measured, decided before anything is."""
 
     command: str
@@ -93,7 +93,7 @@ class Run:
         settings: Settings,
         rows: Sequence[FamilyRow],
         argv: Sequence[str] | None,
-    ) -> Run:
+    ) -> PlannedRun:
         """Return the run of ops that the options of a command ask for."""
         request = Request.of(args)
         return cls(command, name, request, device, settings, rows, args.timeout, args.fill_sensitivity, argv)
@@ -141,7 +141,7 @@ class Session:
             raise StoreError(f"{self.unsaved} of {len(self.records)} records are in no file: {self.problem}")
 
 
-def execute(run: Run) -> int:
+def execute(run: PlannedRun) -> int:
     """Measure the ops that are planned and return the exit code."""
     return conclude(run, measure_ops(run), table_of(row.op for _, row in run.rows))
 
@@ -155,7 +155,7 @@ class Finished:
     is_interrupted: bool
 
 
-def measure_ops(run: Run) -> Finished:
+def measure_ops(run: PlannedRun) -> Finished:
     """Measure the ops that are planned.
 
     Raises:
@@ -181,7 +181,7 @@ def dtypes_of(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def conduct(
-    run: Run,
+    run: PlannedRun,
     dtypes: Sequence[str],
     measure: Callable[[Session, Progress, Ceilings, float | None], None],
     prepare: Callable[[Progress], None] = lambda progress: None,
@@ -196,7 +196,7 @@ def conduct(
 
 
 def gather(
-    run: Run,
+    run: PlannedRun,
     dtypes: Sequence[str],
     measure: Callable[[Session, Progress, Ceilings, float | None], None],
     prepare: Callable[[Progress], None] = lambda progress: None,
@@ -242,7 +242,9 @@ def gather(
     return Finished(environment, session, interrupted)
 
 
-def conclude(run: Run, finished: Finished, render: Render | None = None, document: Document | None = None) -> int:
+def conclude(
+    run: PlannedRun, finished: Finished, render: Render | None = None, document: Document | None = None
+) -> int:
     """Show a run that has been measured, say where it is kept, and return the exit code.
 
     Args:
@@ -320,7 +322,7 @@ def preflight(device: Device, ceilings: Ceilings) -> dict[str, float | None]:
     }
 
 
-def check_user_kernels(run: Run, workers: Workers, progress: Progress) -> list[FamilyRow]:
+def check_user_kernels(run: PlannedRun, workers: Workers, progress: Progress) -> list[FamilyRow]:
     """Return all rows of a run; those of a user's function that cannot be used have failed already, with the reason.
 
     Raises:
@@ -356,7 +358,7 @@ def _failed(row: Row, problem: str, settings: Settings) -> Row:
 
 
 def measure_all(
-    run: Run, session: Session, progress: Progress, ceilings: Ceilings, deadline: float | None, workers: Workers
+    run: PlannedRun, session: Session, progress: Progress, ceilings: Ceilings, deadline: float | None, workers: Workers
 ) -> None:
     """Measure row by row, each kept as soon as it is finished."""
     from bench.harness.measure.cost import CostEstimator

@@ -92,10 +92,10 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     """Profile what the arguments name and return the exit code."""
     from bench.harness.cli.main import check_places, device_of
-    from bench.harness.cli.session import Request, Run, conduct, use_threads
+    from bench.harness.cli.session import PlannedRun, Request, conduct, use_threads
     from bench.harness.measure.plan import Settings
     from bench.harness.profile import profiling
-    from bench.harness.profile.step import Step
+    from bench.harness.profile.step import ProfiledStep
     from results.show.terminal import print_out
 
     if args.signature:
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     if device.type == "mps":
         raise UsageError("profile needs CUDA or a CPU and has not been written for an Apple GPU: --device cpu")
     use_threads(device)
-    step = Step(target_from(args, device), profiling.mode_of(args.backward, args.train))
+    step = ProfiledStep(target_from(args, device), profiling.mode_of(args.backward, args.train))
     accounted = profiling.account(step)
     if args.ranges is not None:
         return replay_in_ranges(step, accounted, args.ranges)
@@ -143,7 +143,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         show.render(environment, records, totals(environment, records), console, args.top, args.by)
 
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
-    plan = Run("bench", "profile", Request.of(args), device, settings, argv=argv)
+    plan = PlannedRun("bench", "profile", Request.of(args), device, settings, argv=argv)
     return conduct(plan, report.product_dtypes(accounted.calls), measure, render=render, document=document)
 
 

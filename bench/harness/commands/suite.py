@@ -61,7 +61,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     """Measure all families and return the exit code."""
     from bench.harness.cli import main
-    from bench.harness.cli.session import Run, execute
+    from bench.harness.cli.session import PlannedRun, execute
     from bench.harness.measure import plan
     from bench.harness.providers import registry
 
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         names = names if named else registry.default_providers(family, under_test)
         rows += [(family, row) for row in plan.plan([(op, case)], names, under_test, settings, stand_ins)]
     main.refuse_if_none_can_run([row for _, row in rows])
-    run = Run.of(args, "bench", "suite", under_test, settings, rows, argv)
+    run = PlannedRun.of(args, "bench", "suite", under_test, settings, rows, argv)
     return execute(replace(run, always_draw=True, may_reorder=True))
 
 

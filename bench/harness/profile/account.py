@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.harness.profile.counts import UNMODELLED, Count, count, tensors_in
-from bench.harness.profile.step import Step, watch_modules
+from bench.harness.profile.step import ProfiledStep, watch_modules
 
 Catch = Callable[[int, Any, Any, Any], None]
 
@@ -65,7 +65,7 @@ class Accounted:
 class Account(TorchDispatchMode):
     """Sees every operation of a step below autograd."""
 
-    def __init__(self, step: Step, catch: Catch | None = None) -> None:
+    def __init__(self, step: ProfiledStep, catch: Catch | None = None) -> None:
         """Count nothing yet; `catch` is given the place, the function and the arguments of each call before it runs."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
@@ -132,7 +132,7 @@ class Account(TorchDispatchMode):
         return sum(min(size, max(sides)) for _, size, sides in self._storages.values())
 
 
-def accounted(step: Step, catch: Catch | None = None) -> Accounted:
+def accounted(step: ProfiledStep, catch: Catch | None = None) -> Accounted:
     """Return the work of one step, which is run once; what is compiled stays compiled."""
     account = Account(step, catch)
     with ExitStack() as held:

@@ -12,7 +12,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.profile.counts import UNMODELLED, distinct, node_count, tensors_in
 from bench.harness.profile.inductor import DECLARING
 from bench.harness.profile.join import COMPILED, REGION, StepTimes
-from bench.harness.profile.step import Step
+from bench.harness.profile.step import ProfiledStep
 from bench.harness.profile.target import ORIGINALS
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ class Compiler:
     regions: list[Region] = field(default_factory=list)
     ran: list[tuple[Region, int, int, tuple[str, ...], str]] = field(default_factory=list)
     """Regions in the order of their calls, each with bytes read and written, dtypes and phase."""
-    step: Step | None = None
+    step: ProfiledStep | None = None
     """The step whose calls are noted; None: no calls are."""
     on_gpu: bool = False
 
-    def compiled(self, step: Step) -> Step:
+    def compiled(self, step: ProfiledStep) -> ProfiledStep:
         """Return a step that is compiled at its first call.
 
         Raises:
@@ -57,9 +57,9 @@ class Compiler:
         function = step.target.function
         for name in ORIGINALS:  # what is compiled already is compiled anew
             function = getattr(function, name, None) or function
-        return Step(replace(step.target, function=torch.compile(function, backend=self._backend)), step.mode)
+        return ProfiledStep(replace(step.target, function=torch.compile(function, backend=self._backend)), step.mode)
 
-    def calls_of(self, step: Step) -> list[Call]:
+    def calls_of(self, step: ProfiledStep) -> list[Call]:
         """Return the regions that a compiled step calls; steps before it compile them."""
         step()
         step()

@@ -36,7 +36,7 @@ LONGEST_SOURCE = 1 << 24
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """A Triton kernel that inductor launches, with arguments of some shapes."""
 
     name: str
@@ -50,7 +50,7 @@ class Launch:
     bytes_written: int | None
 
 
-def launch_of(name: str, details: Mapping[str, Any]) -> Launch | None:
+def launch_of(name: str, details: Mapping[str, Any]) -> KernelLaunch | None:
     """Return what the event of a launch declares; None where it is no launch of inductor's.
 
     Args:
@@ -65,7 +65,7 @@ def launch_of(name: str, details: Mapping[str, Any]) -> Launch | None:
     total, out = _bytes(details.get("kernel_num_gb")), _written(str(details.get("kernel_file", "")), pairs)
     if total is not None and out is not None:
         read, written = max(0, total - out), min(total, out)
-    return Launch(
+    return KernelLaunch(
         name,
         ",".join("x".join(map(str, shape)) for shape, _ in tensors),
         tuple(dict.fromkeys(DTYPES[dtype][0] for _, dtype in tensors)),

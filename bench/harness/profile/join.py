@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.profile.counts import base_name
-from bench.harness.profile.inductor import Launch
+from bench.harness.profile.inductor import KernelLaunch
 from bench.harness.profile.recording import Event, Trace, busy
 from bench.harness.profile.step import MODULE
 
@@ -29,7 +29,7 @@ REGION = "compiled."
 IN_PLACE = {"aten::_index_put_impl": "aten::index_put"}
 """What autograd calls where it adds into a new tensor, and its name while its work is counted."""
 
-NOBODY: tuple[int | None, Launch | None] = (None, None)
+NOBODY: tuple[int | None, KernelLaunch | None] = (None, None)
 """Who owns a kernel that no counted call launched."""
 
 UNSEEN = "## Call CompiledFxGraph"
@@ -45,7 +45,7 @@ class StepTimes:
     """By the place of the call in the account."""
     kernels: dict[int, list[str]] = field(default_factory=dict)
     """Names of the kernels that a GPU ran for a call."""
-    launches: dict[tuple[int, Launch], list[int]] = field(default_factory=dict)
+    launches: dict[tuple[int, KernelLaunch], list[int]] = field(default_factory=dict)
     """Of the Triton kernels of inductor's in a compiled region, each launch; they are no part of the region's time."""
     unattributed: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """By operation or kernel, of what belongs to no counted call."""
@@ -165,9 +165,9 @@ def _gpu_step(calls: Sequence[Call], trace: Trace, step: Event) -> StepTimes:
     return times
 
 
-def launches(matcher: Matcher, roots: Sequence[Event]) -> Mapping[int, tuple[int | None, Launch | None]]:
+def launches(matcher: Matcher, roots: Sequence[Event]) -> Mapping[int, tuple[int | None, KernelLaunch | None]]:
     """Return by the correlation of each launch the call in which it happened, and what inductor declares of it."""
-    owners: dict[int, tuple[int | None, Launch | None]] = {}
+    owners: dict[int, tuple[int | None, KernelLaunch | None]] = {}
     pending = [(root, *NOBODY) for root in sorted(roots, key=lambda e: -e.begin)]
     while pending:
         event, place, launch = pending.pop()

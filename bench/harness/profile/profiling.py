@@ -12,7 +12,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.profile import report, show
 from bench.harness.profile.join import joined
 from bench.harness.profile.report import Timing
-from bench.harness.profile.step import Step, state_kept
+from bench.harness.profile.step import ProfiledStep, state_kept
 from bench.harness.profile.target import guarded_call, target_of
 from bench.harness.profile.timed import recorded, steps_worth, unprofiled_s
 from results.record import Environment, Record
@@ -120,7 +120,7 @@ def profile(
         raise UsageError("replay= measures single operations and compile= fuses them: give one of the two")
     target = target_of(getattr(function, "__name__", type(function).__name__), function, args, kwargs)
     device = detect(target.device)
-    step = Step(target, mode_of(backward, train))
+    step = ProfiledStep(target, mode_of(backward, train))
     accounted = account(step)
     ceilings = calibrated(
         False, report.product_dtypes(accounted.calls), device, ceilings_of(device, None), Progress(quiet=True)
@@ -141,7 +141,7 @@ def mode_of(backward: bool, train: bool) -> str:
     return "train" if train else "backward" if backward else "forward"
 
 
-def account(step: Step) -> Accounted:
+def account(step: ProfiledStep) -> Accounted:
     """Return the work of a step; one runs before it, so that what is made once is there.
 
     Raises:
@@ -160,7 +160,7 @@ def account(step: Step) -> Accounted:
 
 
 def compiled(
-    step: Step, accounted: Accounted, device: Device, left_s: float | None = None, keep: Path | None = None
+    step: ProfiledStep, accounted: Accounted, device: Device, left_s: float | None = None, keep: Path | None = None
 ) -> tuple[Accounted, Timing]:
     """Return the work and the times of a step that is compiled: a row is a region, or what was not fused into one.
 
@@ -182,7 +182,7 @@ def compiled(
 
 
 def timed(
-    step: Step, accounted: Accounted, device: Device, left_s: float | None = None, keep: Path | None = None
+    step: ProfiledStep, accounted: Accounted, device: Device, left_s: float | None = None, keep: Path | None = None
 ) -> Timing:
     """Return the times of a step: whole without a profiler, then part by part.
 
@@ -222,7 +222,7 @@ def counted(
 
 
 def replayed(
-    step: Step,
+    step: ProfiledStep,
     records: Sequence[Record],
     accounted: Accounted,
     timing: Timing,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.harness.profile.inductor import Launch, launch_of
+from bench.harness.profile.inductor import KernelLaunch, launch_of
 from bench.harness.profile.step import STEP
 
 ON_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "python_function")
@@ -30,7 +30,7 @@ class Event:
     """Shape and dtype of each tensor with a dimension."""
     correlation: int | None = None
     """Of a launch, with the kernel that it launched."""
-    launch: Launch | None = None
+    launch: KernelLaunch | None = None
     """The Triton kernel of inductor's that it launches."""
     thread: Any = None
     children: list[Event] = field(default_factory=list)

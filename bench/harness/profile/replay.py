@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.inputs import plan_rotation
 from bench.harness.measure.meter import Meter
-from bench.harness.profile.step import Step, state_kept
+from bench.harness.profile.step import ProfiledStep, state_kept
 from bench.harness.timing.protocol import Limits
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class OtherStepError(ValueError):
 
 
 def replayed(
-    step: Step,
+    step: ProfiledStep,
     calls: Sequence[Call],
     places: Sequence[int],
     device: Device,
@@ -66,7 +66,7 @@ def replayed(
     return found
 
 
-def caught(step: Step, calls: Sequence[Call], places: set[int]) -> dict[int, tuple[Any, Any, Any]]:
+def caught(step: ProfiledStep, calls: Sequence[Call], places: set[int]) -> dict[int, tuple[Any, Any, Any]]:
     """Return the functions and arguments of some calls of a step, which is run once.
 
     Raises:

@@ -17,7 +17,7 @@ from roofline.work import dtype_named
 if TYPE_CHECKING:
     from bench.harness.profile.account import Accounted, Call
     from bench.harness.profile.counters.ranges import Counters
-    from bench.harness.profile.inductor import Launch
+    from bench.harness.profile.inductor import KernelLaunch
     from bench.harness.profile.join import StepTimes
     from bench.harness.profile.replay import Replayed
 
@@ -39,7 +39,7 @@ REMAINDERS = {
 
 
 @dataclass
-class Row:
+class CallRow:
     """All calls of a step with the same operation, shapes, dtypes, phase and place in the model."""
 
     first: Call
@@ -107,14 +107,14 @@ def pattern(module: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
 
 
-def rows_of(calls: Sequence[Call], steps: Sequence[StepTimes] = ()) -> list[Row]:
+def rows_of(calls: Sequence[Call], steps: Sequence[StepTimes] = ()) -> list[CallRow]:
     """Return the calls summed by signature, each with its time in each step."""
-    rows: dict[Any, Row] = {}
+    rows: dict[Any, CallRow] = {}
     inner_ns = [_inner_ns(step) for step in steps]
     for place, call in enumerate(calls):
         module = pattern(call.module)
         key = call.op, call.shapes, call.dtypes, module, call.phase
-        row = rows.setdefault(key, Row(call, place, module, times_ns=[0] * len(steps), inner_ns=[0] * len(steps)))
+        row = rows.setdefault(key, CallRow(call, place, module, times_ns=[0] * len(steps), inner_ns=[0] * len(steps)))
         row.count += 1
         row.flops += call.flops
         row.matmul_flops += call.matmul_flops
@@ -135,14 +135,14 @@ def _inner_ns(step: StepTimes) -> dict[int, int]:
     return found
 
 
-def _kernel_rows(calls: Sequence[Call], steps: Sequence[StepTimes]) -> list[Row]:
+def _kernel_rows(calls: Sequence[Call], steps: Sequence[StepTimes]) -> list[CallRow]:
     """Return a row for each Triton kernel of a fused region, with the work that inductor declares of it."""
-    rows: dict[Any, Row] = {}
+    rows: dict[Any, CallRow] = {}
     for number, step in enumerate(steps):
         for (place, launch), spent in step.launches.items():
             kernel = launched(launch, calls[place])
             row = rows.setdefault(
-                (calls[place].op, kernel), Row(kernel, place, "", times_ns=[0] * len(steps), within=calls[place].op)
+                (calls[place].op, kernel), CallRow(kernel, place, "", times_ns=[0] * len(steps), within=calls[place].op)
             )
             row.times_ns[number] += sum(spent)
             row.count = max(row.count, len(spent))
@@ -152,7 +152,7 @@ def _kernel_rows(calls: Sequence[Call], steps: Sequence[StepTimes]) -> list[Row]
     return list(rows.values())
 
 
-def launched(launch: Launch, region: Call) -> Call:
+def launched(launch: KernelLaunch, region: Call) -> Call:
     """Return a Triton kernel of a region as a call; without declared bytes it is not modelled."""
     from bench.harness.profile.account import Call
 
@@ -276,7 +276,7 @@ def failed_records(accounted: Accounted, provider: str, reason: str) -> list[Rec
     ]
 
 
-def _blank(row: Row, provider: str) -> Record:
+def _blank(row: CallRow, provider: str) -> Record:
     call = row.first
     is_modelled = call.is_modelled
     return Record(
@@ -304,7 +304,7 @@ def _blank(row: Row, provider: str) -> Record:
     )
 
 
-def _record(row: Row, chosen: int, total_ns: int, provider: str) -> Record:
+def _record(row: CallRow, chosen: int, total_ns: int, provider: str) -> Record:
     """Return the record of a row; the samples of a region are those of all that happens in it."""
     blank = replace(_blank(row, provider), status="ok")
     if not any(row.inner_ns):

@@ -16,7 +16,7 @@ STEP, PHASE, MODULE = "ridgepoint step", "ridgepoint phase ", "ridgepoint module
 """How a trace names a step, its phases and the modules within them."""
 
 
-class Step:
+class ProfiledStep:
     """One call of the target; each call of this object is one step."""
 
     def __init__(self, target: Target, mode: str, is_marked: bool = False) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.profile.recording import Trace, read_trace
-from bench.harness.profile.step import MODULE, STEP, Step, watch_modules
+from bench.harness.profile.step import MODULE, STEP, ProfiledStep, watch_modules
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -30,14 +30,14 @@ def steps_worth(step_s: float, calls: int) -> int:
     return max(1, min(MOST_STEPS, MOST_CALLS // max(1, calls), int(RECORDING_S / step_s)))
 
 
-def unprofiled_s(step: Step, device: Device, left_s: float | None) -> list[float]:
+def unprofiled_s(step: ProfiledStep, device: Device, left_s: float | None) -> list[float]:
     """Return samples of the whole step by the protocol of all measurements, seconds; at least one."""
     from bench.harness.scenarios.host_clock import measure_steps
 
     return list(measure_steps(step, device, "warm", left_s).samples.samples_s)
 
 
-def recorded(step: Step, steps: int, keep: Path | None = None) -> Trace:
+def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Trace:
     """Return what torch.profiler saw of some steps; the modules in them are marked in the trace.
 
     Args:
@@ -59,7 +59,7 @@ def recorded(step: Step, steps: int, keep: Path | None = None) -> Trace:
         return read_trace(json.loads(path.read_text(encoding="utf-8")))
 
 
-def record_to(path: Path, step: Step, steps: int) -> None:
+def record_to(path: Path, step: ProfiledStep, steps: int) -> None:
     """Write the Chrome trace of some marked steps to a file."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes lines of its own to stderr
     import torch
@@ -67,7 +67,7 @@ def record_to(path: Path, step: Step, steps: int) -> None:
 
     is_gpu = step.target.device.startswith("cuda")
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
-    marked = Step(step.target, step.mode, is_marked=True)
+    marked = ProfiledStep(step.target, step.mode, is_marked=True)
     marked._optimizer = step._optimizer
     ranges: list[Any] = []
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import Parser, UsageError, add_machine, add_output
 from bench.harness.cli.main import check_places, device_of, guarded, refuse_all
 from bench.harness.cli.pace import Pace, out_of_time
-from bench.harness.cli.session import Finished, Request, Run, Session, conclude, gather
+from bench.harness.cli.session import Finished, PlannedRun, Request, Session, conclude, gather
 from bench.harness.cli.terminal import Progress
 from bench.harness.definition import modules_sha256
 from results.record import Environment, Record
@@ -150,7 +150,9 @@ def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None
     return conclude(plan, finished, partial(render, scenario))
 
 
-def gathered(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None = None) -> tuple[Run, Finished]:
+def gathered(
+    scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None = None
+) -> tuple[PlannedRun, Finished]:
     """Measure what the arguments ask for.
 
     Raises:
@@ -168,7 +170,7 @@ def gathered(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] |
     refuse_all([f"{row.label}: {row.blank.reason}" for row in rows if row.blank.reason], len(rows))
     dtypes = tuple(dict.fromkeys(row.blank.dtype for row in rows if not row.blank.reason))
     rows = with_definition(scenario, rows)
-    plan = Run(scenario.command, scenario.name, Request.of(args), under_test, settings, argv=argv)
+    plan = PlannedRun(scenario.command, scenario.name, Request.of(args), under_test, settings, argv=argv)
     return plan, gather(plan, dtypes, lambda *now: measure_rows(plan, rows, scenario.describe, *now))
 
 
@@ -183,7 +185,7 @@ def with_definition(scenario: Scenario, rows: Sequence[ScenarioRow]) -> list[Sce
 
 
 def measure_rows(
-    plan: Run,
+    plan: PlannedRun,
     rows: Sequence[ScenarioRow],
     describe: Callable[[Record], Sequence[str]],
     session: Session,

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.harness.train.live_bytes import LiveBytes, SavedBytes, storages_of
-from bench.harness.train.step import Step
+from bench.harness.train.step import TrainingStep
 from bench.harness.train.transformer import Transformer
 from roofline.accounting.step_memory import StepMemory, StepPlan
 
@@ -39,7 +39,7 @@ def counted_flops(plan: StepPlan) -> dict[str, int]:
     return {str(operation): plan.micro_batches * int(flops) for operation, flops in counts.items()}
 
 
-def measured_memory(step: Step, is_compiled: bool = False) -> dict[str, Any]:
+def measured_memory(step: TrainingStep, is_compiled: bool = False) -> dict[str, Any]:
     """Return what a step holds when it holds most, by component, and in which phase that is.
 
     The optimizer's state must be there already. The peak is that of the storages that operations return; beside it
@@ -81,7 +81,7 @@ def measured_memory(step: Step, is_compiled: bool = False) -> dict[str, Any]:
     }
 
 
-def allocator_peak(step: Step) -> int | None:
+def allocator_peak(step: TrainingStep) -> int | None:
     """Return the most that torch's allocator of a GPU hands out within a step that is not watched; None on a CPU.
 
     A step whose tensors are counted may hold more: torch then adds some gradients up that it adds to in place else.

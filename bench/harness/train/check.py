@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bench.harness.train.step import Step
+from bench.harness.train.step import TrainingStep
 from roofline.accounting.state import Recipe
 from roofline.accounting.step_memory import StepPlan
 
@@ -90,7 +90,7 @@ def reference_dtype(recipe: Recipe) -> torch.dtype:
     return torch.float64 if recipe.compute_dtype == "fp32" else torch.float32
 
 
-def check_step(step: Step) -> Check:
+def check_step(step: TrainingStep) -> Check:
     """Return how the gradients of a step stand to those of the plain one, from the weights that a model starts with.
 
     A model that has learned its tokens by heart has gradients that nearly cancel, of which rounding is a larger part:
@@ -118,7 +118,7 @@ def check_step(step: Step) -> Check:
     return Check(first_call_s, loss, guess, error, gradient_bound(step.plan), worst, elements)
 
 
-def backward_of(step: Step) -> list[float]:
+def backward_of(step: TrainingStep) -> list[float]:
     """Run forward and backward of all micro-batches, as the step does; return their shares of the loss."""
     losses = []
     for ids, targets in step.micro_batches():
@@ -128,7 +128,7 @@ def backward_of(step: Step) -> list[float]:
     return losses
 
 
-def reference_gradients(step: Step) -> dict[str, torch.Tensor]:
+def reference_gradients(step: TrainingStep) -> dict[str, torch.Tensor]:
     """Return the gradients of the mean loss of a step by the plain model, in the wider precision."""
     plan, dtype = step.plan, reference_dtype(step.plan.recipe)
     model = copy.deepcopy(step.model).to(dtype)

@@ -85,7 +85,7 @@ class PhaseClock:
         return event
 
 
-class Step:
+class TrainingStep:
     """A model, an optimizer, and the tokens of a step; each call is one step.
 
     Gradients stay allocated from step to step, as the buckets of DistributedDataParallel and the gradient buffers of

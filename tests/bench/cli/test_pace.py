@@ -149,7 +149,7 @@ def test_a_suite_keeps_its_budget_and_measures_the_most_telling_ops_first(clock,
     ]
     device, settings = SimpleNamespace(has_cuda=False, type="cpu"), Settings(budget_s=budget_s)
     request = SimpleNamespace(verbose=False)
-    run = session.Run("bench", "suite", request, device, settings, planned_rows, may_reorder=True)
+    run = session.PlannedRun("bench", "suite", request, device, settings, planned_rows, may_reorder=True)
     kept, lines = session.Session(), []
     progress = SimpleNamespace(expect=lambda *words: None, say=lines.append, advance=lambda: None, note=lines.append)
     clock.deadline = clock.now + budget_s

@@ -36,9 +36,9 @@ def drawn(monkeypatch):
     """Return the list of what is drawn while the test runs: machines and dtypes of each picture."""
     pictures, draw = [], figure.draw_roofline
 
-    def watched(machines, dtypes=None, title=None):
+    def watched(machines, dtypes=None, title=None, **style):
         pictures.append((machines, dtypes))
-        return draw(machines, dtypes, title)
+        return draw(machines, dtypes, title, **style)
 
     monkeypatch.setattr(figure, "draw_roofline", watched)
     return pictures

@@ -28,7 +28,7 @@ from bench.harness.train.check import backward_of, check_step
 from bench.harness.train.live_bytes import LiveBytes, SavedBytes, is_random_state
 from bench.harness.train.options import OPTIMIZER_NAMES, TrainingCase
 from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
-from bench.harness.train.step import OPTIMIZERS, PhaseClock, Step
+from bench.harness.train.step import OPTIMIZERS, PhaseClock, TrainingStep
 from bench.harness.train.transformer import Transformer
 from roofline.accounting.config.file import read_config
 from roofline.accounting.parameters import count_parameters, weights
@@ -62,7 +62,7 @@ def plan(config, recipe="fp32", checkpoint="none", micro_batches=1, optimizer="a
 
 
 def report_of(of_plan):
-    step = Step(of_plan, cpu_device(), seed=0)
+    step = TrainingStep(of_plan, cpu_device(), seed=0)
     step()
     return memory_report(step_memory(of_plan), measured_memory(step))
 
@@ -136,13 +136,13 @@ def test_few_tokens_and_a_large_vocabulary_have_their_peak_at_its_matrices(confi
 PROFILED = """
 import sys
 sys.path[:0] = ["tests/bench/ops", "."]
-from test_train_step import MODELS, cpu_device, plan, Step, torch
+from test_train_step import MODELS, cpu_device, plan, TrainingStep, torch
 from bench.harness.train.audit import measured_memory
 from torch.profiler import ProfilerActivity, profile
 torch.set_num_threads(1)
 for model in ("gpt", "llama"):
     for recipe in ("fp32", "amp", "bf16"):
-        step = Step(plan(MODELS[model], recipe), cpu_device(), seed=0)
+        step = TrainingStep(plan(MODELS[model], recipe), cpu_device(), seed=0)
         step()
         counted = measured_memory(step)
         state = sum(counted[name] for name in ("parameters", "gradients", "optimizer_state", "inputs"))
@@ -195,7 +195,7 @@ def test_checkpointing_keeps_inputs_and_one_group():
 
 
 def test_what_a_compiled_step_holds_when_it_holds_most_is_not_known():
-    step = Step(plan(gpt()), cpu_device(), seed=0)
+    step = TrainingStep(plan(gpt()), cpu_device(), seed=0)
     step()
     measured = measured_memory(step, is_compiled=True)
     assert [measured[name] for name in ("activations", "logits_loss", "temporary", "total")] == [None] * 4
@@ -204,7 +204,7 @@ def test_what_a_compiled_step_holds_when_it_holds_most_is_not_known():
 
 
 def test_nothing_is_kept_after_a_step():
-    step = Step(plan(llama()), cpu_device(), seed=0)
+    step = TrainingStep(plan(llama()), cpu_device(), seed=0)
     step()
     resident = [tensor for tensors in step.state_tensors().values() for tensor in tensors]
     saved, live = SavedBytes(resident, step.model.parameters()), LiveBytes(resident)
@@ -216,7 +216,7 @@ def test_nothing_is_kept_after_a_step():
 
 def test_a_step_that_was_counted_leaves_its_memory_to_the_next():
     """At once: Python's garbage collector may not run before the next case needs the memory."""
-    step = Step(plan(gpt()), cpu_device(), seed=0)
+    step = TrainingStep(plan(gpt()), cpu_device(), seed=0)
     step()
     measured_memory(step)
     storages = [weakref.ref(parameter.untyped_storage()) for parameter in step.model.parameters()]
@@ -231,12 +231,14 @@ def test_a_step_that_was_counted_leaves_its_memory_to_the_next():
 
 
 def test_the_allocator_is_asked_about_a_step_that_is_not_watched(monkeypatch):
-    step, seen = Step(plan(gpt()), cpu_device(), seed=0), []
+    step, seen = TrainingStep(plan(gpt()), cpu_device(), seed=0), []
     step()
-    run = Step.__call__
+    run = TrainingStep.__call__
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda name: seen.append("reset"))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda name: seen.append("read") or 7)
-    monkeypatch.setattr(Step, "__call__", lambda step: seen.append(type(_get_current_dispatch_mode())) or run(step))
+    monkeypatch.setattr(
+        TrainingStep, "__call__", lambda step: seen.append(type(_get_current_dispatch_mode())) or run(step)
+    )
     step.device = replace(step.device, type="cuda")
     assert measured_memory(step)["allocator_peak"] == 7
     assert seen == ["reset", type(None), "read", LiveBytes]
@@ -359,7 +361,7 @@ def test_a_llama_computes_what_transformers_computes():
 @pytest.mark.parametrize(("checkpoint", "micro_batches"), [("none", 1), ("every-3", 2), ("full", 4)])
 @pytest.mark.parametrize("model", ["gpt", "llama", "qwen3"])
 def test_gradients_are_those_of_the_plain_step(model, checkpoint, micro_batches, recipe):
-    found = check_step(Step(plan(MODELS[model], recipe, checkpoint, micro_batches), cpu_device(), seed=1))
+    found = check_step(TrainingStep(plan(MODELS[model], recipe, checkpoint, micro_batches), cpu_device(), seed=1))
     assert found.reason is None
     assert 0 < found.error < found.bound
     assert found.loss == pytest.approx(math.log(1000), abs=0.1)
@@ -368,7 +370,7 @@ def test_gradients_are_those_of_the_plain_step(model, checkpoint, micro_batches,
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("recipe", ["fp32", "bf16"])
 def test_a_step_that_has_learned_its_tokens_is_still_right(recipe):
-    step = Step(plan(llama(), recipe), cpu_device(), seed=0)
+    step = TrainingStep(plan(llama(), recipe), cpu_device(), seed=0)
     for group in step.optimizer.param_groups:
         group["lr"] = 1e-2
     for _ in range(30):
@@ -378,15 +380,15 @@ def test_a_step_that_has_learned_its_tokens_is_still_right(recipe):
 
 
 def test_gradients_are_zero_again_after_the_check():
-    step = Step(plan(gpt()), cpu_device(), seed=0)
+    step = TrainingStep(plan(gpt()), cpu_device(), seed=0)
     check_step(step)
     assert all(not parameter.grad.any() for parameter in step.model.parameters())
 
 
 def wrong_sum(step, monkeypatch):
     """Micro-batches that are summed up where they should be averaged."""
-    right = Step.loss
-    monkeypatch.setattr(Step, "loss", lambda self, *tokens: right(self, *tokens) * self.plan.micro_batches)
+    right = TrainingStep.loss
+    monkeypatch.setattr(TrainingStep, "loss", lambda self, *tokens: right(self, *tokens) * self.plan.micro_batches)
 
 
 def lost_layer(step, monkeypatch):
@@ -403,13 +405,13 @@ def not_finite(step, monkeypatch):
 
 
 def shifted_loss(step, monkeypatch):
-    right = Step.loss
-    monkeypatch.setattr(Step, "loss", lambda self, *tokens: right(self, *tokens) + 0.5)
+    right = TrainingStep.loss
+    monkeypatch.setattr(TrainingStep, "loss", lambda self, *tokens: right(self, *tokens) + 0.5)
 
 
 @pytest.mark.parametrize("mistake", [wrong_sum, lost_layer, off_by_a_hundredth, not_finite, shifted_loss])
 def test_a_wrong_step_is_found(mistake, monkeypatch):
-    step = Step(plan(gpt(), micro_batches=2), cpu_device(), seed=0)
+    step = TrainingStep(plan(gpt(), micro_batches=2), cpu_device(), seed=0)
     mistake(step, monkeypatch)
     reason = check_step(step).reason
     assert reason.startswith("the loss starts at" if mistake in (wrong_sum, shifted_loss) else "the gradient of ")
@@ -452,7 +454,7 @@ def test_phases_are_those_of_the_steps_that_count(monkeypatch):
 
 
 def test_a_step_updates_weights_and_leaves_no_gradients():
-    step = Step(plan(gpt(), optimizer="sgd"), cpu_device(), seed=0)
+    step = TrainingStep(plan(gpt(), optimizer="sgd"), cpu_device(), seed=0)
     before = {name: parameter.detach().clone() for name, parameter in step.model.named_parameters()}
     backward_of(step)
     gradients = {name: parameter.grad.clone() for name, parameter in step.model.named_parameters()}

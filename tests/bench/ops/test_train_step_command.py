@@ -177,8 +177,8 @@ def test_a_step_that_takes_too_long_is_skipped_with_a_budget_that_would_do(monke
 
 
 def test_a_wrong_gradient_is_invalid_and_never_timed(capsys, monkeypatch, runs):
-    right = step.Step.loss
-    monkeypatch.setattr(step.Step, "loss", lambda self, *tokens: right(self, *tokens) * 0.99)
+    right = step.TrainingStep.loss
+    monkeypatch.setattr(step.TrainingStep, "loss", lambda self, *tokens: right(self, *tokens) * 0.99)
     assert run(*SMALL, "--recipe", "fp32") == 1
     (record,) = load_run(commands.run_files(runs)[0]).records
     assert record.status == "invalid"
@@ -188,13 +188,13 @@ def test_a_wrong_gradient_is_invalid_and_never_timed(capsys, monkeypatch, runs):
 
 
 def test_a_step_that_goes_wrong_while_it_is_timed_is_invalid(monkeypatch, runs):
-    right, calls = step.Step.loss, []
+    right, calls = step.TrainingStep.loss, []
 
     def wrong_later(self, *tokens):
         calls.append(1)
         return right(self, *tokens) * (1.0 if len(calls) < 5 else 1.01)
 
-    monkeypatch.setattr(step.Step, "loss", wrong_later)
+    monkeypatch.setattr(step.TrainingStep, "loss", wrong_later)
     assert run(*SMALL, "--recipe", "fp32") == 1
     (record,) = load_run(commands.run_files(runs)[0]).records
     assert (record.status, record.samples_s) == ("invalid", ())
@@ -203,14 +203,14 @@ def test_a_step_that_goes_wrong_while_it_is_timed_is_invalid(monkeypatch, runs):
 
 
 def test_ctrl_c_keeps_the_finished_steps(capsys, monkeypatch, runs):
-    right = step.Step.__init__
+    right = step.TrainingStep.__init__
 
     def second_is_interrupted(self, plan, *rest):
         if plan.recipe.name == "amp":
             raise KeyboardInterrupt
         right(self, plan, *rest)
 
-    monkeypatch.setattr(step.Step, "__init__", second_is_interrupted)
+    monkeypatch.setattr(step.TrainingStep, "__init__", second_is_interrupted)
     assert run(*SMALL, "--recipe", "fp32,amp,bf16") == 130
     assert [record.options["recipe"] for record in load_run(commands.run_files(runs)[0]).records] == ["fp32"]
     out, err = capsys.readouterr()

@@ -12,7 +12,7 @@ from bench.harness.profile.account import Call
 from bench.harness.profile.join import joined
 from bench.harness.profile.profiling import account, compiled, profile, timed
 from bench.harness.profile.recording import read_trace
-from bench.harness.profile.step import STEP, Step
+from bench.harness.profile.step import STEP, ProfiledStep
 from bench.harness.profile.target import target_of
 
 
@@ -35,7 +35,7 @@ def _without_code(monkeypatch):
 def step_of(mode="backward"):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU())
-    return Step(target_of("model", model, [torch.randn(8, 16)]), mode)
+    return ProfiledStep(target_of("model", model, [torch.randn(8, 16)]), mode)
 
 
 def check(step):
@@ -102,7 +102,7 @@ def test_what_the_user_compiled_is_not_compiled_again_by_recording_it():
 
     torch.compiler.reset()
     plain = step_of("forward").target
-    step = Step(target_of("model", torch.compile(plain.function, backend=backend), plain.args), "forward")
+    step = ProfiledStep(target_of("model", torch.compile(plain.function, backend=backend), plain.args), "forward")
     step()
     assert len(graphs) == 1
     accounted = account(step)

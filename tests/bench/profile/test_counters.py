@@ -47,7 +47,7 @@ from bench.harness.profile.counters.ranges import (
 from bench.harness.profile.join import StepTimes
 from bench.harness.profile.profiling import account
 from bench.harness.profile.report import Timing, records_of, with_counters
-from bench.harness.profile.step import Step
+from bench.harness.profile.step import ProfiledStep
 from bench.harness.profile.target import target_of
 from results.show.words import COLUMNS
 
@@ -204,7 +204,7 @@ ASKED = (READ, WRITTEN, HITS, MISSES, TENSOR, DURATION)
 
 def step_of():
     model = nn.Sequential(nn.Linear(4, 4), nn.GELU())
-    return Step(target_of("model", model, [torch.ones(2, 4)]), "forward")
+    return ProfiledStep(target_of("model", model, [torch.ones(2, 4)]), "forward")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from bench.__main__ import main
 from bench.harness.device.device import detect
 from bench.harness.profile.profiling import account, compiled, timed
 from bench.harness.profile.replay import replayed
-from bench.harness.profile.step import Step
+from bench.harness.profile.step import ProfiledStep
 from bench.harness.profile.target import target_of
 
 pytestmark = pytest.mark.gpu
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 def step_of(mode="backward"):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2048, 4096), nn.GELU(), nn.Linear(4096, 2048)).to("cuda", torch.bfloat16)
-    return Step(target_of("mlp", model, [torch.randn(512, 2048, device="cuda", dtype=torch.bfloat16)]), mode)
+    return ProfiledStep(target_of("mlp", model, [torch.randn(512, 2048, device="cuda", dtype=torch.bfloat16)]), mode)
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward", "train"])

@@ -18,11 +18,11 @@ from bench.harness.profile import show
 from bench.harness.profile.account import Accounted, Call, accounted
 from bench.harness.profile.compiled import Compiler, still_called
 from bench.harness.profile.counts import RULES, declare_work
-from bench.harness.profile.inductor import Launch, launch_of
+from bench.harness.profile.inductor import KernelLaunch, launch_of
 from bench.harness.profile.join import joined
 from bench.harness.profile.recording import read_trace
 from bench.harness.profile.report import Timing, records_of, scores_of, totals_of
-from bench.harness.profile.step import STEP, Step
+from bench.harness.profile.step import STEP, ProfiledStep
 from bench.harness.profile.target import target_of
 from results.record import Environment
 from roofline.ceilings import Ceiling, Ceilings
@@ -60,7 +60,7 @@ NAME = "triton_per_fused_add_gelu_sum_0"
 
 
 def test_a_launch_declares_what_it_reads_and_writes(details):
-    assert launch_of(NAME, details) == Launch(NAME, "64x32,32,64", ("float32",), 0, 8320, 256)
+    assert launch_of(NAME, details) == KernelLaunch(NAME, "64x32,32,64", ("float32",), 0, 8320, 256)
     assert launch_of("aten::add", {"Input Dims": [[3]], "Input type": ["float"]}) is None
 
 
@@ -97,7 +97,7 @@ def test_a_recording_of_this_torch_has_the_form_that_is_read(details, tmp_path):
     recorded.export_chrome_trace(str(tmp_path / "trace.json"))
     roots = read_trace(json.loads((tmp_path / "trace.json").read_text())).roots
     (event,) = [root for root in roots if root.name == NAME]
-    assert event.launch == Launch(NAME, "64x32,32,64", ("float32",), 0, 8320, 256)
+    assert event.launch == KernelLaunch(NAME, "64x32,32,64", ("float32",), 0, 8320, 256)
 
 
 GENERATING = """
@@ -275,7 +275,7 @@ def own_step():
         return x * 2
 
     declare_work("ridgepoint_test::scaled", lambda x: Work(3 * x.numel(), 4000, 2000))
-    yield Step(target_of("step", lambda x: scaled(x).exp(), [torch.ones(8, 16)]), "forward")
+    yield ProfiledStep(target_of("step", lambda x: scaled(x).exp(), [torch.ones(8, 16)]), "forward")
     RULES.clear()
 
 

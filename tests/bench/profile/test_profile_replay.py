@@ -11,7 +11,7 @@ from bench.harness.profile.join import StepTimes
 from bench.harness.profile.profiling import account
 from bench.harness.profile.replay import OtherStepError, Replayed, replayed
 from bench.harness.profile.report import Timing, records_of, with_replays, worth_replaying
-from bench.harness.profile.step import Step
+from bench.harness.profile.step import ProfiledStep
 from bench.harness.profile.target import target_of
 from bench.harness.timing.protocol import Limits
 
@@ -48,7 +48,7 @@ def _in_short(monkeypatch):
 @pytest.mark.usefixtures("_in_short")
 def test_each_call_is_measured_on_copies_of_its_own_arguments():
     model, steps = nn.Linear(4, 4), torch.zeros(3)
-    step = Step(target_of("model", lambda x: (steps.add_(1), model(x)), [torch.ones(2, 4)]), "forward")
+    step = ProfiledStep(target_of("model", lambda x: (steps.add_(1), model(x)), [torch.ones(2, 4)]), "forward")
     calls = account(step).calls
     places = [place for place, one in enumerate(calls) if one.op in ("aten.add_", "aten.addmm")]
     said = []
@@ -76,7 +76,7 @@ def test_a_step_that_is_another_one_each_time_is_refused(place):
     def changing(x):
         return x.exp().exp() if next(turns) % 2 else x.sin() if place == 0 else x.exp()
 
-    step = Step(target_of("changing", changing, [torch.ones(3)]), "forward")
+    step = ProfiledStep(target_of("changing", changing, [torch.ones(3)]), "forward")
     calls = account(step).calls
     with pytest.raises(OtherStepError, match="another one each time"):
         replayed(step, calls, [place], detect("cpu"))

@@ -20,7 +20,7 @@ from bench.harness.profile.join import joined
 from bench.harness.profile.profiling import account, profile, timed
 from bench.harness.profile.recording import read_trace
 from bench.harness.profile.report import Timing, dtype_of, failed_records, records_of
-from bench.harness.profile.step import Step, backward
+from bench.harness.profile.step import ProfiledStep, backward
 from bench.harness.profile.target import Target, target_of
 from bench.harness.profile.timed import record_to, recorded, steps_worth
 from results.store.runfile import load_run
@@ -133,7 +133,7 @@ def test_products_of_other_models_are_those_of_flop_counter_mode(name):
 
 def check_a_model(target, unseen_flops):
     """All of its work has a rule, and all of its time an owner: calls of 99 % of the bytes are found in each trace."""
-    step = Step(target, "backward")
+    step = ProfiledStep(target, "backward")
     accounted = account(step)
     assert sum(call.matmul_flops for call in accounted.calls) == agreed_flops(target) + unseen_flops
     assert {call.op for call in accounted.calls if not call.is_modelled} == set()
@@ -153,7 +153,7 @@ def test_calls_with_indices_find_their_events_though_a_trace_does_not_tell_their
     def picked(x):
         return x[rows, columns].sum() + x[:, columns].sum()
 
-    step = Step(target_of("picked", picked, [torch.ones(4, 8, requires_grad=True)]), "backward")
+    step = ProfiledStep(target_of("picked", picked, [torch.ones(4, 8, requires_grad=True)]), "backward")
     calls = account(step).calls
     (times,) = joined(calls, recorded(step, 1))
     picking = [place for place, call in enumerate(calls) if "index" in call.op]
@@ -176,7 +176,7 @@ def test_a_compiled_function_is_still_compiled_afterwards(was_compiled_before):
     x = torch.ones(4)
     if was_compiled_before:
         function(x)
-    calls = account(Step(target_of("plus", function, [x]), "forward")).calls
+    calls = account(ProfiledStep(target_of("plus", function, [x]), "forward")).calls
     assert [call.op for call in calls] == ["aten.add"]
     runs.clear()
     function(x)
@@ -201,7 +201,7 @@ def test_gradients_buffers_random_numbers_and_parameters_are_as_without(mode):
     torch.manual_seed(2)
     expected = torch.rand(3)
     torch.manual_seed(2)
-    everything_of(Step(target_of("model", model, [x]), mode))
+    everything_of(ProfiledStep(target_of("model", model, [x]), mode))
     assert torch.equal(torch.rand(3), expected)
     assert all(one.grad is gradient for one, gradient in zip([x, *model.parameters()], gradients, strict=True))
     for value, same in zip(kept, before, strict=True):
@@ -214,7 +214,7 @@ def test_a_sleep_in_a_module_is_in_the_gap_of_that_module():
             time.sleep(0.2)
             return x + 1
 
-    step = Step(
+    step = ProfiledStep(
         target_of("model", nn.Sequential(nn.Linear(8, 8), nn.Sequential(Slow())), [torch.ones(4, 8)]), "forward"
     )
     accounted = account(step)
@@ -226,7 +226,7 @@ def test_a_sleep_in_a_module_is_in_the_gap_of_that_module():
 
 def test_modules_are_named_forward_and_backward():
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
-    calls = account(Step(target_of("model", model, [torch.randn(4, 8)]), "backward")).calls
+    calls = account(ProfiledStep(target_of("model", model, [torch.randn(4, 8)]), "backward")).calls
     found = {(call.op, call.phase): call.module for call in calls}
     assert found["aten.tanh", "forward"] == found["aten.tanh_backward", "backward"] == "1"
     assert [call.module for call in calls if call.op == "aten.addmm"] == ["0", "2"]
@@ -242,7 +242,7 @@ def test_what_is_computed_again_backward_belongs_to_its_module(is_reentrant):
     def again(x):
         return checkpoint(block, x, use_reentrant=is_reentrant)
 
-    calls = account(Step(target_of("again", again, [torch.randn(4, 8, requires_grad=True)]), "backward")).calls
+    calls = account(ProfiledStep(target_of("again", again, [torch.randn(4, 8, requires_grad=True)]), "backward")).calls
     assert [(call.module, call.phase) for call in calls if call.op == "aten.tanh"] == [
         ("Sequential.1", "forward"),
         ("Sequential.1", "backward"),
@@ -264,14 +264,14 @@ def test_a_module_that_raised_is_left():
                 self.inside(x)
             return x.exp()
 
-    calls = account(Step(target_of("caught", nn.Sequential(Caught()), [torch.ones(3)]), "forward")).calls
+    calls = account(ProfiledStep(target_of("caught", nn.Sequential(Caught()), [torch.ones(3)]), "forward")).calls
     assert [call.module for call in calls] == ["0"]
 
 
 def layers_counted_and_joined(layers, folder):
     """Return how many functions are called to count the work of a step of so many layers, and to give it its times."""
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(layers)))
-    step = Step(target_of("deep", model, [torch.ones(2, 4)]), "backward")
+    step = ProfiledStep(target_of("deep", model, [torch.ones(2, 4)]), "backward")
     record_to(folder / "trace.json", step, 1)
     document = json.loads((folder / "trace.json").read_text())
     calls = 0
@@ -297,7 +297,7 @@ def test_twice_the_layers_are_twice_the_work(tmp_path):
 
 def test_unique_bytes_count_each_storage_once():
     x = torch.ones(8)
-    accounted = account(Step(target_of("twice", lambda: (x + x).mul_(2), []), "forward"))
+    accounted = account(ProfiledStep(target_of("twice", lambda: (x + x).mul_(2), []), "forward"))
     assert accounted.unique_bytes == 2 * 32
     assert sum(map(moved_by, accounted.calls)) == 4 * 32
 
@@ -315,16 +315,16 @@ def test_unique_bytes_count_each_storage_once():
 )
 def test_a_row_is_of_its_floating_point_dtype_or_of_its_own(dtypes, named):
     made = [torch.ones(3, dtype=dtype) for dtype in dtypes]
-    (call,) = account(Step(target_of("cat", lambda: torch.cat(made), []), "forward")).calls
+    (call,) = account(ProfiledStep(target_of("cat", lambda: torch.cat(made), []), "forward")).calls
     assert dtype_of(call) == named
     (record,) = failed_records(Accounted([call]), "torch", "not timed")
     assert record.dtype == named
 
 
 def test_a_number_taken_to_the_host_is_told():
-    calls = account(Step(target_of("item", lambda x: x.sum().item(), [torch.ones(3)]), "forward")).calls
+    calls = account(ProfiledStep(target_of("item", lambda x: x.sum().item(), [torch.ones(3)]), "forward")).calls
     assert "host-sync" in calls[-1].flags
-    calls = account(Step(target_of("nonzero", torch.nonzero, [torch.ones(3)]), "forward")).calls
+    calls = account(ProfiledStep(target_of("nonzero", torch.nonzero, [torch.ones(3)]), "forward")).calls
     assert "data-dependent" in calls[-1].flags
 
 
@@ -417,7 +417,7 @@ def test_what_needs_a_gpu_that_is_not_there_ends_with_3(tmp_path, capsys):
 
 
 def test_a_step_that_prints_is_heard_once(capsys):
-    step = Step(target_of("loud", lambda: (print("noise"), torch.ones(3).exp()), []), "forward")
+    step = ProfiledStep(target_of("loud", lambda: (print("noise"), torch.ones(3).exp()), []), "forward")
     timed(step, account(step), detect("cpu"), left_s=0.0)
     said = capsys.readouterr()
     assert (said.out, said.err.count("noise")) == ("", 1)
@@ -425,7 +425,7 @@ def test_a_step_that_prints_is_heard_once(capsys):
 
 def test_what_breaks_while_it_is_timed_is_named():
     turns = iter(range(3))
-    step = Step(target_of("breaks", lambda: (next(turns), torch.ones(3).exp()), []), "forward")
+    step = ProfiledStep(target_of("breaks", lambda: (next(turns), torch.ones(3).exp()), []), "forward")
     accounted = account(step)
     with pytest.raises(UsageError, match="breaks: StopIteration"):
         timed(step, accounted, detect("cpu"), left_s=0.0)

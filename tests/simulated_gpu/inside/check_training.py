@@ -7,7 +7,7 @@ from bench.harness.train.audit import measured_memory, memory_report
 from bench.harness.train.check import check_step
 from bench.harness.train.options import TrainingCase
 from bench.harness.train.plan import plan_of
-from bench.harness.train.step import Step
+from bench.harness.train.step import TrainingStep
 from roofline.accounting.config.file import read_config
 from roofline.accounting.step_memory import step_memory
 
@@ -27,7 +27,7 @@ MODELS = {
 def test_memory_is_predicted_to_the_byte(model, recipe, checkpoint):
     case = TrainingCase(read_config(MODELS[model], model), 2, 40, recipe, checkpoint, 1, "adamw", "torch")
     plan = plan_of(case, "cuda")
-    step = Step(plan, detect("cuda"), seed=0)
+    step = TrainingStep(plan, detect("cuda"), seed=0)
     step()
     report = memory_report(step_memory(plan), measured_memory(step))
     off = {name for name, error in report["error_pct"].items() if error}
@@ -37,4 +37,4 @@ def test_memory_is_predicted_to_the_byte(model, recipe, checkpoint):
 @pytest.mark.parametrize("recipe", ["fp32", "amp"])
 def test_gradients_are_right_where_keys_are_repeated(recipe):
     case = TrainingCase(read_config(MODELS["qwen3"], "qwen3"), 2, 24, recipe, "full", 2, "adamw", "torch")
-    assert check_step(Step(plan_of(case, "cuda"), detect("cuda"), seed=0)).reason is None
+    assert check_step(TrainingStep(plan_of(case, "cuda"), detect("cuda"), seed=0)).reason is None

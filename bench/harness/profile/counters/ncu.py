@@ -49,7 +49,7 @@ class ForbiddenError(CountersError):
 
 
 @dataclass(frozen=True)
-class Kernel:
+class CountedKernel:
     """What was counted of one launch of a kernel."""
 
     name: str
@@ -106,7 +106,7 @@ def ncu_command(ncu: str, metrics: Sequence[str], launch: Sequence[str], has_ran
     return [ncu, *form, "--profile-from-start", "off", *nvtx, *asked, *launch]
 
 
-def counted_by(command: Sequence[str], metrics: Sequence[str], folder: Path) -> list[Kernel]:
+def counted_by(command: Sequence[str], metrics: Sequence[str], folder: Path) -> list[CountedKernel]:
     """Return the kernels that a command of `ncu_command` counts, started in a folder.
 
     Raises:
@@ -156,7 +156,7 @@ def refusal_in(text: str) -> str | None:
     return "counters are forbidden for this user (ERR_NVGPUCTRPERM): an administrator can allow them"
 
 
-def parse_counters(text: str, metrics: Sequence[str]) -> list[Kernel]:
+def parse_counters(text: str, metrics: Sequence[str]) -> list[CountedKernel]:
     """Return the kernels in what `ncu --csv` printed, each with its metrics.
 
     Both forms are read: a column for each metric (`--page raw`, with a line of units below the header), and a line for
@@ -182,7 +182,7 @@ def parse_counters(text: str, metrics: Sequence[str]) -> list[Kernel]:
     return _by_columns(body, metrics)
 
 
-def _by_columns(body: Sequence[Mapping[str, str]], metrics: Sequence[str]) -> list[Kernel]:
+def _by_columns(body: Sequence[Mapping[str, str]], metrics: Sequence[str]) -> list[CountedKernel]:
     """Return the kernels of a table with a column for each metric; its first line holds the units."""
     units: Mapping[str, str] = {}
     kernels = []
@@ -194,11 +194,11 @@ def _by_columns(body: Sequence[Mapping[str, str]], metrics: Sequence[str]) -> li
         if missing:
             raise CountersError(f"ncu's table has no {missing[0]}")
         values = {metric: _value(row[metric], units.get(metric, ""), metric) for metric in metrics}
-        kernels.append(Kernel(row["Kernel Name"], values, _ranges(row)))
+        kernels.append(CountedKernel(row["Kernel Name"], values, _ranges(row)))
     return kernels
 
 
-def _by_lines(body: Sequence[Mapping[str, str]], metrics: Sequence[str]) -> list[Kernel]:
+def _by_lines(body: Sequence[Mapping[str, str]], metrics: Sequence[str]) -> list[CountedKernel]:
     """Return the kernels of a table with a line for each metric."""
     rows: dict[str, tuple[Mapping[str, str], dict[str, float]]] = {}
     for row in body:
@@ -210,7 +210,7 @@ def _by_lines(body: Sequence[Mapping[str, str]], metrics: Sequence[str]) -> list
         missing = [metric for metric in metrics if metric not in values]
         if missing:
             raise CountersError(f"ncu's table has no {missing[0]} of {row['Kernel Name'][:60]}")
-    return [Kernel(row["Kernel Name"], values, _ranges(row)) for row, values in rows.values()]
+    return [CountedKernel(row["Kernel Name"], values, _ranges(row)) for row, values in rows.values()]
 
 
 def _ranges(row: Mapping[str, str]) -> str:

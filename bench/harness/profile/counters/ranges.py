@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from bench.harness.profile.counters.ncu import (
     READ,
     WRITTEN,
+    CountedKernel,
     CountersError,
-    Kernel,
     counted_by,
     found,
     is_listed,
@@ -23,7 +23,7 @@ from bench.harness.profile.counters.ncu import (
     ncu_command,
 )
 from bench.harness.profile.replay import caught, copied
-from bench.harness.profile.step import Step, state_kept
+from bench.harness.profile.step import ProfiledStep, state_kept
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -54,7 +54,7 @@ def range_name(place: int, call: Call) -> str:
     return f"ridgepoint {place} {zlib.crc32(repr((call.op, call.shapes, call.dtypes)).encode()):08x}"
 
 
-def replay_in_ranges(step: Step, calls: Sequence[Call], places: Sequence[int]) -> None:
+def replay_in_ranges(step: ProfiledStep, calls: Sequence[Call], places: Sequence[int]) -> None:
     """Launch some calls of a step, each in a range of its own where the profiler looks: what the child does.
 
     Args:
@@ -106,7 +106,7 @@ def counters_of(
     kernels = counted_by(
         ncu_command(ncu, list(names.values()), command, has_ranges=True), list(names.values()), Path.cwd()
     )
-    by_range: dict[str, list[Kernel]] = {}
+    by_range: dict[str, list[CountedKernel]] = {}
     for kernel in kernels:
         own = re.search(r"ridgepoint \d+ [0-9a-f]{8}", kernel.ranges)
         if own is None:
@@ -118,7 +118,7 @@ def counters_of(
     return {asked[name]: _summed(some, names) for name, some in by_range.items()}
 
 
-def _summed(kernels: Sequence[Kernel], names: Mapping[str, str]) -> Counters:
+def _summed(kernels: Sequence[CountedKernel], names: Mapping[str, str]) -> Counters:
     """Return the sum over the kernels of a call; shares are weighted by what they are shares of."""
 
     def total(metric: str) -> float:
