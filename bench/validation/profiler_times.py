@@ -28,9 +28,9 @@ from bench.harness.cli.main import guarded
 from bench.harness.profile.counters.ncu import (
     READ,
     WRITTEN,
+    CountedKernel,
     CountersError,
     ForbiddenError,
-    Kernel,
     counted_by,
     found,
     listed_metrics,
@@ -244,7 +244,7 @@ class Counted:
     kernels: tuple[str, ...]
 
 
-def counted(kernels: Sequence[Kernel], metrics: Sequence[str]) -> Counted:
+def counted(kernels: Sequence[CountedKernel], metrics: Sequence[str]) -> Counted:
     """Return the sum over the kernels of a launch.
 
     Raises:

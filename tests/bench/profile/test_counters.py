@@ -25,9 +25,9 @@ from bench.harness.profile.counters import ncu
 from bench.harness.profile.counters.ncu import (
     READ,
     WRITTEN,
+    CountedKernel,
     CountersError,
     ForbiddenError,
-    Kernel,
     counted_by,
     listed_metrics,
     metric_name,
@@ -75,12 +75,12 @@ DETAILS = f"""the program says hello
 
 def test_a_table_with_a_column_for_each_metric():
     first, second = parse_counters(RAW, METRICS)
-    assert first == Kernel("copy(float *, int)", {READ: 2**32, WRITTEN: 4_194_304_000, L2: 2**33})
-    assert second == Kernel("tail", {READ: 10, WRITTEN: 0, L2: 20})
+    assert first == CountedKernel("copy(float *, int)", {READ: 2**32, WRITTEN: 4_194_304_000, L2: 2**33})
+    assert second == CountedKernel("tail", {READ: 10, WRITTEN: 0, L2: 20})
 
 
 def test_a_table_with_a_line_for_each_metric():
-    assert parse_counters(DETAILS, METRICS) == [Kernel("copy", {READ: 1_500_000, WRITTEN: 1000, L2: 7})]
+    assert parse_counters(DETAILS, METRICS) == [CountedKernel("copy", {READ: 1_500_000, WRITTEN: 1000, L2: 7})]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_torn_table_is_refused_or_holds_whole_kernels(kept):
 )
 def test_each_metric_has_units_of_its_own(metric, unit, value):
     text = f'"ID","Kernel Name","{metric}"\n"","","{unit}"\n"0","k","3"\n'
-    assert parse_counters(text, [metric]) == [Kernel("k", {metric: value})]
+    assert parse_counters(text, [metric]) == [CountedKernel("k", {metric: value})]
     with pytest.raises(CountersError, match="no count of"):
         parse_counters(text.replace(f'"{unit}"\n"0"', '"furlong"\n"0"'), [metric])
 
