@@ -45,10 +45,11 @@ EXAMPLES = (
 )
 
 QUERY_GAIN = 4.0
-"""Queries are made so much longer than keys: scores spread, so that a wrong scale, mask or head shows in the result."""
+"""Factor by which queries are longer than keys: it spreads the scores, so that a wrong scale, mask or head shows in the
+result."""
 
 CHUNKS, LEAST_CHUNK = 64, 128
-"""The reference takes the queries in so many parts, of so many tokens at least: all scores at once need not fit."""
+"""Parts in which the reference takes the queries, and the fewest tokens of one: all scores at once need not fit."""
 
 
 def parse_count(word: str) -> int:

@@ -81,7 +81,7 @@ DEFAULT_MODEL = "qwen2.5-0.5b"
 FAMILIES = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gpt2", "nanogpt")
 ROTATION_BASE = 10_000.0
 QUERY_GAIN = 2.0
-"""Queries are made so much longer than keys: scores spread by as much, so that attention prefers some positions, and a
+"""Factor by which queries are longer than keys: it spreads the scores, so that attention prefers some positions, and a
 wrong scale, rotation or head shows in the result."""
 LAYER_ROUNDINGS = 8
 """A layer rounds about fifteen times on the way to its output; of random sign, they add up to four, and twice that."""

@@ -39,7 +39,7 @@ Ridgepoint's or Triton's name, functions and constants of the file, other words 
 
 
 class _Parser(Parser):
-    """Says in one line what is wrong, in the words of the command that it is wrong for."""
+    """A parser that says in one line what is wrong, and names the command."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """Refuse what no argument takes here: what a command passes back, the parser above would call its own."""

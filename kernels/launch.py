@@ -1,7 +1,7 @@
 """What every kernel version shares: the record of how a kernel is compiled, and the checks of its tensors.
 
-A kernel that is measured must do what its caller believes. So a tensor of the wrong layout, dtype or place
-is refused in one line: a silent `.contiguous()` would put a second copy on the clock.
+A measured kernel must do exactly what its caller asked for. So a tensor of the wrong layout, dtype or device is refused
+in one line: a silent `.contiguous()` would add the time of a copy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ INTERPRETED: bool = triton.knobs.runtime.interpret  # read when a kernel is deco
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a launcher goes by of the GPU."""
+    """The facts of a GPU that a launcher chooses by."""
 
     arch: int
     """Compute capability, 90 for sm_90."""
@@ -32,12 +32,12 @@ class Gpu:
 
 
 stand_in = Gpu(90, 4, 2**20)
-"""The GPU of tensors that are on none: the interpreter's, small so that small tensors are many programs; or that which
-a process without one compiles for, see precompile.py."""
+"""The GPU for tensors that are on no GPU: the interpreter's, small so that small tensors make many programs, or the one
+that a process without a GPU compiles for, see precompile.py."""
 
 
 def gpu_of(device: torch.device) -> Gpu:
-    """Return what a launcher goes by of the GPU of its tensors."""
+    """Return the facts of the GPU that holds the tensors of a launch."""
     return _facts(device) if device.type == "cuda" else stand_in
 
 
@@ -61,7 +61,7 @@ class Variant:
         op: The operation computed, a key of the file's `KERNELS`.
         dtype: Ridgepoint's name of the dtype, `bf16`.
         part: Where one operation takes several launches, which of them this is, `partial` or `finish`.
-        shape_class: Where the configuration hangs on the shape, the shapes it is for, `n <= 4096`.
+        shape_class: Where the configuration depends on the shape, the shapes it is for, `n <= 4096`.
         types: Triton types of the runtime arguments that are neither pointers to `dtype` nor 32-bit integers,
             `{"labels_ptr": "*i64", "eps": "fp32"}`.
         elements: What one program handles on one pass through its hot path, which is the body of its loop where it
@@ -85,7 +85,7 @@ class Variant:
 
         Raises:
             ValueError: The output shares memory with an input. It may be an input itself where none is larger, as
-                where each element hangs on those of its own place or row alone.
+                where each element depends on those of its own place or row alone.
         """
         if self._out_place is not None:
             inputs = {
@@ -171,7 +171,7 @@ def require_shape(label: str, name: str, tensor: torch.Tensor, shape: Sequence[i
 def require_companion(
     label: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, like: tuple[str, torch.Tensor]
 ) -> None:
-    """Refuse a tensor whose dtype follows from its meaning, as that of labels, if it is not of that dtype.
+    """Refuse a tensor, such as labels, that does not have the dtype that its meaning needs.
 
     Args:
         label: Operation and version, the opening words of the message.
@@ -218,7 +218,7 @@ def row_stride(label: str, name: str, matrix: torch.Tensor, axes: str = "(m, n)"
 
 
 def require_apart(label: str, out: torch.Tensor, inputs: Mapping[str, torch.Tensor], in_place: bool = False) -> None:
-    """Refuse an output that shares memory with an input: what is read there would hang on which program runs first.
+    """Refuse an output that shares memory with an input: the result would depend on which program runs first.
 
     Args:
         label: Operation and version, the opening words of the message.

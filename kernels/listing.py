@@ -1,6 +1,7 @@
-"""What `python -m kernels list` shows; kept beside this module, because asking the versions themselves takes seconds.
+"""The rows of `python -m kernels list`, kept in a file beside this module, because importing the versions takes
+seconds.
 
-Importing them imports torch and Triton. What is kept holds for the text of all kernels that it was asked of.
+Importing them imports torch and Triton. The file holds for the text of the kernels that it was made from.
 """
 
 import hashlib

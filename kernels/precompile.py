@@ -1,4 +1,4 @@
-"""Launches compiled beforehand, in many processes at once, so that nothing is compiled while something is timed.
+"""Compiles launches beforehand, in many processes at once, so that nothing is compiled while something is timed.
 
 A launch goes through Triton as ever, up to where the binary would be loaded. So what it leaves in Triton's cache is
 what the same launch on tensors of the GPU finds there.
@@ -97,7 +97,7 @@ def compile_only(gpu: Gpu) -> Iterator[list[Any]]:
 
 
 class _NoDriver:
-    """Answers for a GPU that is not there what Triton asks of its driver before it compiles."""
+    """A driver for a GPU that is not there: it answers what Triton asks before it compiles."""
 
     def __init__(self, arch: int) -> None:
         self._arch = arch

@@ -1,4 +1,4 @@
-"""What was timed on a GPU of the configurations of a kernel, and which of them is the fastest: one file for each GPU.
+"""Keeps the times of a kernel's configurations on a GPU, and the fastest of them: one file for each GPU.
 
 `python -m bench tune` writes the files; a version that is `AUTOTUNED` reads them. They lie in the folder `tuned` beside
 this module, or in the one that `RIDGEPOINT_TUNED` names, and hold for one release of Triton and one text of the kernel:

@@ -1,4 +1,4 @@
-"""Processes that compile for this one and end with it, however it ends, and what stderr is told meanwhile.
+"""Processes that compile for this one and end with it, however it ends, and their progress on stderr.
 
 They run no code of users but what is compiled, so that they need no heartbeat, and Python's own pool does.
 """

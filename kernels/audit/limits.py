@@ -1,4 +1,5 @@
-"""Limits of a GPU beside its memory: how many programs fit on a multiprocessor, and how many instructions it issues.
+"""Limits of a GPU other than its memory: how many programs fit on a multiprocessor, and how many instructions it
+issues.
 
 GPU facts come from the data files in `roofline/gpus`, read as data: `kernels` stands below `roofline` and imports
 nothing of it.

@@ -1,4 +1,4 @@
-"""Rows printed: a table for people, JSON, CSV or Markdown for programs and pages."""
+"""Prints rows: a table for people, JSON, CSV or Markdown for programs and pages."""
 
 import json
 from collections.abc import Mapping, Sequence

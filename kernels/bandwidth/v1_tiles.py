@@ -302,7 +302,7 @@ def _grid(name: str, config: Config, **tensors: torch.Tensor) -> tuple[int, int]
     for operand, tensor in tensors.items():
         _require_words(label, operand, tensor)
         require_shape(label, operand, tensor, first.shape)
-    # Place and alignment do not hang on the dtype, and words are foreign to the shared check.
+    # Place and alignment do not depend on the dtype, and words are foreign to the shared check.
     require_tensors(label, **{operand: tensor.view(torch.float32) for operand, tensor in tensors.items()})
     if covered(config, first.numel()) != first.numel():
         raise ValueError(f"{label}: {first.numel()} words; '{config.words}' covers {covered(config, first.numel())}")

@@ -3,7 +3,7 @@
 FLOPs   2 n UNROLL iterations for n chain elements, one product and one sum a step.
 Bytes   2 n w, each element read once and written once, and two coefficients: nothing beside the FLOPs.
 
-Arithmetic: the sum is written as an explicit fused multiply-add, so the count of instructions does not hang on the
+Arithmetic: the sum is written as an explicit fused multiply-add, so the count of instructions does not depend on the
 fusion of the compiler. In the machine code of sm_80 to sm_100 a step of one element is one FFMA (fp32), one
 DFMA (fp64) or half an HFMA2 (fp16, bf16); sm_100 also pairs fp32 into FFMA2. A loop adds three to a dozen other
 instructions to `UNROLL` steps of all chains, about one percent.
@@ -155,7 +155,7 @@ def launch(ab: torch.Tensor, x: torch.Tensor, iterations: int, *, out: torch.Ten
                 f"{label}: {name} has dtype {tensor.dtype}; use one of {', '.join(map(str, NAMES))} for all"
             )
     require_contiguous(label, **operands)
-    # Place and alignment do not hang on the dtype, and 64-bit numbers are foreign to the shared check.
+    # Place and alignment do not depend on the dtype, and 64-bit numbers are foreign to the shared check.
     require_tensors(label, **{name: tensor.view(torch.float16) for name, tensor in operands.items()})
     require_shape(label, "ab", ab, (2,))
     require_shape(label, "out", out, x.shape)

@@ -185,7 +185,7 @@ def tiles_for(arch: int, dtype: str, unit: int) -> Sizes:
 
 
 def _constants(dtype: str, layout: str, unit: int) -> dict[str, object]:
-    """Return the compile-time arguments that do not hang on the tile."""
+    """Return the compile-time arguments that do not depend on the tile."""
     scaled = dtype.startswith("fp8")
     return {
         "A_TRANSPOSED": layout[0] == "t",

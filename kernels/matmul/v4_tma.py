@@ -115,7 +115,7 @@ def slices_of(dtype: str, tile: Tile) -> int:
 
 
 def constants_of(dtype: str, layout: str) -> dict[str, Any]:
-    """Return the compile-time arguments that do not hang on the tile."""
+    """Return the compile-time arguments that do not depend on the tile."""
     return {
         "A_TRANSPOSED": layout[0] == "t",
         "B_TRANSPOSED": layout[1] == "t",

@@ -359,7 +359,7 @@ def _launch(
 
 
 def key_of(asked: Operands) -> str:
-    """Return what the kept configuration of a product is found by: all that a candidate can hang on."""
+    """Return what the kept configuration of a product is found by: all that a candidate can depend on."""
     shape = f"{asked.m}x{asked.n}x{asked.k}"
     return f"{LABEL} | {asked.dtype} | {asked.layout} | {shape} | batch {asked.batch}"
 

@@ -13,7 +13,7 @@ Changed against the last version:
   squares around both, and combines them as differences from the first piece. So the error follows the spread of a row,
   whatever its mean. Source: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (1983).
 
-Nothing hangs on which program comes first, so the same call gives the same bits on the same GPU.
+Nothing depends on which program comes first, so the same call gives the same bits on the same GPU.
 
 What it leaves out: the second launch costs its microseconds where the first lasts as few. Programs of one row that
 wait for each other, as in a cluster, would read it once; an interpreter that runs programs one by one could not test

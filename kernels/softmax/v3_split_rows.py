@@ -10,7 +10,7 @@ Changed against the last version, and why:
   they are 35 MB in 16 bits and more, so that beyond 190,000 columns the second read comes from memory. Here so many
   rows at a time go through both launches as take half of the cache, and the second read finds them there.
 
-Nothing hangs on which program comes first, so the same call gives the same bits on the same GPU; they may differ in
+Nothing depends on which program comes first, so the same call gives the same bits on the same GPU; they may differ in
 their last bits from those of a row that is not shared.
 
 What it leaves out: the second launch costs its microseconds where the first lasts as few. Programs of one row that
