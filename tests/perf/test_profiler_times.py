@@ -1,7 +1,6 @@
 """The profiler's events and Nsight Compute's tables: what they hold, what they say, and what is no such thing."""
 
 import json
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -176,19 +175,6 @@ def test_the_kernels_of_a_launch_are_summed():
 def test_a_launch_without_kernels_is_refused():
     with pytest.raises(CountersError, match="a copy that the driver makes is none"):
         counted([], METRICS)
-
-
-@pytest.fixture
-def put_on_path(tmp_path, monkeypatch):
-    """Return what writes an executable that stands for `ncu`."""
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-
-    def put(script):
-        path = tmp_path / "ncu"
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-
-    return put
 
 
 def test_a_case_that_fails_does_not_keep_the_next_from_being_counted(put_on_path):

@@ -69,7 +69,7 @@ def test_a_picture_has_a_line_for_each_of_the_other_values_and_the_critical_batc
         ("sweep", "sweep needs one of"),
         ("sweep nothing --over a=1", "sweep needs one of"),
         ("sweep params --model gpt2", "give one or two different options"),
-        ("sweep params --model gpt2 --over depth=1,2", "no option --depth"),
+        ("sweep params --model gpt2 --over depth=1,2", "no option --depth; it has --model, --config, --layers"),
         ("sweep flops --model gpt2 --over sequence=1:9:x1", "must be OPTION=1,8,64"),
         ("sweep flops --model gpt2 --over sequence=1:100:+1 --over batch=1:100:+1", "10,000 points"),
         ("sweep flops --model gpt2 --convention 6nd --over attention=unfused", "--attention does not matter"),

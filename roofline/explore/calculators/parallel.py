@@ -56,8 +56,7 @@ def plans(options: Options, form: Form, devices: int, sequences: int) -> list[di
         ConfigError: there is none.
     """
     found, refused = [], None
-    experts = model_of(read(COMMAND, options, form.config)).experts
-    shared = [ways for ways in EXPERT if ways == 1 or (experts and experts.count % ways == 0)]
+    shared = EXPERT if model_of(read(COMMAND, options, form.config)).experts else (1,)
     for zero, tensor, pipeline, expert in product(range(4), TENSOR, PIPELINE, shared):
         data = devices // (tensor * pipeline)
         if data * tensor * pipeline != devices or (zero and data == 1) or data % expert:

@@ -4,7 +4,6 @@ No GPU has printed one of them: their form is the documented one, `--page raw` w
 """
 
 import io
-import os
 import sys
 import time
 from contextlib import suppress
@@ -180,19 +179,6 @@ def test_a_tool_that_does_not_end_is_stopped_with_what_it_launched(tmp_path, mon
                 continue
         return
     pytest.fail("what the tool launched still runs")
-
-
-@pytest.fixture
-def put_on_path(tmp_path, monkeypatch):
-    """Return what writes an executable that stands for `ncu`."""
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-
-    def put(script):
-        path = tmp_path / "ncu"
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-
-    return put
 
 
 # ---- the operations of a step --------------------------------------------------------------------------------------
