@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context, parent_process
+from types import ModuleType
 from typing import TypeVar
 
 PR_SET_PDEATHSIG = 1
@@ -71,7 +72,7 @@ def _finished(
 ) -> Iterator[tuple[int, Result]]:
     """Yield the numbers of the chunks as they are done, each with its result."""
     with _pool_of(processes) as pool:
-        with _interrupts_held():  # processes start with the tasks
+        with _interrupts_held(), _main_hidden():  # processes start with the tasks
             tasks = {pool.submit(function, chunk): number for number, chunk in chunks.items()}
         for task in as_completed(tasks):
             yield tasks[task], task.result()
@@ -105,6 +106,20 @@ def _interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Let processes that start in the block leave out what Python does otherwise: run this one's `__main__` again.
+
+    Nothing that they compile lies there, and a user's script need not guard its own statements against it.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _end_with_parent(folder: str) -> None:

@@ -1,8 +1,10 @@
 """Processes that compile: what happens where one of them is ended from outside."""
 
+import sys
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from types import ModuleType
 
 import pytest
 
@@ -53,6 +55,15 @@ def test_where_a_process_is_ended_one_alone_does_the_rest(pools, capsys):
     assert sorted(found) == [1, 4, 5, 5, 6]
     assert made == [2, 1]
     assert "ended from outside" in capsys.readouterr().err
+
+
+def test_processes_do_not_run_the_script_that_started_them(tmp_path, monkeypatch):
+    script = ModuleType("__main__")
+    script.__file__ = str(tmp_path / "script.py")
+    (tmp_path / "script.py").write_text("raise SystemExit('a script without a guard runs again')\n")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    assert sorted(workers.in_processes(sum, [[1], [2, 3]], processes=2)) == [1, 5]
+    assert sys.modules["__main__"] is script
 
 
 def test_a_process_alone_that_is_ended_ends_it(pools):

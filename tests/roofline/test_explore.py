@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import socket
+import sys
 
 import pytest
 from test_estimate import call, measured_run
@@ -18,6 +19,12 @@ streamlit = pytest.importorskip("streamlit", reason="the calculators need Stream
 streamlit.logger.set_log_level("ERROR")  # its test client warns of itself
 
 CALCULATORS = sorted(path.stem for path in (explore.APP.parent / "calculators").glob("[a-z]*.py"))
+
+
+@pytest.fixture(autouse=True)
+def main_module(monkeypatch):
+    """Give back what `__main__` was: a page under test replaces it for good."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 def draw_page(page):
