@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from bench.harness.cli.arguments import Parser
 from bench.harness.cli.main import guarded
 from bench.harness.cli.main import main as op_main
-from bench.harness.commands import calibrate, catalog, doctor, explain, new_op, profiler, smoke, suite, tune
+from bench.harness.commands import catalog
 from bench.harness.compare import command
 from bench.harness.op import Op
 from bench.harness.op_file import module_of, options_of, own_file
@@ -17,6 +18,22 @@ from bench.harness.scenarios import scenario
 from results.show.grid import Column, print_grid
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import drawn, print_out, say
+
+COMMANDS = {
+    "list": "the operations that can be measured, with their commands",
+    "suite": "all operations at their default sizes, the most informative first",
+    "compare": "which provider is faster, measured side by side, with a verdict",
+    "calibrate": "the ceilings of this machine: bandwidth, matmul, cache, launch",
+    "doctor": "can this machine be measured now, and how small a change could be seen",
+    "smoke": "the first look at a machine: does everything run, and is it about as fast as expected",
+    "profile": "every operation of a torch model or function of yours on the roofline",
+    "new-op": "write a file with an op of your own, to start from",
+    "explain": "what a flag, a column or a verdict means, and what to do about it",
+    "tune": "the fastest configuration of a kernel on this GPU, kept for later runs",
+}
+
+MODULES = {"profile": "profiler", "new-op": "new_op"}
+"""Modules of `bench.harness.commands` with names of their own."""
 
 EPILOG = """\
 Each family is a command of its own, with its own --help; `python -m bench matmul` is the same:
@@ -92,30 +109,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=EPILOG,
     )
     words = list(sys.argv[1:] if argv is None else argv)
-    found = catalog.read(command.reserved_names(), words)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    listing = commands.add_parser("list", help="the operations that can be measured, with their commands")
-    listing.set_defaults(run=lambda args, families, argv: print_list(found))
-    suite.add_parser(commands)
-    command.add_parser(commands, found.families)
-    calibrate.add_parser(commands)
-    doctor.add_parser(commands)
-    smoke.add_parser(commands)
-    profiler.add_parser(commands)
-    new_op.add_parser(commands)
-    explain.add_parser(commands)
-    tune.add_parser(commands)
-    for subcommand in commands.choices.values():
-        subcommand.set_defaults(prog=subcommand.prog)
+    chosen = words[0] if words else ""
+    found = catalog.Catalog({}, {}, ()) if chosen.startswith("-") else catalog.read(command.reserved_names(), words)
+    add_commands(parser, chosen, found)
     if not words:
-        parser.error(f"name a command ({', '.join(commands.choices)}) or an operation (matmul, gelu, ...)")
-    if words[0] not in commands.choices and (target := meant(words[0], found)) is not None:
+        parser.error(f"name a command ({', '.join(COMMANDS)}) or an operation (matmul, gelu, ...)")
+    if chosen not in COMMANDS and (target := meant(chosen, found)) is not None:
         return run_file(target[0], target[1:], argv)
-    if not words[0].startswith("-") and words[0] not in commands.choices:
-        known = [*commands.choices, *found.families, *found.scenarios]
+    if not chosen.startswith("-") and chosen not in COMMANDS:
+        known = [*COMMANDS, *found.families, *found.scenarios]
         known += [op.name for ops in found.families.values() for op in ops]
-        hint = did_you_mean(words[0], known) or f"there are: {', '.join(commands.choices)}"
-        parser.error(f"unknown command '{words[0]}'; {hint}")
+        hint = did_you_mean(chosen, known) or f"there are: {', '.join(COMMANDS)}"
+        parser.error(f"unknown command '{chosen}'; {hint}")
 
     def run(args: argparse.Namespace) -> int:
         for problem in [] if getattr(args, "quiet", False) else found.problems:
@@ -123,6 +128,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args, found.families, argv))
 
     return guarded(parser, run, argv)
+
+
+def add_commands(parser: Parser, chosen: str, found: catalog.Catalog) -> None:
+    """Add the commands, with the options of the chosen one: to import all of them takes longer than to run one."""
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        if name != chosen or name == "list":
+            commands.add_parser(name, help=summary).set_defaults(run=lambda args, families, argv: print_list(found))
+        elif name == "compare":
+            command.add_parser(commands, found.families)
+        else:
+            import_module(f"bench.harness.commands.{MODULES.get(name, name)}").add_parser(commands)
+    for subcommand in commands.choices.values():
+        subcommand.set_defaults(prog=subcommand.prog)
 
 
 if __name__ == "__main__":

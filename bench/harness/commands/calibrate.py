@@ -59,7 +59,6 @@ def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
     parser = commands.add_parser(
         "calibrate",
-        help="the ceilings of this machine: bandwidth, matmul, cache, launch",
         description=DESCRIPTION,
         epilog=EPILOG,
         allow_abbrev=False,

@@ -77,7 +77,6 @@ def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
     parser: Parser = commands.add_parser(
         "doctor",
-        help="can this machine be measured now, and how small a change could be seen",
         description=DESCRIPTION,
         allow_abbrev=False,
     )

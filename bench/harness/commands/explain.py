@@ -23,7 +23,6 @@ def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
     parser = commands.add_parser(
         "explain",
-        help="what a flag, a column or a verdict means, and what to do about it",
         description="Say what a word of the tables means, what to do about it, and where to read on.\nA bound with the "
         "share of the ceiling that a row reaches (memory 40%) says what\npeople try for such a row.",
         epilog=EPILOG,

@@ -21,7 +21,6 @@ def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
     parser = commands.add_parser(
         "new-op",
-        help="write a file with an op of your own, to start from",
         description="Write a file with an op that runs as it is; it may lie anywhere.\nEvery command that takes --op "
         "takes its path, and it is a command itself.",
         allow_abbrev=False,

@@ -43,7 +43,6 @@ def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
     parser: Parser = commands.add_parser(
         "profile",
-        help="every operation of a torch model or function of yours on the roofline",
         description=DESCRIPTION,
         allow_abbrev=False,
     )

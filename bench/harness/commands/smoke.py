@@ -114,7 +114,6 @@ def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
     parser: Parser = commands.add_parser(
         "smoke",
-        help="the first look at a machine: does everything run, and is it about as fast as expected",
         description=DESCRIPTION,
         allow_abbrev=False,
     )

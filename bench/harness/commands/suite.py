@@ -46,7 +46,6 @@ def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
     parser = commands.add_parser(
         "suite",
-        help="all operations at their default sizes, the most informative first",
         description=DESCRIPTION,
         epilog=f"{COLUMNS}\n\n{EXAMPLES}",
         allow_abbrev=False,

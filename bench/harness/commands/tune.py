@@ -68,7 +68,6 @@ def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
     parser = commands.add_parser(
         "tune",
-        help="the fastest configuration of a kernel on this GPU, kept for later runs",
         description=DESCRIPTION,
         epilog=EPILOG,
         allow_abbrev=False,

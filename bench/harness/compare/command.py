@@ -84,7 +84,6 @@ def add_parser(commands: Any, families: Mapping[str, tuple[Op, ...]]) -> None:
     """Add the command to `python -m bench`, with the options that only some of the families have."""
     parser = commands.add_parser(
         "compare",
-        help="which provider is faster, measured side by side, with a verdict",
         description=DESCRIPTION,
         epilog=EPILOG,
         allow_abbrev=False,
