@@ -56,6 +56,7 @@ Time = Annotated[
 Times = Annotated[
     tuple[Time, ...], Meta(description=f"a list of times in seconds, each {MIN_TIME_S:g} to {MAX_TIME_S:g}")
 ]
+Objects = Annotated[tuple[dict[str, Any], ...], Meta(description="a list of objects")]
 INTERVAL = "a pair of times in seconds, the lower first"
 Interval = Annotated[tuple[Time, Time], Meta(description=INTERVAL)]
 MOMENT = "a time as ISO 8601 writes it, such as 2026-11-20T21:03:12+00:00"
@@ -70,6 +71,7 @@ OPTIONAL_KEYS = (
     ("output",),
     ("process",),
     ("interleaved",),
+    ("kernels", "kernel_s", "eager_s"),
     ("flops_convention", "hardware_flops", "tokens_per_step", "memory_bytes"),
     ("counted_flops", "counted_flops_estimated", "counted_flops_by_operation", "notes"),
     ("phases_s",),
@@ -220,6 +222,14 @@ class Record:
     """Which of the processes of a comparison measured it."""
     interleaved: Object = field(default_factory=dict)
     """How it took turns on the clock with others, see `results.compare.turns`."""
+    kernels: Objects = ()
+    """What one launch starts on a GPU, by torch's profiler: `name`, `count`, `time_s` of all of one kind, `grid` and
+    `block` along each axis, `registers` of a thread and `shared_bytes` of a block."""
+    kernel_s: Time | None = None
+    """Seconds that the kernels of a launch run, by torch's profiler, beside `median_s`, in which the gaps between them
+    are."""
+    eager_s: Time | None = None
+    """Seconds a launch where the host launches one after the other."""
     flops_convention: Text | None = None
     """Name of the convention by which the FLOPs of a training step are counted."""
     hardware_flops: Count | None = None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
 from results.show.judge import Report, judged
-from results.show.terminal import printable
+from results.show.terminal import one_line, printable
 from results.stats.samples import half_width
 
 if TYPE_CHECKING:
@@ -124,7 +124,31 @@ def describe(record: Record) -> list[str]:
     if checked:
         seen = f"{checked.get('checked_elements')} of {checked.get('elements')} elements"
         timed += f", verified {seen}{_largest_error(checked)}"
-    return [timed, *(f"  {flag}: {reason}" for flag, reason in record.flag_reasons.items())]
+    return [timed, *_ran(record), *(f"  {flag}: {reason}" for flag, reason in record.flag_reasons.items())]
+
+
+def _ran(record: Record) -> list[str]:
+    """Return what one launch starts on a GPU, a line a kernel, below its time as seen in three ways."""
+    if record.eager_s is None:
+        return []
+    each = f"a launch takes {format_time(record.median_s)}, {format_time(record.eager_s)} where the host launches each"
+    if not record.kernels:
+        return [f"  {each}; torch's profiler recorded no kernel"]
+    counts = [kernel.get("count") for kernel in record.kernels]
+    count = sum(number for number in counts if isinstance(number, int))
+    what = f"{count} kernel{'s' * (count != 1)} take{'s' * (count == 1)}"
+    return [f"  {each}; its {what} {format_time(record.kernel_s)}:", *map(_kernel_line, record.kernels)]
+
+
+def _kernel_line(kernel: Mapping[str, Any]) -> str:
+    facts = [("grid", ""), ("block", ""), ("registers", " registers"), ("shared_bytes", " bytes of shared memory")]
+    words = [
+        f"{'' if unit else key + ' '}{'x'.join(map(str, value)) if isinstance(value, list) else value}{unit}"
+        for key, unit in facts
+        if (value := kernel.get(key)) is not None
+    ]
+    name = one_line(str(kernel.get("name")), 100)
+    return printable(f"    {kernel.get('count')} x {', '.join([name, *words])}")
 
 
 def _largest_error(checked: Mapping[str, Any]) -> str:

@@ -56,6 +56,7 @@ def finished(
         why_no_graph=measured.why_no_graph,
     )
     flags = flags_of(samples, context) + also
+    seen = measured.launched
     impossible = next((flag for flag in flags if flag.name in INVALID_FLAGS), None)
     return replace(
         blank,
@@ -75,6 +76,9 @@ def finished(
         flags=tuple(flag.name for flag in flags),
         flag_reasons={flag.name: f"{flag.reason}; {flag.advice}" if has_advice else flag.reason for flag in flags},
         telemetry=measured.telemetry,
+        kernels=seen.kernels if seen else (),
+        kernel_s=seen.kernel_s if seen else None,
+        eager_s=seen.eager_s if seen else None,
     )
 
 

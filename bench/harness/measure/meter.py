@@ -14,6 +14,7 @@ from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Monitor, Poller, row_telemetry
 from bench.harness.measure.evidence import disturbance, other_stream
 from bench.harness.timing import samplers
+from bench.harness.timing.launched import Launched, launched
 from bench.harness.timing.protocol import FEWEST_SAMPLES, Limits, Sampler, Samples, collect, limits_of
 from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
 from results.stats.samples import two_modes
@@ -66,6 +67,8 @@ class Measurement:
     """Why the launches were not timed by replaying a graph, where that was tried."""
     replayed: CheckResult | None = None
     """The check of what a replay wrote after the samples; None where no graph was timed, or nothing checks it."""
+    launched: Launched | None = None
+    """What a launch starts on a GPU; None on a CPU, and where it was not looked at."""
 
 
 class Meter:
@@ -134,7 +137,10 @@ class Meter:
         telemetry: dict[str, Any],
         host_s: tuple[float, float],
     ) -> Measurement:
-        """Return samples with what is looked at when they are taken: the same launches warm, and the device's tail."""
+        """Return samples with what is looked at after them: the kernels, the same launches warm, the device's tail."""
+        seen = None
+        if self._device.has_cuda and self._is_capturable:
+            seen = launched(calls, samples.median_s, self._device.synchronize)
         warm_s = self._warm_s(calls, samples)
         tails_s = self._tails_s(sampler) if self._device.has_cuda else []
         return Measurement(
@@ -149,6 +155,7 @@ class Meter:
             tick_s=self.tick_s,
             target_half_width=self._limits.target_half_width,
             why_no_graph=sampler.why_no_graph,
+            launched=seen,
         )
 
     def sampler(self, calls: Sequence[samplers.Call], limits: Limits, replay: ReplayCheck | None = None) -> Sampler:

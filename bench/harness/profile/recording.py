@@ -12,9 +12,9 @@ from typing import Any
 
 from bench.harness.profile.inductor import KernelLaunch, launch_of
 from bench.harness.profile.step import STEP
+from bench.harness.timing.launched import Kernel, kernels_of, span_of
 
 ON_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "python_function")
-ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 @dataclass
@@ -39,16 +39,6 @@ class Event:
     def duration(self) -> int:
         """Nanoseconds."""
         return self.end - self.begin
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """Something that a GPU did."""
-
-    name: str
-    begin: int
-    end: int
-    correlation: int | None
 
 
 @dataclass
@@ -83,9 +73,8 @@ class Trace:
 def read_trace(document: Mapping[str, Any]) -> Trace:
     """Return the events of a Chrome trace, nested."""
     events = [one for one in document["traceEvents"] if one.get("ph") == "X"]
-    kernels = [_kernel(one) for one in events if one.get("cat") in ON_GPU]
     hosts = [_event(one) for one in events if one.get("cat") in ON_HOST]
-    return Trace(nested(hosts), sorted(kernels, key=lambda kernel: kernel.begin))
+    return Trace(nested(hosts), kernels_of(document))
 
 
 def nested(events: Iterable[Event]) -> list[Event]:
@@ -116,18 +105,9 @@ def busy(kernels: Iterable[Kernel]) -> Iterator[tuple[Kernel, int]]:
         reached = max(reached, kernel.end)
 
 
-def _span(event: Mapping[str, Any]) -> tuple[int, int]:
-    begin = round(event["ts"] * 1000)
-    return begin, begin + round(event.get("dur", 0) * 1000)
-
-
-def _kernel(event: Mapping[str, Any]) -> Kernel:
-    return Kernel(event["name"], *_span(event), event.get("args", {}).get("correlation"))
-
-
 def _event(event: Mapping[str, Any]) -> Event:
     details = event.get("args", {})
-    begin, end = _span(event)
+    begin, end = span_of(event)
     pairs = zip(details.get("Input Dims", ()), details.get("Input type", ()), strict=False)
     operands = tuple((_shape(shape), dtype) for shape, dtype in pairs if shape)
     thread = event.get("pid"), event.get("tid")

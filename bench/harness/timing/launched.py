@@ -1,0 +1,161 @@
+"""Which kernels one launch starts on a GPU, as torch's profiler records them, outside of all timing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from bench.harness.timing.samplers import MAX_QUEUED, EventSampler
+from results.stats.samples import median
+
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+"""Categories of what the GPU does, in a recording."""
+
+RECORDED_LAUNCHES = 3
+SESSIONS = 2
+"""The first recording of a process may lose a part; then another is made."""
+
+EAGER_SAMPLES = 3
+EAGER_SAMPLE_S = 2e-3
+LONGEST_LAUNCH_S = 0.1
+"""Launches that take longer than this are not repeated to be looked at."""
+
+LONGEST_NAME = 300
+"""Characters of a kernel's name that are kept: names of C++ templates may have thousands."""
+
+KEEP_CUPTI = {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}
+"""Environment in which CUDA graphs may be captured and replayed after a recording.
+
+Source: torch 2.11, `torch/profiler/profiler.py`: taking CUPTI down and up again crashes with CUDA graphs."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Something that a GPU did: a kernel, a copy or a fill."""
+
+    name: str
+    begin: int
+    """Nanoseconds, as `end`."""
+    end: int
+    correlation: int | None
+    """The same number as that of the call on the host that launched it."""
+    grid: tuple[int, ...] | None = None
+    """Thread blocks along each axis; None for a copy or a fill, as the other facts of a kernel."""
+    block: tuple[int, ...] | None = None
+    """Threads of a block along each axis."""
+    registers: int | None = None
+    """Registers of a thread."""
+    shared_bytes: int | None = None
+    """Shared memory of a block."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What one launch starts, and the time of a launch seen in two other ways than by its samples."""
+
+    kernels: tuple[dict[str, Any], ...]
+    """In the order of their first start, equal ones once: `name`, `count`, `time_s` of all of them, `grid`, `block`,
+    `registers` and `shared_bytes`. Empty where nothing was recorded."""
+    kernel_s: float | None
+    """Seconds that the kernels of a launch run, by the profiler; None where nothing was recorded."""
+    eager_s: float
+    """Seconds a launch where the host launches one after the other, as eager code does, with what the host takes."""
+
+
+def kernels_of(document: Mapping[str, Any]) -> list[Kernel]:
+    """Return what the GPU did in a recording of the form of `export_chrome_trace`, by the beginnings."""
+    events = (one for one in document["traceEvents"] if one.get("ph") == "X" and one.get("cat") in ON_GPU)
+    return sorted(map(_kernel, events), key=lambda kernel: kernel.begin)
+
+
+def span_of(event: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the begin and the end of an event of a recording, in nanoseconds."""
+    begin = round(event["ts"] * 1000)
+    return begin, begin + round(event.get("dur", 0) * 1000)
+
+
+def _kernel(event: Mapping[str, Any]) -> Kernel:
+    args = event.get("args", {})
+    grid, block = (tuple(args[key]) if isinstance(args.get(key), list) else None for key in ("grid", "block"))
+    facts = args.get("registers per thread"), args.get("shared memory")
+    return Kernel(event["name"], *span_of(event), args.get("correlation"), grid, block, *facts)
+
+
+def launched(
+    calls: Sequence[Callable[[], object]], launch_s: float, synchronize: Callable[[], None]
+) -> Launched | None:
+    """Return what a launch starts; None where it takes so long that it is not repeated.
+
+    Args:
+        calls: one call for each copy of the inputs; those that were called longest ago come first.
+        launch_s: of one launch, roughly.
+        synchronize: waits for the device.
+    """
+    if launch_s > LONGEST_LAUNCH_S:
+        return None
+    eager_s = _eager_s(calls, launch_s)
+    for _ in range(SESSIONS):
+        kernels = kernels_of(recorded(calls, synchronize))
+        if kernels and len(kernels) % RECORDED_LAUNCHES == 0:
+            return Launched(*of_one_launch(kernels), eager_s)
+    return Launched((), None, eager_s)
+
+
+def _eager_s(calls: Sequence[Callable[[], object]], launch_s: float) -> float:
+    launches = min(MAX_QUEUED, max(len(calls), math.ceil(EAGER_SAMPLE_S / launch_s)))
+    sampler = EventSampler(calls, launches, enqueue_s=0.0)
+    return median([sampler.sample() for _ in range(EAGER_SAMPLES)]) / launches
+
+
+def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], None]) -> dict[str, Any]:
+    """Return the recording of a few launches, without events where the profiler does not work here."""
+    from torch.profiler import ProfilerActivity, profile
+
+    for name, value in KEEP_CUPTI.items():
+        os.environ.setdefault(name, value)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a torch that cannot record a GPU
+        path = Path(folder) / "trace.json"
+        try:
+            with profile(activities=[ProfilerActivity.CUDA]) as recording:
+                for call in islice(cycle(calls), RECORDED_LAUNCHES):
+                    call()
+                    synchronize()
+            recording.export_chrome_trace(str(path))
+            document: dict[str, Any] = json.loads(path.read_text())
+        except (RuntimeError, AssertionError, OSError, ValueError):  # a torch without CUDA asserts that it has it
+            return {"traceEvents": []}
+    return document
+
+
+def of_one_launch(kernels: Sequence[Kernel]) -> tuple[tuple[dict[str, Any], ...], float]:
+    """Return the kernels of the last of the recorded launches, and the median of the seconds that those of each run.
+
+    Args:
+        kernels: of all recorded launches, by their beginnings, as many of each.
+    """
+    each = len(kernels) // RECORDED_LAUNCHES
+    launches = [kernels[start : start + each] for start in range(0, len(kernels), each)]
+    alike: dict[tuple[Any, ...], list[Kernel]] = {}
+    for kernel in launches[-1]:
+        key = kernel.name, kernel.grid, kernel.block, kernel.registers, kernel.shared_bytes
+        alike.setdefault(key, []).append(kernel)
+    found = [
+        {"name": name[:LONGEST_NAME], "count": len(ones), "time_s": _busy_s(ones)}
+        | {"grid": grid and list(grid), "block": block and list(block)}
+        | {"registers": registers, "shared_bytes": shared_bytes}
+        for (name, grid, block, registers, shared_bytes), ones in alike.items()
+    ]
+    return tuple(found), median([_busy_s(launch) for launch in launches])
+
+
+def _busy_s(kernels: Sequence[Kernel]) -> float:
+    return sum(kernel.end - kernel.begin for kernel in kernels) / 1e9
