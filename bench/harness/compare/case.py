@@ -136,7 +136,7 @@ class InterleavingRunner(Runner):
         new_call = (lambda copy: provider.call(sets[copy])) if calls is prepared.calls else None
         replay = partial(_replay_check, row, sets) if self._device.has_cuda else None
         slow_s = least_s(time.perf_counter() - began)
-        ready = Ready(calls, prepared.cache, turn.announce, slow_s, new_call, replay)
+        ready = Ready(calls, prepared.cache, turn.announce, slow_s, new_call, replay, prepared.host_calls)
         refuse_if_too_slow(ready.least_s, others_s, left_s)
         return prepared, ready
 

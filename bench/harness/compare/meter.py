@@ -89,6 +89,8 @@ class Ready:
     """Makes a call on a copy of the inputs once more; None for calls so slow that their place does not matter."""
     replay: Callable[[int], ReplayCheck] | None = None
     """Returns what verifies a graph of the calls that begins with the call on this copy; None on a CPU."""
+    host_calls: Sequence[samplers.Call] = ()
+    """The same launches without checks of ours, for the time that they take the host; none: the calls."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ class InterleavingMeter(Meter):
         # One window for all of them, but each ran at a clock of its own.
         clocks_hz = [clock for clock in found.rounds.clocks_hz[place] if clock is not None]
         telemetry = found.telemetry | ({"sm_clock_hz": median(clocks_hz)} if clocks_hz else {})
-        host_s = self._host_s(ready.calls)
+        host_s = self._host_s(ready.calls, ready.host_calls or ready.calls)
         measured = self._measurement(ready.calls, turns.sampler, samples, found.settling, telemetry, host_s)
         return replace(measured, replayed=turns.replay.after() if turns.replay else None)
 

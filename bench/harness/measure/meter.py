@@ -99,6 +99,7 @@ class Meter:
         left_s: float | None = None,
         prepared_s: float = 0.0,
         replay: ReplayCheck | None = None,
+        host_calls: Sequence[samplers.Call] | None = None,
     ) -> Measurement:
         """Let the device settle, sample, and look at the same launches warm and from the host.
 
@@ -110,12 +111,13 @@ class Meter:
             prepared_s: time that making and checking the inputs and the result takes; launches of more than a
                 millisecond are sampled for a multiple of it, so that most of a run is spent on the clock.
             replay: verifies what a graph of the calls writes, before it is timed and afterwards.
+            host_calls: the same launches without checks of ours, whose time on the host counts; None: the calls.
         """
         begin = time.perf_counter()
         sampler = self.sampler(calls, self._limits, replay)
         settle_limits = GPU_SETTLE if self._device.has_cuda else CPU_SETTLE
         settling = settle(sampler.sample, self._monitor.clock_and_power, settle_limits)
-        host_s = self._host_s(calls)
+        host_s = self._host_s(calls, host_calls or calls)
         launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
         beside_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")
         if self._device.has_cuda:
@@ -124,9 +126,9 @@ class Meter:
         measured = self._measurement(calls, sampler, samples, settling, telemetry, host_s)
         return replace(measured, replayed=replay.after() if replay else None)
 
-    def _host_s(self, calls: Sequence[samplers.Call]) -> tuple[float, float]:
+    def _host_s(self, calls: Sequence[samplers.Call], host_calls: Sequence[samplers.Call]) -> tuple[float, float]:
         synchronize = self._device.synchronize
-        return samplers.host_launch_s(calls, synchronize), samplers.host_latency_s(calls, synchronize)
+        return samplers.host_launch_s(host_calls, synchronize), samplers.host_latency_s(calls, synchronize)
 
     def _measurement(
         self,
