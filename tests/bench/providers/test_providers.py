@@ -409,7 +409,7 @@ def test_the_time_of_the_host_is_that_of_the_kernels_without_our_checks(monkeypa
     again()
     assert len(checks) == 1
     assert started[2:] == started[:2]
-    assert started[0] == ((kernel, 1), {"grid": (4,), "warmup": False, "width": 2})
+    assert started[0] == (kernel, (1,), {"grid": (4,), "warmup": False, "width": 2})
     assert jit.JITFunction.run(None) is None  # as it was before, and not what looks on
     assert len(started) == 5
     assert kernels_alone(print) is print
