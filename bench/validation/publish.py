@@ -38,6 +38,7 @@ from pathlib import Path
 
 from bench.harness.cli.arguments import Parser, add_list, number
 from bench.harness.isolate.ending import die_with
+from bench.harness.providers.baselines import FAST_ACCUMULATION
 from bench.harness.providers.registry import AUTOTUNE, provider_names
 from results.show.export import json_text, markdown_text, write_output
 from results.show.terminal import prepare_streams, printable, say
@@ -193,8 +194,8 @@ def comparisons(is_gpu):
     """Return a comparison of every version of each family with torch and torch-compile; without the tuned twins."""
     steps = []
     for family, op, gpu_size, cpu_size in COMPARED:
-        names = [name for name in provider_names(family) if not name.endswith(AUTOTUNE)]
-        names = [name for name in names if is_gpu or not name.startswith("triton")]
+        names = [name for name in provider_names(family) if not name.endswith((AUTOTUNE, FAST_ACCUMULATION))]
+        names = [name for name in names if is_gpu or name in ("torch", "torch-compile")]
         words = ("bench", "compare", "--op", op, *(gpu_size if is_gpu else cpu_size), "--provider", ",".join(names))
         steps.append(Step(f"compare-{family.replace('_', '-')}", (*words, "--plot", f"{op}.png"), 120, 45))
     return steps

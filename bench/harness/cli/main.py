@@ -120,7 +120,7 @@ def planned(
     rows = []
     for place, op, case in make_all_cases(args, chosen, device.type, own):
         stand_ins = {} if names[place] else registry.stand_ins(place, device)
-        providers = names[place] or registry.default_providers(place, device)
+        providers = names[place] or registry.default_providers(place, device, case.dtype)
         rows += [(place, row) for row in plan.plan([(op, case)], providers, device, settings, stand_ins)]
     refuse_if_none_can_run([row for _, row in rows])
     return PlannedRun.of(args, stamp_of(family), Path(family).stem, device, settings, rows, argv)

@@ -267,7 +267,8 @@ def measure_rows(
     limits = replace(limits_of(device), cap_s=ROW_CAP_S[look.kind])
     for family, op, case in cases:
         runner = Runner(family, device, settings, estimator, limits, ends_at, look.ceilings)
-        for row in plan([(op, case)], default_providers(family, device), device, settings, stand_ins(family, device)):
+        providers, older = default_providers(family, device, case.dtype), stand_ins(family, device)
+        for row in plan([(op, case)], providers, device, settings, older):
             progress.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
             record = runner.measure(row)
             look.records.append(record)

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     for family, op, case in by_information(planned(asked, families, under_test.type)):
         names = [name for name in named if name in registry.provider_names(family)]
         stand_ins = {} if named else registry.stand_ins(family, under_test)
-        names = names if named else registry.default_providers(family, under_test)
+        names = names if named else registry.default_providers(family, under_test, case.dtype)
         rows += [(family, row) for row in plan.plan([(op, case)], names, under_test, settings, stand_ins)]
     main.refuse_if_none_can_run([row for _, row in rows])
     run = PlannedRun.of(args, "bench", "suite", under_test, settings, rows, argv)

@@ -1,5 +1,5 @@
-"""The providers of an op: `torch` (eager), `torch-compile`, every `kernels/<family>/vN_*.py` as `triton-vN`, and a
-user's function, `path/to/file.py:function` or `package.module:function`.
+"""The providers of an op: `torch` (eager), `torch-compile`, every `kernels/<family>/vN_*.py` as `triton-vN`, those of
+other libraries that are installed, and a user's function, `path/to/file.py:function` or `package.module:function`.
 
 Of a version's file two module-level names are read from its text, so that no list and no `--help` imports Triton:
 
@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 from bench.harness.device.system import here
 from bench.harness.op import Op
+from bench.harness.providers.baselines import BASELINES, Baseline, baselines
 from bench.harness.providers.process_settings import ProcessSettings
 from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel
 from bench.harness.providers.user_kernel import load as load_user_kernel
@@ -71,6 +72,8 @@ class Provider:
     """Settings that importing the user's file changed, and that were set back."""
     without_checks: Callable[[Call], Call] = lambda call: call
     """Returns a launch without what is ours alone: the checks of its tensors before the kernels."""
+    tolerance: float = 1.0
+    """Times the error that rounding explains which its results may have."""
 
     def call(self, data: InputSet) -> Callable[[], Any]:
         """Return the launch on one set of inputs, as a call without arguments."""
@@ -107,18 +110,20 @@ def architecture(device: Device) -> int:
 
 def provider_names(family: str) -> list[str]:
     """Return the names of all providers of a family."""
-    return ["torch", "torch-compile", *kernel_versions(family)]
+    return ["torch", "torch-compile", *baselines(family), *kernel_versions(family)]
 
 
-def default_providers(family: str, device: Device) -> list[str]:
+def default_providers(family: str, device: Device, dtype: str = "") -> list[str]:
     """Return what is measured when no provider is named: eager torch, and the newest Triton version that can run.
 
-    Which version takes a case is known to the version alone; where it refuses one, `stand_ins` come next.
+    Which version takes a case is known to the version alone; where it refuses one, `stand_ins` come next. In a dtype
+    that a library computes in another usual way too, as fp8 with fast accumulation, that is measured beside them.
     """
-    if not device.has_cuda or not has_triton():
+    if not device.has_cuda:
         return ["torch"]
-    arch = architecture(device)
-    return ["torch", *_fixed_versions(family, arch)[:1]]
+    also = [name for name, by_op in baselines(family).items() if any(dtype in one.dtypes for one in by_op.values())]
+    newest = _fixed_versions(family, architecture(device))[:1] if has_triton() else []
+    return ["torch", *also, *newest]
 
 
 def stand_ins(family: str, device: Device) -> dict[str, tuple[str, ...]]:
@@ -153,6 +158,8 @@ def unavailable(name: str, device: Device) -> str | None:
     if name.startswith("triton") and not device.has_cuda:
         wanted = "a GPU that Triton compiles for; this is an Apple GPU" if device.is_gpu else "a GPU; this is a CPU"
         return f"{name} needs {wanted}"
+    if name in {baseline for by_name in BASELINES.values() for baseline in by_name} and not device.has_cuda:
+        return f"{name} needs a GPU that CUDA runs on"
     needs_triton = name.startswith("triton") or (name == "torch-compile" and device.has_cuda)
     if needs_triton and not has_triton():
         return f"{name} needs Triton on a GPU, which is not installed; there are wheels for Linux only"
@@ -194,6 +201,8 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
         return _compiled(op, device)
     if reason := unavailable(name, device):
         raise ProviderUnavailableError(reason)
+    if name in (others := baselines(family)):
+        return _library(name, op, others[name])
     return _triton(name, op, kernel_versions(family)[name], architecture(device))
 
 
@@ -211,6 +220,16 @@ def _users(name: str, op: Op) -> Provider:
         loaded.takes_out,
         source_sha256=loaded.source.sha256(),
         restored=restored,
+    )
+
+
+def _library(name: str, op: Op, by_op: Mapping[str, Baseline]) -> Provider:
+    """Return another library's function."""
+    if op.name not in by_op:
+        raise ProviderUnavailableError(f"{name} has no {op.name}; it has: {', '.join(by_op)}")
+    found = by_op[op.name]
+    return Provider(
+        name, found.function, found.takes_out, refuses_with=(ValueError, ImportError), tolerance=found.tolerance
     )
 
 

@@ -118,8 +118,8 @@ def test_a_new_file_is_a_new_provider_and_needs_no_registering(versions):
 
 
 def test_a_family_without_kernels_has_torch_alone(versions):
-    assert kernel_versions("matmul") == {}
-    assert provider_names("matmul") == ["torch", "torch-compile"]
+    assert kernel_versions("matvec") == {}
+    assert provider_names("matvec") == ["torch", "torch-compile"]
     assert default_providers("matmul", GPU) == ["torch"]
 
 
