@@ -33,9 +33,10 @@ bandwidth of a launch without end, by the line through a curve; `cache` that of 
 working set where it ends. `launch` is a floor of time: no launch is shorter. Judged is by `flops`, `fma`, `bandwidth`
 and `launch` alone; the others explain them."""
 
-KINDS = ("datasheet", "clock-limited", "measured", "derived")
-"""`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `measured`: reached on this
-very machine; `derived`: computed from what the device tells about itself."""
+KINDS = ("datasheet", "clock-limited", "power-limited", "measured", "derived")
+"""`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `power-limited`: what a long
+run sustains while the power limit holds the clock down; `measured`: reached on this very machine; `derived`: computed
+from what the device tells about itself."""
 
 
 MIX_RATIOS = {"read": (1, 0), "triad": (2, 1), "copy": (1, 1), "write": (0, 1)}
@@ -82,11 +83,20 @@ class Ceiling:
     """Bytes or FLOPs counted for one launch."""
     sm_clock_hz: Magnitude | None = None
     memory_clock_hz: Magnitude | None = None
-    """Clocks at the end of the measurement; None where they could not be read, as on a CPU."""
+    """Clocks while the samples ran; None where they could not be read, as on a CPU."""
+    power_w: Magnitude | None = None
+    """Power drawn while the samples ran; None where it could not be read."""
+    at_power_limit: bool | None = None
+    """Whether the power limit held the clock down meanwhile; None where nothing tells."""
     measured_at: Text | None = None
     """When, UTC, ISO 8601."""
     disturbed: Text | None = None
     """What held the device back meanwhile, so that a rate may be too low; None: nothing that was seen."""
+
+    @property
+    def flops_per_j(self) -> float | None:
+        """FLOP/J, which is FLOP/s per W; None of a ceiling of something else, and where the power is not known."""
+        return self.value / self.power_w if self.power_w and QUANTITIES[self.quantity] == "FLOP/s" else None
 
     @property
     def band(self) -> tuple[float, float] | None:

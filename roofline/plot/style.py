@@ -46,6 +46,7 @@ KIND_DASHES: dict[str, tuple[float, ...]] = {
     "measured": (),
     "datasheet": (5, 2.2),
     "clock-limited": (6.5, 1.8, 1.2, 1.8),
+    "power-limited": (6.5, 1.8, 1.2, 1.8, 1.2, 1.8),
     "derived": (1.2, 1.8),
 }
 """Lengths of dash and gap in line widths; nothing for a solid line."""

@@ -164,6 +164,18 @@ def clock_limited(ceilings: Ceilings) -> list[Ceiling]:
     return found
 
 
+def power_limited(ceilings: Ceilings) -> list[Ceiling]:
+    """Return what the matmul of each dtype sustained while the power limit held the clock down; else nothing of it."""
+    found = []
+    for entry in ceilings.entries:
+        if (entry.quantity, entry.kind) == ("sustained", "measured") and entry.at_power_limit:
+            power = f", {entry.power_w:.0f} W" if entry.power_w else ""
+            clock = f", {entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else ""
+            source = f"{entry.source}, sustained at the power limit{power}{clock}"
+            found.append(replace(entry, quantity="flops", kind="power-limited", source=source))
+    return found
+
+
 def merged(known: Ceilings, found: Iterable[Ceiling]) -> Ceilings:
     """Return the ceilings with what was found; a disturbed ceiling never replaces a better one."""
     kept = {(e.quantity, e.name): e for e in known.entries if e.kind == "measured"}
@@ -265,10 +277,10 @@ class MeasuredCeilings:
         disturbed = [f"{e.quantity} {e.name}" for e in found.entries if e.disturbed]
         if disturbed:
             notes.append(
-                "measured while something else held the device back, so these ceilings may be too low: "
+                "These ceilings may be too low, because something else held the device back when they were measured: "
                 f"{', '.join(disturbed)}; when the machine is quiet: `python -m bench calibrate`"
             )
-        shown = found.with_entries(clock_limited(found))
+        shown = found.with_entries([*clock_limited(found), *power_limited(found)])
         return Ceilings(shown.slug, shown.name, shown.entries, "; ".join(note for note in notes if note) or None)
 
     def _due(self, found: Ceilings, wanted: Sequence[str]) -> list[tuple[str, str]]:

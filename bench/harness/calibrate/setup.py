@@ -18,7 +18,7 @@ from bench.harness.calibrate import bandwidth
 from bench.harness.calibrate.search import Note, NotMeasuredError, Rate, Summary, Trial
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Monitor, Poller, row_telemetry
-from bench.harness.measure.evidence import disturbance, preempted, throttled
+from bench.harness.measure.evidence import disturbance, power_limited, preempted, throttled
 from bench.harness.op import Op
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, Limits, Samples, collect, warm_up
@@ -209,14 +209,17 @@ class CalibrationSetup:
     def ceiling(
         self, quantity: str, name: str, value: float, how: str, telemetry: dict[str, Any], **details: Any
     ) -> Ceiling:
-        """Return a measured ceiling with clocks and date; `details` are further fields of `Ceiling`."""
+        """Return a measured ceiling with clocks, power and date; `details` are further fields of `Ceiling`."""
         now = datetime.now(UTC)
         source = f"measured here {now:%Y-%m-%d}: {how}, {self.device.threads or 'GPU'} threads"
-        clocks = {key: telemetry.get(key) for key in ("sm_clock_hz", "memory_clock_hz")}
+        clocks: dict[str, Any] = {key: telemetry.get(key) for key in ("sm_clock_hz", "memory_clock_hz")}
         clocks |= {
             "measured_at": now.isoformat(timespec="seconds"),
             "disturbed": disturbance(telemetry, self.device.has_cuda),
+            "power_w": telemetry.get("power_w"),
         }
+        if quantity == "sustained" and self.device.has_cuda:  # its window alone is that of the throttle reasons
+            clocks["at_power_limit"] = power_limited(telemetry) is not None
         return Ceiling(quantity, name, value, "measured", source, **clocks, **details)
 
     def of_rate(self, quantity: str, name: str, rate: Rate, telemetry: dict[str, Any]) -> Ceiling:

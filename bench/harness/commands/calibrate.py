@@ -50,7 +50,7 @@ BUSY_LOAD = 0.5
 
 COLUMNS = (
     *("quantity", "name", "value", "unit", "ci95_low", "ci95_high", "p5", "p95", "config", "work_per_launch"),
-    *("sm_clock_hz", "memory_clock_hz", "measured_at"),
+    *("sm_clock_hz", "memory_clock_hz", "power_w", "flops_per_j", "at_power_limit", "measured_at"),
 )
 """Of CSV and Markdown."""
 
@@ -265,6 +265,7 @@ def row_of(ceiling: Ceiling) -> dict[str, Any]:
     low, high = ceiling.ci95 or (None, None)
     p5, p95 = ceiling.p5_p95 or (None, None)
     values = asdict(ceiling) | {"unit": unit_of(ceiling), "ci95_low": low, "ci95_high": high, "p5": p5, "p95": p95}
+    values["flops_per_j"] = ceiling.flops_per_j
     return {name: values[name] for name in COLUMNS}
 
 
@@ -285,6 +286,8 @@ def table_text(environment: Environment, job: Calibration, sentences: Sequence[s
     """Return the machine, a row for each ceiling, how the peaks come about, and what was not measured."""
     found = job.found
     clocks = [f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else "-" for entry in found]
+    powers = [f"{entry.power_w:.0f} W" if entry.power_w else "-" for entry in found]
+    efficiencies = [f"{entry.flops_per_j / 1e12:.3g} TFLOP/J" if entry.flops_per_j else "-" for entry in found]
     columns = [
         Column("ceiling", [entry.quantity for entry in found]),
         Column("of", [entry.name for entry in found]),
@@ -292,6 +295,8 @@ def table_text(environment: Environment, job: Calibration, sentences: Sequence[s
         Column("95% CI", [interval_text(entry) for entry in found], goes_below=1),
         Column("SM clock", clocks, "right", leaves=1),
     ]
+    if any(entry.power_w for entry in found):
+        columns += [Column("power", powers, "right", leaves=2), Column("per J", efficiencies, "right", leaves=3)]
     missing = [f"not measured: {reason}" for reason in job.missing]
     below = [*sentences, *missing, *doubts(job.records), f"ceilings: {job.kept.path}"]
 

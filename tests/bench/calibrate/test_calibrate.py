@@ -337,6 +337,27 @@ def test_a_calibrated_gpu_has_three_compute_levels_apart(tmp_path, monkeypatch):
     assert found.peak("bf16").kind == "datasheet"
 
 
+@pytest.mark.parametrize("is_limited", [True, False, None])
+def test_what_a_gpu_sustains_at_its_power_limit_is_a_level_of_its_own(tmp_path, monkeypatch, is_limited):
+    machine = Machine(tmp_path, device=H100)
+    peak = Ceiling("flops", "bf16", 790e12, "measured", "a test", sm_clock_hz=1.755e9)
+    facts = {"sm_clock_hz": 1.41e9, "power_w": 698.0, "at_power_limit": is_limited}
+    sustained = Ceiling("sustained", "bf16", 670e12, "measured", "a test", **facts)
+    floor = Ceiling("launch", "launch", 2e-6, "measured", "a test")
+    monkeypatch.setattr(machine, "load", lambda: (peak, sustained, floor))
+    found = machine.complete(ceilings_of(H100, None), ["bf16"], MATMUL[0])
+    levels = [entry for entry in found.entries if (entry.quantity, entry.kind) == ("flops", "power-limited")]
+    if not is_limited:
+        assert levels == []
+        return
+    (level,) = levels
+    assert (level.name, level.value) == ("bf16", 670e12)
+    assert level.source == "a test, sustained at the power limit, 698 W, 1410 MHz"
+    assert level.flops_per_j == 670e12 / 698
+    assert found.peak("bf16").kind == "datasheet"  # it judges nothing
+    assert Ceilings.from_dict(found.to_dict()) == found
+
+
 def test_recalibrating_a_gpu_keeps_the_mixes_that_only_the_command_measures(tmp_path, monkeypatch):
     machine = Machine(tmp_path, device=H100)
     mixes = tuple(Ceiling("bandwidth", mix, 3e12, "measured", "a test") for mix in ("read", "write", "copy", "triad"))
@@ -386,7 +407,7 @@ def test_a_roof_that_was_disturbed_is_said_to_be_and_measured_again_when_it_is_q
     assert found.bandwidth().value >= 1e10
     assert [line for line in machine.said if "bandwidth, copy" in line] == ["calibrating: bandwidth, copy"] * is_quiet
     assert not [line for line in machine.said if "triad" in line or "matmul" in line]  # those were not disturbed
-    assert ("may be too low: bandwidth copy; when the machine is quiet" in (found.note or "")) != is_quiet
+    assert ("when they were measured: bandwidth copy; when" in (found.note or "")) != is_quiet
     assert {e.disturbed for e in Machine(tmp_path).load()} == ({None} if is_quiet else {None, BUSY})
 
 

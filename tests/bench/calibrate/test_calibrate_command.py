@@ -170,6 +170,21 @@ def test_rows_are_ceilings_in_base_units(capsys, given_parts, form):
     assert (float(row["ci95_low"]), row["sm_clock_hz"]) == (1.9e10, "")
 
 
+def test_power_and_flops_per_joule_stand_beside_the_clock_where_they_are_known(capsys, given_parts, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    given_parts(a_part(a_ceiling()))
+    assert "per J" not in run(capsys, "-q")[1]
+    sustained = replace(a_ceiling("sustained", "bf16", 700e12), sm_clock_hz=1.41e9, power_w=700.0, at_power_limit=True)
+    given_parts(a_part(a_ceiling(), sustained))
+    out = run(capsys, "-q")[1]
+    assert "power" in out
+    assert "1410 MHz" in out
+    assert "700 W" in out
+    assert "1 TFLOP/J" in out
+    row = calibrate_command.row_of(sustained)
+    assert (row["power_w"], row["flops_per_j"], row["at_power_limit"]) == (700.0, 1e12, True)
+
+
 def test_quantiles_stand_in_columns_of_their_own():
     row = calibrate_command.row_of(replace(a_ceiling(), p5_p95=(1.8e10, 2.2e10)))
     assert (row["p5"], row["p95"], row["ci95_low"], row["ci95_high"]) == (1.8e10, 2.2e10, 1.9e10, 2.1e10)

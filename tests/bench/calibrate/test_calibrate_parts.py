@@ -141,12 +141,20 @@ def test_every_rate_carries_the_clock_of_its_very_samples():
     polled = Poller(Monitor(CPU))
     clocks = {0: 1.98e9, 5: 1.5e9, 8: 1.45e9}  # by the samples of `LONG` before them, of which two are the burst
     polled.places, polled.seen = list(clocks), [ClockAndPower(hz, 700.0) for hz in clocks.values()]
-    lasting = parts.LongRun({"sm_clock_hz": 1.0e9}, polled, [ClockAndPower(1.9e9, 300.0)])
+    capped = {"sm_clock_hz": 1.0e9, "throttle": {"sw_power_cap": 0.9}}
+    lasting = parts.LongRun(capped, polled, [ClockAndPower(1.9e9, 300.0)])
     confirmed = {"sm_clock_hz": 1.75e9}
     one = (Shape(64, 64, 64), [0.25], LONG, samples(0.04))
     outcome = parts.matmul_outcome(bench_of(H100, PLANS["gpu", False]), "fp32", *one, confirmed, lasting)
     found = {c.quantity: c.sm_clock_hz for c in outcome.ceilings}
     assert found == {"flops": 1.75e9, "burst": 1.98e9, "sustained": 1.45e9, "zeros": 1.9e9}
+    powers = {c.quantity: (c.power_w, c.at_power_limit) for c in outcome.ceilings}
+    assert powers == {
+        "flops": (None, None),
+        "burst": (700.0, None),
+        "sustained": (700.0, True),
+        "zeros": (300.0, None),
+    }
     assert {r.op: r.telemetry["sm_clock_hz"] for r in outcome.records}["calibrate-burst"] == 1.98e9
 
 
