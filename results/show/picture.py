@@ -25,8 +25,10 @@ SPINE = "#B8B8B8"
 BAND = "#EEF1F3"
 """Of a range in which nothing is told apart, such as the margin of a comparison."""
 
-SERIES_COLORS = ("#0072B2", "#D55E00", "#009E73", "#882255", "#CC79A7", "#56B4E9", "#E69F00", "#332288")
+SERIES_COLORS = ("#0072B2", "#009E73", "#882255", "#E69F00", "#332288", "#CC79A7", "#D55E00", "#56B4E9")
 """Of the first, second, ... provider, machine or line, where color tells these apart.
+
+The first five are 9 or more steps of CIE lightness apart, so that gray keeps them apart too.
 
 Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of Tol, Colour Schemes (2021).
 """

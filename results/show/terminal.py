@@ -118,6 +118,13 @@ class Parser(argparse.ArgumentParser):
         """Say what is wrong and exit."""
         sys.exit(fail(self.prog, f"{one_line(printable(message), 400)}; see {self.prog} --help"))
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse unknown arguments here: argparse leaves that to the parser above, whose name the error would have."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
     def print_help(self, file: Any = None) -> None:
         """Print the help to `file`, or to stdout.
 

@@ -13,6 +13,7 @@ from roofline.ceilings import CeilingError, gpu_ceilings
 from roofline.commands.plot import (
     Source,
     UsageError,
+    add_sources,
     default_dtypes,
     load_runs,
     merged_sources,
@@ -47,15 +48,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="a path, a run id, a unique beginning of one, or latest")
-    parser.add_argument("--gpu", action="append", metavar="SLUG[,SLUG]", help="GPU of the table; may repeat")
-    text = "dtypes whose roofs are shown at first; default: those of the runs, without a run a few common ones"
-    parser.add_argument("--dtype", action="append", metavar="DTYPE[,DTYPE]", help=text)
+    add_sources(parser, "dtypes whose roofs are shown at first")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="PATH", help="the page: .html")
-    parser.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="where the runs are kept")
     text = "a layer: what roofline estimate matmul or infer wrote with --format json; may repeat"
     parser.add_argument("--estimate", action="append", type=Path, default=[], metavar="FILE", help=text)
-    parser.add_argument("--title", help="title, in place of the names of the machines")
     add_latest(parser)
     parser.set_defaults(run=run)
 

@@ -152,18 +152,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="a path, a run id, a unique beginning of one, or latest")
-    parser.add_argument("--gpu", action="append", metavar="SLUG[,SLUG]", help="GPU of the table; may repeat")
-    parser.add_argument(
-        "--dtype",
-        action="append",
-        metavar="DTYPE[,DTYPE]",
-        help=f"dtypes to draw: {', '.join(DTYPES)}; default: those of the runs, without a run a few common ones",
-    )
+    add_sources(parser, f"dtypes to draw: {', '.join(DTYPES)}")
     text = "picture: .png, .svg or .pdf; with --check there may be none"
     parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=text)
-    parser.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="where the runs are kept")
-    parser.add_argument("--title", help="title, in place of the names of the machines")
     add_theme(parser)
     text = "measured times against the least by the model, in place of FLOP/s by intensity"
     parser.add_argument("--time", action="store_true", help=text)
@@ -173,6 +164,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--check", action="append", default=[], metavar="OP>=SHARE", help=text)
     add_latest(parser)
     parser.set_defaults(run=run)
+
+
+def add_sources(parser: argparse.ArgumentParser, dtypes: str) -> None:
+    """Add the arguments that a picture and a page have in common: what is shown, and under which title.
+
+    Args:
+        parser: of the command.
+        dtypes: what `--dtype` chooses, for its help.
+    """
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a path, a run id, a unique beginning of one, or latest")
+    parser.add_argument("--gpu", action="append", metavar="SLUG[,SLUG]", help="GPU of the table; may repeat")
+    text = f"{dtypes}; default: those of the runs, without a run a few common ones"
+    parser.add_argument("--dtype", action="append", metavar="DTYPE[,DTYPE]", help=text)
+    parser.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="where the runs are kept")
+    parser.add_argument("--title", help="title, in place of the names of the machines")
 
 
 def run(args: argparse.Namespace) -> int:

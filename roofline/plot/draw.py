@@ -38,8 +38,12 @@ OVERHANG = 0.3
 """Share of the label of a flat ceiling that may stand left of its ridge point."""
 OFF_LINE_COST = 1.5
 """Dislike of a place off the line, so that it is taken only where a label on it would cover other lines."""
+TOO_FAR_COST = 4.0
+"""Dislike from which on a label would rather cover a line than stand there, or send its leader line across points."""
 SAME_SPOT = 0.05
-"""Ridge points closer than this, in inches, share a label."""
+"""Ridge points closer than this on both axes, in inches, share a label."""
+SAME_SPOT_SMALL = 0.3
+"""The same on small axes."""
 RIDGE_SIDES = (135, 90, 160, 45, 180, 112, 0, -45, -90, -135)
 """Where the label of a ridge point stands best, degrees: above the ceilings, where there are no points."""
 CRITICAL_SIDES = (-45, -90, -20, 0, -135, 180)
@@ -48,6 +52,8 @@ BAR_WIDTH = 0.07
 """Width of an error bar with its caps, in inches."""
 SHORTEST_ARROW = 0.2
 """From point to point, inches."""
+SHORTEST_LEADER = 0.06
+"""A shorter one is a speck, inches; the label all but touches what it names."""
 STEM: dict[str, Any] = {"linewidth": 0.8, "linestyle": (0, (1, 2))}
 """From a point to its cap."""
 FAR_SIDES = (135, 110, 160, 90, 45, -45, -90, -135)
@@ -126,14 +132,11 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
         colors = {scene.ceiling_color(flat.machine, flat.dtype) for flat in group}
         color = text_color(colors.pop()) if len(colors) == 1 else INK
         ends = _on_sheet(sheet, _flat_ends(group, sheet))
-        standing.append(label_line(sheet, placer, flat_label(group, scene), ends, 1.0, color))
+        standing.append(label_line(sheet, placer, flat_label(group, scene, sheet.is_small), ends, 1.0, color))
     for slope in scene.slopes:
         ends = _on_sheet(sheet, _slope_ends(scene, slope, sheet))
-        standing.append(
-            label_line(
-                sheet, placer, slope_label(slope, scene), ends, 0.42, text_color(scene.slope_color(slope.machine))
-            )
-        )
+        color = text_color(scene.slope_color(slope.machine))
+        standing.append(label_line(sheet, placer, slope_label(slope, scene, sheet.is_small), ends, 0.42, color))
     cramped = _label_ridges(scene, sheet, placer)
     if mixes:
         standing.append(_label_mixes(mixes, scene.flats, sheet, placer))
@@ -341,7 +344,7 @@ def label_line(
         for place in around_point(_between(*ends, share), size, FAR_SIDES, near=0.12, far=3.0, tied=0)
     ]
     found = (
-        placer.place(far, ("text", "mark", "line"))
+        placer.place(far, ("text", "mark", "line"), limit=TOO_FAR_COST)
         or placer.place(places + far)
         or placer.place(places + far, avoid=("text",))
     )
@@ -355,22 +358,27 @@ def _between(start: Spot, end: Spot, share: float) -> Spot:
 
 
 def _label_ridges(scene: Scene, sheet: Sheet, placer: Placer) -> int:
-    """Write the value of each ridge point, once for those in one place; return how many stand badly."""
-    labels: dict[tuple[int, int], tuple[Spot, Flat]] = {}
+    """Write the value of each ridge point, of those close together as one label; return how many stand badly."""
+    labels: list[tuple[Spot, list[Flat]]] = []
+    reach = SAME_SPOT_SMALL if sheet.is_small else SAME_SPOT
     for flat in sorted(scene.flats, key=lambda flat: flat.ridge or 0):
         if flat.ridge:
             x, y = sheet.inches(flat.ridge, flat.peak.value)
-            labels.setdefault((round(x / SAME_SPOT), round(y / SAME_SPOT)), ((x, y), flat))
+            near = (flats for spot, flats in labels if abs(spot[0] - x) < reach and abs(spot[1] - y) < reach)
+            if (own := next(near, None)) is not None:
+                own.append(flat)
+            else:
+                labels.append(((x, y), [flat]))
     cramped = 0
-    for spot, flat in labels.values():
-        text = f"ridge {significant(flat.ridge or 0)}"
+    for spot, flats in labels:
+        text = "ridge " + ", ".join(dict.fromkeys(significant(flat.ridge or 0) for flat in flats))
         places = around_point(spot, sheet.measure(text, POINT_PT), RIDGE_SIDES, near=0.12)
         free = placer.place(places)
         found = free or placer.place(places, avoid=("text",))
         cramped += free is None
         if found:
-            color = text_color(scene.ceiling_color(flat.machine, flat.dtype))
-            write_label(sheet, found, text, POINT_PT, color)
+            colors = {scene.ceiling_color(flat.machine, flat.dtype) for flat in flats}
+            write_label(sheet, found, text, POINT_PT, text_color(colors.pop()) if len(colors) == 1 else INK)
     return cramped
 
 
@@ -417,7 +425,7 @@ def write_label(sheet: Sheet, place: Candidate, text: str, size: float, color: s
     """Write a label at its place, and the line that ties it to what it names."""
     from matplotlib.patheffects import withStroke
 
-    if place.leader:
+    if place.leader and math.dist(*place.leader) > SHORTEST_LEADER:
         sheet.draw_line(place.leader, color=MUTED, linewidth=0.7, zorder=6)
     style: dict[str, Any] = {"ha": "center", "rotation": place.angle, "rotation_mode": "anchor", "zorder": 9}
     if place.is_on_line:

@@ -26,6 +26,8 @@ LINE_COST = 0.12
 """Cost of covering one box of a line; a candidate's own cost is about its distance in inches."""
 CROSSING_COST = 0.3
 """Cost of a leader line over one box of a line."""
+MARK_COST = 1.0
+"""Cost of a leader line over a mark."""
 LINE_STEP = 0.06
 """Length of a line that one box stands for."""
 STRIPS = 3
@@ -113,8 +115,8 @@ class Placer:
             boxes = candidate.boxes()
             if self._is_free(candidate, boxes, avoid):
                 cost = candidate.cost + LINE_COST * self._count("line", boxes)
-                if candidate.leader:  # across a ceiling, a label would seem to be about the other side
-                    cost += CROSSING_COST * self._count("line", _array(boxes_along(*candidate.leader)))
+                if candidate.leader:
+                    cost += self.crossings([candidate])
                 if cost < least:
                     best, least = candidate, cost
         if best:
@@ -144,9 +146,13 @@ class Placer:
         return all(self._is_free(place, place.boxes(), avoid) for place in places)
 
     def crossings(self, places: Sequence[Candidate]) -> float:
-        """Return the cost of the lines that the leaders of these places cross."""
-        leaders = [place.leader for place in places if place.leader]
-        return sum(CROSSING_COST * self._count("line", _array(boxes_along(*leader))) for leader in leaders)
+        """Return the cost of what the leaders of these places cross.
+
+        Across a ceiling, a label would seem to be about its other side; across a mark, about that.
+        """
+        leaders = [_array(boxes_along(*place.leader)) for place in places if place.leader]
+        costs = {"line": CROSSING_COST, "mark": MARK_COST}
+        return sum(cost * self._count(kind, leader) for leader in leaders for kind, cost in costs.items())
 
     def _is_free(self, candidate: Candidate, boxes: NDArray[Any], avoid: Sequence[str]) -> bool:
         left, bottom, right, top = self.bounds

@@ -507,21 +507,22 @@ def point_label(point: PlotPoint, scene: Scene, is_first: bool) -> str:
     return " ".join(filter(None, words))
 
 
-def slope_label(slope: Slope, scene: Scene) -> str:
-    """Return what is written along a ceiling of memory."""
+def slope_label(slope: Slope, scene: Scene, is_short: bool = False) -> str:
+    """Return what is written along a ceiling of memory; in short without its kind, which its dashes tell."""
     mix = "" if slope.bandwidth.name == "memory" else f"{plain(slope.bandwidth.name, 12)} "
-    kind = f" {slope.bandwidth.kind}" if len(scene.kinds) > 1 else ""
+    kind = f" {slope.bandwidth.kind}" if len(scene.kinds) > 1 and not is_short else ""
     return f"{_owner(slope.machine, scene)}{mix}{si(slope.bandwidth.value, 'B/s')}{kind}"
 
 
-def flat_label(flats: Sequence[Flat], scene: Scene) -> str:
-    """Return what is written along flat ceilings that lie on one another."""
+def flat_label(flats: Sequence[Flat], scene: Scene, is_short: bool = False) -> str:
+    """Return what is written along flat ceilings that lie on one another; in short without their kinds."""
     owners = list(dict.fromkeys(_owner(flat.machine, scene) for flat in flats))
     names = ", ".join(owner.strip() for owner in owners)
     dtypes = ", ".join(ordered_dtypes(plain(flat.dtype, 12) for flat in flats))
     if all(flat.peak.quantity == "fma" for flat in flats):
         dtypes = f"vector {dtypes}"
-    kinds = ", ".join(dict.fromkeys(flat.peak.kind for flat in flats)) if len(scene.kinds) > 1 else ""
+    kinds = ", ".join(dict.fromkeys(flat.peak.kind for flat in flats))
+    kinds = "" if is_short or len(scene.kinds) == 1 else kinds
     unit = "OP/s" if dtypes == "int8" else "FLOP/s"
     value = si(max(flat.peak.value for flat in flats), unit)
     return f"{names} {dtypes} {value} {kinds}".strip()
@@ -577,7 +578,8 @@ def caption(scene: Scene, unlabeled: int, unlabeled_ceilings: int, more: str = "
         parts.append(f"Without a label: {', '.join(missing)}")
     if scene.left_out:
         parts.append("Not drawn: " + ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()))
-    parts += [plain(m.ceilings.note, 160) for m in scene.machines if m.ceilings.note]
+    notes = [plain(m.ceilings.note, 160) for m in scene.machines if m.ceilings.note]
+    parts += [note[:1].upper() + note[1:] for note in notes]
     return " ".join(f"{part.rstrip('.')}." for part in parts)
 
 

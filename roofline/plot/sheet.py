@@ -140,6 +140,9 @@ class Key:
 class Sheet:
     """A figure with its axes, and the words around them."""
 
+    is_small = False
+    """Whether labels are short, for want of room."""
+
     def __init__(
         self,
         view: View,
@@ -302,6 +305,8 @@ def _span(axes: Axes, view: View, wide: float) -> None:
 
 class AxesSheet(Sheet):
     """Axes of somebody's own figure as a sheet: the title above them, the legend below them, and no caption."""
+
+    is_small = True
 
     def __init__(self, view: View, title: tuple[str, str], keys: Sequence[Key], axes: Axes) -> None:
         """Take axes over.

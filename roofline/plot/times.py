@@ -20,9 +20,18 @@ from roofline.plot.draw import label_line, write_label
 from roofline.plot.labels import Placer, box_around, boxes_along
 from roofline.plot.marks import CROSS, MARKER_PT, marker
 from roofline.plot.point_labels import PointLabel, place_labels
-from roofline.plot.scene import DOUBTFUL, MANY_POINTS, PlotError, PlotMachine, build_scene, provenance, title_lines
+from roofline.plot.scene import (
+    DOUBTFUL,
+    MANY_POINTS,
+    PlotError,
+    PlotMachine,
+    build_scene,
+    ordered_dtypes,
+    provenance,
+    title_lines,
+)
 from roofline.plot.sheet import AxesSheet, Key, Sheet, View, fitted
-from roofline.plot.style import dtype_color, short_case, significant, text_color
+from roofline.plot.style import FILLINGS, dtype_color, short_case, significant, text_color
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,37 +137,63 @@ def _view(points: Sequence[TimePoint]) -> View:
 
 
 class _Looks:
-    """Which color and which shape a point has."""
+    """Which color, shape and filling a point has.
+
+    Color tells the machine where there are several, else the dtype. Shape tells the same where there is one op; where
+    shape tells the op, filling does, so that gray keeps all apart.
+    """
 
     def __init__(self, machines: Sequence[PlotMachine], points: Sequence[TimePoint]) -> None:
-        self.slugs = [plain(machine.ceilings.slug, 24) for machine in machines]
+        self.is_overlay = len(machines) > 1
         self.ops = list(dict.fromkeys(point.record.op for point in points))
-        self.dtypes = list(dict.fromkeys(point.record.dtype for point in points))
+        self.dtypes = ordered_dtypes(point.record.dtype for point in points)
+        self.colors = {plain(dtype, 12): dtype_color(dtype) for dtype in self.dtypes}
+        if self.is_overlay:
+            slugs = (plain(machine.ceilings.slug, 24) for machine in machines)
+            self.colors = {slug: series_color(index) for index, slug in enumerate(slugs)}
+        self.has_shapes_of_ops = len(self.ops) > 1
+        found = {self._variant(point) for point in points}
+        cold, warm = ([one for one in sorted(found) if one[1] is is_warm] for is_warm in (False, True))
+        order = [index for index, filling in enumerate(FILLINGS) if filling != "none"]
+        order.insert(len(cold), FILLINGS.index("none"))  # as in the roofline, hollow is from a cache
+        self.fillings = {one: order[index % len(order)] for index, one in enumerate((*cold, *warm))}
+
+    def _series(self, point: TimePoint) -> int:
+        return point.machine if self.is_overlay else self.dtypes.index(point.record.dtype)
+
+    def _variant(self, point: TimePoint) -> tuple[int, bool]:
+        """Return what filling tells of a point: its series unless shape tells that, and whether it is from a cache."""
+        return self._series(point) if self.has_shapes_of_ops else 0, point.record.cache == "warm"
 
     def color(self, point: TimePoint) -> str:
-        """Return the color of the machine where there are several, else that of the dtype."""
-        return series_color(point.machine) if len(self.slugs) > 1 else dtype_color(point.record.dtype)
+        """Return the color of a point."""
+        return list(self.colors.values())[self._series(point)]
 
     def style(self, point: TimePoint) -> dict[str, Any]:
-        """Return the marker; one for inputs in a cache is hollow."""
-        return marker(self.color(point), self.ops.index(point.record.op), int(point.record.cache == "warm"))
+        """Return the marker of a point."""
+        shape = self.ops.index(point.record.op) if self.has_shapes_of_ops else self._series(point)
+        return marker(self.color(point), shape, self.fillings[self._variant(point)])
 
     def groups(self, points: Sequence[TimePoint]) -> list[list[TimePoint]]:
         """Return the points that look alike together, in the order of their appearance."""
         found: dict[tuple[object, ...], list[TimePoint]] = {}
         for point in points:
-            found.setdefault((self.color(point), point.record.op, point.record.cache == "warm"), []).append(point)
+            found.setdefault((point.record.op, self._series(point), self._variant(point)), []).append(point)
         return list(found.values())
 
     def keys(self) -> list[Key]:
         """Return the entries of the legend."""
-        colors = {slug: series_color(index) for index, slug in enumerate(self.slugs)}
-        if len(self.slugs) == 1:
-            colors = {plain(dtype, 12): dtype_color(dtype) for dtype in self.dtypes}
-        keys = [Key("machine" if len(self.slugs) > 1 else "dtype")]
-        keys += [Key(name, marker(color, 0, 0)) for name, color in colors.items()]
-        ops = [Key(plain(op, 24), marker(MUTED, index, 0)) for index, op in enumerate(self.ops)]
-        return keys + ([Key("op"), *ops] if len(ops) > 1 else [])
+        keys = [Key("machine" if self.is_overlay else "dtype")]
+        names = list(self.colors.items())
+        if self.has_shapes_of_ops:
+            for (series, is_warm), filling in self.fillings.items():
+                name, color = names[series]
+                keys.append(Key(f"{name} from cache" if is_warm else name, marker(color, 0, filling)))
+            return [*keys, Key("op"), *(Key(plain(op, 24), marker(MUTED, at, 0)) for at, op in enumerate(self.ops))]
+        keys += [Key(name, marker(color, shape, 0)) for shape, (name, color) in enumerate(names)]
+        if (0, True) in self.fillings:
+            keys.append(Key("from cache", marker(MUTED, 0, self.fillings[0, True])))
+        return keys
 
 
 def _draw(points: Sequence[TimePoint], machines: Sequence[PlotMachine], looks: _Looks, sheet: Sheet) -> None:

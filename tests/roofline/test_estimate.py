@@ -12,6 +12,7 @@ import pytest
 
 from results.record import Environment, Record
 from results.store.runs import RunWriter
+from roofline.__main__ import main
 from roofline.accounting.answers.answer import billions, duration, number, size
 from roofline.commands.estimate import command as estimate
 
@@ -42,6 +43,13 @@ def result_of(text, label):
     """Return what stands behind the equals sign of a step."""
     line = next(line for line in text.splitlines() if line.startswith(f"{label}  "))
     return line.rpartition("=")[2].strip()
+
+
+def test_an_unknown_option_is_refused_in_the_name_of_its_own_question(capsys):
+    with pytest.raises(SystemExit):
+        main(["estimate", "params", "--params", "70b"])
+    name = "python -m roofline estimate params"
+    assert capsys.readouterr().err == f"{name}: error: unrecognized arguments: --params 70b; see {name} --help\n"
 
 
 def test_training_days(capsys):

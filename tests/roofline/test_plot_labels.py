@@ -153,6 +153,11 @@ def test_the_caption_says_what_was_measured_and_what_is_not_drawn() -> None:
     assert f"Without a label: {15 - labeled} of 15 points" in last_line(drawn)
 
 
+def test_what_is_said_of_the_ceilings_begins_with_a_capital_letter() -> None:
+    drawn = draw_roofline([PlotMachine(replace(CPU, note="measured while disturbed"), (matmul(64, "bf16", 1e9),))])
+    assert last_line(drawn).endswith("Measured while disturbed.")
+
+
 def test_with_a_panel_only_a_point_above_its_ceiling_has_a_label_and_ops_are_named_where_there_is_room() -> None:
     said = words(draw("a crowd"))
     assert [word for word in said if word.endswith("%")] == ["matmul bf16 torch 6144³ 102 %"]
@@ -215,6 +220,14 @@ def test_a_label_stays_in_bounds_and_off_marks_and_rather_off_lines() -> None:
     chosen = placer.place([Candidate(5, 8, 1, 0.5, cost=0), Candidate(5, 9, 1, 0.5, cost=0.1)])
     assert chosen is not None
     assert chosen.y == 9
+
+
+def test_a_leader_line_rather_leads_around_a_mark() -> None:
+    placer = Placer((0, 0, 10, 10))
+    placer.block("mark", [(3, 4.9, 3.2, 5.1)])
+    through = Candidate(8, 5, 1, 0.5, cost=0, leader=((1, 5), (7.5, 5)))
+    around = Candidate(8, 8, 1, 0.5, cost=0.5, leader=((1, 5), (7.5, 8)))
+    assert placer.place([through, around]) == around
 
 
 def test_the_boxes_of_a_slanted_label_cover_it() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
 from plot_scenes import BOTH, SCENES, elementwise, environment, matmul
 
 from roofline.__main__ import main
@@ -55,6 +58,36 @@ def test_no_panel_lies_on_another_or_is_cut_off() -> None:
     for one, other in itertools.combinations(boxes, 2):
         assert not (one.x0 < other.x1 and other.x0 < one.x1 and one.y0 < other.y1 and other.y0 < one.y1)  # type: ignore[union-attr]
     assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 + 1 and box.y0 >= 0 for box in boxes)  # type: ignore[union-attr]
+
+
+def test_labels_of_panels_are_short_and_no_leader_line_runs_through_a_point() -> None:
+    figure = draw_panels(*SCENES["a crowd"], "dtype")
+    words = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert {"ridge 177, 206", "bf16 795 TFLOP/s", "ridge 323, 412", "fp8e4m3 1454 TFLOP/s"} <= set(words)
+    for axes in figure.axes:
+        spots = [
+            axes.transData.transform(spot)
+            for line in axes.lines
+            if line.get_zorder() == 7
+            for spot in line.get_xydata()
+        ]
+        leaders = [
+            one
+            for one in axes.get_children()
+            if isinstance(one, Line2D) and one.get_zorder() == 6 and one.get_transform() == axes.transAxes
+        ]
+        assert leaders
+        for leader in leaders:
+            start, end = axes.transAxes.transform(leader.get_xydata())
+            for spot in spots:
+                far = min(math.dist(spot, start), math.dist(spot, end)) > 15
+                assert not far or distance(spot, start, end) > 4
+
+
+def distance(spot: np.ndarray, start: np.ndarray, end: np.ndarray) -> float:
+    """Return how far a spot is from a line from start to end, pixels."""
+    along = np.clip(np.dot(spot - start, end - start) / np.dot(end - start, end - start), 0, 1)
+    return float(np.linalg.norm(spot - start - along * (end - start)))
 
 
 def test_what_cannot_be_parted_ends_with_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

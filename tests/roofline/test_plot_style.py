@@ -191,6 +191,11 @@ def test_the_common_dtypes_differ_in_gray() -> None:
     assert min(b - a for a, b in itertools.pairwise(lightness)) >= 11.5
 
 
+def test_the_first_series_differ_in_gray() -> None:
+    lightness = sorted(lab(linear(color))[0] for color in SERIES_COLORS[:5])
+    assert min(b - a for a, b in itertools.pairwise(lightness)) >= 9
+
+
 @pytest.mark.parametrize("dtype", [*DTYPES, "of a later version"])
 def test_words_can_be_read_on_white(dtype: str) -> None:
     assert contrast_to_white(*to_rgb(text_color(dtype_color(dtype)))) >= 4.5

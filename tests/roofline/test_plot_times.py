@@ -97,6 +97,33 @@ def test_several_machines_are_told_apart_by_color() -> None:
     assert {"h100-sxm", "a100-sxm-80gb"} <= set(words(figure))
 
 
+def looks(figure: Figure) -> list[tuple[object, ...]]:
+    """Return how markers look without color."""
+    return [
+        (line.get_marker(), line.get_fillstyle(), line.get_markerfacecolor() == "white") for line in at_layer(figure, 7)
+    ]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (matmul(64, "bf16", 1e8), matmul(64, "fp32", 1e8), matmul(64, "fp32", 2e8, cache="warm")),
+        (*ROWS, replace(COPY, cache="warm"), replace(COPY, dtype="fp32"), replace(COPY, dtype="fp32", cache="warm")),
+    ],
+    ids=["one op", "two ops"],
+)
+def test_dtypes_ops_and_caches_are_told_apart_without_color(rows: tuple[Record, ...]) -> None:
+    figure = drawn(*rows)
+    kinds = {(row.op, row.dtype, row.cache) for row in rows}
+    assert len(looks(figure)) == len(set(looks(figure))) == len(kinds)
+    assert {"bf16", "fp32"} <= set(words(figure))
+
+
+def test_machines_are_told_apart_without_color() -> None:
+    rows = (matmul(4096, "bf16", 2e14),)
+    assert len(set(looks(draw_times([PlotMachine(H100, rows), PlotMachine(A100, rows)])))) == 2
+
+
 def test_what_is_not_drawn_is_counted() -> None:
     points, left_out = time_points([PlotMachine(FLOOR, crowd())], ["bf16"])
     assert all(point.record.dtype == "bf16" for point in points)

@@ -93,7 +93,7 @@ def swept(words: Sequence[str], parts: Sequence[Part]) -> Sweep:
     own.add_argument("--format", choices=FORMATS, default="text")
     own.add_argument("--plot", type=Path)
     add_theme(own)
-    asked, rest = own.parse_known_args(list(words))
+    asked, rest = argparse.ArgumentParser.parse_known_args(own, list(words))  # the rest is of another parser
     part = next((part for part in parts if rest and part.name == rest[0]), None)
     if part is None:
         raise ConfigError(f"sweep needs one of: {', '.join(part.name for part in parts)}")
