@@ -101,3 +101,10 @@ def test_users_functions_run_there_too_and_a_cached_result_is_found(run, tmp_pat
     assert (good["status"], good["method"], good["telemetry"]["sm_clock_hz"]) == ("ok", "graph", 1980e6)
     assert cached["status"] == "invalid"
     assert "earlier call" in cached["reason"]
+
+
+def test_a_first_look_takes_all_of_its_steps(run):
+    path = "tests/simulated_gpu/inside/check_smoke.py"
+    done = run("pytest", "-q", "-p", "no:cacheprovider", path, "-o", "python_files=check_*.py")
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout

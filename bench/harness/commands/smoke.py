@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,6 +171,7 @@ def look_at_all(look: Look, progress: Progress) -> None:
 
     steps: list[tuple[str, Callable[[Look, Progress], None]]] = [
         ("the device", look_at_device),
+        ("compiling", look_at_compiling),
         ("each family of kernels", look_at_families),
         ("launches", look_at_launches),
         ("results kept and dropped", look_at_results),
@@ -206,8 +208,62 @@ def look_at_device(look: Look, progress: Progress) -> None:
     look.lines.append(Line("memory", OK, f"{look.device.free_bytes() / 1e9:.3g} GB free, {cache}"))
 
 
+def look_at_compiling(look: Look, progress: Progress) -> None:
+    """Compile the Triton kernels of the families beforehand, in processes of their own: nothing is timed meanwhile."""
+    from bench.harness.providers.registry import has_triton
+
+    if look.device.type != "cuda" or not has_triton():
+        return
+    from kernels.launch import INTERPRETED
+    from kernels.precompile import precompile
+
+    began, launches = time.perf_counter(), {} if INTERPRETED else launches_to_compile(look)
+    failed = precompile(launches)
+    told = f"{len(launches) - len(failed)} of {len(launches)} kernels in {time.perf_counter() - began:.0f} s"
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
+    look.lines.append(Line("compiling", NOTE if failed else OK, told, reasons))
+
+
+def launches_to_compile(look: Look) -> dict[str, Callable[[], object]]:
+    """Return the launches of the newest Triton version of each family, on tensors without memory."""
+    import torch
+
+    from bench.harness.data.inputs import torch_dtype
+    from bench.harness.providers.registry import default_providers, kernel_versions
+
+    found: dict[str, Callable[[], object]] = {}
+    for family, op, case in family_cases(look):
+
+        def tensor(*shape: int, dtype: str | None = None, stored: str = case.dtype) -> torch.Tensor:
+            return torch.empty(shape, dtype=torch_dtype(dtype or stored), device="meta")
+
+        versions = kernel_versions(family)
+        for name in default_providers(family, look.device, case.dtype):
+            if name in versions:
+                out = torch.empty(op.output_shape(case), dtype=torch_dtype(op.output_dtype(case.dtype)), device="meta")
+                words = case.dtype, versions[name], op.name
+                launch = partial(launch_in, *words, *op.make_inputs(case, tensor), out=out)
+                found[f"{op.name} {case.dtype} {case.name}, {name}"] = launch
+    return found
+
+
+def launch_in(dtype: str, module: str, op: str, *inputs: Any, out: Any) -> None:
+    """Launch a version of a kernel as rows of a dtype do: tf32 and fp32 differ in a switch of torch alone."""
+    from bench.harness.providers.registry import numerics
+    from kernels.precompile import launch_version
+
+    with numerics(dtype):
+        launch_version(module, op, *inputs, out=out)
+
+
 def look_at_families(look: Look, progress: Progress) -> None:
-    """Verify and time one row of each family by each provider that is measured by default."""
+    """Verify and time one row of each family by each provider that is measured by default, the smallest first."""
+    now = time.perf_counter()
+    measure_rows(look, family_cases(look), progress, now + FAMILIES_SHARE * (look.ends_at - now))
+
+
+def family_cases(look: Look) -> list[tuple[str, Op, Case]]:
+    """Return a small case of each family, and of matmul one of each dtype; those of the least work come first."""
     rows = []
     for family, ops in look.families.items():
         op = next((op for op in ops if op.is_in_suite), None)
@@ -215,8 +271,7 @@ def look_at_families(look: Look, progress: Progress) -> None:
             continue
         dtypes = ["bf16", *(FAMILY_DTYPES if family == "matmul" and look.device.has_cuda else ())]
         rows += [(family, op, smallest(look, family, op, dtype)) for dtype in dtypes if dtype in op.dtypes]
-    now = time.perf_counter()
-    measure_rows(look, rows, progress, now + FAMILIES_SHARE * (look.ends_at - now))
+    return sorted(rows, key=lambda row: row[1].work(row[2]).flops + row[1].work(row[2]).bytes)
 
 
 def look_at_large(look: Look, progress: Progress) -> None:

@@ -184,14 +184,14 @@ def required_bytes(op: Op, case: Case, copies: int) -> int:
     """Return the memory that measuring a case takes, before anything is allocated.
 
     The copies, one more set for what a provider may hold (two where it returns several results, which are stacked to
-    be checked), and whichever is larger: the random pool while it is drawn and converted, or the fp64 copies and their
-    squares that the verification makes: of all inputs where it is done in one piece, else of those that belong to every
-    row, as B does in a matmul.
+    be checked), and whichever is larger: the random pool while it is drawn and converted, or the fp64 copies that the
+    verification makes: of all inputs where it is done in one piece, with as much again for what it computes of them,
+    else of those that belong to every row, as B does in a matmul, whose copies are squared where they are.
     """
     work = op.work(case)
     elements = work.bytes_read * 8 // bytes_of(8, case.dtype)
     pool_bytes = min(elements, POOL_ELEMENTS + POOL_OFFSETS) * 16
-    verify_bytes = 16 * (elements if op.take_rows is None else _elements_of_every_row(op, case))
+    verify_bytes = 16 * elements if op.take_rows is None else 8 * _elements_of_every_row(op, case)
     held = min(2, op.outputs)
     return (copies + held) * work.bytes + max(pool_bytes, verify_bytes)
 

@@ -234,14 +234,19 @@ def _ratios(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tupl
 
     wide = widened(inputs)
     truth, found = op.reference(*wide), out.double()
-    bound = _bound(op, case, wide, truth)
+    bound = _bound(op, case, inputs, wide, truth)
     if out.dtype.is_floating_point:
         bound.add_(torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps)
     # Equal values need no bound (0 against 0, an exact integer, inf against inf); NaN and inf stay visible.
     return ((found - truth).abs_() / bound).masked_fill_(found == truth, 0.0), truth, found
 
 
-def _bound(op: Op, case: Case, wide: tuple[Tensor, ...], truth: Tensor) -> Tensor:
+def _bound(op: Op, case: Case, inputs: tuple[Tensor, ...], wide: tuple[Tensor, ...], truth: Tensor) -> Tensor:
+    """Return the bound of each element.
+
+    The inputs in fp64 are squared where they are, unless they are the inputs themselves: B of a large matmul and its
+    square would not fit beside each other.
+    """
     terms, unit = op.terms(case), UNIT_ROUNDOFF[op.output_dtype(case.dtype)]
     accumulator, product = ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF), PRODUCT_ROUNDOFF.get(case.dtype, 0.0)
     if op.magnitude is not None:
@@ -249,7 +254,8 @@ def _bound(op: Op, case: Case, wide: tuple[Tensor, ...], truth: Tensor) -> Tenso
         rounded = 2 * op.intermediate_roundings * unit / math.sqrt(terms)
         return truth.abs().mul_(4 * unit) + (8 * accumulator + rounded) * size
     if terms > 1:
-        size = op.reference(*(x.square() for x in wide)).sqrt()
+        squares = (x.square() if x is own else x.square_() for x, own in zip(wide, inputs, strict=True))
+        size = op.reference(*squares).sqrt_()
     else:
         size = truth.abs()
         for x in wide:

@@ -13,7 +13,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from bench.harness.timing.samplers import MAX_QUEUED, EventSampler
+from bench.harness.timing.samplers import EventSampler
 from results.stats.samples import median
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -24,7 +24,10 @@ SESSIONS = 2
 """The first recording of a process may lose a part; then another is made."""
 
 EAGER_SAMPLES = 3
-EAGER_SAMPLE_S = 2e-3
+EAGER_SAMPLE_S = 1e-3
+MOST_EAGER_LAUNCHES = 30
+"""Launches of a sample without a spin: enough for the tick of CUDA events not to show, few enough to cost nothing."""
+
 LONGEST_LAUNCH_S = 0.1
 """Launches that take longer than this are not repeated to be looked at."""
 
@@ -110,7 +113,7 @@ def launched(
 
 
 def _eager_s(calls: Sequence[Callable[[], object]], launch_s: float) -> float:
-    launches = min(MAX_QUEUED, max(len(calls), math.ceil(EAGER_SAMPLE_S / launch_s)))
+    launches = min(MOST_EAGER_LAUNCHES, math.ceil(EAGER_SAMPLE_S / launch_s))
     sampler = EventSampler(calls, launches, enqueue_s=0.0)
     return median([sampler.sample() for _ in range(EAGER_SAMPLES)]) / launches
 

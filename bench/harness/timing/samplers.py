@@ -62,6 +62,9 @@ LONGEST_SPIN_S = 0.5
 millisecond. The spin does not wait for a slower host: one enqueue time that contains a compilation would otherwise make
 every sample last minutes."""
 
+MOST_RETRIES = 3
+"""How often a queue of launches is taken again that was queued too late, because the host was delayed meanwhile."""
+
 ESTIMATE_LAUNCHES = 5
 SHORTEST_LAUNCH_S = 1e-7
 GROWN = 1.5
@@ -256,23 +259,40 @@ class EventSampler:
         self._while_running, self._before = while_running, before
         self._calls = itertools.cycle(calls)
         self._kept: deque[object] = deque(maxlen=len(calls))
-        spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
-        self._spin_cycles = math.ceil(spin_s * SPIN_CYCLES_PER_S)
+        self._spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
+        self._retries = MOST_RETRIES if enqueue_s else 0
         self._start, self._end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
     def sample(self) -> float:
-        """Return the duration of one queue of launches, seconds."""
+        """Return the duration of one queue of launches, seconds.
+
+        One that was queued too late is taken again behind a spin of twice the length, a few times. Where that does not
+        help once, the host is slower than any spin, and no sample is taken again.
+        """
+        sample_s, was_late = self._sample()
+        for _ in range(self._retries if was_late else 0):
+            self._spin_s = min(2 * self._spin_s, LONGEST_SPIN_S)
+            sample_s, was_late = self._sample()
+            if not was_late:
+                return sample_s
+        if was_late:
+            self._retries = 0
+        return sample_s
+
+    def _sample(self) -> tuple[float, bool]:
+        """Return the duration of one queue, and whether the GPU had begun before all of it was queued."""
         import torch
 
-        torch.cuda._sleep(self._spin_cycles)
+        torch.cuda._sleep(math.ceil(self._spin_s * SPIN_CYCLES_PER_S))
         self._before()
         self._start.record()
         for call in itertools.islice(self._calls, self.launches_per_sample):
             self._kept.append(call())
         self._end.record()
+        was_late = self._start.query()
         self._while_running()
         self._end.synchronize()
-        return float(self._start.elapsed_time(self._end)) / 1e3
+        return float(self._start.elapsed_time(self._end)) / 1e3, was_late
 
 
 def wanted_spin_s(enqueue_s: float, launches: int) -> float:

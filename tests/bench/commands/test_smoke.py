@@ -91,7 +91,7 @@ def test_wrong_results_are_bad_and_what_was_not_run_is_a_note():
 
 def test_a_step_that_raises_costs_itself_alone_and_none_begins_late(monkeypatch):
     taken, progress = [], SimpleNamespace(say=lambda text: None)
-    names = ("device", "families", "launches", "results", "peaks", "large")
+    names = ("device", "compiling", "families", "launches", "results", "peaks", "large")
     for name in names:
         monkeypatch.setattr(smoke, f"look_at_{name}", lambda look, progress, name=name: taken.append(name))
 

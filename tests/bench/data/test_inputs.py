@@ -301,6 +301,8 @@ def test_astronomical_cases_are_whole_numbers():
 
 def test_required_bytes_count_what_the_verification_widens():
     square = Case("matmul", "bf16", {"m": 65536, "n": 65536, "k": 65536}, {"layout": "nn", "batch": 1})
-    assert required_bytes(OPS["matmul"], square, 1) >= 2 * 3 * 2 * 65536**2 + 16 * 65536**2  # B in fp64, and its square
+    assert (
+        required_bytes(OPS["matmul"], square, 1) >= 2 * 3 * 2 * 65536**2 + 8 * 65536**2
+    )  # B in fp64, squared in place
     rows = Case("matvec", "bf16", dict.fromkeys(OPS["matvec"].axes, 65536), {})
     assert required_bytes(OPS["matvec"], rows, 1) < 2.1 * 2 * 65536**2  # of A only some rows at a time

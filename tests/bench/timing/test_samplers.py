@@ -460,3 +460,33 @@ def test_probing_a_slow_case_stops_after_one_call(monkeypatch):
 def test_the_tick_of_events_is_read_from_empty_pairs(monkeypatch, durations_s, tick_s):
     monkeypatch.setattr(samplers, "_empty_event_pairs_s", lambda: durations_s)
     assert samplers.event_tick_s() == pytest.approx(tick_s)
+
+
+def test_a_queue_that_a_delayed_host_was_late_with_is_taken_again_behind_a_longer_spin(gpu):
+    delays_s, launch = [5e-3, 0.0], gpu.launch("a", 10e-6)
+
+    def call():
+        gpu.host_s += delays_s.pop(0) if delays_s else 0.0
+        launch()
+
+    sampler = EventSampler([call], 10, enqueue_s=1e-4)
+    assert sampler.sample() == pytest.approx(100e-6)  # 5 ms with the time in which the GPU waited for the host
+    assert gpu.log.count("spin") == 2
+
+
+def test_a_host_that_is_slower_than_every_spin_is_tried_again_in_its_first_sample_alone(gpu):
+    launch = gpu.launch("a", 10e-6)
+
+    def call():
+        gpu.host_s += 1.0
+        launch()
+
+    sampler = EventSampler([call], 1, enqueue_s=0.4)
+    assert [sampler.sample() > 0 for _ in range(5)] == [True] * 5
+    assert gpu.log.count("spin") == 5 + samplers.MOST_RETRIES
+
+
+def test_launches_that_are_not_held_back_are_never_taken_again(gpu):
+    sampler = EventSampler([gpu.launch("a", 10e-6)], 3, enqueue_s=0.0)
+    sampler.sample()
+    assert gpu.log.count("spin") == 1
