@@ -157,6 +157,14 @@ def test_a_person_toggles_isolates_searches_sorts_saves_and_comes_back(visit: An
         opened.wait_until(f"byId('tip').innerText.startsWith({json.dumps(roof['label'])}) && !byId('tip').hidden")
         assert roof["source"] in page.locator("#tip").inner_text()
     page.mouse.move(0, 0)
+    page.locator("[data-view=bandwidth]").click()
+    vertical = next(one for one in content["roofs"] if one["level"] == "memory")
+    at = """(roof) => { const { xaxis, yaxis } = byId("plot")._fullLayout, box = byId("plot").getBoundingClientRect();
+        return [box.left + xaxis._offset + xaxis.d2p(roof.value), box.top + yaxis._offset + 0.1 * yaxis._length]; }"""
+    page.mouse.move(*page.evaluate(at, vertical))
+    opened.wait_until(f"byId('tip').innerText.startsWith({json.dumps(vertical['label'])}) && !byId('tip').hidden")
+    page.mouse.move(0, 0)
+    page.locator("[data-view=roofline]").click()
 
     page.evaluate("window.before = byId('plot').data")
     page.get_by_label("sort by median").click()

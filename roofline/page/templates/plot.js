@@ -33,19 +33,31 @@ function layout(more) {
   return { margin, paper_bgcolor: ink("--paper"), plot_bgcolor: ink("--paper"), font: { family: "system-ui, DejaVu Sans, sans-serif", size: 13, color: ink("--ink") }, showlegend: false, hovermode: "closest", dragmode: "zoom", ...more };
 }
 
-// One trace holds all points, so that ten thousand of them are drawn at once.
-function pointTrace(shown, x, y, bars) {
-  const colors = shown.map((i) => (rows.color[i] ? shade(rows.color[i]) : ink("--accent")));
-  return {
+const colorOf = (i) => (rows.color[i] ? shade(rows.color[i]) : ink("--accent"));
+const symbolOf = (i) => symbols[(rows.shape[i] ?? 0) % symbols.length] + fillings[rows.filling[i] ?? 0];
+
+// Few points are one trace with their bars. Of many, those that look alike are one: Plotly draws these a third faster.
+function pointTraces(shown, x, y, bars) {
+  if (shown.length > mostBars && !isProfile) return crowdTraces(shown, x, y);
+  const colors = shown.map(colorOf);
+  return [{
     type: "scatter", mode: "markers", x: shown.map(x), y: shown.map(y), customdata: shown, hoverinfo: "none",
     error_y: bars && shown.length <= mostBars ? { type: "data", symmetric: false, array: shown.map((i) => bars(i)[1]), arrayminus: shown.map((i) => bars(i)[0]), color: ink("--muted"), thickness: 1.2, width: 4 } : undefined,
-    marker: {
-      size: shown.map(markerSize),
-      color: colors,
-      symbol: shown.map((i) => symbols[(rows.shape[i] ?? 0) % symbols.length] + fillings[rows.filling[i] ?? 0]),
-      opacity: isProfile ? 0.6 : 1, line: { width: 1.5, color: colors },
-    },
-  };
+    marker: { size: shown.map(markerSize), color: colors, symbol: shown.map(symbolOf), opacity: isProfile ? 0.6 : 1, line: { width: 1.5, color: colors } },
+  }];
+}
+
+function crowdTraces(shown, x, y) {
+  const alike = new Map();
+  for (const i of shown) {
+    const [color, symbol] = [colorOf(i), symbolOf(i)], look = color + symbol;
+    if (!alike.has(look)) alike.set(look, { type: "scatter", mode: "markers", x: [], y: [], customdata: [], hoverinfo: "none", marker: { size: markerSize(i), color, symbol, line: { width: symbol.includes("-open") ? 1.5 : 0, color } } });
+    const trace = alike.get(look);
+    trace.x.push(x(i));
+    trace.y.push(y(i));
+    trace.customdata.push(i);
+  }
+  return [...alike.values()];
 }
 
 // As in the static picture a cross is over a point that flags speak against, and a ring around one above its roof.
@@ -167,7 +179,7 @@ function drawRoofline(shown) {
   traces.push({ type: "scatter", mode: "markers", x: ridges.map((roof) => roof.ridge), y: ridges.map((roof) => roof.value), hoverinfo: "skip", marker: { size: 6, color: ink("--muted") } });
   const [x, y] = [(i) => rows.intensity[i], (i) => rows.flops_per_s[i]];
   const bars = (i) => [rows.flops_per_s[i] - rows.low[i], rows.high[i] - rows.flops_per_s[i]];
-  traces.push(...changeTraces(shown, x, y), ...capTraces(shown, x), pointTrace(shown, x, y, isProfile ? null : bars), ...remarkTraces(shown, x, y), ...estimateTraces((one) => [one.intensity, one.flops_per_s]));
+  traces.push(...changeTraces(shown, x, y), ...capTraces(shown, x), ...pointTraces(shown, x, y, isProfile ? null : bars), ...remarkTraces(shown, x, y), ...estimateTraces((one) => [one.intensity, one.flops_per_s]));
   const labels = labelMaker(xs, ys), flats = roofs.filter((roof) => roof.dtype);
   if (isEstimateShown()) for (const one of content.estimates) labels.star(Math.log10(one.intensity), Math.log10(one.flops_per_s));
   for (const roof of [...flats].sort((a, b) => b.value - a.value)) labels.flat(roof, flats);
@@ -176,26 +188,31 @@ function drawRoofline(shown) {
   const isShown = new Set(shown);
   for (const roof of ridges) labels.ridge(Math.log10(roof.ridge), Math.log10(roof.value), significant(roof.ridge));
   labels.avoid(flats, shown.length > mostBars ? [] : shown.map((i) => [x(i), y(i)]));
-  for (const { row, text } of content.labels) if (isShown.has(row)) labels.point(Math.log10(x(row)), Math.log10(y(row)), text, isProfile ? 4 + markerSize(row) / 2 : 9);
+  for (const { row, text } of shown.length > mostBars ? [] : content.labels) if (isShown.has(row)) labels.point(Math.log10(x(row)), Math.log10(y(row)), text, isProfile ? 4 + markerSize(row) / 2 : 9);
   if (isEstimateShown()) for (const one of content.estimates) labels.point(Math.log10(one.intensity), Math.log10(one.flops_per_s), one.name, 11);
   return { traces, layout: layout({ xaxis: axis("arithmetic intensity, FLOP/byte", [...xs], { tickformat: ",~r" }), yaxis: axis("FLOP/s", [...ys], { tickformat: "~s" }), annotations: labels.found }) };
 }
 
 // Plotly tells only points that are pointed at: unseen ones stand along each roof, as far as it is seen.
 function roofTips(roofs, [left, right], [bottom, top]) {
-  const x = [], y = [], told = [];
-  for (const roof of roofs) {
+  return tipTrace(roofs.flatMap((roof) => {
     const [x0, x1] = roof.x.map(Math.log10), [y0, y1] = roof.y.map(Math.log10);
-    const from = Math.max(x0, left), to = Math.min(x1, right), count = Math.max(2, Math.ceil(((to - from) / (right - left)) * 80));
-    for (let step = 0; from < to && step <= count; step++) {
-      const at = from + (step / count) * (to - from), level = y0 + ((at - x0) / (x1 - x0)) * (y1 - y0);
-      if (level < bottom || level > top) continue;
-      x.push(10 ** at);
-      y.push(10 ** level);
-      told.push(content.roofs.indexOf(roof));
-    }
-  }
-  return { type: "scatter", mode: "markers", x, y, meta: told, hoverinfo: "none", marker: { size: 6, opacity: 0 } };
+    const from = Math.max(x0, left), to = Math.min(x1, right), level = (x) => y0 + ((x - x0) / (x1 - x0)) * (y1 - y0);
+    const count = Math.max(2, Math.ceil(((to - from) / (right - left)) * tipsAcross));
+    return from < to ? along(roof, count, [from, to], [level(from), level(to)], (at) => 10 ** at).filter((one) => one.y >= 10 ** bottom && one.y <= 10 ** top) : [];
+  }));
+}
+
+const tipsAcross = 80; // no more: where they stand closer, a point at a roof is hard to hit
+
+// Points from one end of a roof to the other; `scale` turns places in the picture into values.
+function along(roof, count, [x0, x1], [y0, y1], scale) {
+  const place = content.roofs.indexOf(roof);
+  return Array.from({ length: count + 1 }, (_, step) => step / count).map((share) => ({ x: scale(x0 + share * (x1 - x0)), y: scale(y0 + share * (y1 - y0)), place }));
+}
+
+function tipTrace(found) {
+  return { type: "scatter", mode: "markers", x: found.map((one) => one.x), y: found.map((one) => one.y), meta: found.map((one) => one.place), hoverinfo: "none", marker: { size: 6, opacity: 0 } };
 }
 
 // An arrow leads from version to version and from run to run, as in the static picture; else from baseline to candidate.
@@ -248,7 +265,7 @@ function drawTimes(shown) {
   const [x, y] = [(i) => rows.least_s[i], (i) => rows.median_s[i]];
   if (shown.length <= mostBars) traces.push({ type: "scatter", mode: "markers", x: shown.map(x), y: shown.map((i) => rows.sum_s[i]), hoverinfo: "skip", marker: { symbol: "line-ew-open", size: 12, color: ink("--muted"), line: { width: 1.5 } } });
   const bars = (i) => (rows.ci95_low_s[i] === null ? [0, 0] : [y(i) - rows.ci95_low_s[i], rows.ci95_high_s[i] - y(i)]);
-  traces.push(pointTrace(shown, x, y, isProfile ? null : bars));
+  traces.push(...pointTraces(shown, x, y, isProfile ? null : bars));
   traces.push(...remarkTraces(shown, x, y), ...estimateTraces((one) => [one.seconds, one.seconds]));
   const labels = labelMaker(xs, ys);
   labels.rising({ x: ends, y: ends, label: "as fast as the limits allow", colors: [ink("--muted"), ink("--muted")] });
@@ -265,7 +282,7 @@ function drawBandwidth(shown) {
   const [xs, ys] = state.ranges.bandwidth ?? [span, [-0.7, Math.max(0.7, places.length - 0.3)]];
   const traces = roofs.map((roof) => line([roof.value, roof.value], [-1, places.length + 1], shade(roof.colors), roof.width, roof.dash));
   const [x, y] = [(i) => rows.bytes_per_s[i], (i) => places.indexOf(bandwidthName(i))];
-  traces.push(pointTrace(shown, x, y, null), ...remarkTraces(shown, x, y));
+  traces.push(tipTrace(roofs.flatMap((roof) => along(roof, tipsAcross / 2, [roof.value, roof.value], ys, (at) => at))), ...pointTraces(shown, x, y, null), ...remarkTraces(shown, x, y));
   const ticks = { type: "linear", dtick: undefined, tickvals: places.map((_, at) => at), ticktext: places.map(plain), automargin: true };
   return { traces, layout: layout({ xaxis: axis("bytes moved per second, B/s", [...xs], { tickformat: "~s" }), yaxis: axis("", [...ys], ticks) }) };
 }
