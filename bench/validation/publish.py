@@ -11,6 +11,7 @@ folder goes on as DIR on another machine.
 
     DIR/steps/<name>/       one attempt: step.json, stdout.txt, stderr.txt, pictures; a later one is <name>.2
     DIR/runs/               run files and ceilings of all steps
+    DIR/triton/             compiled kernels, so that an unpacked archive need not compile them again
     DIR/summary.md          how each step ended
     DIR/published/<slug>/   what is to be committed as results/published/<slug>
 
@@ -471,7 +472,7 @@ def run_step(step, folder, device, limit_s):
     attempt = {"command": step.command, "started_at": started_at, "limit_s": limit_s, "state": KILLED}
     write_output(path / "step.json", json_text(attempt).encode())  # stays so where this process is killed
     say(f"{step.name}: at most {limit_s:.0f} s: {step.command}")
-    variables = environment(RIDGEPOINT_RUNS=str(runs))
+    variables = environment(RIDGEPOINT_RUNS=str(runs), TRITON_CACHE_DIR=str(folder / "triton"))
     exit_code, ended_by, wall_s = run(python(step), path, variables, limit_s)
     with undisturbed():
         state = state_of(step, exit_code, ended_by, limit_s, path)

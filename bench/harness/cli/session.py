@@ -361,6 +361,7 @@ def measure_all(
     run: PlannedRun, session: Session, progress: Progress, ceilings: Ceilings, deadline: float | None, workers: Workers
 ) -> None:
     """Measure row by row, each kept as soon as it is finished."""
+    from bench.harness.measure.compile import compile_rows
     from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.runner import Runner
     from bench.harness.timing.protocol import limits_of
@@ -371,6 +372,8 @@ def measure_all(
     fills = fills_of(settings.fill, run.is_fill_sensitivity_asked)
     rows = list(itertools.product(run.rows, fills))
     pace, done, late = Pace(deadline, len(rows)), 0, 0
+    for name, reason in compile_rows(run.rows, run.device).items():
+        progress.note(f"{name} does not compile: {reason}")
     progress.expect(len(rows), pace.left_s)
     waiting = deque(rows)
     while waiting:

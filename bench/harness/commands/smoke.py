@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -209,51 +208,20 @@ def look_at_device(look: Look, progress: Progress) -> None:
 
 
 def look_at_compiling(look: Look, progress: Progress) -> None:
-    """Compile the Triton kernels of the families beforehand, in processes of their own: nothing is timed meanwhile."""
-    from bench.harness.providers.registry import has_triton
+    """Compile the Triton kernels of the families beforehand."""
+    from bench.harness.measure.compile import compile_rows
+    from bench.harness.measure.plan import Settings, plan
+    from bench.harness.providers.registry import default_providers
 
-    if look.device.type != "cuda" or not has_triton():
-        return
-    from kernels.launch import INTERPRETED
-    from kernels.precompile import precompile
-
-    began, launches = time.perf_counter(), {} if INTERPRETED else launches_to_compile(look)
-    failed = precompile(launches)
-    told = f"{len(launches) - len(failed)} of {len(launches)} kernels in {time.perf_counter() - began:.0f} s"
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
-    look.lines.append(Line("compiling", NOTE if failed else OK, told, reasons))
-
-
-def launches_to_compile(look: Look) -> dict[str, Callable[[], object]]:
-    """Return the launches of the newest Triton version of each family, on tensors without memory."""
-    import torch
-
-    from bench.harness.data.inputs import torch_dtype
-    from bench.harness.providers.registry import default_providers, kernel_versions
-
-    found: dict[str, Callable[[], object]] = {}
+    rows = []
     for family, op, case in family_cases(look):
-
-        def tensor(*shape: int, dtype: str | None = None, stored: str = case.dtype) -> torch.Tensor:
-            return torch.empty(shape, dtype=torch_dtype(dtype or stored), device="meta")
-
-        versions = kernel_versions(family)
-        for name in default_providers(family, look.device, case.dtype):
-            if name in versions:
-                out = torch.empty(op.output_shape(case), dtype=torch_dtype(op.output_dtype(case.dtype)), device="meta")
-                words = case.dtype, versions[name], op.name
-                launch = partial(launch_in, *words, *op.make_inputs(case, tensor), out=out)
-                found[f"{op.name} {case.dtype} {case.name}, {name}"] = launch
-    return found
-
-
-def launch_in(dtype: str, module: str, op: str, *inputs: Any, out: Any) -> None:
-    """Launch a version of a kernel as rows of a dtype do: tf32 and fp32 differ in a switch of torch alone."""
-    from bench.harness.providers.registry import numerics
-    from kernels.precompile import launch_version
-
-    with numerics(dtype):
-        launch_version(module, op, *inputs, out=out)
+        providers = default_providers(family, look.device, case.dtype)
+        rows += [(family, row) for row in plan([(op, case)], providers, look.device, Settings())]
+    began = time.perf_counter()
+    failed = compile_rows(rows, look.device)
+    if look.device.has_cuda:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
+        look.lines.append(Line("compiling", NOTE if failed else OK, format_time(time.perf_counter() - began), reasons))
 
 
 def look_at_families(look: Look, progress: Progress) -> None:

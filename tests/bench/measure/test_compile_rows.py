@@ -1,0 +1,67 @@
+"""Kernels of rows that are compiled beforehand: the launches that the rows make themselves."""
+
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+
+import kernels.launch
+from bench.__main__ import families
+from bench.harness.cli.arguments import CaseWords, make_cases
+from bench.harness.device.device import Device
+from bench.harness.measure import compile as beforehand
+from bench.harness.measure.plan import Settings, plan
+from bench.harness.op_file import options_of
+from bench.harness.providers.registry import default_providers
+from kernels import precompile
+from kernels.launch import Gpu
+
+H100 = Device("cuda", "cuda:0", "h100-sxm", "H100", 50 * 2**20, 80 * 2**30, sm_count=132, compute_capability="9.0")
+pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 80 * 2**30)
+    found = []
+    for family, dtypes in (("softmax", ["bf16"]), ("matmul", ["tf32", "fp32"])):
+        (op,) = families()[family]
+        cases = make_cases([op], options_of(family), CaseWords(dtypes, ["64"]), "cuda")
+        found += [
+            (family, row)
+            for row in plan(cases, [*default_providers(family, H100), "triton-v4-autotune"], H100, Settings())
+        ]
+    return found
+
+
+def test_each_launch_of_a_triton_version_compiles_and_can_be_sent_to_another_process(rows, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    launches = beforehand.launches_of(rows)
+    assert [name.partition(",")[0] for name in launches] == [
+        "softmax bf16 4096x64",
+        "matmul tf32 64x64x64",
+        "matmul fp32 64x64x64",
+    ]
+    before = torch.get_float32_matmul_precision()
+    with precompile.compile_only(Gpu(90, 132, 50 * 2**20)) as compiled:
+        for launch in pickle.loads(pickle.dumps(launches)).values():
+            launch()
+    precisions = [kernel.metadata.name for kernel in compiled]
+    assert len(precisions) >= 3
+    assert torch.get_float32_matmul_precision() == before
+    hashes = [kernel.hash for kernel in compiled]
+    assert len(set(hashes)) == len(hashes)  # tf32 and fp32 are two kernels
+
+
+def test_few_kernels_a_cpu_and_refused_rows_start_no_process(rows, monkeypatch):
+    asked = []
+    monkeypatch.setattr(precompile, "precompile", lambda launches: asked.append(sorted(launches)) or {"a row": "why"})
+    assert beforehand.compile_rows(rows, H100) == {}
+    monkeypatch.setattr(beforehand, "FEWEST", 3)
+    assert beforehand.compile_rows(rows, replace(H100, type="cpu")) == {}
+    assert asked == []
+    assert beforehand.compile_rows(rows, H100) == {"a row": "why"}
+    assert len(asked[0]) == 3
+    refused = [(family, replace(row, refused="a record")) for family, row in rows]
+    assert beforehand.compile_rows(refused, H100) == {}
