@@ -121,21 +121,15 @@ def turned(color: Any, theme: str, keeps_alpha: bool = True) -> Any:
 
 
 def _on_dark(rgb: tuple[float, float, float]) -> tuple[float, float, float]:
-    """Return grays turned around, and colors mixed with white until they can be read on the dark background."""
-    _, lightness, _ = colorsys.rgb_to_hls(*rgb)
+    """Return grays turned around, and colors lighter, as saturated as before, until they can be read on the dark."""
+    hue, lightness, saturation = colorsys.rgb_to_hls(*rgb)
     if max(rgb) - min(rgb) < GRAYISH:
         gray = 1 - (1 - DARKEST) * lightness
         return (gray, gray, gray)
     background = contrast_to_white(DARKEST, DARKEST, DARKEST)
-    share = 0.0
-    while background / contrast_to_white(*_mixed(rgb, share)) < READABLE_ON_DARK:
-        share += 0.02
-    return _mixed(rgb, share)
-
-
-def _mixed(rgb: tuple[float, float, float], share: float) -> tuple[float, float, float]:
-    red, green, blue = (part + share * (1 - part) for part in rgb)
-    return (red, green, blue)
+    while background / contrast_to_white(*colorsys.hls_to_rgb(hue, lightness, saturation)) < READABLE_ON_DARK:
+        lightness += 0.01
+    return colorsys.hls_to_rgb(hue, lightness, saturation)
 
 
 def _on_paper(rgb: tuple[float, float, float]) -> tuple[float, float, float]:

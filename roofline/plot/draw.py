@@ -292,12 +292,14 @@ def _draw_series(points: list[PlotPoint], scene: Scene, sheet: Sheet, placer: Pl
     shape = scene.shape(points[0])
     for variant, alike in groupby(sorted(points, key=scene.variant), key=scene.variant):
         sheet.plot([(p.intensity, p.flops_per_s) for p in alike], **marker(color, shape, variant), zorder=7)
-    tops = [(point.intensity, point.cap) for point in points if point.cap]
-    if tops:
-        stems = [s for p in points if p.cap for s in ((p.intensity, p.flops_per_s), (p.intensity, p.cap), lifted)]
-        sheet.plot(stems, **STEM, color=color, zorder=4.4)
+    capped = [(spot, (point.intensity, point.cap)) for spot, point in zip(spots, points, strict=True) if point.cap]
+    if capped:
+        tops = [top for _, top in capped]
+        sheet.plot([s for spot, top in capped for s in (spot, top, lifted)], **STEM, color=color, zorder=4.4)
         sheet.plot(tops, **cap(color), zorder=4.6)
         placer.block("mark", [box_around(*sheet.inches(*top), 0.16, 0.05) for top in tops])
+        for ends in capped:
+            placer.block("line", boxes_along(*_on_sheet(sheet, ends)))
     doubtful = [spot for spot, point in zip(spots, points, strict=True) if point.doubts]
     if doubtful:
         sheet.plot(doubtful, **CROSS, zorder=7.5)

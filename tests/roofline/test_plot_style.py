@@ -15,7 +15,7 @@ from plot_scenes import CPU, draw, ends, environment, flats, last_line, machine,
 from run_scenes import RUNS
 
 from results.show.picture import SERIES_COLORS, contrast_to_white, plain
-from results.show.theme import apply_theme
+from results.show.theme import apply_theme, turned
 from roofline.__main__ import main
 from roofline.plot.figure import PlotMachine, draw_roofline
 from roofline.plot.scene import build_scene
@@ -189,6 +189,11 @@ def test_dtypes_differ_for_every_kind_of_sight(sight: str) -> None:
 def test_the_common_dtypes_differ_in_gray() -> None:
     lightness = sorted(lab(linear(DTYPE_COLORS[dtype]))[0] for dtype in ("fp32", "bf16", "fp8e4m3", "tf32"))
     assert min(b - a for a, b in itertools.pairwise(lightness)) >= 11.5
+
+
+def test_series_differ_on_a_dark_background() -> None:
+    seen = [lab(linear(to_hex(turned(color, "dark")))) for color in SERIES_COLORS]
+    assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)) > 18
 
 
 def test_the_first_series_differ_in_gray() -> None:
