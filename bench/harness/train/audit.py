@@ -26,8 +26,8 @@ def counted_flops(plan: StepPlan) -> dict[str, int]:
     """Return the FLOPs of a step that torch's counter finds, by operation, forward, backward and recomputation.
 
     The step runs on the meta device, which computes nothing and needs no memory. Attention is taken apart into its
-    products: of the fused kernel, torch up to 2.13 counts nothing on a CPU, and every release
-    every pair of tokens elsewhere.
+    products, because of the fused kernel torch up to 2.13 counts nothing on a CPU, and every release counts
+    every pair of tokens elsewhere, also those that the mask leaves out.
     """
     with torch.device("meta"):
         model = Transformer(plan.config, plan.checkpoint)
@@ -84,7 +84,8 @@ def measured_memory(step: TrainingStep, is_compiled: bool = False) -> dict[str, 
 def allocator_peak(step: TrainingStep) -> int | None:
     """Return the most that torch's allocator of a GPU hands out within a step that is not watched; None on a CPU.
 
-    A step whose tensors are counted may hold more: torch then adds some gradients up that it adds to in place else.
+    A step whose tensors are counted may hold more: torch then adds some gradients into new tensors, which
+    it adds in place otherwise.
     """
     device = step.device
     if not device.is_gpu:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_iter
 
 RANDOM_STATE_DTYPES = (torch.int64, torch.uint64)
 LARGEST_RANDOM_STATE = 2
-"""Numbers of a seed and an offset in one tensor."""
+"""How many numbers a tensor with a seed and an offset holds."""
 
 
 def is_random_state(tensor: Tensor) -> bool:

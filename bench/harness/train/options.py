@@ -15,7 +15,7 @@ from roofline.accounting.config.file import load_config, load_preset
 from roofline.accounting.state import RECIPES
 
 RECIPE_NAMES = ("fp32", "amp", "bf16")
-"""Those of `roofline.accounting.state` that plain torch runs; the others need an optimizer that torch does not have."""
+"""Recipes of `roofline.accounting.state` that plain torch runs; the others need an optimizer that torch lacks."""
 
 OPTIMIZER_NAMES = ("sgd", "momentum", "adagrad", "rmsprop", "adam", "adamw")
 PROVIDERS = ("torch", "torch-compile")

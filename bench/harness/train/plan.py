@@ -1,4 +1,4 @@
-"""A training case for the accounting: its plan, its FLOPs, and the memory that its verification needs.."""
+"""A training case for the accounting: its plan, its FLOPs, and the memory that its verification needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EFFICIENT_ATTENTION_QUERIES = 32
 """Source: torch 2.11, `torch/_meta_registrations.py`, `meta__scaled_dot_product_efficient_attention`."""
 
 WIDE_BYTES = {"fp32": 8, "bf16": 4}
-"""Of an element in the precision that a step is verified in, by compute dtype."""
+"""Bytes of an element in the precision that a step is verified in, by compute dtype."""
 
 
 def plan_of(case: TrainingCase, device_type: str) -> StepPlan:

@@ -22,11 +22,11 @@ PILOT = 512
 PHASES = ("forward", "backward", "optimizer")
 
 LEARNING_RATE = 1e-5
-"""So small that hundreds of steps on the same tokens leave the weights near where they start: the loss of a model that
-has learned them by heart has gradients near zero, which some processors compute more slowly."""
+"""So small a rate that hundreds of steps on the same tokens leave the weights near where they start: the loss of a model
+that has learned them by heart has gradients near zero, which some processors compute more slowly."""
 
 TORCH_DTYPES = {"fp32": torch.float32, "amp": torch.float32, "bf16": torch.bfloat16}
-"""Of the parameters, by recipe."""
+"""Dtype of the parameters, by recipe."""
 
 COMPUTE_DTYPES = {"fp32": torch.float32, "amp": torch.bfloat16, "bf16": torch.bfloat16}
 

@@ -21,10 +21,10 @@ from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config.config import ModelConfig
 
 DEVIATION = 0.02
-"""Of the weights at the start. Source: Radford et al., GPT-2 (2019)."""
+"""Standard deviation of the weights at the start. Source: Radford et al., GPT-2 (2019)."""
 
 NORM_EPSILON = 1e-6
-"""Of RMSNorm, the same in every precision. Source: Llama's and Qwen's configurations have 1e-5 or 1e-6."""
+"""Epsilon of RMSNorm, the same in every precision. Source: Llama's and Qwen's configurations have 1e-5 or 1e-6."""
 
 ROTARY_BASE = 10_000.0
 """Source: Su et al., RoFormer (2021), section 3.2.2."""
@@ -160,7 +160,7 @@ class Transformer(nn.Module):
         """Build it with weights as they start, on the default device.
 
         Args:
-            config: the model; `training_options.check_model` says which can be built.
+            config: the model; `bench.harness.train.options.check_model` says which can be built.
             checkpointing: `none`, `full`, `every-K` or `sqrt`: groups of layers of which only the input is kept.
 
         Raises:
