@@ -22,8 +22,8 @@ PILOT = 512
 PHASES = ("forward", "backward", "optimizer")
 
 LEARNING_RATE = 1e-5
-"""So small a rate that hundreds of steps on the same tokens leave the weights near where they start: the loss of a model
-that has learned them by heart has gradients near zero, which some processors compute more slowly."""
+"""So small a rate that hundreds of steps on the same tokens leave the weights near where they start: the loss of a
+model that has learned them by heart has gradients near zero, which some processors compute more slowly."""
 
 TORCH_DTYPES = {"fp32": torch.float32, "amp": torch.float32, "bf16": torch.bfloat16}
 """Dtype of the parameters, by recipe."""
