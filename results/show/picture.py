@@ -10,7 +10,6 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from results.show.export import write_output
 from results.show.terminal import one_line
 from results.store.runfile import StoreError
 
@@ -163,6 +162,8 @@ def save_picture(figure: Figure, path: Path) -> None:
     Raises:
         StoreError: the suffix is not one of `SUFFIXES`, or the file cannot be written.
     """
+    from results.show.export import write_output  # with all tables, while every --help comes by this module
+
     check_picture(path)
     form = path.suffix.lower()
     undated: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(form, {})

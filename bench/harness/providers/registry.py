@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 from bench.harness.device.system import here
 from bench.harness.op import Op
@@ -260,6 +259,8 @@ def kernels_alone(call: Call) -> Call:
 
     The launch is made once, to see them. One that starts no Triton kernel is returned as it is.
     """
+    from unittest.mock import patch  # which takes long to import
+
     from triton.runtime.jit import JITFunction
 
     started: list[Call] = []
