@@ -198,17 +198,21 @@ def comparisons(is_gpu):
         names = [name for name in provider_names(family) if not name.endswith((AUTOTUNE, FAST_ACCUMULATION))]
         names = [name for name in names if is_gpu or name in ("torch", "torch-compile")]
         words = ("bench", "compare", "--op", op, *(gpu_size if is_gpu else cpu_size), "--provider", ",".join(names))
-        steps.append(Step(f"compare-{family.replace('_', '-')}", (*words, "--plot", f"{op}.png"), 120, 45))
+        words = (*words, *within(BUDGET_SHARE * 120), "--plot", f"{op}.png")
+        steps.append(Step(f"compare-{family.replace('_', '-')}", words, 120, 45))
     return steps
 
 
 def whole_models(is_gpu):
-    """Return a training step, decoding, and the transfers between host and device."""
+    """Return a training step, decoding, the profile of a model, and the transfers between host and device."""
     step = ("bench.train_step", "--checkpoint", "none,full")
     model = () if is_gpu else ("--shape", "1x128,4x128,16x128", "--op", "decode-attention,decode-block")
+    profiled = ("llama-3.2-1b", "--layers", "2", "--shape", "4x512") if is_gpu else ("tiny-llama", "--shape", "4x128")
+    profile = ("bench", "profile", "--model", *profiled, "--backward", *within(BUDGET_SHARE * 120))
     return [
         Step("train-step", (*step, *within(BUDGET_SHARE * 140), "--plot", "train-step.png"), 140, 60),
         Step("decode", ("bench.decode", *model, *within(BUDGET_SHARE * 140), "--plot", "decode.png"), 140, 60),
+        Step("profile", (*profile, "--plot", "profile.png"), 120, 45),
         Step("transfer", ("bench.transfer", *within(BUDGET_SHARE * 90)), 90, 45),
     ]
 
