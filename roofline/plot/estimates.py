@@ -19,14 +19,20 @@ from results.show.picture import (
     series_color,
     write_head,
 )
+from roofline.plot.style import significant, tick, time_words
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 WIDTH, PANEL, ROW = 10.0, 5.0, 0.42
 """Of a picture, of a panel with lines, and of one bar, inches."""
 MOST_MARKED = 20
 """Points of a line that each have a marker; a single one has a large one."""
+ROOM_FOR_WORDS = 1.12
+"""End of the axis over the longest bar, whose words stand past it."""
+MOST_TICKS = 12
+"""Values of an option that each have a tick."""
 FAR = 16
 """Values whose largest is so many times the smallest are drawn on a logarithmic axis."""
 
@@ -52,6 +58,7 @@ def draw_parts(title: str, subtitle: str, parts: Sequence[tuple[str, float, str]
         for row, (_, amount, words) in enumerate(shown):
             text = f" {words}, {100 * amount / whole:.1f} %" if has_shares else f" {words}"
             axes.text(amount, row, text, va="center", fontsize=LABEL_PT, color=INK)
+        axes.set_xlim(right=ROOM_FOR_WORDS * (max((amount for _, amount, _ in shown), default=0) or 1))
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)
     return figure
@@ -69,6 +76,7 @@ def draw_lines(
         lines: points by name; an empty name has no legend.
         marks: by name, where along the option something turns, such as the critical batch.
     """
+    is_time = y_name.endswith("seconds")
     with own_style():
         figure = new_figure(WIDTH, PANEL)
         top = write_head(figure, plain(title, 200), plain(f"{y_name} by {x_name}", 200), PANEL)
@@ -91,8 +99,26 @@ def draw_lines(
         ):
             if min(values) > 0 and max(values) >= FAR * min(values):
                 scale("log")
+        _name_ticks(axes, sorted({x for x, _ in everything}), is_time=is_time)
         axes.set_xlabel(plain(x_name), fontsize=AXIS_PT, color=INK)
-        axes.set_ylabel(plain(y_name), fontsize=AXIS_PT, color=INK)
+        axes.set_ylabel(
+            plain(y_name.removesuffix("seconds") + "time" if is_time else y_name), fontsize=AXIS_PT, color=INK
+        )
         if any(lines):
             axes.legend(fontsize=LEGEND_PT, frameon=False)
     return figure
+
+
+def _name_ticks(axes: Axes, places: Sequence[float], is_time: bool) -> None:
+    """Name the values of the option that there are, if they are few, and write numbers without exponents."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    if axes.get_xscale() == "log":
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: significant(value)))
+        if len(places) <= MOST_TICKS:
+            axes.set_xticks(places)
+            axes.xaxis.set_minor_locator(NullLocator())
+    if is_time:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: time_words(value) if value > 0 else "0"))
+    elif axes.get_yscale() == "log":
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))

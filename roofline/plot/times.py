@@ -31,7 +31,7 @@ from roofline.plot.scene import (
     title_lines,
 )
 from roofline.plot.sheet import AxesSheet, Key, Sheet, View, fitted
-from roofline.plot.style import FILLINGS, dtype_color, short_case, significant, text_color
+from roofline.plot.style import FILLINGS, TIME_UNITS, dtype_color, short_case, significant, text_color, time_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 WIDTH = 9.0
 """Of the figure, inches."""
-UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 SUM_PT = 7.0
 """Width of the pale bar from the least time up to the sum, points."""
 
@@ -130,7 +129,7 @@ def draw_times(
 def _view(points: Sequence[TimePoint]) -> View:
     across = [math.log10(point.least_s) for point in points]
     up = [math.log10(time_s) for point in points for time_s in (point.low_s, point.high_s, point.least_s, point.sum_s)]
-    factor = next((unit for unit in UNITS if 10 ** max(up) >= 5 * unit[0]), UNITS[-1])
+    factor = next((unit for unit in TIME_UNITS if 10 ** max(up) >= 5 * unit[0]), TIME_UNITS[-1])
     names = ("Least time by the model", "Measured time, median")
     view = View(min(across) - 0.35, max(across) + 0.6, min(up) - 0.35, max(up) + 0.3, *names, factor, factor)
     return fitted(view)
@@ -217,7 +216,7 @@ def _draw_floor(floor_s: float, sheet: Sheet, placer: Placer) -> None:
     sheet.plot(ends, color=MUTED, linewidth=0.9, linestyle=(0, (1, 2.5)), zorder=2)
     low, high = sheet.inches(*ends[0]), sheet.inches(*ends[1])
     placer.block("line", boxes_along(low, high))
-    label_line(sheet, placer, f"launch floor {_words_of(floor_s)}", (low, high), 0.8, MUTED)
+    label_line(sheet, placer, f"launch floor {time_words(floor_s)}", (low, high), 0.8, MUTED)
 
 
 def _draw_points(points: Sequence[TimePoint], looks: _Looks, sheet: Sheet, placer: Placer) -> None:
@@ -254,11 +253,6 @@ def _label(points: Sequence[TimePoint], looks: _Looks, sheet: Sheet, placer: Pla
     for place, point, text in zip(place_labels(placer, labels, spots), chosen, texts, strict=True):
         if place:
             write_label(sheet, place, text, POINT_PT, text_color(looks.color(point)))
-
-
-def _words_of(time_s: float) -> str:
-    factor, name = next((unit for unit in UNITS if time_s >= unit[0]), UNITS[-1])
-    return f"{significant(time_s / factor)} {name}"
 
 
 def _caption(facts: Sequence[str], points: Sequence[TimePoint], left_out: Counter[str]) -> str:

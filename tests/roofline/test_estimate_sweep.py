@@ -11,6 +11,7 @@ from test_estimate import call, data_of, text_of
 
 from roofline.commands.estimate.parts import PARTS
 from roofline.commands.estimate.sweep import draw, over, swept
+from roofline.plot.estimates import draw_lines, draw_parts
 
 DECODE = "infer --model llama-3-8b --gpu h100-sxm --prompt 128"
 
@@ -86,3 +87,18 @@ def test_bad_sweeps_get_one_line(capsys, line, words):
     printed = capsys.readouterr()
     assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
     assert words in printed.err
+
+
+def test_the_values_of_the_option_have_ticks_and_times_their_unit() -> None:
+    figure = draw_lines("t", "batch", "decode seconds", {"": [(1, 0.004), (8, 0.005), (32, 0.007)]}, {})
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "8", "32"]
+    assert {"4 ms", "5 ms", "6 ms", "7 ms"} <= {tick.get_text() for tick in axes.get_yticklabels()}
+    assert axes.get_ylabel() == "decode time"
+
+
+def test_the_words_at_the_longest_bar_end_within_the_picture() -> None:
+    figure = draw_parts("t", "s", [("mlp: up", 3_758_096_384, "3,758,096,384"), ("norm", 266_240, "266,240")])
+    words = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert max(box.x1 for box in words) < figure.bbox.x1 - 8
