@@ -9,6 +9,7 @@ import torch
 import kernels.launch
 from bench.__main__ import families
 from bench.harness.cli.arguments import CaseWords, make_cases
+from bench.harness.commands import suite
 from bench.harness.device.device import Device
 from bench.harness.measure import compile as beforehand
 from bench.harness.measure.plan import Settings, plan
@@ -65,3 +66,14 @@ def test_few_kernels_a_cpu_and_refused_rows_start_no_process(rows, monkeypatch):
     assert len(asked[0]) == 3
     refused = [(family, replace(row, refused="a record")) for family, row in rows]
     assert beforehand.compile_rows(refused, H100) == {}
+
+
+def test_the_default_cases_of_every_op_can_be_made_without_memory(monkeypatch):
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 80 * 2**30)
+    found = []
+    for family, op, case in suite.planned(["bf16", "fp32", "fp8e4m3", "int8"], families(), "cuda"):
+        row = plan([(op, case)], default_providers(family, H100, case.dtype), H100, Settings())
+        found += [(family, one) for one in row]
+    launches = beforehand.launches_of(found)
+    triton = [row for _, row in found if row.provider.startswith("triton") and not row.refused]
+    assert len(launches) == len({(row.op.name, row.case.dtype, row.case.name, row.provider) for row in triton}) > 100
