@@ -2,6 +2,7 @@
 const symbols = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left", "triangle-right", "pentagon", "hexagon", "diamond-tall"];
 const fillings = ["", "-open", "-dot", "-open-dot"];
 const mostBars = 500;
+const mostFramed = 100; // bars of modules; of more, the frames would hide the narrow ones
 const margin = { l: 78, r: 22, t: 18, b: 58 };
 
 const isDrawn = (i) => rows.drawn[i];
@@ -19,6 +20,7 @@ const views = [
 const currentView = () => views.find((view) => view.key === state.view);
 const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const veil = () => `${ink("--paper")}80`; // behind words that stand over points
 const shade = (colors) => colors[isDark() ? 1 : 0];
 
 const isProfile = Boolean(rows.share?.some((value) => value !== null));
@@ -26,7 +28,7 @@ const isProfile = Boolean(rows.share?.some((value) => value !== null));
 const markerSize = (i) => (rows.share[i] === null ? 11 : Math.max(4, 70 * Math.sqrt(rows.share[i])));
 
 function axis(title, range, more = {}) {
-  return { title: { text: title, standoff: 10 }, type: "log", range, gridcolor: ink("--line"), linecolor: ink("--line"), zeroline: false, color: ink("--ink"), dtick: range[1] - range[0] < 1.5 ? "D2" : 1, minor: { showgrid: false }, ...more };
+  return { title: { text: title, standoff: 10 }, type: "log", range, gridcolor: ink("--line"), linecolor: ink("--line"), zeroline: false, color: ink("--ink"), dtick: range[1] - range[0] < 0.9 ? "D1" : range[1] - range[0] < 1.5 ? "D2" : 1, minor: { showgrid: false }, ...more };
 }
 
 function layout(more) {
@@ -88,12 +90,14 @@ function line(x, y, color, width = 1.2, dash = "solid") {
 }
 
 // Labels stand inside of the part of the plane that is seen, whatever that is, and none on another: boxes are in pixels.
-function labelMaker([left, right], [bottom, top]) {
+function labelMaker([left, right], [bottom, top], points = []) {
   const { width, height } = plotSize();
   const across = (x) => ((x - left) / (right - left)) * width;
   const down = (y) => ((top - y) / (top - bottom)) * height;
   const slant = Math.atan2(height / (top - bottom), width / (right - left));
   const kept = [], slanted = [], lines = [], found = [];
+  const spots = points.map(([x, y]) => [across(Math.log10(x)), down(Math.log10(y))]);
+  const isOverPoint = (box) => spots.some(([u, v]) => u + 7 > box[0] && u - 7 < box[1] && v + 7 > box[2] && v - 7 < box[3]);
   const overlap = (one, other) => one[0] < other[1] && other[0] < one[1] && one[2] < other[3] && other[2] < one[3];
   const inside = (box) => box[0] >= 0 && box[1] <= width && box[2] >= 0 && box[3] <= height;
   const write = (x, y, text, more) => found.push({ x, y, text: plain(text), showarrow: false, font: { size: 12 }, ...more });
@@ -103,14 +107,15 @@ function labelMaker([left, right], [bottom, top]) {
     if (y < bottom || y > top || x0 > right) return;
     const wide = 6.9 * roof.label.length, at = down(y);
     const near = others.map((other) => down(Math.log10(other.y[0]))).filter((line) => Math.abs(line - at) > 2);
-    const places = [0, 1, 2].flatMap((turn) => [true, false].map((isAbove) => ({ isAbove, end: width - turn * (wide + 14) })));
+    const places = [0, 1, 2, 3].flatMap((turn) => [true, false].map((isAbove) => ({ isAbove, end: width - turn * (wide + 14) })));
     const boxOf = ({ isAbove, end }) => [end - wide, end, isAbove ? at - 17 : at + 2, isAbove ? at - 2 : at + 17];
     const isFree = (place) => kept.every((box) => !overlap(box, boxOf(place))) && boxOf(place)[0] > -40;
     const isClear = (place) => isFree(place) && near.every((line) => line < boxOf(place)[2] || line > boxOf(place)[3]);
-    const place = places.find(isClear) ?? places.find(isFree);
+    const isBest = (place) => isClear(place) && !isOverPoint(boxOf(place)) && boxOf(place)[0] >= across(x0);
+    const place = places.find(isBest) ?? places.find(isClear) ?? places.find(isFree);
     if (!place) return;
     kept.push(boxOf(place));
-    write(right, y, roof.label, { xanchor: "right", xshift: place.end - width, yanchor: place.isAbove ? "bottom" : "top", font: { size: 12, color: shade(roof.colors) } });
+    write(right, y, roof.label, { xanchor: "right", xshift: place.end - width, yanchor: place.isAbove ? "bottom" : "top", bgcolor: isOverPoint(boxOf(place)) ? veil() : undefined, font: { size: 12, color: shade(roof.colors) } });
   }
 
   const shiftOf = (roof) => Math.log10(roof.y[0]) - Math.log10(roof.x[0]);
@@ -121,17 +126,22 @@ function labelMaker([left, right], [bottom, top]) {
     const isBelow = above.some((gap) => gap > 0 && gap < 30); // the label would lie on the roof above
     const from = Math.max(Math.log10(roof.x[0]), left, bottom - shift), to = Math.min(Math.log10(roof.x[1]), right, top - shift);
     if (!(from < to)) return;
-    for (const share of [0.42, 0.7, 0.2, 0.85, 0.55, 0.3, 0.1]) {
-      const x = from + share * (to - from), y = x + shift;
-      const along = across(x) * Math.cos(slant) - down(y) * Math.sin(slant), beside = across(x) * Math.sin(slant) + down(y) * Math.cos(slant);
-      const half = 3.6 * roof.label.length;
-      const box = isBelow ? [along - half, along + half, beside, beside + 18] : [along - half, along + half, beside - 18, beside];
-      const isSeen = inside([across(x) - half * Math.cos(slant), across(x) + half * Math.cos(slant), down(y) - half * Math.sin(slant), down(y) + half * Math.sin(slant)]);
-      if (!isSeen || slanted.some((other) => overlap(box, other))) continue;
-      slanted.push(box);
-      write(x, y, roof.label, { textangle: (-slant * 180) / Math.PI, xshift: (isBelow ? 11 : -11) * Math.sin(slant), yshift: (isBelow ? -11 : 11) * Math.cos(slant), font: { size: 12, color: shade(roof.colors) } });
-      return;
-    }
+    const beside = spots.map(([u, v]) => [u * Math.cos(slant) - v * Math.sin(slant), u * Math.sin(slant) + v * Math.cos(slant)]);
+    const isFree = (place) => place.isSeen && slanted.every((other) => !overlap(place.box, other));
+    const isClear = ({ box }) => beside.every(([u, v]) => u + 7 < box[0] || u - 7 > box[1] || v + 7 < box[2] || v - 7 > box[3]);
+    const places = [0.42, 0.7, 0.2, 0.85, 0.55, 0.3, 0.1].map((share) => slantedPlace(from + share * (to - from), shift, 3.6 * roof.label.length, isBelow)).filter(isFree);
+    const place = places.find(isClear) ?? places[0];
+    if (!place) return;
+    slanted.push(place.box);
+    write(place.x, place.x + shift, roof.label, { textangle: (-slant * 180) / Math.PI, xshift: (isBelow ? 11 : -11) * Math.sin(slant), yshift: (isBelow ? -11 : 11) * Math.cos(slant), font: { size: 12, color: shade(roof.colors) } });
+  }
+
+  // A place on a rising roof, with its box in directions along the roof and beside it.
+  function slantedPlace(x, shift, half, isBelow) {
+    const [u, v] = [across(x), down(x + shift)];
+    const along = u * Math.cos(slant) - v * Math.sin(slant), beside = u * Math.sin(slant) + v * Math.cos(slant);
+    const isSeen = inside([u - half * Math.cos(slant), u + half * Math.cos(slant), v - half * Math.sin(slant), v + half * Math.sin(slant)]);
+    return { x, isSeen, box: [along - half, along + half, isBelow ? beside : beside - 18, isBelow ? beside + 18 : beside] };
   }
 
   // What labels of points keep off: lines of flat roofs, and other points.
@@ -180,14 +190,15 @@ function drawRoofline(shown) {
   const [x, y] = [(i) => rows.intensity[i], (i) => rows.flops_per_s[i]];
   const bars = (i) => [rows.flops_per_s[i] - rows.low[i], rows.high[i] - rows.flops_per_s[i]];
   traces.push(...changeTraces(shown, x, y), ...capTraces(shown, x), ...pointTraces(shown, x, y, isProfile ? null : bars), ...remarkTraces(shown, x, y), ...estimateTraces((one) => [one.intensity, one.flops_per_s]));
-  const labels = labelMaker(xs, ys), flats = roofs.filter((roof) => roof.dtype);
+  const points = shown.length > mostBars ? [] : shown.map((i) => [x(i), y(i)]);
+  const labels = labelMaker(xs, ys, points), flats = roofs.filter((roof) => roof.dtype);
   if (isEstimateShown()) for (const one of content.estimates) labels.star(Math.log10(one.intensity), Math.log10(one.flops_per_s));
   for (const roof of [...flats].sort((a, b) => b.value - a.value)) labels.flat(roof, flats);
   const slopes = roofs.filter((roof) => roof.level);
   for (const roof of slopes) labels.rising(roof, slopes);
   const isShown = new Set(shown);
   for (const roof of ridges) labels.ridge(Math.log10(roof.ridge), Math.log10(roof.value), significant(roof.ridge));
-  labels.avoid(flats, shown.length > mostBars ? [] : shown.map((i) => [x(i), y(i)]));
+  labels.avoid(flats, points);
   for (const { row, text } of shown.length > mostBars ? [] : content.labels) if (isShown.has(row)) labels.point(Math.log10(x(row)), Math.log10(y(row)), text, isProfile ? 4 + markerSize(row) / 2 : 9);
   if (isEstimateShown()) for (const one of content.estimates) labels.point(Math.log10(one.intensity), Math.log10(one.flops_per_s), one.name, 11);
   return { traces, layout: layout({ xaxis: axis("arithmetic intensity, FLOP/byte", [...xs], { tickformat: ",~r" }), yaxis: axis("FLOP/s", [...ys], { tickformat: "~s" }), annotations: labels.found }) };
@@ -293,7 +304,7 @@ function drawModules() {
     type: "icicle", ids: nodes.map((node) => String(node.id)), labels: nodes.map((node) => plain(node.name)),
     parents: nodes.map((node) => (node.parent === null ? "" : String(node.parent))), values: nodes.map((node) => node.time_s),
     branchvalues: "total", hoverinfo: "none", textinfo: "label+percent root", tiling: { orientation: "v" }, sort: true,
-    customdata: nodes.map((node) => node.id), marker: { colors: nodes.map((node) => node.time_s), colorscale: isDark() ? [[0, "#22303B"], [1, "#2F6D94"]] : [[0, "#E6EFF6"], [1, "#7FB6DA"]], line: { width: 1, color: ink("--paper") } },
+    customdata: nodes.map((node) => node.id), marker: { colors: nodes.map((node) => node.time_s), colorscale: isDark() ? [[0, "#22303B"], [1, "#2F6D94"]] : [[0, "#E6EFF6"], [1, "#7FB6DA"]], line: { width: nodes.length > mostFramed ? 0.2 : 1, color: ink("--paper") } },
     root: { color: ink("--soft") },
   };
   return { traces: [trace], layout: layout({ margin: { l: 8, r: 8, t: 8, b: 8 } }) };
