@@ -55,7 +55,7 @@ LONGEST_GRAPH_SPIN_S = 5e-3
 """Longest spin before the replay of a graph, however long the host takes to queue it."""
 
 SHORTER_SPIN = 0.98
-"""Factor by which the spin of a graph becomes shorter again with each sample that was queued in time."""
+"""Factor by which a spin that had to be made longer becomes shorter again with each sample that was queued in time."""
 
 LONGEST_SPIN_S = 0.5
 """Longest spin before queued launches: the host queues `MAX_QUEUED` of them in that time where one takes it a
@@ -259,7 +259,7 @@ class EventSampler:
         self._while_running, self._before = while_running, before
         self._calls = itertools.cycle(calls)
         self._kept: deque[object] = deque(maxlen=len(calls))
-        self._spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
+        self._spin_s = self._usual_spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
         self._retries = MOST_RETRIES if enqueue_s else 0
         self._start, self._end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
@@ -274,9 +274,10 @@ class EventSampler:
             self._spin_s = min(2 * self._spin_s, LONGEST_SPIN_S)
             sample_s, was_late = self._sample()
             if not was_late:
-                return sample_s
+                break
         if was_late:
-            self._retries = 0
+            self._retries, self._spin_s = 0, self._usual_spin_s
+        self._spin_s = max(self._usual_spin_s, SHORTER_SPIN * self._spin_s)
         return sample_s
 
     def _sample(self) -> tuple[float, bool]:

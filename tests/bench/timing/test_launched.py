@@ -1,6 +1,8 @@
 """What a launch starts on a GPU, read from recordings of the form that torch's profiler writes."""
 
+import contextlib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -36,7 +38,7 @@ def sessions(monkeypatch):
 
     def let(*documents):
         left = iter(documents)
-        monkeypatch.setattr(ran, "recorded", lambda calls, synchronize: next(left))
+        monkeypatch.setattr(ran, "recorded", lambda calls, synchronize: ran.kernels_of(next(left)))
         monkeypatch.setattr(ran, "_eager_s", lambda calls, launch_s: 5e-5)
 
     return let
@@ -74,14 +76,44 @@ def test_a_profiler_that_fails_or_records_no_gpu_costs_nothing_but_the_kernels(m
     for name in ran.KEEP_CUPTI:
         monkeypatch.setenv(name, "1")  # given back at the end
         monkeypatch.delenv(name)
-    assert ran.kernels_of(ran.recorded([lambda: torch.ones(1)], lambda: None)) == []
+    assert ran.recorded([lambda: torch.ones(1)], lambda: None) == []
     assert all(ran.os.environ[name] == value for name, value in ran.KEEP_CUPTI.items())
 
     def refused(**options):
         raise RuntimeError("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED")
 
     monkeypatch.setattr("torch.profiler.profile", refused)
-    assert ran.recorded([print], print) == {"traceEvents": []}
+    assert ran.recorded([print], print) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"traceEvents": [{"ph": "X", "cat": "kernel"}]}',
+        '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": "x"}]}',
+    ],
+)
+def test_a_torn_trace_costs_the_kernels_alone(monkeypatch, text):
+    class Profile(contextlib.AbstractContextManager):
+        def __init__(self, **options):
+            pass
+
+        def __exit__(self, *error):
+            return None
+
+        def export_chrome_trace(self, path):
+            Path(path).write_text(text)
+
+    for name, value in ran.KEEP_CUPTI.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.profiler.profile", Profile)
+    called = []
+    assert ran.recorded([lambda: called.append(1)], lambda: None) == []
+    assert len(called) == ran.RECORDED_LAUNCHES
 
 
 def test_a_row_says_what_ran_beside_the_three_times_of_a_launch(sessions):

@@ -23,9 +23,16 @@ from bench.harness.timing.settle import (
 )
 from bench.validation.simulated_verdicts import SimulatedDevice
 
+ENDLESS_S = 70.0
+"""A warm-up that lasts so long on a simulated clock never ends."""
+
 
 def settled(device, limits=GPU_SETTLE):
-    return settle(device.sample, device.clock_and_power, limits, now=device.now)
+    def now():
+        assert device.now() < ENDLESS_S, "the warm-up does not end"
+        return device.now()
+
+    return settle(device.sample, device.clock_and_power, limits, now=now)
 
 
 @dataclass
@@ -44,6 +51,7 @@ class Bench:
 
     def work(self):
         self.seconds += self.work_s
+        assert self.seconds < ENDLESS_S, "the warm-up does not end"
         return self.work_s
 
 
