@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared
 from results.compare.output import foremost, headline
@@ -46,7 +46,7 @@ SIDE_COLORS = ("#B4BDC4", "#0072B2")
 
 WIDTH = 12.0
 ROW_HEIGHT = 0.34
-FOOT = 1.0
+FOOT = 1.1
 """Room below the axes for their names and legends, inches."""
 
 
@@ -120,14 +120,13 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
     for side, name in enumerate((compared.baseline, "candidate" if are_several else compared.candidate)):
         at = [place + (side - 0.5) * 0.36 for place in range(len(rows))]
         axes.barh(at, [pair[side] for pair in pairs], height=0.34, color=SIDE_COLORS[side], label=end_of(name, 30))
-    _finish(axes, "% of the ceiling that binds" if has_shares else "GB/s of compulsory bytes")
+    _finish(axes, "% of the ceiling that binds" if has_shares else "GB/s of compulsory bytes", columns=1)
     axes.tick_params(axis="y", labelleft=False)
 
 
-def _finish(axes: Axes, title: str) -> None:
+def _finish(axes: Axes, title: str, columns: int = 5) -> None:
     """Give axes the frame of all pictures, the name of their values, and their legend below it."""
     frame(axes, "x")
     axes.set_xlabel(title, fontsize=AXIS_PT, color=INK, labelpad=5)
-    axes.legend(
-        fontsize=LEGEND_PT, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=5, frameon=False, borderaxespad=4.2
-    )
+    style: dict[str, Any] = {"fontsize": LEGEND_PT, "frameon": False, "borderaxespad": 4.2}
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=columns, **style)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,21 @@ def test_a_picture_of_what_no_ceiling_is_known_for_shows_bytes_per_second(save, 
     assert "fill: #171717" not in picture.read_text(encoding="utf-8")
     assert main(["compare", *NO_DRIFT, *runs, "-o", str(picture), "--theme", "dark"]) == 0
     assert "fill: #171717" in picture.read_text(encoding="utf-8")
+
+
+def test_long_names_of_both_sides_end_within_the_picture(save, measured, tmp_path):
+    from results.compare.comparison import compare
+    from results.compare.load import EVERYTHING, load
+    from results.compare.plot import draw
+    from results.compare.sides import CompareOptions
+
+    runs = [load(Path(save(name, measured(seed=1))), EVERYTHING) for name in ("a", "b")]
+    compared = replace(compare(*runs, CompareOptions()), baseline="a" * 40, candidate="b" * 40)
+    figure = draw(compared)
+    figure.canvas.draw()
+    legends = [axes.get_legend().get_window_extent() for axes in figure.axes]
+    assert max(box.x1 for box in legends) <= figure.bbox.x1
+    assert min(box.y0 for box in legends) >= 0
 
 
 def test_a_picture_of_an_unknown_format_is_refused_before_any_work(capsys):
