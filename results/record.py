@@ -71,7 +71,7 @@ OPTIONAL_KEYS = (
     ("output",),
     ("process",),
     ("interleaved",),
-    ("kernels", "kernel_s", "eager_s"),
+    ("launched_kernels", "kernel_s", "eager_s"),
     ("flops_convention", "hardware_flops", "tokens_per_step", "memory_bytes"),
     ("counted_flops", "counted_flops_estimated", "counted_flops_by_operation", "notes"),
     ("phases_s",),
@@ -222,7 +222,7 @@ class Record:
     """Which of the processes of a comparison measured it."""
     interleaved: Object = field(default_factory=dict)
     """How it took turns on the clock with others, see `results.compare.turns`."""
-    kernels: Objects = ()
+    launched_kernels: Objects = ()
     """What one launch starts on a GPU, by torch's profiler: `name`, `count`, `time_s` of all of one kind, `grid` and
     `block` along each axis, `registers` of a thread and `shared_bytes` of a block."""
     kernel_s: Time | None = None

@@ -132,12 +132,12 @@ def _ran(record: Record) -> list[str]:
     if record.eager_s is None:
         return []
     each = f"a launch takes {format_time(record.median_s)}, {format_time(record.eager_s)} where the host launches each"
-    if not record.kernels:
+    if not record.launched_kernels:
         return [f"  {each}; torch's profiler recorded no kernel"]
-    counts = [kernel.get("count") for kernel in record.kernels]
+    counts = [kernel.get("count") for kernel in record.launched_kernels]
     count = sum(number for number in counts if isinstance(number, int))
     what = f"{count} kernel{'s' * (count != 1)} take{'s' * (count == 1)}"
-    return [f"  {each}; its {what} {format_time(record.kernel_s)}:", *map(_kernel_line, record.kernels)]
+    return [f"  {each}; its {what} {format_time(record.kernel_s)}:", *map(_kernel_line, record.launched_kernels)]
 
 
 def _kernel_line(kernel: Mapping[str, Any]) -> str:

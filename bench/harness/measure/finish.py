@@ -76,7 +76,7 @@ def finished(
         flags=tuple(flag.name for flag in flags),
         flag_reasons={flag.name: f"{flag.reason}; {flag.advice}" if has_advice else flag.reason for flag in flags},
         telemetry=measured.telemetry,
-        kernels=seen.kernels if seen else (),
+        launched_kernels=seen.kernels if seen else (),
         kernel_s=seen.kernel_s if seen else None,
         eager_s=seen.eager_s if seen else None,
     )

@@ -122,7 +122,7 @@ def test_a_row_says_what_ran_beside_the_three_times_of_a_launch(sessions):
     row = Record(
         **{"op": "matmul", "provider": "torch", "dtype": "bf16", "shape": {"m": 8}, "case": "8", "status": "ok"},
         **{"median_s": 4.6e-5, "samples_s": (4.6e-5,), "method": "graph", "launches_per_sample": 1, "cache": "warm"},
-        **{"kernels": found.kernels, "kernel_s": found.kernel_s, "eager_s": found.eager_s},
+        **{"launched_kernels": found.kernels, "kernel_s": found.kernel_s, "eager_s": found.eager_s},
     )
     assert Record.from_dict({key: value for key, value in row.to_dict().items() if key != "kind"}) == row
     assert describe(row)[1:] == [
@@ -131,5 +131,5 @@ def test_a_row_says_what_ran_beside_the_three_times_of_a_launch(sessions):
         "    1 x tail, grid 1x1x1, block 384x1x1, 168 registers, 213000 bytes of shared memory",
     ]
     hostile = {"name": "\x1b[31m" + "x" * 5000, "count": "many", "grid": {"a": 1}}
-    lines = describe(replace(row, kernels=(hostile,)))
+    lines = describe(replace(row, launched_kernels=(hostile,)))
     assert all(line.isprintable() and len(line) < 250 for line in lines)
