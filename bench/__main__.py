@@ -110,7 +110,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = words[0] if words else ""
-    found = catalog.Catalog({}, {}, ()) if chosen.startswith("-") else catalog.read(command.reserved_names(), words)
+    asks_for_help = chosen in COMMANDS and chosen != "compare" and not {"-h", "--help"}.isdisjoint(words)
+    needs_no_op = chosen.startswith("-") or asks_for_help
+    found = catalog.Catalog({}, {}, ()) if needs_no_op else catalog.read(command.reserved_names(), words)
     add_commands(parser, chosen, found)
     if not words:
         parser.error(f"name a command ({', '.join(COMMANDS)}) or an operation (matmul, gelu, ...)")
