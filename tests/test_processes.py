@@ -84,11 +84,15 @@ compiling.compile_ahead = compile_ahead
 """
 """In place of the compiler, in every process of the command."""
 
+AT_START = "import sys\nif any('spawn_main' in word for word in sys.orig_argv): import slow_compiler"
+"""What Python runs at the start of each process: those that compile do not run the script of their parent."""
+
 
 @pytest.fixture
 def audit(started, tmp_path, monkeypatch):
     """Return what starts an audit of many kernels, and says whether two of its processes compile."""
     (tmp_path / "slow_compiler.py").write_text(SLOW_COMPILER)
+    (tmp_path / "sitecustomize.py").write_text(AT_START)
     text = "import slow_compiler, sys; from kernels.__main__ import main\nif __name__ == '__main__': sys.exit(main())"
     script = tmp_path / "audit.py"
     script.write_text(text)
