@@ -41,6 +41,7 @@ def mine(tmp_path, monkeypatch):
 # ---- the template --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_the_template_runs_as_it_is_written(mine, runs):
     commands.keep_ceilings(runs)
     words = ["--dtype", "fp32", "bf16", "--shape", "1000", "--device", "cpu", "--budget", "20"]
