@@ -241,7 +241,8 @@ def main(argv=None):
     finally:
         for process in busy:
             process.kill()
-    print(f"{device.name}, {device.threads} threads, seed {args.seed}, {args.busy} busy processes beside it, ", end="")
+    threads = f", {device.threads} threads" if device.threads else ""
+    print(f"{device.name}{threads}, seed {args.seed}, {args.busy} busy processes beside it, ", end="")
     print(f"margin {100 * MARGIN:g} %, at most {args.budget:g} s a row\n\n{table(rows)}")
     for row in rows:
         if row["kind"] == KINDS[0] and row["verdict"] in (FASTER, SLOWER):

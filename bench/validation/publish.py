@@ -148,7 +148,7 @@ def is_for_gpus(path):
 
 
 def measurements(is_gpu):
-    """Return matmul, the calibration, the suite; then the quick calibration and matmul in all dtypes."""
+    """Return matmul, the calibration, the suite; then the quick calibration, matmul in all dtypes, an odd length."""
     usual = "bf16,fp16,fp32,tf32,fp8e4m3" if is_gpu else "bf16,fp32"
     return [
         Step(
@@ -169,6 +169,7 @@ def measurements(is_gpu):
         ),
         Step("calibrate-quick", calibrate("--quick"), 90, 60, 60 if is_gpu else 30, has_own_roofs=True),
         Step("matmul-dtypes", matmul(usual, *within(BUDGET_SHARE * 240)), 240, 120),
+        Step("odd-length", odd_length(2**28 if is_gpu else 2**22, *within(BUDGET_SHARE * 60)), 60, 20),
     ]
 
 
@@ -180,6 +181,11 @@ def calibrate(*words):
 def matmul(dtypes, *words):
     """Return the words of the matmul command, with its picture."""
     return "bench.matmul", "--dtype", dtypes, *words, "--plot", "matmul.png"
+
+
+def odd_length(elements, *words):
+    """Return the words that measure gelu on an even number of elements, and on one less, which no vector load ends."""
+    return "bench.elementwise", "--op", "gelu", "--dtype", "bf16", "--shape", f"{elements},{elements - 1}", *words
 
 
 BUDGET_SHARE = 0.85

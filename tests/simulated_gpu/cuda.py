@@ -298,6 +298,8 @@ STANDS_FOR = {
     "reset_accumulated_memory_stats": with_index(lambda: None),
     "manual_seed": lambda seed: None,
     "manual_seed_all": lambda seed: None,
+    "get_rng_state": with_index(torch.random.get_rng_state),  # random values come from the CPU's generator
+    "set_rng_state": lambda state, device=None: torch.random.set_rng_state(state),
     "default_stream": lambda device=None: DEFAULT_STREAM,
     **{
         made.__name__: made
