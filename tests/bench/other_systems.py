@@ -55,6 +55,7 @@ LOADED_FIRST = (
 
 def become(system):
     """Take away what `system` lacks: `darwin`, `win32`, or `none`, a Linux in name that has nothing, torch apart."""
+    importlib.import_module("asyncio")  # the one of this system asks `os.sysconf` while it is imported
     if system != "none":
         for name in LOADED_FIRST:
             importlib.import_module(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -311,7 +312,7 @@ def test_judged_keys_are_those_of_the_judgment() -> None:
     ],
 )
 def test_every_formula_states_its_source(formula: str) -> None:
-    assert "\n    Source: " in str(getattr(model, formula).__doc__)
+    assert "\nSource: " in str(inspect.getdoc(getattr(model, formula)))
 
 
 VECTOR = Ceilings(
