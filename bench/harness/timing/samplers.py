@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from bench.harness.device.device import Device
-from bench.harness.timing.protocol import Limits, Sampler, clock_tick_s, launches_for
+from bench.harness.timing.protocol import Limits, Sampler, clock_tick_s, launches_for, no_garbage_collection
 from results.stats.samples import median
 
 Call = Callable[[], object]
@@ -156,8 +156,10 @@ class GraphSampler:
         """What the last captured launch of each call returned: a replay writes it anew."""
         torch.cuda.synchronize()
         try:
-            # A capture that fails leaves its stream the current one.
+            # A graph or Triton kernel that is collected meanwhile is unloaded, which ends the capture: pytorch#161037;
+            # Triton 3.9, `triton/testing.py`. A capture that fails leaves its stream the current one.
             with (
+                no_garbage_collection(),
                 warnings.catch_warnings(record=True) as told,
                 torch.cuda.stream(torch.cuda.current_stream()),
                 torch.cuda.graph(self._graph, stream=self._stream),

@@ -1,6 +1,7 @@
 """The ladder of clocks. A GPU is played by a fake torch.cuda, in which every launch takes the time it is told to."""
 
 import contextlib
+import gc
 import warnings
 import weakref
 
@@ -214,6 +215,13 @@ def test_a_capture_of_nothing_is_no_graph_and_says_why(gpu):
         "nothing was captured: the work is on a stream that a capture does not see",
     )
     assert sampler.sample() / sampler.launches_per_sample == pytest.approx(10e-6)
+
+
+def test_nothing_is_collected_while_a_graph_is_captured(gpu):
+    seen = []
+    gc.enable()
+    GraphSampler([lambda: seen.append(gc.isenabled())], launches=3)
+    assert (seen, gc.isenabled()) == ([False] * 3, True)
 
 
 def test_a_replay_that_is_looked_at_waits_for_what_was_queued_before(gpu):
