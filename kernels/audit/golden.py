@@ -58,14 +58,13 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def is_of_another_triton(path: Path | None = None) -> bool:
+def is_of_another_triton() -> bool:
     """Return whether there are figures of which none can be kept beside new ones.
 
     Raises:
         AuditError: The file cannot be read.
     """
-    path = path or FILE
-    return path.exists() and load(path).triton != triton.__version__
+    return FILE.exists() and load(FILE).triton != triton.__version__
 
 
 def record(rows: Sequence[AuditRow], path: Path = FILE, *, known: Set[str] = frozenset()) -> None:

@@ -39,7 +39,6 @@ class Binary:
     """Static and dynamic shared memory of one program."""
     threads: int
     """Threads of one program; more than 32 times `num_warps` where warps are specialized."""
-    programs_a_cluster: int
     tensor_memory_columns: int
     target: str
     """What the code is for, `sm_90a`."""
@@ -94,7 +93,6 @@ def _binary(compiled: Any, listed: Sequence[sass.Instruction], folder: Path) -> 
         local_bytes=local,
         shared_bytes=compiled.metadata.shared + static_shared,
         threads=int(threads[1]) if threads else WARP_SIZE * compiled.metadata.num_warps,
-        programs_a_cluster=getattr(compiled.metadata, "num_ctas", 1),
         tensor_memory_columns=getattr(compiled.metadata, "tmem_size", 0) or 0,
         target=_target(compiled),
         ptx=compiled.asm["ptx"],

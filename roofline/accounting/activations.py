@@ -54,8 +54,6 @@ class Kernels:
     """Tensors of the MLP's width that are kept where it has no gate; 5 where its GELU is taken apart."""
     statistic_bytes: int = 4
     """Of a mean or a reciprocal deviation; 2 for LayerNorm on a CPU in bf16."""
-    is_swiglu_fused: bool = False
-    """Whether the gate's activation is computed again in place of kept."""
     is_input_cast_apart: bool = False
     """Whether query, key and value, and gate and up, each keep a copy of their common input: torch.autocast casts the
     input of every product for itself, where the matrices are not fused into one."""
@@ -189,7 +187,7 @@ def _score_bytes(config: ModelConfig, kernels: Kernels, sequence: int) -> dict[s
 
 def _mlp_bytes(config: ModelConfig, width: int, kernels: Kernels) -> int:
     """Return bytes per token of both sides of the activation: 2f, gated 4f (gate, up, activated gate, product)."""
-    tensors = (3 if kernels.is_swiglu_fused else 4) if config.is_gated else kernels.ungated_tensors
+    tensors = 4 if config.is_gated else kernels.ungated_tensors
     return kernels.element_bytes * tensors * width
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-MASKS = ("full", "causal-half", "causal-exact")
-
 
 def doubled_pairs(queries: int, keys: int, mask: str, window: int | None = None) -> int:
     """Return twice the pairs of query and key that are counted, so that half a square stays a whole number.
@@ -16,7 +14,7 @@ def doubled_pairs(queries: int, keys: int, mask: str, window: int | None = None)
     Args:
         queries: of one sequence.
         keys: of one sequence, at least as many as queries.
-        mask: one of `MASKS`.
+        mask: `full`, `causal-half` or `causal-exact`.
         window: keys that a query sees, itself included; None for all.
 
     Source: vllm-project/vllm pull request 34150 (bottom-right pairs); facebookresearch/xformers issue 1402, which has

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import sqrt
 
 SECONDS_PER_DAY = 86_400
@@ -51,28 +50,13 @@ def compute_optimal_params(flops: float, tokens_per_param: float = TOKENS_PER_PA
     return sqrt(flops / (6 * tokens_per_param))
 
 
-@dataclass(frozen=True)
-class LossFit:
-    """L = E + A / N^alpha + B / D^beta."""
-
-    irreducible: float
-    params_factor: float
-    params_exponent: float
-    tokens_factor: float
-    tokens_exponent: float
-    source: str
+FITTED_LOSS_SOURCE = "Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants"
 
 
-HOFFMANN_FIT = LossFit(
-    1.69, 406.4, 0.34, 410.7, 0.28, "Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants"
-)
+def fitted_loss(params: float, tokens: float) -> float:
+    """Return the loss per token in nats, L = E + A / N^alpha + B / D^beta with the constants of Hoffmann et al.
 
-
-def fitted_loss(params: float, tokens: float, fit: LossFit = HOFFMANN_FIT) -> float:
-    """Return the loss per token that a fit gives, in nats.
-
-    Source: the fit's own.
+    Source: `FITTED_LOSS_SOURCE`.
     """
-    by_params: float = fit.params_factor / params**fit.params_exponent
-    by_tokens: float = fit.tokens_factor / tokens**fit.tokens_exponent
-    return fit.irreducible + by_params + by_tokens
+    loss: float = 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28
+    return loss

@@ -236,14 +236,6 @@ def _norm_weights(config: ModelConfig) -> list[Weight]:
     return found
 
 
-def gpt_parameters(layers: int, width: int, vocabulary: int, positions: int) -> int:
-    """Return the parameters of GPT-2 in closed form: 12Lh^2 + 13Lh + Vh + n_ctx h + 2h.
-
-    Source: Radford et al., GPT-2 (2019), its released configuration.
-    """
-    return 12 * layers * width**2 + 13 * layers * width + (vocabulary + positions + 2) * width
-
-
 def to_dict(count: ParameterCount) -> dict[str, Any]:
     """Return the JSON keys of a count."""
     return {

@@ -124,12 +124,12 @@ class Form:
         self._remember(name, chosen, default)
         return chosen
 
-    def switch(self, name: str, label: str, help: str = "") -> dict[str, bool]:
+    def switch(self, name: str, label: str) -> dict[str, bool]:
         """Draw a switch, off at first."""
         key = self._key(name)
         if key not in st.session_state:
             st.session_state[key] = st.query_params.get(name) == "on"
-        is_on = st.toggle(label, key=key, help=help or None)
+        is_on = st.toggle(label, key=key)
         self._remember(name, "on" if is_on else "", "")
         return {name: is_on}
 

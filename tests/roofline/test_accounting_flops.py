@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roofline.accounting.attention_work import attention_core_flops, doubled_pairs
+from roofline.accounting.claims.memory import saved_by_selective
 from roofline.accounting.config.config import ConfigError
 from roofline.accounting.config.file import load_preset, preset_names
 from roofline.accounting.flops import (
@@ -15,7 +16,6 @@ from roofline.accounting.flops import (
     train_flops,
 )
 from roofline.accounting.parameters import count_parameters
-from roofline.accounting.published_flops import korthikanti_flops, saved_by_selective
 from roofline.model import mfu, rate
 from roofline.work import elementwise_work, matmul_work
 
@@ -176,17 +176,22 @@ def test_recomputation_is_the_hardwares_alone():
     assert full.model_flops == plain.model_flops
     per_layer = 96 * 2048 * 12288**2 + 16 * 2048**2 * 12288
     assert full.hardware_flops == 96 * per_layer + 6 * 2048 * 12288 * 50257  # Narayanan et al. 2021, equation 3
-    assert full.model_flops == korthikanti_flops(1, 2048, 96, 12288, 50257)
+    assert full.model_flops == korthikanti_flops(2048, 96, 12288, 50257)
     selective = train_flops(config, 2048, convention="gemm-full", recompute="selective", is_flash=False)
     overhead = selective.hardware_flops / selective.model_flops - 1
     # the papers count attention's forward and backward pass in what is added: three times what runs once more
     assert 3 * overhead == pytest.approx(added_of_korthikanti(2048, 96, 12288, 50257), rel=1e-12)
 
 
+def korthikanti_flops(sequence, layers, width, vocabulary):
+    """Return F = 72 B L s h^2 (1 + s / (6h) + V / (12 h L)) of one sequence: Korthikanti et al. 2022, appendix A."""
+    return sequence * (72 * layers * width**2 + 12 * layers * width * sequence + 6 * width * vocabulary)
+
+
 def added_of_korthikanti(sequence, layers, width, vocabulary):
     """Return s / (3h) in place of s / (6h), as a fraction of the model's FLOPs: Korthikanti et al. 2022, appendix A."""
     added = 12 * sequence * layers * width * sequence
-    return added / korthikanti_flops(1, sequence, layers, width, vocabulary)
+    return added / korthikanti_flops(sequence, layers, width, vocabulary)
 
 
 def test_flash_attention_executes_seven_products_for_six():

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 
 import pytest
 
 from roofline.accounting.config.file import MODEL_FOLDER, load_preset, preset_names, read_config
-from roofline.accounting.parameters import (
-    COMPONENTS,
-    count_parameters,
-    gpt_parameters,
-    weights,
-)
+from roofline.accounting.parameters import COMPONENTS, count_parameters, weights
 
 PUBLISHED_TOTALS = {
     "gpt2": 124_439_808,
@@ -64,9 +60,11 @@ def test_active_and_matmul_parameters():
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt-3"])
 def test_closed_form_of_gpt2(name):
+    """12Lh^2 + 13Lh + Vh + n_ctx h + 2h, with biases everywhere and a tied head."""
     config = load_preset(name)
-    shape = (config.layers, config.width, config.vocabulary, config.position_embeddings)
-    assert gpt_parameters(*shape) == count_parameters(config).total
+    layers = 12 * config.layers * config.width**2 + 13 * config.layers * config.width
+    rest = (config.vocabulary + config.position_embeddings + 2) * config.width
+    assert layers + rest == count_parameters(config).total
 
 
 @pytest.mark.parametrize(
@@ -85,8 +83,11 @@ def test_closed_form_of_gpt2(name):
     ],
 )
 def test_table_1_of_narayanan(width, layers, billions):
-    """Narayanan et al. 2021, table 1, by equation 2 with V = 51,200 and s = 2048."""
-    assert round((gpt_parameters(layers, width, 51200, 2048) - 2 * width) / 1e9, 3) == billions
+    """Narayanan et al. 2021, table 1: V = 51,200 and s = 2048, without the final norm."""
+    heads = width // 128
+    shape = {"layers": layers, "width": width, "mlp_width": 4 * width, "heads": heads, "kv_heads": heads}
+    config = replace(load_preset("gpt-3"), **shape, vocabulary=51200, position_embeddings=2048, has_final_norm=False)
+    assert round(count_parameters(config).total / 1e9, 3) == billions
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -117,8 +117,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     return FIT if is_fit else NOT_FIT
 
 
-def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int, dtype: str = "fp32") -> SelfComparison:
-    """Time one matmul as two providers, each pair in random order, for about `seconds`."""
+def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -> SelfComparison:
+    """Time one fp32 matmul as two providers, each pair in random order, for about `seconds`."""
     import time
 
     from bench.harness.data import inputs
@@ -130,7 +130,7 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int, d
     from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, settle
 
     monitor, size = Monitor(device), SIZES[device.type]
-    case = Case(matmul.name, dtype, {"m": size, "n": size, "k": size}, {"layout": "nn", "batch": 1})
+    case = Case(matmul.name, "fp32", {"m": size, "n": size, "k": size}, {"layout": "nn", "batch": 1})
     data = inputs.make_sets(matmul, case, inputs.Filler("uniform", case.dtype, device, seed), device, 1)[0]
     order, series = random.Random(seed), ([], [])  # type: tuple[random.Random, tuple[list[float], list[float]]]
     with numerics(case.dtype), no_garbage_collection():

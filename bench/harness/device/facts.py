@@ -55,20 +55,18 @@ RECOVERY_ACTIONS = {
 """Word for each advice. Source: nvidia-ml-py 13.615, `NVML_GPU_RECOVERY_ACTION_*`."""
 
 
-def gpu_facts(device: Device, own_pid: int | None = None, own_memory_bytes: int | None = None) -> dict[str, Any]:
+def gpu_facts(device: Device, own_pid: int | None = None) -> dict[str, Any]:
     """Return what NVML tells of a GPU, its settings, its health and its other users.
 
     Args:
         device: the device under test; anything but an NVIDIA GPU has only the error that says so.
         own_pid: process that is not "another"; by default this one.
-        own_memory_bytes: memory that this process holds on the device, its CUDA context included, where the caller
-            knows it and NVML may not (a container hides process ids); it is left out of `unexplained_memory_bytes`.
 
     Returns:
         The keys that this file's opening lists.
     """
     gpu = _opened(device)
-    readings = _settings(gpu) | _health(gpu) | _users(gpu, own_pid or os.getpid(), own_memory_bytes)
+    readings = _settings(gpu) | _health(gpu) | _users(gpu, own_pid or os.getpid())
     readings["is_mig_slice"] = gpu.handle.map(lambda _: gpu.is_slice)
     unreachable = gpu.handle.error or gpu.board.error
     problems = {"nvml": unreachable} if unreachable else reading.errors(readings)
@@ -134,7 +132,7 @@ def _rows(counts: dict[str, int]) -> dict[str, int | bool]:
     }
 
 
-def _users(gpu: nvml.NvmlGpu, own_pid: int, own_memory_bytes: int | None) -> dict[str, Reading]:
+def _users(gpu: nvml.NvmlGpu, own_pid: int) -> dict[str, Reading]:
     """Return the memory in use and who uses it.
 
     Source: nvml.h, `nvmlDeviceGetMemoryInfo`, `nvmlDeviceGetComputeRunningProcesses` (of a MIG slice: its own).
@@ -149,7 +147,7 @@ def _users(gpu: nvml.NvmlGpu, own_pid: int, own_memory_bytes: int | None) -> dic
         "memory_used_bytes": used,
         "other_processes": others,
         "own_process_seen": own.map(bool),
-        "unexplained_memory_bytes": used.map(lambda total: _unexplained(total, own, others, own_memory_bytes)),
+        "unexplained_memory_bytes": used.map(lambda total: _unexplained(total, own, others)),
     }
 
 
@@ -164,10 +162,9 @@ def _processes(found: Sequence[Any]) -> list[dict[str, int | None]]:
     ]
 
 
-def _unexplained(used_bytes: int, own: Reading, others: Reading, own_memory_bytes: int | None) -> int:
-    own_listed = sum(process["memory_bytes"] or 0 for process in own.value or [])
-    others_listed = sum(process["memory_bytes"] or 0 for process in others.value or [])
-    return max(0, used_bytes - others_listed - max(own_listed, own_memory_bytes or 0))
+def _unexplained(used_bytes: int, own: Reading, others: Reading) -> int:
+    listed = [*(own.value or []), *(others.value or [])]
+    return max(0, used_bytes - sum(process["memory_bytes"] or 0 for process in listed))
 
 
 def _switch(state: Reading) -> Reading:

@@ -7,7 +7,7 @@ from typing import Any
 
 from roofline.accounting.answers.answer import Answer, Curve, Step, billions, by_machine, devices, memory, number, size
 from roofline.accounting.budget import (
-    HOFFMANN_FIT,
+    FITTED_LOSS_SOURCE,
     SECONDS_PER_DAY,
     TOKENS_PER_PARAM,
     affordable_flops,
@@ -268,6 +268,6 @@ def chinchilla_notes(ratio: float) -> list[str]:
     """Return what a compute-optimal answer leaves open."""
     return [
         f"{ratio:g} tokens per parameter; 6 N D leaves out attention's own products",
-        f"loss: {HOFFMANN_FIT.source}",
+        f"loss: {FITTED_LOSS_SOURCE}",
         "optimal for training alone: a model that is used much is trained smaller and longer",
     ]

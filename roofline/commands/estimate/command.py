@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +34,6 @@ EXAMPLES = """examples:
 
 exit codes: 0 done, 2 a wrong value or an unreadable file
 """
-
-Adder = Callable[[argparse.ArgumentParser], None]
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
