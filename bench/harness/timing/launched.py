@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +21,17 @@ from results.stats.samples import median
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of what the GPU does, in a recording."""
 
+CALLS = ("cuda_runtime", "cuda_driver")
+STARTING = re.compile(r"(cuda|cu|hip)\w*(LaunchKernel|LaunchCooperativeKernel|Memcpy|Memset)")
+"""Categories of calls on the host, and the names of those that make the GPU do one thing each."""
+
 RECORDED_LAUNCHES = 3
 SESSIONS = 2
 """The first recording of a process may lose a part; then another is made."""
+
+_recordings = itertools.count(1)
+"""CUPTI of CUDA 12.6 to 13.0 loses as many kernels at the beginning of a recording as the process has made of them. So
+as many empty kernels go first. Source: pytorch#192021."""
 
 EAGER_SAMPLES = 3
 EAGER_SAMPLE_S = 1e-3
@@ -106,46 +116,72 @@ def launched(
         return None
     eager_s = _eager_s(calls, launch_s)
     for _ in range(SESSIONS):
-        kernels = recorded(calls, synchronize)
-        if kernels and len(kernels) % RECORDED_LAUNCHES == 0:
-            return Launched(*of_one_launch(kernels), eager_s)
+        if launches := recorded(calls, synchronize):
+            return Launched(*of_one_launch(launches), eager_s)
     return Launched((), None, eager_s)
 
 
 def _eager_s(calls: Sequence[Callable[[], object]], launch_s: float) -> float:
     launches = min(MOST_EAGER_LAUNCHES, math.ceil(EAGER_SAMPLE_S / launch_s))
     sampler = EventSampler(calls, launches, enqueue_s=0.0)
+    for _ in range(math.ceil(len(calls) / launches)):
+        sampler.sample()  # results of one round have to be given memory, which a capture before has taken back
     return median([sampler.sample() for _ in range(EAGER_SAMPLES)]) / launches
 
 
-def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], None]) -> list[Kernel]:
-    """Return what the GPU did in a few launches; nothing where the profiler does not work here or writes no trace."""
+def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], None]) -> list[list[Kernel]]:
+    """Return what the GPU did in each of a few launches, without those of which a part was lost; nothing where the
+    profiler does not work here or writes no trace.
+    """
+    import torch
     from torch.profiler import ProfilerActivity, profile
 
     for name, value in KEEP_CUPTI.items():
         os.environ.setdefault(name, value)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a torch that cannot record a GPU
-        path = Path(folder) / "trace.json"
+        path, empty = Path(folder) / "trace.json", next(_recordings)
         try:
             with profile(activities=[ProfilerActivity.CUDA]) as recording:
+                for _ in range(empty):
+                    torch.cuda._sleep(0)
                 for call in islice(cycle(calls), RECORDED_LAUNCHES):
-                    call()
                     synchronize()
+                    call()
+                synchronize()
             recording.export_chrome_trace(str(path))
-            return kernels_of(json.loads(path.read_text()))
+            return whole_launches(json.loads(path.read_text()), empty)
         except (RuntimeError, AssertionError, OSError, ValueError, LookupError, TypeError, AttributeError):
             return []  # a torch without CUDA asserts that it has it; a trace may be torn
 
 
-def of_one_launch(kernels: Sequence[Kernel]) -> tuple[tuple[dict[str, Any], ...], float]:
-    """Return the kernels of the last of the recorded launches, and the median of the seconds that those of each run.
+def whole_launches(document: Mapping[str, Any], empty: int) -> list[list[Kernel]]:
+    """Return the kernels of each launch of a recording of which none is missing, in order.
+
+    What the host started tells how many there should be. Where a recording has nothing of the host, the count of the
+    kernels has to do.
 
     Args:
-        kernels: of all recorded launches, by their beginnings, as many of each.
+        document: of the form of `export_chrome_trace`.
+        empty: kernels that were started before the first launch.
     """
-    each = len(kernels) // RECORDED_LAUNCHES
-    launches = [kernels[start : start + each] for start in range(0, len(kernels), each)]
+    kernels = kernels_of(document)
+    calls = (one for one in document["traceEvents"] if one.get("ph") == "X" and one.get("cat") in CALLS)
+    hosts = [one for one in calls if STARTING.match(one["name"])]
+    started = [one.get("args", {}).get("correlation") for one in sorted(hosts, key=lambda one: one["ts"])]
+    parts: list[Kernel | None] = list(kernels)
+    if started:
+        of_call = {kernel.correlation: kernel for kernel in kernels}
+        parts = [of_call.get(correlation) for correlation in started]
+    each, rest = divmod(len(parts) - empty, RECORDED_LAUNCHES)
+    if each < 1 or rest:
+        return []
+    launches = [parts[start : start + each] for start in range(empty, len(parts), each)]
+    return [[kernel for kernel in launch if kernel] for launch in launches if None not in launch]
+
+
+def of_one_launch(launches: Sequence[Sequence[Kernel]]) -> tuple[tuple[dict[str, Any], ...], float]:
+    """Return the kernels of the last of the recorded launches, and the median of the seconds that those of each run."""
     alike: dict[tuple[Any, ...], list[Kernel]] = {}
     for kernel in launches[-1]:
         key = kernel.name, kernel.grid, kernel.block, kernel.registers, kernel.shared_bytes

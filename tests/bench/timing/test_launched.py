@@ -1,6 +1,7 @@
 """What a launch starts on a GPU, read from recordings of the form that torch's profiler writes."""
 
 import contextlib
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def kernel(name, begin_us, took_us, **facts):
 
 
 COPY = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoD", "ts": 1.0, "dur": 2.0, "args": {"bytes": 8}}
-HOST = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 0.0, "dur": 9.0}
+HOST = {"ph": "X", "cat": "cuda_runtime", "name": "cudaEventRecord", "ts": 0.0, "dur": 9.0}
 
 
 def launches(count=ran.RECORDED_LAUNCHES, times_us=(10, 30, 20)):
@@ -38,7 +39,7 @@ def sessions(monkeypatch):
 
     def let(*documents):
         left = iter(documents)
-        monkeypatch.setattr(ran, "recorded", lambda calls, synchronize: ran.kernels_of(next(left)))
+        monkeypatch.setattr(ran, "recorded", lambda calls, synchronize: ran.whole_launches(next(left), empty=0))
         monkeypatch.setattr(ran, "_eager_s", lambda calls, launch_s: 5e-5)
 
     return let
@@ -70,6 +71,56 @@ def test_a_recording_that_lost_a_part_is_made_again_and_then_left(sessions):
     found = ran.launched([print], 1e-4, print)
     assert (found.kernels, found.kernel_s, found.eager_s) == ((), None, 5e-5)
     assert ran.launched([print], 1.0, print) is None  # it takes too long to be repeated
+
+
+def test_eager_launches_are_timed_once_the_results_of_a_round_have_memory(monkeypatch):
+    class Allocating:
+        def __init__(self, calls, launches, enqueue_s):
+            self.left, self.launches = len(calls), launches
+
+        def sample(self):
+            new, self.left = min(self.left, self.launches), max(0, self.left - self.launches)
+            return self.launches * 1e-5 + new * 1e-3
+
+    monkeypatch.setattr(ran, "EventSampler", Allocating)
+    assert ran._eager_s([print] * 200, launch_s=1e-5) == pytest.approx(1e-5)
+
+
+def started(number, times_us=(10, 20)):
+    """What a recording has of one launch of two kernels: the calls on the host, and the kernels."""
+    begin, events = 1000 * (number + 1), []
+    for place, took_us in enumerate(times_us):
+        correlation = 10 * number + place
+        call = {"name": ("cudaLaunchKernelExC", "cuLaunchKernelEx")[place], "ts": begin + place, "dur": 1}
+        events.append(call | {"ph": "X", "cat": "cuda_runtime", "args": {"correlation": correlation}})
+        events.append(kernel(f"k{place}", begin + 100 * (place + 1), took_us, correlation=correlation))
+    return events
+
+
+def test_kernels_that_a_recording_lost_at_its_beginning_are_missed():
+    empty, first, second, third = started(0), started(1), started(2), started(3)
+    wait = {"ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": 1.0, "args": {"correlation": 99}}
+    found = ran.whole_launches({"traceEvents": [*empty, *first, *second, *third, wait]}, empty=2)
+    assert [[one.name for one in launch] for launch in found] == [["k0", "k1"]] * 3
+    # Three kernels of six would be taken for one kernel a launch: those of the last launch are all there.
+    lost = [one for one in (*empty, *first, *second[:2]) if one["cat"] != "kernel"]
+    found = ran.whole_launches({"traceEvents": [*lost, *second[2:], *third]}, empty=2)
+    assert [[one.correlation for one in launch] for launch in found] == [[30, 31]]
+    everything_lost = [*lost, *(one for one in (*second[2:], *third) if one["cat"] != "kernel")]
+    assert ran.whole_launches({"traceEvents": everything_lost}, empty=2) == []
+
+
+def test_each_recording_begins_with_one_more_empty_kernel(monkeypatch):
+    empty = []
+    for name, value in ran.KEEP_CUPTI.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ran, "_recordings", itertools.count(1))
+    monkeypatch.setattr(torch.cuda, "_sleep", empty.append)
+    monkeypatch.setattr("torch.profiler.profile", lambda **options: contextlib.nullcontext())
+    for count in (1, 2, 3):
+        ran.recorded([print], lambda: None)
+        assert empty == [0] * count
+        empty.clear()
 
 
 def test_a_profiler_that_fails_or_records_no_gpu_costs_nothing_but_the_kernels(monkeypatch):
@@ -111,6 +162,7 @@ def test_a_torn_trace_costs_the_kernels_alone(monkeypatch, text):
     for name, value in ran.KEEP_CUPTI.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("torch.profiler.profile", Profile)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
     called = []
     assert ran.recorded([lambda: called.append(1)], lambda: None) == []
     assert len(called) == ran.RECORDED_LAUNCHES
