@@ -646,13 +646,14 @@ def summary(folder, device, steps, left_out):
 
 
 def outcome_text(attempt):
-    """Return rows by status; else the doctor's judgment, or the last line of stdout."""
+    """Return rows by status; else what the doctor or the first look found to be bad, or the last line of stdout."""
     if attempt["rows"]:
         return ", ".join(f"{count} {status}" for status, count in attempt["rows"].items())
-    findings = read_json(attempt["folder"] / "stdout.txt").get("findings")
+    page = read_json(attempt["folder"] / "stdout.txt")
+    findings = page.get("findings", page.get("lines"))
     if findings is not None:
         bad = [f"{one['name']}: {one['value']}" for one in findings if one["status"] == "bad"]
-        return printable(f"not fit: {'; '.join(bad)}" if bad else "fit")
+        return printable(f"bad: {'; '.join(bad)}" if bad else "nothing is bad")
     last = (text_of(attempt["folder"] / "stdout.txt").splitlines() or [""])[-1]
     return re.sub(r"^=+ | =+$", "", last)[:100]
 

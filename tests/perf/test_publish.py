@@ -323,15 +323,15 @@ def test_the_summary_says_what_was_wanted_and_found(planned):
     assert "left out: gpu: needs a CUDA device" in text
 
 
-def test_the_doctor_is_quoted_with_what_is_wrong(planned):
+def test_the_doctor_and_the_first_look_are_quoted_with_what_is_wrong(planned):
     statuses = {"load": "note", "other work": "bad"}
     findings = [{"name": name, "status": status, "value": "busy"} for name, status in statuses.items()]
-    pages = {"unfit": {"fit": False, "findings": findings}, "fit": {"fit": True, "findings": []}}
+    pages = {"unfit": {"findings": findings}, "fit": {"findings": []}, "smoke": {"lines": findings[1:]}}
     code = "import json; print(json.dumps({}, indent=2)); raise SystemExit(1)"
     planned([step(name, code.format(page)) for name, page in pages.items()])
     text = (planned.folder / "summary.md").read_text()
-    assert "| not fit: other work: busy |" in text
-    assert "| fit |" in text
+    assert text.count("| bad: other work: busy |") == 2
+    assert "| nothing is bad |" in text
 
 
 def test_a_wrong_row_is_named(planned):
