@@ -29,9 +29,10 @@ RECORDED_LAUNCHES = 3
 SESSIONS = 2
 """The first recording of a process may lose a part; then another is made."""
 
+SPIN = "spin_kernel"
+"""In the name of the kernel of `torch.cuda._sleep`, which is in a recording wherever a sample is."""
+
 _recordings = itertools.count(1)
-"""CUPTI of CUDA 12.6 to 13.0 loses as many kernels at the beginning of a recording as the process has made of them. So
-as many empty kernels go first. Source: pytorch#192021."""
 
 EAGER_SAMPLES = 3
 EAGER_SAMPLE_S = 1e-3
@@ -133,18 +134,16 @@ def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], No
     """Return what the GPU did in each of a few launches, without those of which a part was lost; nothing where the
     profiler does not work here or writes no trace.
     """
-    import torch
     from torch.profiler import ProfilerActivity, profile
 
     for name, value in KEEP_CUPTI.items():
         os.environ.setdefault(name, value)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a torch that cannot record a GPU
-        path, empty = Path(folder) / "trace.json", next(_recordings)
+        path = Path(folder) / "trace.json"
         try:
             with profile(activities=[ProfilerActivity.CUDA]) as recording:
-                for _ in range(empty):
-                    torch.cuda._sleep(0)
+                empty = launch_empty_kernels()
                 for call in islice(cycle(calls), RECORDED_LAUNCHES):
                     synchronize()
                     call()
@@ -153,6 +152,20 @@ def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], No
             return whole_launches(json.loads(path.read_text()), empty)
         except (RuntimeError, AssertionError, OSError, ValueError, LookupError, TypeError, AttributeError):
             return []  # a torch without CUDA asserts that it has it; a trace may be torn
+
+
+def launch_empty_kernels() -> int:
+    """Launch empty kernels, as many as a recording that has begun may lose, and return how many they are.
+
+    CUPTI of CUDA 12.6 to 13.0 loses as many kernels at the beginning of a recording as the process has made of them.
+    Source: pytorch#192021.
+    """
+    import torch
+
+    count = next(_recordings)
+    for _ in range(count):
+        torch.cuda._sleep(0)
+    return count
 
 
 def whole_launches(document: Mapping[str, Any], empty: int) -> list[list[Kernel]]:
