@@ -20,6 +20,12 @@ def read_back(compiled):
     return binary
 
 
+def divisible(compiled):
+    """Return the arguments that the compiler was told are multiples of 16."""
+    names = compiled.src.fn.arg_names
+    return {names[path[0]] for path, attributes in compiled.src.attrs.items() if attributes}
+
+
 IS_RECORDED_TRITON = golden.load().same_triton
 """Whether this is the Triton that figures are recorded of, and the kernels are written for."""
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 from compiled import ARCHES, assert_lean, compile_ahead, read_back
-from test_launch import launches  # noqa: F401  the fixture: launches up to the driver, nothing is executed
 from triton.backends.compiler import GPUTarget
 
 from kernels.audit import hot_path, sass
@@ -129,7 +128,7 @@ def test_the_empty_kernel_is_empty(arch):
     assert opcodes <= {"EXIT", "LDC", "IMAD", "MOV"}, opcodes  # one of the last three sets the stack up
 
 
-def test_launches_pass_what_the_kernels_take(launches):  # noqa: F811
+def test_launches_pass_what_the_kernels_take(launches):
     config = v1_tiles.Config(8, 4, 3)
     x, y, out = (torch.zeros(7 * 3 * config.block, dtype=torch.int32) for _ in range(3))
     v1_tiles.read(x, out=out, config=config)
@@ -152,7 +151,7 @@ def test_launches_pass_what_the_kernels_take(launches):  # noqa: F811
     assert all(signature.get("steps") == "i32" for signature in strided)
 
 
-def test_one_binary_serves_every_size(launches):  # noqa: F811
+def test_one_binary_serves_every_size(launches):
     config = v1_tiles.Config(4, 1)
     for tiles in (1, 16, 33):
         words = torch.zeros(tiles * config.block, dtype=torch.int32)

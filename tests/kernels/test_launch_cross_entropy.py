@@ -1,8 +1,8 @@
-"""The cross-entropy launcher without a GPU: what it asks the compiler for. See test_launch.py."""
+"""The cross-entropy launcher without a GPU: what it asks the compiler for."""
 
 import pytest
 import torch
-from test_launch import divisible, launches  # noqa: F401  the fixture: launches up to the driver
+from compiled import divisible
 
 import kernels.launch
 from kernels.cross_entropy import v1_naive, v2_online, v3_split_rows
@@ -23,7 +23,7 @@ def launch(version, m, v, dtype=torch.float32):
 
 @pytest.mark.parametrize("dtype", kernels.launch.DTYPES, ids=kernels.launch.DTYPES.get)
 @pytest.mark.parametrize(("version", "m"), [("v1", 3), ("v2", 3), ("v3", 264)])
-def test_one_launch(launches, version, m, dtype):  # noqa: F811
+def test_one_launch(launches, version, m, dtype):
     launch(version, m, 8201, dtype)
     [((programs,), compiled)] = launches
     assert programs == m
@@ -35,7 +35,7 @@ def test_one_launch(launches, version, m, dtype):  # noqa: F811
 
 
 @pytest.mark.parametrize("dtype", kernels.launch.DTYPES, ids=kernels.launch.DTYPES.get)
-def test_few_rows_are_shared_and_finished(launches, dtype):  # noqa: F811
+def test_few_rows_are_shared_and_finished(launches, dtype):
     launch("v3", 5, 50257, dtype)
     [((partial_programs,), partial), ((finish_programs,), finish)] = launches
     pieces = -(-50257 // (16384 // dtype.itemsize))  # of one step of the loop, 16 KiB
@@ -46,7 +46,7 @@ def test_few_rows_are_shared_and_finished(launches, dtype):  # noqa: F811
     assert partial.metadata.enable_fp_fusion is finish.metadata.enable_fp_fusion is True
 
 
-def test_a_launch_compiles_what_the_variants_say(launches):  # noqa: F811
+def test_a_launch_compiles_what_the_variants_say(launches):
     launch("v3", 264, 8201)
     launch("v3", 3, 8201)
     by_name = {compiled.metadata.name: compiled for _, compiled in launches}
@@ -57,7 +57,7 @@ def test_a_launch_compiles_what_the_variants_say(launches):  # noqa: F811
         assert {name: signature[name] for name in variant.types} == dict(variant.types)
 
 
-def test_odd_and_even_vocabularies_share_one_binary(launches):  # noqa: F811
+def test_odd_and_even_vocabularies_share_one_binary(launches):
     for v in (1, 16, 33, 256):
         launch("v3", 2, v)
     assert len({compiled.hash for _, compiled in launches}) == 1

@@ -1,9 +1,9 @@
-"""Launchers of the elementwise kernels without a GPU: what they ask the compiler for. See test_launch.py."""
+"""Launchers of the elementwise kernels without a GPU: what they ask the compiler for."""
 
 import pytest
 import torch
+from compiled import divisible
 from elementwise_cases import MODULES, NEWEST, OPS, PAIRS, draw
-from test_launch import divisible, launches  # noqa: F401  the fixture: launches up to the driver
 
 import kernels.launch
 
@@ -17,7 +17,7 @@ OTHER_POINTERS = {"bias-gelu": {"bias_ptr", "cols"}, "dropout": {"seed_ptr"}}
 
 @pytest.mark.parametrize("dtype", kernels.launch.DTYPES, ids=kernels.launch.DTYPES.get)
 @pytest.mark.parametrize("op", OPS)
-def test_newest_launch(launches, op, dtype):  # noqa: F811
+def test_newest_launch(launches, op, dtype):
     module = MODULES[NEWEST]
     inputs = draw(op, dtype, 3 * 1040, 1040)
     module.KERNELS[op](*inputs, out=torch.empty_like(inputs[0]))
@@ -33,7 +33,7 @@ def test_newest_launch(launches, op, dtype):  # noqa: F811
 
 @pytest.mark.parametrize("version", [version for version in MODULES if version != NEWEST])
 @pytest.mark.parametrize("op", ["relu", "swiglu", "bias-gelu", "dropout"])
-def test_older_launches(launches, op, version):  # noqa: F811
+def test_older_launches(launches, op, version):
     inputs = draw(op, torch.bfloat16, 3 * 1041, 1041)
     MODULES[version].KERNELS[op](*inputs, out=torch.empty_like(inputs[0]))
     [((programs,), compiled)] = launches
@@ -44,7 +44,7 @@ def test_older_launches(launches, op, version):  # noqa: F811
 
 
 @pytest.mark.parametrize("version", MODULES)
-def test_odd_and_even_sizes_share_one_binary(launches, version):  # noqa: F811
+def test_odd_and_even_sizes_share_one_binary(launches, version):
     for n in (1, 16, 33):
         MODULES[version].KERNELS["relu"](torch.ones(n), out=torch.empty(n))
     assert len({compiled.hash for _, compiled in launches}) == 1

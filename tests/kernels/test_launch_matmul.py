@@ -1,10 +1,10 @@
-"""Launchers of the matmul kernels without a GPU: what they ask the compiler for. See test_launch.py."""
+"""Launchers of the matmul kernels without a GPU: what they ask the compiler for."""
 
 import pytest
 import torch
 import triton
+from compiled import divisible
 from matmul_cases import VERSIONS, output_dtype
-from test_launch import divisible, launches  # noqa: F401  the fixture: launches up to the driver
 
 import kernels.launch
 from kernels.matmul import tiles
@@ -32,7 +32,7 @@ def product(dtype, m=48, n=64, k=80, layout="nt", batch=()):
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 @pytest.mark.parametrize("version", ["v1", "v2", "v3"])
-def test_pointer_launches(launches, version, layout):  # noqa: F811
+def test_pointer_launches(launches, version, layout):
     inputs, out = product(torch.bfloat16, layout=layout)
     VERSIONS[version].KERNELS["matmul"](*inputs, out=out)
     [((programs,), compiled)] = launches
@@ -59,14 +59,14 @@ def test_pointer_launches(launches, version, layout):  # noqa: F811
         ("nt", (5, 71, 60), 1),  # 8 bytes
     ],
 )
-def test_version_3_knows_of_a_and_b_what_is_so(launches, layout, shape, unit):  # noqa: F811
+def test_version_3_knows_of_a_and_b_what_is_so(launches, layout, shape, unit):
     inputs, out = product(torch.bfloat16, *shape, layout=layout)
     VERSIONS["v3"].KERNELS["matmul"](*inputs, out=out)
     [(_, compiled)] = launches
     assert constants_of(compiled)["UNIT"] == unit
 
 
-def test_version_3_looks_at_strides_between_rows_and_matrices_too(launches):  # noqa: F811
+def test_version_3_looks_at_strides_between_rows_and_matrices_too(launches):
     buffer = torch.empty(2 * 4 * 72 + 4, dtype=torch.bfloat16)
     b, out = torch.empty(2, 64, 16, dtype=torch.bfloat16), torch.empty(2, 4, 16, dtype=torch.bfloat16)
     for strides, unit in (((288, 72, 1), 8), ((292, 72, 1), 1), ((288, 68, 1), 1)):
@@ -74,7 +74,7 @@ def test_version_3_looks_at_strides_between_rows_and_matrices_too(launches):  # 
         assert constants_of(launches[-1][1])["UNIT"] == unit, strides
 
 
-def test_loads_of_single_elements_get_as_many_programs_as_tiles(launches):  # noqa: F811
+def test_loads_of_single_elements_get_as_many_programs_as_tiles(launches):
     for n, k, wanted in ((1024, 64, 4), (1024, 65, 16)):  # with the 4 processors of the interpreter
         inputs, out = product(torch.bfloat16, 64, n, k)
         VERSIONS["v3"].KERNELS["matmul"](*inputs, out=out)
@@ -83,7 +83,7 @@ def test_loads_of_single_elements_get_as_many_programs_as_tiles(launches):  # no
 
 @pytest.mark.parametrize("dtype", [*DTYPES], ids=DTYPES.get)
 @pytest.mark.parametrize("version", ["v3", "v4", "v5"])
-def test_every_dtype_is_what_variants_compile(launches, version, dtype):  # noqa: F811
+def test_every_dtype_is_what_variants_compile(launches, version, dtype):
     inputs, out = product(dtype)
     module = VERSIONS[version]
     module.KERNELS["matmul"](*inputs, out=out)
@@ -104,14 +104,14 @@ def test_every_dtype_is_what_variants_compile(launches, version, dtype):  # noqa
 @pytest.mark.parametrize("shape", [(1, 64, 80), (48, 1, 80), (48, 64, 1), (1, 1, 1)], ids=str)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 @pytest.mark.parametrize("version", ["v1", "v2", "v3"])
-def test_extents_of_one_compile(launches, version, layout, shape):  # noqa: F811
+def test_extents_of_one_compile(launches, version, layout, shape):
     inputs, out = product(torch.float16, *shape, layout=layout)
     VERSIONS[version].KERNELS["matmul"](*inputs, out=out)
     assert len(launches) == 1
 
 
 @pytest.mark.parametrize("shape", [(1, 64, 80), (48, 8, 8), (1, 8, 8)], ids=str)
-def test_extents_of_one_in_descriptors_compile(launches, shape):  # noqa: F811
+def test_extents_of_one_in_descriptors_compile(launches, shape):
     inputs, out = product(torch.float16, *shape)
     for version in ("v4", "v5"):
         VERSIONS[version].KERNELS["matmul"](*inputs, out=out)
@@ -128,7 +128,7 @@ def precision():
 
 
 @pytest.mark.parametrize("version", ["v2", "v3", "v4", "v5"])
-def test_tf32_is_what_torch_is_set_to(launches, version, precision):  # noqa: F811
+def test_tf32_is_what_torch_is_set_to(launches, version, precision):
     inputs, out = product(torch.float32)
     found = []
     for word in ("ieee", "tf32"):
@@ -139,7 +139,7 @@ def test_tf32_is_what_torch_is_set_to(launches, version, precision):  # noqa: F8
     assert found == [False, True]
 
 
-def test_version_1_refuses_tf32(launches, precision):  # noqa: F811
+def test_version_1_refuses_tf32(launches, precision):
     precision.fp32_precision = "tf32"
     inputs, out = product(torch.float32)
     with pytest.raises(ValueError, match=r"^matmul v1: no kernel for tf32 on sm_90; it has fp32, fp16, bf16$"):
@@ -158,7 +158,7 @@ def test_tensors_in_host_memory_are_refused(version):
     (75, torch.bfloat16, r"matmul v3: no kernel for bf16 on sm_75; "),
     (89, torch.float8_e4m3fn, r"matmul v3: no kernel for fp8e4m3 on sm_89; fp8 needs sm_90 or sm_100"),
 ])  # fmt: skip
-def test_gpus_that_lack_something_are_refused(launches, monkeypatch, arch, dtype, line):  # noqa: F811
+def test_gpus_that_lack_something_are_refused(launches, monkeypatch, arch, dtype, line):
     monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(arch, 4, 2**16))
     inputs, out = product(dtype)
     with pytest.raises(ValueError, match=f"^{line}"):
@@ -186,7 +186,7 @@ def test_size_class_follows_the_number_of_tiles(m, n, batch, wanted):
 
 
 @pytest.mark.parametrize("version", ["v2", "v3", "v4"])
-def test_autotune_tries_a_list_and_launches_what_it_finds(launches, version, monkeypatch):  # noqa: F811
+def test_autotune_tries_a_list_and_launches_what_it_finds(launches, version, monkeypatch):
     tried = []
 
     def instead_of_timing(self, *args, config, **meta):

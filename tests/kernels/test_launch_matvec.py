@@ -1,9 +1,9 @@
-"""Launchers of the matrix-vector kernels without a GPU: what they ask the compiler for. See test_launch.py."""
+"""Launchers of the matrix-vector kernels without a GPU: what they ask the compiler for."""
 
 import matvec_cases as cases
 import pytest
 import torch
-from test_launch import divisible, launches  # noqa: F401  the fixture: launches up to the driver
+from compiled import divisible
 
 import kernels.launch
 
@@ -21,7 +21,7 @@ V3 = VERSIONS["v3"]
 @pytest.mark.parametrize(
     "shape", [(101, 1040), (101, 1041), (1, 40000), (3, 40001), (101, 40)], ids="{0[0]}x{0[1]}".format
 )
-def test_newest_launch(launches, op, dtype, shape):  # noqa: F811
+def test_newest_launch(launches, op, dtype, shape):
     inputs = cases.draw(op, dtype, *shape)
     V3.KERNELS[op](*inputs, out=torch.empty(shape[0], dtype=dtype))
     width = inputs[0].element_size()
@@ -40,7 +40,7 @@ def test_newest_launch(launches, op, dtype, shape):  # noqa: F811
 
 @pytest.mark.parametrize(("version", "programs"), [("v1", 9), ("v2", 3)])
 @pytest.mark.parametrize(("n", "aligned"), [(1040, True), (1041, False), (1, False)])
-def test_older_launch(launches, version, programs, n, aligned):  # noqa: F811
+def test_older_launch(launches, version, programs, n, aligned):
     VERSIONS[version].KERNELS["matvec"](torch.ones(9, n), torch.ones(n), out=torch.empty(9))
     [(grid, compiled)] = launches
     assert grid == (programs,)
@@ -48,7 +48,7 @@ def test_older_launch(launches, version, programs, n, aligned):  # noqa: F811
     assert ("row_stride" in divisible(compiled)) is aligned
 
 
-def test_all_shapes_share_the_binaries_of_their_class(launches):  # noqa: F811
+def test_all_shapes_share_the_binaries_of_their_class(launches):
     for m, n in ((100, 1040), (101, 2064), (116, 1044)):
         V3.KERNELS["matvec"](torch.ones(m, n), torch.ones(n), out=torch.empty(m))
     assert len({compiled.hash for _, compiled in launches}) == 1

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from test_launch import launches  # noqa: F401  the fixture: launches up to the driver
 
 import kernels.launch
 from kernels.cross_entropy import v3_split_rows
@@ -46,7 +45,7 @@ OVERLAPS = {
 
 
 @pytest.mark.parametrize("op", OVERLAPS)
-def test_an_output_that_overlaps_an_input_is_refused(launches, op):  # noqa: F811
+def test_an_output_that_overlaps_an_input_is_refused(launches, op):
     module, inputs, out, name = OVERLAPS[op]
     with pytest.raises(ValueError, match=rf"^{op}: out shares memory with {name}; pass ") as error:
         module.KERNELS[op](*inputs, out=out)
@@ -55,20 +54,20 @@ def test_an_output_that_overlaps_an_input_is_refused(launches, op):  # noqa: F81
 
 
 @pytest.mark.parametrize("op", ["gelu", "softmax"])
-def test_an_output_may_be_the_input_itself(launches, op):  # noqa: F811
+def test_an_output_may_be_the_input_itself(launches, op):
     x = matrix(0, 4, 64)
     (v3_lean if op == "gelu" else v2_aligned).KERNELS[op](x, out=x)
     assert len(launches) == 1
 
 
-def test_a_vector_that_others_still_read_is_no_output(launches):  # noqa: F811
+def test_a_vector_that_others_still_read_is_no_output(launches):
     x = flat(0, 16)
     with pytest.raises(ValueError, match=r"^matvec: out shares memory with x; pass one of its own$"):
         v3_split_k.KERNELS["matvec"](torch.zeros(16, 16), x, out=x)
     assert not launches
 
 
-def test_columns_of_one_buffer_are_apart(launches):  # noqa: F811
+def test_columns_of_one_buffer_are_apart(launches):
     v2_aligned.KERNELS["softmax"](matrix(0, 4, 16, 32), out=matrix(16, 4, 16, 32))
     assert len(launches) == 1
 

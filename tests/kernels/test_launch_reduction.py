@@ -3,7 +3,7 @@
 import pytest
 import reduction_cases as cases
 import torch
-from test_launch import divisible, launches  # noqa: F401  the fixture: launches up to the driver
+from compiled import divisible
 
 import kernels.launch
 
@@ -18,7 +18,7 @@ V2 = VERSIONS["v2"]
 
 @pytest.mark.parametrize("dtype", kernels.launch.DTYPES, ids=kernels.launch.DTYPES.get)
 @pytest.mark.parametrize("op", V2.KERNELS)
-def test_newest_launch(launches, op, dtype):  # noqa: F811
+def test_newest_launch(launches, op, dtype):
     V2.KERNELS[op](*cases.draw(op, dtype, 100_003), out=torch.empty((), dtype=dtype))
     [(grid, compiled)] = launches
     variant = V2.VARIANTS[op, dtype]
@@ -31,13 +31,13 @@ def test_newest_launch(launches, op, dtype):  # noqa: F811
     assert given == own | dict(variant.types)  # as an audit compiles it
 
 
-def test_older_launches(launches):  # noqa: F811
+def test_older_launches(launches):
     VERSIONS["v1"].KERNELS["dot"](torch.ones(2049), torch.ones(2049), out=torch.empty(()))
     assert [grid for grid, _ in launches] == [(3,), (1,)]
     assert all(compiled.metadata.enable_fp_fusion is True for _, compiled in launches)
 
 
-def test_every_size_has_one_binary(launches):  # noqa: F811
+def test_every_size_has_one_binary(launches):
     for n in (0, 1, 16, 33, 70_000, 300_000):
         V2.KERNELS["sum"](torch.ones(n), out=torch.empty(()))
     assert len({compiled.hash for _, compiled in launches}) == 1

@@ -1,8 +1,8 @@
-"""The softmax launcher without a GPU: what it asks the compiler for. See test_launch.py."""
+"""The softmax launcher without a GPU: what it asks the compiler for."""
 
 import pytest
 import torch
-from test_launch import divisible, launches  # noqa: F401  the fixture: launches up to the driver
+from compiled import divisible
 
 import kernels.launch
 from kernels.softmax import v1_naive, v2_aligned, v3_split_rows
@@ -26,7 +26,7 @@ VERSIONS = {"v1": v1_naive, "v2": v2_aligned, "v3": v3_split_rows}
         (32769, 16, "softmax_walk"),
     ],
 )
-def test_newest_launch(launches, n, warps, name, dtype):  # noqa: F811
+def test_newest_launch(launches, n, warps, name, dtype):
     x = torch.empty(3, n, dtype=dtype)
     v2_aligned.KERNELS["softmax"](x, out=torch.empty_like(x))
     [((programs,), compiled)] = launches
@@ -39,7 +39,7 @@ def test_newest_launch(launches, n, warps, name, dtype):  # noqa: F811
 
 
 @pytest.mark.parametrize(("n", "known"), [(1040, {"n", "x_stride", "out_stride"}), (1041, set())])
-def test_first_launch(launches, n, known):  # noqa: F811
+def test_first_launch(launches, n, known):
     x = torch.empty(3, n)
     v1_naive.KERNELS["softmax"](x, out=torch.empty_like(x))
     [((programs,), compiled)] = launches
@@ -48,14 +48,14 @@ def test_first_launch(launches, n, known):  # noqa: F811
     assert divisible(compiled) == {"x_ptr", "out_ptr"} | known
 
 
-def test_odd_and_even_rows_share_one_binary(launches):  # noqa: F811
+def test_odd_and_even_rows_share_one_binary(launches):
     for n in (1, 16, 33, 256):
         v2_aligned.KERNELS["softmax"](torch.empty(2, n), out=torch.empty(2, n))
     assert len({compiled.hash for _, compiled in launches}) == 1
 
 
 @pytest.mark.parametrize(("pads", "alike"), [((0, 0), True), ((5, 5), True), ((3, 19), True), ((0, 8), False)])
-def test_only_shifted_rows_have_a_binary_of_their_own(launches, pads, alike):  # noqa: F811
+def test_only_shifted_rows_have_a_binary_of_their_own(launches, pads, alike):
     x, out = (torch.empty(3, 300 + pad)[:, :300] for pad in pads)
     v2_aligned.KERNELS["softmax"](x, out=out)
     [(_, compiled)] = launches
@@ -63,13 +63,13 @@ def test_only_shifted_rows_have_a_binary_of_their_own(launches, pads, alike):  #
     assert compiled.src.constants[(alike_index,)] is alike
 
 
-def test_every_launch_is_a_variant(launches):  # noqa: F811
+def test_every_launch_is_a_variant(launches):
     for n in (1, 257, 2000, 3000, 5000, 9000, 17000, 40000):
         v2_aligned.KERNELS["softmax"](torch.empty(2, n), out=torch.empty(2, n))
     assert len({compiled.hash for _, compiled in launches}) == len(launches) == 8
 
 
-def test_few_rows_are_shared_by_programs_on_every_processor(launches, monkeypatch):  # noqa: F811
+def test_few_rows_are_shared_by_programs_on_every_processor(launches, monkeypatch):
     monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(90, 132, 50 * 2**20))
     for m, wanted in ((4, [64, 64]), (132, [132])):
         x = torch.empty(m, 65536, dtype=torch.bfloat16)
