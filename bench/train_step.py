@@ -24,12 +24,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
-from bench.harness.scenarios.scenario import Column, Scenario, ScenarioContext, ScenarioRow
+from bench.harness.scenarios.scenario import Column, Scenario, ScenarioContext, ScenarioRow, percent_of, spread
 from bench.harness.train.options import PROVIDERS, RECIPE_NAMES, TrainingCase, add_options, cases_of, check
 from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
 from results.record import Record
 from results.show.table import format_number, format_percent, format_time
-from results.stats.samples import half_width, median
+from results.stats.samples import median
 from roofline.accounting.step_memory import COMPONENTS, StepMemory, StepPlan, step_memory
 
 if TYPE_CHECKING:
@@ -216,11 +216,6 @@ def megabytes(size_bytes: float) -> str:
     return f"{format_number(size_bytes / 1e6)} MB"
 
 
-def share(value: float | None) -> str | None:
-    """Return a fraction in per cent."""
-    return None if value is None else format_percent(100 * value)
-
-
 def against_estimate(name: str) -> Column:
     """Return the column of a component: as measured, and by how much the estimate is above it."""
 
@@ -240,13 +235,6 @@ def allocator_peak(record: Record, _: Mapping[str, Any]) -> str | None:
     """Return what the allocator of a GPU says of the same step."""
     size_bytes = record.memory_bytes["measured"]["allocator_peak"]
     return None if size_bytes is None else format_number(size_bytes / 1e6)
-
-
-def spread(record: Record) -> str | None:
-    """Return half the width of the confidence interval as a share of the median."""
-    if record.ci95_s is None or record.median_s is None:
-        return None
-    return f"±{format_number(100 * half_width(record.ci95_s, record.median_s), 2)}%"
 
 
 def giga(count: int | None) -> str | None:
@@ -307,8 +295,8 @@ TIMES = (
     Column("lost to host", lambda record, _: lost_to_host(record)),
     *(phase(name) for name in ("forward", "backward", "optimizer")),
     Column("tokens/s", lambda _, judged: format_number(judged["tokens_per_s"])),
-    Column("MFU", lambda _, judged: share(judged["mfu"])),
-    Column("HFU", lambda _, judged: share(judged["hfu"]), goes_below=3),
+    Column("MFU", lambda _, judged: percent_of(judged["mfu"])),
+    Column("HFU", lambda _, judged: percent_of(judged["hfu"]), goes_below=3),
 )
 
 MEMORY = (

@@ -10,10 +10,9 @@ from results.history.changes import LEAST_RUNS, PERMUTATIONS
 from results.history.segments import HistoryPoint, Series, short_date
 from results.show.export import csv_text, json_text, markdown_text
 from results.show.grid import Column, print_grid
-from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time
+from results.show.table import ABSENT, format_half_width, format_percent, format_rate, format_time
 from results.show.terminal import printable, table_console
 from results.stats.comparison import UNKNOWN
-from results.stats.samples import half_width
 
 METHOD = (
     "change points by binary segmentation of the medians, where levels differ by more than margin and drift between "
@@ -107,7 +106,7 @@ def _cells(one: Series, point: HistoryPoint) -> dict[str, str]:
         "revision": point.revision or ABSENT,
         "provider": one.provider,
         METRICS[one.metric]: _shown(point.value, one.metric),
-        "95% CI": f"±{format_number(100 * half_width(point.ci95, point.value), 2)}%" if point.ci95 else ABSENT,
+        "95% CI": format_half_width(point.ci95, point.value),
         "time ratio to last": f"{change.ratio:.4f}" if change else ABSENT,
         "verdict": change.verdict if change else ABSENT,
         "flags": ", ".join(point.flags),

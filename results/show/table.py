@@ -77,6 +77,13 @@ def format_percent(value: float | None) -> str:
     return ABSENT if value is None else f"{format_number(value, 3)}%"
 
 
+def format_half_width(interval: tuple[float, float] | None, center: float | None) -> str:
+    """Return half the width of an interval as a share of its center, such as `±1.2%`; `-` where one is None."""
+    if interval is None or center is None:
+        return ABSENT
+    return f"±{format_number(100 * half_width(interval, center), 2)}%"
+
+
 def render_table(
     environment: Environment, records: Iterable[Record], console: Console, report: Report | None = None
 ) -> None:
@@ -227,7 +234,7 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
         _Column("provider", lambda record, _: record.provider, "left", goes_below=1),
         _Column("fill", lambda record, _: record.fill or ABSENT, "left", is_rare=True),
         _Column("median", lambda record, _: format_time(record.median_s)),
-        _Column("95% CI", lambda record, _: _spread(record), leaves=8),
+        _Column("95% CI", lambda record, _: format_half_width(record.ci95_s, record.median_s), leaves=8),
         _Column(unit, lambda _, score: _scaled(score["flops_per_s"], scale), is_rare=True),
         _Column("GB/s", lambda _, score: _scaled(score["bytes_per_s"], 1e9), leaves=6, is_rare=True),
         _Column("FLOP/B", lambda _, score: format_number(score["intensity"]), leaves=5, is_rare=True),
@@ -301,13 +308,6 @@ def _share_of_measured(score: Mapping[str, Any]) -> float | None:
         return None
     share: float | None = score["measured_pct"]
     return share
-
-
-def _spread(record: Record) -> str:
-    """Return half the width of the confidence interval as a share of the median."""
-    if record.ci95_s is None or record.median_s is None:
-        return ABSENT
-    return f"±{format_number(100 * half_width(record.ci95_s, record.median_s), 2)}%"
 
 
 def _flags(record: Record) -> str:

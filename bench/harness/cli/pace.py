@@ -66,8 +66,3 @@ class Pace:
     def enough_s(self, done: int) -> int:
         """Return a budget in whole seconds that would do for about all rows, going by those that are done."""
         return round((self._clock() - self._began) / max(1, done) * self._rows) + 1
-
-
-def out_of_time(budget_s: float | None) -> str:
-    """Return why a row is skipped that no time is left for."""
-    return f"the budget of {budget_s:g} s is spent"

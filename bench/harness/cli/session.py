@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.interrupt import INTERRUPTED
-from bench.harness.cli.pace import Pace, out_of_time
+from bench.harness.cli.pace import Pace
 from bench.harness.cli.terminal import Document, Progress, Render, print_path, print_run, table_of
 from bench.harness.isolate.job import Job
 from bench.harness.providers.user_kernel import is_user_kernel, with_revision
@@ -363,6 +363,7 @@ def measure_all(
     """Measure row by row, each kept as soon as it is finished."""
     from bench.harness.measure.compile import compile_rows
     from bench.harness.measure.cost import CostEstimator
+    from bench.harness.measure.plan import out_of_time
     from bench.harness.measure.runner import Runner
     from bench.harness.timing.protocol import limits_of
 

@@ -113,6 +113,11 @@ def plain(value: float, digits: int) -> str:
     return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:,.0f}"
 
 
+def out_of_time(budget_s: float | None) -> str:
+    """Return why a row is skipped that no time is left for."""
+    return f"the budget of {budget_s:g} s is spent"
+
+
 def blank_record(op: Op, case: Case, provider: str, settings: Settings) -> Record:
     """Return a record that says what a row is, with its work and nothing measured.
 

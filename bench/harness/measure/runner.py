@@ -22,7 +22,7 @@ from bench.harness.measure.cost import CALLS_PER_CASE, CostEstimator
 from bench.harness.measure.evidence import Flag
 from bench.harness.measure.finish import finished
 from bench.harness.measure.meter import Measurement, Meter
-from bench.harness.measure.plan import Row, Settings, blank_record, plain
+from bench.harness.measure.plan import Row, Settings, blank_record, out_of_time, plain
 from bench.harness.op import Case, Op
 from bench.harness.op_file import line_in
 from bench.harness.providers.process_settings import ProcessSettings
@@ -230,7 +230,7 @@ class Runner:
         ready = time.perf_counter()
         check_s = ready - checking
         if self._deadline is not None and ready + check_s > self._deadline:
-            return replace(blank, reason=self._spent())
+            return replace(blank, reason=out_of_time(self._settings.budget_s))
         return Prepared(
             row=row,
             blank=blank,
@@ -308,15 +308,12 @@ class Runner:
             size_bytes, device.cache_bytes, device.free_bytes(), device.type, self._settings.cache
         )
 
-    def _spent(self) -> str:
-        return f"the budget of {self._settings.budget_s:g} s is spent"
-
     def _too_long(self, op: Op, case: Case, together: int = 1) -> str | None:
         allowance_s, limit = CASE_ALLOWANCE_S, f"the {CASE_ALLOWANCE_S:g} s that a case may take"
         if self._deadline is not None:
             allowance_s = self._deadline - time.perf_counter()
             if allowance_s <= 0:
-                return self._spent()
+                return out_of_time(self._settings.budget_s)
             limit = f"the {plain(allowance_s, 2)} s that are left"
         spent_s = (self._settings.budget_s or allowance_s) - allowance_s
         call_s = None if self._estimator is None else self._estimator.call_s(op, case)

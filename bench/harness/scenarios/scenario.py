@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import Parser, UsageError, add_machine, add_output
 from bench.harness.cli.main import check_places, device_of, guarded, refuse_all
-from bench.harness.cli.pace import Pace, out_of_time
+from bench.harness.cli.pace import Pace
 from bench.harness.cli.session import Finished, PlannedRun, Request, Session, conclude, gather
 from bench.harness.cli.terminal import Progress
 from bench.harness.definition import modules_sha256
@@ -194,6 +194,8 @@ def measure_rows(
     deadline: float | None,
 ) -> None:
     """Measure row by row, each kept as soon as it is finished."""
+    from bench.harness.measure.plan import out_of_time
+
     settings = plan.settings
     pace = Pace(deadline, len(rows))
     progress.expect(len(rows), pace.left_s)
@@ -267,6 +269,20 @@ def print_table(
             turn = column.goes_below or (0 if column.is_text else LAST_TURN - place)
             shown.append(grid.Column(column.title, texts, "left" if column.is_text else "right", goes_below=turn))
     grid.print_grid(console, shown, flags, "flags")
+
+
+def spread(record: Record) -> str | None:
+    """Return the cell with half the width of the confidence interval of the median; None where it has none."""
+    from results.show.table import format_half_width
+
+    return format_half_width(record.ci95_s, record.median_s) if record.ci95_s and record.median_s else None
+
+
+def percent_of(share: float | None) -> str | None:
+    """Return the cell of a share; None where it is not known."""
+    from results.show.table import format_percent
+
+    return None if share is None else format_percent(100 * share)
 
 
 def label_of(record: Record) -> str:

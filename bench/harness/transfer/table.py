@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.harness.scenarios.scenario import Column
+from bench.harness.scenarios.scenario import Column, percent_of, spread
 from bench.harness.shapes import size_text
 from results.record import Record
 from results.show.table import format_number, format_percent, format_time
@@ -50,11 +50,6 @@ def waiting(record: Record) -> float | None:
     return wait_share(record.waits_s, record.samples_s) if record.op == "load" and record.samples_s else None
 
 
-def percent_of(share: float | None) -> str | None:
-    """Return a share as text."""
-    return None if share is None else format_percent(100 * share)
-
-
 def tokens(record: Record, _: Mapping[str, Any]) -> str | None:
     """Return the tokens per second of a loop."""
     if record.op != "load" or not record.median_s:
@@ -67,14 +62,6 @@ def median_of(samples_s: Sequence[float]) -> float | None:
     from results.stats.samples import median
 
     return median(samples_s) if samples_s else None
-
-
-def half_width(record: Record, _: Mapping[str, Any]) -> str | None:
-    """Return half the width of the interval of the median."""
-    if record.ci95_s is None or not record.median_s:
-        return None
-    low, high = record.ci95_s
-    return f"±{format_number(100 * (high - low) / 2 / record.median_s, 2)}%"
 
 
 def moved_alone(record: Record) -> bool:
@@ -91,7 +78,7 @@ COLUMNS = (
     Column("prefetch", lambda record, _: str(record.options["prefetch"]) if record.op == "load" else None),
     Column("pages", lambda record, _: record.options.get("page_cache"), is_text=True),
     Column("median", lambda record, _: format_time(record.median_s)),
-    Column("95% CI", half_width, goes_below=2),
+    Column("95% CI", lambda record, _: spread(record), goes_below=2),
     Column("GB/s", moved),
     Column("% link", of_link),
     Column("host kept", lambda record, _: format_time(record.host_launch_s) if moved_alone(record) else None),

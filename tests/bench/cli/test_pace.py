@@ -9,10 +9,10 @@ import pytest
 
 from bench.__main__ import families
 from bench.harness.cli import session
-from bench.harness.cli.pace import Pace, out_of_time
+from bench.harness.cli.pace import Pace
 from bench.harness.cli.session import put_off
 from bench.harness.commands import suite
-from bench.harness.measure.plan import Row, Settings
+from bench.harness.measure.plan import Row, Settings, out_of_time
 from bench.harness.op import Case
 from bench.matmul import OPS, OPTIONS
 from results.record import Record
