@@ -23,6 +23,7 @@ from results.show.table import format_percent, format_rate, format_time
 if TYPE_CHECKING:
     from bench.harness.cli.terminal import Progress
     from bench.harness.device.device import Device
+    from bench.harness.timing.samplers import GraphSampler
     from results.record import Record
     from roofline.ceilings import Ceilings
 
@@ -56,6 +57,9 @@ GRAPHS = (1, 10, 100, 800)
 """Empty kernels in a graph."""
 
 GRAPH_SAMPLES = 30
+CHANGED = 0.03
+"""Share by which a time may differ after a recording before it is told as changed."""
+
 NORM = 1024
 """Rows and columns of the norm: its results fit into the L2 of a GPU."""
 
@@ -171,8 +175,8 @@ def look_at_all(look: Look, progress: Progress) -> None:
     steps: list[tuple[str, Callable[[Look, Progress], None]]] = [
         ("the device", look_at_device),
         ("compiling", look_at_compiling),
+        ("launches", look_at_launches),  # before any row: a row is recorded by torch's profiler, which stays attached
         ("each family of kernels", look_at_families),
-        ("launches", look_at_launches),
         ("results kept and dropped", look_at_results),
         ("quick peaks", look_at_peaks),
         ("large matmuls and a large copy", look_at_large),
@@ -358,9 +362,13 @@ def verdict(share: float, kind: str) -> tuple[str, str]:
 
 
 def look_at_launches(look: Look, progress: Progress) -> None:
-    """Time an empty launch from the host, and on a GPU graphs of empty kernels with and without a spin before them."""
+    """Time an empty launch from the host, and on a GPU graphs of empty kernels with and without a spin before them.
+
+    The difference of the two is the bias that the spin takes from a sample. Then once more after a recording by torch's
+    profiler, which stays attached to the process.
+    """
     from bench.harness.timing import samplers
-    from results.stats.samples import median
+    from bench.harness.timing.launched import recorded
 
     host_s = samplers.empty_launch_s(look.device)
     look.lines.append(Line("launch by the host", OK, format_time(host_s), "", host_s, "s"))
@@ -368,19 +376,42 @@ def look_at_launches(look: Look, progress: Progress) -> None:
         return
     call = empty_kernel(look.device)
     call()
+    held_s = 0.0
     for launches in GRAPHS:
         graph = samplers.GraphSampler([call], launches)
-        graph.sample()  # the first also moves the graph to the GPU
-        held_s, unheld_s = (
-            median([take() for _ in range(GRAPH_SAMPLES)]) / launches for take in (graph.sample, graph.unheld_sample)
-        )
+        held_s, unheld_s = (graph_launch_s(graph, take) for take in (graph.sample, graph.unheld_sample))
         name = f"graph of {launches} empty kernels, each"
         look.lines.append(
             judged(look, name, "launch", "launch", held_s)
             if launches == max(GRAPHS)
             else Line(name, OK, format_time(held_s), "", held_s, "s")
         )
-        look.lines.append(Line(f"{name}, no spin", OK, format_time(unheld_s), "", unheld_s, "s"))
+        more = f"{format_time(unheld_s)}, {100 * (unheld_s / held_s - 1):+.2g} % by the host"
+        look.lines.append(Line(f"{name}, no spin", OK, more, "", unheld_s, "s"))
+    recorded([call], look.device.synchronize)
+    later = samplers.GraphSampler([call], launches)
+    look.lines += [
+        after_recording("launch by the host", host_s, samplers.empty_launch_s(look.device)),
+        after_recording(name, held_s, graph_launch_s(graph, graph.sample)),
+        after_recording(f"new {name}", held_s, graph_launch_s(later, later.sample)),
+    ]
+
+
+def graph_launch_s(graph: GraphSampler, take: Callable[[], float]) -> float:
+    """Return the median seconds of a launch in a graph, by the samples of it that `take` returns."""
+    from results.stats.samples import median
+
+    graph.sample()  # the first also moves the graph to the GPU
+    return median([take() for _ in range(GRAPH_SAMPLES)]) / graph.launches_per_sample
+
+
+def after_recording(name: str, before_s: float, after_s: float) -> Line:
+    """Return the line of a time taken again after torch's profiler has recorded something."""
+    change = after_s / before_s - 1
+    is_changed = abs(change) > CHANGED
+    advice = "the profiler that names the kernels of a row changes the times of the rows after it" if is_changed else ""
+    value = f"{format_time(after_s)}, {100 * change:+.2g} % against before"
+    return Line(f"{name}, after a recording", NOTE if is_changed else OK, value, advice, after_s, "s")
 
 
 def empty_kernel(device: Device) -> Callable[[], object]:

@@ -11,6 +11,7 @@ from bench import __main__ as command
 from bench.harness.commands import smoke
 from bench.harness.commands.doctor import BAD, NOTE, OK
 from bench.harness.device.device import cpu_device
+from bench.harness.timing import launched, samplers
 from results.record import Record
 from roofline.ceilings import Ceiling, Ceilings
 
@@ -91,7 +92,7 @@ def test_wrong_results_are_bad_and_what_was_not_run_is_a_note():
 
 def test_a_step_that_raises_costs_itself_alone_and_none_begins_late(monkeypatch):
     taken, progress = [], SimpleNamespace(say=lambda text: None)
-    names = ("device", "compiling", "families", "launches", "results", "peaks", "large")
+    names = ("device", "compiling", "launches", "families", "results", "peaks", "large")
     for name in names:
         monkeypatch.setattr(smoke, f"look_at_{name}", lambda look, progress, name=name: taken.append(name))
 
@@ -107,6 +108,36 @@ def test_a_step_that_raises_costs_itself_alone_and_none_begins_late(monkeypatch)
     smoke.look_at_all(late, progress)
     assert {line.status for line in late.lines} == {NOTE}
     assert len(late.lines) == len(names)
+
+
+@pytest.mark.parametrize(("slower", "status"), [(1.0, OK), (1.2, NOTE)])
+def test_what_a_recording_changes_of_later_times_is_told(monkeypatch, slower, status):
+    factor, recordings = [1.0], []
+
+    class Graph:
+        def __init__(self, calls, launches):
+            self.launches_per_sample = launches
+
+        def sample(self):
+            return factor[0] * 1.25e-6 * self.launches_per_sample
+
+        def unheld_sample(self):
+            return self.sample() + 1e-5
+
+    def recorded(calls, synchronize):
+        recordings.append(calls)
+        factor[0] = slower
+
+    monkeypatch.setattr(samplers, "GraphSampler", Graph)
+    monkeypatch.setattr(samplers, "empty_launch_s", lambda device: factor[0] * 4e-6)
+    monkeypatch.setattr(launched, "recorded", recorded)
+    monkeypatch.setattr(smoke, "empty_kernel", lambda device: lambda: None)
+    found = replace(look(), device=replace(cpu_device(), type="cuda"))
+    smoke.look_at_launches(found, None)
+    again = [line for line in found.lines if line.name.endswith("after a recording")]
+    assert (len(recordings), [line.status for line in again]) == (1, [status] * 3)
+    [bias] = [line.value for line in found.lines if line.name == "graph of 800 empty kernels, each, no spin"]
+    assert bias == "1.262 us, +1 % by the host"
 
 
 def test_the_page_is_kept_as_json_and_a_bad_line_is_exit_code_1(monkeypatch, tmp_path, capsys):
