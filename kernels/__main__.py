@@ -38,17 +38,6 @@ CONSTEXPR = """constants of the kernel, 'BLOCK=1024,ROUND=True,DTYPE=bf16': numb
 Ridgepoint's or Triton's name, functions and constants of the file, other words as text; in quotes anything is text"""
 
 
-class _Parser(Parser):
-    """A parser that says in one line what is wrong, and names the command."""
-
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        """Refuse what no argument takes here: what a command passes back, the parser above would call its own."""
-        found, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return found, unknown
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -65,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m kernels",
         description=__doc__.partition(": ")[2],
         epilog=EXAMPLES,

@@ -58,9 +58,14 @@ class Kernels:
     """Whether query, key and value, and gate and up, each keep a copy of their common input: torch.autocast casts the
     input of every product for itself, where the matrices are not fused into one."""
 
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of one element of the residual stream."""
+        return self.residual_bytes or self.element_bytes
+
     def saves_input(self, norm: str) -> bool:
         """Return whether a norm keeps its input itself, so that no other tensor that holds it costs anything."""
-        return norm == "layer" or self.is_norm_fused or (self.residual_bytes or self.element_bytes) == FP32_BYTES
+        return norm == "layer" or self.is_norm_fused or self.stream_bytes == FP32_BYTES
 
 
 EAGER_MEASURED = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
@@ -136,7 +141,7 @@ def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
     """Return bytes per token of the inputs of norms, of what they hand to products, and of their statistics."""
     count, width = config.norms_per_layer, config.width
     statistics = 2 if config.norm == "layer" else 1
-    saved = (kernels.residual_bytes or kernels.element_bytes) * count * width
+    saved = kernels.stream_bytes * count * width
     if config.norm == "rms" and not kernels.is_norm_fused:
         saved = (FP32_BYTES + kernels.normalized_bytes) * count * width
     return {
@@ -163,11 +168,7 @@ def _attention_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
     normalized = 0
     if config.has_qk_norm:
         # Norms compute in the dtype of their weights, which under autocast is not that of products.
-        saved = (
-            (kernels.residual_bytes or kernels.element_bytes)
-            if kernels.is_norm_fused
-            else FP32_BYTES + kernels.normalized_bytes
-        )
+        saved = kernels.stream_bytes if kernels.is_norm_fused else FP32_BYTES + kernels.normalized_bytes
         heads = config.heads + (config.heads if config.latent else config.kv_heads)
         normalized = (saved * config.query_key_dim + kernels.statistic_bytes) * heads
     return {"attention": kernels.element_bytes * elements + normalized}
@@ -227,7 +228,7 @@ def model_activations(
     group = checkpoint_group(checkpoint, config.layers)
     if group:
         ways = tensor_parallel if is_sequence_parallel else 1
-        boundary = ceil((kernels.residual_bytes or kernels.element_bytes) * sequence * batch * config.width / ways)
+        boundary = ceil(kernels.stream_bytes * sequence * batch * config.width / ways)
         alive = {name: group * size for name, size in largest.items()}
         return {"checkpoints": boundary * ceil(config.layers / group), **alive}
     total: dict[str, int] = {}

@@ -232,7 +232,7 @@ def _at_embedding(plan: StepPlan) -> Moment:
     """
     config, kernels = plan.config, _kernels(plan)
     table = plan.recipe.gradient_bytes * config.vocabulary * config.width
-    stream = (kernels.residual_bytes or kernels.element_bytes) * plan.tokens * config.width
+    stream = kernels.stream_bytes * plan.tokens * config.width
     tables = (2 if plan.recipe.cast_bytes else 3) if config.is_tied else 1
     return Moment("embedding", temporary=tables * table + (stream if tables < 3 else 0) + 2 * SCALAR_BYTES)
 
@@ -249,7 +249,7 @@ def _in_layers(plan: StepPlan) -> Moment:
     inside = [w for w in weights(config) if w.is_gemm and w.component != "lm_head"]
     largest = max(prod(w.shape) for w in inside) + (config.width if config.has_mlp_bias else 0)
     per_layer = sum(w.elements for w in inside) // config.layers
-    stream = (kernels.residual_bytes or kernels.element_bytes) * plan.tokens * config.width
+    stream = kernels.stream_bytes * plan.tokens * config.width
     tied = recipe.gradient_bytes * config.vocabulary * config.width if config.is_tied else 0
     wide = recipe.activation_bytes * plan.tokens * config.mlp_width
     entering = Moment(
@@ -279,7 +279,7 @@ def _most_kept_by_layers(plan: StepPlan) -> int:
     kept = sum(_kept_by_layers(plan).values())
     if not checkpoint_group(plan.checkpoint, config.layers) or not kernels.saves_input(config.norm):
         return kept
-    return kept - (kernels.residual_bytes or kernels.element_bytes) * plan.tokens * config.width
+    return kept - kernels.stream_bytes * plan.tokens * config.width
 
 
 def _in_optimizer(plan: StepPlan) -> Moment:
