@@ -139,12 +139,12 @@ class Meter:
         telemetry: dict[str, Any],
         host_s: tuple[float, float],
     ) -> Measurement:
-        """Return samples with what is looked at after them: the kernels, the same launches warm, the device's tail."""
-        seen = None
-        if self._device.has_cuda and self._is_capturable:
-            seen = launched(calls, samples.median_s, self._device.synchronize)
+        """Return samples with what is looked at after them: the same launches warm, the device's tail, the kernels."""
         warm_s = self._warm_s(calls, samples)
         tails_s = self._tails_s(sampler) if self._device.has_cuda else []
+        seen = None
+        if self._device.has_cuda and self._is_capturable:  # last: the profiler stays attached to the process
+            seen = launched(calls, samples.median_s, self._device.synchronize)
         return Measurement(
             samples=samples,
             warm_s=warm_s,

@@ -161,9 +161,9 @@ def test_launches_that_look_for_the_tail_are_counted_and_the_last_of_all(monkeyp
         return found
 
     monkeypatch.setattr(meter, "collect", watched)
-    monkeypatch.setattr(meter, "launched", lambda *_: "what a launch starts")
+    monkeypatch.setattr(meter, "launched", lambda *_: f"what a launch starts, after {len(calls)} others")
     found = made.measure([lambda: calls.append(None)], "warm")
-    assert found.launched == "what a launch starts"
+    assert found.launched == f"what a launch starts, after {len(calls)} others"  # nothing is timed once it was recorded
     launches = len(found.samples.samples_s) * 4
     assert found.tail_launches >= 4 * meter.TAIL_SAMPLES
     end = len(calls) - found.tail_launches
