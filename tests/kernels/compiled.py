@@ -1,6 +1,7 @@
 """Kernels compiled ahead of time, for the tests that read what the compiler made of them."""
 
 import functools
+import re
 
 from kernels.audit import catalog, compiling, golden, limits, reading, work
 from kernels.audit.rows import AuditRow
@@ -24,6 +25,14 @@ def divisible(compiled):
     """Return the arguments that the compiler was told are multiples of 16."""
     names = compiled.src.fn.arg_names
     return {names[path[0]] for path, attributes in compiled.src.attrs.items() if attributes}
+
+
+def widened_first(ir):
+    """Whether the program number is made 64 bits wide before anything else is done with it."""
+    [program] = re.findall(r"(%\w+) = tt\.get_program_id x", ir)
+    uses = [line for line in ir.splitlines() if re.search(rf"= .*{program}\b(?!\s*=)", line)]
+    assert uses
+    return all(f"arith.extsi {program} : i32 to i64" in line for line in uses)
 
 
 IS_RECORDED_TRITON = golden.load().same_triton

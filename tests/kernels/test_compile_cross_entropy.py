@@ -4,7 +4,7 @@ import re
 
 import pytest
 from bugs_cross_entropy import BUGS
-from compiled import ARCHES, assert_lean, compile_ahead, read_back
+from compiled import ARCHES, assert_lean, compile_ahead, read_back, widened_first
 from planted import plant
 
 from kernels.cross_entropy import v1_naive, v2_online, v3_split_rows
@@ -61,14 +61,6 @@ def test_sizes_beyond_32_bits(variant):
     binary = read_back(compile_ahead(variant, 90, integers="i64"))
     assert_lean(binary)
     assert variant.part == "finish" or 128 in loads(binary)
-
-
-def widened_first(ir):
-    """Whether the program number is made 64 bits wide before anything else is done with it."""
-    [program] = re.findall(r"(%\w+) = tt\.get_program_id x", ir)
-    uses = [line for line in ir.splitlines() if re.search(rf"= .*{program}\b(?!\s*=)", line)]
-    assert uses
-    return all(f"arith.extsi {program} : i32 to i64" in line for line in uses)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import triton
 from bugs_norm import BUGS
-from compiled import STACK_BYTES
+from compiled import STACK_BYTES, widened_first
 from planted import plant
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -150,19 +150,13 @@ def test_scalars_stay_in_fp32(variant):
     assert "f64" not in ir
 
 
-def widens_program_number(ir):
-    [program] = re.findall(r"(%\w+) = tt\.get_program_id x", ir)
-    uses = [line for line in ir.splitlines() if re.search(rf"= .*{program}\b(?!\s*=)", line)]
-    return bool(uses) and all(f"arith.extsi {program} : i32 to i64" in line for line in uses)
-
-
 WIDEST = [v for module in (v1_naive, v2_warps) for v in module.variants(90) if v.shape_class == "n <= 1024"]
 WIDEST += [v for v in v3_vectors.variants(90) if v.shape_class in ("n <= 4099", f"n <= {2**30}")]
 
 
 @pytest.mark.parametrize("variant", [v for v in WIDEST if v.dtype == "bf16"], ids=label)
 def test_program_number_is_widened_before_any_arithmetic(variant):
-    assert widens_program_number(compile_ahead(variant, 90).asm["ttir"])
+    assert widened_first(compile_ahead(variant, 90).asm["ttir"])
 
 
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if "program_id" in bug.old], ids=lambda bug: bug.label)
@@ -170,7 +164,7 @@ def test_planted_wrap_shows_in_the_compiled_form(bug, tmp_path):
     module = plant(bug, tmp_path)
     variants = [v for v in module.variants(90) if v.dtype == "bf16" and not v.constants.get("SHIFTED", False)]
     firsts = {v.kernel: v for v in reversed(variants) if v.kernel.fn.__module__ == module.__name__}.values()
-    assert not all(widens_program_number(compile_ahead(variant, 90).asm["ttir"]) for variant in firsts)
+    assert not all(widened_first(compile_ahead(variant, 90).asm["ttir"]) for variant in firsts)
 
 
 def test_every_variant_says_what_it_is():

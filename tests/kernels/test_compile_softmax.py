@@ -4,7 +4,7 @@ import re
 
 import pytest
 from bugs_softmax import BUGS
-from compiled import ARCHES, assert_lean, compile_ahead, read_back
+from compiled import ARCHES, assert_lean, compile_ahead, read_back, widened_first
 from planted import plant
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, INTERPRETED
@@ -95,14 +95,6 @@ def test_pieces_of_shared_rows_are_lean_and_wide(variant, arch):
     assert widths(binary, "load").count(128) >= 2 * variant.constants["DEPTH"]  # of a step, and of the rest
     if variant.part == "finish":
         assert (widths(binary, "store").count(128) == 2 * variant.constants["DEPTH"]) == variant.constants["ALIKE"]
-
-
-def widened_first(ir):
-    """Whether the program number is made 64 bits wide before anything else is done with it."""
-    [program] = re.findall(r"(%\w+) = tt\.get_program_id x", ir)
-    uses = [line for line in ir.splitlines() if re.search(rf"= .*{program}\b(?!\s*=)", line)]
-    assert uses
-    return all(f"arith.extsi {program} : i32 to i64" in line for line in uses)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -215,6 +216,12 @@ def overlap(first: np.ndarray, second: np.ndarray) -> bool:
             if one.max() <= other.min() or other.max() <= one.min():
                 return False
     return True
+
+
+def assert_apart(shapes: Sequence[tuple[str, np.ndarray]]) -> None:
+    """Assert that no text overlaps another, by its words and corners."""
+    for (one, first), (other, second) in itertools.combinations(shapes, 2):
+        assert not overlap(first, second), f"{one!r} overlaps {other!r}"
 
 
 def labels_in(figure: Figure) -> list[Text]:

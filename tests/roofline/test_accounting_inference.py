@@ -30,7 +30,6 @@ from roofline.accounting.machines import run_machine
 from roofline.accounting.parameters import count_parameters
 from roofline.ceilings import Ceiling, Ceilings
 from roofline.model import intensity, ridge_intensity
-from roofline.work import matmul_work
 
 
 def test_training_days_of_the_lecture():
@@ -128,11 +127,6 @@ def test_ridge_points():
     assert [round(point, 1) for point in points[4:]] == [240.2, 590.7]
     side = next(n for n in range(1, 2000) if intensity(2 * n**3, 3 * 2 * n * n) > points[0])
     assert side == 887
-
-
-def test_matmul_of_many_dimensions():
-    """[4, 8, 16, 32] @ [32, 2], as torch's FlopCounterMode counts it: 65,536."""
-    assert matmul_work(4 * 8 * 16, 2, 32, "fp32", "fp32").flops == 65_536
 
 
 @pytest.mark.parametrize("kind", ["measured", "datasheet"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from pathlib import Path
@@ -14,7 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from plot_scenes import CPU, SCENES, corners, elementwise, environment, matmul, overlap, words
+from plot_scenes import CPU, SCENES, assert_apart, corners, elementwise, environment, matmul, words
 
 import roofline
 from results.record import Record
@@ -66,8 +65,7 @@ def test_labels_of_sixty_points_do_not_overlap_and_nothing_is_clipped() -> None:
     rows = [matmul(256 + 64 * n, dtype, top * (0.3 + 0.01 * n)) for n in range(30) for dtype, top in TOPS.items()]
     figure = draw_roofline([PlotMachine(CPU, tuple(rows), (environment(),))])
     shapes = [(text.get_text(), corners(figure, text)) for text in figure.texts if text.get_text()]
-    for (one, first), (other, second) in itertools.combinations(shapes, 2):
-        assert not overlap(first, second), f"{one!r} overlaps {other!r}"
+    assert_apart(shapes)
     for text, shape in shapes:
         assert (shape >= 0).all(), text
         assert (shape <= figure.get_size_inches() * figure.dpi).all(), text
@@ -109,8 +107,7 @@ def test_on_axes_of_ones_own_roofs_and_labels_stand_where_the_model_says() -> No
     box = left.get_window_extent()
     shapes = [(text.get_text(), corners(figure, text)) for text in left.texts]
     assert len(shapes) > 6
-    for (one, first), (other, second) in itertools.combinations(shapes, 2):
-        assert not overlap(first, second), f"{one!r} overlaps {other!r}"
+    assert_apart(shapes)
     for text, shape in shapes:
         assert (shape >= (box.x0, box.y0)).all(), text
         assert (shape <= (box.x1 + 1, box.y1 + 1)).all(), text

@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from plot_scenes import corners, labels_in, overlap, renderer, roofs
+from plot_scenes import assert_apart, corners, labels_in, overlap, renderer, roofs
 from run_scenes import RUNS, h100, of_gpu, vector
 
 from results.record import Record
@@ -105,8 +105,7 @@ def test_no_two_labels_touch_and_none_is_outside(name: str) -> None:
     figure = drawn(name)
     frame = figure.axes[0].get_window_extent()
     shapes = [(text.get_text(), corners(figure, text)) for text in figure.texts if text.get_text()]
-    for (one, first), (other, second) in itertools.combinations(shapes, 2):
-        assert not overlap(first, second), f"{one!r} overlaps {other!r}"
+    assert_apart(shapes)
     for text in labels_in(figure):
         shape = corners(figure, text)
         assert (shape >= (frame.x0, frame.y0)).all(), text.get_text()

@@ -14,6 +14,7 @@ from plot_scenes import (
     CPU,
     H100,
     SCENES,
+    assert_apart,
     calibrated,
     corners,
     draw,
@@ -43,8 +44,7 @@ def figure(request: pytest.FixtureRequest) -> Figure:
 def test_no_text_overlaps_another(figure: Figure) -> None:
     shapes = [(text.get_text(), corners(figure, text)) for text in figure.texts if text.get_text()]
     assert len(shapes) >= 4
-    for (one, first), (other, second) in itertools.combinations(shapes, 2):
-        assert not overlap(first, second), f"{one!r} overlaps {other!r}"
+    assert_apart(shapes)
 
 
 @pytest.mark.sampled(3)

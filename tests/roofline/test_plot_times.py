@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from plot_scenes import (
     CPU,
     H100,
     SCENES,
+    assert_apart,
     corners,
     crowd,
     elementwise,
@@ -22,7 +22,6 @@ from plot_scenes import (
     labels_in,
     last_line,
     matmul,
-    overlap,
     words,
 )
 
@@ -81,8 +80,7 @@ def test_the_diagonal_and_the_launch_floor_stand_where_times_are_equal() -> None
 def test_no_two_words_touch_and_none_is_outside(theme: str) -> None:
     figure = draw_times(*SCENES["a crowd"], theme=theme)
     shapes = [(text.get_text(), corners(figure, text)) for text in figure.texts if text.get_text()]
-    for (one, first), (other, second) in itertools.combinations(shapes, 2):
-        assert not overlap(first, second), f"{one!r} overlaps {other!r}"
+    assert_apart(shapes)
     assert len(labels_in(figure)) > 5
     width, height = figure.get_size_inches() * figure.dpi
     for text, shape in shapes:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import matplotlib.image
 import pytest
+from test_calibrate_parts import CPU, H100, NO_TIME, samples
 
 from bench import __main__ as command
 from bench.harness.calibrate import calibration
@@ -17,28 +18,14 @@ from bench.harness.calibrate import parts as calibrate_parts
 from bench.harness.calibrate import setup as calibrate_bench
 from bench.harness.calibrate.matmul_shapes import Shape
 from bench.harness.calibrate.search import NotMeasuredError
-from bench.harness.calibrate.setup import PLANS, CalibrationPart, CalibrationPlan, PartOutcome, bytes_of_mix
+from bench.harness.calibrate.setup import PLANS, CalibrationPart, PartOutcome, bytes_of_mix
 from bench.harness.commands import calibrate as calibrate_command
-from bench.harness.device.device import MIB, Device, detect
-from bench.harness.timing.protocol import Samples
+from bench.harness.device.device import MIB, detect
 from bench.matmul import OPS as MATMUL
 from results.store.runfile import load_run
 from results.store.runs import RunWriter, StoreError
 from roofline.ceilings import Ceiling, Ceilings, gpu_ceilings
 from roofline.hardware.gpu import find_gpu
-
-CPU = Device("cpu", "cpu", "cpu-a-2t", "a CPU", MIB, 2**34, threads=2)
-H100 = Device(
-    *("cuda", "cuda:0", "h100-sxm", "NVIDIA H100 80GB HBM3", 50 * MIB, 85_029_158_912),
-    sm_count=132,
-    compute_capability="9.0",
-)
-NO_TIME = CalibrationPlan(1e-9, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1, True)
-
-
-def samples(*samples_s, launches=1):
-    middle = sorted(samples_s)[len(samples_s) // 2]
-    return Samples(samples_s, launches, "host", "warm", middle, (min(samples_s), max(samples_s)), True)
 
 
 def a_ceiling(quantity="bandwidth", name="copy", value=2e10):
