@@ -395,7 +395,8 @@ def test_a_slow_function_is_compared_though_all_its_calls_take_longer_than_one_m
     providers = f"{mine}:slow,torch"
     code, out, err = compare("--provider", providers, "--timeout", "2")
     assert code == 0, err
-    assert [row["verdict"] for row in json.loads(out)["rows"]] == ["FASTER"]
+    (row,) = json.loads(out)["rows"]
+    assert row["verdict"] in ("FASTER", "UNSURE")  # unsure where the machine is busy
 
 
 @pytest.mark.exhaustive
