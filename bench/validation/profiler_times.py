@@ -176,8 +176,9 @@ def profiled(sampler: Any, on_gpu: bool) -> tuple[list[float], list[list[Activit
     """Return the seconds of a few samples while torch's profiler records, and what it recorded of each replay."""
     from torch.profiler import ProfilerActivity, profile
 
-    from bench.harness.timing.launched import launch_empty_kernels
+    from bench.harness.timing.launched import launch_empty_kernels, prepare_profiler
 
+    prepare_profiler()
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as recorded:
         if on_gpu:
             launch_empty_kernels()

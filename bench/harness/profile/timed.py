@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import UsageError
 from bench.harness.profile.recording import Trace, read_trace
 from bench.harness.profile.step import MODULE, STEP, ProfiledStep, watch_modules
+from bench.harness.timing.launched import prepare_profiler
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -61,10 +61,10 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Trace:
 
 def record_to(path: Path, step: ProfiledStep, steps: int) -> None:
     """Write the Chrome trace of some marked steps to a file."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes lines of its own to stderr
     import torch
     from torch.profiler import ProfilerActivity, profile
 
+    prepare_profiler()
     is_gpu = step.target.device.startswith("cuda")
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
     marked = ProfiledStep(step.target, step.mode, is_marked=True)

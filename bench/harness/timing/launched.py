@@ -45,8 +45,8 @@ LONGEST_LAUNCH_S = 0.1
 LONGEST_NAME = 300
 """Characters of a kernel's name that are kept: names of C++ templates may have thousands."""
 
-KEEP_CUPTI = {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}
-"""Environment in which CUDA graphs may be captured and replayed after a recording.
+PROFILER_ENVIRONMENT = {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1", "KINETO_LOG_LEVEL": "99"}
+"""Environment in which CUDA graphs may be captured and replayed after a recording, and none writes lines to stderr.
 
 Source: torch 2.11, `torch/profiler/profiler.py`: taking CUPTI down and up again crashes with CUDA graphs."""
 
@@ -136,8 +136,7 @@ def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], No
     """
     from torch.profiler import ProfilerActivity, profile
 
-    for name, value in KEEP_CUPTI.items():
-        os.environ.setdefault(name, value)
+    prepare_profiler()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a torch that cannot record a GPU
         path = Path(folder) / "trace.json"
@@ -152,6 +151,12 @@ def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], No
             return whole_launches(json.loads(path.read_text()), empty)
         except (RuntimeError, AssertionError, OSError, ValueError, LookupError, TypeError, AttributeError):
             return []  # a torch without CUDA asserts that it has it; a trace may be torn
+
+
+def prepare_profiler() -> None:
+    """Set the environment that torch's profiler reads when it is first used; what the user has set stays."""
+    for name, value in PROFILER_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 def launch_empty_kernels() -> int:
@@ -181,7 +186,8 @@ def whole_launches(document: Mapping[str, Any], empty: int) -> list[list[Kernel]
     kernels = kernels_of(document)
     calls = (one for one in document["traceEvents"] if one.get("ph") == "X" and one.get("cat") in CALLS)
     hosts = [one for one in calls if STARTING.match(one["name"])]
-    started = [one.get("args", {}).get("correlation") for one in sorted(hosts, key=lambda one: one["ts"])]
+    numbers = (one.get("args", {}).get("correlation") for one in sorted(hosts, key=lambda one: one["ts"]))
+    started = list(dict.fromkeys(numbers))  # a call of the driver within one of the runtime has its number
     parts: list[Kernel | None] = list(kernels)
     if started:
         of_call = {kernel.correlation: kernel for kernel in kernels}

@@ -93,6 +93,7 @@ def started(number, times_us=(10, 20)):
         correlation = 10 * number + place
         call = {"name": ("cudaLaunchKernelExC", "cuLaunchKernelEx")[place], "ts": begin + place, "dur": 1}
         events.append(call | {"ph": "X", "cat": "cuda_runtime", "args": {"correlation": correlation}})
+        events.append(events[-1] | {"cat": "cuda_driver", "name": "cuLaunchKernel", "ts": call["ts"] + 0.1})
         events.append(kernel(f"k{place}", begin + 100 * (place + 1), took_us, correlation=correlation))
     return events
 
@@ -103,16 +104,16 @@ def test_kernels_that_a_recording_lost_at_its_beginning_are_missed():
     found = ran.whole_launches({"traceEvents": [*empty, *first, *second, *third, wait]}, empty=2)
     assert [[one.name for one in launch] for launch in found] == [["k0", "k1"]] * 3
     # Three kernels of six would be taken for one kernel a launch: those of the last launch are all there.
-    lost = [one for one in (*empty, *first, *second[:2]) if one["cat"] != "kernel"]
-    found = ran.whole_launches({"traceEvents": [*lost, *second[2:], *third]}, empty=2)
+    lost = [one for one in (*empty, *first, *second[:3]) if one["cat"] != "kernel"]
+    found = ran.whole_launches({"traceEvents": [*lost, *second[3:], *third]}, empty=2)
     assert [[one.correlation for one in launch] for launch in found] == [[30, 31]]
-    everything_lost = [*lost, *(one for one in (*second[2:], *third) if one["cat"] != "kernel")]
+    everything_lost = [*lost, *(one for one in (*second[3:], *third) if one["cat"] != "kernel")]
     assert ran.whole_launches({"traceEvents": everything_lost}, empty=2) == []
 
 
 def test_each_recording_begins_with_one_more_empty_kernel(monkeypatch):
     empty = []
-    for name, value in ran.KEEP_CUPTI.items():
+    for name, value in ran.PROFILER_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(ran, "_recordings", itertools.count(1))
     monkeypatch.setattr(torch.cuda, "_sleep", empty.append)
@@ -124,11 +125,12 @@ def test_each_recording_begins_with_one_more_empty_kernel(monkeypatch):
 
 
 def test_a_profiler_that_fails_or_records_no_gpu_costs_nothing_but_the_kernels(monkeypatch):
-    for name in ran.KEEP_CUPTI:
+    for name in ran.PROFILER_ENVIRONMENT:
         monkeypatch.setenv(name, "1")  # given back at the end
         monkeypatch.delenv(name)
     assert ran.recorded([lambda: torch.ones(1)], lambda: None) == []
-    assert all(ran.os.environ[name] == value for name, value in ran.KEEP_CUPTI.items())
+    assert all(ran.os.environ[name] == value for name, value in ran.PROFILER_ENVIRONMENT.items())
+    assert ran.os.environ["KINETO_LOG_LEVEL"]  # else each recording writes lines to stderr, between those of the rows
 
     def refused(**options):
         raise RuntimeError("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED")
@@ -159,7 +161,7 @@ def test_a_torn_trace_costs_the_kernels_alone(monkeypatch, text):
         def export_chrome_trace(self, path):
             Path(path).write_text(text)
 
-    for name, value in ran.KEEP_CUPTI.items():
+    for name, value in ran.PROFILER_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("torch.profiler.profile", Profile)
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
