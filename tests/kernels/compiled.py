@@ -3,7 +3,7 @@
 import functools
 import re
 
-from kernels.audit import catalog, compiling, golden, limits, reading, work
+from kernels.audit import catalog, compiling, golden, limits, reading, sass, work
 from kernels.audit.rows import AuditRow
 
 ARCHES = catalog.ARCHES
@@ -19,6 +19,11 @@ def read_back(compiled):
     """Return resources and instructions of one compiled kernel."""
     [binary] = reading.read_back([compiled])
     return binary
+
+
+def widths(instructions, kind):
+    """Return the bits of every global access of a kind, `load` or `store`."""
+    return list(sass.widths(instructions, kind).elements())
 
 
 def divisible(compiled):

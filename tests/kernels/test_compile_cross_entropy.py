@@ -4,7 +4,7 @@ import re
 
 import pytest
 from bugs_cross_entropy import BUGS
-from compiled import ARCHES, assert_lean, compile_ahead, read_back, widened_first
+from compiled import ARCHES, assert_lean, compile_ahead, read_back, widened_first, widths
 from planted import plant
 
 from kernels.cross_entropy import v1_naive, v2_online, v3_split_rows
@@ -20,11 +20,6 @@ def label(variant):
     return f"{variant.kernel.fn.__name__}-{variant.dtype}"
 
 
-def loads(binary):
-    """Bits of every global load."""
-    return [item.access[1] for item in binary.instructions if item.access and item.access[0] == "load"]
-
-
 @pytest.mark.parametrize(
     ("variant", "arch"),
     [
@@ -36,7 +31,7 @@ def loads(binary):
 def test_lean_and_wide_although_nothing_is_known_of_the_sizes(variant, arch):
     binary = read_back(compile_ahead(variant, arch, known_sizes=False))
     assert_lean(binary)
-    found, bits = loads(binary), 8 * DTYPE_OF[variant.dtype].itemsize
+    found, bits = widths(binary.instructions, "load"), 8 * DTYPE_OF[variant.dtype].itemsize
     if variant.part == "finish":
         assert sorted(found) == sorted([64, bits, 32, 32])  # label, its logit, maxima, sums
         return
@@ -53,14 +48,14 @@ def test_odd_rows_cost_version_1_its_wide_loads(known):
     for variant in v1_naive.variants(90):
         binary = read_back(compile_ahead(variant, 90, known_sizes=known))
         assert_lean(binary)
-        assert (128 in loads(binary)) is known
+        assert (128 in widths(binary.instructions, "load")) is known
 
 
 @pytest.mark.parametrize("variant", [v for v in v3_split_rows.variants(90) if v.dtype == "bf16"], ids=label)
 def test_sizes_beyond_32_bits(variant):
     binary = read_back(compile_ahead(variant, 90, integers="i64"))
     assert_lean(binary)
-    assert variant.part == "finish" or 128 in loads(binary)
+    assert variant.part == "finish" or 128 in widths(binary.instructions, "load")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import re
 
 import matvec_cases as cases
 import pytest
-from compiled import ARCHES, assert_lean, compile_ahead, read_back
+from compiled import ARCHES, assert_lean, compile_ahead, read_back, widths
 
 from kernels.audit import hot_path
 from kernels.launch import ALIGNMENT_BYTES, INTERPRETED
@@ -20,10 +20,6 @@ def label(variant):
     return "-".join(filter(None, (variant.op, variant.dtype, variant.part, variant.shape_class))).replace(" ", "-")
 
 
-def loads(instructions):
-    return [item.access[1] for item in instructions if item.access and item.access[0] == "load"]
-
-
 def loop(binary):
     found = hot_path.find(binary.instructions)
     assert found.is_loop
@@ -37,7 +33,7 @@ def test_newest_is_lean_and_wide(variant, arch):
     assert_lean(binary)
     if variant.part == "finish":
         return
-    loop_loads, constants = loads(loop(binary)), variant.constants
+    loop_loads, constants = widths(loop(binary), "load"), variant.constants
     a_loads = variant.bytes // (32 * variant.options["num_warps"] * ALIGNMENT_BYTES)
     assert loop_loads.count(128) >= a_loads
     if constants["ALIGNED"]:
@@ -52,14 +48,14 @@ def test_other_dtypes_are_as_lean(op, dtype):
         if (variant.op, variant.dtype) == (op, dtype) and variant.shape_class in ("wide", "split"):
             binary = read_back(compile_ahead(variant, 90))
             assert_lean(binary)
-            assert variant.part == "finish" or set(loads(loop(binary))) == {128}
+            assert variant.part == "finish" or set(widths(loop(binary), "load")) == {128}
 
 
 @pytest.mark.parametrize("variant", [item for item in ONE_OF_EACH if item.shape_class == "wide"], ids=label)
 def test_sizes_beyond_32_bits_stay_wide(variant):
     binary = read_back(compile_ahead(variant, 90, integers="i64"))
     assert_lean(binary)
-    assert set(loads(loop(binary))) == {128}
+    assert set(widths(loop(binary), "load")) == {128}
 
 
 def test_an_int8_weight_is_never_stored_wider():
@@ -84,10 +80,11 @@ def test_program_number_is_multiplied_in_64_bits(variant):
 
 def test_older_versions_keep_their_faults():
     [naive] = [item for item in VERSIONS["v1"].variants(90) if item.dtype == "bf16"]
-    assert set(loads(read_back(compile_ahead(naive, 90)).instructions)) == {16}  # known sizes do not help the mask
+    binary = read_back(compile_ahead(naive, 90))
+    assert set(widths(binary.instructions, "load")) == {16}  # known sizes do not help the mask
     [pipelined] = [item for item in VERSIONS["v2"].variants(90) if item.dtype == "bf16"]
-    odd = loads(loop(read_back(compile_ahead(pipelined, 90, known_sizes=False))))
-    assert 16 in odd  # rows that start anywhere are read by elements
+    binary = read_back(compile_ahead(pipelined, 90, known_sizes=False))
+    assert 16 in widths(loop(binary), "load")  # rows that start anywhere are read by elements
 
 
 def test_version_2_is_pipelined_and_wide():
@@ -97,4 +94,4 @@ def test_version_2_is_pipelined_and_wide():
     assert f"memdesc<{stages - 1}x{rows}x" in compiled.asm["ttgir"]  # one buffer for each step loaded ahead of its use
     binary = read_back(compiled)
     assert_lean(binary)
-    assert 128 in loads(loop(binary))
+    assert 128 in widths(loop(binary), "load")

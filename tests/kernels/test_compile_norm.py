@@ -4,61 +4,22 @@ Asserted of the newest version, for rows of any length that start anywhere: no s
 access to every operand. Nothing but the pointers is known to be aligned.
 """
 
-import re
-import subprocess
-from pathlib import Path
-
 import pytest
-import triton
 from bugs_norm import BUGS
-from compiled import STACK_BYTES, widened_first
+from compiled import assert_lean, compile_ahead, read_back, widened_first, widths
 from planted import plant
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from kernels.launch import ALIGNMENT_BYTES, INTERPRETED
 from kernels.norm import v1_naive, v2_warps, v3_vectors, v4_split_rows
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")]
 
-CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
-WIDE_LOAD = r"\bLDG\.E\S*\.128\b"
-WIDE_STORE = r"\bSTG\.E\S*\.128\b"
 SPARE_REGISTERS = 65536 // 2  # half of a multiprocessor, so that two programs fit
 
 
 def label(variant):
     return f"{variant.op}-{variant.dtype}-{variant.shape_class}"
-
-
-def compile_ahead(variant, arch, kernel=None):
-    """Compile as a launch would: aligned pointers, strides that are multiples of 16 unless rows start anywhere."""
-    kernel = kernel or variant.kernel
-    signature, attrs = {}, {}
-    for index, parameter in enumerate(kernel.params):
-        if parameter.name in variant.constants:
-            signature[parameter.name] = "constexpr"
-            continue
-        pointer = parameter.name.endswith("_ptr")
-        signature[parameter.name] = f"*{variant.dtype}" if pointer else variant.types.get(parameter.name, "i32")
-        if pointer or not parameter.do_not_specialize:
-            attrs[(index,)] = [["tt.divisibility", ALIGNMENT_BYTES]]
-    source = ASTSource(fn=kernel, signature=signature, constexprs=dict(variant.constants), attrs=attrs)
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=dict(variant.options))
-
-
-def disassemble(compiled, folder):
-    cubin = folder / "kernel.cubin"
-    cubin.write_bytes(compiled.asm["cubin"])
-    done = subprocess.run([CUOBJDUMP, "-res-usage", "-sass", cubin], capture_output=True, text=True, check=True)
-    return done.stdout
-
-
-def usage(listing):
-    """Return registers a thread, bytes of stack, and whether anything is kept in local memory."""
-    [(registers, stack)] = re.findall(r"REG:(\d+) STACK:(\d+)", listing)
-    return int(registers), int(stack), bool(re.search(r"\b(?:LDL|STL)\b", listing))
 
 
 def wide_accesses(variant):
@@ -91,17 +52,14 @@ def newest():
 
 
 @pytest.mark.parametrize(("variant", "arch"), newest())
-def test_lean_and_wide(variant, arch, tmp_path):
-    listing = disassemble(compile_ahead(variant, arch), tmp_path)
-    registers, stack, local = usage(listing)
-    assert stack <= STACK_BYTES
-    assert local == (stack > 0)
-    assert not re.search(r"\b(?:DADD|DMUL|DFMA|DSETP)\b", listing)
+def test_lean_and_wide(variant, arch):
+    binary = read_back(compile_ahead(variant, arch))
+    assert_lean(binary)
     loads, stores = wide_accesses(variant)
-    assert len(re.findall(WIDE_LOAD, listing)) >= loads
-    assert len(re.findall(WIDE_STORE, listing)) == stores
+    assert widths(binary.instructions, "load").count(128) >= loads
+    assert widths(binary.instructions, "store").count(128) == stores
     if arch == 90 and not variant.constants["SHIFTED"] and variant.options["num_warps"] <= 16:
-        assert registers * 32 * variant.options["num_warps"] <= SPARE_REGISTERS
+        assert binary.registers * 32 * variant.options["num_warps"] <= SPARE_REGISTERS
 
 
 SHARED = [
@@ -113,15 +71,13 @@ SHARED = [
 
 
 @pytest.mark.parametrize(("variant", "arch"), SHARED)
-def test_pieces_of_shared_rows_are_lean_and_wide(variant, arch, tmp_path):
-    listing = disassemble(compile_ahead(variant, arch), tmp_path)
-    _, stack, local = usage(listing)
-    assert stack <= STACK_BYTES
-    assert local == (stack > 0)
+def test_pieces_of_shared_rows_are_lean_and_wide(variant, arch):
+    binary = read_back(compile_ahead(variant, arch))
+    assert_lean(binary)
     accesses = variant.constants["ACCESSES"]
-    assert len(re.findall(WIDE_LOAD, listing)) >= accesses
+    assert widths(binary.instructions, "load").count(128) >= accesses
     writes = variant.part == "finish" or variant.op == "residual-rmsnorm"
-    assert len(re.findall(WIDE_STORE, listing)) == accesses * writes
+    assert widths(binary.instructions, "store").count(128) == accesses * writes
 
 
 def find(module, op, dtype, width):
@@ -129,15 +85,15 @@ def find(module, op, dtype, width):
     return variant
 
 
-def test_version_1_spills_where_it_says(tmp_path):
-    _, stack, local = usage(disassemble(compile_ahead(find(v1_naive, "layernorm", "bf16", 65536), 90), tmp_path))
-    assert stack > 1000
-    assert local
+def test_version_1_spills_where_it_says():
+    binary = read_back(compile_ahead(find(v1_naive, "layernorm", "bf16", 65536), 90))
+    assert binary.stack_bytes > 1000
+    assert any(item.spill_bytes for item in binary.instructions)
 
 
-def test_warps_by_width_halve_the_registers(tmp_path):
+def test_warps_by_width_halve_the_registers():
     first, second = (
-        usage(disassemble(compile_ahead(find(module, "layernorm", "bf16", 16384), 90), tmp_path))[0]
+        read_back(compile_ahead(find(module, "layernorm", "bf16", 16384), 90)).registers
         for module in (v1_naive, v2_warps)
     )
     assert second * 2 <= first

@@ -5,7 +5,7 @@ import re
 import pytest
 import reduction_cases as cases
 from bugs_reduction import BUGS
-from compiled import ARCHES, assert_lean, compile_ahead, read_back
+from compiled import ARCHES, assert_lean, compile_ahead, read_back, widths
 from planted import plant
 
 from kernels.audit import hot_path
@@ -21,10 +21,6 @@ def label(variant):
     return f"{variant.op}-{variant.dtype}"
 
 
-def loads(instructions):
-    return [item.access[1] for item in instructions if item.access and item.access[0] == "load"]
-
-
 @pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
 @pytest.mark.parametrize("variant", NEWEST.variants(90), ids=label)
 def test_newest_is_lean_and_wide(variant, arch):
@@ -33,10 +29,10 @@ def test_newest_is_lean_and_wide(variant, arch):
     path = hot_path.find(binary.instructions)
     assert path.is_loop
     vectors = 1 if variant.op == "sum" else 2
-    assert len(loads(path.instructions)) % (vectors * variant.constants["LOADS"]) == 0
-    assert set(loads(path.instructions)) == {128}
+    assert len(widths(path.instructions, "load")) % (vectors * variant.constants["LOADS"]) == 0
+    assert set(widths(path.instructions, "load")) == {128}
     # Elsewhere: what is left is wide too; but for one element a thread at the end, and the partial sums.
-    narrow = [width for width in loads(binary.instructions) if width != 128]
+    narrow = [width for width in widths(binary.instructions, "load") if width != 128]
     assert len(narrow) == vectors + variant.constants["SLOTS"] // (32 * variant.options["num_warps"])
 
 
@@ -44,7 +40,7 @@ def test_newest_is_lean_and_wide(variant, arch):
 def test_sizes_beyond_32_bits_stay_wide(variant):
     binary = read_back(compile_ahead(variant, 90, integers="i64"))
     assert_lean(binary)
-    assert set(loads(hot_path.find(binary.instructions).instructions)) == {128}
+    assert set(widths(hot_path.find(binary.instructions).instructions, "load")) == {128}
 
 
 def test_partial_sums_are_written_before_and_read_after_the_program_is_counted():
@@ -90,4 +86,4 @@ def test_planted_wrap_is_caught(bug, tmp_path):
 def test_older_version_keeps_its_faults():
     for variant in VERSIONS["v1"].variants(90):
         if variant.dtype == "bf16" and variant.part == "partial":
-            assert set(loads(read_back(compile_ahead(variant, 90)).instructions)) == {16}
+            assert set(widths(read_back(compile_ahead(variant, 90)).instructions, "load")) == {16}

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from bugs_softmax import BUGS
-from compiled import ARCHES, assert_lean, compile_ahead, read_back, widened_first
+from compiled import ARCHES, assert_lean, compile_ahead, read_back, widened_first, widths
 from planted import plant
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, INTERPRETED
@@ -19,11 +19,6 @@ WALK = v2_aligned.WALKS[DTYPE_OF["bf16"], True]
 
 def label(variant):
     return f"{variant.dtype}-{variant.shape_class}"
-
-
-def widths(binary, kind):
-    """Bits of every global access of a kind, `load` or `store`."""
-    return [item.access[1] for item in binary.instructions if item.access and item.access[0] == kind]
 
 
 def ir_of(variant):
@@ -46,7 +41,7 @@ def test_newest_is_lean_and_wide_although_nothing_is_known_of_the_sizes(variant,
     assert_lean(binary)
     size = DTYPE_OF[variant.dtype].itemsize
     of_body = variant.elements * size // (variant.options["num_warps"] * 32 * ALIGNMENT_BYTES)
-    loads, stores = widths(binary, "load"), widths(binary, "store")
+    loads, stores = widths(binary.instructions, "load"), widths(binary.instructions, "store")
     # A row in registers is read once; a walk has both passes and between them the rest, which stays in registers.
     assert loads.count(128) >= of_body * (3 if walks else 1)
     assert [width for width in loads if width != 128] == [8 * size]  # of what is beside the body
@@ -73,7 +68,7 @@ def test_odd_rows_cost_version_1_its_wide_accesses(known):
     for dtype in DTYPES:
         binary = read_back(compile_ahead(v1_naive.VARIANTS[dtype, 4096], 90, known_sizes=known))
         for kind in ("load", "store"):
-            assert set(widths(binary, kind)) == {128 if known else 8 * dtype.itemsize}
+            assert set(widths(binary.instructions, kind)) == {128 if known else 8 * dtype.itemsize}
 
 
 SHARED = [variant for variant in v3_split_rows.SHARED.values() if variant.dtype == "bf16"]
@@ -84,7 +79,7 @@ WITH_64_BITS = [v2_aligned.ROWS[DTYPE_OF["bf16"], 32768, True], WALK, *SHARED]
 def test_sizes_beyond_32_bits(variant):
     binary = read_back(compile_ahead(variant, 90, integers="i64"))
     assert_lean(binary)
-    assert 128 in widths(binary, "load")
+    assert 128 in widths(binary.instructions, "load")
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
@@ -92,9 +87,10 @@ def test_sizes_beyond_32_bits(variant):
 def test_pieces_of_shared_rows_are_lean_and_wide(variant, arch):
     binary = read_back(compile_ahead(variant, arch, known_sizes=False))
     assert_lean(binary)
-    assert widths(binary, "load").count(128) >= 2 * variant.constants["DEPTH"]  # of a step, and of the rest
+    loads, stores = (widths(binary.instructions, kind) for kind in ("load", "store"))
+    assert loads.count(128) >= 2 * variant.constants["DEPTH"]  # of a step, and of the rest
     if variant.part == "finish":
-        assert (widths(binary, "store").count(128) == 2 * variant.constants["DEPTH"]) == variant.constants["ALIKE"]
+        assert (stores.count(128) == 2 * variant.constants["DEPTH"]) == variant.constants["ALIKE"]
 
 
 @pytest.mark.parametrize(
