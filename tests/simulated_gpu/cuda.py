@@ -154,7 +154,8 @@ class CUDAGraph:
         capturing.append(self._capture)
 
     def capture_end(self) -> None:
-        capturing.pop()
+        if capturing.pop().is_broken:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
         if not self._capture.replays:
             warnings.warn("The CUDA Graph is empty.", stacklevel=2)
 
@@ -167,7 +168,12 @@ class CUDAGraph:
             self._ran_at = ran.count
 
     def reset(self) -> None:
+        if capturing and self._capture not in (None, capturing[-1]):
+            capturing[-1].is_broken = True  # no graph may be destroyed while another one is recorded
         self._capture = None
+
+    def __del__(self) -> None:
+        self.reset()
 
     def pool(self) -> Any:
         return (0, 1)

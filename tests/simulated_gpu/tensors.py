@@ -90,6 +90,7 @@ class Capture:
         """Record nothing yet."""
         self.replays: dict[Any, Any] = {}
         self.seconds = 0.0
+        self.is_broken = False
 
 
 capturing: list[Capture] = []

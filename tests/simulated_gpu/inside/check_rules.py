@@ -1,5 +1,6 @@
 """What the simulated GPU must do as a GPU does, run on it by `test_simulation.py`."""
 
+import gc
 import time
 from dataclasses import replace
 
@@ -55,6 +56,26 @@ def captured(work):
     with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
         work()
     return graph
+
+
+def test_a_graph_that_is_collected_within_a_capture_ends_it_and_a_sampler_collects_nothing():
+    a = torch.zeros(8, device=GPU)
+
+    def forgotten():
+        cycle = [captured(lambda: a.add_(1))]
+        cycle.append(cycle)
+
+    def work():
+        a.add_(1)
+        if gc.isenabled():  # as after any other object made
+            gc.collect()
+
+    forgotten()
+    with pytest.raises(RuntimeError, match="error during capture"), torch.cuda.stream(torch.cuda.current_stream()):
+        captured(work)  # leaves its stream the current one
+    forgotten()
+    assert GraphSampler([work], launches=2).sample() > 0
+    gc.collect()  # or the capture of another test would end
 
 
 @pytest.mark.parametrize(
