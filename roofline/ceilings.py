@@ -94,6 +94,17 @@ class Ceiling:
     """What held the device back meanwhile, so that a rate may be too low; None: nothing that was seen."""
 
     @property
+    def title(self) -> str:
+        """Its name in a sentence, as the head of a table writes it: `bf16 peak`, `copy bandwidth`."""
+        known = {"flops": "peak", "launch": "floor"}
+        return f"{self.name} {known.get(self.quantity, self.quantity)}"
+
+    def judges(self, dtypes: Iterable[str]) -> bool:
+        """Return whether it can judge a row of one of these dtypes."""
+        is_peak = self.quantity in ("flops", "fma")
+        return self.name in dtypes if is_peak else self.quantity in ("bandwidth", "launch")
+
+    @property
     def flops_per_j(self) -> float | None:
         """FLOP/J, which is FLOP/s per W; None of a ceiling of something else, and where the power is not known."""
         return self.value / self.power_w if self.power_w and QUANTITIES[self.quantity] == "FLOP/s" else None

@@ -578,9 +578,9 @@ def caption(scene: Scene, unlabeled: int, unlabeled_ceilings: int, more: str = "
         parts.append(f"Without a label: {', '.join(missing)}")
     if scene.left_out:
         parts.append("Not drawn: " + ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()))
-    notes = [plain(m.ceilings.note, 160) for m in scene.machines if m.ceilings.note]
+    notes = [plain(m.ceilings.note, 240) for m in scene.machines if m.ceilings.note]
     parts += [note[:1].upper() + note[1:] for note in notes]
-    return " ".join(f"{part.rstrip('.')}." for part in parts)
+    return " ".join(part if part.endswith("…") else f"{part.rstrip('.')}." for part in parts)
 
 
 def _how_points_are_drawn(scene: Scene) -> list[str]:

@@ -154,8 +154,9 @@ def test_the_caption_says_what_was_measured_and_what_is_not_drawn() -> None:
 
 
 def test_what_is_said_of_the_ceilings_begins_with_a_capital_letter() -> None:
-    drawn = draw_roofline([PlotMachine(replace(CPU, note="measured while disturbed"), (matmul(64, "bf16", 1e9),))])
-    assert last_line(drawn).endswith("Measured while disturbed.")
+    row = matmul(64, "bf16", 1e9)
+    for note, end in (("measured while disturbed", "Measured while disturbed."), ("disturbed " * 40, " disturbed…")):
+        assert last_line(draw_roofline([PlotMachine(replace(CPU, note=note), (row,))])).endswith(end)
 
 
 def test_with_a_panel_only_a_point_above_its_ceiling_has_a_label_and_ops_are_named_where_there_is_room() -> None:

@@ -274,11 +274,11 @@ class MeasuredCeilings:
         else:
             self._say_who_calibrates()
         notes = [found.note, *peak_sentences(found, wanted)]
-        disturbed = [f"{e.quantity} {e.name}" for e in found.entries if e.disturbed]
+        disturbed = [e.title for e in found.entries if e.disturbed and e.judges(wanted)]
         if disturbed:
             notes.append(
-                "These ceilings may be too low, because something else held the device back when they were measured: "
-                f"{', '.join(disturbed)}; when the machine is quiet: `python -m bench calibrate`"
+                f"Perhaps too low, because something else held the device back meanwhile: {', '.join(disturbed)}; "
+                "when the machine is quiet: `python -m bench calibrate`"
             )
         shown = found.with_entries([*clock_limited(found), *power_limited(found)])
         return Ceilings(shown.slug, shown.name, shown.entries, "; ".join(note for note in notes if note) or None)

@@ -229,10 +229,10 @@ def doubtful_roof(context: Context) -> Flag | None:
     found = [ceiling for count, ceiling in judges if count and ceiling and ceiling.disturbed]
     if not found:
         return None
-    names = " and ".join(f"{ceiling.quantity} {ceiling.name}" for ceiling in found)
+    names = " and ".join(f"the {ceiling.title}" for ceiling in found)
     return Flag(
         "doubtful-roof",
-        f"the ceiling {names} may be too low, and a share of it too high: when it was measured, {found[0].disturbed}",
+        f"{names} may be too low, and a share of it too high: when it was measured, {found[0].disturbed}",
         "`python -m bench calibrate` when nothing else runs",
     )
 

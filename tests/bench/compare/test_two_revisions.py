@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from bench.harness.device import stamp
 from bench.harness.device.stamp import file_git_state, git_state
 from tests.bench import commands
 
@@ -184,6 +185,13 @@ def test_a_tracked_file_is_clean_until_something_that_is_tracked_changes(small):
     assert file_git_state(kernel) == {"sha": sha(small, "HEAD"), "dirty": False}
     other.write_text("x = 2\n")
     assert file_git_state(kernel)["dirty"] is True
+
+
+@pytest.mark.parametrize(("name", "is_code"), [("mine.py", False), ("roofline.png", False), ("bench/new_op.py", True)])
+def test_a_file_beside_the_code_that_measures_does_not_change_it(small, monkeypatch, name, is_code):
+    monkeypatch.setattr(stamp, "__file__", str(small.folder / "bench/harness/device/stamp.py"))
+    small.write("", name)
+    assert git_state.__wrapped__() == {"sha": sha(small, "first"), "dirty": is_code}
 
 
 def test_a_file_that_git_does_not_hold_has_no_clean_revision(small, tmp_path):

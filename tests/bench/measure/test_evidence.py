@@ -216,7 +216,7 @@ def test_a_row_that_a_disturbed_ceiling_judges_says_so():
         "bandwidth", "copy", 1e12, "measured", "a test", disturbed="300 times a second a thread lost its core"
     )
     [flag] = flags_of(samples_of(), context_of(bandwidth=busy, mix=busy))
-    assert (flag.name, "bandwidth copy may be too low" in flag.reason) == ("doubtful-roof", True)
+    assert (flag.name, "the copy bandwidth may be too low" in flag.reason) == ("doubtful-roof", True)
     assert flag.reason.endswith("when it was measured, 300 times a second a thread lost its core")
     assert not flags_of(samples_of(), context_of(bandwidth=busy, mix=busy, bytes_moved=None))  # it judges nothing
 
