@@ -126,7 +126,7 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -
     from bench.harness.measure.evidence import disturbance
     from bench.harness.providers.registry import load, numerics
     from bench.harness.timing import samplers
-    from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, no_garbage_collection
+    from bench.harness.timing.protocol import limits_of, no_garbage_collection
     from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, settle
 
     monitor, size = Monitor(device), SIZES[device.type]
@@ -136,8 +136,7 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -
     with numerics(case.dtype), no_garbage_collection():
         call = load("torch", matmul, "matmul", device).call(data)
         call()
-        limits = GPU_LIMITS if device.has_cuda else CPU_LIMITS
-        pair = [samplers.make_sampler([call], device, limits) for _ in range(2)]
+        pair = [samplers.make_sampler([call], device, limits_of(device)) for _ in range(2)]
         launches = [sampler.launches_per_sample for sampler in pair]
         settle_limits = GPU_SETTLE if device.has_cuda else CPU_SETTLE
         settling = settle(pair[0].sample, monitor.clock_and_power, settle_limits)
