@@ -14,7 +14,6 @@ import pytest
 from bench import __main__ as bench
 from bench.harness.cli import main
 from bench.harness.cli.arguments import build_parser
-from bench.harness.timing import protocol
 from results.__main__ import main as results_main
 from results.show.judge import JUDGED_KEYS
 from results.show.table import format_time
@@ -36,10 +35,7 @@ JUDGED = {"flops_per_s", "bytes_per_s", "intensity", "bound", "mfu", "mbu", "roo
 """The contract with everybody who reads a run: none of these keys goes, and none changes its meaning."""
 
 
-@pytest.fixture(autouse=True)
-def quick(runs, monkeypatch):
-    commands.keep_ceilings(runs)
-    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 # ---- help ----------------------------------------------------------------------------------------------------------

@@ -12,14 +12,9 @@ import torch
 from bench.harness.calibrate import calibration
 from bench.harness.device import device
 from bench.harness.measure import runner
-from bench.harness.timing import protocol
 from tests.bench import commands
 
-
-@pytest.fixture(autouse=True)
-def quick(runs, monkeypatch):
-    commands.keep_ceilings(runs)
-    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture

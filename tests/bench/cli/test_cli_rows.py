@@ -10,15 +10,10 @@ import pytest
 from bench import matmul
 from bench.harness.measure import runner
 from bench.harness.providers import registry
-from bench.harness.timing import protocol
 from results.store.runs import load_run
 from tests.bench import commands
 
-
-@pytest.fixture(autouse=True)
-def quick(runs, monkeypatch):
-    commands.keep_ceilings(runs)
-    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 # ---- good, impossible, wrong ---------------------------------------------------------------------------------------

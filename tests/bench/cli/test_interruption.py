@@ -18,7 +18,6 @@ from bench.harness.calibrate import calibration
 from bench.harness.calibrate.setup import FIRST_PLANS
 from bench.harness.cli import interrupt
 from bench.harness.measure import plan, runner
-from bench.harness.timing import protocol
 from results.store.runs import load_run
 from tests.bench import commands
 from tests.child_signals import usual_signals
@@ -27,10 +26,7 @@ MANY_ROWS = ("elementwise", "--op", "relu,add", "--dtype", "fp32", "--shape", "1
 ROWS = 2 * 64
 
 
-@pytest.fixture(autouse=True)
-def quick(runs, monkeypatch):
-    commands.keep_ceilings(runs)
-    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def start_many_rows(*words):

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from bench.harness.timing import protocol
 from results.store.runs import load_run
 from roofline.ceilings import Ceilings
 from roofline.plot import figure
@@ -13,10 +12,7 @@ from tests.bench import commands
 BEGINNINGS = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
 
 
-@pytest.fixture(autouse=True)
-def quick(runs, monkeypatch):
-    commands.keep_ceilings(runs)
-    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.mark.exhaustive

@@ -18,7 +18,7 @@ from bench.harness.scenarios.critical_batch import critical_batch_lines, meeting
 from results.record import Environment, Record
 from roofline.ceilings import Ceiling, Ceilings
 from roofline.model import least_time_s
-from tests.bench.commands import QUICK, here, keep_ceilings
+from tests.bench.commands import here, keep_ceilings
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 OP = {op.name: op for op in OPS}
@@ -377,13 +377,6 @@ def test_sweeps_are_told_apart_and_what_is_none_has_no_line():
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def quick(runs, monkeypatch):
-    """Let commands judge by ceilings that are made up, and look at each row only shortly."""
-    keep_ceilings(runs)
-    monkeypatch.setattr("bench.harness.timing.protocol.CPU_LIMITS", QUICK)
 
 
 @pytest.mark.exhaustive

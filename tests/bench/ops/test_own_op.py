@@ -11,7 +11,6 @@ from bench.__main__ import families, main
 from bench.harness import op_file
 from bench.harness.cli.arguments import UsageError
 from bench.harness.op_file import OpFileError, command_of, family_of, own_families, own_file
-from bench.harness.timing import protocol
 from results.store.runs import load_run
 from tests.bench import commands
 from tests.bench.new_op import SCALED_COPY
@@ -22,12 +21,6 @@ import torch
 def fast(x, out):
     torch.mul(torch.tanh(x / 30), 30, out=out)
 """
-
-
-@pytest.fixture
-def quick(runs, monkeypatch):
-    commands.keep_ceilings(runs)
-    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
 
 
 @pytest.fixture
