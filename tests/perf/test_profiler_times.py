@@ -16,7 +16,6 @@ from bench.validation.profiler_times import (
     Timeline,
     activities_of,
     counted,
-    replays_of,
     timeline,
 )
 from roofline.work import Work
@@ -70,15 +69,6 @@ def test_overlapping_kernels_cover_less_than_their_sum():
     assert (found.busy_s, found.covered_s, found.gap_s) == (10.0, 6.0, 0.0)
     found = timeline([Activity("a", 0.0, 10.0), Activity("b", 2.0, 4.0), Activity("c", 6.0, 8.0)], 1, 1)
     assert (found.busy_s, found.covered_s, found.gap_s) == (14.0, 10.0, 0.0)
-
-
-def test_the_kernel_that_spins_before_a_replay_is_none_of_a_launch():
-    spin = "at::cuda::(anonymous namespace)::spin_kernel(long)"
-    names = [spin, spin, spin, "a", "b", spin, "a", "b", spin, "a", "b"]  # empty kernels first, and three replays
-    replays = replays_of([Activity(name, float(at), at + 0.5) for at, name in enumerate(names)])
-    assert [[one.name for one in replay] for replay in replays] == [["a", "b"]] * 3
-    found = timeline([one for replay in replays for one in replay], len(replays), 2)
-    assert (found.busy_s, found.activities, found.names) == (0.5, 1, ("a", "b"))
 
 
 def test_lost_activities_are_no_timeline():
