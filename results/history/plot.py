@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.compare.flags import DISTURBED
 from results.compare.sides import METRICS
+from results.history.changes import LEAST_RUNS
 from results.history.output import METHOD, heading
 from results.history.segments import HistoryPoint, Series, short_date
 from results.show.picture import (
@@ -79,8 +80,11 @@ def _message(series: Sequence[Series]) -> str:
     """Return what the picture says, in one line."""
     count = sum(point.is_change for one in series for point in one.points)
     found = f"{count} change{'s' * (count != 1)} of level" if count else "no change of level"
-    runs = len({point.run_id for one in series for point in one.points})
-    return f"{found} in {runs} run{'s' * (runs != 1)}"
+    number = len({point.run_id for one in series for point in one.points})
+    runs = f"{number} run{'s' * (number != 1)}"
+    if all(len(one.points) < LEAST_RUNS for one in series):
+        return f"{runs}: changes of level are looked for from {LEAST_RUNS} on"
+    return f"{found} in {runs}"
 
 
 def _set_axes(axes: Axes, runs: Sequence[HistoryPoint]) -> None:

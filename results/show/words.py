@@ -336,7 +336,10 @@ NEAR_PCT, FAR_PCT = 80.0, 30.0
 def lines_about(bound: str, share_pct: float) -> list[str]:
     """Return what a row at this share of the ceiling that binds means, what people try, and where to read on."""
     place = f"{bound}-bound at {share_pct:.3g} % of its ceiling"
-    if share_pct >= NEAR_PCT:
+    if share_pct > 100:
+        above = FLAGS["above-roof"]
+        lines = [f"{place}: {above.meaning[0].lower()}{above.meaning[1:]}", f"what to do: {above.advice}"]
+    elif share_pct >= NEAR_PCT:
         left = f"at most a factor of {100 / share_pct:.3g}" if share_pct < 100 else "nothing"
         lines = [f"{place}: near the limit; a better kernel can win {left}.", f"what to do: {BOUNDS[bound].advice}"]
     elif share_pct >= FAR_PCT:

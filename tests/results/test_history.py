@@ -362,10 +362,12 @@ def test_the_picture_has_room_for_a_hundred_runs_and_many_providers(drawn, make_
     )
 
 
-def test_the_picture_of_one_run_does_not_blow_up_its_noise(keep, drawn):
+def test_the_picture_of_one_run_does_not_blow_up_its_noise_and_tells_of_no_change(keep, drawn):
     keep(1)
-    low, high = drawn()[0].get_ylim()
+    axes, figure = drawn()
+    low, high = axes.get_ylim()
     assert high / low > 1.09
+    assert f"1 run: changes of level are looked for from {LEAST_RUNS} on" in [t.get_text() for t in figure.texts]
 
 
 def test_an_empty_folder_is_said_to_be_empty(capsys, runs):

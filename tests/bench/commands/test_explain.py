@@ -88,7 +88,13 @@ def test_a_row_has_three_lines_by_what_binds_it_and_how_near_it_is(bound, share,
 
 def test_far_below_the_ceiling_something_else_holds_a_row_back():
     assert "latency, too few threads" in lines_about("memory", 3)[0]
-    assert "can win nothing" in lines_about("compute", 130)[0]
+    assert "can win nothing" in lines_about("compute", 100)[0]
+
+
+def test_above_its_ceiling_a_row_is_not_called_near_the_limit():
+    [place, advice, _] = lines_about("memory", 140)
+    assert place == "memory-bound at 140 % of its ceiling: the row is faster than the ceiling that judges it."
+    assert "Measure the ceiling again" in advice
 
 
 @pytest.mark.parametrize("asked", ["memory 40%", "memory 40", "Memory-bound at 40%"])
