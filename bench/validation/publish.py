@@ -198,7 +198,10 @@ def within(seconds):
 
 
 def comparisons(is_gpu):
-    """Return a comparison of every version of each family with torch and torch-compile; without the tuned twins."""
+    """Return a comparison of every version of each family with torch and torch-compile; without the tuned twins.
+
+    On a GPU matmul is compared in fp8 too, which its first versions refuse.
+    """
     steps = []
     for family, op, gpu_size, cpu_size in COMPARED:
         names = [name for name in provider_names(family) if not name.endswith((AUTOTUNE, FAST_ACCUMULATION))]
@@ -206,6 +209,8 @@ def comparisons(is_gpu):
         words = ("bench", "compare", "--op", op, *(gpu_size if is_gpu else cpu_size), "--provider", ",".join(names))
         words = (*words, *within(BUDGET_SHARE * 120), "--plot", f"{op}.png")
         steps.append(Step(f"compare-{family.replace('_', '-')}", words, 120, 45))
+        if family == "matmul" and is_gpu:
+            steps.append(Step("compare-matmul-fp8", (*words, "--dtype", "fp8e4m3"), 120, 45))
     return steps
 
 
