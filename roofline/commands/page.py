@@ -15,6 +15,7 @@ from roofline.commands.plot import (
     UsageError,
     add_sources,
     default_dtypes,
+    known_dtypes,
     load_runs,
     merged_sources,
     source_of_run,
@@ -24,7 +25,6 @@ from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import UnknownGpuError, find_gpu
 from roofline.page.document import MissingExtraError, check_extra, page_html
 from roofline.plot.scene import PlotError, PlotMachine, build_scene
-from roofline.work import DTYPES
 
 SUFFIXES = (".html", ".htm")
 
@@ -75,10 +75,7 @@ def _page(args: argparse.Namespace) -> int:
     if args.output.suffix.lower() not in SUFFIXES:
         shown = one_line(str(args.output), 200)
         raise UsageError(f"cannot tell the format of '{shown}' by its suffix; allowed: {', '.join(SUFFIXES)}")
-    wanted, slugs = words_of(args.dtype, "--dtype"), words_of(args.gpu, "--gpu")
-    for dtype in wanted:
-        if dtype not in DTYPES:
-            raise UsageError(f"unknown dtype '{dtype}'; known: {', '.join(DTYPES)}")
+    wanted, slugs = known_dtypes(words_of(args.dtype, "--dtype")), words_of(args.gpu, "--gpu")
     if not args.runs and not slugs:
         raise UsageError("nothing to show: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
     chosen = latest_of(args)

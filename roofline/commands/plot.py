@@ -31,7 +31,7 @@ from roofline.plot.panel import streams_of
 from roofline.plot.scene import Scene, build_scene, ordered_dtypes
 from roofline.plot.style import MOST_MACHINES
 from roofline.plot.times import draw_times
-from roofline.work import DTYPES
+from roofline.work import DTYPES, dtype_named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -212,6 +212,19 @@ def _plot(args: argparse.Namespace) -> int:
     return USAGE if problems else int(bool(short))
 
 
+def known_dtypes(words: Sequence[str]) -> list[str]:
+    """Return the dtypes that words name; torch's names will do.
+
+    Raises:
+        UsageError: a word names none.
+    """
+    named = [dtype_named(word) for word in words]
+    for dtype in named:
+        if dtype not in DTYPES:
+            raise UsageError(f"unknown dtype '{dtype}'; known: {', '.join(DTYPES)}")
+    return named
+
+
 def _picture(
     names: Sequence[str], slugs: Sequence[str], wanted: Sequence[str], folder: Path | None, chosen: Selection
 ) -> Picture:
@@ -220,9 +233,7 @@ def _picture(
     Raises:
         UsageError: what is asked for is nothing, too much, or unknown.
     """
-    for dtype in wanted:
-        if dtype not in DTYPES:
-            raise UsageError(f"unknown dtype '{dtype}'; known: {', '.join(DTYPES)}")
+    wanted = known_dtypes(wanted)
     if not names and not slugs:
         raise UsageError("nothing to draw: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
     gpus = [Source(slug, PlotMachine(gpu_ceilings(find_gpu(slug)))) for slug in slugs]
@@ -233,7 +244,7 @@ def _picture(
             f"{len(sources)} machines are too many for one picture; at most {MOST_MACHINES} can be told apart: "
             "draw some of them, or compare all with python -m roofline gpus"
         )
-    dtypes = list(wanted) or default_dtypes(sources)
+    dtypes = wanted or default_dtypes(sources)
     scene = build_scene([source.machine for source in sources], dtypes)
     _check_dtypes(sources, scene, dtypes, is_asked_for=bool(wanted) or bool(runs))
     _note_empty(runs, sources, scene, dtypes)

@@ -81,6 +81,12 @@ def test_a_gpu_alone_has_its_common_dtypes(
 
 
 @pytest.mark.sampled(1)
+def test_dtypes_have_the_names_of_torch_too(tmp_path: Path, drawn: dict[str, Any]) -> None:
+    words = ["--gpu", "h100-sxm", "--dtype", "float32,torch.bfloat16", "-o", str(tmp_path / "a.png")]
+    assert main(["plot", *words]) == 0
+    assert drawn["dtypes"] == ["fp32", "bf16"]
+
+
 @pytest.mark.parametrize(
     ("slugs", "dtypes"),
     [

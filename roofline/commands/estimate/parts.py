@@ -14,12 +14,12 @@ from roofline.commands.estimate import arguments, options
 from roofline.commands.estimate.budgets import BUDGET_PARTS
 from roofline.commands.estimate.options import Part
 from roofline.commands.estimate.serving import SERVING_PARTS
-from roofline.work import DTYPES
+from roofline.work import DTYPES, dtype_named
 
 
 def _tensor_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", type=arguments.extents, required=True, help="such as 49152x12288")
-    parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="default: %(default)s")
+    parser.add_argument("--dtype", type=dtype_named, choices=DTYPES, default="fp32", help="default: %(default)s")
 
 
 def _tensor(args: argparse.Namespace) -> Answer:

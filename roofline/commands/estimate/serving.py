@@ -8,7 +8,7 @@ from roofline.accounting.answers import infer, reply
 from roofline.accounting.answers.answer import Answer
 from roofline.commands.estimate import arguments, options
 from roofline.commands.estimate.options import Part
-from roofline.work import DTYPES
+from roofline.work import DTYPES, dtype_named
 
 
 def _infer_options(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +17,8 @@ def _infer_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--prompt", type=arguments.whole, default=2048, help="tokens of a prompt; default: %(default)s")
     add("--batch", type=arguments.whole, default=1, help="sequences at once; default: %(default)s")
-    add("--weight-dtype", choices=infer.STORED_BITS, help="of the weights; default: as computed")
-    add("--kv-dtype", choices=DTYPES, default="bf16", help="of the cache; default: %(default)s")
+    add("--weight-dtype", type=dtype_named, choices=infer.STORED_BITS, help="of the weights; default: as computed")
+    add("--kv-dtype", type=dtype_named, choices=DTYPES, default="bf16", help="of the cache; default: %(default)s")
     options.gpus_option(parser)
     options.machine_options(parser, has_memory=True)
 
