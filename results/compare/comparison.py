@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from results.compare.flags import flags_of, with_flags
+from results.compare.flags import with_flags
 from results.compare.load import LoadedRun, Measured, windows
 from results.compare.match import MatchedPair, Unmatched, match
 from results.compare.row import ComparedRow, Side, verdict_in_cycles
@@ -176,7 +176,7 @@ def _compared(
     flagged = []
     for pair, shared, factor, result in zip(pairs, turns, factors, results, strict=True):
         known = result or compare_turns(shared, request.margin, factor, quantity)
-        flagged.append(with_flags(known, flags_of(pair.baseline), flags_of(pair.candidate), bool(shared)))
+        flagged.append(with_flags(known, pair.baseline, pair.candidate, bool(shared)))
     return with_holm(flagged), drift
 
 

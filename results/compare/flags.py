@@ -5,11 +5,13 @@ The flags and their meaning are those of the benchmarks (`bench/harness/measure/
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from results.stats.comparison import FASTER, SLOWER, UNSURE, Comparison, is_beyond_disturbance
+from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE, Comparison, is_beyond_disturbance, verdict_of
+from results.stats.samples import median
 from results.stats.unpaired import MORE_WINDOWS
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ LEAVES_OUT_WORK = frozenset({"other-stream"})
 ONE_SIDED = frozenset({"l2-suspect", "not-cold"})
 """No harm where both sides have it; where one has, a gap may be that between cache and memory."""
 
-BIMODAL = "bimodal"
+BIMODAL, PREEMPTED = "bimodal", "preempted"
 
 OF_THE_ROOF = frozenset({"above-roof", "doubtful-roof"})
 """They speak of the ceiling that a time is held against: where both sides have one, not of the ratio of their times."""
@@ -42,28 +44,54 @@ def flags_of(side: Sequence[Measured]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(flag for one in side for flag in one.flags))
 
 
-def with_flags(compared: Comparison, baseline: Sequence[str], candidate: Sequence[str], is_paired: bool) -> Comparison:
-    """Return a comparison that says what is flagged; FASTER and SLOWER only where no flag can be all there is to it.
+def with_flags(
+    compared: Comparison, baseline: Sequence[Measured], candidate: Sequence[Measured], is_paired: bool
+) -> Comparison:
+    """Return a comparison that says what is flagged; a verdict only where no flag can be all there is to it.
 
-    Records that took turns shared whatever disturbed them, so that their verdict stands after rounds enough.
+    Records that took turns shared whatever disturbed them, so that FASTER and SLOWER stand after rounds enough.
 
     Args:
         compared: by the samples.
-        baseline: flags of the one side.
-        candidate: flags of the other.
+        baseline: the records of the one side.
+        candidate: those of the other.
         is_paired: whether the two took turns.
     """
-    shared = OF_THE_ROOF & {*baseline} & {*candidate}
-    baseline, candidate = ([flag for flag in side if flag not in shared] for side in (baseline, candidate))
-    if not baseline and not candidate:
+    shared = OF_THE_ROOF & {*flags_of(baseline)} & {*flags_of(candidate)}
+    before, after = ([flag for flag in flags_of(side) if flag not in shared] for side in (baseline, candidate))
+    if not before and not after:
         return compared
-    told = _flagged(baseline, candidate)
+    told = _flagged(before, after)
+    if compared.verdict == SAME and PREEMPTED in before and PREEMPTED in after:
+        waited = max(_times_the_fastest(baseline), _times_the_fastest(candidate))
+        if _may_hide_a_difference(compared, waited):
+            reason = (
+                f"{compared.reason}, but {told}: waiting for the processor is in both times, which are "
+                f"{waited:.3g} times those of the fastest samples; a quiet machine would tell"
+            )
+            return replace(compared, verdict=UNSURE, reason=reason, p_value=1.0)
     may_explain = _too_few_rounds if is_paired else _may_explain
-    if compared.verdict not in (FASTER, SLOWER) or not may_explain(compared, baseline, candidate):
+    if compared.verdict not in (FASTER, SLOWER) or not may_explain(compared, before, after):
         return replace(compared, reason=f"{compared.reason}; {told}")
     advice = f"{compared.pairs} rounds are too few for that" if is_paired else MORE_WINDOWS
     reason = f"{compared.reason}, but {told}; {advice}"
     return replace(compared, verdict=UNSURE, reason=reason, p_value=1.0)
+
+
+def _times_the_fastest(side: Sequence[Measured]) -> float:
+    """Return how many times the median of a side is the fastest of its samples; 1 where no samples were kept."""
+    medians_s = [one.median_s for one in side if one.median_s]
+    samples_s = array("d", b"".join(one.samples for one in side))
+    return median(medians_s) / min(samples_s) if medians_s and samples_s else 1.0
+
+
+def _may_hide_a_difference(compared: Comparison, waited: float) -> bool:
+    """Return whether the functions may differ by more than the margin where both times hold the same wait.
+
+    With times a and b and a wait w, (b + w) / (a + w) is as much closer to 1 as a is a part of a + w.
+    """
+    low, high = (1 + (end - 1) * waited for end in compared.ci95)
+    return verdict_of(low, high, compared.margin, compared.pairs) != SAME
 
 
 def _flagged(baseline: Sequence[str], candidate: Sequence[str]) -> str:

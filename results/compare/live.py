@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from results.compare.comparison import Compared
-from results.compare.flags import flags_of, with_flags
+from results.compare.flags import with_flags
 from results.compare.load import LoadedRun, Measured, measured_of
 from results.compare.match import WRONG, RowKey, Unmatched
 from results.compare.row import ComparedRow, Side
@@ -92,7 +92,7 @@ def _row(run: LoadedRun, turns: Pairs, margin: float) -> ComparedRow:
         key=RowKey.of(after[0], with_provider=False),
         baseline=Side(before[0].provider, before, run),
         candidate=Side(after[0].provider, after, run),
-        compared=with_flags(result, flags_of(before), flags_of(after), is_paired=True),
+        compared=with_flags(result, before, after, is_paired=True),
         is_paired=True,
         cycles_ratio=cycles.ratio if cycles else None,
         cause=result.reason,

@@ -247,9 +247,9 @@ def _steps(raw: _Raw, levels_s: Sequence[float], cuts: Sequence[int], margin: fl
     """Return each run against the run before, with an allowance for how far runs of one level lie from each other."""
     drift = drift_of(None, *spread_of_runs(levels_s, cuts))
     steps = list(pairwise([windows(records) for records in raw.records]))
-    flags = list(pairwise([flags_of(records) for records in raw.records]))
     compared = compare_many(steps, margin, drift=drift)
-    return [with_flags(one, *both, is_paired=False) for one, both in zip(compared, flags, strict=True)]
+    sides = pairwise(raw.records)
+    return [with_flags(one, *both, is_paired=False) for one, both in zip(compared, sides, strict=True)]
 
 
 def _point(

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,6 +43,21 @@ def test_a_disturbance_does_not_explain_more_than_a_factor_of_two(save, measured
 def test_no_gap_is_large_enough_where_work_was_not_timed(save, measured, capsys):
     paths = save("a", measured(seed=1)), save("b", measured(0.1, seed=2, flags=("other-stream",)))
     assert compared(capsys, *paths)[1]["rows"][0]["verdict"] == "UNSURE"
+
+
+@pytest.mark.parametrize(("fastest", "verdict"), [(1.0, "SAME"), (0.02, "UNSURE")])
+def test_a_wait_for_the_processor_that_both_times_hold_may_hide_a_difference(save, measured, capsys, fastest, verdict):
+    """Where the fastest of the samples takes 2 % of the median, equal times may be those of very unequal functions."""
+    flags = ("preempted",)
+    sides = [measured(seed=seed, flags=flags) for seed in (1, 2)]
+    sides = [replace(one, samples_s=(fastest * one.median_s, *one.samples_s[1:])) for one in sides]
+    paths = [save(name, one) for name, one in zip("ab", sides, strict=True)]
+    code, document = compared(capsys, "--margin", "2%", *paths)
+    (row,) = document["rows"]
+    assert (code, row["verdict"]) == (0, verdict)
+    assert ("are 50 times those of the fastest samples" in row["reason"]) == (verdict == "UNSURE")
+    alone = save("c", replace(sides[1], flags=()))
+    assert compared(capsys, "--margin", "2%", paths[0], alone)[1]["rows"][0]["verdict"] == "SAME"
 
 
 @pytest.mark.parametrize("flag", ["above-roof", "doubtful-roof"])
