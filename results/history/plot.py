@@ -90,7 +90,11 @@ def _message(series: Sequence[Series]) -> str:
 def _set_axes(axes: Axes, runs: Sequence[HistoryPoint]) -> None:
     """Name the runs below the picture, and show a range in which noise does not look like a change."""
     step = -(-len(runs) // TICKS)
-    texts = [f"{short_date(run.started_at)[:10]} {run.revision or ''}" for run in runs[::step]]
+    dates = [short_date(run.started_at) for run in runs[::step]]
+    days = [date[:10] for date in dates]
+    times = [date[5:] for date in dates]  # without the year, so that they take no more room than the days
+    when = days if len({*days}) == len(days) else times
+    texts = [f"{date} {run.revision or ''}" for date, run in zip(when, runs[::step], strict=True)]
     axes.set_xticks(range(0, len(runs), step), [plain(text) for text in texts])
     frame(axes, "y")
     slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if len(runs) > 4 else {}

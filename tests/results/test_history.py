@@ -370,6 +370,14 @@ def test_the_picture_of_one_run_does_not_blow_up_its_noise_and_tells_of_no_chang
     assert f"1 run: changes of level are looked for from {LEAST_RUNS} on" in [t.get_text() for t in figure.texts]
 
 
+def test_runs_of_one_day_are_told_apart_by_their_time(keep, drawn, make_environment):
+    for hour in (9, 14):
+        run = {"run_id": f"at-{hour}", "started_at": f"2026-11-03T{hour:02d}:30:00+00:00", "git": {"sha": "03" * 20}}
+        keep(3, environment=run)
+    axes, _ = drawn()
+    assert [label.get_text()[:12] for label in axes.get_xticklabels()] == ["11-03 09:30 ", "11-03 14:30 "]
+
+
 def test_an_empty_folder_is_said_to_be_empty(capsys, runs):
     runs.mkdir()
     assert refused(capsys) == f"there is no run in {runs}: python -m bench.matmul makes one\n"

@@ -58,7 +58,7 @@ def answer(asked: str) -> list[str]:
         if bound not in BOUNDS or not share_pct > 0:
             raise UsageError(f"'{asked}' is no bound with a share above 0; write {' or '.join(BOUNDS)}, as memory 40%")
         return lines_about(bound, share_pct)
-    found: list[Word] = []
+    found: list[Word] = [COLUMNS["bound"], BOUNDS[place]] if share == "side" and place in BOUNDS else []
     for words in (FLAGS, COLUMNS, ROWS, VERDICTS, BOUNDS):
         name = known_as(asked.removesuffix("-bound"), words)
         if name in words:

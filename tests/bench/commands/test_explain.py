@@ -109,6 +109,12 @@ def test_a_word_that_is_a_column_and_a_bound_is_told_as_both(capsys):
     assert "bound: Moving the compulsory bytes" in out
 
 
+def test_the_side_of_a_row_is_explained_as_the_table_writes_it():
+    told = answer("compute side")
+    assert "'side' means that something else holds it back" in told[1]
+    assert told[3].startswith("bound: Computing takes longer")
+
+
 def test_all_words_are_listed(capsys):
     assert main(["explain"]) == 0
     out = capsys.readouterr().out
