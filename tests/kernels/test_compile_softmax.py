@@ -34,7 +34,7 @@ def lean_and_wide():
                 yield pytest.param(variant, arch, id=f"{label(variant)}-sm_{arch}")
 
 
-@pytest.mark.parametrize(("variant", "arch"), lean_and_wide())
+@pytest.mark.parametrize(("variant", "arch"), list(lean_and_wide()))
 def test_newest_is_lean_and_wide_although_nothing_is_known_of_the_sizes(variant, arch):
     walks = variant.kernel is v2_aligned.softmax_walk
     binary = read_back(compile_ahead(variant, arch, known_sizes=False))
