@@ -11,10 +11,31 @@ from typing import Any
 
 import torch
 import triton
+from triton.runtime.jit import DependenciesFinder
 
 DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}  # with Triton's name of each
 ALIGNMENT_BYTES = 16  # the widest access of one thread, and what Triton takes as known of an aligned pointer
 INTERPRETED: bool = triton.knobs.runtime.interpret  # read when a kernel is decorated, so it cannot change later
+TRITON = tuple(map(int, triton.__version__.split(".")[:2]))
+"""Triton's release, `(3, 9)`."""
+
+
+_update_hash = DependenciesFinder._update_hash
+
+
+def _add_to_key(finder: DependenciesFinder, callee: Any) -> None:
+    """Add a function to the key that its caller has in Triton's cache, as Triton 3.8 does.
+
+    Earlier ones read which constants the function uses before they have looked for them. The key then depends on what
+    the process compiled before, so that a launch may miss what another process has compiled for it, and compile while
+    something is timed. Source: pull request 10494 of triton-lang/triton.
+    """
+    callee.cache_key  # noqa: B018  # looks for the constants
+    _update_hash(finder, callee)
+
+
+if TRITON < (3, 8):
+    DependenciesFinder._update_hash = _add_to_key
 
 
 @dataclass(frozen=True)

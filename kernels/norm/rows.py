@@ -8,7 +8,9 @@ two of its vectors. Both are read, and shifted in registers: by 8 bytes, by 4 an
 import triton
 import triton.language as tl
 
-SPREADS_MIXED_ROWS = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
+from kernels.launch import TRITON
+
+SPREADS_MIXED_ROWS = TRITON >= (3, 9)
 """Whether Triton shares a mixed row that is alone in its program among threads. 3.6 to 3.8 let each of them hold all of
 it: ptxas then works for minutes, and every thread for all."""
 

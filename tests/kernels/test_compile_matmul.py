@@ -10,6 +10,7 @@ from planted import plant
 
 import kernels.launch
 from kernels.audit import sass
+from kernels.launch import TRITON
 from kernels.matmul import tiles, v3_persistent, v4_tma, v5_split_k
 
 pytestmark = [
@@ -29,7 +30,7 @@ MMA = {
         "tf32": "UTCHMMA",
         "fp16": "UTCHMMA",
         "bf16": "UTCHMMA",
-        "int8": "UTCIMMA",
+        "int8": "UTCIMMA" if TRITON >= (3, 8) else "IMMA",
         "fp8e4m3": "UTCQMMA",
     },
 }
