@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from bench.harness.cli.arguments import Parser
 from bench.harness.cli.main import guarded
 from bench.harness.cli.main import main as op_main
 from bench.harness.commands import catalog
@@ -17,7 +16,7 @@ from bench.harness.op_file import module_of, options_of, own_file
 from bench.harness.scenarios import scenario
 from results.show.grid import Column, print_grid
 from results.show.spelling import did_you_mean, known_as
-from results.show.terminal import drawn, print_out, say
+from results.show.terminal import Parser, drawn, print_out, say
 
 COMMANDS = {
     "list": "the operations that can be measured, with their commands",

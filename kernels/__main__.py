@@ -58,14 +58,12 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m kernels",
         description=__doc__.partition(": ")[2],
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     show = commands.add_parser("list", help="families, operations, versions", description="Print the shipped kernels.")
     show.add_argument("--format", choices=output.FORMATS, default="table")
     show.set_defaults(run=_list, prog=show.prog)
-    audit = commands.add_parser("audit", help="compile and read the machine code", description=AUDIT, epilog=EXAMPLES,
-                                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    audit = commands.add_parser("audit", help="compile and read the machine code", description=AUDIT, epilog=EXAMPLES)
     audit.set_defaults(run=_audit, prog=audit.prog)
     _add_choices(audit)
     _add_own_kernel(audit)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,11 +13,10 @@ from results.compare.selection import NAMED, Selection, add_records, add_runs
 from results.history import command as history_command
 from results.show.export import FORMATS, csv_text, json_text, markdown_text, parquet_bytes, render, write_output
 from results.show.table import describe, render_runs, render_table
-from results.show.terminal import USAGE, OutputError, Parser, drawn, prepare_streams, print_out, say, stdout
+from results.show.terminal import USAGE, OutputError, Parser, drawn, fail, prepare_streams, print_out, say, stdout
 from results.store.runfile import Run, StoreError, reason_of, without_collector
 from results.store.runs import list_runs, runs_directory
 
-NEGATIVE = re.compile(r"-\.?\d")
 INTERRUPTED = 130
 
 LIST_COLUMNS = ("run_id", "started_at", "device_slug", "op", "records", "command", "path", "error")
@@ -36,29 +34,18 @@ EXAMPLES = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 2 a wrong value or a file with bad lines, 130 interrupted."""
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
+    prog = f"python -m results {options.name}"
     try:
-        options = _parser().parse_args(_with_joined_margin(sys.argv[1:] if arguments is None else arguments))
-        command: Callable[[argparse.Namespace], int] = options.command
         return command(options)
     except (StoreError, OutputError) as error:
-        say(str(error))
-        return USAGE
+        return fail(prog, error)
     except OSError as error:
-        say(f"cannot write the output: {reason_of(error)}")
-        return USAGE
+        return fail(prog, f"cannot write the output: {reason_of(error)}")
     except KeyboardInterrupt:
+        say(f"{prog}: interrupted")
         return INTERRUPTED
-
-
-def _with_joined_margin(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with a negative margin joined to its option, so that it is refused as what it is."""
-    joined: list[str] = []
-    for argument in arguments:
-        if joined and joined[-1] == "--margin" and NEGATIVE.match(argument):
-            joined[-1] = f"--margin={argument}"
-        else:
-            joined.append(argument)
-    return joined
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,8 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         help="where the runs are (default: RIDGEPOINT_RUNS, or results/runs)",
     )
     parser = Parser(prog="python -m results", description="Saved runs.", epilog=EXAMPLES, parents=[shared])
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
 
     listing = commands.add_parser("list", parents=[shared], help="list the runs, the newest first")
     add_records(listing)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from results.show.terminal import OutputError, Parser, fail, say
+from results.show.terminal import Parser, say
 
 INTERRUPTED = 130
 
@@ -48,8 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _parser(words[0] if words else None).parse_args(words)
         command: Callable[[argparse.Namespace], int] = args.run
         return command(args)
-    except OutputError as error:  # of --help; a command says its own name
-        return fail("python -m roofline", error)
     except KeyboardInterrupt:
         say("python -m roofline: interrupted")
         return INTERRUPTED
@@ -61,7 +59,6 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
         prog="python -m roofline",
         description="Hardware facts, roofline plots and resource accounting. Works with or without a GPU.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():

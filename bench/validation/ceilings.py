@@ -11,19 +11,18 @@ is judged by its own records alone, and one without any is told so.
 exit codes: 0 all goals are reached, or there are none; 1 one is missed or was not measured; 2 usage
 """
 
-import argparse
 import json
 import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.harness.cli.arguments import FORMATS, Parser
+from bench.harness.cli.arguments import FORMATS
 from bench.harness.commands.calibrate import value_text
 from bench.harness.measure.evidence import power_limited
 from results.show.export import csv_text, json_text, markdown_text
 from results.show.table import format_percent
-from results.show.terminal import prepare_streams, print_out, printable, say
+from results.show.terminal import Parser, prepare_streams, print_out, printable, say
 from results.stats.samples import half_width
 from results.store.runfile import StoreError, load_run
 from results.store.runs import runs_directory
@@ -239,7 +238,6 @@ def main(argv=None):
     """Print the table and return the exit code."""
     prepare_streams()
     parser = Parser(prog="python -m bench.validation.ceilings", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="ceilings or a run (default: the newest)")
     parser.add_argument("--format", choices=[f for f in FORMATS if f != "table"], default="md", help="(default: md)")
     args = parser.parse_args(argv)

@@ -11,7 +11,6 @@ A verdict is false where it is FASTER or SLOWER for a row without a difference, 
 correction for the number of rows of a table would hide some. A row whose provider was disturbed counts like any other.
 """
 
-import argparse
 import json
 import math
 import os
@@ -21,7 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from bench.harness.cli.arguments import Parser, number
+from bench.harness.cli.arguments import number
 from bench.harness.cli.session import use_threads
 from bench.harness.compare.case import InterleavingRunner
 from bench.harness.compare.rounds import Rule
@@ -33,7 +32,7 @@ from bench.harness.providers.registry import Provider
 from results.compare.live import compare_live
 from results.record import Environment
 from results.show.export import markdown_text
-from results.show.terminal import prepare_streams, say
+from results.show.terminal import Parser, prepare_streams, say
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.stats.samples import half_width, median
 from roofline.ceilings import Ceilings
@@ -201,7 +200,6 @@ def summary(kind, rows):
 def parser():
     """Return the parser of the command line."""
     made = Parser(prog="python -m bench.validation.false_verdicts", description=__doc__)
-    made.formatter_class = argparse.RawDescriptionHelpFormatter
     whole = number(0, 10**6, "a whole number from 0", int)
     made.add_argument("--rows", type=whole, default=500, help="rows without a difference (default: 500)")
     made.add_argument("--planted", type=whole, default=60, help="rows with 5 %% more work (default: 60)")

@@ -8,17 +8,16 @@ was measured; of rows that stand in several runs the newest. `python -m results 
 it is; here are several runs, chosen rows, and the SM clock.
 """
 
-import argparse
 import re
 import sys
 from pathlib import Path
 
 from bench.__main__ import families
-from bench.harness.cli.arguments import Parser, add_list
+from bench.harness.cli.arguments import add_list
 from results.show.export import markdown_text
 from results.show.rows import flat_rows
 from results.show.table import format_number, format_percent, format_time
-from results.show.terminal import prepare_streams, print_out, say
+from results.show.terminal import Parser, prepare_streams, print_out, say
 from results.stats.samples import half_width
 from results.store.runfile import StoreError, load_run
 from results.store.runs import find_run, runs_directory
@@ -141,7 +140,6 @@ def main(argv=None):
     """Print the table and return the exit code: 0; 2 where there is no such run, or nothing to show."""
     prepare_streams()
     parser = Parser(prog="python -m bench.validation.first_screen", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run files, folders of them, or run ids")
     add_list(parser, "--op", "only these operations")
     add_list(parser, "--dtype", "only these dtypes")

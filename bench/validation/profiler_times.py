@@ -23,7 +23,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bench.harness.cli.arguments import Parser, UsageError, add_list, device_name, number
+from bench.harness.cli.arguments import UsageError, add_list, device_name, number
 from bench.harness.cli.interrupt import raise_when_interrupted
 from bench.harness.cli.main import guarded
 from bench.harness.profile.counters.ncu import (
@@ -41,7 +41,7 @@ from bench.harness.profile.counters.ncu import (
 from bench.validation.side_by_side import one_line
 from results.show.export import json_text, write_output
 from results.show.table import format_time
-from results.show.terminal import print_out, say
+from results.show.terminal import Parser, print_out, say
 from roofline.work import Work
 
 OK, WRONG_RESULT = 0, 1
@@ -369,8 +369,6 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="python -m bench.validation.profiler_times",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add_list(parser, "--case", f"cases op/dtype/shape whose time is compared (default: {', '.join(CASES)})")
     parser.add_argument("--device", type=device_name, help="cpu, cuda or cuda:N (default: the first GPU, else the CPU)")

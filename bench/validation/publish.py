@@ -18,7 +18,6 @@ folder goes on as DIR on another machine.
 exit codes: 0 all steps that were started are done; 1 one failed or took too long; 2 usage; 130 interrupted
 """
 
-import argparse
 import ast
 import fcntl
 import json
@@ -37,12 +36,12 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from bench.harness.cli.arguments import Parser, add_list, number
+from bench.harness.cli.arguments import add_list, number
 from bench.harness.isolate.ending import die_with
 from bench.harness.providers.baselines import FAST_ACCUMULATION
 from bench.harness.providers.registry import AUTOTUNE, provider_names
 from results.show.export import json_text, markdown_text, write_output
-from results.show.terminal import prepare_streams, printable, say
+from results.show.terminal import Parser, prepare_streams, printable, say
 from results.store.runfile import StoreError, load_run
 
 # ---- the steps, in the order of how much they tell of a machine ----------------------------------------------------
@@ -296,8 +295,7 @@ class PublishError(Exception):
 
 def parser():
     """Return the parser of the command line."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    made = Parser(prog="python -m bench.validation.publish", description=__doc__, formatter_class=formatter)
+    made = Parser(prog="python -m bench.validation.publish", description=__doc__)
     minutes = number(0.01, 1e6, "a number of minutes from 0.01")
     made.add_argument("--output", metavar="DIR", type=Path, help="folder of the record, made where it is missing")
     made.add_argument("--minutes", type=minutes, default=9, help="time of this call (default: 9)")

@@ -24,14 +24,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.harness.cli.arguments import Parser, add_list, device_name, number
+from bench.harness.cli.arguments import add_list, device_name, number
 from bench.harness.cli.interrupt import INTERRUPTED, raise_when_interrupted
 from bench.harness.cli.main import guarded
 from bench.harness.isolate.ending import die_with
 from bench.harness.measure.evidence import ROOF_MARGIN
 from results.show.export import json_text, write_output
 from results.show.table import format_rate, format_time
-from results.show.terminal import print_out, say
+from results.show.terminal import Parser, print_out, say
 from results.stats.samples import median
 from roofline.ceilings import CeilingError, Ceilings
 
@@ -222,8 +222,6 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="python -m bench.validation.repeated_processes",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--runs", type=number(2, 1000, "a whole number from 2 to 1000", int), default=RUNS)
     add_list(parser, "--case", "cases op/dtype/shape, such as matmul/bf16/4096")

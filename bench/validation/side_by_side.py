@@ -27,14 +27,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.harness.cli.arguments import Parser, UsageError, add_list, device_name, number
+from bench.harness.cli.arguments import UsageError, add_list, device_name, number
 from bench.harness.cli.interrupt import INTERRUPTED, raise_when_interrupted
 from bench.harness.cli.main import guarded
 from bench.harness.measure.evidence import PREEMPTIONS_PER_S
 from bench.validation.other_clocks import LEAST_ROUNDS, Evidence, Explanation, Rung, explain, percent
 from results.show.export import json_text, markdown_text, write_output
 from results.show.table import format_time
-from results.show.terminal import print_out, say
+from results.show.terminal import Parser, print_out, say
 from results.stats.samples import median
 from results.store.runs import runs_directory
 
@@ -342,8 +342,6 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="python -m bench.validation.side_by_side",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add_list(parser, "--case", "cases op/dtype/shape, such as matmul/bf16/256 (default: twelve)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} short rounds")

@@ -76,7 +76,6 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
     """Add the arguments of `compare`."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     parser.add_argument("baseline_run", metavar="A", help=f"run of the baseline: {run_help}")
     parser.add_argument("candidate_run", metavar="B", nargs="?", help="run of the candidate; without it, A alone")

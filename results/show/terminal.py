@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
+from results.show.spelling import did_you_mean
 from results.store.runfile import reason_of
 
 if TYPE_CHECKING:
@@ -111,30 +113,52 @@ def fail(prog: str, message: object) -> int:
     return USAGE
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of a text, and shows the value of an option that takes one list or several as one."""
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        if action.option_strings and action.nargs == argparse.ONE_OR_MORE and isinstance(action.metavar, str):
+            return action.metavar
+        return super()._format_args(action, default_metavar)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that says in one line what is wrong, and prints its help as all output is printed."""
 
+    raises: type[Exception] | None = None
+    """What an error raises, for a caller in Python; it ends the process where this is None."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        # An abbreviated option would break with the next option that begins like it.
+        super().__init__(*args, **{"formatter_class": _Help, "allow_abbrev": False, **options})
+        # argparse takes `-7e9` and `-3%` for options, so that its error would not tell what is wrong with the number.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
+
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and exit."""
-        sys.exit(fail(self.prog, f"{one_line(printable(message), 400)}; see {self.prog} --help"))
+        """Say what is wrong and exit with 2, or raise it."""
+        said = printable(" ".join(message.split()))
+        if self.raises:
+            raise self.raises(said)
+        sys.exit(fail(self.prog, said if said.endswith("?") else f"{said}; see {self.prog} --help"))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown arguments here: argparse leaves that to the parser above, whose name the error would have."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            known = [word for word in self._option_string_actions if word.startswith("--")]
+            hints = [did_you_mean(word.partition("=")[0], known, 1) for word in unknown if word.startswith("--")]
+            self.error("; ".join([f"unrecognized arguments: {' '.join(unknown)}", *filter(None, hints)]))
         return found, unknown
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help to `file`, or to stdout.
-
-        Raises:
-            OutputError: stdout cannot be written.
-        """
+        """Print the help to `file`, or to stdout; exit with 2 where that cannot be written."""
         if file is not None:
             super().print_help(file)
-        else:
+            return
+        try:
             print_out(self.format_help())
+        except OutputError as error:
+            sys.exit(fail(self.prog, error))
 
 
 def table_console(file: TextIO) -> Console:

@@ -23,9 +23,7 @@ It needs Streamlit: pip install -e '.[explore]'"""
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command `explore` to `python -m roofline`."""
-    parser = subparsers.add_parser(
-        "explore", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = subparsers.add_parser("explore", description=DESCRIPTION)
     parser.add_argument("--port", type=_port, metavar="N", help="default: 8501, or the next one that is free")
     parser.add_argument("--no-browser", action="store_true", help="open no browser, print the address alone")
     parser.set_defaults(run=run)

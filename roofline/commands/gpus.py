@@ -82,7 +82,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "gpus",
         description=f"{DENSE}\nThe ridge point is the peak over the memory bandwidth, in FLOP/byte.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("slugs", nargs="*", metavar="SLUG", help="GPU to show in detail; several side by side")
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")

@@ -46,7 +46,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "page",
         description=DESCRIPTION,
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_sources(parser, "dtypes whose roofs are shown at first")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="PATH", help="the page: .html")

@@ -150,7 +150,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "plot",
         description=DESCRIPTION,
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_sources(parser, f"dtypes to draw: {', '.join(DTYPES)}")
     text = "picture: .png, .svg or .pdf; with --check there may be none"

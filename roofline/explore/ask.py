@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from results.show.options import words_of
-from results.show.terminal import OutputError, one_line, printable
+from results.show.terminal import OutputError, Parser
 from results.store.runs import StoreError
 from roofline.accounting.answers.answer import Answer
 from roofline.accounting.config.config import ConfigError, ModelConfig
@@ -46,11 +46,6 @@ def command_line(words: Sequence[str]) -> str:
     return shlex.join(["python", "-m", "roofline", "estimate", *words])
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(one_line(printable(message), 400))
-
-
 def ask(command: str, options: Options, config: ModelConfig | None = None) -> Asked:
     """Return the answer of a command to some options.
 
@@ -81,7 +76,8 @@ def read(command: str, options: Options, config: ModelConfig | None = None) -> a
         ConfigError: a value is none that the option takes.
     """
     part = next(part for part in PARTS if part.name == command)
-    parser = _Parser(prog=f"python -m roofline estimate {command}", add_help=False, allow_abbrev=False)
+    parser = Parser(prog=f"python -m roofline estimate {command}", add_help=False)
+    parser.raises = ConfigError
     part.add_options(parser)
     args = parser.parse_args(words_of(options))
     args.parser, args.answer = parser, part.answer

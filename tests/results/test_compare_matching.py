@@ -209,7 +209,7 @@ def test_names_that_do_not_fit_are_refused(providers, save, measured, capsys):
     assert "name a second one" in refused(capsys, providers)
     assert "--by git needs two runs" in refused(capsys, providers, "--by", "git")
     message = refused(capsys, providers, other)
-    assert message.startswith("there is nothing to compare: the baseline has matmul 64x64 bf16 torch (not in the")
+    assert "error: there is nothing to compare: the baseline has matmul 64x64 bf16 torch (not in the" in message
     assert "the candidate has matmul 3x3 bf16 torch (not in the baseline)" in message
 
 

@@ -62,7 +62,9 @@ def refused(capsys, *arguments):
     assert main(["history", *arguments]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    return err
+    prog, message = err.split(": error: ", 1)
+    assert prog == "python -m results history"
+    return message
 
 
 def test_runs_come_by_date_with_their_revisions_and_verdicts(keep, capsys):

@@ -141,7 +141,7 @@ def test_a_run_that_is_still_being_measured_is_said_to_be(make_environment, make
     with RunWriter.create(make_environment(), "matmul") as writer:
         empty, note = f"note: {writer.path} has no record\n", f"note: {writer.path}: the run is still being measured\n"
         assert said(capsys, "show", "latest") == (0, empty + note)
-        refusal = f"{writer.path} has no record: the run is still being measured\n"
+        refusal = f"python -m results compare: error: {writer.path} has no record: the run is still being measured\n"
         assert said(capsys, "compare", "latest", "--by", "provider") == (2, refusal)
         writer.append(make_record())
         assert said(capsys, "show", "latest") == (0, note)
@@ -153,5 +153,5 @@ def test_a_run_that_ended_without_a_record_is_named(make_environment, capsys):
     RunWriter.create(make_environment(), "matmul").close()
     path = find_run("latest")
     assert said(capsys, "export", "latest", "--format", "csv") == (0, f"note: {path} has no record\n")
-    assert said(capsys, "compare", "latest") == (2, f"{path} has no record\n")
+    assert said(capsys, "compare", "latest") == (2, f"python -m results compare: error: {path} has no record\n")
     assert load_run(path).notes == ()

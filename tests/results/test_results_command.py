@@ -118,7 +118,10 @@ def test_export_to_parquet(saved, tmp_path, capsys):
 def test_parquet_does_not_go_to_the_terminal(saved, capsys):
     assert main(["export", "latest", "--format", "parquet"]) == 2
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "parquet is binary and goes to a file: add --output PATH\n")
+    assert (out, err) == (
+        "",
+        "python -m results export: error: parquet is binary and goes to a file: add --output PATH\n",
+    )
 
 
 def test_export_for_pytest_benchmark_says_what_it_leaves_out(saved, capsys):
@@ -194,7 +197,7 @@ def test_a_wrong_value_is_one_line_and_exit_2(saved, capsys, arguments, message)
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(message)
+    assert err.startswith(f"python -m results {arguments[0]}: error: {message}")
     assert err.count("\n") == 1
 
 
@@ -240,13 +243,15 @@ def test_an_output_that_is_full_is_one_line_and_exit_2(saved, arguments):
     with open("/dev/full", "w") as full:  # noqa: PTH123  # a file object for the child, not a path to read
         done = results(*arguments, capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2
-    assert done.stderr == "cannot write the output: No space left on device\n"
+    prog = f"python -m results {arguments[0]}"
+    assert done.stderr == f"{prog}: error: cannot write the output: No space left on device\n"
 
 
 def test_a_closed_output_is_one_line_and_exit_2(saved):
     shell = f"{sys.executable} -m results show latest >&-"
     done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (2, "cannot write the output: stdout is closed\n")
+    line = "python -m results show: error: cannot write the output: stdout is closed\n"
+    assert (done.returncode, done.stderr) == (2, line)
 
 
 def test_a_closed_stderr_puts_no_note_among_the_data(saved):
@@ -256,7 +261,7 @@ def test_a_closed_stderr_puts_no_note_among_the_data(saved):
     assert len(json.loads(done.stdout)["benchmarks"]) == 1
 
 
-def test_an_interrupt_is_quiet_and_exit_130(runs):
+def test_an_interrupt_is_one_line_and_exit_130(runs):
     runs.mkdir()
     pause = "import results.__main__ as m, time; m.list_runs = lambda d: (print('ready', flush=True), time.sleep(60))"
     code = f"{pause}; import sys; sys.exit(m.main(['list']))"
@@ -267,7 +272,7 @@ def test_an_interrupt_is_quiet_and_exit_130(runs):
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
-    assert (process.returncode, err) == (130, "")
+    assert (process.returncode, err) == (130, "python -m results list: interrupted\n")
 
 
 def test_a_terminal_that_knows_only_ascii_gets_no_traceback(saved):

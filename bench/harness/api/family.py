@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import argparse
 
     from bench.harness.api.records import Records
-    from bench.harness.cli.arguments import Parser
     from bench.harness.cli.session import Finished
     from bench.harness.cli.terminal import Render
+    from results.show.terminal import Parser
 
 NOT_HERE = {
     "format": "Records.to_dataframe() and its repr show it",
@@ -132,5 +132,5 @@ def _read(
         words = words_of(as_typed({**options, **kept}))
     except ValueError as error:
         raise UsageError(str(error)) from None
-    parser.raises = True
+    parser.raises = UsageError
     return parser.parse_args(words), words

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from bench.harness.data.inputs import FILLS
 from bench.harness.isolate.job import DEFAULT_TIMEOUT_S
@@ -19,6 +19,7 @@ from bench.harness.providers.registry import USER_KERNEL, kernel_versions, provi
 from bench.harness.shapes import MAX_CASES, MAX_EXTENT, parse_shapes, parse_size
 from results.record import CACHE_STATES
 from results.show.spelling import did_you_mean, known_as
+from results.show.terminal import Parser
 from results.show.theme import add_theme
 from roofline.work import DTYPE_BITS, dtype_named
 
@@ -52,40 +53,6 @@ exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, 
 
 class UsageError(ValueError):
     """A request that cannot be met; the message is the one line that the user sees."""
-
-
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Shows the value of an option that takes one list or several as one."""
-
-    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        if action.nargs == argparse.ONE_OR_MORE and isinstance(action.metavar, str):
-            return action.metavar
-        return super()._format_args(action, default_metavar)
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors take one line and name their command."""
-
-    raises = False
-    """Whether an error is raised as `UsageError`, for a caller in Python, in place of ending the process."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{"formatter_class": _Help, **options})
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse unknown arguments here, so that the error names this command and not the one it belongs to."""
-        found, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            known = [word for word in self._option_string_actions if word.startswith("--")]
-            hints = [did_you_mean(word.partition("=")[0], known, 1) for word in unknown if word.startswith("--")]
-            self.error("; ".join([f"unrecognized arguments: {' '.join(unknown)}", *filter(None, hints)]))
-        return found, unknown
-
-    def error(self, message: str) -> NoReturn:
-        """Print one line and exit with 2, or raise it."""
-        if self.raises:
-            raise UsageError(" ".join(message.split()))
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
 
 
 def words(text: str) -> list[str]:
@@ -198,7 +165,6 @@ def build_parser(
         usage=f"{prog} [--dtype LIST] [--shape LIST] [--provider LIST] [options]",
         description=doc,
         epilog="\n".join([COLUMNS, *(["", "examples:", *lines] if lines else [])]),
-        allow_abbrev=False,
     )
     what = parser.add_argument_group("what to measure")
     add_list(what, "--op", f"operations: {', '.join(op.name for op in ops)}{' (default: all)' * (len(ops) > 1)}")

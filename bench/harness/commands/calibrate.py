@@ -61,7 +61,6 @@ def add_parser(commands: Any) -> None:
         "calibrate",
         description=DESCRIPTION,
         epilog=EPILOG,
-        allow_abbrev=False,
     )
     parser.add_argument("--quick", action="store_true", help="a quarter of the time, and wider intervals")
     add_list(

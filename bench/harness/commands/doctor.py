@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import Parser, add_device, number
+from bench.harness.cli.arguments import add_device, number
 from bench.harness.op import Case, Op
+from results.show.terminal import Parser
 from results.stats.comparison import SAME, Comparison
 from results.stats.verdict import compare_pairs, smallest_detectable_change
 
@@ -78,7 +79,6 @@ def add_parser(commands: Any) -> None:
     parser: Parser = commands.add_parser(
         "doctor",
         description=DESCRIPTION,
-        allow_abbrev=False,
     )
     seconds = number(0.1, 3600, "a number of seconds from 0.1 to 3600")
     add_device(parser)

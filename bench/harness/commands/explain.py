@@ -26,7 +26,6 @@ def add_parser(commands: Any) -> None:
         description="Say what a word of the tables means, what to do about it, and where to read on.\nA bound with the "
         "share of the ceiling that a row reaches (memory 40%) says what\npeople try for such a row.",
         epilog=EPILOG,
-        allow_abbrev=False,
     )
     parser.add_argument("words", metavar="WORD", nargs="*", help="a flag, a column, a verdict, or a bound and a share")
     parser.set_defaults(run=run)

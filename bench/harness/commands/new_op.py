@@ -23,7 +23,6 @@ def add_parser(commands: Any) -> None:
         "new-op",
         description="Write a file with an op that runs as it is; it may lie anywhere.\nEvery command that takes --op "
         "takes its path, and it is a command itself.",
-        allow_abbrev=False,
     )
     parser.add_argument("name", metavar="NAME", help="of the op: small letters, digits and hyphens")
     parser.add_argument("-o", "--output", metavar="PATH", type=Path, help="the file (default: NAME.py, here)")

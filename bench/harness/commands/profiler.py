@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import Parser, UsageError, add_machine, add_output, dtype_words, number, path
+from bench.harness.cli.arguments import UsageError, add_machine, add_output, dtype_words, number, path
 from bench.harness.op import Op
 from bench.harness.profile import report, show
 from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target
 from results.record import Environment, Record
+from results.show.terminal import Parser
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +45,6 @@ def add_parser(commands: Any) -> None:
     parser: Parser = commands.add_parser(
         "profile",
         description=DESCRIPTION,
-        allow_abbrev=False,
     )
     what = parser.add_argument_group("what to profile")
     what.add_argument("target", metavar="FILE:FUNCTION", nargs="?", help="function that returns what is profiled")

@@ -13,12 +13,13 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import CaseWords, Parser, UsageError, add_device, make_cases, path
+from bench.harness.cli.arguments import CaseWords, UsageError, add_device, make_cases, path
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.commands.doctor import BAD, NOTE, OK, Finding, gpu_findings, host_findings
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.op_file import options_of
 from results.show.table import format_percent, format_rate, format_time
+from results.show.terminal import Parser
 
 if TYPE_CHECKING:
     from bench.harness.cli.terminal import Progress
@@ -119,7 +120,6 @@ def add_parser(commands: Any) -> None:
     parser: Parser = commands.add_parser(
         "smoke",
         description=DESCRIPTION,
-        allow_abbrev=False,
     )
     add_device(parser)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="of the page (default: table)")

@@ -48,7 +48,6 @@ def add_parser(commands: Any) -> None:
         "suite",
         description=DESCRIPTION,
         epilog=f"{COLUMNS}\n\n{EXAMPLES}",
-        allow_abbrev=False,
     )
     add_list(parser, "--dtype", "dtypes; an op that lacks one goes without it (default: bf16)", dtype_words)
     add_list(parser, "--provider", "who computes; a family that lacks one goes without it (default: torch, triton)")

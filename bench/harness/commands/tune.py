@@ -70,7 +70,6 @@ def add_parser(commands: Any) -> None:
         "tune",
         description=DESCRIPTION,
         epilog=EPILOG,
-        allow_abbrev=False,
     )
     parser.add_argument("op", metavar="OP", help=f"one of: {', '.join(TUNED)}")
     add_list(parser, "--dtype", "dtypes (default: bf16)", dtype_words)

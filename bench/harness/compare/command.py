@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import (
-    Parser,
     UsageError,
     add_list,
     build_parser,
@@ -28,6 +26,7 @@ from bench.harness.compare.rounds import MOST_ROUNDS
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
 from results.compare.command import margin
+from results.show.terminal import Parser
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS
 
 if TYPE_CHECKING:
@@ -48,9 +47,6 @@ BUDGET_HELP = """\
 for all cases together, shared evenly: with preparing, compiling, verifying and the start of each new process, in which
 a call may take half of its case's share; without the start of the command and calibration (default: 10 s of rounds a
 case)"""
-
-NEGATIVE = re.compile(r"-\d*\.?\d+%?$")
-"""What argparse is to take for a value and not for an option: `--margin -3%` is then told what is wrong with it."""
 
 DESCRIPTION = """\
 Is one provider faster than another? All providers of a case take turns, in random order, in hundreds of rounds, so that
@@ -86,9 +82,7 @@ def add_parser(commands: Any, families: Mapping[str, tuple[Op, ...]]) -> None:
         "compare",
         description=DESCRIPTION,
         epilog=EPILOG,
-        allow_abbrev=False,
     )
-    parser._negative_number_matcher = NEGATIVE
     add_arguments(parser, families)
 
 

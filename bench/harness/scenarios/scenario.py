@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import Parser, UsageError, add_machine, add_output
+from bench.harness.cli.arguments import UsageError, add_machine, add_output
 from bench.harness.cli.main import check_places, device_of, guarded, refuse_all
 from bench.harness.cli.pace import Pace
 from bench.harness.cli.session import Finished, PlannedRun, Request, Session, conclude, gather
@@ -22,6 +22,7 @@ from bench.harness.cli.terminal import Progress
 from bench.harness.definition import modules_sha256
 from results.record import Environment, Record
 from results.show.table import describe
+from results.show.terminal import Parser
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -136,7 +137,6 @@ def build_parser(scenario: Scenario) -> Parser:
         usage=f"{prog} [options]",
         description=scenario.doc,
         epilog="\n".join([scenario.notes, "", EXIT_CODES, *(["", "examples:", *lines] if lines else [])]),
-        allow_abbrev=False,
     )
     scenario.add_options(parser.add_argument_group("what to measure"))
     add_machine(parser.add_argument_group("how to measure"))

@@ -45,7 +45,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Resource accounting. Each answer shows its arithmetic, its formula, its source and what it leaves "
         "out.\nNumbers may be written 70e9 or 70B. Nothing is measured here.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parts = parser.add_subparsers(metavar="WHAT", required=True)
     for part in PARTS:
@@ -63,10 +62,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     sweep.set_defaults(run=run_sweep, part="sweep")
 
 
-SWEEP = (
-    "Any estimate over one or two of its options: --over batch=1,8,64 or --over sequence=2048:131072:x2 (:+1024 adds). "
-    "--format text, csv or json; --plot PATH draws what was asked first, --theme in which colors."
-)
+SWEEP = """\
+Any estimate over one or two of its options: --over batch=1,8,64 or --over sequence=2048:131072:x2 (:+1024 adds).
+--format text, csv or json; --plot PATH draws what was asked first, --theme in which colors."""
 
 
 def run_sweep(args: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from textwrap import fill
 
 from roofline.accounting.answers import model, tensor
 from roofline.accounting.answers.answer import Answer
@@ -49,7 +50,7 @@ def _matmul(args: argparse.Namespace) -> Answer:
 
 def _params_options(parser: argparse.ArgumentParser) -> None:
     options.model_options(parser)
-    parser.epilog = f"presets: {', '.join(preset_names())}"
+    parser.epilog = fill(f"presets: {', '.join(preset_names())}", 100, break_on_hyphens=False)
 
 
 def _params(args: argparse.Namespace) -> Answer:

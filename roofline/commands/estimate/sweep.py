@@ -88,7 +88,7 @@ def swept(words: Sequence[str], parts: Sequence[Part]) -> Sweep:
     Raises:
         ConfigError: the command is unknown, has no such option, or no point of the sweep can be answered.
     """
-    own = Parser(prog=PROG, add_help=False, allow_abbrev=False)
+    own = Parser(prog=PROG, add_help=False)
     own.add_argument("--over", action="append", type=over, default=[])
     own.add_argument("--format", choices=FORMATS, default="text")
     own.add_argument("--plot", type=Path)
@@ -101,7 +101,7 @@ def swept(words: Sequence[str], parts: Sequence[Part]) -> Sweep:
         raise ConfigError(
             "give one or two different options to sweep: --over sequence=2048:131072:x2 --over batch=1,8,64"
         )
-    parser = Parser(prog=f"{PROG} {part.name}", allow_abbrev=False)
+    parser = Parser(prog=f"{PROG} {part.name}")
     part.add_options(parser)
     for entry in asked.over:
         if f"--{entry.option}" not in parser._option_string_actions:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from bench.__main__ import families
-from bench.harness.cli.arguments import Parser
 from bench.harness.cli.terminal import baseline_lines
 from bench.harness.compare import command as compare
 from bench.harness.op import Case, Option
 from bench.harness.op_file import options_of
+from results.show.terminal import Parser
 from results.store.runs import load_run
 from tests.bench import commands
 from tests.bench.new_op import SCALED_COPY, repository_with, run_in
