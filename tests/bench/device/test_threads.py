@@ -124,8 +124,9 @@ def test_a_number_that_cannot_be_takes_one_line(words, number, capsys):
     with pytest.raises(SystemExit) as exit:
         bench_main([*words, "--threads", number])
     assert exit.value.code == 2
-    wanted = f"'{number}' must be a whole number from 1 to {most}, the logical CPUs of this process\n"
-    assert capsys.readouterr().err.endswith(f"argument --threads: {wanted}")
+    wanted = f"'{number}' must be a whole number from 1 to {most}, the logical CPUs of this process"
+    prog = f"python -m bench {words[0]}"
+    assert capsys.readouterr().err == f"{prog}: error: argument --threads: {wanted}; see {prog} --help\n"
 
 
 @pytest.mark.parametrize("scenario", [TRAIN_STEP, TRANSFER], ids=lambda scenario: scenario.name)
