@@ -19,7 +19,6 @@ def parser():
     made.add_argument("--params", type=float)
     made.add_argument("--margin")
     made.add_argument("--dtype", nargs="+", metavar="LIST")
-    made.add_argument("run", nargs="*", metavar="RUN")
     return made
 
 
@@ -48,7 +47,7 @@ def test_an_option_without_its_value_is_told_so(parser, capsys):
 
 def test_an_abbreviated_option_is_refused_and_the_whole_one_named(parser, capsys):
     line = refused(parser, capsys, "--param", "7")
-    assert line == "tool: error: unrecognized arguments: --param; did you mean --params?\n"
+    assert line == "tool: error: unrecognized arguments: --param 7; did you mean --params?\n"
 
 
 def test_a_caller_in_python_gets_an_exception(parser):
@@ -59,10 +58,11 @@ def test_a_caller_in_python_gets_an_exception(parser):
 
 def test_a_list_is_named_once_and_lines_are_kept(parser):
     parser.description = "one\ntwo"
+    parser.add_argument("runs", nargs="+", metavar="RUN")
     text = parser.format_help()
     assert "one\ntwo\n" in text
     assert "--dtype LIST\n" in text
-    assert "[RUN ...]" in text
+    assert "RUN [RUN ...]" in text
 
 
 def test_the_parser_of_a_part_keeps_these_rules(capsys):
