@@ -14,6 +14,7 @@ from bench.harness.compare import command
 from bench.harness.op import Op
 from bench.harness.op_file import module_of, options_of, own_file
 from bench.harness.scenarios import scenario
+from results.show import removed
 from results.show.grid import Column, print_grid
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import Parser, drawn, print_out, say
@@ -120,6 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not chosen.startswith("-") and chosen not in COMMANDS:
         known = [*COMMANDS, *found.families, *found.scenarios]
         known += [op.name for ops in found.families.values() for op in ops]
+        if chosen in removed.COMMANDS:
+            parser.error(f"'{chosen}' was removed: {removed.COMMANDS[chosen]}")
         hint = did_you_mean(chosen, known) or f"there are: {', '.join(COMMANDS)}"
         parser.error(f"unknown command '{chosen}'; {hint}")
 

@@ -96,9 +96,10 @@ STATISTICS = {
 """Scripts beside this file that take `--output DIR`: their words, their limits, and what they need, seconds."""
 
 QUICK_TESTS = "gpu-tests-quick"
+COMPARED_IN_FP8 = "compare-matmul-fp8"
 
 
-def plan(is_gpu, root=ROOT):
+def plan(is_gpu, root=ROOT, has_fp8=True):
     """Return the steps for a GPU or a CPU, most telling first, and why others are left out, by name.
 
     Time on a GPU is often rented by the hour: what a record cannot do without comes before what makes it complete.
@@ -116,6 +117,8 @@ def plan(is_gpu, root=ROOT):
         *(step for step in on_gpu if step.name != QUICK_TESTS),
     ]
     left_out = {} if is_gpu else {step.name: "needs a CUDA device" for step in on_gpu}
+    if not has_fp8:
+        left_out[COMPARED_IN_FP8] = "the device has no fp8"
     return [step for step in steps if step.name not in left_out], left_out
 
 
@@ -209,7 +212,7 @@ def comparisons(is_gpu):
         words = (*words, *within(BUDGET_SHARE * 120), "--plot", f"{op}.png")
         steps.append(Step(f"compare-{family.replace('_', '-')}", words, 120, 45))
         if family == "matmul" and is_gpu:
-            steps.append(Step("compare-matmul-fp8", (*words, "--dtype", "fp8e4m3"), 120, 45))
+            steps.append(Step(COMPARED_IN_FP8, (*words, "--dtype", "fp8e4m3"), 120, 45))
     return steps
 
 
@@ -268,9 +271,11 @@ import json, time
 began = time.perf_counter()
 import torch, triton, bench.matmul
 from bench.harness.device import device
+from bench.harness.measure.plan import has_dtype
 took_s = time.perf_counter() - began
 found = device.detect(None)
-print(json.dumps({"slug": found.slug, "name": found.name, "is_gpu": found.is_gpu, "import_s": took_s}))
+told = {"slug": found.slug, "name": found.name, "is_gpu": found.is_gpu, "has_fp8": has_dtype(found, "fp8e4m3")}
+print(json.dumps(told | {"import_s": took_s}))
 """
 """In a process of its own, because a CUDA context takes memory and counts as another user of the GPU."""
 
@@ -351,7 +356,7 @@ def publish(args, deadline):
         place.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         device = device_of(folder)
-        steps, left_out = plan(device["is_gpu"])
+        steps, left_out = plan(device["is_gpu"], has_fp8=device["has_fp8"])
         waiting = chosen(steps, left_out, args, counting(attempts(folder)))
 
         def sum_up():

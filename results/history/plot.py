@@ -83,7 +83,8 @@ def _message(series: Sequence[Series]) -> str:
     number = len({point.run_id for one in series for point in one.points})
     runs = f"{number} run{'s' * (number != 1)}"
     if all(len(one.points) < LEAST_RUNS for one in series):
-        return f"{runs}: changes of level are looked for from {LEAST_RUNS} on"
+        most = max(len(one.points) for one in series)
+        return f"too few runs to look for a change of level: a series needs {LEAST_RUNS}, the longest has {most}"
     return f"{found} in {runs}"
 
 
@@ -92,7 +93,8 @@ def _set_axes(axes: Axes, runs: Sequence[HistoryPoint]) -> None:
     step = -(-len(runs) // TICKS)
     dates = [short_date(run.started_at) for run in runs[::step]]
     days = [date[:10] for date in dates]
-    times = [date[5:] for date in dates]  # without the year, so that they take no more room than the days
+    is_one_year = len({date[:4] for date in dates}) == 1
+    times = [date[5:] if is_one_year else date for date in dates]  # a year that all share would only take room
     when = days if len({*days}) == len(days) else times
     texts = [f"{date} {run.revision or ''}" for date, run in zip(when, runs[::step], strict=True)]
     axes.set_xticks(range(0, len(runs), step), [plain(text) for text in texts])

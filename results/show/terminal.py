@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
+from results.show import removed
 from results.show.spelling import did_you_mean
 from results.store.runfile import reason_of
 
@@ -136,7 +137,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and exit with 2, or raise it."""
-        said = printable(" ".join(message.split()))
+        said = one_line(printable(message), 1000)
         if self.raises:
             raise self.raises(said)
         sys.exit(fail(self.prog, said if said.endswith("?") else f"{said}; see {self.prog} --help"))
@@ -145,10 +146,21 @@ class Parser(argparse.ArgumentParser):
         """Refuse unknown arguments here: argparse leaves that to the parser above, whose name the error would have."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
+            options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+            if replaced := [word for word in options if word in removed.OPTIONS]:
+                self.error(f"{replaced[0]} was removed: {removed.OPTIONS[replaced[0]]}")
             known = [word for word in self._option_string_actions if word.startswith("--")]
-            hints = [did_you_mean(word.partition("=")[0], known, 1) for word in unknown if word.startswith("--")]
+            hints = [did_you_mean(word, known, 1) for word in options]
             self.error("; ".join([f"unrecognized arguments: {' '.join(unknown)}", *filter(None, hints)]))
         return found, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the replacement of a removed command or value; argparse lists the choices for all others."""
+        is_command = isinstance(action, argparse._SubParsersAction)
+        known = removed.COMMANDS if is_command else removed.VALUES
+        if action.choices is not None and value not in action.choices and value in known:
+            raise argparse.ArgumentError(None if is_command else action, f"'{value}' was removed: {known[value]}")
+        super()._check_value(action, value)
 
     def print_help(self, file: Any = None) -> None:
         """Print the help to `file`, or to stdout; exit with 2 where that cannot be written."""

@@ -7,7 +7,7 @@ import pytest
 from bench.validation import publish
 from bench.validation.publish import ROOT, Step
 
-DEVICE = {"slug": "h100-sxm", "name": "NVIDIA H100 80GB HBM3", "is_gpu": True, "import_s": 2.0}
+DEVICE = {"slug": "h100-sxm", "name": "NVIDIA H100 80GB HBM3", "is_gpu": True, "has_fp8": True, "import_s": 2.0}
 LONG_S = 60.0
 """Far more than any of these steps takes."""
 

@@ -369,7 +369,9 @@ def test_the_picture_of_one_run_does_not_blow_up_its_noise_and_tells_of_no_chang
     axes, figure = drawn()
     low, high = axes.get_ylim()
     assert high / low > 1.09
-    assert f"1 run: changes of level are looked for from {LEAST_RUNS} on" in [t.get_text() for t in figure.texts]
+    assert f"too few runs to look for a change of level: a series needs {LEAST_RUNS}, the longest has 1" in [
+        t.get_text() for t in figure.texts
+    ]
 
 
 def test_runs_of_one_day_are_told_apart_by_their_time(keep, drawn, make_environment):

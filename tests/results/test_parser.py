@@ -50,6 +50,19 @@ def test_an_abbreviated_option_is_refused_and_the_whole_one_named(parser, capsys
     assert line == "tool: error: unrecognized arguments: --param 7; did you mean --params?\n"
 
 
+def test_removed_option_names_its_replacement(parser, capsys):
+    line = refused(parser, capsys, "--counters")
+    assert line.startswith("tool: error: --counters was removed: run the operation under Nsight Compute")
+
+
+def test_removed_command_and_value_name_their_replacement(capsys):
+    whole = Parser(prog="tool")
+    whole.add_subparsers(metavar="COMMAND").add_parser("part").add_argument("--theme", choices=("light", "dark"))
+    assert refused(whole, capsys, "smoke").startswith("tool: error: 'smoke' was removed: use `python -m bench doctor`")
+    line = refused(whole, capsys, "part", "--theme", "print")
+    assert line.startswith("tool part: error: argument --theme: 'print' was removed: choose light or dark")
+
+
 def test_a_caller_in_python_gets_an_exception(parser):
     parser.raises = LookupError
     with pytest.raises(LookupError, match=r"^unrecognized arguments: --fast$"):

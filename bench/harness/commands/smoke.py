@@ -386,9 +386,11 @@ def look_at_launches(look: Look, progress: Progress) -> None:
             if launches == max(GRAPHS)
             else Line(name, OK, format_time(held_s), "", held_s, "s")
         )
-        more = f"{format_time(unheld_s)}, {100 * (unheld_s / held_s - 1):+.2g} % by the host"
+        more = f"{format_time(unheld_s)}, {100 * (unheld_s / held_s - 1):+.1f} % for the launch by the host"
         look.lines.append(Line(f"{name}, no spin", OK, more, "", unheld_s, "s"))
-    recorded([call], look.device.synchronize)
+    if not recorded([call], look.device.synchronize):
+        look.lines.append(Line("recording", NOTE, "", "torch's profiler records no kernel here", None, ""))
+        return
     later = samplers.GraphSampler([call], launches)
     look.lines += [
         after_recording("launch by the host", host_s, samplers.empty_launch_s(look.device)),
@@ -409,8 +411,8 @@ def after_recording(name: str, before_s: float, after_s: float) -> Line:
     """Return the line of a time taken again after torch's profiler has recorded something."""
     change = after_s / before_s - 1
     is_changed = abs(change) > CHANGED
-    advice = "the profiler that names the kernels of a row changes the times of the rows after it" if is_changed else ""
-    value = f"{format_time(after_s)}, {100 * change:+.2g} % against before"
+    advice = "look again: if this stays so, the profiler changes the times of the rows after it" if is_changed else ""
+    value = f"{format_time(after_s)}, {100 * change:+.1f} % against before"
     return Line(f"{name}, after a recording", NOTE if is_changed else OK, value, advice, after_s, "s")
 
 

@@ -57,10 +57,13 @@ def host() -> dict[str, Any]:
 def git_state() -> dict[str, Any]:
     """Return revision and cleanness of the code that measures, None where this is no git checkout.
 
-    A new file counts only in the folders of the code: a function or an output of the user beside them changes nothing.
+    A new file counts only in the folders of the code: a function or an output of the user beside them changes nothing,
+    and neither does a published record.
     """
     root = Path(__file__).resolve().parents[3]
-    status = _git(root, "status", "--porcelain", "--", "bench", "kernels", "results", "roofline")
+    status = _git(
+        root, "status", "--porcelain", "--", "bench", "kernels", "results", "roofline", ":(exclude)results/published"
+    )
     return {"sha": _git(root, "rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
 
 

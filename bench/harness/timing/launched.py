@@ -177,14 +177,17 @@ def whole_launches(document: Mapping[str, Any], empty: int) -> list[list[Kernel]
     """Return the kernels of each launch of a recording of which none is missing, in order.
 
     What the host started tells how many there should be. Where a recording has nothing of the host, the count of the
-    kernels has to do.
+    kernels has to do. A replay of a graph starts as many as the graph has, so that none could be missed: nothing is
+    returned then.
 
     Args:
         document: of the form of `export_chrome_trace`.
         empty: kernels that were started before the first launch.
     """
     kernels = kernels_of(document)
-    calls = (one for one in document["traceEvents"] if one.get("ph") == "X" and one.get("cat") in CALLS)
+    calls = [one for one in document["traceEvents"] if one.get("ph") == "X" and one.get("cat") in CALLS]
+    if any("GraphLaunch" in one["name"] for one in calls):
+        return []
     hosts = [one for one in calls if STARTING.match(one["name"])]
     numbers = (one.get("args", {}).get("correlation") for one in sorted(hosts, key=lambda one: one["ts"]))
     started = list(dict.fromkeys(numbers))  # a call of the driver within one of the runtime has its number

@@ -127,6 +127,7 @@ def test_what_a_recording_changes_of_later_times_is_told(monkeypatch, slower, st
     def recorded(calls, synchronize):
         recordings.append(calls)
         factor[0] = slower
+        return ["kernels"]
 
     monkeypatch.setattr(samplers, "GraphSampler", Graph)
     monkeypatch.setattr(samplers, "empty_launch_s", lambda device: factor[0] * 4e-6)
@@ -137,7 +138,10 @@ def test_what_a_recording_changes_of_later_times_is_told(monkeypatch, slower, st
     again = [line for line in found.lines if line.name.endswith("after a recording")]
     assert (len(recordings), [line.status for line in again]) == (1, [status] * 3)
     [bias] = [line.value for line in found.lines if line.name == "graph of 800 empty kernels, each, no spin"]
-    assert bias == "1.262 us, +1 % by the host"
+    assert bias == "1.262 us, +1.0 % for the launch by the host"
+    monkeypatch.setattr(launched, "recorded", lambda calls, synchronize: [])
+    smoke.look_at_launches(found, None)
+    assert (found.lines[-1].status, found.lines[-1].advice) == (NOTE, "torch's profiler records no kernel here")
 
 
 def test_the_page_is_kept_as_json_and_a_bad_line_is_exit_code_1(monkeypatch, tmp_path, capsys):

@@ -110,6 +110,8 @@ def test_kernels_that_a_recording_lost_at_its_beginning_are_missed():
     assert [[one.correlation for one in launch] for launch in found] == [[30, 31]]
     everything_lost = [*lost, *(one for one in (*second[3:], *third) if one["cat"] != "kernel")]
     assert ran.whole_launches({"traceEvents": everything_lost}, empty=2) == []
+    replay = {"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "ts": 5.0, "args": {"correlation": 98}}
+    assert ran.whole_launches({"traceEvents": [*empty, *first, *second, *third, replay]}, empty=2) == []
 
 
 def test_each_recording_begins_with_one_more_empty_kernel(monkeypatch):

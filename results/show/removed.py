@@ -1,0 +1,23 @@
+"""Commands, options and values that were removed, each with its replacement."""
+
+COMMANDS = {
+    "tune": "list configurations in the kernel's own file with triton.autotune",
+    "new-op": "copy bench/softmax.py and pass it as --op path/to/file.py; see bench/README.md",
+    "smoke": "use `python -m bench doctor`",
+}
+
+OPTIONS = {
+    "--counters": "run the operation under Nsight Compute: ncu python -m bench.matmul",
+    "--fill-sensitivity": "measure twice, with --fill uniform and --fill zeros, and use `python -m results compare`",
+    "--metric": "results compare prints the MFU of both sides if the peak is known",
+    "--panels": "draw one plot per dtype with --dtype",
+    "--processes": "run the comparison again; `python -m results compare` compares the saved runs",
+    "--ranges": "run the operation under Nsight Compute: ncu python -m bench.matmul",
+    "--time": "use `python -m results compare --plot`",
+}
+
+VALUES = {
+    "mps": "Apple GPUs are no longer measured; use cpu",
+    "print": "choose light or dark",
+    "pytest-benchmark": "choose json; pytest-benchmark saves its own JSON with --benchmark-json",
+}
