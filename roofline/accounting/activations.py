@@ -125,7 +125,7 @@ def layer_activations(
     whole = _norm_bytes(config, kernels)
     if kernels.has_dropout:
         whole["dropout_masks"] = 2 * kernels.mask_bytes * config.width
-    split: dict[str, int | Fraction] = {**_attention_bytes(config, kernels)}
+    split: dict[str, int | Fraction] = {}
     scores = _score_bytes(config, kernels, sequence)
     if has_experts and config.experts:
         split["experts"] = _expert_bytes(config, config.experts, kernels)
@@ -133,7 +133,8 @@ def layer_activations(
         split["mlp"] = _mlp_bytes(config, config.mlp_width, kernels)
     ways = tensor_parallel if is_sequence_parallel else 1
     kept = {name: ceil(tokens * size / ways) for name, size in whole.items()}
-    kept |= {name: ceil(tokens * size / tensor_parallel) for name, size in (split | scores).items()}
+    kept["attention"] = ceil(tokens * _attention_bytes(config, kernels, tensor_parallel))
+    kept |= {name: ceil(tokens * size / tensor_parallel) for name, size in (scores | split).items()}
     return {name: size for name, size in kept.items() if size}
 
 
@@ -158,20 +159,25 @@ def _product_inputs(config: ModelConfig, kernels: Kernels) -> int:
     return 3 + (2 if config.is_gated else 1)
 
 
-def _attention_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
-    """Return bytes per token of query, key, value and output, and of what is kept to normalize or expand them."""
-    key_heads = config.heads if config.latent or kernels.is_key_expanded else config.kv_heads
-    query_key, value = (config.heads + key_heads) * config.query_key_dim, (config.heads + key_heads) * config.value_dim
-    elements = query_key + value
+def _attention_bytes(config: ModelConfig, kernels: Kernels, tensor_parallel: int) -> Fraction:
+    """Return bytes per token on one device of query, key, value and output, and of what normalizes or expands them.
+
+    Key and value heads are repeated if there are fewer of them than devices, as `state.shard` repeats their weights.
+    """
+    heads = Fraction(config.heads, tensor_parallel)
+    stored_heads = Fraction(config.kv_heads, min(tensor_parallel, config.kv_heads))
     if config.latent:
-        elements += 2 * (config.latent.query_rank + config.latent.kv_rank)
-    normalized = 0
+        stored_heads = heads
+    key_heads = heads if kernels.is_key_expanded else stored_heads
+    elements = (heads + key_heads) * (config.query_key_dim + config.value_dim)
+    if config.latent:
+        elements += Fraction(2 * (config.latent.query_rank + config.latent.kv_rank), tensor_parallel)
+    normalized = Fraction(0)
     if config.has_qk_norm:
-        # Norms compute in the dtype of their weights, which under autocast is not that of products.
+        # Norms compute in the dtype of their weights, which under autocast is not the dtype of the matmuls.
         saved = kernels.stream_bytes if kernels.is_norm_fused else FP32_BYTES + kernels.normalized_bytes
-        heads = config.heads + (config.heads if config.latent else config.kv_heads)
-        normalized = (saved * config.query_key_dim + kernels.statistic_bytes) * heads
-    return {"attention": kernels.element_bytes * elements + normalized}
+        normalized = (saved * config.query_key_dim + kernels.statistic_bytes) * (heads + stored_heads)
+    return kernels.element_bytes * elements + normalized
 
 
 def _score_bytes(config: ModelConfig, kernels: Kernels, sequence: int) -> dict[str, int | Fraction]:
@@ -208,11 +214,23 @@ def model_activations(
     checkpoint: str = "none",
     tensor_parallel: int = 1,
     is_sequence_parallel: bool = False,
+    micro_batches: int = 1,
 ) -> dict[str, int]:
     """Return the bytes that the layers of a model keep on one device at their peak, by component.
 
     `full` keeps the input of each layer, and the layer that the backward pass is in; groups of K layers keep one input
     each, and one group alive; `selective` keeps all but the attention scores, of which one layer's are alive.
+
+    Args:
+        config: the model.
+        sequence: tokens of a sequence.
+        batch: sequences of a micro-batch.
+        kernels: what the implementation saves.
+        checkpoint: one of `CHECKPOINTS`.
+        tensor_parallel: devices that divide heads and MLP width.
+        is_sequence_parallel: whether they divide the rest, along the sequence.
+        micro_batches: micro-batches that a pipeline stage holds at once. Each stores its activations; the layers that
+            are recomputed exist once, because one backward pass runs at a time.
 
     Raises:
         ConfigError: an unknown way of checkpointing.
@@ -230,12 +248,12 @@ def model_activations(
         ways = tensor_parallel if is_sequence_parallel else 1
         boundary = ceil(kernels.stream_bytes * sequence * batch * config.width / ways)
         alive = {name: group * size for name, size in largest.items()}
-        return {"checkpoints": boundary * ceil(config.layers / group), **alive}
+        return {"checkpoints": micro_batches * boundary * ceil(config.layers / group), **alive}
     total: dict[str, int] = {}
     for kind, count in kinds.items():
         for name, size in layers[kind].items():
             if count:
-                total[name] = total.get(name, 0) + count * size
+                total[name] = total.get(name, 0) + micro_batches * count * size
     if checkpoint == "selective" and "attention_scores" in total:
         total["attention_scores"] = largest["attention_scores"]
     return total

@@ -189,6 +189,24 @@ def test_logits():
     assert head_activations(load_preset("llama-3-8b"), 8192, chunks=16)["logits_fp32"] * 16 == parts["logits_fp32"]
 
 
+def test_recomputed_layer_exists_once_beside_micro_batches_under_way():
+    """Llama 3 70B, a stage of 10 layers, full checkpointing: 8 x 10 inputs of 2 s h bytes, and one layer."""
+    stage = load_preset("llama-3-70b").with_layers(10)
+    parts = model_activations(stage, 8192, checkpoint="full", micro_batches=8)
+    assert parts.pop("checkpoints") == 8 * 10 * 2 * 8192 * 8192
+    assert parts == layer_activations(stage, 8192)
+    scores = "attention_scores"
+    one, eight = (model_activations(stage, 512, 1, Kernels(is_flash=False), "selective", 1, False, n) for n in (1, 8))
+    assert eight == {name: size * (1 if name == scores else 8) for name, size in one.items()}
+
+
+def test_key_value_heads_are_repeated_beyond_their_number():
+    """Llama 3 70B, 4,096 tokens on 16 devices: 4 query heads and one whole of the 8 key/value heads, 128 wide."""
+    config = load_preset("llama-3-70b")
+    assert layer_activations(config, 4096, tensor_parallel=16)["attention"] == 4096 * 2 * 128 * (2 * 4 + 2 * 1)
+    assert layer_activations(config, 4096, tensor_parallel=8)["attention"] == 4096 * 2 * 128 * (2 * 8 + 2 * 1)
+
+
 def test_experts_and_latent_attention_have_components():
     deepseek = load_preset("deepseek-v3")
     parts = layer_activations(deepseek, 4096, has_experts=True)

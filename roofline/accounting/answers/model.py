@@ -264,11 +264,10 @@ def _stage_memory(config: ModelConfig, plan: TrainingPlan, is_last: bool) -> tup
     ways, stages = sharding.tensor_parallel, sharding.pipeline_parallel
     state = state_bytes(config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora_rank)
     shape = (plan.sequence, plan.batch)
-    kept = model_activations(
-        sharding.stage(config), *shape, plan.kernels(config), plan.checkpoint, ways, plan.is_sequence_parallel
-    )
     under_way = 1 if is_last else min(stages, plan.accumulate)
-    activation = {f"activations_{name}": under_way * part for name, part in kept.items()}
+    kernels, splits = plan.kernels(config), (ways, plan.is_sequence_parallel, under_way)
+    kept = model_activations(sharding.stage(config), *shape, kernels, plan.checkpoint, *splits)
+    activation = {f"activations_{name}": part for name, part in kept.items()}
     head = head_activations(config, *shape, width, plan.loss_chunks, ways)
     if stages > 1 and not is_last:
         head = {"token_ids": head["token_ids"]}
