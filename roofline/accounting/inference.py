@@ -55,13 +55,20 @@ def prefill_flops(config: ModelConfig, sequence: int, batch: int = 1, is_head_la
 def decode_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
     """Return the FLOPs of one step: one token for each sequence, which sees `sequence` positions, itself included.
 
-    Source: as of `prefill_flops`.
+    Latent attention is computed in its absorbed form, which reads the compressed cache: each head multiplies its query
+    with the kvr + dr elements of a position, and sums kvr of them, 2 a (2 kvr + dr) FLOPs a position. The products that
+    expand keys and values act on the one query and on the one output instead, and cost the same.
+
+    Source: as for `prefill_flops`; DeepSeek-AI, DeepSeek-V2 (2024), section 2.1.2 and appendix C.
     """
-    return batch * (sum(gemm_flops(config, 1).values()) + _core_flops(config, 1, sequence))
+    return batch * (sum(gemm_flops(config, 1).values()) + _core_flops(config, 1, sequence, is_absorbed=True))
 
 
-def _core_flops(config: ModelConfig, queries: int, keys: int) -> int:
-    shape = (queries, keys, config.heads, config.query_key_dim, config.value_dim, "causal-exact")
+def _core_flops(config: ModelConfig, queries: int, keys: int, is_absorbed: bool = False) -> int:
+    dims = (config.query_key_dim, config.value_dim)
+    if is_absorbed and config.latent:
+        dims = (config.latent.kv_rank + config.latent.rope_dim, config.latent.kv_rank)
+    shape = (queries, keys, config.heads, *dims, "causal-exact")
     full = (config.layers - config.windowed_layers) * attention_core_flops(*shape)
     return full + config.windowed_layers * attention_core_flops(*shape, window=config.window)
 

@@ -71,13 +71,21 @@ def test_kv_cache():
 
 
 def test_prefill_is_the_sum_of_its_decode_steps():
-    for name in ("gpt2", "llama-3.2-1b", "gemma-3-1b", "deepseek-v3"):
+    for name in ("gpt2", "llama-3.2-1b", "gemma-3-1b"):
         config = load_preset(name)
         steps = sum(decode_flops(config, position) for position in range(1, 41))
         assert prefill_flops(config, 40, is_head_last=False) == steps
     config = load_preset("llama-3-8b")
     saved = prefill_flops(config, 64, is_head_last=False) - prefill_flops(config, 64)
     assert saved == 63 * 2 * 128256 * 4096
+
+
+def test_latent_attention_decodes_in_its_absorbed_form():
+    """DeepSeek-V3: 128 heads, each 576 elements of the cache for scores and 512 for values; 1,152 bytes a position."""
+    deepseek = load_preset("deepseek-v3")
+    per_position = (decode_flops(deepseek, 4097) - decode_flops(deepseek, 4096)) // deepseek.layers
+    assert per_position == 2 * 128 * (576 + 512) == 278_528
+    assert compute_bound_from(deepseek, 131_072, 16 * 989.4e12, 16 * 4.8e12) == 688
 
 
 def test_weights_that_a_decode_step_reads():

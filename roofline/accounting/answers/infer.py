@@ -263,7 +263,7 @@ def serving_notes(config: ModelConfig) -> list[str]:
         "in prefill the head is needed for the last token alone",
     ]
     if config.latent:
-        lines.append("latent attention with expanded keys and values; the absorbed form has more FLOPs")
+        lines.append("latent attention: prefill expands keys and values; decoding uses the absorbed form")
     if config.experts:
         lines.append("experts: an even and independent choice")
     return lines
