@@ -1,7 +1,7 @@
 """MEASURE: one public file is one family of operations and one command, `python -m bench.<file>`.
 
-From Python, `measure`, `compare`, `sweep`, `do_bench`, `perf_report` and `profile` take functions of one's own, and
-`bench.<file>.run(...)` measures what a command does. All of it is imported when it is first asked for.
+From Python, `measure`, `compare`, `sweep`, `do_bench` and `profile` take functions of your own, and
+`bench.<file>.run(...)` measures what a command does. All of it is imported on first use.
 
 The package stands on `kernels`, a name that a package on PyPI also has. If that one is in front, every Triton
 provider would be somebody else's, so the import stops here with one line.
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from bench.harness.api.comparing import compare as compare
     from bench.harness.api.do_bench import do_bench as do_bench
     from bench.harness.api.measuring import measure as measure
-    from bench.harness.api.perf_report import perf_report as perf_report
     from bench.harness.api.records import JudgedRecord as JudgedRecord
     from bench.harness.api.records import Records as Records
     from bench.harness.api.sweeping import sweep as sweep
@@ -67,7 +66,6 @@ LATE = {
     "declare_work": "bench.harness.profile.counts",
     "do_bench": "bench.harness.api.do_bench",
     "measure": "bench.harness.api.measuring",
-    "perf_report": "bench.harness.api.perf_report",
     "profile": "bench.harness.profile.profiling",
     "sweep": "bench.harness.api.sweeping",
 }

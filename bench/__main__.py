@@ -27,12 +27,11 @@ COMMANDS = {
     "doctor": "can this machine be measured now, and how small a change could be seen",
     "smoke": "the first look at a machine: does everything run, and is it about as fast as expected",
     "profile": "every operation of a torch model or function of yours on the roofline",
-    "new-op": "write a file with an op of your own, to start from",
     "explain": "what a flag, a column or a verdict means, and what to do about it",
     "tune": "the fastest configuration of a kernel on this GPU, kept for later runs",
 }
 
-MODULES = {"profile": "profiler", "new-op": "new_op"}
+MODULES = {"profile": "profiler"}
 """Modules of `bench.harness.commands` with names of their own."""
 
 EPILOG = """\

@@ -1,4 +1,4 @@
-"""`bench.do_bench` and `bench.perf_report`: Triton's signature and values, our samplers, and what is refused."""
+"""`bench.do_bench`: Triton's signature and values, our samplers, and what is refused."""
 
 import inspect
 import statistics
@@ -97,8 +97,6 @@ def fails():
         (lambda: bench.do_bench(fails, warmup="x"), "warmup='x' must be a number of milliseconds"),
         (lambda: bench.do_bench(fails, return_mode="mode"), "return_mode='mode' must be one of min, max, mean"),
         (lambda: bench.do_bench(fails, quantiles=[2]), "must be numbers from 0 to 1"),
-        (lambda: bench.perf_report([]), "must be a triton.testing.Benchmark"),
-        (lambda: bench.perf_report(3), "must be a triton.testing.Benchmark"),
     ],
 )
 def test_what_cannot_be_timed_is_one_line(call, said):
@@ -106,53 +104,3 @@ def test_what_cannot_be_timed_is_one_line(call, said):
     with pytest.raises(bench.UsageError, match=said) as raised:
         call()
     assert "\n" not in str(raised.value)
-
-
-# ---- reports -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def lines():
-    testing = pytest.importorskip("triton.testing")
-    return testing.Benchmark(
-        x_names=["n"],
-        x_vals=[1, 2],
-        line_arg="provider",
-        line_vals=["a", "b"],
-        line_names=["A", "B"],
-        plot_name="",
-        ylabel="ms",
-        args={},
-    )
-
-
-def test_a_report_of_triton_is_run_by_our_clock(lines, monkeypatch):
-    import triton.testing as testing
-
-    theirs = testing.do_bench
-    monkeypatch.setitem(globals(), "do_bench", theirs)
-    seen = []
-
-    @bench.perf_report(lines)
-    def measured(n, provider):
-        seen.append((n, provider, testing.do_bench is bench.do_bench, globals()["do_bench"] is bench.do_bench))
-        return float(n), 0.5, 2.0
-
-    frame = measured.run(return_df=True)
-    assert list(frame.columns) == ["n", "A (ms)", "B (ms)"]
-    assert frame["A (ms)"].tolist() == [1.0, 2.0]
-    assert seen == [(n, provider, True, True) for n in (1, 2) for provider in ("a", "b")]
-    assert testing.do_bench is theirs
-    assert globals()["do_bench"] is theirs
-    assert measured.run() is None
-
-
-def test_several_benchmarks_give_several_frames_and_errors_are_one_line(lines):
-    import triton.testing as testing
-
-    theirs = testing.do_bench
-    many = bench.perf_report([lines, lines])(lambda n, provider: float(n))
-    assert [len(frame) for frame in many.run(return_df=True)] == [2, 2]
-    with pytest.raises(bench.UsageError, match="raised ZeroDivisionError"):
-        bench.perf_report(lines)(lambda n, provider: fails()).run()
-    assert testing.do_bench is theirs
