@@ -28,7 +28,6 @@ EXAMPLES = """examples:
   python -m results compare 20261120T21 latest --margin 2%
   python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu
   python -m results export latest --format csv -o run.csv
-  python -m results export 20261120T21 --format pytest-benchmark -o run.json
 """
 
 
@@ -162,10 +161,6 @@ def _export(options: argparse.Namespace) -> int:
         say(f"saved: {options.output}: {len(run.records)} records of run {run.environment.run_id}")
     else:
         print_out(text)
-    if options.format == "pytest-benchmark":
-        left_out = sum(record.status != "ok" or not record.samples_s for record in run.records)
-        if left_out:
-            say(f"note: {left_out} of {len(run.records)} records have no samples and are left out")
     return _report(run, problems, options)
 
 

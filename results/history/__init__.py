@@ -1,5 +1,1 @@
-"""One case over many runs, and where its time changed.
-
-`changes` finds the change points, `segments` the points of each provider. May import all that `results.compare` may,
-and that.
-"""
+"""One case over many runs: `segments` has the points of each provider. May import all that `results.compare` may."""

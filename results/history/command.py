@@ -1,4 +1,4 @@
-"""python -m results history: one case over all runs, by date and revision, with the points where it changed."""
+"""python -m results history: one case over all runs, by date and revision, each compared with the run before."""
 
 from __future__ import annotations
 

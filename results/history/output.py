@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from results.compare.sides import METRICS
-from results.history.changes import LEAST_RUNS, PERMUTATIONS
 from results.history.segments import HistoryPoint, Series, short_date
 from results.show.export import csv_text, json_text, markdown_text
 from results.show.grid import Column, print_grid
@@ -14,16 +13,10 @@ from results.show.table import ABSENT, format_half_width, format_percent, format
 from results.show.terminal import printable, table_console
 from results.stats.comparison import UNKNOWN
 
-METHOD = (
-    "change points by binary segmentation of the medians, where levels differ by more than margin and drift between "
-    f"runs; permutation tests with {PERMUTATIONS} orders, for series of {LEAST_RUNS} runs or more, which find a change "
-    "where there is none in at most 5 % of cases, all series together (Holm's correction)"
-)
-
 
 def as_json(series: Sequence[Series]) -> str:
     """Return all series as one JSON document."""
-    return json_text({"method": METHOD, "series": [_json_series(one) for one in series]})
+    return json_text({"series": [_json_series(one) for one in series]})
 
 
 def _json_series(one: Series) -> dict[str, Any]:
@@ -50,7 +43,6 @@ def _json_point(point: HistoryPoint) -> dict[str, Any]:
         "verdict": change.verdict if change else None,
         "reason": change.reason if change else None,
         "flags": list(point.flags),
-        "is_change": point.is_change,
         "is_redefined": point.is_redefined,
     }
 
@@ -78,7 +70,7 @@ def as_csv(series: Sequence[Series]) -> str:
 def as_markdown(series: Sequence[Series]) -> str:
     """Return a heading and one table."""
     rows = [_cells(one, point) for one in series for point in one.points]
-    return f"**{heading(series)}**\n\n{markdown_text(rows, list(rows[0]))}\n{METHOD}\n"
+    return f"**{heading(series)}**\n\n{markdown_text(rows, list(rows[0]))}"
 
 
 def heading(series: Sequence[Series]) -> str:
@@ -94,11 +86,6 @@ def _shown(value: float, metric: str) -> str:
     return format_rate(value, "FLOP/s") if metric == "flops" else format_percent(100 * value)
 
 
-def _marks(point: HistoryPoint) -> list[str]:
-    """Return what is otherwise from a run on."""
-    return ["<- from here on"] * point.is_change + ["<- the op was redefined"] * point.is_redefined
-
-
 def _cells(one: Series, point: HistoryPoint) -> dict[str, str]:
     change = point.since_last
     return {
@@ -110,7 +97,7 @@ def _cells(one: Series, point: HistoryPoint) -> dict[str, str]:
         "time ratio to last": f"{change.ratio:.4f}" if change else ABSENT,
         "verdict": change.verdict if change else ABSENT,
         "flags": ", ".join(point.flags),
-        "change": ", ".join(_marks(point)),
+        "change": "<- the op was redefined" if point.is_redefined else "",
         "run": point.run_id,
     }
 
@@ -138,5 +125,4 @@ def print_table(series: Sequence[Series], file: TextIO) -> str:
         console.print(f"{heading(series)}\n", markup=False, highlight=False, soft_wrap=True)
         notes = ["; ".join(text for text in (row["flags"], row["change"]) if text) for row in rows]
         print_grid(console, columns, notes, "flags")
-        console.print(f"\n{METHOD}", markup=False, highlight=False, soft_wrap=True, style="dim")
     return text.get()

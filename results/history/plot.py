@@ -1,4 +1,4 @@
-"""The picture of a history: a line for each provider, runs by date, changes of level marked above the axes."""
+"""The plot of a history: a line for each provider, runs by date."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.compare.flags import DISTURBED
 from results.compare.sides import METRICS
-from results.history.changes import LEAST_RUNS
-from results.history.output import METHOD, heading
+from results.history.output import heading
 from results.history.segments import HistoryPoint, Series, short_date
 from results.show.picture import (
     AXIS_PT,
@@ -23,7 +22,6 @@ from results.show.picture import (
     own_style,
     plain,
     series_color,
-    write_caption,
     write_head,
 )
 
@@ -38,9 +36,9 @@ LEAST_REACH = 0.05
 TICKS = 24
 """Labels under the picture that have room beside each other."""
 FOOT = 1.25
-"""Room below the axes for the runs, inches; legend and caption stand below that."""
+"""Room below the axes for the names of the runs, inches; the legend is below that."""
 ROW = 0.2
-"""Height of a line of the legend, the caption or the names of changes, inches."""
+"""Height of a line of the legend, inches."""
 LEGEND_COLUMNS = 3
 
 
@@ -53,39 +51,25 @@ def draw(series: Sequence[Series]) -> Figure:
     places = {run_id: place for place, run_id in enumerate(order)}
     metric, scale = series[0].metric, _scale(series)
     are_disturbed = any(_is_disturbed(point) for one in series for point in one.points)
-    changed = [one for one in series if any(point.is_change for point in one.points)]
     legend = ROW * -(-(len(series) + are_disturbed) // LEGEND_COLUMNS)
-    foot = FOOT + legend + 2 * ROW + 0.15
-    above = ROW * len(changed)
+    foot = FOOT + legend + 0.15
     with own_style():
         figure = new_figure(WIDTH, 1.0)
-        top = write_head(figure, plain(heading(series), 200), _message(series), foot + AXES_HEIGHT + above)
+        top = write_head(
+            figure, plain(heading(series), 200), f"{len(order)} run{'s' * (len(order) != 1)}", foot + AXES_HEIGHT
+        )
         axes = figure.subplots()
         height = figure.get_figheight()
-        figure.subplots_adjust(0.085, foot / height, 0.975, top - above / height)
+        figure.subplots_adjust(0.085, foot / height, 0.975, top)
         for number, one in enumerate(series):
             _draw_series(axes, one, places, number, scale[0])
-            _name_changes(axes, one, places, series_color(number), changed.index(one) if one in changed else 0)
         if are_disturbed:
             axes.plot([], [], "o", color=MUTED, markerfacecolor="white", markersize=5, label="disturbed")
         _set_axes(axes, [runs[run_id] for run_id in order])
         axes.set_ylabel(f"{METRICS[metric]}, {scale[1]}, 95 % CI", fontsize=AXIS_PT, color=INK)
-        at = (0.3 / WIDTH, (2 * ROW + 0.1) / height)
+        at = (0.3 / WIDTH, 0.1 / height)
         figure.legend(fontsize=LEGEND_PT, frameon=False, loc="lower left", bbox_to_anchor=at, ncols=LEGEND_COLUMNS)
-        write_caption(figure, METHOD[0].upper() + METHOD[1:] + ".", 2 * ROW + 0.05)
     return figure
-
-
-def _message(series: Sequence[Series]) -> str:
-    """Return what the picture says, in one line."""
-    count = sum(point.is_change for one in series for point in one.points)
-    found = f"{count} change{'s' * (count != 1)} of level" if count else "no change of level"
-    number = len({point.run_id for one in series for point in one.points})
-    runs = f"{number} run{'s' * (number != 1)}"
-    if all(len(one.points) < LEAST_RUNS for one in series):
-        most = max(len(one.points) for one in series)
-        return f"too few runs to look for a change of level: a series needs {LEAST_RUNS}, the longest has {most}"
-    return f"{found} in {runs}"
 
 
 def _set_axes(axes: Axes, runs: Sequence[HistoryPoint]) -> None:
@@ -135,21 +119,3 @@ def _draw_series(axes: Axes, one: Series, places: dict[str, int], number: int, s
     hollow = [place for place, point in enumerate(one.points) if _is_disturbed(point)]
     hollow_at, hollow_values = [at[place] for place in hollow], [values[place] for place in hollow]
     axes.plot(hollow_at, hollow_values, marker, color=color, markerfacecolor="white", markersize=5, zorder=3)
-
-
-def _name_changes(axes: Axes, one: Series, places: dict[str, int], color: str, line: int) -> None:
-    """Mark where the level of a series changes, and name the run above the axes, each series on a line of its own."""
-    for point in one.points:
-        if point.is_change:
-            place = places[point.run_id] - 0.5
-            axes.axvline(place, color=color, linestyle=(0, (4, 2)), linewidth=1.1, zorder=1)
-            axes.annotate(
-                plain(f"change: {point.revision or short_date(point.started_at)}"),
-                (place, 1),
-                xycoords=("data", "axes fraction"),
-                xytext=(0, 3 + ROW * 72 * line),
-                textcoords="offset points",
-                fontsize=LEGEND_PT,
-                color=color,
-                ha="center",
-            )

@@ -1,17 +1,17 @@
-"""One case over many runs: how its time changed, run by run, and where it stayed changed."""
+"""One case over many runs: its time in each, and the verdict against the run before."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, pairwise
 
-from results.compare.flags import DISTURBED, flags_of, with_flags
+from results.compare.flags import flags_of, with_flags
 from results.compare.load import LoadedRun, Measured, Wanted, load, windows
 from results.compare.match import RowKey, definitions
 from results.compare.sides import METRICS, CompareError, revision_of
-from results.history.changes import LEAST_RUNS, all_change_points, spread_of_runs
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, Comparison, with_holm
 from results.stats.drift import drift_of
 from results.stats.samples import median, median_ci95
@@ -21,6 +21,15 @@ from results.store.runs import RunSummary
 
 LISTED = 6
 """Names in a message before it is cut."""
+
+LEAST_RUNS = 9
+"""Fewer runs tell nothing about how much runs of one code differ."""
+
+MAD_FACTOR, MAD_EFFICIENCY = 1.4826, 0.37
+"""Standard deviation of normal noise over its median absolute deviation; samples that a standard deviation would need
+to be known as well, as a fraction.
+
+Source: Rousseeuw and Croux, Alternatives to the median absolute deviation, JASA 88 (1993) 1273."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +51,9 @@ class HistoryPoint:
     """The metric: seconds, FLOP/s, or a fraction of the peak."""
     ci95: tuple[float, float] | None
     flags: tuple[str, ...] = ()
-    """What speaks against the measurement; a disturbed one does not count for change points."""
+    """What speaks against the measurement."""
     since_last: Comparison | None = None
     """Against the run before; None for the first."""
-    is_change: bool = False
-    """From here on, the level is another one."""
     is_redefined: bool = False
     """From here on, the op is defined otherwise than in the last run before that tells its definition."""
 
@@ -145,7 +152,7 @@ def describe(wanted: Wanted) -> str:
 
 @dataclass(frozen=True)
 class _Raw:
-    """One series before its changes are judged, which is done for all series together."""
+    """One series before its verdicts, which hold for all series together."""
 
     key: RowKey
     provider: str
@@ -167,11 +174,6 @@ class _Raw:
                 places += [at] * (last is not None or len(known) > 1)
                 last = known[-1]
         return places
-
-    def undisturbed(self) -> list[int]:
-        """Return the places of the runs that no other process and no heat held up; of all where those are too few."""
-        places = [at for at, records in enumerate(self.records) if DISTURBED.isdisjoint(flags_of(records))]
-        return places if len(places) >= LEAST_RUNS else list(range(len(self.records)))
 
 
 def _raw(key: RowKey, provider: str, entries: Sequence[tuple[LoadedRun, list[Measured]]], metric: str) -> _Raw:
@@ -217,44 +219,41 @@ def _unclear_revisions(raw: _Raw) -> list[str]:
 def _judged(
     raws: Sequence[_Raw], metric: str, margin: float, skipped: tuple[str, ...], problems: tuple[str, ...]
 ) -> list[Series]:
-    """Return all series with their verdicts and change points, corrected for how many there are."""
-    fit = [raw.undisturbed() for raw in raws]
-    levels_s = [[raw.levels_s[at] for at in places] for raw, places in zip(raws, fit, strict=True)]
-    cuts = all_change_points(levels_s, margin)
-    steps = [_steps(raw, levels, found, margin) for raw, levels, found in zip(raws, levels_s, cuts, strict=True)]
-    changes = iter(with_holm(list(chain.from_iterable(steps))))
-    rows = sum(len(raw.runs) for raw in raws)
-    left_out = rows - sum(map(len, fit))
+    """Return all series with their verdicts, corrected for how many there are."""
+    changes = iter(with_holm(list(chain.from_iterable(_steps(raw, margin) for raw in raws))))
     series = []
-    for raw, places, found in zip(raws, fit, cuts, strict=True):
-        marked, redefined = {places[cut] for cut in found}, set(raw.redefined())
+    for raw in raws:
+        redefined = set(raw.redefined())
         points = tuple(
-            _point(raw, at, metric, next(changes) if at else None, at in marked, at in redefined)
-            for at in range(len(raw.runs))
+            _point(raw, at, metric, next(changes) if at else None, at in redefined) for at in range(len(raw.runs))
         )
-        notes = [*skipped, *raw.notes]
-        if len(points) < LEAST_RUNS:
-            count = f"{len(points)} run{'s' * (len(points) != 1)}"
-            notes.append(f"{count}: change points are looked for from {LEAST_RUNS} on")
-        if left_out:
-            notes.append(f"{left_out} of {rows} rows were disturbed: change points are looked for in the others")
         device = raw.runs[0].environment.device["slug"]
-        series.append(Series(raw.key, raw.provider, metric, device, points, tuple(notes), problems))
+        series.append(Series(raw.key, raw.provider, metric, device, points, (*skipped, *raw.notes), problems))
     return series
 
 
-def _steps(raw: _Raw, levels_s: Sequence[float], cuts: Sequence[int], margin: float) -> list[Comparison]:
-    """Return each run against the run before, with an allowance for how far runs of one level lie from each other."""
-    drift = drift_of(None, *spread_of_runs(levels_s, cuts))
+def _steps(raw: _Raw, margin: float) -> list[Comparison]:
+    """Return each run against the run before, with an allowance for how much runs of one code differ."""
+    drift = drift_of(None, *_spread_of_runs(raw.levels_s))
     steps = list(pairwise([windows(records) for records in raw.records]))
     compared = compare_many(steps, margin, drift=drift)
     sides = pairwise(raw.records)
     return [with_flags(one, *both, is_paired=False) for one, both in zip(compared, sides, strict=True)]
 
 
-def _point(
-    raw: _Raw, at: int, metric: str, change: Comparison | None, is_change: bool, is_redefined: bool
-) -> HistoryPoint:
+def _spread_of_runs(levels_s: Sequence[float]) -> tuple[float, float]:
+    """Return the standard deviation of the logarithm between runs of one code, and its degrees of freedom.
+
+    It is taken from the median of the steps from run to run, most of which are between runs of one code. Of few runs
+    nothing is known: a change would be taken for spread.
+    """
+    if len(levels_s) < LEAST_RUNS:
+        return 0.0, 0.0
+    steps = [abs(math.log(after / before)) for before, after in pairwise(levels_s)]
+    return MAD_FACTOR * median(steps) / math.sqrt(2), MAD_EFFICIENCY * len(steps)
+
+
+def _point(raw: _Raw, at: int, metric: str, change: Comparison | None, is_redefined: bool) -> HistoryPoint:
     records, factor, environment = raw.records[at], raw.factors[at], raw.runs[at].environment
     is_time, level_s = metric == "time", raw.levels_s[at]
     spread = _spread(records)
@@ -272,7 +271,6 @@ def _point(
         ci95=ends,
         flags=flags_of(records),
         since_last=change,
-        is_change=is_change,
         is_redefined=is_redefined,
     )
 

@@ -1,4 +1,4 @@
-"""A run in the formats of other tools: CSV, JSON, Markdown, Parquet, and the JSON of pytest-benchmark."""
+"""A run in the formats of other tools: CSV, JSON, Markdown and Parquet."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from results.record import Environment, Record
-from results.show.benchmark_json import benchmark_document
 from results.show.judge import Report
 from results.show.rows import COLUMNS, document, flat_rows, to_frame
 from results.show.table import TABLE_COLUMNS, header_lines, table_rows
 from results.show.terminal import printable
 from results.store.runfile import Run, StoreError, reason_of
 
-TEXT_FORMATS = ("csv", "json", "md", "pytest-benchmark")
-FORMATS = ("csv", "json", "md", "parquet", "pytest-benchmark")
+TEXT_FORMATS = ("csv", "json", "md")
+FORMATS = (*TEXT_FORMATS, "parquet")
 
 
 def render(environment: Environment, records: Iterable[Record], format: str, report: Report | None = None) -> str:
@@ -33,7 +32,7 @@ def render(environment: Environment, records: Iterable[Record], format: str, rep
         environment: where the records were taken.
         records: what was measured.
         format: `csv` holds a row of plain values for each record, `md` the same rows with the columns of the table
-            for people, `json` everything, `pytest-benchmark` what has samples.
+            for people, `json` everything.
         report: is told, in one line, of what could not be judged.
 
     Raises:
@@ -47,8 +46,6 @@ def render(environment: Environment, records: Iterable[Record], format: str, rep
         records = list(records)
         head = "".join(f"- {_escaped(line)}\n" for line in header_lines(environment, records))
         return f"{head}\n{markdown_text(table_rows(environment, records, report), TABLE_COLUMNS)}"
-    if format == "pytest-benchmark":
-        return json_text(benchmark_document(environment, records, report))
     raise ValueError(f"unknown format '{format}'; known: {', '.join(TEXT_FORMATS)}")
 
 

@@ -182,7 +182,6 @@ COLUMNS = {
     "% of ceiling": _column("The share of the ceiling that binds that both sides reach.", source=ROOFLINE),
     "flagged": _column("Which side has flags: baseline, candidate or both.", source=COMPARING),
     "time ratio to last": _column("The median over that of the run before.", source="results/README.md"),
-    "change": _column("Where the level of the times changed for good.", source="results/README.md"),
     # training steps
     "model": _column("The model, or the FLOPs that it needs, in the table of FLOPs.", source=TRAINING),
     "recipe": _column("Precision of weights and products: fp32, amp or bf16.", source=TRAINING),

@@ -1,4 +1,4 @@
-"""Every export, read back by what it is meant for: pandas, a JSON reader, a Markdown table, pytest-benchmark."""
+"""Every export, read back by what it is meant for: pandas, a JSON reader, a Markdown table."""
 
 import csv
 import io
@@ -6,8 +6,6 @@ import json
 import os
 import re
 import stat
-import statistics
-import subprocess
 import sys
 from dataclasses import fields
 
@@ -15,7 +13,6 @@ import pandas as pd
 import pytest
 
 from results.record import OPTIONAL_KEYS, Record
-from results.show.benchmark_json import sample_stats
 from results.show.export import TEXT_FORMATS, markdown_text, parquet_bytes, render, write_output
 from results.show.judge import JUDGED_KEYS
 from results.show.rows import COLUMNS, TELEMETRY_NUMBERS, TELEMETRY_WHOLE, WHOLE_COLUMNS, document, flat_rows, to_frame
@@ -105,7 +102,7 @@ def test_a_run_without_records_has_an_export(make_environment, format):
 
 
 def test_an_unknown_format_is_named(make_environment):
-    with pytest.raises(ValueError, match="unknown format 'xml'; known: csv, json, md, pytest-benchmark"):
+    with pytest.raises(ValueError, match="unknown format 'xml'; known: csv, json, md"):
         render(make_environment(), [], "xml")
 
 
@@ -250,88 +247,10 @@ def test_why_telemetry_is_missing_is_left_to_json(make_environment, make_record)
     assert ("NoPermission" in text, "telemetry_errors" in text, "telemetry_power_w" in text) == (False, False, True)
 
 
-def test_parquet_takes_half_of_a_surrogate_pair_as_its_escape(make_environment, make_record, tmp_path):
-    record = make_record(reason="half: \ud800", options={"\udfff": "\ud801"})
-    read = pd.read_parquet(io.BytesIO(parquet_bytes(Run(tmp_path, make_environment(run_id="\udc80"), (record,)))))
-    assert (read.reason[0], read.run_id[0]) == ("half: \\ud800", "\\udc80")
-    assert read["option_\\udfff"][0] == "\\ud801"
-
-
 def test_parquet_without_pyarrow_is_one_clear_line(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(StoreError, match="parquet needs pyarrow, which is not installed"):
         parquet_bytes(run)
-
-
-# ---- pytest-benchmark ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", range(1, 25))
-def test_the_statistics_are_those_of_pytest_benchmark(count):
-    theirs = pytest.importorskip("pytest_benchmark.stats").Stats()
-    samples = [abs(((index * 7919) % 101) ** 3 - 1000) / 1e6 + 1e-6 for index in range(count)]
-    for sample in samples:
-        theirs.update(sample)
-    ours = sample_stats(samples, 4)
-    expected = theirs.as_dict()
-    # Before release 5.3.1, the highest datum within the fence was the lowest one beyond it.
-    expected["hd15iqr"] = max(sample for sample in samples if sample <= theirs.q3 + 1.5 * theirs.iqr)
-    assert ours.pop("data") == samples
-    assert ours.pop("iterations") == 4
-    assert ours.pop("outliers") == expected.pop("outliers")
-    assert ours == pytest.approx(expected)
-
-
-def compare(*arguments, cwd):
-    command = [sys.executable, "-m", "pytest_benchmark", "--storage", str(cwd), "compare", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
-
-
-def test_pytest_benchmark_compares_the_export(run, tmp_path):
-    path = tmp_path / "run.json"
-    path.write_text(render(run.environment, run.records, "pytest-benchmark"))
-    done = compare(path, "--columns", "median,rounds,iterations", "--time-unit", "us", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "Failed to load" not in done.stderr
-    assert "benchmark 'matmul 1024x1024x1024 bf16': 2 tests" in done.stdout
-    medians = dict(re.findall(r"^(matmul\S+) .*?(\d\.\d+) \(", done.stdout, re.MULTILINE))
-    assert medians["matmul[1024x1024x1024-bf16-torch]"] == "4.2950"
-    assert re.search(r"matmul\[1024x1024x1024-bf16-triton-v1\].* 3\.0000 .* 1 +10$", done.stdout, re.MULTILINE)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("group", ["fullname", "func", "param", "param:dtype"])
-def test_pytest_benchmark_groups_the_export_by_anything(run, tmp_path, group):
-    path = tmp_path / "run.json"
-    path.write_text(render(run.environment, run.records, "pytest-benchmark"))
-    done = compare(path, "--group-by", group, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("matmul[1024x1024x1024-bf16-") >= 2
-
-
-def test_pytest_benchmark_takes_two_exports_side_by_side(run, tmp_path):
-    paths = [tmp_path / "before.json", tmp_path / "after.json"]
-    for path in paths:
-        path.write_text(render(run.environment, run.records, "pytest-benchmark"))
-    done = compare(*paths, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "4 tests" in done.stdout
-
-
-def test_the_benchmark_document_tells_machine_code_and_judgment(run):
-    read = json.loads(render(run.environment, run.records, "pytest-benchmark"))
-    assert set(read) == {"machine_info", "commit_info", "benchmarks", "datetime", "version"}
-    assert read["machine_info"]["device"]["slug"] == "h100-sxm"
-    assert read["machine_info"]["node"] == "node-7"
-    assert read["commit_info"]["id"] == run.environment.git["sha"]
-    assert read["commit_info"]["dirty"] is True
-    assert read["datetime"] == run.environment.started_at
-    first, second = read["benchmarks"]  # the skipped record has no samples, and so no entry
-    assert first["params"] == {"m": 1024, "n": 1024, "k": 1024, "dtype": "bf16", "provider": "torch"}
-    assert first["stats"]["median"] == statistics.median(run.records[0].samples_s)
-    assert first["extra_info"]["mfu"] == pytest.approx(0.5)
-    assert (first["extra_info"]["op"], first["extra_info"]["flops"]) == ("matmul", 2**31)
-    assert second["stats"]["iterations"] == 10
 
 
 # ---- the file -----------------------------------------------------------------------------------------------------

@@ -124,11 +124,12 @@ def test_parquet_does_not_go_to_the_terminal(saved, capsys):
     )
 
 
-def test_export_for_pytest_benchmark_says_what_it_leaves_out(saved, capsys):
-    assert main(["export", "latest", "--format", "pytest-benchmark"]) == 0
-    out, err = capsys.readouterr()
-    assert len(json.loads(out)["benchmarks"]) == 1
-    assert err == "note: 1 of 2 records have no samples and are left out\n"
+def test_the_removed_export_names_its_replacement(saved, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main(["export", "latest", "--format", "pytest-benchmark"])
+    err = capsys.readouterr().err
+    assert (leaving.value.code, err.count("\n")) == (2, 1)
+    assert "'pytest-benchmark' was removed: choose json" in err
 
 
 def test_a_torn_last_line_is_noted_and_no_failure(saved, capsys):
@@ -150,19 +151,6 @@ def test_bad_lines_are_reported_after_the_good_rows(saved, capsys, format):
     first, second = err.splitlines()
     assert first.startswith(f"{saved}:4: not JSON (malformed: invalid character")
     assert second.startswith(f"{saved}:5: not JSON")
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("format", ["table", "json", "csv", "md", "parquet", "pytest-benchmark"])
-def test_half_of_a_surrogate_pair_stops_no_format(make_environment, make_record, tmp_path, format):
-    with RunWriter.create(make_environment(argv=("python", "\ud800")), "matmul") as writer:
-        writer.append(make_record(reason="\ud800", provider="\udfff"))
-        writer.append(make_record(reason="\ud800", status="failed", options={"\ud800": 1}))
-    if format == "table":
-        done = results("show", writer.path)
-    else:
-        done = results("export", writer.path, "--format", format, "-o", tmp_path / "out")
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
 def test_ceilings_of_no_use_are_reported(make_environment, make_record, capsys):
@@ -255,10 +243,10 @@ def test_a_closed_output_is_one_line_and_exit_2(saved):
 
 
 def test_a_closed_stderr_puts_no_note_among_the_data(saved):
-    shell = f"{sys.executable} -m results export latest --format pytest-benchmark 2>&-"
+    shell = f"{sys.executable} -m results export latest --format json 2>&-"
     done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
-    assert len(json.loads(done.stdout)["benchmarks"]) == 1
+    assert len(json.loads(done.stdout)["records"]) == 2
 
 
 def test_an_interrupt_is_one_line_and_exit_130(runs):
@@ -311,7 +299,7 @@ def test_show_and_text_exports_load_neither_torch_nor_pandas(saved, tmp_path):
     code = (
         "import sys; from results.__main__ import main\n"
         "for format in ('table', 'json', 'csv', 'md'): main(['show', 'latest', '--format', format])\n"
-        "main(['list']); main(['export', 'latest', '--format', 'pytest-benchmark', '-o', sys.argv[1]])\n"
+        "main(['list']); main(['export', 'latest', '--format', 'json', '-o', sys.argv[1]])\n"
         "sys.exit(', '.join({'torch', 'triton', 'pandas', 'pyarrow', 'matplotlib'} & set(sys.modules)) or 0)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "out.json")]
