@@ -17,21 +17,18 @@ QUANTITIES = {
     "flops": "FLOP/s",
     "burst": "FLOP/s",
     "sustained": "FLOP/s",
-    "zeros": "FLOP/s",
     "fma": "FLOP/s",
     "bandwidth": "B/s",
-    "fit": "B/s",
-    "cache": "B/s",
-    "knee": "B",
     "launch": "s",
 }
 """What a ceiling limits, and the unit of its value.
 
-`flops` is the fastest matmul; `burst` and `sustained` the same one in the first moments of a long run and in its later
-half, `zeros` on zeros; `fma` fused multiply-adds outside the tensor cores, the peak of vector units. `fit` is the
-bandwidth of a launch without end, by the line through a curve; `cache` that of the last-level cache, and `knee` the
-working set where it ends. `launch` is a floor of time: no launch is shorter. Judged is by `flops`, `fma`, `bandwidth`
-and `launch` alone; the others explain them."""
+`flops` is the fastest matmul; `burst` and `sustained` are the same one in the first moments of a long run and in its
+later half, and judge nothing; `fma` is fused multiply-adds outside the tensor cores, the peak of the vector units.
+`launch` is a floor of time: no launch is shorter."""
+
+NO_LONGER_MEASURED = ("zeros", "fit", "cache", "knee")
+"""Quantities in files of earlier versions, ignored when a file is read."""
 
 KINDS = ("datasheet", "clock-limited", "power-limited", "measured", "derived")
 """`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `power-limited`: what a long
@@ -46,9 +43,6 @@ and 0.
 Source: McCalpin, Memory bandwidth and machine balance in current high performance computers, IEEE TCCA Newsletter,
 December 1995, for copy and triad, in arrays that a kernel reads and writes."""
 
-
-FROM_CACHES = "torch addcmul"
-"""How files of before measured `fma` on a CPU: with operands in caches, whose bandwidth that was. It judges nothing."""
 
 Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max, description="a number from 0")]
 
@@ -230,8 +224,7 @@ class Ceilings:
     def _judging(self) -> dict[tuple[str, str], list[Ceiling]]:
         found: dict[tuple[str, str], list[Ceiling]] = {}
         for entry in self.entries:
-            if FROM_CACHES not in (entry.config or ""):
-                found.setdefault((entry.quantity, entry.kind), []).append(entry)
+            found.setdefault((entry.quantity, entry.kind), []).append(entry)
         return found
 
     def with_entries(self, entries: Iterable[Ceiling]) -> Ceilings:
@@ -247,13 +240,28 @@ class Ceilings:
     def from_dict(cls, data: Mapping[str, Any]) -> Ceilings:
         """Read what `to_dict` wrote; an empty object gives a machine with no known ceiling.
 
+        Ceilings that earlier versions measured and this one does not are left out.
+
         Raises:
             CeilingError: a value is not what its key promises.
         """
+        found = {"slug": "unknown", "name": "unknown"} | dict(data)
+        if isinstance(entries := found.get("entries"), list | tuple):
+            found["entries"] = [entry for entry in entries if not _is_no_longer_measured(entry)]
         try:
-            return converted({"slug": "unknown", "name": "unknown"} | dict(data), cls)
+            return converted(found, cls)
         except (WrongValueError, KeyMismatchError) as error:
             raise CeilingError(f"in 'hardware': {error}") from None
+
+
+def _is_no_longer_measured(entry: Any) -> bool:
+    """Return whether an entry of a file is one that earlier versions measured and that judges nothing today."""
+    if not isinstance(entry, Mapping):
+        return False
+    quantity, name, config = (entry.get(key) for key in ("quantity", "name", "config"))
+    # "torch addcmul" was the FMA rate of a CPU with operands in caches: their bandwidth, and not a peak.
+    is_other = (quantity == "launch" and name != "launch") or (quantity == "fma" and "torch addcmul" in str(config))
+    return is_other or quantity in NO_LONGER_MEASURED
 
 
 def gpu_ceilings(gpu: Gpu) -> Ceilings:

@@ -1,1 +1,1 @@
-"""Kernels that only move data, to find the bandwidth of memory and of the L2 cache."""
+"""Kernels that only move data, to find the bandwidth of memory."""

@@ -2,19 +2,17 @@
 
 Computes, for int32 words with wrap-around, so that every result can be checked exactly:
 
-    read    out_p = sum of the words that program p reads    cache read   the same, round and round a working set
-    write   out_i = factor i                                 triad        out = x + factor y
+    read    out_p = sum of the words that program p reads
+    write   out_i = factor i
     copy    out = x
+    triad   out = x + factor y
 
-Bytes moved, for n words: read 4 n, write 4 n, copy 8 n (half read), triad 12 n (two thirds read); cache read
-4 BLOCK words a program and step. Each program of the reads also stores one word, which is not counted.
+Bytes moved, for n words: read 4 n, write 4 n, copy 8 n (half read), triad 12 n (two thirds read). Each program of the
+read also stores one word, which is not counted.
 Counted as STREAM counts them, without lines that a store may read first; McCalpin, IEEE TCCA Newsletter, Dec. 1995.
 
 The random bits of any dtype are as good as these words: nothing here is arithmetic worth its time. The words
 written differ from each other, because a memory controller may shorten a stretch of equal ones.
-
-Cache read: `tiles` tiles form the working set. Program p takes tile (p + s stride) mod tiles in step s, and loads
-with `.cg`, so that no L1 serves what the same multiprocessor has just read.
 
 Changed against the last version: nothing, this is the starting point. It already has
 - no mask at all: `grid` rounds the count of words down to whole tiles, and the launchers refuse any other;
@@ -75,7 +73,7 @@ POLICIES = {
 """Triton's eviction policy of loads, and cache modifier and eviction policy of stores. A load has no `.cs` in Triton
 3.6; PTX says of `ld.cs` that it allocates lines with the policy evict-first (PTX ISA, Cache Operators)."""
 POLICY_CONSTANTS = ("LOAD_EVICT", "STORE_CACHE", "STORE_EVICT")
-POLICY_OF = {"read": POLICY_CONSTANTS[:1], "write": POLICY_CONSTANTS[1:], "cache-read": ()}
+POLICY_OF = {"read": POLICY_CONSTANTS[:1], "write": POLICY_CONSTANTS[1:]}
 """The constants that a kernel has, where it does not have all."""
 
 
@@ -187,35 +185,11 @@ def triad_kernel(
         start += tl.num_programs(0).to(tl.int64) * BLOCK
 
 
-@triton.jit(do_not_specialize=["tiles", "stride", "steps"])
-def cache_read_kernel(
-    x_ptr,  # the working set, tiles x BLOCK words
-    out_ptr,  # one sum a program
-    tiles,  # tiles of the working set
-    stride,  # tiles from one step of a program to its next, below `tiles`
-    steps,  # tiles a program reads
-    BLOCK: tl.constexpr,  # words a tile
-    WIDTH: tl.constexpr,  # words of one access of all threads
-):
-    """Write the sum of the tiles that a program visits on its rounds."""
-    tile = tl.program_id(0) % tiles
-    lanes = tl.arange(0, WIDTH)
-    total = tl.zeros((WIDTH,), tl.int32)
-    for _ in range(steps):
-        start = tile.to(tl.int64) * BLOCK
-        for access in tl.static_range(BLOCK // WIDTH):
-            total += tl.load(x_ptr + start + access * WIDTH + lanes, cache_modifier=".cg")
-        tile += stride
-        tile = tl.where(tile >= tiles, tile - tiles, tile)
-    tl.store(out_ptr + tl.program_id(0), tl.sum(total))
-
-
 KERNELS = {
     "read": read_kernel,
     "write": write_kernel,
     "copy": copy_kernel,
     "triad": triad_kernel,
-    "cache-read": cache_read_kernel,
 }
 
 
@@ -223,7 +197,7 @@ KERNELS = {
 def variant(name: str, config: Config) -> Variant:
     """Return a kernel of `KERNELS` as compiled for a configuration."""
     constants: dict[str, int | str] = {"BLOCK": config.block}
-    if name in ("read", "cache-read"):
+    if name == "read":
         constants["WIDTH"] = config.width
     policy = dict(zip(POLICY_CONSTANTS, POLICIES[config.policy], strict=True))
     constants |= {constant: policy[constant] for constant in POLICY_OF.get(name, POLICY_CONSTANTS)}
@@ -235,9 +209,9 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
     Of the many configurations it is the largest tile, which needs most registers, and one with a hint to the cache.
     """
-    operands = {"read": 1, "write": 1, "copy": 2, "triad": 3, "cache-read": 1}
+    operands = {"read": 1, "write": 1, "copy": 2, "triad": 3}
     largest, hinted = Config(8, 8), Config(8, 4, policy="streaming")
-    chosen = [(name, largest) for name in KERNELS] + [(name, hinted) for name in KERNELS if name != "cache-read"]
+    chosen = [(name, largest) for name in KERNELS] + [(name, hinted) for name in KERNELS]
     return tuple(
         replace(
             variant(name, config),
@@ -278,21 +252,6 @@ def triad(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor, factor: int = 
     """Write x + factor y to `out`."""
     programs, steps = _grid("triad", config, x=x, y=y, out=out)
     variant("triad", config).launch(programs, x, y, out, steps, factor)
-
-
-def cache_read(x: torch.Tensor, steps: int, *, out: torch.Tensor, config: Config) -> None:
-    """Read the working set `x` again and again, `steps` tiles for each of `config.programs` programs.
-
-    The stride is one more than the programs, so a program comes to other tiles in its next round.
-    """
-    label = "cache read v1"
-    _grid("cache read", replace(config, programs=None), x=x)
-    tiles = x.numel() // config.block
-    if config.programs is None or tiles > MAX_TILES:
-        raise ValueError(f"{label}: {tiles} tiles, {config.programs} programs; at most {MAX_TILES}, and a fixed count")
-    _require_room("cache read", out, config.programs)
-    stride = (config.programs + 1) % tiles
-    variant("cache-read", config).launch(config.programs, x, out, tiles, stride, steps)
 
 
 def _grid(name: str, config: Config, **tensors: torch.Tensor) -> tuple[int, int]:

@@ -43,14 +43,9 @@ def roofs_of(scene: Scene, view: View) -> list[dict[str, Any]]:
     for slope in scene.slopes:
         color = scene.slope_color(slope.machine)
         found.append(_rising(slope, scene, (left, right), color) | {"label": slope_label(slope, scene)})
-    known = {slope.bandwidth for slope in scene.slopes}
     for mix in thin_mixes(scene):
         thin = {"label": f"{mix.bandwidth.name} {si(mix.bandwidth.value, 'B/s')}", "width": 0.8, "level": "mixes"}
         found.append(_rising(mix, scene, (left, right), MUTED) | thin)
-    for index, machine in enumerate(scene.machines):
-        for last in (entry for entry in machine.ceilings.entries if entry.quantity == "cache" and entry not in known):
-            label = {"label": f"cache {si(last.value, 'B/s')}", "width": 1.2, "level": "cache"}
-            found.append(_rising(Slope(index, last), scene, (left, right), scene.slope_color(index)) | label)
     return found
 
 

@@ -13,7 +13,7 @@ from roofline.ceilings import Ceiling
 from roofline.plot.critical import CriticalBatch, critical_batches
 from roofline.plot.labels import Candidate, Placer, Spot, along_line, around_point, box_around, boxes_along
 from roofline.plot.marks import CROSS, MARKER_PT, cap, marker
-from roofline.plot.mixes import MIX_WIDTH, cache_line, mix_ends, mixes_label, places_below, thin_mixes
+from roofline.plot.mixes import MIX_WIDTH, mix_ends, mixes_label, places_below, thin_mixes
 from roofline.plot.point_labels import PointLabel, place_beside, place_labels
 from roofline.plot.scene import (
     LONGEST_PROVIDER,
@@ -28,7 +28,7 @@ from roofline.plot.scene import (
     version_steps,
 )
 from roofline.plot.sheet import PT, Key, Sheet
-from roofline.plot.style import line_pattern, machine_width, si, significant, text_color
+from roofline.plot.style import line_pattern, machine_width, significant, text_color
 
 SAME_CEILING = 1.004
 """Ceilings closer than this factor lie on one another in print, and share a label."""
@@ -112,9 +112,6 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
     mixes = thin_mixes(scene)
     for mix in mixes:
         _draw_mix(mix, scene.flats, sheet, placer)
-    cache = cache_line(scene)
-    if cache:
-        _draw_mix(cache, scene.flats, sheet, placer)
     for group in groups:
         _draw_group(group, scene, sheet, placer)
     if scene.is_profile:
@@ -141,10 +138,6 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
     if mixes:
         standing.append(_label_mixes(mixes, scene.flats, sheet, placer))
     cramped += sum(place is None or place.leader is not None for place in standing)
-    if cache:
-        ends = _on_sheet(sheet, mix_ends(cache, scene.flats, sheet.view))
-        text = f"last-level cache {si(cache.bandwidth.value, 'B/s')}"
-        standing.append(label_line(sheet, placer, text, ends, 0.5, MUTED))
     unlabeled, missed = _label_points(scene, sheet, placer)
     if scene.has_panel:
         _label_ops(scene, sheet, placer)

@@ -1,4 +1,4 @@
-"""The thin lines of a roofline plot: other mixes of reads and writes than the fastest, and the last-level cache."""
+"""The thin lines of a roofline plot: other mixes of reads and writes than the fastest."""
 
 from __future__ import annotations
 
@@ -22,13 +22,6 @@ def thin_mixes(scene: Scene) -> list[Slope]:
         return []
     ceilings = [slope.bandwidth for slope in scene.slopes]
     return [Slope(0, mix) for mix in scene.machines[0].ceilings.mixes() if mix not in ceilings]
-
-
-def cache_line(scene: Scene) -> Slope | None:
-    """Return the bandwidth measured of the last-level cache; of several machines none, and none where none is known."""
-    entries = () if scene.is_overlay else scene.machines[0].ceilings.entries
-    known = [entry for entry in entries if entry.quantity == "cache"]
-    return Slope(0, max(known, key=lambda entry: entry.value)) if known else None
 
 
 def mix_ends(mix: Slope, flats: Sequence[Flat], view: View) -> tuple[Spot, Spot]:

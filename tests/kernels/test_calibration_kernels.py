@@ -108,18 +108,6 @@ def check_accesses(binary, loads, stores, narrow_stores):
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(("arch", "accesses"), [(80, 8), (90, 8), (100, 8), (90, 4)], ids=str)
-def test_cache_reads_pass_by_l1(accesses, arch):
-    config = v1_tiles.Config(8, accesses, SM_COUNT)
-    binary = compiled(v1_tiles.variant("cache-read", config), "int32", arch)
-    assert_lean(binary)
-    check_accesses(binary, accesses, 0, narrow_stores=True)
-    loads = [item.opcode for item in binary.instructions if item.base == "LDG"]
-    assert loads
-    assert all(".STRONG.GPU" in load for load in loads)  # how `.cg` is encoded
-
-
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
 def test_the_empty_kernel_is_empty(arch):
     binary = read_back(compile_ahead(v1_empty.VARIANT, arch))
@@ -135,19 +123,18 @@ def test_launches_pass_what_the_kernels_take(launches):
     v1_tiles.write(out=out, config=config)
     v1_tiles.copy(x, out=out, config=config)
     v1_tiles.triad(x, y, out=out, config=config)
-    v1_tiles.cache_read(x, 1000, out=out, config=config)
     chains = v1_chains.Config(4, 16, 512)
     start = torch.zeros(5 * chains.block, dtype=torch.float64)
     v1_chains.launch(v1_chains.coefficients(torch.float64, "cpu"), start, 9, out=start, config=chains)
     v1_empty.launch(torch.zeros(1))
-    assert [grid for grid, _ in launches] == [(3,)] * 5 + [(5,), (1,)]
-    assert [compiled.metadata.num_warps for _, compiled in launches] == [8] * 5 + [4, 1]
+    assert [grid for grid, _ in launches] == [(3,)] * 4 + [(5,), (1,)]
+    assert [compiled.metadata.num_warps for _, compiled in launches] == [8] * 4 + [4, 1]
     for _, compiled in launches:
         assert compiled.metadata.target == GPUTarget("cuda", 90, 32)
         pointers = [name for name in compiled.src.fn.arg_names if name.endswith("_ptr")]
         aligned = {compiled.src.fn.arg_names[path[0]] for path, known in compiled.src.attrs.items() if known}
         assert aligned >= set(pointers), compiled.src.fn.arg_names
-    strided = [compiled.src.signature for _, compiled in launches[:5]]
+    strided = [compiled.src.signature for _, compiled in launches[:4]]
     assert all(signature.get("steps") == "i32" for signature in strided)
 
 
@@ -156,8 +143,7 @@ def test_one_binary_serves_every_size(launches):
     for tiles in (1, 16, 33):
         words = torch.zeros(tiles * config.block, dtype=torch.int32)
         v1_tiles.write(out=words, factor=tiles, config=config)
-        v1_tiles.cache_read(words, tiles, out=words, config=v1_tiles.Config(4, 1, 16))
-    assert len({compiled.hash for _, compiled in launches}) == 2
+    assert len({compiled.hash for _, compiled in launches}) == 1
 
 
 def test_words_in_host_memory_are_refused():

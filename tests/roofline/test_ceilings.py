@@ -100,8 +100,7 @@ def test_of_a_mix_that_a_file_has_twice_the_faster_counts() -> None:
 
 
 def test_mixes_are_the_measured_bandwidths_of_memory_alone() -> None:
-    other = [Ceiling(quantity, "copy", 9e12, "measured", "a test") for quantity in ("cache", "fit")]
-    known = measured("copy", "read").with_entries([*other, bandwidth(4.8e12, name="copy")])
+    known = measured("copy", "read").with_entries([peak(9e12, "measured", "copy"), bandwidth(4.8e12, name="copy")])
     assert [(entry.name, entry.kind) for entry in known.mixes()] == [("read", "measured"), ("copy", "measured")]
 
 
@@ -116,6 +115,19 @@ def test_ceilings_survive_a_file() -> None:
     known = Ceilings("g", "G", (peak(989e12), bandwidth(3e12, "derived"), launch), note="a guess")
     assert Ceilings.from_dict(json.loads(json.dumps(known.to_dict()))) == known
     assert known.launch_floor() == launch
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        *({"quantity": quantity, "name": "copy"} for quantity in ("zeros", "fit", "cache", "knee")),
+        *({"quantity": "launch", "name": name} for name in ("host-submit", "back-to-back", "fit")),
+        {"quantity": "fma", "name": "fp32", "config": "torch addcmul, 65536 elements"},
+    ],
+)
+def test_what_earlier_versions_measured_is_ignored_in_their_files(old: dict[str, Any]) -> None:
+    entry = {"value": 1.0, "kind": "measured", "source": "an earlier version"} | old
+    assert Ceilings.from_dict({"entries": [entry, GOOD]}).entries == (peak(1e12),)
 
 
 def test_an_added_entry_replaces_only_its_own_kind() -> None:

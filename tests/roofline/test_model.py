@@ -343,13 +343,6 @@ def test_a_dtype_without_vector_units_of_its_own_is_computed_in_fp32_but_fp64_is
     assert judge(record(op="gelu", dtype="fp64"), VECTOR).roofline_pct is None
 
 
-def test_a_rate_of_operands_in_caches_is_no_peak_of_vector_units() -> None:
-    old = Ceiling("fma", "fp32", 22.9e9, "measured", "a run", config="torch addcmul, 65536 elements")
-    known = Ceilings("cpu", "A CPU", (old, Ceiling("flops", "fp32", 186e9, "measured", "a run")))
-    assert known.vector_peak("fp32") is None
-    assert judge(record(op="gelu", dtype="fp32"), known).units is None
-
-
 def test_without_a_rate_of_vector_units_the_peak_of_products_stands_in() -> None:
     assert judge(record(op="gelu"), ceilings(flops=PEAK, bandwidth=BANDWIDTH)).units == "matrix"
 

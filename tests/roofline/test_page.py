@@ -20,7 +20,6 @@ from results.compare.load import EVERYTHING
 from results.record import Environment, Record
 from results.show.picture import contrast_to_white
 from roofline.__main__ import main
-from roofline.ceilings import Ceiling
 from roofline.model import judge, limits_s
 from roofline.page import document
 from roofline.page.content import page_content
@@ -103,11 +102,10 @@ def test_ridges_and_ends_of_roofs_are_those_of_the_scene(name: str) -> None:
         assert not ridges or own["x"][1] == max(ridge for ridge in ridges if ridge)
 
 
-def test_mixes_and_caches_are_levels_of_their_own() -> None:
-    known = calibrated(CPU, CPU_MIXES).with_entries([Ceiling("cache", "read", 4e11, "measured", "a test")])
-    roofs = content_of([PlotMachine(known)])["roofs"]
+def test_mixes_are_a_level_of_their_own() -> None:
+    roofs = content_of([PlotMachine(calibrated(CPU, CPU_MIXES))])["roofs"]
     found = [(roof["level"], roof["value"]) for roof in roofs if roof["level"]]
-    assert found == [("memory", 60e9), ("mixes", 45e9), ("mixes", 40e9), ("mixes", 25e9), ("cache", 4e11)]
+    assert found == [("memory", 60e9), ("mixes", 45e9), ("mixes", 40e9), ("mixes", 25e9)]
 
 
 def test_rows_hold_what_the_model_says_and_points_are_the_scenes() -> None:

@@ -72,16 +72,6 @@ def test_a_datasheet_has_no_band_and_a_bound_of_nothing_neither() -> None:
         assert not drawn(Ceilings("g", "G", tuple(entries))).axes[0].collections
 
 
-def test_the_roof_of_the_last_level_cache_is_a_thin_line_up_to_the_peak() -> None:
-    cache = Ceiling("cache", "read", 10e12, "measured", "a test")
-    figure = drawn(GPU.with_entries([cache]), matmul(1024, "bf16", 3e14))
-    ends = [xy(line) for line in at_layer(figure, 2.5)]
-    assert len(ends) == 1
-    assert ends[0][1] == (pytest.approx(80), pytest.approx(800e12))
-    assert ends[0][0][1] / ends[0][0][0] == pytest.approx(10e12)
-    assert "last-level cache 10 TB/s" in words(figure)
-
-
 def test_a_point_whose_launch_is_longer_than_its_roof_has_a_cap() -> None:
     floor = GPU.with_entries([Ceiling("launch", "launch", 2e-6, "measured", "a test")])
     small, large = matmul(256, "bf16", 5e12), matmul(8192, "bf16", 7e14)

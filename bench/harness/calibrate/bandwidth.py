@@ -1,8 +1,7 @@
-"""Memory and cache bandwidth of this machine: the streams that move bytes, for each mix of reads and writes.
+"""Memory bandwidth of this machine: the streams that move bytes, for each mix of reads and writes.
 
 A GPU runs the Triton kernels of `kernels/bandwidth` in several configurations and torch's own; a CPU runs torch's.
 Bytes are counted as STREAM counts them: what the operation names, without lines that a store may read first.
-`bandwidth_curve` measures the same against size.
 
 Source: McCalpin, Memory bandwidth and machine balance in current high performance computers, IEEE TCCA Newsletter,
 December 1995, for copy and triad, and for arrays of at least four times the cache.
@@ -32,9 +31,6 @@ MIXES = ("read", "write", "copy", "triad")
 OPERANDS = {"read": 1, "write": 1, "copy": 2, "triad": 3}
 """Arrays that a launch of a mix goes over."""
 
-CACHE = "cache"
-"""In the place of a mix: a working set that is read from the last-level cache again and again."""
-
 CACHES = 4
 """Each array is at least this many times the last-level cache.
 
@@ -50,12 +46,6 @@ L2 may keep from the launch before is a twentieth of the bytes at most."""
 MEMORY_SHARE = 8
 """One array takes at most this fraction of the free memory, `1 / MEMORY_SHARE`."""
 
-CACHE_LOOP_BYTES = 16 * 2**30
-"""Bytes that one launch of the L2 kernel reads: 1 ms at 17 TB/s, above any L2 figure published so far."""
-
-CACHE_CONFIGS = ((8, 4, 4), (8, 8, 2), (8, 4, 8), (16, 4, 2))
-"""Warps, accesses of 16 bytes a thread in flight, and programs a multiprocessor of the L2 kernel."""
-
 FACTOR = 0.5
 """The number in torch's launches, as in the triad x + factor y."""
 
@@ -65,14 +55,12 @@ class Stream:
     """One way to move bytes, of any size up to that of its arrays."""
 
     mix: str
-    """One of `MIXES`, or `CACHE`."""
+    """One of `MIXES`."""
     name: str
     """The configuration in words."""
     launch: Callable[[int, int], Launch]
     """`launch(operand_bytes, start_byte)` works on that stretch of each array, or on a little less of it where it must
     be whole tiles. Raises `ValueError` where the stretch is too small for the configuration."""
-    is_loop: bool = False
-    """Whether one launch goes round its stretch again and again."""
 
 
 def operand_bytes(device: Device) -> int:
@@ -221,67 +209,9 @@ def launches_to_compile(device: Device, size_bytes: int) -> dict[str, Call]:
         sums = absent(size_bytes // tiles.WORD_BYTES // config.block + 1)
         operands = (absent(words), absent(words), absent(words))
         found |= {f"{mix}, {config.words}": _tile_launch(mix, *operands, sums, config) for mix in MIXES}
-    for config in _cache_configs(device):
-        words = device.cache_bytes // 4 // tiles.WORD_BYTES // config.block * config.block
-        steps = max(1, CACHE_LOOP_BYTES // (config.programs * config.block * tiles.WORD_BYTES))
-        launch = partial(tiles.cache_read, absent(words), steps, out=absent(config.programs), config=config)
-        found[f"cache, {config.words}"] = launch
     return found
-
-
-def _cache_configs(device: Device) -> list[Any]:
-    from kernels.bandwidth import v1_tiles as tiles
-
-    return [tiles.Config(warps, accesses, per_sm * (device.sm_count or 1)) for warps, accesses, per_sm in CACHE_CONFIGS]
-
-
-def cache_streams(device: Device, arrays: Arrays, launch_bytes: int = CACHE_LOOP_BYTES) -> list[Stream]:
-    """Return what reads a working set, a part of the first array, from the last-level cache.
-
-    On a GPU a Triton kernel goes round and round it within one launch, so that no launch is in the time. On a CPU, and
-    without Triton, torch reads it once a launch.
-
-    Args:
-        device: the device under test.
-        arrays: where the working sets are.
-        launch_bytes: what one launch on a GPU reads.
-    """
-    if device.type != "cuda" or not has_triton():
-        reading = [stream for stream in torch_streams(device, arrays) if stream.mix == "read"]
-        return [Stream(CACHE, stream.name, stream.launch) for stream in reading]
-    import torch
-
-    from kernels.bandwidth import v1_tiles as tiles
-
-    configs = _cache_configs(device)
-    sums = torch.empty(max(config.programs or 0 for config in configs), dtype=torch.int32, device=device.torch_name)
-
-    def stream(config: Any) -> Stream:
-        tile_bytes = config.block * tiles.WORD_BYTES
-
-        def launch(operand_bytes: int, start_byte: int) -> Launch:
-            if operand_bytes < tile_bytes:
-                raise ValueError(f"{operand_bytes} bytes are less than one tile of {tile_bytes}")
-            x, _, _ = arrays.views(torch.int32, operand_bytes // tile_bytes * tile_bytes, start_byte)
-            steps = max(1, launch_bytes // (config.programs * tile_bytes))
-            return Launch(
-                lambda: tiles.cache_read(x, steps, out=sums, config=config), config.programs * steps * tile_bytes
-            )
-
-        return Stream(CACHE, f"triton v1, {config.words}", launch, is_loop=True)
-
-    return [stream(config) for config in configs]
 
 
 def candidates_of(mix: str, among: Iterable[Stream], size_bytes: int) -> list[Candidate]:
     """Return the streams of a mix as candidates that work on `size_bytes` of each operand."""
     return [Candidate(stream.name, partial(stream.launch, size_bytes, 0)) for stream in among if stream.mix == mix]
-
-
-def named(among: Iterable[Stream], mix: str, config: str) -> Stream:
-    """Return the stream of a mix by its configuration, as `Rate.config` gives it.
-
-    Raises:
-        KeyError: there is none.
-    """
-    return {(stream.mix, stream.name): stream for stream in among}[mix, config]

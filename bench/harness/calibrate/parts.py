@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from bench.harness.calibrate import bandwidth, bandwidth_curve, compute_peak, cpu_fma
+from bench.harness.calibrate import bandwidth, compute_peak, cpu_fma
 from bench.harness.calibrate.matmul_shapes import (
     CPU_STEP,
     GPU_STEP,
@@ -22,12 +22,9 @@ from bench.harness.calibrate.matmul_shapes import (
 from bench.harness.calibrate.matmul_timer import MatmulTimer
 from bench.harness.calibrate.search import Note, NotMeasuredError, SearchPlan, ShapeSearch, best_of, not_tried, rate_of
 from bench.harness.calibrate.setup import CalibrationPart, CalibrationSetup, PartOutcome, bytes_of_mix, record_of
-from bench.harness.device.device import Device
 from bench.harness.device.telemetry import ClockAndPower, Poller, polled_row, row_telemetry
 from bench.harness.providers.registry import has_triton
-from bench.harness.timing import samplers
-from bench.harness.timing.protocol import CPU_LIMITS, FEWEST_SAMPLES, GPU_LIMITS, Samples, collect
-from results.record import Record
+from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, Samples
 from results.stats.samples import median, median_ci95, quantile
 from roofline.work import matmul_work
 
@@ -36,16 +33,6 @@ SEARCH_SHARE = 0.6
 
 MATMUL_MEMORY_SHARE = 8
 """The three matrices take at most this fraction of the free memory, `1 / MATMUL_MEMORY_SHARE`."""
-
-CURVE_SHARE = 0.7
-"""Share of a curve's time that its points take together."""
-
-WORST_RESIDUAL = 0.5
-"""Largest distance of a point from the line, as a fraction of its time: a line with a larger one does not describe the
-curve, and its result is not reported."""
-
-SUBMITTED = 200
-"""Launches that the host submits between two readings of its clock: well below what the queue holds."""
 
 
 def plan_parts(setup: CalibrationSetup, dtypes: Sequence[str]) -> list[CalibrationPart]:
@@ -56,8 +43,6 @@ def plan_parts(setup: CalibrationSetup, dtypes: Sequence[str]) -> list[Calibrati
         launch(setup),
         *mixes(setup, ("copy", "triad", "read", "write")),
         *(matmul_of(setup, dtype, setup.plan.matmul_s / len(dtypes)) for dtype in dtypes),
-        CalibrationPart("last-level cache", partial(cache_part, setup)),
-        CalibrationPart("bandwidth against size", partial(curve_part, setup)),
         *(CalibrationPart(f"{dtype} FMA", partial(fma_part, setup, dtype)) for dtype in dtypes if dtype in fma),
     ]
 
@@ -111,11 +96,6 @@ def launch_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
     call()
     floor = timer([call], timer.confirming)
     found = {"launch": (floor, f"{what}, {'per graph node' if floor.method == 'graph' else 'back to back'}")}
-    if setup.device.has_cuda:
-        found["host-submit"] = _host_submit(call, setup.device), f"{what}, host submit"
-        call_s = samplers.host_launch_s([call], setup.device.synchronize)
-        queue = samplers.EventSampler([call], SUBMITTED, call_s)
-        found["back-to-back"] = collect(queue, timer.screening, "warm"), f"{what}, back to back"
     ceilings = [
         setup.ceiling(
             "launch",
@@ -136,79 +116,17 @@ def launch_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
     return PartOutcome(tuple(ceilings), tuple(records))
 
 
-def _host_submit(call: samplers.Call, device: Device) -> Samples:
-    sampler, samples_s = samplers.HostSampler([call], SUBMITTED), []
-    for _ in range(4 * FEWEST_SAMPLES):
-        device.synchronize()
-        samples_s.append(sampler.sample() / SUBMITTED)
-    device.synchronize()
-    return Samples(tuple(samples_s), SUBMITTED, "host", "warm", median(samples_s), median_ci95(samples_s), True)
-
-
 def mix_part(setup: CalibrationSetup, mix: str, note: Note) -> PartOutcome:
     """Return the bandwidth of one mix, of arrays many times the cache."""
     among = [stream for stream in setup.streams if stream.mix == mix]
     timer, size_bytes = setup.timer(setup.plan.mix_s, len(among)), setup.arrays.size_bytes
     chosen = best_of(bandwidth.candidates_of(mix, among, size_bytes), setup.trial(timer, note, mix))
     rate = chosen.rate
-    setup.chosen[mix] = rate.config
     ceiling = setup.of_rate("bandwidth", mix, rate, timer.telemetry)
     moved = bytes_of_mix(mix, rate.work_per_launch)
     shape, extra = {"n": size_bytes // 4}, {"telemetry": timer.telemetry, "cache": "cold"}
     record = record_of(mix, "fp32", shape, rate.samples, rate.config, **moved, **extra)
     return PartOutcome((ceiling,), (record,), not_tried(chosen))
-
-
-def cache_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
-    """Return the plateau of the last-level cache, and where it ends."""
-    device, among = setup.device, bandwidth.cache_streams(setup.device, setup.arrays)
-    largest_bytes = min(setup.arrays.size_bytes, 4 * device.cache_bytes)
-    timer = setup.timer(setup.plan.cache_s, 3 * len(among))
-    points = len(bandwidth_curve.sizes(largest_bytes, device.cache_bytes // bandwidth_curve.PRIVATE_CACHES, 2))
-    limits = replace(timer.confirming, cap_s=CURVE_SHARE * setup.plan.cache_s / points, warm_up_s=0.0)
-    # A copy of the timer: the few streams are never refused for lack of time, and it measures the chosen one again.
-    trial = replace(setup.trial(timer, note, "cache"), screening=replace(timer.screening), confirming=limits)
-    plateau = bandwidth_curve.cache_plateau(among, largest_bytes, device, trial)
-    how = f"{plateau.config}, working sets of {plateau.working_sets_bytes[0] / 1e6:.3g} MB and more"
-    found = [setup.ceiling("cache", "last-level", plateau.value, how, timer.telemetry, ci95=plateau.ci95, config=how)]
-    if plateau.knee_bytes is not None:
-        found.append(setup.ceiling("knee", "last-level", plateau.knee_bytes, how, timer.telemetry, config=how))
-    records = [_point_record("cache", point, plateau.config, "read", "warm") for point in plateau.points]
-    if len(plateau.working_sets_bytes) > 1:
-        return PartOutcome(tuple(found), tuple(records))
-    return PartOutcome(
-        (), tuple(records), ("one size alone is no plateau of the cache: the machine is too busy to tell",)
-    )
-
-
-def _point_record(op: str, point: bandwidth_curve.CurvePoint, config: str, mix: str, cache: str) -> Record:
-    moved, shape = bytes_of_mix(mix, point.bytes_per_launch), {"n": max(1, point.working_set_bytes // 4)}
-    return record_of(op, "fp32", shape, point.samples, config, cache=cache, **moved)
-
-
-def curve_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
-    """Return what the line through the bandwidth of copies of growing sizes says of launch and ceiling."""
-    config = setup.chosen.get("copy") or next(s.name for s in setup.streams if s.mix == "copy")
-    stream, size_bytes = bandwidth.named(setup.streams, "copy", config), setup.arrays.size_bytes
-    timer, steps = setup.timer(setup.plan.curve_s, 1), bandwidth_curve.sizes(size_bytes)
-    limits = replace(timer.confirming, cap_s=CURVE_SHARE * setup.plan.curve_s / max(1, len(steps)), warm_up_s=0.0)
-    points = bandwidth_curve.cold_curve(stream, steps, size_bytes, setup.device, timer, limits, note)
-    line = bandwidth_curve.fit(points, setup.summary)
-    how = f"T = a + V / b through {len(points)} sizes of copy, {config}; worst residual {line.worst_residual:.1%}"
-    records = [_point_record("curve", point, config, "copy", "cold") for point in points]
-    if line.worst_residual > WORST_RESIDUAL:
-        return PartOutcome((), tuple(records), (f"the curve is no line, so nothing is claimed by it: {how}",))
-    found, notes = [], []
-    for quantity, name, value, interval in (
-        ("fit", "copy", line.bandwidth, line.bandwidth_ci95),
-        ("launch", "fit", line.launch_s, line.launch_ci95_s),
-    ):
-        if 0 < value < float("inf"):
-            ci95 = interval if 0 <= interval[0] <= interval[1] < float("inf") else None
-            found.append(setup.ceiling(quantity, name, value, how, timer.telemetry, ci95=ci95, config=how))
-        else:
-            notes.append(f"the curve does not resolve its {'launch' if quantity == 'launch' else 'ceiling'}: {how}")
-    return PartOutcome(tuple(found), tuple(records), tuple(notes))
 
 
 def fma_part(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
@@ -230,7 +148,7 @@ def fma_part(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
 
 
 def matmul_part(setup: CalibrationSetup, dtype: str, limit_s: float, note: Note) -> PartOutcome:
-    """Return the fastest matmul of a dtype: by a search, in a long run split into burst and sustained, and on zeros."""
+    """Return the fastest matmul of a dtype: by a search, and in a long run split into burst and sustained."""
     device, plan, op = setup.device, setup.plan, setup.matmul
     limits, shapes = GPU_LIMITS if device.has_cuda else CPU_LIMITS, shapes_of(setup, dtype)
     poller = Poller(setup.monitor)
@@ -251,38 +169,24 @@ def matmul_part(setup: CalibrationSetup, dtype: str, limit_s: float, note: Note)
         confirmed = Samples(
             found.samples_s, 1, "host", "warm", median(found.samples_s), median_ci95(found.samples_s), True
         )
-        return matmul_outcome(setup, dtype, found.shape, found.samples_s, confirmed, None, telemetry)
-    note(f"{dtype} matmul {found.shape.name}: a long run, and zeros")
+        return matmul_outcome(setup, dtype, found.shape, found.samples_s, confirmed, telemetry)
+    note(f"{dtype} matmul {found.shape.name}: a long run")
     before = setup.monitor.snapshot()
     long = timer.run(found.shape, plan.long_run_s)
     lasting = row_telemetry(before, setup.monitor.snapshot(), flops=found.shape.flops)
-    on_zeros = Poller(setup.monitor)
-    zeros: Samples | None = None
-    notes: tuple[str, ...] = ()
-    try:
-        zeros = MatmulTimer(op, dtype, device, [found.shape], limits, "zeros", on_zeros).run(
-            found.shape, plan.long_run_s
-        )
-    except NotMeasuredError as error:
-        notes = (f"on zeros: {error}",)
-    outcome = matmul_outcome(
-        setup, dtype, found.shape, found.samples_s, long, zeros, telemetry, LongRun(lasting, poller, on_zeros.seen)
-    )
-    return replace(outcome, notes=(*outcome.notes, *notes))
+    return matmul_outcome(setup, dtype, found.shape, found.samples_s, long, telemetry, LongRun(lasting, poller))
 
 
 @dataclass(frozen=True)
 class LongRun:
-    """What the machine did during the run that tells burst from sustained, and during the one on zeros."""
+    """What the machine did during the run that tells burst from sustained."""
 
     telemetry: dict[str, Any]
     polled: Poller
-    on_zeros: Sequence[ClockAndPower]
 
     def of(self, name: str, split: compute_peak.Endurance | None) -> dict[str, Any]:
         """Return the telemetry of one of its rates, with clock and power while its very samples ran."""
-        if name == "zeros" or split is None:
-            return _at_the_clock_of(self.telemetry, self.on_zeros)
+        assert split is not None
         ends = (0, split.burst_end) if name == "burst" else (split.sustained_first, 10**9)
         return _at_the_clock_of(self.telemetry, self.polled.between(*ends))
 
@@ -326,7 +230,6 @@ def matmul_outcome(
     shape: Shape,
     confirmed_s: Sequence[float],
     long: Samples,
-    zeros: Samples | None,
     telemetry: dict[str, Any],
     lasting: LongRun | None = None,
 ) -> PartOutcome:
@@ -338,9 +241,8 @@ def matmul_outcome(
         shape: the fastest.
         confirmed_s: seconds per launch that took no part in the choice.
         long: samples of the long run on random data; without one, those that confirmed the choice.
-        zeros: samples of the same run on zeros; None where there was none.
         telemetry: of the samples that confirmed the choice.
-        lasting: what the machine did during the long run and the one on zeros; None: the same.
+        lasting: what the machine did during the long run ; None: the same.
     """
     config, flops, notes = f"matmul {shape.name}", shape.flops, []
     confirmed = replace(
@@ -351,7 +253,7 @@ def matmul_outcome(
     all_of_them = replace(long, samples_s=(*confirmed_s, *long.samples_s))
     behind = best if setup.device.has_cuda else rate_of(config, flops, all_of_them)
     value = best.value if setup.device.has_cuda else behind.fastest
-    rates = {"zeros": rate_of(config, flops, zeros)} if zeros else {}
+    rates = {}
     split = None
     if setup.plan.long_run_s:
         try:
@@ -370,8 +272,7 @@ def matmul_outcome(
         record_of("matmul", dtype, extent, confirmed, config, fill="uniform", telemetry=telemetry, **counted, **options)
     ]
     for name, rate in rates.items():
-        fill = "zeros" if name == "zeros" else "uniform"
-        told = {"fill": fill, "telemetry": seen[name], **counted, **options}
+        told = {"fill": "uniform", "telemetry": seen[name], **counted, **options}
         records.append(record_of(name, dtype, extent, rate.samples, config, **told))
     # A sustained rate is the median on every device: the shortest time says nothing about it.
     found = [setup.ceiling("flops", dtype, value, config, telemetry, **details, **of_peak)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
@@ -39,10 +39,7 @@ class CalibrationPlan:
     matmul_s: float
     """Seconds for the searches of all dtypes together."""
     long_run_s: float
-    """Seconds for the run that separates burst from sustained, and for the one on zeros; part of `matmul_s`. 0:
-    neither."""
-    cache_s: float
-    curve_s: float
+    """Seconds for the run that separates burst from sustained; part of `matmul_s`. 0: none."""
     fma_s: float
     """Seconds for each dtype."""
     repetitions: int
@@ -54,15 +51,15 @@ class CalibrationPlan:
 
 
 PLANS = {
-    ("cpu", False): CalibrationPlan(100, 1.0, 5.0, 44.0, 2.5, 9.0, 9.0, 4.0, 16, False),
-    ("cpu", True): CalibrationPlan(22, 0.3, 1.5, 8.0, 0.6, 2.0, 2.0, 1.0, 4, True),
-    ("gpu", False): CalibrationPlan(270, 2.0, 10.0, 130.0, 3.5, 15.0, 15.0, 6.0, 32, False),
-    ("gpu", True): CalibrationPlan(48, 1.0, 3.0, 20.0, 1.0, 4.0, 4.0, 1.5, 8, True),
+    ("cpu", False): CalibrationPlan(100, 1.0, 5.0, 44.0, 2.5, 4.0, 16, False),
+    ("cpu", True): CalibrationPlan(22, 0.3, 1.5, 8.0, 0.6, 1.0, 4, True),
+    ("gpu", False): CalibrationPlan(270, 2.0, 10.0, 130.0, 3.5, 6.0, 32, False),
+    ("gpu", True): CalibrationPlan(48, 1.0, 3.0, 20.0, 1.0, 1.5, 8, True),
 }
 
 FIRST_PLANS = {
-    "cpu": CalibrationPlan(10, 0.3, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0, 16, True, 3072),
-    "gpu": CalibrationPlan(20, 0.5, 1.0, 4.0, 0.0, 0.0, 0.0, 0.0, 16, True, 8192),
+    "cpu": CalibrationPlan(10, 0.3, 2.0, 3.0, 0.0, 0.0, 16, True, 3072),
+    "gpu": CalibrationPlan(20, 0.5, 1.0, 4.0, 0.0, 0.0, 16, True, 8192),
 }
 """Plans for what any command measures when a ceiling is missing; `matmul_s` is for one dtype here, without a long
 run."""
@@ -171,8 +168,6 @@ class CalibrationSetup:
     matmul: Op
     """The op of `bench/matmul.py`."""
     monitor: Monitor
-    chosen: dict[str, str] = field(default_factory=dict)
-    """Configuration that won for each mix."""
 
     @property
     def summary(self) -> Summary:

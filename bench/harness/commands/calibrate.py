@@ -31,8 +31,7 @@ DESCRIPTION = """\
 Measure the ceilings of this machine, and keep them for every other bench command.
 
 Memory bandwidth by its mix of reads and writes, the fastest of which is the ceiling; the fastest matmul of each dtype,
-in the first moments and in the long run, and on zeros; the last-level cache and the size where it ends; bandwidth
-against size with the line T = a + V / b; fused multiply-adds; and the shortest launch.
+in the first moments and in the long run; fused multiply-adds; and the shortest launch.
 
 A CPU is judged by these ceilings. A GPU of the table is still judged by its datasheet, and its measured ceilings stand
 beside it. They hold until the device, its driver, torch, triton, the power limit or the threads change."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.harness.calibrate import bandwidth
-from bench.harness.calibrate.bandwidth import CACHE, MIXES, Arrays, Stream, candidates_of, named, operand_bytes
+from bench.harness.calibrate.bandwidth import MIXES, Arrays, Stream, candidates_of, operand_bytes
 from bench.harness.calibrate.search import Launch, NotMeasuredError, Trial, best_of
 from bench.harness.device.device import MIB, Device
 from bench.harness.timing.protocol import Limits, Samples, collect
@@ -135,7 +135,6 @@ def test_every_mix_has_a_stream_on_either_device(arrays):
         assert sum(name.startswith("torch") for name in names) == 1
     rocm = dataclasses.replace(gpu(), type="rocm")
     assert all(stream.name.startswith("torch") for stream in bandwidth.streams(rocm, arrays))
-    assert not any(stream.is_loop for stream in bandwidth.cache_streams(rocm, arrays))
 
 
 def test_bytes_of_triton_streams_are_whole_tiles(arrays):
@@ -148,16 +147,6 @@ def test_bytes_of_triton_streams_are_whole_tiles(arrays):
         if "a program a tile" in stream.name:
             assert moved > size - 65536
         with pytest.raises(ValueError, match="words; a tile of"):
-            stream.launch(1024, 0)
-
-
-def test_bytes_of_the_l2_kernel_do_not_depend_on_the_working_set(arrays):
-    for stream in bandwidth.cache_streams(gpu(), arrays, launch_bytes=2**30):
-        assert (stream.mix, stream.is_loop) == (CACHE, True)
-        works = {stream.launch(size, 0).work for size in (64 * 1024, SIZE)}
-        assert len(works) == 1
-        assert 0.99 * 2**30 < works.pop() <= 2**30
-        with pytest.raises(ValueError, match="less than one tile"):
             stream.launch(1024, 0)
 
 
@@ -202,13 +191,6 @@ def test_a_mix_that_nothing_moves_is_refused():
         best_of(
             candidates_of("write", simulated_streams({("read", "a"): 1e12}), 10**9), Trial(simulated_measure, FEW, MANY)
         )
-
-
-def test_a_stream_is_found_by_its_configuration():
-    among = simulated_streams({("read", "a"): 1.0, ("copy", "a"): 2.0})
-    assert named(among, "copy", "a") is among[1]
-    with pytest.raises(KeyError):
-        named(among, "write", "a")
 
 
 def test_every_mix_of_this_very_machine_can_be_measured(arrays):

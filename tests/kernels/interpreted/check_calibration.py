@@ -67,19 +67,6 @@ def test_copy_and_triad(config):
     assert (out[count:] == UNWRITTEN).all()
 
 
-@pytest.mark.parametrize("tiles", [1, 3, 4, 11])
-def test_cache_read_goes_round_its_working_set(tiles):
-    config = Config(1, 2, programs=3)
-    x, out = words(tiles * config.block), unwritten(8)
-    v1_tiles.cache_read(x, 9, out=out, config=config)
-    sums = x.view(tiles, -1).long().sum(1)
-    visits = [[(program + step * ((3 + 1) % tiles)) % tiles for step in range(9)] for program in range(3)]
-    assert torch.equal(out[:3], wrapped(torch.stack([sums[visited].sum() for visited in visits])))
-    assert (out[3:] == UNWRITTEN).all()
-    if tiles == 11:
-        assert all(len(set(visited)) == 9 for visited in visits)  # no program finds its own tile in its L1
-
-
 @pytest.mark.parametrize("name", ["fp32", "fp16", "fp64"])
 @pytest.mark.parametrize("iterations", [0, 1, 3])
 def test_sizes_of_fma(name, iterations):
@@ -138,14 +125,6 @@ def test_every_stream_moves_the_bytes_it_counts():
     assert checked == set(bandwidth.MIXES)
 
 
-def test_every_cache_stream_can_be_launched():
-    arrays = bandwidth.Arrays(GPU, MIB)
-    for stream in bandwidth.cache_streams(GPU, arrays, launch_bytes=2 * MIB):
-        launch = stream.launch(128 * 1024, 0)
-        launch.call()
-        assert MIB < launch.work <= 2 * MIB
-
-
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16"])
 def test_every_fma_candidate_can_be_launched(dtype, monkeypatch):
     monkeypatch.setattr(compute_peak, "ISSUE_SLOTS", 2**14)
@@ -173,7 +152,6 @@ def test_unfit_words_are_refused():
     assert "250 words" in refused(v1_tiles.write, out=unwritten(250), config=config)
     assert "100 words; a tile of" in refused(v1_tiles.write, out=unwritten(100), config=config)
     assert "each of 2 programs" in refused(v1_tiles.read, x, out=out[:1], config=config)
-    assert "2 tiles, None programs" in refused(v1_tiles.cache_read, x, 1, out=out, config=config)
     assert (out == UNWRITTEN).all()
 
 
