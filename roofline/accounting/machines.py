@@ -59,8 +59,8 @@ class Machine:
 
     slug: str
     peaks_flops_per_s: dict[str, float]
-    bandwidth_bytes_per_s: float | None
-    memory_bytes: int | None
+    bandwidth_bytes_per_s: float | None = None
+    memory_bytes: int | None = None
     """What the device reports, or where that is not known, what it is sold with: its GB are of 2^30 bytes."""
     source: str
     power_w: float | None = None
@@ -94,7 +94,7 @@ class Machine:
             ConfigError: it is not known.
         """
         if self.bandwidth_bytes_per_s is None:
-            raise ConfigError(f"the memory bandwidth of {self.slug} is not known")
+            raise ConfigError(f"the memory bandwidth of {self.slug} is not known; give --bandwidth BYTES/S")
         return self.bandwidth_bytes_per_s
 
     def memory(self) -> int:
@@ -104,7 +104,7 @@ class Machine:
             ConfigError: it is not known.
         """
         if self.memory_bytes is None:
-            raise ConfigError(f"the memory of {self.slug} is not known")
+            raise ConfigError(f"the memory of {self.slug} is not known; give --memory BYTES")
         return self.memory_bytes
 
     def attainable(self, flops: int, moved: int, dtype: str) -> Attainable:

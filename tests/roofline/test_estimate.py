@@ -188,6 +188,30 @@ def test_what_does_not_fit_is_said_first_with_the_gpus_it_takes(capsys):
     assert result_of(text_of(capsys, f"{line} --gpus 10"), "memory") == "95.6 %"
 
 
+def test_memory_reports_headroom_and_devices_needed(capsys):
+    """Llama 3 8B: 16 x 8,030,261,248 bytes of state on two devices of 80e9 bytes, beside the activations of one."""
+    data = data_of(capsys, "memory --model llama-3-8b --memory 80e9")
+    row = data["rows"][0]
+    assert (row["fits"], row["headroom_bytes"]) == (False, 80_000_000_000 - data["total_bytes"])
+    assert row["gpus_needed"] == -(-data["state_bytes"] // (80_000_000_000 - data["activation_bytes"])) == 2
+    assert "does not fit" in data["warnings"][0]
+    tight = data_of(capsys, "memory --model llama-3.2-1b --memory 28e9")
+    assert tight["rows"][0]["fits"]
+    assert tight["warnings"][0].startswith("only 7.3 % of given with 26.08 GiB is left")
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        # PaLM 540B reached 46.2 % with attention's own FLOPs; 6 N D alone gives 45.6 % at 238.3e3 tokens/s
+        ("mfu --params 540e9 --tokens-per-s 238e3 --gpus 6144 --peak 275e12", "mfu", 540e9 * 6 * 238e3 / 6144 / 275e12),
+        ("fit --memory 80e9 --gpus 8", "params", 40e9),
+    ],
+)
+def test_a_machine_may_be_its_figures_alone(capsys, line, key, value):
+    assert data_of(capsys, line)[key] == pytest.approx(value)
+
+
 def test_windows_are_in_the_flops_unasked(capsys):
     """Mistral 7B sees 4,096 of 16,384 keys: sum of min(i, 4096) pairs a layer, 4 a d each, forward three times."""
     data = data_of(capsys, "flops --model mistral-7b --sequence 16384")

@@ -160,7 +160,7 @@ def devices(gpus: int) -> str:
 def size(byte_count: float) -> str:
     """Return bytes in the decimal unit that fits, with four digits: 2.416 GB."""
     for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if byte_count >= factor:
+        if abs(byte_count) >= factor:
             return f"{number(byte_count / factor)} {unit}"
     return f"{number(byte_count)} B"
 

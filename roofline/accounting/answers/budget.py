@@ -144,6 +144,7 @@ def fit_answer(machines: Sequence[Machine], gpus: int, bytes_per_param: float, r
     return Answer(
         main=("params",),
         title=f"Largest model whose state fits on {devices(gpus)}",
+        warnings=[f"this leaves no headroom; with 10 % left free it is {billions(0.9 * first['params'])} parameters"],
         values=by_machine(rows),
         steps=[
             Step("memory", f"{gpus:,} x {memory(first['memory_bytes'])}", size(gpus * first["memory_bytes"])),

@@ -190,7 +190,8 @@ def state_of_parameters(
         "master_weights": recipe.master_bytes,
         "optimizer_states": rest,
     }
-    parts = zero_bytes({name: whole * part for name, part in per_param.items() if part}, zero, devices)
+    parts_of_one = {name: whole * part for name, part in per_param.items() if part}
+    parts = zero_bytes(parts_of_one, zero, devices)
     total = sum(parts.values())
     steps = [Step(name.replace("_", " "), _share(part, total), size(part), part) for name, part in parts.items()]
     return Answer(
@@ -201,13 +202,19 @@ def state_of_parameters(
         formula="N x bytes per parameter of the recipe; ZeRO shares the optimizer's, gradients, weights",
         source=f"{recipe.source}; {OPTIMIZERS[optimizer]}; Rajbhandari et al., ZeRO (2020)",
         assumptions=[f"ZeRO {zero} over {devices}", "activations are left out: they depend on the model"],
-        rows=(fits := [_fit_row(machine, total) for machine in machines]),
+        rows=(fits := [_fit_row(machine, total, 0, sum(parts_of_one.values())) for machine in machines]),
         columns=FIT_COLUMNS if machines else (),
-        warnings=_does_not_fit(fits, total),
+        warnings=_memory_warnings(fits, total),
     )
 
 
-FIT_COLUMNS = (("gpu", "GPU"), ("memory_bytes", "memory"), ("used", "used"), ("fits", "fits"))
+FIT_COLUMNS = (
+    *(("gpu", "GPU"), ("memory_bytes", "memory"), ("used", "used"), ("headroom_bytes", "headroom")),
+    *(("fits", "fits"), ("gpus_needed", "devices needed")),
+)
+
+MIN_HEADROOM = 0.1
+"""Warn below this fraction of the memory: CUDA context, workspaces and fragmentation are not estimated."""
 
 
 def memory_answer(config: ModelConfig, plan: TrainingPlan, machines: Sequence[Machine] = ()) -> Answer:
@@ -224,7 +231,8 @@ def memory_answer(config: ModelConfig, plan: TrainingPlan, machines: Sequence[Ma
     steps.append(Step("all state", "weights, gradients, optimizer", size(of_state)))
     steps.append(Step("all activations", f"micro-batch {plan.batch} x {plan.sequence}", size(rest)))
     steps.append(Step("total", f"{total:,} bytes", size(total)))
-    fits = [_fit_row(machine, total) for machine in machines]
+    whole = sum(state_bytes(config, plan.recipe, plan.optimizer, lora_rank=plan.lora_rank).values())
+    fits = [_fit_row(machine, total, rest, whole) for machine in machines]
     values: dict[str, Any] = {"zero": plan.sharding.zero}
     values |= {"total_bytes": total, "components": components, "state_bytes": of_state, "activation_bytes": rest}
     return Answer(
@@ -237,7 +245,7 @@ def memory_answer(config: ModelConfig, plan: TrainingPlan, machines: Sequence[Ma
         assumptions=[*_memory_notes(config, plan), *_lacking(plan, machines), *config.notes_on(plan.sequence)],
         rows=fits,
         columns=FIT_COLUMNS if fits else (),
-        warnings=_does_not_fit(fits, total),
+        warnings=_memory_warnings(fits, total),
     )
 
 
@@ -276,9 +284,10 @@ def _stage_memory(config: ModelConfig, plan: TrainingPlan, is_last: bool) -> tup
 
 
 def _lacking(plan: TrainingPlan, machines: Sequence[Machine]) -> list[str]:
-    """Return a line for each machine that cannot compute in the recipe's dtype."""
+    """Return a line for each machine that has peaks, but none of the recipe's dtype."""
     dtype = plan.recipe.compute_dtype
-    return [f"{m.slug} has {m.why_not(dtype)} {dtype}" for m in machines if dtype not in m.peaks_flops_per_s]
+    known = [machine for machine in machines if machine.peaks_flops_per_s]
+    return [f"{m.slug} has {m.why_not(dtype)} {dtype}" for m in known if dtype not in m.peaks_flops_per_s]
 
 
 def _memory_notes(config: ModelConfig, plan: TrainingPlan) -> list[str]:
@@ -314,11 +323,38 @@ def _share(part: int, total: int) -> str:
     return f"{100 * part / total:.1f} %"
 
 
-def _fit_row(machine: Machine, total: int) -> dict[str, Any]:
-    held = machine.memory()
-    return {"gpu": machine.slug, "memory_bytes": held, "used": total / held, "fits": total <= held}
+def _fit_row(machine: Machine, total: int, activations: int, state: int) -> dict[str, Any]:
+    """Return what a plan takes of a device, and how many devices it needs at least.
+
+    Args:
+        machine: the device.
+        total: bytes of the plan on one device.
+        activations: bytes of these that each device keeps for itself.
+        state: bytes that all devices together hold once, sharded evenly (ZeRO 3).
+    """
+    memory_bytes = machine.memory()
+    free = memory_bytes - activations
+    return {
+        "gpu": machine.slug,
+        "memory_bytes": memory_bytes,
+        "used": total / memory_bytes,
+        "headroom_bytes": memory_bytes - total,
+        "fits": total <= memory_bytes,
+        "gpus_needed": -(-state // free) if free > 0 else None,
+    }
 
 
-def _does_not_fit(rows: Sequence[dict[str, Any]], total: int) -> list[str]:
-    held = ((row["gpu"], memory(row["memory_bytes"])) for row in rows if not row["fits"])
-    return [f"does not fit: {size(total)} on one device {gpu} of {space}" for gpu, space in held]
+def _memory_warnings(rows: Sequence[dict[str, Any]], total: int) -> list[str]:
+    lines = []
+    for row in rows:
+        device = f"{row['gpu']} with {memory(row['memory_bytes'])}"
+        if row["fits"]:
+            share = row["headroom_bytes"] / row["memory_bytes"]
+            if share < MIN_HEADROOM:
+                lines.append(f"only {100 * share:.1f} % of {device} is left; workspaces and fragmentation need some")
+        elif row["gpus_needed"] is None:
+            lines.append(f"does not fit: {size(total)} on one {device}; the activations alone are larger")
+        else:
+            shared = f"with ZeRO 3 the state needs at least {row['gpus_needed']:,}"
+            lines.append(f"does not fit: {size(total)} on one {device}; {shared}")
+    return lines

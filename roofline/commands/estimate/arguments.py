@@ -251,8 +251,12 @@ def run_of(args: argparse.Namespace) -> Run:
     return latest_of(args).load(args.measured)
 
 
+GIVEN = ("peak", "bandwidth", "memory")
+"""Options with figures of a machine; they replace those of `--gpu`, or describe a machine without it."""
+
+
 def machines_of(args: argparse.Namespace) -> list[Machine]:
-    """Return the machines asked for: GPUs of the table, and the machine of a measured run.
+    """Return the requested machines: GPUs of the table, the machine of a measured run, or one with the given figures.
 
     Raises:
         ConfigError: none is asked for.
@@ -265,14 +269,19 @@ def machines_of(args: argparse.Namespace) -> list[Machine]:
     if args.measured is not None:
         run = run_of(args)
         machines.append(run_machine(run, f"run {run.environment.run_id}"))
+    if not machines and any(getattr(args, name, None) is not None for name in GIVEN):
+        machines.append(Machine(slug="given", peaks_flops_per_s={}, source=""))
     if not machines:
-        raise ConfigError("give a machine: --gpu SLUG, such as h100-sxm, or --measured RUN, such as latest")
+        options = " or ".join(f"--{name}" for name in GIVEN if hasattr(args, name))
+        raise ConfigError(
+            f"give a machine: --gpu SLUG, such as h100-sxm, --measured RUN, such as latest, or its own {options}"
+        )
     return [_as_given(machine, args) for machine in machines]
 
 
 def _as_given(machine: Machine, args: argparse.Namespace) -> Machine:
     """Return a machine with the peak, bandwidth and memory that were given in place of its own."""
-    given = {name: getattr(args, name, None) for name in ("peak", "bandwidth", "memory")}
+    given = {name: getattr(args, name, None) for name in GIVEN}
     changes: dict[str, Any] = {}
     if given["peak"] is not None:
         changes["peaks_flops_per_s"] = dict.fromkeys(joined(args.dtype) or ["bf16"], float(given["peak"]))
@@ -281,4 +290,5 @@ def _as_given(machine: Machine, args: argparse.Namespace) -> Machine:
     if given["memory"] is not None:
         changes["memory_bytes"] = max(1, int(given["memory"]))
     names = " and ".join(name for name, value in given.items() if value is not None)
-    return replace(machine, **changes, source=f"{names} as given; {machine.source}") if names else machine
+    sources = [f"{names} as given" if names else "", machine.source]
+    return replace(machine, **changes, source="; ".join(filter(None, sources)))

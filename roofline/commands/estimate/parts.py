@@ -108,7 +108,8 @@ def answer_memory(args: argparse.Namespace) -> Answer:
     Raises:
         ConfigError: as of `model.memory_answer`.
     """
-    machines = arguments.machines_of(args) if args.gpu or args.measured is not None else []
+    has_machine = args.gpu or args.measured is not None or args.memory is not None
+    machines = arguments.machines_of(args) if has_machine else []
     if args.params is not None:
         arguments.refuse_model(args)
         state = (recipe_of(args.recipe), args.optimizer, args.zero, args.data_parallel)
