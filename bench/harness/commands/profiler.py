@@ -66,13 +66,6 @@ def add_parser(commands: Any) -> None:
     what.add_argument(
         "--replay", action="store_true", help="measure the operations worth 95 %% of the time alone too, cold and warm"
     )
-    what.add_argument(
-        "--counters",
-        action="store_true",
-        help="count memory traffic, L2 hits and tensor pipes of the same operations by NVIDIA's ncu, where it is there "
-        "and allowed; not yet run on a GPU",
-    )
-    what.add_argument("--ranges", help=argparse.SUPPRESS)
     what.add_argument("--signature", action="store_true", help="print a file to start from, and exit")
     add_machine(parser.add_argument_group("how to measure"))
     output = parser.add_argument_group("what to do with it")
@@ -108,8 +101,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     use_threads(device)
     step = ProfiledStep(target_from(args, device), profiling.mode_of(args.backward, args.train))
     accounted = profiling.account(step)
-    if args.ranges is not None:
-        return replay_in_ranges(step, accounted, args.ranges)
     timing: list[report.Timing] = []
 
     def measure(session: Any, progress: Any, ceilings: Any, deadline: float | None) -> None:
@@ -127,8 +118,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
             records = report.records_of(accounted, timing[0], "torch")
             if args.replay:
                 records = with_replays(records, step, accounted, timing[0], device, progress)
-            if args.counters:
-                records = with_counters(records, accounted, timing[0], device, progress, launch_of(args))
         for record in records:
             session.keep(record)
 
@@ -159,40 +148,6 @@ def with_replays(
         return records
 
 
-def with_counters(
-    records: list[Record], accounted: Any, timing: report.Timing, device: Device, progress: Any, launch: Sequence[str]
-) -> list[Record]:
-    """Return records with what a GPU counted, or as they were, with a note, where nothing can be counted."""
-    from bench.harness.profile import profiling
-    from bench.harness.profile.counters.ncu import CountersError
-
-    progress.say("counting by ncu")
-    try:
-        return profiling.counted(records, accounted, timing, device, launch)
-    except CountersError as error:
-        progress.note(f"no counters: {error}")
-        return records
-
-
-def launch_of(args: argparse.Namespace) -> list[str]:
-    """Return the arguments by which another process profiles the same step on the same device."""
-    named = {"--model": args.model, "--config": args.config, "--layers": args.layers, "--shape": args.shape}
-    named |= {"--dtype": args.dtype[0] if args.dtype else None, "--device": args.device}
-    words = ["profile", *([args.target] if args.target else [])]
-    words += [word for name, value in named.items() if value is not None for word in (name, str(value))]
-    return [*words, *(["--train"] if args.train else ["--backward"] if args.backward else []), "--no-save"]
-
-
-def replay_in_ranges(step: Any, accounted: Any, places: str) -> int:
-    """Launch the calls at some places, each in a range of its own: what the process under `ncu` does."""
-    from bench.harness.profile.counters import ranges
-    from bench.harness.profile.target import guarded_call
-
-    with guarded_call(step.target.name, is_heard=False):
-        ranges.replay_in_ranges(step, accounted.calls, [int(place) for place in places.split(",")])
-    return 0
-
-
 def check(args: argparse.Namespace) -> None:
     """Find what cannot be, before torch is loaded.
 
@@ -208,8 +163,6 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError("--layers belongs to --model and --config; a function of yours builds its own model")
     if args.compile and args.replay:
         raise UsageError("--replay measures single operations and --compile fuses them: give one of the two")
-    if args.compile and args.counters:
-        raise UsageError("--counters replays single operations and --compile fuses them: give one of the two")
     if args.config is not None and not Path(args.config).is_file():
         raise UsageError(f"--config {args.config}: there is no such file")
     if args.trace is not None and not args.trace.absolute().parent.is_dir():

@@ -196,31 +196,6 @@ def timed(
     return Timing(samples_s, joined(accounted.calls, trace))
 
 
-def counted(
-    records: Sequence[Record],
-    accounted: Accounted,
-    timing: Timing,
-    device: Device,
-    launch: Sequence[str],
-) -> list[Record]:
-    """Return records with what a GPU's counters say of the operations that take most of the step.
-
-    Args:
-        records: of the step.
-        accounted: its work.
-        timing: its times.
-        device: the device.
-        launch: the arguments of `python -m bench` that profile the same step in a process of their own.
-
-    Raises:
-        CountersError: there are no counters here.
-    """
-    from bench.harness.profile.counters.ranges import counters_of
-
-    places = report.worth_replaying(accounted.calls, timing)
-    return report.with_counters(records, accounted.calls, counters_of(accounted.calls, places, launch, device))
-
-
 def replayed(
     step: ProfiledStep,
     records: Sequence[Record],

@@ -16,7 +16,6 @@ from roofline.work import dtype_named
 
 if TYPE_CHECKING:
     from bench.harness.profile.account import Accounted, Call
-    from bench.harness.profile.counters.ranges import Counters
     from bench.harness.profile.inductor import KernelLaunch
     from bench.harness.profile.join import StepTimes
     from bench.harness.profile.replay import Replayed
@@ -210,25 +209,6 @@ def with_replays(records: Sequence[Record], calls: Sequence[Call], replays: Mapp
             record = replace(record, extra=record.extra | extra, flags=flags)
         found.append(record)
     return found
-
-
-def with_counters(records: Sequence[Record], calls: Sequence[Call], counted: Mapping[int, Counters]) -> list[Record]:
-    """Return records with what a GPU's counters say of one of their calls, bytes times the calls of a step."""
-    return [
-        record
-        if one is None
-        else replace(
-            record,
-            extra=record.extra
-            | {
-                "dram_bytes_read": one.dram_read * record.extra["count"],
-                "dram_bytes_written": one.dram_written * record.extra["count"],
-                "l2_hit_rate": one.l2_hit_rate,
-                "tensor_share": one.tensor_share,
-            },
-        )
-        for record, one in _of_signatures(records, calls, counted)
-    ]
 
 
 def _of_signatures(

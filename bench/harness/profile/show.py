@@ -134,7 +134,6 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
         *_replay_columns([record for record, _ in shown]),
         Column("FLOPs", [_count(record.flops) for record, _ in shown], "right", 4),
         Column("bytes", [_count(_moved(record)) for record, _ in shown], "right", 3),
-        *_counter_columns([record for record, _ in shown]),
         Column("FLOP/B", [format_number(score["intensity"], 3) for _, score in shown], "right", 2),
         Column("bound", [score["bound"] or ABSENT if _moved(record) else ABSENT for record, score in shown]),
         Column("% roof", [_roof(record, score) for record, score in shown], "right"),
@@ -151,21 +150,6 @@ def _replay_columns(records: Sequence[Record]) -> list[Column]:
         Column(title, [format_time(record.extra.get(key)) for record in records], "right")
         for title, key in (("cold alone", "replay_cold_s"), ("warm alone", "replay_warm_s"))
         if any(record.extra.get(key) is not None for record in records)
-    ]
-
-
-def _counter_columns(records: Sequence[Record]) -> list[Column]:
-    """Return what a GPU's counters say of the rows, none where none was counted."""
-    if not any("dram_bytes_read" in record.extra for record in records):
-        return []
-    extras = [record.extra for record in records]
-    dram = [
-        _count(e["dram_bytes_read"] + e["dram_bytes_written"]) if "dram_bytes_read" in e else ABSENT for e in extras
-    ]
-    return [
-        Column("DRAM", dram, "right"),
-        Column("L2 hit", [_pct(e.get("l2_hit_rate")) for e in extras], "right", 6),
-        Column("tensor", [_pct(e.get("tensor_share")) for e in extras], "right", 6),
     ]
 
 

@@ -3,13 +3,10 @@
 None of these tests has run on a GPU yet.
 """
 
-import json
-
 import pytest
 import torch
 from torch import nn
 
-from bench.__main__ import main
 from bench.harness.device.device import detect
 from bench.harness.profile.profiling import account, compiled, timed
 from bench.harness.profile.replay import replayed
@@ -47,21 +44,6 @@ def test_a_compiled_step_has_its_kernels_in_its_regions():
     declared = [launch for _, launch in times.launches]
     assert declared
     assert all(launch.bytes_read and launch.bytes_written for launch in declared)
-
-
-def test_counters_of_a_product_are_those_of_its_kernels_or_refused_in_a_line(capsys, tmp_path):
-    words = ["--model", "tiny-llama", "--layers", "1", "--shape", "4x128", "--dtype", "bf16", "--device", "cuda"]
-    arguments = ["--counters", "--budget", "5", "--format", "json", "--output", str(tmp_path / "run.jsonl")]
-    assert main(["profile", *words, *arguments]) == 0
-    said = capsys.readouterr()
-    records = json.loads(said.out)["records"]
-    counted = [record for record in records if "dram_bytes_read" in record]
-    assert counted or "no counters: " in said.err
-    for record in counted:
-        if record["matmul_flops"]:
-            assert record["dram_bytes_read"] > 0
-            assert 0 <= record["l2_hit_rate"] <= 1
-            assert 0 < record["tensor_share"] <= 1
 
 
 def test_a_product_measured_alone_takes_about_as_long_as_anywhere():
