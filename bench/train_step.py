@@ -157,7 +157,7 @@ def timed_record(step: TrainingStep, blank: Record, bench: ScenarioContext) -> R
     from bench.harness.measure.meter import Meter
 
     meter = Meter(bench.device, is_capturable=False)
-    if not bench.device.has_cuda:
+    if not bench.device.is_gpu:
         measured = meter.measure([step], "warm", blank.flops, bench.left_s())
         return replace(finished(blank, measured, bench.device, bench.ceilings), phases_s=phases_of(step, measured))
     left_s = bench.left_s()

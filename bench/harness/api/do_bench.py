@@ -117,8 +117,8 @@ def flushing_sampler(fn: Callable[[], Any], device: Device, grad_to_none: Sequen
             tensor.grad = None
         buffer.zero_()
 
-    if not device.has_cuda:
-        return samplers.HostSampler([fn], 1, device.synchronize, before)
+    if not device.is_gpu:
+        return samplers.HostSampler([fn], 1, before)
 
     def queued() -> None:
         before()

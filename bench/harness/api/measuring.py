@@ -48,7 +48,7 @@ def measure(
         cache: `cold`: calls go round so many copies of the tensors among `args` that none finds its own in the cache
             (weights of a module, keyword arguments and what a function closes over are not copied); a call without
             a tensor among its arguments is measured warm, and flagged. `warm`: the same arguments again.
-        device: `cpu`, `cuda`, `cuda:N` or `mps`; by default where the tensors are.
+        device: `cpu`, `cuda` or `cuda:N`; by default where the tensors are.
         budget_s: seconds that sampling may take at most, beside the warm-up.
         kwargs: its keyword arguments.
 

@@ -43,7 +43,7 @@ def sweep(
             given a tuple of extents, a torch dtype and the name of a torch device. By default one tensor of normally
             distributed numbers in that shape.
         cache: `cold` or `warm`, as of `bench.measure`.
-        device: `cpu`, `cuda`, `cuda:N` or `mps`; by default the first GPU, else the CPU.
+        device: `cpu`, `cuda` or `cuda:N`; by default the first GPU, else the CPU.
         budget_s: seconds that sampling one row may take at most.
 
     Raises:

@@ -70,7 +70,7 @@ def operand_bytes(device: Device) -> int:
         NotMeasuredError: so little memory is free that an array would be less than `CACHES` times the cache.
     """
     needed = CACHES * device.cache_bytes
-    if device.has_cuda:
+    if device.is_gpu:
         wanted = max(GPU_OPERAND_BYTES, GPU_CACHES * device.cache_bytes)
     else:
         wanted = max(CPU_OPERAND_BYTES, needed)
@@ -101,14 +101,14 @@ class Arrays:
         import torch
 
         self.size_bytes = size_bytes
-        generator = torch.Generator(device=device.torch_name if device.has_cuda else "cpu").manual_seed(seed)
+        generator = torch.Generator(device=device.torch_name if device.is_gpu else "cpu").manual_seed(seed)
         self._arrays = [self._filled(device, generator) for _ in range(3)]
 
     def _filled(self, device: Device, generator: Any) -> Tensor:
         """Return one array of bytes; without CUDA those of fp32 in [0, 1): sums of denormal numbers are slow."""
         import torch
 
-        if device.has_cuda:
+        if device.is_gpu:
             words = torch.empty(self.size_bytes // 8, dtype=torch.int64, device=device.torch_name)
             return words.random_(-(2**63), None, generator=generator).view(torch.uint8)
         numbers = torch.rand(self.size_bytes // 4, dtype=torch.float32, generator=generator)
@@ -137,7 +137,7 @@ def torch_streams(device: Device, arrays: Arrays) -> list[Stream]:
         ("copy", "torch copy_", 2, lambda x, y, out: out.copy_(x)),
         ("triad", "torch add with alpha", 3, lambda x, y, out: torch.add(x, y, alpha=FACTOR, out=out)),
     ]
-    if not device.has_cuda:
+    if not device.is_gpu:
         found += [
             ("read", "torch amax", 1, lambda x, y, out: torch.amax(x, 0, out=number)),
             ("read", "torch dot of two arrays", 2, lambda x, y, out: torch.dot(x, y, out=number)),

@@ -71,12 +71,11 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
 
     Raises:
         UnknownGpuError: the table has no such entry.
-        ValueError: a GPU was named, but the device is a CPU or an Apple GPU.
+        ValueError: a GPU was named, but the device is a CPU.
     """
-    if not device.has_cuda:
+    if not device.is_gpu:
         if gpu_slug is not None:
-            found = "an Apple GPU, of which the table has none" if device.is_gpu else "a CPU"
-            raise ValueError(f"--gpu {gpu_slug} does not fit: the device measured is {found}; leave --gpu out")
+            raise ValueError(f"--gpu {gpu_slug} does not fit: the device measured is a CPU; leave --gpu out")
         return Ceilings(device.slug, device.name)
     gpu, note = (find_gpu(gpu_slug), None) if gpu_slug else identify(device)
     known = gpu_ceilings(gpu)
@@ -113,7 +112,7 @@ def identity(device: Device) -> dict[str, Any]:
         "memory_bytes": device.memory_bytes,
         "torch": installed_version("torch"),
         "triton": installed_version("triton"),
-        "driver": nvml.driver_version().value if device.has_cuda else None,
+        "driver": nvml.driver_version().value if device.is_gpu else None,
         "power_limit_w": _power_limit_w(device),
         "onednn_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),
         "method": 3,
@@ -286,7 +285,7 @@ class MeasuredCeilings:
     def _due(self, found: Ceilings, wanted: Sequence[str]) -> list[tuple[str, str]]:
         """Return quantity and name of the ceilings that any command needs and that are not known."""
         due = [LAUNCH] if found.launch_floor() is None else []
-        if not self._device.has_cuda:
+        if not self._device.is_gpu:
             due += [("bandwidth", mix) for mix in MIXES if found.bandwidth() is None]
             due += [("flops", dtype) for dtype in wanted if found.peak(dtype) is None]
         return due
@@ -297,7 +296,7 @@ class MeasuredCeilings:
         return [(e.quantity, e.name) for e in found.entries if e.disturbed and (e.quantity, e.name) in every]
 
     def _measured_by_any_command(self, wanted: Sequence[str]) -> list[tuple[str, str]]:
-        if self._device.has_cuda:
+        if self._device.is_gpu:
             return [LAUNCH]
         return [LAUNCH, *(("bandwidth", mix) for mix in MIXES), *(("flops", dtype) for dtype in wanted)]
 
@@ -331,7 +330,7 @@ class MeasuredCeilings:
         while time.perf_counter() < end:
             torch.mm(square, square)
             self._device.synchronize()
-        return disturbance(row_telemetry(before, monitor.snapshot()), self._device.has_cuda) is None
+        return disturbance(row_telemetry(before, monitor.snapshot()), self._device.is_gpu) is None
 
     # ---- one command at a time ------------------------------------------------------------------------------------
 

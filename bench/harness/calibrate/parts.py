@@ -91,7 +91,7 @@ def launch_part(setup: CalibrationSetup, note: Note) -> PartOutcome:
         from kernels.launch_floor import v1_empty
 
         what, call = "triton v1, empty kernel", partial(v1_empty.launch, one)
-    elif setup.device.has_cuda:  # a copy would be a node of the copy engine, and no kernel
+    elif setup.device.is_gpu:  # a copy would be a node of the copy engine, and no kernel
         what, call = "addition to one element", partial(out.add_, one)
     call()
     floor = timer([call], timer.confirming)
@@ -150,7 +150,7 @@ def fma_part(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
 def matmul_part(setup: CalibrationSetup, dtype: str, limit_s: float, note: Note) -> PartOutcome:
     """Return the fastest matmul of a dtype: by a search, and in a long run split into burst and sustained."""
     device, plan, op = setup.device, setup.plan, setup.matmul
-    limits, shapes = GPU_LIMITS if device.has_cuda else CPU_LIMITS, shapes_of(setup, dtype)
+    limits, shapes = GPU_LIMITS if device.is_gpu else CPU_LIMITS, shapes_of(setup, dtype)
     poller = Poller(setup.monitor)
     timer = MatmulTimer(op, dtype, device, shapes, limits, poller=poller)
     timer(min(shapes, key=lambda shape: shape.flops), 1)  # what it takes corrects the estimates of all others
@@ -159,7 +159,7 @@ def matmul_part(setup: CalibrationSetup, dtype: str, limit_s: float, note: Note)
         shapes,
         timer,
         SearchPlan(plan.repetitions, summary=setup.summary),
-        partial(neighbors, step=GPU_STEP if device.has_cuda else CPU_STEP),
+        partial(neighbors, step=GPU_STEP if device.is_gpu else CPU_STEP),
         lambda: search.repetitions > 0 and time.perf_counter() - began >= SEARCH_SHARE * limit_s,
     )
     found = search.run(lambda line: note(f"{dtype} matmul: {line}"))
@@ -203,7 +203,7 @@ def shapes_of(setup: CalibrationSetup, dtype: str) -> list[Shape]:
         NotMeasuredError: not even the smallest fits.
     """
     quick = setup.plan.is_quick
-    if setup.device.has_cuda:
+    if setup.device.is_gpu:
         layouts = (
             ("nt",)
             if dtype.startswith("fp8") or (quick and dtype == "int8")
@@ -251,8 +251,8 @@ def matmul_outcome(
     best = rate_of(config, flops, confirmed)
     # On a CPU the value is the fastest of all samples; of these are its quantiles.
     all_of_them = replace(long, samples_s=(*confirmed_s, *long.samples_s))
-    behind = best if setup.device.has_cuda else rate_of(config, flops, all_of_them)
-    value = best.value if setup.device.has_cuda else behind.fastest
+    behind = best if setup.device.is_gpu else rate_of(config, flops, all_of_them)
+    value = best.value if setup.device.is_gpu else behind.fastest
     rates = {}
     split = None
     if setup.plan.long_run_s:

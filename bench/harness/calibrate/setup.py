@@ -122,7 +122,7 @@ class PartTimer:
             monitor: reads clocks and throttling around every measurement.
             now: seconds of a clock that only runs forward.
         """
-        base = GPU_LIMITS if device.has_cuda else CPU_LIMITS
+        base = GPU_LIMITS if device.is_gpu else CPU_LIMITS
         each_s, last_s = limit_s * SCREENING_SHARE / max(1, candidates), limit_s * CONFIRMING_SHARE
         # No half width ends them: the shortest time of a noisy machine needs all the time there is.
         every = replace(base, target_half_width=0.0, min_time_s=0.0)
@@ -172,7 +172,7 @@ class CalibrationSetup:
     @property
     def summary(self) -> Summary:
         """The time that represents several samples."""
-        return median if self.device.has_cuda else min
+        return median if self.device.is_gpu else min
 
     @cached_property
     def arrays(self) -> bandwidth.Arrays:
@@ -210,16 +210,16 @@ class CalibrationSetup:
         clocks: dict[str, Any] = {key: telemetry.get(key) for key in ("sm_clock_hz", "memory_clock_hz")}
         clocks |= {
             "measured_at": now.isoformat(timespec="seconds"),
-            "disturbed": disturbance(telemetry, self.device.has_cuda),
+            "disturbed": disturbance(telemetry, self.device.is_gpu),
             "power_w": telemetry.get("power_w"),
         }
-        if quantity == "sustained" and self.device.has_cuda:  # its window alone is that of the throttle reasons
+        if quantity == "sustained" and self.device.is_gpu:  # its window alone is that of the throttle reasons
             clocks["at_power_limit"] = power_limited(telemetry) is not None
         return Ceiling(quantity, name, value, "measured", source, **clocks, **details)
 
     def of_rate(self, quantity: str, name: str, rate: Rate, telemetry: dict[str, Any]) -> Ceiling:
         """Return the ceiling that a rate is on this device."""
-        value = rate.value if self.device.has_cuda else rate.fastest
+        value = rate.value if self.device.is_gpu else rate.fastest
         details: dict[str, Any] = {"ci95": rate.ci95, "p5_p95": rate.p5_p95, "config": rate.config}
         details |= {"work_per_launch": rate.work_per_launch}
         return self.ceiling(quantity, name, value, rate.config, telemetry, **details)

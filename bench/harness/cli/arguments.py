@@ -18,6 +18,7 @@ from bench.harness.op_file import OpFileError, command_of, own_families, own_fil
 from bench.harness.providers.registry import USER_KERNEL, kernel_versions, provider_names
 from bench.harness.shapes import MAX_CASES, MAX_EXTENT, parse_shapes, parse_size
 from results.record import CACHE_STATES
+from results.show import removed
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import Parser
 from results.show.theme import add_theme
@@ -129,8 +130,10 @@ def number(least: float, most: float, what: str, kind: type = float) -> Callable
 
 def device_name(text: str) -> str:
     """Return a device's name in torch's spelling."""
-    if not re.fullmatch(r"cpu|mps|cuda(:[0-9]{1,3})?", text):
-        raise argparse.ArgumentTypeError(f"unknown device '{text}'; write cpu, cuda, cuda:N or mps")
+    if text == "mps":
+        raise argparse.ArgumentTypeError(f"'mps' was removed: {removed.VALUES['mps']}")
+    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", text):
+        raise argparse.ArgumentTypeError(f"unknown device '{text}'; write cpu, cuda or cuda:N")
     return text
 
 
@@ -226,7 +229,7 @@ def add_machine(group: Any) -> None:
 
 def add_device(group: Any) -> None:
     """Add the options that name the device and its threads, the same wherever something is measured."""
-    names = "cpu, cuda, cuda:N, or mps, an Apple GPU (default: the first GPU, else the CPU)"
+    names = "cpu, cuda or cuda:N (default: the first GPU, else the CPU)"
     group.add_argument("--device", type=device_name, help=names)
     group.add_argument(
         "--threads",

@@ -316,7 +316,7 @@ def preflight(device: Device, ceilings: Ceilings) -> dict[str, float | None]:
     floor = ceilings.launch_floor()
     return {
         "tick_s": samplers.tick_s(device),
-        "event_floor_s": samplers.event_floor_s() if device.has_cuda else None,
+        "event_floor_s": samplers.event_floor_s() if device.is_gpu else None,
         "host_launch_s": samplers.empty_launch_s(device),
         "launch_floor_s": floor.value if floor else None,
     }

@@ -131,7 +131,7 @@ def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequen
     from results.store.runs import RunWriter, runs_directory
 
     interrupted, known = False, ceilings_of(device, None)
-    plan = PLANS["gpu" if device.has_cuda else "cpu", args.quick]
+    plan = PLANS["gpu" if device.is_gpu else "cpu", args.quick]
     with Progress(args.quiet) as progress:
         use_threads(device)
         warn_if_busy(device, progress)
@@ -163,7 +163,7 @@ def chosen_dtypes(args: argparse.Namespace, device: Device, matmul: Op, job: Cal
     from bench.harness.calibrate.setup import DTYPES
     from bench.harness.measure.plan import has_dtype
 
-    wanted = args.dtype or DTYPES["gpu" if device.has_cuda else "cpu", args.quick]
+    wanted = args.dtype or DTYPES["gpu" if device.is_gpu else "cpu", args.quick]
     there = [d for d in dict.fromkeys(wanted) if d in matmul.dtypes and has_dtype(device, d)]
     job.missing += [f"{d}: {device.name} has no such arithmetic" for d in args.dtype or () if d not in there]
     return there

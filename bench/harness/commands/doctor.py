@@ -36,13 +36,13 @@ SECONDS = 4.0
 """Time that the run of one kernel against itself takes."""
 
 LEAST_PAIRS, MOST_PAIRS = 20, 400
-SIZES = {"cpu": 512, "cuda": 2048, "rocm": 2048, "mps": 1024}
+SIZES = {"cpu": 512, "cuda": 2048, "rocm": 2048}
 """Square matmul that is timed: about a millisecond or less, so that a few seconds hold hundreds of pairs."""
 
 BUSY_SHARE = 0.25
 """Load average over the cores above which other processes are at work: this process has hardly begun."""
 
-TICK_S = {"cpu": 1e-6, "cuda": 2e-6, "rocm": 2e-6, "mps": 1e-6}
+TICK_S = {"cpu": 1e-6, "cuda": 2e-6, "rocm": 2e-6}
 """Coarsest tick of the clock that does not matter in a sample of a millisecond: 0.1 % of it, or 0.2 % on a GPU."""
 
 COARSE_CHANGE_PCT = 5.0
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         progress.say("looking at the machine")
         findings = host_findings(machine_facts.host_facts(), device)
         tick = tick_finding(samplers.tick_s(device), device.type)
-        if device.has_cuda:  # after the tick, for which this process has become one of those that use the GPU
+        if device.is_gpu:  # after the tick, for which this process has become one of those that use the GPU
             findings += gpu_findings(machine_facts.gpu_facts(device))
         findings.append(tick)
         findings.append(finding("launch floor", f"{1e6 * samplers.empty_launch_s(device):.3g} us for the host"))
@@ -138,13 +138,13 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -
         call()
         pair = [samplers.make_sampler([call], device, limits_of(device)) for _ in range(2)]
         launches = [sampler.launches_per_sample for sampler in pair]
-        settle_limits = GPU_SETTLE if device.has_cuda else CPU_SETTLE
+        settle_limits = GPU_SETTLE if device.is_gpu else CPU_SETTLE
         settling = settle(pair[0].sample, monitor.clock_and_power, settle_limits)
         start, before = time.perf_counter(), monitor.snapshot()
         while len(series[0]) < LEAST_PAIRS or (len(series[0]) < MOST_PAIRS and time.perf_counter() - start < seconds):
             for index in order.sample((0, 1), 2):
                 series[index].append(pair[index].sample() / launches[index])
-    disturbed = disturbance(row_telemetry(before, monitor.snapshot()), device.has_cuda)
+    disturbed = disturbance(row_telemetry(before, monitor.snapshot()), device.is_gpu)
     change = smallest_detectable_change(*series)
     return SelfComparison(compare_pairs(*series), change, settling, case.name, disturbed)
 

@@ -96,8 +96,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     check(args)
     check_places(args)
     device = device_of(args)
-    if device.type == "mps":
-        raise UsageError("profile needs CUDA or a CPU and has not been written for an Apple GPU: --device cpu")
     use_threads(device)
     step = ProfiledStep(target_from(args, device), profiling.mode_of(args.backward, args.train))
     accounted = profiling.account(step)

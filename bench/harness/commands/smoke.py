@@ -102,7 +102,7 @@ class Look:
     @property
     def kind(self) -> str:
         """`gpu` where CUDA graphs and events can be had, else `cpu`."""
-        return "gpu" if self.device.has_cuda else "cpu"
+        return "gpu" if self.device.is_gpu else "cpu"
 
     def expected(self, quantity: str, name: str) -> tuple[float, str, str] | None:
         """Return what is expected of this device, with its kind and its source; None where nothing is known."""
@@ -142,7 +142,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     device, began, is_interrupted = main.device_of(args), time.perf_counter(), False
     session.use_threads(device)
     ceilings = ceilings_of(device, None)
-    kind = "gpu" if device.has_cuda else "cpu"
+    kind = "gpu" if device.is_gpu else "cpu"
     look = Look(device, families, ceilings, published(ceilings.slug), began + LIMIT_S[kind])
     with Progress(args.quiet) as progress:
         try:
@@ -202,7 +202,7 @@ def look_at_device(look: Look, progress: Progress) -> None:
     from bench.harness.device import facts
 
     findings = host_findings(facts.host_facts(), look.device)
-    if look.device.has_cuda:
+    if look.device.is_gpu:
         findings += gpu_findings(facts.gpu_facts(look.device))
     look.lines += [Line(**asdict(finding)) for finding in findings]
     if look.ceilings.note:
@@ -223,7 +223,7 @@ def look_at_compiling(look: Look, progress: Progress) -> None:
         rows += [(family, row) for row in plan([(op, case)], providers, look.device, Settings())]
     began = time.perf_counter()
     failed = compile_rows(rows, look.device)
-    if look.device.has_cuda:
+    if look.device.is_gpu:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
         look.lines.append(Line("compiling", NOTE if failed else OK, format_time(time.perf_counter() - began), reasons))
 
@@ -241,7 +241,7 @@ def family_cases(look: Look) -> list[tuple[str, Op, Case]]:
         op = next((op for op in ops if op.is_in_suite), None)
         if op is None:
             continue
-        dtypes = ["bf16", *(FAMILY_DTYPES if family == "matmul" and look.device.has_cuda else ())]
+        dtypes = ["bf16", *(FAMILY_DTYPES if family == "matmul" and look.device.is_gpu else ())]
         rows += [(family, op, smallest(look, family, op, dtype)) for dtype in dtypes if dtype in op.dtypes]
     return sorted(rows, key=lambda row: row[1].work(row[2]).flops + row[1].work(row[2]).bytes)
 
@@ -372,7 +372,7 @@ def look_at_launches(look: Look, progress: Progress) -> None:
 
     host_s = samplers.empty_launch_s(look.device)
     look.lines.append(Line("launch by the host", OK, format_time(host_s), "", host_s, "s"))
-    if not look.device.has_cuda:
+    if not look.device.is_gpu:
         return
     call = empty_kernel(look.device)
     call()
@@ -437,7 +437,7 @@ def look_at_results(look: Look, progress: Progress) -> None:
     from bench.harness.timing import samplers
     from results.stats.samples import median
 
-    if not look.device.has_cuda:
+    if not look.device.is_gpu:
         return
     op, dtype = next(op for op in look.families["norm"] if op.name == "rmsnorm"), "bf16"
     (_, case), *_ = make_cases([op], options_of("norm"), CaseWords([dtype], [f"{NORM}x{NORM}"]), look.device.type)

@@ -134,7 +134,7 @@ class InterleavingRunner(Runner):
         provider, sets = prepared.provider, prepared.sets
         # Slow calls are announced one by one, and where they lie does not matter.
         new_call = (lambda copy: provider.call(sets[copy])) if calls is prepared.calls else None
-        replay = partial(_replay_check, row, sets) if self._device.has_cuda else None
+        replay = partial(_replay_check, row, sets) if self._device.is_gpu else None
         slow_s = least_s(time.perf_counter() - began)
         ready = Ready(calls, prepared.cache, turn.announce, slow_s, new_call, replay, prepared.host_calls)
         refuse_if_too_slow(ready.least_s, others_s, left_s)

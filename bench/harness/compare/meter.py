@@ -28,7 +28,7 @@ from bench.harness.timing.protocol import Sampler, Samples
 from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
 from results.stats.samples import half_width, median, median_ci95
 
-SLOT_S = {"cpu": 0.0, "mps": 0.0, "cuda": 0.025, "rocm": 0.025}
+SLOT_S = {"cpu": 0.0, "cuda": 0.025, "rocm": 0.025}
 """Length of a turn, seconds: on a GPU long enough for the clock frequency to follow the work; on a CPU one sample, so
 that other processes that come and go disturb both of a pair."""
 
@@ -126,7 +126,7 @@ class InterleavingMeter(Meter):
 
         self.phases.enter(SETTLING)
         share_launches(turns)
-        settling = settle(work, self._monitor.clock_and_power, GPU_SETTLE if self._device.has_cuda else CPU_SETTLE)
+        settling = settle(work, self._monitor.clock_and_power, GPU_SETTLE if self._device.is_gpu else CPU_SETTLE)
         for times_s, turn in zip(warm_up, turns, strict=True):
             if isinstance(turn, Turns):
                 turn.call_s = min(times_s) / turn.sampler.launches_per_sample  # a single one may have been held up

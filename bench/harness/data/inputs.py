@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FILLS = ("uniform", "normal", "zeros")
 
-COLD_CACHES = {"cpu": 4, "mps": 4, "cuda": 6, "rocm": 6}
+COLD_CACHES = {"cpu": 4, "cuda": 6, "rocm": 6}
 """How many times the last-level cache all copies together must fill, so that a copy has left it when its turn comes.
 
 A cache that replaces lines at random keeps a share h of hits, h = exp(-r (1 - h)) after r times its size: 6 % at 3 and
@@ -58,7 +58,7 @@ def plan_rotation(set_bytes: int, cache_bytes: int, free_bytes: int, device_type
         set_bytes: compulsory bytes of one launch, inputs and output.
         cache_bytes: last-level cache.
         free_bytes: memory that could be taken.
-        device_type: `cuda`, `rocm`, `mps` or `cpu`.
+        device_type: `cuda`, `rocm` or `cpu`.
         cache: `cold` or `warm`, as asked for.
 
     A case that cannot be made cold within the limits comes back as `warm`.
@@ -106,9 +106,7 @@ class Filler:
         import torch
 
         self._fill, self._dtype, self._device = fill, dtype, device
-        # On an Apple GPU torch draws fewer dtypes and shorter ranges: there the numbers come from the processor.
-        self._drawn_on = "cpu" if device.type == "mps" else device.torch_name
-        self._generator = torch.Generator(device=self._drawn_on).manual_seed(seed)
+        self._generator = torch.Generator(device=device.torch_name).manual_seed(seed)
         self._pools: dict[str, Tensor] = {}
         self._next_offset = 0
 
@@ -122,7 +120,7 @@ class Filler:
         if self._fill == "zeros":
             return result.zero_()
         if dtype == "int64":
-            drawn = torch.empty(shape, dtype=stored, device=self._drawn_on)
+            drawn = torch.empty(shape, dtype=stored, device=self._device.torch_name)
             return result.copy_(drawn.random_(0, MAX_INTEGER, generator=self._generator))
         stretch = min(elements, POOL_ELEMENTS)
         pool = self._pool("int8" if dtype == "int8" else self._dtype, stretch + POOL_OFFSETS)
@@ -144,7 +142,7 @@ class Filler:
         import torch
 
         scratch = torch.float64 if dtype == "fp64" else torch.float32
-        numbers = torch.empty(elements, dtype=scratch, device=self._drawn_on)
+        numbers = torch.empty(elements, dtype=scratch, device=self._device.torch_name)
         if self._fill == "uniform":
             numbers.uniform_(-1.0, 1.0, generator=self._generator)
         else:

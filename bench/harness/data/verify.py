@@ -144,7 +144,6 @@ def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | 
     if result.shape != data.out.shape or result.dtype != data.out.dtype:
         found, wanted = f"{tuple(result.shape)} {result.dtype}", f"{tuple(data.out.shape)} {data.out.dtype}"
         return CheckResult(False, f"wrong result: {found} instead of {wanted}", float("inf"), 0, data.out.numel())
-    data, result, earlier = _where_fp64_is(data, result, earlier)
     if op.check_result is not None:
         against_the_rule = op.check_result(case, (data.inputs, result), earlier)
         reason = f"wrong result: {against_the_rule}" if against_the_rule else None
@@ -179,15 +178,6 @@ def _wrong_places(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor
         ratio, truth, found = _ratios(op, case, part_inputs, part)
         search.add(places, ratio, truth, found)
     return search.found()
-
-
-def _where_fp64_is(data: InputSet, result: Tensor, earlier: Launch | None) -> tuple[InputSet, Tensor, Launch | None]:
-    """Return inputs and results as they are, or copied to the CPU from an Apple GPU, which has no fp64."""
-    if result.device.type != "mps":
-        return data, result, earlier
-    if earlier is not None:
-        earlier = tuple(x.cpu() for x in earlier[0]), earlier[1].cpu()
-    return InputSet(tuple(x.cpu() for x in data.inputs), data.out.cpu()), result.cpu(), earlier
 
 
 def _parts(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:

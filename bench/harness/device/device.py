@@ -27,9 +27,9 @@ class Device:
     """The device under test."""
 
     type: str
-    """`cuda`, `rocm`, `mps` or `cpu`."""
+    """`cuda`, `rocm` or `cpu`."""
     torch_name: str
-    """What torch calls it: `cpu`, `cuda:0`, `mps`."""
+    """What torch calls it: `cpu`, `cuda:0`."""
     slug: str
     """Folder name of its runs."""
     name: str
@@ -49,23 +49,14 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether work is launched asynchronously on a GPU."""
-        return self.type != "cpu"
+        """Whether `torch.cuda` drives it, as it does AMD GPUs too: events, graphs, streams, Triton kernels.
 
-    @property
-    def has_cuda(self) -> bool:
-        """Whether `torch.cuda` drives it, ROCm's GPUs too: events, graphs, streams, an allocator, kernels of Triton.
-
-        A device without it, a CPU or an Apple GPU, is timed by the host's clock and judged by measured ceilings.
+        A CPU is timed by the host's clock and judged by measured ceilings.
         """
-        return self.type in ("cuda", "rocm")
+        return self.type != "cpu"
 
     def free_bytes(self) -> int:
         """Return the memory that a measurement may still take, bytes."""
-        if self.type == "mps":
-            from bench.harness.device import mps
-
-            return mps.free_bytes()
         if not self.is_gpu:
             free_bytes = here().available_memory_bytes()
             return DEFAULT_CPU_FREE_BYTES if free_bytes is None else free_bytes
@@ -80,10 +71,7 @@ class Device:
             return
         import torch
 
-        if self.has_cuda:
-            torch.cuda.synchronize(self.torch_name)
-        else:
-            torch.mps.synchronize()
+        torch.cuda.synchronize(self.torch_name)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object kept under `device` in a run file."""
@@ -94,18 +82,14 @@ def detect(requested: str | None) -> Device:
     """Return the device under test.
 
     Args:
-        requested: `cpu`, `cuda`, `cuda:1`, `mps`, or None for the first GPU and else the CPU.
+        requested: `cpu`, `cuda`, `cuda:1`, or None for the first GPU and else the CPU.
 
     Raises:
         NoDeviceError: there is no such device.
     """
     import torch
 
-    has_gpu, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    if requested == "mps" and not has_mps:
-        raise NoDeviceError("no device 'mps': torch sees no Apple GPU here; --device cpu measures the CPU")
-    if requested == "mps" or (requested is None and has_mps and not has_gpu):
-        return mps_device()
+    has_gpu = torch.cuda.is_available()
     if requested == "cpu" or (requested is None and not has_gpu):
         return cpu_device(default_threads())
     index = int((requested or "cuda").partition(":")[2] or 0)
@@ -153,22 +137,6 @@ def cpu_device(threads: int | None = None) -> Device:
         cache_is_assumed=cache_bytes is None,
         memory_bytes=here().total_memory_bytes(),
         threads=threads,
-    )
-
-
-def mps_device() -> Device:
-    """Return the Apple GPU; torch knows of one."""
-    from bench.harness.device import darwin, mps
-
-    name = darwin.cpu_name()  # of the chip, which the GPU shares with the processor
-    return Device(
-        type="mps",
-        torch_name="mps",
-        slug=f"mps-{slugify(name)}",
-        name=name,
-        cache_bytes=mps.ASSUMED_CACHE_BYTES,
-        cache_is_assumed=True,
-        memory_bytes=mps.memory_bytes(),
     )
 
 

@@ -187,7 +187,7 @@ def modes(device: Device, root: Path = ROOT) -> dict[str, Any]:
     Returns:
         `clock_mode`, `power_limit_w` and `power_limit_default_w` of a GPU; `governor` and `turbo` of a CPU.
     """
-    if not device.has_cuda:
+    if not device.is_gpu:
         return reading.values({"governor": here().governor(root), "turbo": here().turbo(root)})
     gpu = _opened(device)
     return reading.values(

@@ -144,7 +144,7 @@ class Monitor:
         self._gpu: nvml.NvmlGpu | None = None
         if device.type == "cuda":
             self._gpu = nvml.open_gpu(device.uuid)
-        elif device.has_cuda:
+        elif device.is_gpu:
             self._gpu = nvml.no_gpu("NotNvidia")
         self._power_limit_w = None if self._gpu is None else self._gpu.power_limit_w().value
 

@@ -81,7 +81,7 @@ def perform(job: Job, heartbeat: Heartbeat) -> bytes | dict[str, Any]:
     try:
         os.chdir(job.folder)
         ops = find_ops(job)
-        if job.device.has_cuda:
+        if job.device.is_gpu:
             torch.cuda.set_device(job.device.torch_name)
         if job.device.threads is not None:
             torch.set_num_threads(job.device.threads)

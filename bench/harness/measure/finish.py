@@ -41,7 +41,7 @@ def finished(
     samples = measured.samples
     work = Work(blank.flops or 0, blank.bytes_read or 0, blank.bytes_written or 0)
     context = Context(
-        is_gpu=device.has_cuda,
+        is_gpu=device.is_gpu,
         asked_cache=asked_cache or samples.cache,
         tick_s=measured.tick_s,
         host_launch_s=measured.host_launch_s,

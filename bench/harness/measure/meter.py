@@ -115,12 +115,12 @@ class Meter:
         """
         begin = time.perf_counter()
         sampler = self.sampler(calls, self._limits, replay)
-        settle_limits = GPU_SETTLE if self._device.has_cuda else CPU_SETTLE
+        settle_limits = GPU_SETTLE if self._device.is_gpu else CPU_SETTLE
         settling = settle(sampler.sample, self._monitor.clock_and_power, settle_limits)
         host_s = self._host_s(calls, host_calls or calls)
         launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
         beside_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")
-        if self._device.has_cuda:
+        if self._device.is_gpu:
             beside_s -= settling.seconds  # during which the launches run too
         samples, telemetry = self._undisturbed(sampler, self._sampling(launch_s, beside_s, left_s), cache, flops)
         measured = self._measurement(calls, sampler, samples, settling, telemetry, host_s)
@@ -141,9 +141,9 @@ class Meter:
     ) -> Measurement:
         """Return samples with what is looked at after them: the same launches warm, the device's tail, the kernels."""
         warm_s = self._warm_s(calls, samples)
-        tails_s = self._tails_s(sampler) if self._device.has_cuda else []
+        tails_s = self._tails_s(sampler) if self._device.is_gpu else []
         seen = None
-        if self._device.has_cuda and self._is_capturable:  # last: the profiler stays attached to the process
+        if self._device.is_gpu and self._is_capturable:  # last: the profiler stays attached to the process
             seen = launched(calls, samples.median_s, self._device.synchronize)
         return Measurement(
             samples=samples,
@@ -176,7 +176,7 @@ class Meter:
         limits = self._limits
         if launch_s >= LONG_LAUNCH_S:
             least_s = max(limits.min_time_s, ON_THE_CLOCK * beside_s)
-            if self._device.has_cuda:
+            if self._device.is_gpu:
                 least_s = min(least_s, limits.cap_s)
             limits = replace(limits, min_time_s=least_s, cap_s=max(limits.cap_s, least_s))
         if left_s is None:
@@ -193,7 +193,7 @@ class Meter:
         have two speeds, which is how it looks when a neighbor begins or ends. The last one counts, whatever it shows.
         `repeats` in the telemetry says how often.
         """
-        is_gpu, end = self._device.has_cuda, time.perf_counter() + limits.cap_s
+        is_gpu, end = self._device.is_gpu, time.perf_counter() + limits.cap_s
         for repeats in range(MOST_REPEATS + 1):
             before = self._monitor.snapshot()
             self._poller.begin()

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from bench.harness.data import inputs
 from bench.harness.definition import op_sha256
-from bench.harness.device import mps
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers.registry import unavailable
@@ -73,8 +72,7 @@ def plan(
 def refusal(op: Op, case: Case, device: Device) -> str | None:
     """Return why a case cannot run on a device, or None: a dtype it lacks, a shape no library takes, memory."""
     if not has_dtype(device, case.dtype):
-        who = "torch on an Apple GPU" if device.type == "mps" else device.name
-        return f"{who} has no {case.dtype} arithmetic"
+        return f"{device.name} has no {case.dtype} arithmetic"
     try:
         op.check(case, device.type)
     except UnsupportedCaseError as error:
@@ -89,8 +87,6 @@ def has_dtype(device: Device, dtype: str) -> bool:
     """Return whether the device has arithmetic of a dtype."""
     if device.type == "cpu":
         return dtype in CPU_DTYPES
-    if device.type == "mps":
-        return mps.has_dtype(dtype)
     if device.type == "rocm" or device.compute_capability is None:
         return True  # no table for AMD: torch refuses by itself, and the row says so
     major, minor = device.compute_capability.split(".")

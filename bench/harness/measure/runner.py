@@ -38,10 +38,9 @@ if TYPE_CHECKING:
 CASE_ALLOWANCE_S = 10.0
 """Time that one case may take where no budget is given; a larger budget allows more."""
 
-PREPARE_S_PER_BYTE = {"cpu": 2e-9, "mps": 2e-9, "cuda": 1e-10, "rocm": 1e-10}
-"""Seconds to fill, copy and check the inputs of a case, per byte of all copies. A CPU: as measured on two cores; an
-Apple GPU likewise, because the CPU does this there. A GPU: at 1 TB/s, with a hundred bytes moved for each, most of them
-for the fp64 reference."""
+PREPARE_S_PER_BYTE = {"cpu": 2e-9, "cuda": 1e-10, "rocm": 1e-10}
+"""Seconds to fill, copy and check the inputs of a case, per byte of all copies. A CPU: as measured on two cores. A GPU:
+at 1 TB/s, with a hundred bytes moved for each, most of them for the fp64 reference."""
 
 LEAST_ROW_S = 0.7
 """Seconds that the smallest row takes outside of its samples: settling, warm launches, latency, loading the kernel."""
@@ -179,7 +178,7 @@ class Runner:
             with suppress(Exception):  # the row itself will say why
                 calls_s = self._estimator.case_s(row.op, row.case)
         size_bytes, copies = row.op.work(row.case).bytes, self._rotation(row.op, row.case).copies
-        check_s_per_byte = 0.0 if self._device.has_cuda else CHECK_S_PER_BYTE
+        check_s_per_byte = 0.0 if self._device.is_gpu else CHECK_S_PER_BYTE
         prepare_s = (copies * PREPARE_S_PER_BYTE[self._device.type] + check_s_per_byte) * size_bytes
         return LEAST_ROW_S + calls_s + prepare_s
 
@@ -259,7 +258,7 @@ class Runner:
                 prepared.blank.flops,
                 left_s,
                 prepared.prepared_s,
-                ReplayCheck(prepared.row.op, prepared.row.case, prepared.sets) if self._device.has_cuda else None,
+                ReplayCheck(prepared.row.op, prepared.row.case, prepared.sets) if self._device.is_gpu else None,
                 prepared.host_calls,
             )
 
@@ -331,7 +330,7 @@ def release(device: Device) -> None:
     if device.is_gpu:
         import torch
 
-        (torch.cuda if device.has_cuda else torch.mps).empty_cache()
+        torch.cuda.empty_cache()
 
 
 def restored_settings(restored: tuple[str, ...]) -> tuple[Flag, ...]:

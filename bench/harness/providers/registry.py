@@ -118,7 +118,7 @@ def default_providers(family: str, device: Device, dtype: str = "") -> list[str]
     Which version takes a case is known to the version alone; where it refuses one, `stand_ins` come next. In a dtype
     that a library computes in another usual way too, as fp8 with fast accumulation, that is measured beside them.
     """
-    if not device.has_cuda:
+    if not device.is_gpu:
         return ["torch"]
     also = [name for name, by_op in baselines(family).items() if any(dtype in one.dtypes for one in by_op.values())]
     newest = _fixed_versions(family, architecture(device))[:1] if has_triton() else []
@@ -130,7 +130,7 @@ def stand_ins(family: str, device: Device) -> dict[str, tuple[str, ...]]:
     first.
     """
     newest, *older = _fixed_versions(family, architecture(device)) or [""]
-    return {newest: tuple(older)} if device.has_cuda and older else {}
+    return {newest: tuple(older)} if device.is_gpu and older else {}
 
 
 def _fixed_versions(family: str, arch: int) -> list[str]:
@@ -154,12 +154,11 @@ def unavailable(name: str, device: Device) -> str | None:
     if is_user_kernel(name):
         why = here().why_no_isolation()
         return why and f"a user's function runs in a forked process of its own, and {why}"
-    if name.startswith("triton") and not device.has_cuda:
-        wanted = "a GPU that Triton compiles for; this is an Apple GPU" if device.is_gpu else "a GPU; this is a CPU"
-        return f"{name} needs {wanted}"
-    if name in {baseline for by_name in BASELINES.values() for baseline in by_name} and not device.has_cuda:
+    if name.startswith("triton") and not device.is_gpu:
+        return f"{name} needs a GPU; this is a CPU"
+    if name in {baseline for by_name in BASELINES.values() for baseline in by_name} and not device.is_gpu:
         return f"{name} needs a GPU that CUDA runs on"
-    needs_triton = name.startswith("triton") or (name == "torch-compile" and device.has_cuda)
+    needs_triton = name.startswith("triton") or (name == "torch-compile" and device.is_gpu)
     if needs_triton and not has_triton():
         return f"{name} needs Triton on a GPU, which is not installed; there are wheels for Linux only"
     return None

@@ -34,7 +34,7 @@ def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float
     if left_s is not None:
         cap_s = min(limits.cap_s, max(0.0, left_s))
         limits = replace(limits, cap_s=cap_s, min_time_s=min(limits.min_time_s, cap_s))
-    settling = settle(sampler.sample, monitor.clock_and_power, GPU_SETTLE if device.has_cuda else CPU_SETTLE)
+    settling = settle(sampler.sample, monitor.clock_and_power, GPU_SETTLE if device.is_gpu else CPU_SETTLE)
     before, began = monitor.snapshot(), time.perf_counter()
     samples = collect(sampler, limits, cache)
     elapsed_s = time.perf_counter() - began
@@ -59,7 +59,7 @@ def record_of(blank: Record, measured: Measurement, bench: ScenarioContext, also
     On a GPU neither a ceiling of its memory nor its cache judges it: the link does, or the work that a step does beside
     it. A copy over the link takes as long wherever in the device the data lies.
     """
-    if not bench.device.has_cuda:
+    if not bench.device.is_gpu:
         return finished(blank, measured, bench.device, bench.ceilings if blank.bytes_read else None, also=tuple(also))
     by_link = finished(blank, replace(measured, warm_s=None, host_launch_s=None), bench.device, None, also=tuple(also))
     return replace(by_link, warm_median_s=measured.warm_s)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import UsageError, add_machine, add_output
+from bench.harness.cli.arguments import add_machine, add_output
 from bench.harness.cli.main import check_places, device_of, guarded, refuse_all
 from bench.harness.cli.pace import Pace
 from bench.harness.cli.session import Finished, PlannedRun, Request, Session, conclude, gather
@@ -163,8 +163,6 @@ def gathered(
     from bench.harness.measure.plan import Settings
 
     under_test = device_of(args)
-    if under_test.type == "mps":
-        raise UsageError(f"{scenario.name} needs CUDA or a CPU and has not been written for an Apple GPU: --device cpu")
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     rows = scenario.plan(args, under_test, settings)
     refuse_all([f"{row.label}: {row.blank.reason}" for row in rows if row.blank.reason], len(rows))

@@ -59,7 +59,7 @@ GPU_LIMITS = Limits(30, 0.005, 0.25, 5.0, 0.5, 1e-3)
 
 def limits_of(device: Device) -> Limits:
     """Return when a measurement on a device is good enough."""
-    return GPU_LIMITS if device.has_cuda else CPU_LIMITS
+    return GPU_LIMITS if device.is_gpu else CPU_LIMITS
 
 
 FEWEST_SAMPLES = 5

@@ -70,9 +70,6 @@ SHORTEST_LAUNCH_S = 1e-7
 GROWN = 1.5
 """A graph whose replay is shorter than wanted by this factor is captured again, with more launches."""
 
-WAITED_SAMPLE_S = 0.02
-"""Shortest sample that includes the wait for the device, so that the wait is a small share of it."""
-
 LATENCY_CALLS = 50
 PROBE_CAP_S = 0.2
 """Time after which estimates stop calling: one call of a slow case is enough to know it."""
@@ -82,13 +79,7 @@ _failed_graphs: list[Any] = []
 
 
 class HostSampler:
-    """Times launches with the host's clock: the only clock of a CPU, and exact there.
-
-    On an Apple GPU a sample ends when all of its launches are done. `torch.mps.Event` is not used: its times were found
-    to be those of callbacks on the host, which come late and not always in order, and waiting for one could hang.
-
-    Source: https://github.com/pytorch/pytorch/pull/196395.
-    """
+    """Times launches with the host's clock: the only clock of a CPU, and exact there."""
 
     method = "host"
     why_no_graph: str | None = None
@@ -97,15 +88,13 @@ class HostSampler:
         self,
         calls: Sequence[Call],
         launches_per_sample: int,
-        synchronize: Callable[[], object] = lambda: None,
         before: Call = nothing,
     ) -> None:
-        """Go round `calls`, `launches_per_sample` of them between two readings, and wait with `synchronize`.
+        """Go round `calls`, `launches_per_sample` of them between two readings.
 
         `before` is called ahead of each sample, and is not timed.
         """
-        self.launches_per_sample = launches_per_sample
-        self._synchronize, self._before = synchronize, before
+        self.launches_per_sample, self._before = launches_per_sample, before
         self.begin_with(calls)
 
     def begin_with(self, calls: Sequence[Call], first: int = 0) -> None:
@@ -115,13 +104,10 @@ class HostSampler:
     def sample(self) -> float:
         """Return the duration of one sample, seconds."""
         launches = itertools.islice(self._calls, self.launches_per_sample)
-        if self._before is not nothing:
-            self._before()
-            self._synchronize()
+        self._before()
         start = time.perf_counter()
         for call in launches:
             call()
-        self._synchronize()
         return time.perf_counter() - start
 
 
@@ -321,8 +307,8 @@ def make_sampler(
         refusal: returns why a graph that was captured is not to be timed, or None.
         while_running: called while a sample runs on a GPU.
     """
-    if not device.has_cuda:
-        return _host_sampler(calls, device, limits)
+    if not device.is_gpu:
+        return _host_sampler(calls, limits)
     launch_s = host_launch_s(calls, device.synchronize)
     events = EventSampler(calls, min(MAX_QUEUED, max(1, len(calls))), launch_s)
     # The least, here too: where the host was late, the events also timed how long the GPU waited for it.
@@ -340,17 +326,12 @@ def make_sampler(
     return EventSampler(calls, min(MAX_QUEUED, wanted), launch_s, while_running, why_no_graph)
 
 
-def _host_sampler(calls: Sequence[Call], device: Device, limits: Limits) -> HostSampler:
+def _host_sampler(calls: Sequence[Call], limits: Limits) -> HostSampler:
     """Return what times launches with the host's clock, so many of them that a sample is long enough."""
-    durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=device.synchronize, after=device.synchronize)
+    durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=nothing, after=nothing)
     # The least: one preempted call of five must not make the samples a thousand times too short.
     launch_s, tick_s = max(min(durations), 1e-9), clock_tick_s()
-    if not device.is_gpu:
-        return HostSampler(calls, launches_for(launch_s, limits.min_sample_s, tick_s))
-    least_s = max(limits.min_sample_s, WAITED_SAMPLE_S)
-    few = HostSampler(calls, launches_for(launch_s, least_s, tick_s), device.synchronize)
-    launch_s = max(few.sample() / few.launches_per_sample, SHORTEST_LAUNCH_S)  # so far each was waited for
-    return HostSampler(calls, launches_for(launch_s, least_s, tick_s), device.synchronize)
+    return HostSampler(calls, launches_for(launch_s, limits.min_sample_s, tick_s))
 
 
 def _graph_sampler(calls: Sequence[Call], wanted: int, limits: Limits, while_running: Call) -> GraphSampler:
@@ -389,7 +370,7 @@ def host_launch_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> flo
 
 def tick_s(device: Device) -> float:
     """Return the smallest step of the clock that samples are read from, seconds: the host's, or that of CUDA events."""
-    return event_tick_s() if device.has_cuda else clock_tick_s()
+    return event_tick_s() if device.is_gpu else clock_tick_s()
 
 
 def event_tick_s() -> float:

@@ -147,7 +147,7 @@ def test_a_suite_keeps_its_budget_and_measures_the_most_telling_ops_first(clock,
         (family, Row(op, case, "torch"))
         for family, op, case in suite.by_information(suite.planned(["bf16"], families(), "cpu"))
     ]
-    device, settings = SimpleNamespace(has_cuda=False, type="cpu"), Settings(budget_s=budget_s)
+    device, settings = SimpleNamespace(is_gpu=False, type="cpu"), Settings(budget_s=budget_s)
     request = SimpleNamespace(verbose=False)
     run = session.PlannedRun("bench", "suite", request, device, settings, planned_rows, may_reorder=True)
     kept, lines = session.Session(), []

@@ -62,7 +62,7 @@ def test_cold_is_claimed_only_where_the_copies_fill_the_cache_several_times(
 
 
 def test_the_factors_are_those_of_the_protocol():
-    assert COLD_CACHES == {"cpu": 4, "mps": 4, "cuda": 6, "rocm": 6}
+    assert COLD_CACHES == {"cpu": 4, "cuda": 6, "rocm": 6}
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_the_time_that_is_left_comes_before_the_share_of_the_clock():
 
 def test_launches_that_look_for_the_tail_are_counted_and_the_last_of_all(monkeypatch):
     made, calls, counted = Meter(cpu_device(), LIMITS), [], []
-    gpu = SimpleNamespace(is_gpu=True, has_cuda=True, synchronize=lambda: None)
+    gpu = SimpleNamespace(is_gpu=True, synchronize=lambda: None)
     monkeypatch.setattr(made, "_device", gpu)
     monkeypatch.setattr(made, "sampler", lambda calls, limits, replay=None: HostSampler(calls, 4))
     monkeypatch.setattr(meter, "GPU_SETTLE", SettleLimits(0.0, 0.01))
