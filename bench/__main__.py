@@ -28,7 +28,6 @@ COMMANDS = {
     "smoke": "the first look at a machine: does everything run, and is it about as fast as expected",
     "profile": "every operation of a torch model or function of yours on the roofline",
     "explain": "what a flag, a column or a verdict means, and what to do about it",
-    "tune": "the fastest configuration of a kernel on this GPU, kept for later runs",
 }
 
 MODULES = {"profile": "profiler"}

@@ -2,7 +2,6 @@
 
 import argparse
 import importlib.util
-import runpy
 import sys
 from collections.abc import Sequence
 
@@ -40,10 +39,7 @@ Ridgepoint's or Triton's name, functions and constants of the file, other words 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["tune"]:
-        return _tune(words)
-    args = _parser().parse_args(words)
+    args = _parser().parse_args(argv)
     try:
         return args.run(args)
     except (AuditError, OutputError) as error:
@@ -67,7 +63,6 @@ def _parser() -> argparse.ArgumentParser:
     audit.set_defaults(run=_audit, prog=audit.prog)
     _add_choices(audit)
     _add_own_kernel(audit)
-    commands.add_parser("tune", help="the fastest configuration on this GPU; the same as python -m bench tune")
     return parser
 
 
@@ -147,13 +142,6 @@ def _require_triton() -> None:
     """
     if importlib.util.find_spec("triton") is None:
         raise AuditError("the kernels need Triton, which is not installed; there are wheels for Linux only")
-
-
-def _tune(words: Sequence[str]) -> int:
-    """Run `python -m bench tune`: this package imports nothing of `bench`, which times what it has."""
-    sys.argv[1:] = words
-    runpy.run_module("bench", run_name="__main__", alter_sys=True)
-    return 0
 
 
 def _list(args: argparse.Namespace) -> int:

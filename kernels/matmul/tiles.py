@@ -10,8 +10,6 @@ where such a tile spills registers or exceeds shared memory when compiled, the n
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import triton
-
 from kernels.matmul.operands import Operands
 
 GROUP_M = 8  # rows of tiles that are walked together; Source: Triton tutorials 03 and 09
@@ -65,24 +63,3 @@ def size_class(found: Sizes, operands: Operands) -> str:
         if whole * operands.tiles(tile.m, tile.n) >= part * operands.processors:
             return name
     return list(found)[-1]
-
-
-def candidates(found: Sizes) -> tuple[Tile, ...]:
-    """Return what autotune tries: each fixed tile, and the same with 4 or 8 warps and one stage more or less.
-
-    The spread over warps and stages follows the search space of the Triton tutorial 09.
-    """
-    tried = {
-        tile._replace(warps=warps, stages=stages): None
-        for tile in found.values()
-        for warps in (4, 8)
-        for stages in range(max(tile.stages - 1, 2), tile.stages + 2)
-    }
-    return tuple(tried)
-
-
-def as_configs(tried: tuple[Tile, ...], **constants: int) -> list[triton.Config]:
-    """Return tiles as autotune takes them, each with further compile-time constants."""
-    return [
-        triton.Config({**tile.constants, **constants}, num_warps=tile.warps, num_stages=tile.stages) for tile in tried
-    ]

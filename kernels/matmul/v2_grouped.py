@@ -28,7 +28,7 @@ import triton.language as tl
 
 from kernels.launch import Variant
 from kernels.matmul.operands import LAYOUTS, MAX_TILES, read, refuse_dtype, triton_type
-from kernels.matmul.tiles import GROUP_M, Table, Tile, as_configs, candidates, size_class, sizes
+from kernels.matmul.tiles import GROUP_M, Table, Tile, size_class, sizes
 
 LABEL = "matmul v2"
 FP32 = {"any": Tile(64, 64, 16, 4, 3)}
@@ -40,7 +40,6 @@ TILES: Table = {
     90: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF},
     100: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF},
 }
-TUNING_KEY = ["m", "n", "k", "a_stride", "b_stride", "out_stride", "A_TRANSPOSED", "B_TRANSPOSED", "PRECISION"]
 
 
 @triton.jit
@@ -118,16 +117,13 @@ def grouped_matmul(
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=row_inside & col_inside)
 
 
-def _layout_constants(dtype: str, layout: str) -> dict[str, bool | str]:
-    precision = "tf32" if dtype == "tf32" else "ieee"
-    return {"A_TRANSPOSED": layout[0] == "t", "B_TRANSPOSED": layout[1] == "t", "PRECISION": precision}
-
-
 @cache
 def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
+    precision = "tf32" if dtype == "tf32" else "ieee"
+    stored = {"A_TRANSPOSED": layout[0] == "t", "B_TRANSPOSED": layout[1] == "t", "PRECISION": precision}
     return Variant(
         kernel=grouped_matmul,
-        constants={**_layout_constants(dtype, layout), **tile.constants, "GROUP_M": GROUP_M},
+        constants={**stored, **tile.constants, "GROUP_M": GROUP_M},
         options=tile.options,
         op="matmul",
         dtype=dtype,
@@ -146,37 +142,19 @@ def variants(arch: int) -> tuple[Variant, ...]:
     )
 
 
-@cache
-def _tuner(arch: int, dtype: str, batch: int) -> triton.runtime.Autotuner:
-    # One for each batch, which is no argument of the kernel and so can be no part of the key.
-    configs = as_configs(candidates(sizes(TILES, arch, dtype)), GROUP_M=GROUP_M)
-    return triton.autotune(configs=configs, key=TUNING_KEY)(grouped_matmul)
+def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
+    asked = read(LABEL, a, b, scales, out)
+    found = sizes(TILES, asked.arch, asked.dtype)
+    if not found:
+        raise refuse_dtype(LABEL, asked.dtype, asked.arch, f"it has {', '.join(TILES[min(TILES)])}")
+    size = size_class(found, asked)
+    tile = found[size]
+    programs = asked.tiles(tile.m, tile.n)
+    if programs > MAX_TILES:
+        raise ValueError(f"{LABEL}: more than {MAX_TILES} tiles of {tile.m}x{tile.n}")
+    if programs:
+        variant = _variant(asked.dtype, asked.layout, size, tile)
+        variant.launch(programs, a, b, out, asked.m, asked.n, asked.k, *asked.strides, *asked.batch_strides)
 
 
-def _launcher(label: str, tuned: bool) -> Callable[..., None]:
-    def launch(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-        asked = read(label, a, b, scales, out)
-        found = sizes(TILES, asked.arch, asked.dtype)
-        if not found:
-            raise refuse_dtype(label, asked.dtype, asked.arch, f"it has {', '.join(TILES[min(TILES)])}")
-        smallest = list(found.values())[-1]
-        if asked.tiles(smallest.m, smallest.n) > MAX_TILES:
-            raise ValueError(f"{label}: more than {MAX_TILES} tiles of {smallest.m}x{smallest.n}")
-        if not out.numel():
-            return
-        arguments = (a, b, out, asked.m, asked.n, asked.k, *asked.strides, *asked.batch_strides)
-        if tuned:
-            with torch.cuda.device_of(a):
-                _tuner(asked.arch, asked.dtype, asked.batch)[
-                    lambda meta: (asked.tiles(meta["BLOCK_M"], meta["BLOCK_N"]),)
-                ](*arguments, **_layout_constants(asked.dtype, asked.layout), enable_fp_fusion=True)
-            return
-        size = size_class(found, asked)
-        variant = _variant(asked.dtype, asked.layout, size, found[size])
-        variant.launch(asked.tiles(found[size].m, found[size].n), *arguments)
-
-    return launch
-
-
-KERNELS: dict[str, Callable[..., None]] = {"matmul": _launcher(LABEL, tuned=False)}
-AUTOTUNED: dict[str, Callable[..., None]] = {"matmul": _launcher(f"{LABEL} autotune", tuned=True)}
+KERNELS: dict[str, Callable[..., None]] = {"matmul": _matmul}

@@ -9,10 +9,9 @@ add up fp8 products with about 14 bits, so every step of BLOCK_K terms starts at
 fp32. Source: DeepSeek-V3 technical report (2024), section 3.3.2, which does so every 128 terms.
 
 Changed against the last version:
-- persistent: as many programs as multiprocessors, each taking every P-th tile, and the loops over tiles and terms
-  flattened into one, so that the loads of the next tile are under way while the last one is finished and stored;
-- the mask on the terms is back in every step: with one loop body instead of two the loops can be flattened, and where
-  stored rows are whole numbers of 16 bytes it costs a comparison and no wide access;
+- persistent: as many programs as multiprocessors, each taking every P-th tile;
+- the mask on the terms is back in every step, which makes one loop body of two: where stored rows are whole numbers of
+  16 bytes it costs a comparison and no wide access;
 - the launcher says whether stored rows of A and B are such: Triton itself sees multiples of 16 elements alone, and in
   a size that happens to be odd forgets them all. So 16-byte loads stay where C has odd rows, as `nt` with an odd n;
 - tiles of their own where they are not. A pointer, a mask and a register for each element spill 128 x 256 tiles, up to
@@ -49,7 +48,7 @@ from kernels.matmul.operands import (
     refuse_dtype,
     triton_type,
 )
-from kernels.matmul.tiles import GROUP_M, Sizes, Table, Tile, as_configs, candidates, size_class, sizes
+from kernels.matmul.tiles import GROUP_M, Sizes, Table, Tile, size_class, sizes
 
 LABEL = "matmul v3"
 FP32_80 = {"any": Tile(64, 64, 16, 4, 3)}
@@ -66,8 +65,6 @@ TILES: Table = {
 }
 SHIFTED = {"shifted": Tile(64, 64, 32, 8, 3)}
 SHIFTED_FP32 = {"shifted": Tile(64, 64, 16, 8, 3)}
-TUNING_KEY = ["m", "n", "k", "batches", "a_stride", "b_stride", "out_stride"]
-TUNING_KEY += ["A_TRANSPOSED", "B_TRANSPOSED", "PRECISION", "UNIT"]
 
 
 @triton.jit
@@ -121,7 +118,6 @@ def persistent_matmul(
     BLOCK_K: tl.constexpr,  # terms a step
     GROUP_M: tl.constexpr,  # rows of tiles in a group
     UNIT: tl.constexpr,  # elements of which stored rows of A and B are whole numbers, and lie whole numbers apart
-    FLATTEN: tl.constexpr,  # whether the loops over tiles and terms become one
 ):
     """Write every tile of C whose number is that of the program, modulo the number of programs."""
     a_stride, a_batch = in_units(a_stride, UNIT), in_units(a_batch, UNIT)
@@ -132,12 +128,10 @@ def persistent_matmul(
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles = tl.cast(tiles_m, tl.int64) * tiles_n * batches
     lanes_m, lanes_n, lanes_k = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
-    for tile in tl.range(tl.program_id(0).to(tl.int64), tiles, tl.num_programs(0), flatten=FLATTEN):
+    for tile in tl.range(tl.program_id(0).to(tl.int64), tiles, tl.num_programs(0)):
         batch, tile_m, tile_n = tile_position(tl.cast(tile, tl.int64), tiles_m, tiles_n, GROUP_M)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
-        # Offsets are built anew in each step and not moved out: what the flattened loop carries from step to step
-        # loses what is known of its alignment, and with it the wide, asynchronous loads.
-        for start in tl.range(0, k, BLOCK_K, disable_licm=FLATTEN):
+        for start in tl.range(0, k, BLOCK_K):
             rows, cols = (tile_m * BLOCK_M + lanes_m)[:, None], (tile_n * BLOCK_N + lanes_n)[None, :]
             down, across = (start + lanes_k.to(tl.int64))[:, None], (start + lanes_k.to(tl.int64))[None, :]
             # Clamped where that costs no wide access; the axis that is dense in memory is masked instead.
@@ -203,7 +197,7 @@ def _variant(dtype: str, layout: str, size: str, tile: Tile, unit: int) -> Varia
     operand, scale = f"*{triton_type(dtype)}", {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
     return Variant(
         kernel=persistent_matmul,
-        constants={**_constants(dtype, layout, unit), **tile.constants, "FLATTEN": False},
+        constants={**_constants(dtype, layout, unit), **tile.constants},
         options=tile.options,
         op="matmul",
         dtype=dtype,
@@ -224,46 +218,22 @@ def variants(arch: int) -> tuple[Variant, ...]:
     )
 
 
-@cache
-def _tuner(arch: int, dtype: str, unit: int) -> triton.runtime.Autotuner:
-    tried = candidates(tiles_for(arch, dtype, unit))
-    configs = [config for flatten in (False, True) for config in as_configs(tried, FLATTEN=flatten)]
-    return triton.autotune(configs=configs, key=TUNING_KEY)(persistent_matmul)
-
-
 def _programs(asked: Operands, block_m: int, block_n: int) -> int:
     return min(asked.processors if asked.unit > 1 else MAX_TILES, asked.tiles(block_m, block_n))
 
 
-def _launch_tuned(asked: Operands, arguments: tuple, device: torch.Tensor) -> None:
-    def grid(meta: dict) -> tuple[int]:
-        return (_programs(asked, meta["BLOCK_M"], meta["BLOCK_N"]),)
-
-    with torch.cuda.device_of(device):
-        _tuner(asked.arch, asked.dtype, asked.unit)[grid](
-            *arguments, **_constants(asked.dtype, asked.layout, asked.unit), enable_fp_fusion=True
-        )
-
-
-def _launcher(label: str, tuned: bool) -> Callable[..., None]:
-    def launch(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-        asked = read(label, a, b, scales, out)
-        found = tiles_for(asked.arch, asked.dtype, asked.unit)
-        if not found:
-            raise refuse_dtype(label, asked.dtype, asked.arch, "fp8 needs sm_90 or sm_100")
-        if not out.numel():
-            return
-        shape = (asked.m, asked.n, asked.k, asked.batch)
-        arguments = (a, b, out, *shape, *asked.strides, *asked.batch_strides, *scales)
-        if tuned:
-            _launch_tuned(asked, arguments, a)
-            return
-        size = size_class(found, asked)
-        variant = _variant(asked.dtype, asked.layout, size, found[size], asked.unit)
-        variant.launch(_programs(asked, found[size].m, found[size].n), *arguments)
-
-    return launch
+def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
+    asked = read(LABEL, a, b, scales, out)
+    found = tiles_for(asked.arch, asked.dtype, asked.unit)
+    if not found:
+        raise refuse_dtype(LABEL, asked.dtype, asked.arch, "fp8 needs sm_90 or sm_100")
+    if not out.numel():
+        return
+    shape = (asked.m, asked.n, asked.k, asked.batch)
+    size = size_class(found, asked)
+    variant = _variant(asked.dtype, asked.layout, size, found[size], asked.unit)
+    programs = _programs(asked, found[size].m, found[size].n)
+    variant.launch(programs, a, b, out, *shape, *asked.strides, *asked.batch_strides, *scales)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"matmul": _launcher(LABEL, tuned=False)}
-AUTOTUNED: dict[str, Callable[..., None]] = {"matmul": _launcher(f"{LABEL} autotune", tuned=True)}
+KERNELS: dict[str, Callable[..., None]] = {"matmul": _matmul}

@@ -9,8 +9,8 @@ Changed against the last version:
   cores read it, where every thread computed addresses and masks. What lies beyond an edge arrives as zero, in m, n and
   k alike, so the loop has no mask. The host builds the descriptors, so that a launch in a CUDA graph needs no memory
   and no fence for them;
-- flattened: with no addresses to carry the one loop over tiles and terms stays short, so the loads of the next tile
-  are under way while the last one is stored, which version 3 found too dear;
+- flattened: the loops over tiles and terms become one, so the loads of the next tile are under way while the last one
+  is stored. With no addresses to carry from step to step that loop stays short;
 - epilogue in parts: C is stored by the accelerator too (UTMASTG), in slices of EPILOGUE columns each, so that a slice
   fits beside the pipeline in shared memory and its store runs while the next slice is converted.
 
@@ -32,7 +32,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.launch import ALIGNMENT_BYTES, Variant
 from kernels.matmul.operands import LAYOUTS, Operands, output_type, read, refuse_dtype, triton_type
-from kernels.matmul.tiles import GROUP_M, Table, Tile, as_configs, candidates, size_class, sizes
+from kernels.matmul.tiles import GROUP_M, Table, Tile, size_class, sizes
 from kernels.matmul.v3_persistent import multiply, tile_position
 
 LABEL = "matmul v4"
@@ -48,7 +48,6 @@ TILES: Table = {
     90: {"fp32": FP32, "tf32": TF32_90, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
     100: {"fp32": FP32, "tf32": TF32_100, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
 }
-TUNING_KEY = ["m", "n", "k", "batches", "A_TRANSPOSED", "B_TRANSPOSED", "PRECISION"]
 
 
 @triton.jit
@@ -192,81 +191,24 @@ def describe(
     return found
 
 
-def _fit_boxes(arguments: dict[str, Any]) -> None:
-    """Give the descriptors the boxes of the tile that autotune is about to try."""
-    tile = Tile(arguments["BLOCK_M"], arguments["BLOCK_N"], arguments["BLOCK_K"], warps=0, stages=0)
-    layout = "".join("t" if arguments[name] else "n" for name in ("A_TRANSPOSED", "B_TRANSPOSED"))
-    for name, box in zip(("a_desc", "b_desc", "out_desc"), boxes_of(layout, tile, arguments["SLICES"]), strict=True):
-        arguments[name].block_shape = box
+def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
+    asked = read(LABEL, a, b, scales, out)
+    found = sizes(TILES, asked.arch, asked.dtype)
+    if not found:
+        allowed = f"tensor descriptors need sm_{MINIMUM_ARCH} or newer, fp8 sm_90 or sm_100 (see version 3)"
+        raise refuse_dtype(LABEL, asked.dtype, asked.arch, allowed)
+    if not out.numel():
+        return
+    size = size_class(found, asked)
+    tile = found[size]
+    variant = _variant(asked.dtype, asked.layout, size, tile)
+    boxes = boxes_of(asked.layout, tile, variant.constants["SLICES"])
+    shape = {"m": asked.m, "n": asked.n, "k": asked.k, "batches": asked.batch}
+    programs = min(asked.processors, asked.tiles(tile.m, tile.n))
+    with torch.cuda.device_of(out):
+        variant.kernel[(programs,)](
+            *describe(LABEL, asked, (a, b, out), boxes), *scales, **shape, **variant.constants, **variant.options
+        )
 
 
-def tuned_configs(arch: int, dtype: str) -> list[triton.Config]:
-    """Return what autotune tries for a dtype on an architecture."""
-    configs = []
-    for tile in candidates(sizes(TILES, arch, dtype)):
-        configs += as_configs((tile,), SLICES=slices_of(dtype, tile))
-    for config in configs:
-        config.pre_hook = _fit_boxes
-    return configs
-
-
-@cache
-def _tuner(arch: int, dtype: str) -> triton.runtime.Autotuner:
-    # One for each dtype: autotune adds the dtypes of tensors to its key, but descriptors are none.
-    return triton.autotune(configs=tuned_configs(arch, dtype), key=TUNING_KEY)(descriptor_matmul)
-
-
-def _launch_tuned(
-    label: str,
-    asked: Operands,
-    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    scales: tuple[torch.Tensor, ...],
-) -> None:
-    def grid(meta: dict[str, Any]) -> tuple[int]:
-        return (min(asked.processors, asked.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
-
-    tile = list(sizes(TILES, asked.arch, asked.dtype).values())[-1]
-    descriptors = describe(label, asked, tensors, boxes_of(asked.layout, tile, slices=1))
-    _tuner(asked.arch, asked.dtype)[grid](
-        *descriptors,
-        *scales,
-        m=asked.m,
-        n=asked.n,
-        k=asked.k,
-        batches=asked.batch,
-        **constants_of(asked.dtype, asked.layout),
-        enable_fp_fusion=True,
-    )
-
-
-def _launcher(label: str, tuned: bool) -> Callable[..., None]:
-    def launch(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-        asked = read(label, a, b, scales, out)
-        found = sizes(TILES, asked.arch, asked.dtype)
-        if not found:
-            allowed = f"tensor descriptors need sm_{MINIMUM_ARCH} or newer, fp8 sm_90 or sm_100 (see version 3)"
-            raise refuse_dtype(label, asked.dtype, asked.arch, allowed)
-        if not out.numel():
-            return
-        with torch.cuda.device_of(out):
-            if tuned:
-                _launch_tuned(label, asked, (a, b, out), scales)
-                return
-            size = size_class(found, asked)
-            variant = _variant(asked.dtype, asked.layout, size, found[size])
-            boxes = boxes_of(asked.layout, found[size], variant.constants["SLICES"])
-            shape = {"m": asked.m, "n": asked.n, "k": asked.k, "batches": asked.batch}
-            programs = min(asked.processors, asked.tiles(found[size].m, found[size].n))
-            variant.kernel[(programs,)](
-                *describe(label, asked, (a, b, out), boxes),
-                *scales,
-                **shape,
-                **variant.constants,
-                **variant.options,
-            )
-
-    return launch
-
-
-KERNELS: dict[str, Callable[..., None]] = {"matmul": _launcher(LABEL, tuned=False)}
-AUTOTUNED: dict[str, Callable[..., None]] = {"matmul": _launcher(f"{LABEL} autotune", tuned=True)}
+KERNELS: dict[str, Callable[..., None]] = {"matmul": _matmul}

@@ -1,4 +1,4 @@
-"""Version 5 of the matrix product: the terms of few tiles are split among programs, and every choice is a `Config`.
+"""Version 5 of the matrix product: the terms of few tiles are split among programs, and tiles can be autotuned.
 
 Computes what version 4 does, with the same rounding, but for the order of the sums where terms are split.
 
@@ -7,29 +7,25 @@ Changed against the last version:
   many terms, are computed by 2 or 4 programs each. Each program writes the sums of its terms in fp32 (int32 for int8),
   a second launch adds them in their order, so the same call gives the same bits. The sums, written and read once more,
   are not counted as bytes;
-- the spread of a tile over warps, stages, groups of rows, slices of the epilogue, the flattened loop and the split are
-  fields of one `Config`. The fixed ones are those of version 4. `candidates` lists what is worth searching on a Hopper:
-  tiles of 128 x 256, 256 x 128, 64 x 256 and 128 x 128 as in fast.cu and the Triton tutorial 09, with 64 or 128 terms a
-  step, groups of 4, 8 and 16 rows and 1, 2 or 4 slices. `python -m bench tune` times them and keeps the fastest for
-  this GPU, which `AUTOTUNED` takes; where nothing is kept for a shape it takes the fixed one.
+- autotune: `AUTOTUNED` times a short list of tiles, each with the loops over tiles and terms flattened or not, with
+  `triton.autotune` in the first call of a shape. `KERNELS` takes the tiles of version 4.
 
 What it leaves out: as version 4, but for the split. A second launch costs a few microseconds, so that two programs a
 tile may not pay where a product takes as few: only timing tells, and nothing here has been timed.
 """
 
 from collections.abc import Callable
-from functools import cache, partial
-from typing import NamedTuple
+from functools import cache
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from kernels import tuned, versions
-from kernels.launch import Variant, gpu_of
+from kernels.launch import Variant
 from kernels.matmul import v4_tma
 from kernels.matmul.operands import LAYOUTS, Operands, output_type, read, refuse_dtype, triton_type
-from kernels.matmul.tiles import GROUP_M, Tile, size_class, sizes
+from kernels.matmul.tiles import Sizes, Tile, size_class, sizes
 from kernels.matmul.v3_persistent import multiply, tile_position
 
 LABEL = "matmul v5"
@@ -39,54 +35,21 @@ SPLITS = 4, 2  # programs that share the terms of a tile
 FEWEST_STEPS = 4  # of each of them
 ROWS, COLUMNS, FINISH_WARPS = 4, 256, 4  # of a program that adds up sums
 UNIT = tl.constexpr(16)  # the rows of partial sums are whole numbers of so many elements, and lie as far apart
-SMALLEST_SLICE = 32  # columns
-
-
-class Config(NamedTuple):
-    """One way to compute a product."""
-
-    m: int
-    """Rows of a tile."""
-    n: int
-    """Columns of a tile."""
-    k: int
-    """Terms of a step."""
-    warps: int
-    stages: int
-    """Steps whose operands are in shared memory at once."""
-    group: int = GROUP_M
-    """Rows of tiles that are walked together."""
-    slices: int = 1
-    """In how many parts the columns of a tile are stored."""
-    flatten: bool = True
-    """Whether the loops over tiles and steps become one."""
-    splits: int = 1
-    """Programs that share the terms of a tile."""
-
-    @property
-    def tile(self) -> Tile:
-        """The tile alone."""
-        return Tile(self.m, self.n, self.k, self.warps, self.stages)
-
-    @property
-    def words(self) -> str:
-        """The configuration for a reader."""
-        loops = "flat" if self.flatten else "nested"
-        return (
-            f"{self.m}x{self.n}x{self.k}, {self.warps} warps, {self.stages} stages, groups of {self.group}, "
-            f"{self.slices} slices, {loops}, split {self.splits}"
-        )
-
-
-HALF = ((128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 4, 4), (128, 128, 64, 4, 5))
-HALF += ((128, 128, 64, 8, 4), (128, 128, 64, 8, 5), (64, 256, 64, 4, 4), (128, 128, 128, 8, 3), (64, 128, 64, 4, 4))
-HALF += ((64, 64, 64, 4, 4),)
-BYTE = ((128, 256, 128, 8, 3), (256, 128, 128, 8, 3), (128, 128, 128, 4, 4), (128, 128, 128, 8, 4))
-BYTE += ((64, 256, 128, 4, 3), (64, 128, 128, 4, 4), (64, 64, 128, 4, 4))
-TF32 = ((128, 256, 32, 8, 3), (256, 128, 32, 8, 3), (128, 128, 32, 4, 4), (128, 128, 32, 8, 3), (64, 64, 32, 4, 4))
-FP32 = ((128, 64, 16, 8, 3), (128, 128, 16, 8, 3), (64, 64, 16, 4, 3))
-SEARCHED = {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": BYTE, "fp8e4m3": BYTE, "fp8e5m2": BYTE}
-"""Rows, columns, terms a step, warps and stages worth searching, by dtype."""
+TUNING_KEY = ["m", "n", "k", "batches", "A_TRANSPOSED", "B_TRANSPOSED"]
+HALF = (
+    Tile(128, 256, 64, 8, 3),
+    Tile(256, 128, 64, 8, 3),
+    Tile(128, 128, 64, 8, 4),
+    Tile(128, 128, 64, 4, 4),
+    Tile(64, 256, 64, 4, 4),
+    Tile(64, 64, 64, 4, 4),
+)
+INT8 = (Tile(128, 128, 64, 8, 4), Tile(128, 128, 128, 8, 3), Tile(64, 128, 64, 8, 4), Tile(64, 64, 64, 8, 3))
+FP8 = (Tile(128, 256, 128, 8, 3), Tile(128, 128, 128, 8, 4), Tile(64, 128, 128, 4, 4), Tile(64, 64, 128, 4, 4))
+TF32 = (Tile(128, 128, 32, 8, 3), Tile(128, 128, 32, 4, 3), Tile(64, 64, 32, 8, 3), Tile(64, 64, 32, 4, 3))
+FP32 = (Tile(128, 64, 16, 8, 3), Tile(128, 128, 16, 8, 3), Tile(64, 64, 16, 4, 3))
+TUNED = {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8}
+"""What autotune tries, by dtype. Source: fast.cu and the Triton tutorial 09."""
 
 
 @triton.jit
@@ -108,7 +71,7 @@ def split_matmul(
     BLOCK_M: tl.constexpr,  # rows a tile
     BLOCK_N: tl.constexpr,  # columns a tile
     BLOCK_K: tl.constexpr,  # terms a step
-    SLICES: tl.constexpr,  # slices in which a tile is stored, 1, 2 or 4
+    SLICES: tl.constexpr,  # slices in which a tile is stored, 1 or 2
     GROUP_M: tl.constexpr,  # rows of tiles in a group
     FLATTEN: tl.constexpr,  # whether the loops over tiles and terms become one
 ):
@@ -141,16 +104,8 @@ def split_matmul(
             out_desc.store([place, row, col], acc.to(out_desc.dtype)[None, :, :])
         else:
             left, right = acc.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1).split()
-            if SLICES == 2:
-                out_desc.store([place, row, col], left.to(out_desc.dtype)[None, :, :])
-                out_desc.store([place, row, col + BLOCK_N // 2], right.to(out_desc.dtype)[None, :, :])
-            else:
-                first, second = left.reshape(BLOCK_M, 2, BLOCK_N // 4).permute(0, 2, 1).split()
-                third, fourth = right.reshape(BLOCK_M, 2, BLOCK_N // 4).permute(0, 2, 1).split()
-                out_desc.store([place, row, col], first.to(out_desc.dtype)[None, :, :])
-                out_desc.store([place, row, col + BLOCK_N // 4], second.to(out_desc.dtype)[None, :, :])
-                out_desc.store([place, row, col + BLOCK_N // 2], third.to(out_desc.dtype)[None, :, :])
-                out_desc.store([place, row, col + 3 * (BLOCK_N // 4)], fourth.to(out_desc.dtype)[None, :, :])
+            out_desc.store([place, row, col], left.to(out_desc.dtype)[None, :, :])
+            out_desc.store([place, row, col + BLOCK_N // 2], right.to(out_desc.dtype)[None, :, :])
 
 
 @triton.jit(do_not_specialize=["m", "n", "batches", "splits", "sums_stride", "out_stride", "out_batch"])
@@ -189,69 +144,45 @@ def add_splits(
     tl.store(out_ptrs, total.to(out_ptr.dtype.element_ty), mask=(rows < m) & (cols < n))
 
 
-def configs(arch: int, dtype: str) -> dict[str, Config]:
-    """Return the fixed configurations for a dtype on an architecture by size class, largest first."""
-    found = {
-        size: Config(*tile, slices=v4_tma.slices_of(dtype, tile)) for size, tile in sizes(TILES, arch, dtype).items()
-    }
-    return {size: _with_room(config, arch) for size, config in found.items()} if dtype == "int8" else found
+def fixed_tiles(arch: int, dtype: str) -> Sizes:
+    """Return the fixed tiles for a dtype on an architecture by size class, largest first."""
+    found = sizes(TILES, arch, dtype)
+    return {size: _with_room(tile, arch) for size, tile in found.items()} if dtype == "int8" else found
 
 
-def split_between(config: Config, splits: int, arch: int) -> Config:
-    """Return a configuration with its terms split among programs, which store sums of 4 bytes."""
-    return _with_room(config._replace(splits=splits, slices=1), arch)
+def _with_room(tile: Tile, arch: int) -> Tile:
+    """Return a tile of which sums of 4 bytes can be stored: on sm_100 4 warps have too few registers."""
+    return tile._replace(warps=8) if arch >= 100 else tile
 
 
-def _with_room(config: Config, arch: int) -> Config:
-    """Return a configuration of which sums of 4 bytes can be stored: on sm_100 4 warps have too few registers."""
-    return config._replace(warps=8) if arch >= 100 else config
-
-
-def candidates(asked: Operands) -> list[Config]:
-    """Return what is worth searching for a product, the fixed choice first.
-
-    Groups differ where tiles are more than multiprocessors, splits where they are fewer.
-    """
-    found = {chosen(asked): None}
-    for sides in SEARCHED[asked.dtype]:
-        tile = Tile(*sides)
-        tiles = asked.tiles(tile.m, tile.n)
-        groups = (4, 8, 16) if tiles > asked.processors else (GROUP_M,)
-        steps = triton.cdiv(asked.k, tile.k)
-        splits = [split for split in (1, *SPLITS) if split == 1 or (tiles < asked.processors and steps >= 2 * split)]
-        for slices in (1, 2, 4):
-            if tile.n // slices >= SMALLEST_SLICE:
-                for group, flatten, split in ((g, f, s) for g in groups for f in (True, False) for s in splits):
-                    found[Config(*tile, group, slices, flatten, split)] = None
-    return list(found)
-
-
-def chosen(asked: Operands) -> Config:
-    """Return the fixed configuration for a product: the size class of version 4, split where it has few tiles."""
-    found = configs(asked.arch, asked.dtype)
-    config = found[size_class({size: config.tile for size, config in found.items()}, asked)]
-    tiles, steps = asked.tiles(config.m, config.n), triton.cdiv(asked.k, config.k)
-    fitting = [n for n in SPLITS if n * tiles <= asked.processors and steps >= n * FEWEST_STEPS]
-    return split_between(config, fitting[0], asked.arch) if fitting else config
+def chosen(asked: Operands) -> tuple[Tile, int]:
+    """Return the fixed tile for a product and the programs that share its terms: 1 unless tiles are few."""
+    found = fixed_tiles(asked.arch, asked.dtype)
+    tile = found[size_class(found, asked)]
+    tiles, steps = asked.tiles(tile.m, tile.n), triton.cdiv(asked.k, tile.k)
+    for splits in SPLITS:
+        if splits * tiles <= asked.processors and steps >= splits * FEWEST_STEPS:
+            return _with_room(tile, asked.arch), splits
+    return tile, 1
 
 
 @cache
-def _variant(dtype: str, layout: str, config: Config, size: str = "") -> Variant:
+def _variant(dtype: str, layout: str, tile: Tile, is_split: bool, size: str = "") -> Variant:
     """Return the kernel that multiplies; where terms are split, that of the sums."""
-    is_split, is_scaled = config.splits > 1, dtype.startswith("fp8")
-    constants = v4_tma.constants_of(dtype, layout) | {"GROUP_M": config.group, "SLICES": config.slices}
+    slices = 1 if is_split else v4_tma.slices_of(dtype, tile)
+    constants = v4_tma.constants_of(dtype, layout) | {"SLICES": slices, "FLATTEN": True}
     if is_split:
         constants |= {"scale_a_ptr": None, "scale_b_ptr": None}
     elements = (*2 * (triton_type(dtype),), _sums_type(dtype) if is_split else output_type(dtype))
     names = ("a_desc", "b_desc", "out_desc")
-    boxes = v4_tma.boxes_of(layout, config.tile, config.slices)
+    boxes = v4_tma.boxes_of(layout, tile, slices)
     types = {name: f"tensordesc<{kind}{box}>" for name, kind, box in zip(names, elements, boxes, strict=True)}
-    if is_scaled and not is_split:
+    if dtype.startswith("fp8") and not is_split:
         types |= {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
     return Variant(
         kernel=split_matmul,
-        constants={**constants, **config.tile.constants, "FLATTEN": config.flatten},
-        options=config.tile.options,
+        constants={**constants, **tile.constants},
+        options=tile.options,
         op="matmul",
         dtype=dtype,
         part="partial" if is_split else "",
@@ -290,67 +221,64 @@ def _finish(dtype: str) -> Variant:
 def variants(arch: int) -> tuple[Variant, ...]:
     """Return what is compiled for an architecture, 90 for sm_90; nothing before `MINIMUM_ARCH`."""
     found = []
-    for dtype in SEARCHED:
-        fixed = configs(arch, dtype)
+    for dtype in TILES[MINIMUM_ARCH]:
+        fixed = fixed_tiles(arch, dtype)
         if fixed:
-            split = split_between(list(fixed.values())[-1], 2, arch)
+            smallest = _with_room(list(fixed.values())[-1], arch)
             for layout in ("nt",) if dtype.startswith("fp8") else LAYOUTS:
-                found += [_variant(dtype, layout, config, size) for size, config in fixed.items()]
-                found.append(_variant(dtype, layout, split, "split"))
+                found += [_variant(dtype, layout, tile, False, size) for size, tile in fixed.items()]
+                found.append(_variant(dtype, layout, smallest, True, "split"))
             found.append(_finish(dtype))
     return tuple(found)
 
 
-def launch_config(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    *scales: torch.Tensor,
-    out: torch.Tensor,
-    config: Config | None,
-    label: str = LABEL,
-) -> None:
-    """Compute a product in one way; None is the fixed one.
+def _fit_boxes(arguments: dict[str, Any]) -> None:
+    """Give the descriptors the boxes of the tile that autotune is about to try or to launch."""
+    tile = Tile(arguments["BLOCK_M"], arguments["BLOCK_N"], arguments["BLOCK_K"], warps=0, stages=0)
+    layout = "".join("t" if arguments[name] else "n" for name in ("A_TRANSPOSED", "B_TRANSPOSED"))
+    names = ("a_desc", "b_desc", "out_desc")
+    for name, box in zip(names, v4_tma.boxes_of(layout, tile, arguments["SLICES"]), strict=True):
+        arguments[name].block_shape = box
 
-    Raises:
-        ValueError: One line that says what does not fit.
+
+@cache
+def tuner(dtype: str) -> triton.runtime.Autotuner:
+    """Return the kernel that times the tiles of a dtype in the first launch of each shape and keeps the fastest.
+
+    There is one for each dtype: autotune adds the dtypes of tensors to its key, but descriptors are none.
     """
-    asked = read(label, a, b, scales, out)
-    if not configs(asked.arch, asked.dtype):
-        allowed = f"tensor descriptors need sm_{MINIMUM_ARCH} or newer, fp8 sm_90 or sm_100 (see version 3)"
-        raise refuse_dtype(label, asked.dtype, asked.arch, allowed)
-    if out.numel():
-        with torch.cuda.device_of(out):
-            _launch(label, asked, (a, b, out), scales, config or chosen(asked))
+    configs = [
+        triton.Config(
+            {**tile.constants, "SLICES": v4_tma.slices_of(dtype, tile), "FLATTEN": flatten},
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+            pre_hook=_fit_boxes,
+        )
+        for tile in TUNED[dtype]
+        for flatten in (True, False)
+    ]
+    return triton.autotune(configs=configs, key=TUNING_KEY)(split_matmul)
 
 
-def _launch(
-    label: str,
-    asked: Operands,
-    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    scales: tuple[torch.Tensor, ...],
-    config: Config,
-) -> None:
-    a, b, out = tensors
-    boxes = v4_tma.boxes_of(asked.layout, config.tile, config.slices)
-    variant = _variant(asked.dtype, asked.layout, config)
-    parts = asked.tiles(config.m, config.n) * config.splits
-    programs, options = min(asked.processors, parts), {**variant.constants, **variant.options}
-    if config.splits == 1:
-        descriptors = v4_tma.describe(label, asked, tensors, boxes)
-        shape = {"m": asked.m, "n": asked.n, "k": asked.k, "batches": asked.batch, "splits": 1}
-        variant.kernel[(programs,)](*descriptors, *scales, **shape, **options)
-        return
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _launch_split(asked: Operands, tensors: Tensors, scales: tuple[torch.Tensor, ...], tile: Tile, splits: int) -> None:
+    out = tensors[-1]
+    variant = _variant(asked.dtype, asked.layout, tile, True)
+    boxes = v4_tma.boxes_of(asked.layout, tile, 1)
     stride = triton.cdiv(asked.n, UNIT.value) * UNIT.value
     kind = torch.int32 if asked.dtype == "int8" else torch.float32
     # From torch's allocator at every launch: safe on any stream and in a CUDA graph, and all that is read is written.
-    sums = torch.empty((config.splits * asked.batch, asked.m, stride), dtype=kind, device=out.device)
-    described = v4_tma.describe(label, asked, (a, b, out), boxes)
+    sums = torch.empty((splits * asked.batch, asked.m, stride), dtype=kind, device=out.device)
+    described = v4_tma.describe(LABEL, asked, tensors, boxes)
     described[2] = v4_tma.TensorDescriptor.from_tensor(sums, boxes[2])
-    share = triton.cdiv(triton.cdiv(asked.k, config.splits), config.k) * config.k
-    shape = {"m": asked.m, "n": asked.n, "k": share, "batches": asked.batch, "splits": config.splits}
-    variant.kernel[(programs,)](*described, **shape, **options)
+    share = triton.cdiv(triton.cdiv(asked.k, splits), tile.k) * tile.k
+    shape = {"m": asked.m, "n": asked.n, "k": share, "batches": asked.batch, "splits": splits}
+    programs = min(asked.processors, splits * asked.tiles(tile.m, tile.n))
+    variant.kernel[(programs,)](*described, **shape, **variant.constants, **variant.options)
     blocks = asked.batch * triton.cdiv(asked.m, ROWS) * triton.cdiv(asked.n, COLUMNS)
-    sizes_of_out = (asked.m, asked.n, asked.batch, config.splits, stride, asked.strides[2], asked.batch_strides[2])
+    sizes_of_out = (asked.m, asked.n, asked.batch, splits, stride, asked.strides[2], asked.batch_strides[2])
     finish = _finish(asked.dtype)
     # By name: without scales two arguments in the middle are constants.
     names = [name for name in add_splits.arg_names if name not in finish.constants]
@@ -358,24 +286,39 @@ def _launch(
     add_splits[(blocks,)](**arguments, **finish.constants, **finish.options)
 
 
-def key_of(asked: Operands) -> str:
-    """Return what the kept configuration of a product is found by: all that a candidate can depend on."""
-    shape = f"{asked.m}x{asked.n}x{asked.k}"
-    return f"{LABEL} | {asked.dtype} | {asked.layout} | {shape} | batch {asked.batch}"
+def _launch(asked: Operands, tensors: Tensors, scales: tuple[torch.Tensor, ...], is_tuned: bool) -> None:
+    tile, splits = chosen(asked)
+    if splits > 1:
+        _launch_split(asked, tensors, scales, tile, splits)
+        return
+    variant = _variant(asked.dtype, asked.layout, tile, False)
+    boxes = v4_tma.boxes_of(asked.layout, tile, variant.constants["SLICES"])
+    descriptors = v4_tma.describe(LABEL, asked, tensors, boxes)
+    shape = {"m": asked.m, "n": asked.n, "k": asked.k, "batches": asked.batch, "splits": 1}
+    if is_tuned:
+
+        def grid(meta: dict[str, Any]) -> tuple[int]:
+            return (min(asked.processors, asked.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
+
+        constants = v4_tma.constants_of(asked.dtype, asked.layout)
+        tuner(asked.dtype)[grid](*descriptors, *scales, **shape, **constants, enable_fp_fusion=True)
+        return
+    programs = min(asked.processors, asked.tiles(tile.m, tile.n))
+    variant.kernel[(programs,)](*descriptors, *scales, **shape, **variant.constants, **variant.options)
 
 
-@cache
-def source_sha256() -> str:
-    """Return the hash of the text that candidates are timed of."""
-    return versions.source_sha256(__name__)
+def _launcher(is_tuned: bool) -> Callable[..., None]:
+    def launch(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
+        asked = read(LABEL, a, b, scales, out)
+        if not fixed_tiles(asked.arch, asked.dtype):
+            allowed = f"tensor descriptors need sm_{MINIMUM_ARCH} or newer, fp8 sm_90 or sm_100 (see version 3)"
+            raise refuse_dtype(LABEL, asked.dtype, asked.arch, allowed)
+        if out.numel():
+            with torch.cuda.device_of(out):
+                _launch(asked, (a, b, out), scales, is_tuned)
+
+    return launch
 
 
-def _launch_kept(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-    label = f"{LABEL} autotune"
-    asked = read(label, a, b, scales, out)
-    kept = tuned.winner(gpu_of(out.device), key_of(asked), source_sha256())
-    launch_config(a, b, *scales, out=out, config=Config(**kept) if kept else None, label=label)
-
-
-KERNELS: dict[str, Callable[..., None]] = {"matmul": partial(launch_config, config=None)}
-AUTOTUNED: dict[str, Callable[..., None]] = {"matmul": _launch_kept}
+KERNELS: dict[str, Callable[..., None]] = {"matmul": _launcher(is_tuned=False)}
+AUTOTUNED: dict[str, Callable[..., None]] = {"matmul": _launcher(is_tuned=True)}

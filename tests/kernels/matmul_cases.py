@@ -73,7 +73,7 @@ def expect(a, b, scale=1.0, is_exact=False):
     return Expected(a @ b * scale, error)
 
 
-def run(module, a, b, layout, scales=(), device="cpu", padded=False, launchers="KERNELS", **options):
+def run(module, a, b, layout, scales=(), device="cpu", padded=False, launchers="KERNELS"):
     """Launch on stored copies of A and B and return C."""
     blank = torch.full((*a.shape[:-1], b.shape[-1]), UNWRITTEN).to(output_dtype(a.dtype))
     out = Stored(blank, "n", row_multiple(module, blank.dtype), UNWRITTEN, device, padded)
@@ -83,7 +83,7 @@ def run(module, a, b, layout, scales=(), device="cpu", padded=False, launchers="
         for matrix, order in zip((a, b), layout, strict=True)
     ]
     factors = [torch.tensor([scale], device=device) for scale in scales]
-    getattr(module, launchers)["matmul"](*operands, *factors, out=out.tensor, **options)
+    getattr(module, launchers)["matmul"](*operands, *factors, out=out.tensor)
     out.assert_untouched_around("matmul")
     return out.tensor.cpu()
 

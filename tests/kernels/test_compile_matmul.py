@@ -118,6 +118,14 @@ def test_sums_of_split_terms_are_added_wide_and_without_spills(dtype, arch):
         assert sass.main_width(loads) == (sass.TMA if variant.part == "partial" else 128)
 
 
+@pytest.mark.parametrize("arch", [90, 100])
+@pytest.mark.parametrize("dtype", ["bf16", "tf32", "int8", "fp8e4m3"])
+def test_what_autotune_tries_fits(dtype, arch):
+    for tile in v5_split_k.TUNED[dtype]:
+        variant = v5_split_k._variant(dtype, "nt", tile, False)
+        assert compile_ahead(variant, arch).metadata.shared <= SHARED_LIMIT_BYTES[arch], tile
+
+
 @pytest.mark.parametrize(("arch", "version"), [(86, "v2"), (89, "v3"), (120, "v5")])
 def test_smallest_tiles_fit_gpus_with_less_shared_memory(arch, version):
     module = VERSIONS[version]

@@ -185,23 +185,21 @@ def test_size_class_follows_the_number_of_tiles(m, n, batch, wanted):
     assert tiles.size_class(VERSIONS["v4"].TILES[90]["bf16"], asked(m, n, batch)) == wanted
 
 
-@pytest.mark.parametrize("version", ["v2", "v3", "v4"])
-def test_autotune_tries_a_list_and_launches_what_it_finds(launches, version, monkeypatch):
+def test_autotune_tries_a_list_once_a_shape_and_launches_what_it_finds(launches, monkeypatch):
     tried = []
 
     def instead_of_timing(self, *args, config, **meta):
         tried.append(config)
-        return float(config.num_stages != 2) + float(config.num_warps != 8)
+        return float(config.num_stages != 4) + float(config.num_warps != 8)
 
     monkeypatch.setattr(triton.runtime.Autotuner, "_bench", instead_of_timing)
-    for shape in ((48, 64, 80), (48, 64, 80), (48, 64, 96)):
+    v5 = VERSIONS["v5"]
+    for shape in ((480, 640, 80), (480, 640, 80), (480, 640, 96)):
         inputs, out = product(torch.float16, *shape)
-        VERSIONS[version].AUTOTUNED["matmul"](*inputs, out=out)
-    fixed = VERSIONS[version].TILES[90]["fp16"].values()
-    found = {(c.kwargs["BLOCK_M"], c.kwargs["BLOCK_N"], c.kwargs["BLOCK_K"], c.num_warps, c.num_stages) for c in tried}
-    assert found >= {tuple(tile) for tile in fixed}
-    assert len(tried) == 2 * len(set(map(str, tried))), "one search for each shape, none for a shape seen before"
+        v5.AUTOTUNED["matmul"](*inputs, out=out)
+    assert len(tried) == 4 * len(v5.TUNED["fp16"]), "one search for each shape, none for a shape seen before"
     assert len(launches) == 3
     for _, compiled in launches:
-        assert (compiled.metadata.num_warps, compiled.metadata.num_stages) == (8, 2)
+        assert (compiled.metadata.num_warps, compiled.metadata.num_stages) == (8, 4)
+        assert constants_of(compiled)["BLOCK_M"] == 128
         assert compiled.metadata.enable_fp_fusion is True

@@ -31,7 +31,7 @@ def rows(monkeypatch):
         cases = make_cases([op], options_of(family), CaseWords(dtypes, ["64"]), "cuda")
         found += [
             (family, row)
-            for row in plan(cases, [*default_providers(family, H100), "triton-v4-autotune"], H100, Settings())
+            for row in plan(cases, [*default_providers(family, H100), "triton-v5-autotune"], H100, Settings())
         ]
     return found
 
