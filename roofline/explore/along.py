@@ -29,6 +29,8 @@ def draw(
     """
     option = over.partition("=")[0]
     words, rows = sweep(asked, over)
+    too_large = [row[option] for row in rows if row.get("fits") is False]
+    marks = {**(marks or {}), **({f"does not fit from {min(too_large):g}": min(too_large)} if too_large else {})}
     st.code(command_line(words), language=None, wrap_lines=True)
     for unit, keys in panels.items():
         lines: dict[str, Sequence[tuple[float, float]]] = {

@@ -50,6 +50,17 @@ def test_a_table_shows_what_was_asked_and_why_a_point_has_no_answer(capsys):
     assert "65,504" in text_of(capsys, "sweep dtype --over dtype=bf16,fp16")  # all there is, where nothing comes first
 
 
+def test_points_that_do_not_fit_are_marked(capsys):
+    """Llama 3 8B on one H100 (85.0 GB): 16.06 GB of weights, 2048 x 131,072 bytes of cache a sequence: 256 fit."""
+    words = "infer --model llama-3-8b --gpu h100-sxm --over batch=128:1024:x2"
+    fits = [line.split()[-1] for line in text_of(capsys, f"sweep {words}").splitlines()]
+    assert fits == ["fits", "yes", "yes", "no", "no"]
+    texts = {
+        text.get_text().strip(): text.get_position()[0] for text in draw(swept(words.split(), PARTS)).axes[0].texts
+    }
+    assert texts["does not fit from 512"] == 512
+
+
 def test_a_picture_has_a_line_for_each_of_the_other_values_and_the_critical_batch(tmp_path, capsys):
     words = f"{DECODE} --over batch=1:2048:x4 --over weight-dtype=bf16,int8".split()
     axes = draw(swept(words, PARTS)).axes[0]

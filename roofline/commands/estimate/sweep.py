@@ -52,6 +52,7 @@ class Sweep(NamedTuple):
         known = {key for row in self.rows for key, value in row.items() if value is not None and key != "reason"}
         asked = (*several, *self.main, "critical_batch") if self.main else self.rows[0]
         found = [key for key in asked if key in known]
+        found += ["fits"] if any(row.get("fits") is False for row in self.rows) else []
         reason = ["reason"] if any(row["reason"] for row in self.rows) else []
         return list(dict.fromkeys([*names, *found, *reason]))
 
@@ -169,6 +170,7 @@ def draw(sweep: Sweep) -> Figure:
     ]
     lines: dict[str, list[tuple[float, float]]] = {}
     marks: dict[str, float] = {}
+    too_large: dict[str, float] = {}
     for row in sweep.rows:
         if isinstance(row[x], str) or not isinstance(row[y], int | float):
             continue
@@ -176,6 +178,9 @@ def draw(sweep: Sweep) -> Figure:
         lines.setdefault(name, []).append((row[x], row[y]))
         if x == "batch" and row.get("critical_batch"):
             marks[f"critical batch {name}".strip()] = row["critical_batch"]
+        if row.get("fits") is False:
+            too_large.setdefault(name, row[x])
     if not lines:
         raise ConfigError(f"--plot needs numbers along --{x}: {y} has none")
+    marks |= {f"does not fit from {place:g} {name}".strip(): place for name, place in too_large.items()}
     return draw_lines(sweep.title, x, y.replace("_", " "), lines, marks)
