@@ -65,9 +65,8 @@ SOURCES = [
     path
     for package in FLOORS
     for path in sorted((ROOT / package).rglob("*.py"))
-    if not path.is_relative_to(ROOT / "results" / "runs") and not path.is_relative_to(ROOT / "bench" / "validation")
+    if not path.is_relative_to(ROOT / "results" / "runs")
 ]
-"""The product; the tools in `bench/validation` stand beside it like tests."""
 
 
 def label(path):
@@ -220,10 +219,6 @@ def test_every_folder_says_what_lives_there():
     assert [
         label(folder) for folder in folders if not ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
     ] == []
-
-
-def test_the_product_never_imports_the_tools_that_check_it():
-    assert not offenders(lambda path: {name for name in imported(path) if name.startswith("bench.validation")})
 
 
 def test_kernels_stand_on_torch_and_triton_alone():

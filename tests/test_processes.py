@@ -171,31 +171,6 @@ def test_what_a_users_function_has_started_ends_with_the_command(started, runs, 
     assert ends_with_all(process, how, at_work.exists) == []
 
 
-# ---- tools of the tests --------------------------------------------------------------------------------------------
-
-STEP = """
-import os, pathlib, sys
-from bench.validation import publish
-folder = pathlib.Path(sys.argv[1])
-code = "import pathlib, time; pathlib.Path('at work').touch(); time.sleep(1000)"
-publish.run([sys.executable, "-c", code], folder, dict(os.environ), 1000)
-"""
-CASE = """
-import sys
-from bench.validation import repeated_processes
-code = "import pathlib, sys, time; pathlib.Path(sys.argv[1], 'at work').touch(); time.sleep(1000)"
-repeated_processes.measured([sys.executable, "-c", code, sys.argv[1]])
-"""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("code", [STEP, CASE], ids=["publish", "repeated_processes"])
-def test_a_tool_of_the_tests_leaves_no_process(started, tmp_path, code, how):
-    process = started("-c", code, tmp_path)
-    assert ends_with_all(process, how, (tmp_path / "at work").exists) == []
-
-
 def test_descendants_are_found_to_the_last():
     code = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])"
     process = subprocess.Popen([sys.executable, "-c", f"{code}; time.sleep(1000)"], start_new_session=True)

@@ -3,7 +3,7 @@
 As Triton's it calls the function behind a flush of the cache and takes milliseconds of each single call. What differs:
 a call on a GPU is held back until all of it is queued, so that the time of the host is not in it; there are at least
 five values; garbage is not collected meanwhile; and a CPU, which Triton's cannot time, is timed by the host's clock.
-`python -m bench.validation.side_by_side` puts both beside torch's Timer, with the reasons of each difference.
+`python -m tests.validation.side_by_side` times the same functions with both and with torch's Timer.
 
 Source: triton/testing.py, `do_bench`, of Triton 3.6 to 3.9.
 """

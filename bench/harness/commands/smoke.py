@@ -37,8 +37,8 @@ figure of this GPU, or its datasheet has one, it stands beside what was measured
 It keeps no run and no ceiling, and changes no setting. Exit code 0: nothing is bad; 1: something is; 2: usage;
 3: no such device; 130: interrupted, what was finished is printed."""
 
-PUBLISHED = Path(__file__).parents[2] / "validation" / "records.toml"
-"""Published measurements of others, which `python -m bench.validation.ceilings` compares a calibration with."""
+PUBLISHED = Path(__file__).with_name("published.toml")
+"""Measurements that others have published, with their sources."""
 
 LIMIT_S = {"cpu": 45.0, "gpu": 165.0}
 """No line is begun after this."""

@@ -12,56 +12,53 @@ from bench.harness.compare.rounds import (
     Share,
     run_rounds,
 )
-from bench.validation import simulated_verdicts
-from bench.validation.simulated_verdicts import SimulatedDevice
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.stats.samples import interval_of_median
 from results.stats.verdict import LOOKING_FOR_A_VERDICT, compare_pairs, judge_rounds, times_longer
+from tests.simulated_device import SimulatedDevice
 
 TRIALS = 200
 
-NAMED = {scenario.name: scenario for scenario in simulated_verdicts.scenarios()}
-IN_SHORT = [
-    "A/A, noise 0.5 %",
-    "A/A, noise 1 %, drift 3 %",
-    "A/A, noise 2 %, neighbors correlate by 0.7",
-    "A/A, all of these",
-    "A/A, noise 1 %, margin of twice the noise",
-    "A/A, noise 5 %, margin of twice the noise",
-    "+2%, noise 1 %",
-    "+2%, all of these",
-    "-2%, noise 1 %, drift 3 %",
-    "+10%, noise 5 %",
-    "+10%, noise 5 %, neighbors correlate by 0.7",
-]
-"""All of them, with more trials, are counted by `python -m bench.validation.simulated_verdicts`."""
+KINDS = {
+    "noise": {"noise": 0.01},
+    "drift": {"noise": 0.01, "drift": 0.03, "drift_s": 2.0},
+    "correlated": {"noise": 0.02, "correlation": 0.7},
+    "all": {"noise": 0.01, "correlation": 0.5, "slow_share": 0.3, "slow_by": 0.08, "drift": 0.03, "drift_s": 2.0},
+}
+
+
+def verdicts_of(kind, change, trials, margin=0.01, budget_s=10.0):
+    """Return the verdicts of comparisons whose candidate takes longer by `change`."""
+    found = []
+    for seed in range(trials):
+        device, rule = SimulatedDevice(seed=seed, **KINDS[kind]), Rule(margin, budget_s=budget_s, seed=seed)
+        rounds = run_rounds([device.load(), device.load(1 + change)], rule, device.now)
+        found.append(rounds.comparison(1, rule).verdict)
+    return found
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", IN_SHORT)
-def test_verdicts_are_false_and_changes_missed_as_rarely_as_promised(name):
-    scenario = NAMED[name]
-    verdicts = [simulated_verdicts.paired(scenario, seed)[1].verdict for seed in range(TRIALS)]
-    counts = {verdict: verdicts.count(verdict) for verdict in (FASTER, SLOWER, SAME, UNSURE)}
-    assert simulated_verdicts.false_verdicts(scenario, counts) <= scenario.most_false * TRIALS, counts
-    if scenario.least_share is not None:
-        assert counts[simulated_verdicts.right(scenario)] >= scenario.least_share * TRIALS, counts
+@pytest.mark.parametrize("kind", KINDS)
+def test_at_most_one_in_twenty_twins_gets_a_false_verdict(kind):
+    verdicts = verdicts_of(kind, 0.0, TRIALS)
+    assert verdicts.count(FASTER) + verdicts.count(SLOWER) <= 0.05 * TRIALS
 
 
 @pytest.mark.exhaustive
-def test_a_change_just_at_the_margin_is_not_called_one_however_often_it_is_looked_at():
-    scenario = NAMED["+1 %: just at the margin, noise 2 %"]
-    verdicts = [simulated_verdicts.paired(scenario, seed, budget_s=1.5)[1].verdict for seed in range(TRIALS)]
+@pytest.mark.parametrize(("kind", "change"), [("noise", 0.02), ("drift", -0.02), ("all", 0.02)])
+def test_a_change_of_2_percent_is_found(kind, change):
+    assert verdicts_of(kind, change, TRIALS).count(SLOWER if change > 0 else FASTER) >= 0.95 * TRIALS
+
+
+@pytest.mark.exhaustive
+def test_a_change_just_at_the_margin_is_no_verdict_however_often_it_is_looked_at():
+    verdicts = verdicts_of("correlated", 0.01, TRIALS, budget_s=1.5)
     assert verdicts.count(SLOWER) + verdicts.count(FASTER) <= 0.05 * TRIALS
 
 
-def test_one_after_the_other_takes_drift_for_a_change_and_rounds_do_not():
-    scenario = NAMED["A/A, noise 1 %, drift 3 %"]
-    in_a_row = [simulated_verdicts.one_after_the_other(scenario, seed, 2000) for seed in range(20)]
-    assert sum(verdict == SLOWER for _, verdict in in_a_row) >= 15
-    in_rounds = [simulated_verdicts.paired(scenario, seed)[1].verdict for seed in range(20)]
-    assert in_rounds == [SAME] * 20
+def test_drift_is_not_taken_for_a_change():
+    assert verdicts_of("drift", 0.0, 20) == [SAME] * 20
 
 
 # ---- when they end ------------------------------------------------------------------------------------------------

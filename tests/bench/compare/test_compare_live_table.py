@@ -28,10 +28,10 @@ from bench.harness.measure.plan import blank_record
 from bench.harness.providers.registry import Provider
 from bench.harness.timing import protocol
 from bench.harness.timing.settle import SettleLimits
-from bench.validation.simulated_verdicts import SimulatedDevice
 from results.stats.samples import median, median_ci95
 from results.store.runs import load_run
 from tests.bench import commands
+from tests.simulated_device import SimulatedDevice
 
 SHAPES = [str(1024 * factor) for factor in range(1, 13)]
 MINE = "import torch\n\n\ndef f(x, out):\n    torch.clamp_min(x, 0, out=out)\n"

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from bench.harness.timing import launched as ran
-from bench.validation import profiler_times
 from results.record import Record
 from results.show.table import describe
 
@@ -125,17 +124,6 @@ def test_each_recording_begins_with_one_more_empty_kernel(monkeypatch):
         ran.recorded([print], lambda: None)
         assert empty == [0] * count
         empty.clear()
-
-
-def test_the_kernel_that_spins_before_a_replay_is_none_of_a_launch():
-    spin = "at::cuda::(anonymous namespace)::spin_kernel(long)"
-    names = [spin, spin, spin, "a", "b", spin, "a", "b", spin, "a", "b"]  # empty kernels first, and three replays
-    replays = profiler_times.replays_of(
-        [profiler_times.Activity(name, float(at), at + 0.5) for at, name in enumerate(names)]
-    )
-    assert [[one.name for one in replay] for replay in replays] == [["a", "b"]] * 3
-    found = profiler_times.timeline([one for replay in replays for one in replay], len(replays), 2)
-    assert (found.busy_s, found.activities, found.names) == (0.5, 1, ("a", "b"))
 
 
 def test_a_profiler_that_fails_or_records_no_gpu_costs_nothing_but_the_kernels(monkeypatch):

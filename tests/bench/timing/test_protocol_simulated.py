@@ -7,8 +7,8 @@ import pytest
 
 from bench.harness.measure.evidence import Context, flags_of
 from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, collect
-from bench.validation.simulated_verdicts import SimulatedDevice
 from roofline.ceilings import Ceiling
+from tests.simulated_device import SimulatedDevice
 
 TRIALS = 200
 

@@ -21,7 +21,7 @@ from bench.harness.timing.settle import (
     keeps_still,
     settle,
 )
-from bench.validation.simulated_verdicts import SimulatedDevice
+from tests.simulated_device import SimulatedDevice
 
 ENDLESS_S = 70.0
 """A warm-up that lasts so long on a simulated clock never ends."""

@@ -1,0 +1,116 @@
+"""The publishing run: its steps are commands that exist, and it stops at its deadline."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.validation import publish
+from tests.validation.publish import CALIBRATE_QUICK, DONE, FAILED, ROOT, STOPPED, Record, Step
+
+COMMANDS = {
+    match[0]: [step for step in publish.steps() if step.arguments.startswith(f"{match[0]} ")]
+    for step in publish.steps()
+    if (match := re.match(r"bench [a-z]+|[a-z_.]+", step.arguments)) and step.name != "doctor"
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", COMMANDS)
+def test_steps_use_commands_and_options_that_exist(name):
+    command = [sys.executable, "-m", *name.split(), "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for step in COMMANDS[name]:
+        for option in re.findall(r"--[a-z-]+", step.arguments):
+            assert option in done.stdout, step.arguments
+
+
+def test_the_order_is_doctor_calibration_suite_and_tests_of_kernels_last():
+    names = [step.name for step in publish.steps()]
+    assert len(set(names)) == len(names)
+    assert names[:3] == ["doctor", "calibrate-quick", "suite"]
+    assert names[-1].startswith("tests-")
+
+
+class Clock:
+    """A clock that only moves while a step runs, and the steps that have run."""
+
+    def __init__(self, step_s, codes=None):
+        self.seconds, self.step_s, self.codes, self.ran = 0.0, step_s, codes or {}, []
+
+    def now(self):
+        return self.seconds
+
+    def run(self, command, folder, name, limit_s):
+        self.ran.append(name)
+        self.seconds += min(self.step_s, limit_s)
+        return self.codes.get(name, 0), ""
+
+
+def call(folder, steps, clock, deadline_s=1000.0):
+    return publish.publish(steps, Record(folder), clock.seconds + deadline_s, clock.now, clock.run)
+
+
+def step(name, **options):
+    return Step(name, f"bench {name}", 100, **options)
+
+
+def test_no_step_starts_that_cannot_end_before_the_deadline(tmp_path):
+    clock, steps = Clock(100), [step(f"s{index}") for index in range(9)]
+    assert call(tmp_path, steps, clock, 400 + publish.GRACE_S)
+    assert clock.ran == ["s0", "s1", "s2", "s3"]
+    assert clock.seconds <= 400 + publish.GRACE_S
+
+
+def test_the_next_call_skips_what_is_done_and_tries_failed_steps_last(tmp_path):
+    clock, steps = Clock(10, {"s0": 2, "s1": None, "s2": 1}), [step(f"s{index}") for index in range(4)]
+    assert not call(tmp_path, steps[:3], clock)
+    kept = json.loads((tmp_path / "steps.json").read_text())
+    assert {name: one["state"] for name, one in kept.items()} == {"s0": FAILED, "s1": STOPPED, "s2": DONE}
+    clock = Clock(10)
+    assert call(tmp_path, steps, clock)
+    assert clock.ran == ["s3", "s0", "s1"]
+
+
+def test_each_call_measures_the_ceilings_before_the_first_judged_step(tmp_path):
+    steps = [step("first"), CALIBRATE_QUICK, step("judged", is_judged=True)]
+    clock = Clock(10)
+    call(tmp_path, steps, clock)
+    assert clock.ran == ["first", "calibrate-quick", "judged"]
+    clock = Clock(10)
+    call(tmp_path, [*steps, step("more", is_judged=True), step("last", is_judged=True)], clock)
+    assert clock.ran == ["calibrate-quick", "more", "last"]
+
+
+def test_exit_code_1_is_a_finding_unless_the_command_crashed():
+    assert publish.state_of(1, "one row is wrong") == DONE
+    assert publish.state_of(1, "Traceback (most recent call last):\n") == FAILED
+
+
+def test_a_command_is_stopped_at_its_limit_with_what_it_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(publish, "GRACE_S", 0.2)
+    code = """
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)"]).pid, flush=True)
+time.sleep(99)
+"""
+    exit_code, _ = publish.run([sys.executable, "-c", code], tmp_path, "long", 2.0)
+    assert exit_code is None
+    started = int((tmp_path / "long.out.txt").read_text())
+    for _ in range(200):
+        if not psutil.pid_exists(started) or psutil.Process(started).status() == psutil.STATUS_ZOMBIE:
+            return
+        time.sleep(0.05)
+    pytest.fail("what the command started is still running")
+
+
+def test_an_unknown_step_is_a_usage_error(tmp_path, capsys):
+    with pytest.raises(SystemExit) as error:
+        publish.main(["--output", str(tmp_path), "--step", "nothing"])
+    assert error.value.code == 2
+    assert "unknown step 'nothing'" in capsys.readouterr().err
