@@ -211,9 +211,6 @@ def add_how(group: Any) -> None:
     factor = number(1, 1e6, "a number from 1 to 1e6")
     text = "times the error that rounding explains which a result may have; what needs it is flagged (default: 1)"
     group.add_argument("--tolerance", metavar="FACTOR", type=factor, default=1.0, help=text)
-    group.add_argument(
-        "--fill-sensitivity", action="store_true", help="measure with zeros too, and say what data costs"
-    )
 
 
 def add_machine(group: Any) -> None:

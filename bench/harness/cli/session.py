@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -74,8 +73,6 @@ class PlannedRun:
     """Each row with the family whose kernel versions it may use; none where the rows are no ops."""
     timeout_s: float = 0.0
     """The longest that a call or an import of a user's function may take."""
-    is_fill_sensitivity_asked: bool = False
-    """Whether each row is measured with a second fill too."""
     argv: Sequence[str] | None = None
     """Arguments; None stands for those of the process."""
     always_draw: bool = False
@@ -96,7 +93,7 @@ class PlannedRun:
     ) -> PlannedRun:
         """Return the run of ops that the options of a command ask for."""
         request = Request.of(args)
-        return cls(command, name, request, device, settings, rows, args.timeout, args.fill_sensitivity, argv)
+        return cls(command, name, request, device, settings, rows, args.timeout, argv)
 
 
 @dataclass
@@ -369,23 +366,20 @@ def measure_all(
 
     settings = run.settings
     estimator = CostEstimator(run.device, settings.fill, settings.seed)
-    runners: dict[tuple[str, str], Runner] = {}
-    fills = fills_of(settings.fill, run.is_fill_sensitivity_asked)
-    rows = list(itertools.product(run.rows, fills))
-    pace, done, late = Pace(deadline, len(rows)), 0, 0
+    runners: dict[str, Runner] = {}
+    pace, done, late = Pace(deadline, len(run.rows)), 0, 0
     for name, reason in compile_rows(run.rows, run.device).items():
         progress.note(f"{name} does not compile: {reason}")
-    progress.expect(len(rows), pace.left_s)
-    waiting = deque(rows)
+    progress.expect(len(run.rows), pace.left_s)
+    waiting = deque(run.rows)
     while waiting:
-        (family, row), fill = waiting.popleft()
-        key, one = (family, fill), replace(settings, fill=fill)
-        if key not in runners:
-            runners[key] = Runner(family, run.device, one, estimator, None, deadline, ceilings)
-        runner = runners[key]
+        family, row = waiting.popleft()
+        if family not in runners:
+            runners[family] = Runner(family, run.device, settings, estimator, None, deadline, ceilings)
+        runner = runners[family]
         may_not_fit = deadline is not None and not row.refused and pace.has_time()
         expected_s = runner.expected_s(row) if may_not_fit else 0.0
-        if run.may_reorder and put_off((family, row), fill, waiting, pace, done, expected_s):
+        if run.may_reorder and put_off((family, row), waiting, pace, done, expected_s):
             continue
         if not (row.refused or pace.has_time(expected_s)):
             session.keep(replace(runner.blank(row), reason=out_of_time(settings.budget_s)))
@@ -393,8 +387,7 @@ def measure_all(
             continue
         done += 1
         began = time.perf_counter()
-        also = f" {fill}" if len(fills) > 1 else ""
-        progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}{also}")
+        progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}")
         if is_user_kernel(row.provider):
             job = Job(
                 family=family,
@@ -402,7 +395,7 @@ def measure_all(
                 provider=row.provider,
                 device=run.device,
                 case=row.case,
-                settings=one,
+                settings=settings,
                 limits=limits_of(run.device),
                 deadline=deadline,
                 ceilings=ceilings,
@@ -421,7 +414,7 @@ def measure_all(
                 progress.note(line)
     if late:
         enough = pace.enough_s(done)
-        progress.note(f"no time was left for {late} of {len(rows)} rows; --budget {enough} would do for about all")
+        progress.note(f"no time was left for {late} of {len(run.rows)} rows; --budget {enough} would do for about all")
 
 
 def passed_over(record: Record) -> list[str]:
@@ -437,16 +430,13 @@ def where_time_went(records: Sequence[Record], measuring_s: float) -> str:
     return f"measuring took {measuring_s:.3g} s, {timed_s:.3g} s of it timed ({share_pct:.0f} %)"
 
 
-def put_off(
-    row: FamilyRow, fill: str, waiting: deque[tuple[FamilyRow, str]], pace: Pace, done: int, expected_s: float
-) -> bool:
+def put_off(row: FamilyRow, waiting: deque[FamilyRow], pace: Pace, done: int, expected_s: float) -> bool:
     """Put a row that would take far more than its share of the time behind a smaller case of its op; return whether.
 
     The smaller one comes next, the larger one at its place, so that a short budget tells something of every op.
 
     Args:
         row: the row.
-        fill: of its inputs.
         waiting: the rows that come after it; changed.
         pace: the time that is left.
         done: how many rows have been measured.
@@ -455,26 +445,18 @@ def put_off(
     from bench.harness.measure.cost import total
 
     _, one = row
-    same, size = (one.op.name, one.case.dtype, one.provider, fill), total(one.op.work(one.case))
+    same, size = (one.op.name, one.case.dtype, one.provider), total(one.op.work(one.case))
     others = (
         place
-        for place, ((_, other), other_fill) in enumerate(waiting)
-        if (other.op.name, other.case.dtype, other.provider, other_fill) == same
-        and total(other.op.work(other.case)) < size
+        for place, (_, other) in enumerate(waiting)
+        if (other.op.name, other.case.dtype, other.provider) == same and total(other.op.work(other.case)) < size
     )
     smaller = next(others, None)
     if one.refused or smaller is None or not pace.has_time() or not pace.is_too_long(expected_s, done):
         return False
-    waiting[smaller], taken = (row, fill), waiting[smaller]
+    waiting[smaller], taken = row, waiting[smaller]
     waiting.appendleft(taken)
     return True
-
-
-def fills_of(fill: str, is_sensitivity_asked: bool) -> tuple[str, ...]:
-    """Return the fills of each row: the one asked for, and zeros beside it; beside zeros, uniform."""
-    if not is_sensitivity_asked:
-        return (fill,)
-    return fill, "uniform" if fill == "zeros" else "zeros"
 
 
 def show(

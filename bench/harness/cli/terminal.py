@@ -146,7 +146,7 @@ def run_text(
 
     def draw(console: Console) -> None:
         (render or render_table)(environment, records, console)
-        for line in baseline_lines(records, baseline) + fill_lines(records):
+        for line in baseline_lines(records, baseline):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     return drawn(draw)
@@ -191,21 +191,3 @@ def baseline_lines(records: Sequence[Record], baseline: str | None) -> list[str]
 
 def _case_key(record: Record) -> tuple[str, str, str, str | None]:
     return record.op, record.dtype, record.case, record.fill
-
-
-def fill_lines(records: Sequence[Record]) -> list[str]:
-    """Return a line for each row that was measured with zeros and with other data: what the bits of the data cost.
-
-    A GPU draws less power on zeros and clocks higher, so the SM clocks stand beside the times where they are known.
-    """
-    zeros = {(*_case_key(r)[:3], r.provider): r for r in records if r.fill == "zeros" and r.median_s}
-    lines = []
-    for record in records:
-        other = zeros.get((*_case_key(record)[:3], record.provider))
-        if record.fill == "zeros" or record.median_s is None or other is None or other.median_s is None:
-            continue
-        change = 100 * (record.median_s / other.median_s - 1)
-        before, after = (r.telemetry.get("sm_clock_hz") for r in (other, record))
-        clock = f", SM clock {before / 1e6:.0f} -> {after / 1e6:.0f} MHz" if before and after else ""
-        lines.append(f"{name_of(record)}: {record.fill} data changes the time by {change:+.2g} % against zeros{clock}")
-    return lines

@@ -36,7 +36,7 @@ FAMILIES = {
 # Users script against these: an option that goes, or comes, is a decision, and this list is where it is taken.
 EVERYWHERE = {
     "--help", "--dtype", "--shape", "--provider", "--baseline", "--device", "--gpu", "--fill", "--cache", "--budget",
-    "--seed", "--fill-sensitivity", "--recalibrate", "--format", "--output", "--no-save", "--plot", "--quiet",
+    "--seed", "--recalibrate", "--format", "--output", "--no-save", "--plot", "--quiet",
     "--verbose", "--timeout", "--signature", "--op", "--threads", "--tolerance", "--theme",
 }  # fmt: skip
 SHORT = {"-h", "-q", "-v", "-o"}

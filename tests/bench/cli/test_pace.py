@@ -84,35 +84,35 @@ def queue(*sizes):
         values = {"layout": "nn", "batch": 1}
         return Row(OPS[0], Case.of("matmul", "bf16", {"m": n, "n": n, "k": n}, OPTIONS, values), "torch")
 
-    return deque((("matmul", row(n)), "uniform") for n in sizes)
+    return deque(("matmul", row(n)) for n in sizes)
 
 
 def order(waiting):
-    return [row.case.shape["n"] for (_, row), _ in waiting]
+    return [row.case.shape["n"] for _, row in waiting]
 
 
 def test_a_case_that_takes_several_shares_waits_behind_the_next_smaller_one(clock):
     waiting = queue(2048, 1024, 512)
-    row, fill = waiting.popleft()
-    assert put_off(row, fill, waiting, Pace(106.0, 3, clock), 0, 20.48)
+    row = waiting.popleft()
+    assert put_off(row, waiting, Pace(106.0, 3, clock), 0, 20.48)
     assert order(waiting) == [1024, 2048, 512]
 
 
 @pytest.mark.parametrize("left", [1000.0, 0.0, -1.0])
 def test_a_case_that_fits_or_for_which_there_is_no_time_at_all_stays_where_it_is(clock, left):
     waiting = queue(2048, 1024, 512)
-    row, fill = waiting.popleft()
-    assert not put_off(row, fill, waiting, Pace(100 + left, 3, clock), 0, 20.48)
+    row = waiting.popleft()
+    assert not put_off(row, waiting, Pace(100 + left, 3, clock), 0, 20.48)
     assert order(waiting) == [1024, 512]
 
 
 def test_the_smallest_case_and_another_provider_are_not_put_off_for_larger_ones(clock):
     waiting = queue(512, 1024, 2048)
-    row, fill = waiting.popleft()
-    assert not put_off(row, fill, waiting, Pace(100.5, 3, clock), 0, 5.12)
-    other = deque([(("matmul", replace(waiting[0][0][1], provider="torch-compile")), "uniform")])
+    row = waiting.popleft()
+    assert not put_off(row, waiting, Pace(100.5, 3, clock), 0, 5.12)
+    other = deque([("matmul", replace(waiting[0][1], provider="torch-compile"))])
     (big,) = queue(4096)
-    assert not put_off(*big, other, Pace(100.5, 3, clock), 0, 40.96)
+    assert not put_off(big, other, Pace(100.5, 3, clock), 0, 40.96)
 
 
 # ---- a whole suite --------------------------------------------------------------------------------------------------
