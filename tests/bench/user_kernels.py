@@ -67,7 +67,6 @@ pool = ThreadPoolExecutor(4)
 """
 
 CHEATS = """
-import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -138,14 +137,6 @@ def half_returned(x):
     return out
 
 
-def beyond(x, out):
-    torch.ops.aten.gelu.out(x, out=out)
-    torch.as_strided(out, (8,), (1,), out.storage_offset() + len(x)).zero_()
-
-
-def in_front(x, out):
-    torch.ops.aten.gelu.out(x, out=out)
-    torch.as_strided(out, (1,), (1,), out.storage_offset() - 1).zero_()
 
 
 def other_memory(x, out):
@@ -212,22 +203,6 @@ def default_dtype(x):
 
 def precision(x):
     return then(x, lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"))
-
-
-def deterministic(x):
-    return then(x, lambda: torch.use_deterministic_algorithms(True))
-
-
-def subnormals(x):
-    return then(x, lambda: torch.set_flush_denormal(True))
-
-
-def garbage(x):
-    return then(x, gc.disable)
-
-
-def gradients(x):
-    return then(x, lambda: torch.set_grad_enabled(True))
 """
 
 CRASHES = """

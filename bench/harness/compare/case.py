@@ -1,6 +1,6 @@
 """One case, all providers: each is prepared and verified, all take turns on the clock, each is verified again.
 
-All of them share the same memory. Where a user's function damages it, the runner finds out which one did.
+All of them share the same memory.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from bench.harness.compare.meter import Interleaved, InterleavingMeter, Ready, l
 from bench.harness.compare.phases import CHECKING, PREPARING, Phases
 from bench.harness.compare.rounds import Rounds, Rule
 from bench.harness.data.checks import Turn
-from bench.harness.data.guarded_buffers import GuardedBuffers
-from bench.harness.data.inputs import Filler, InputSet
+from bench.harness.data.inputs import InputSet
 from bench.harness.data.replay import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.isolate.heartbeat import NOBODY, announced
@@ -25,7 +24,6 @@ from bench.harness.measure.plan import Row, Settings
 from bench.harness.measure.runner import Prepared, Runner, release
 from bench.harness.op import Case, Op
 from bench.harness.providers.registry import ProviderUnavailableError, numerics
-from bench.harness.providers.user_kernel import is_user_kernel
 from results.record import Record
 from roofline.ceilings import Ceilings
 
@@ -51,47 +49,19 @@ class InterleavingRunner(Runner):
         super().__init__(family, device, settings, estimator, None, deadline, ceilings, self._turns)
         self._announce = announce
         self._phases = self._turns.phases = phases or Phases()
-        self._sets: list[InputSet] = []
-        self._is_sharing = True
-        self._has_users_functions = False
-        self._providers = 1
-        self._harm: str | None = None
+        self._views: list[list[InputSet]] = []
 
     def measure_case(self, rows: Sequence[Row], names: Sequence[str], rule: Rule) -> list[Record]:
         """Return a record for each row, whatever becomes of it.
 
-        Where the baseline cannot run, or its result is wrong, there is nothing to set the others against, and they are
-        skipped. Where the shared memory was damaged and several users' functions took part, all are measured again with
-        memory of their own, which shows whose function it was.
+        If the baseline cannot run, or its result is wrong, the others have nothing to be compared with and are skipped.
 
         Args:
             rows: one case, a provider each, the baseline first.
             names: what each provider is called in its record; a provider that is there twice has two names.
             rule: when the rounds end.
         """
-        self._is_sharing = True
-        records, suspects = self._measure_together(rows, names, rule)
-        harm = self._harm
-        if harm is not None and len(suspects) > 1:
-            self._is_sharing = False
-            again, _ = self._measure_together(rows, names, rule)
-            if any(again[place].status == "invalid" for place in suspects):
-                return again
-            if all(again[place].status != "skipped" for place in suspects):  # otherwise no time was left for it
-                records = again
-            harm += f"; it was one of {', '.join(names[place] for place in suspects)}"
-        if harm is not None:
-            for place in suspects:
-                if records[place].status == "ok":
-                    records[place] = _invalid(records[place], f"after timing: {harm}")
-        return records
-
-    def _measure_together(
-        self, rows: Sequence[Row], names: Sequence[str], rule: Rule
-    ) -> tuple[list[Record], list[int]]:
-        """Return a record for each row, and the places of those users' functions that took turns."""
-        self._sets, self._shared, self._harm = [], None, None
-        self._has_users_functions, self._providers = any(is_user_kernel(row.provider) for row in rows), len(rows)
+        self._views = [[] for _ in rows]
         self._phases.enter(PREPARING)
         records: dict[int, Record] = {}
         waiting: dict[int, tuple[Prepared, Ready]] = {}
@@ -109,13 +79,12 @@ class InterleavingRunner(Runner):
             rounds = self._measure_waiting(rows, waiting, rule, records)
         self._phases.enter(CHECKING)
         kept = [replace(records[place], provider=name) for place, name in enumerate(names)]
-        suspects = [place for place in waiting if is_user_kernel(rows[place].provider)]
         if rounds is not None:
             for order, place in enumerate(waiting):
                 if kept[place].samples_s:
                     note = interleaving(rounds, rule, order, names, list(waiting)) | {"phases_s": self._phases.seconds}
                     kept[place] = replace(kept[place], interleaved=note)
-        return kept, suspects
+        return kept
 
     def _make_ready(self, row: Row, place: int, together: int, others_s: float) -> tuple[Prepared, Ready] | Record:
         """Prepare a provider, and see how long its calls take.
@@ -163,7 +132,6 @@ class InterleavingRunner(Runner):
             records |= {place: without_baseline(self.blank(rows[place]), found) for place in waiting if place}
             return None
         self._phases.enter(CHECKING)
-        self._look_for_harm(rows[0])
         for order, place in enumerate(waiting):
             records[place] = self._step(place, rows[place], partial(self._finish_turns, *waiting[place], order, found))
         return found.rounds
@@ -190,8 +158,6 @@ class InterleavingRunner(Runner):
             found = self.ended(row, error)
         turn.rest()
         if isinstance(found, Record):
-            if found.status in ("invalid", "failed"):
-                self._put_right(row)  # whatever it has done, the others must find what was there before
             release(self._device)
         return found
 
@@ -199,30 +165,17 @@ class InterleavingRunner(Runner):
         return Turn(partial(self._announce, place), partial(self._announce, NOBODY))
 
     def _input_sets(self, op: Op, case: Case, copies: int) -> list[InputSet]:
-        """Return the same copies for every provider of the case.
+        """Return the same copies for every provider of the case, each time in tensors of their own.
 
-        Where in memory the copies lie makes up to 5 % of the time of a short launch, so providers with copies of their
-        own would differ though their code does not.
+        Where in memory the copies are makes up to 5 % of the time of a short launch, so providers with separate copies
+        would differ though their code does not. So does the address of a tensor object: those of a copy are made one
+        after the other for all providers.
         """
-        if not self._is_sharing:
-            return super()._input_sets(op, case, copies)
-        if not self._sets:
-            self._sets = super()._input_sets(op, case, copies)
-            if self._has_users_functions:
-                self._shared = GuardedBuffers(self._sets, self._device, has_guards=True, users=self._providers)
-        return list(self._sets) if self._shared is None else self._shared.views()
-
-    def _look_for_harm(self, row: Row) -> None:
-        """Note after the rounds what they have changed in the shared memory, and restore it."""
-        if self._shared is not None:
-            self._harm = self._shared.harm()
-            if self._harm is not None:
-                self._put_right(row)
-
-    def _put_right(self, row: Row) -> None:
-        if self._shared is not None:
-            filler = Filler(self._settings.fill, row.case.dtype, self._device, self._settings.seed)
-            self._shared.restore(row.op, row.case, filler)
+        if not any(self._views):
+            for data in super()._input_sets(op, case, copies):
+                for views in self._views:
+                    views.append(InputSet(tuple(x.detach() for x in data.inputs), data.out.detach()))
+        return self._views.pop()
 
 
 def refuse_if_too_slow(least_s: float, others_s: float, left_s: float | None) -> None:
@@ -253,13 +206,6 @@ def all_without(blanks: Sequence[Record], status: str, reason: str) -> list[Reco
     """Return the records of a case that cannot be measured at all: the baseline says why, the others name it."""
     baseline = replace(blanks[0], status=status, reason=reason)
     return [baseline, *(without_baseline(blank, baseline) for blank in blanks[1:])]
-
-
-def _invalid(record: Record, reason: str) -> Record:
-    """Return a record without its measurement, which does not count."""
-    fields = ("op", "provider", "dtype", "shape", "case", "options", "flops", "bytes_read", "bytes_written", "fill")
-    kept = {name: getattr(record, name) for name in (*fields, "verified", "source_sha256", "op_sha256")}
-    return Record(**kept, status="invalid", reason=reason)
 
 
 def interleaving(rounds: Rounds, rule: Rule, order: int, names: Sequence[str], ready: Sequence[int]) -> dict[str, Any]:

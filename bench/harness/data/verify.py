@@ -30,11 +30,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.inputs import InputSet
-from bench.harness.data.wrong_places import Search, WrongPlaces
 from bench.harness.op import Case, Op
 
 if TYPE_CHECKING:
@@ -81,6 +80,32 @@ rows is still hit by any n up to 64."""
 
 
 @dataclass(frozen=True)
+class WrongElements:
+    """How many elements of a result are wrong, and the one with the largest error over its bound."""
+
+    count: int
+    checked: int
+    index: tuple[int, ...]
+    """In the shape of the result."""
+    expected: float
+    got: float
+    """May be NaN or infinite."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object; JSON has no NaN and no infinity, so these are text."""
+        got = self.got if math.isfinite(self.got) else str(self.got)
+        return asdict(self) | {"index": list(self.index), "got": got}
+
+    def __str__(self) -> str:
+        """Return all of it in one line."""
+        verb = "is" if self.count == 1 else "are"
+        return (
+            f"at {list(self.index)} {self.expected:.6g} is expected, {self.got:.6g} found; "
+            f"{self.count:,} of {self.checked:,} elements {verb} wrong"
+        )
+
+
+@dataclass(frozen=True)
 class CheckResult:
     """Whether a result is right, and how far off it is."""
 
@@ -92,8 +117,8 @@ class CheckResult:
     elements: int
     reference: str = "fp64"
     """`fp64`, or `rule`: the op's own `check_result`."""
-    wrong: WrongPlaces | None = None
-    """Which elements are wrong; None where the finding is not about single elements."""
+    wrong: WrongElements | None = None
+    """None if the finding is not about single elements."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object kept under `verified`; JSON has no infinity, so an error beyond any bound is null."""
@@ -158,7 +183,7 @@ def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | 
     scale_error = max(abs(dot / square) if square else 0.0 for dot, square in zip(dots, squares, strict=True))
     allowed_scale_error = op.tolerance * max(UNIT_ROUNDOFF[op.output_dtype(case.dtype)], LEAST_SCALE_ERROR)
     reason = None
-    wrong = None if worst <= op.tolerance else _wrong_places(op, case, data.inputs, result)
+    wrong = None if worst <= op.tolerance else _wrong_elements(op, case, data.inputs, result)
     if worst == math.inf:
         reason = "wrong result: an element is NaN, infinite, or off where no rounding takes place"
     elif not worst <= op.tolerance:
@@ -166,18 +191,28 @@ def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | 
     elif checked >= SCALE_ELEMENTS and scale_error > allowed_scale_error:
         reason = f"wrong result: off by {scale_error:.2%} on the whole, more than rounding explains"
     if wrong is not None:
-        reason = f"{reason}; {wrong.sentence}"
+        reason = f"{reason}; {wrong}"
     return CheckResult(reason is None, reason, worst, checked, result.numel(), wrong=wrong)
 
 
-def _wrong_places(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> WrongPlaces | None:
-    """Return where a result is wrong, by comparing it once more."""
-    search = Search(result)
-    parts = _parts(op, case, inputs, result), _parts(op, case, inputs, search.places)
-    for (part_inputs, part), (_, places) in zip(*parts, strict=True):
-        ratio, truth, found = _ratios(op, case, part_inputs, part)
-        search.add(places, ratio, truth, found)
-    return search.found()
+def _wrong_elements(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> WrongElements:
+    """Compare a wrong result once more, and return its wrong elements."""
+    import torch
+
+    numbers = torch.arange(result.numel(), device=result.device).view(result.shape)
+    count = checked = 0
+    worst, number, expected, got = -1.0, 0, math.nan, math.nan
+    parts = _parts(op, case, inputs, result), _parts(op, case, inputs, numbers)
+    for (part_inputs, part), (_, part_numbers) in zip(*parts, strict=True):
+        ratio, truth, found = (x.reshape(-1) for x in _ratios(op, case, part_inputs, part))
+        ratio = ratio.nan_to_num(math.inf, math.inf)
+        count, checked = count + int((ratio > op.tolerance).sum()), checked + len(ratio)
+        at = int(ratio.argmax())
+        if float(ratio[at]) > worst:
+            worst, number = float(ratio[at]), int(part_numbers.reshape(-1)[at])
+            expected, got = float(truth[at]), float(found[at])
+    index = tuple(int(place) for place in torch.unravel_index(torch.tensor(number), result.shape))
+    return WrongElements(count, checked, index, expected, got)
 
 
 def _parts(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:

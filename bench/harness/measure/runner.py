@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.harness.data import inputs, verify
 from bench.harness.data.checks import Checks, Turn, UserChecks
-from bench.harness.data.guarded_buffers import GuardedBuffers
 from bench.harness.data.replay import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.measure.cost import CALLS_PER_CASE, CostEstimator
@@ -25,7 +25,7 @@ from bench.harness.measure.meter import Measurement, Meter
 from bench.harness.measure.plan import Row, Settings, blank_record, out_of_time, plain
 from bench.harness.op import Case, Op
 from bench.harness.op_file import line_in
-from bench.harness.providers.process_settings import ProcessSettings
+from bench.harness.providers.process_settings import current_settings, restore_settings
 from bench.harness.providers.registry import Provider, ProviderUnavailableError, load, numerics
 from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel, left_by
 from bench.harness.timing.protocol import Limits
@@ -109,8 +109,6 @@ class Runner:
         self._family, self._device, self._settings = family, device, settings
         self._estimator, self._deadline, self._ceilings = estimator, deadline, ceilings
         self._meter = meter or Meter(device, limits)
-        self._shared: GuardedBuffers | None = None
-        """Buffers that several providers share; None: each has its own."""
 
     def measure(self, row: Row, rows_left: int = 1) -> Record:
         """Return the record of one row, whatever becomes of it; `passed_over` says who refused it before a stand-in.
@@ -207,27 +205,24 @@ class Runner:
         if provider.tolerance != 1:
             row = replace(row, op=replace(row.op, tolerance=row.op.tolerance * provider.tolerance))
         with numerics(row.case.dtype):
-            checks = self._checks(row, provider, turn)
             turn.rest()
-            return self._verified(row, provider, checks)
+            return self._verified(row, provider, self._checks(row, provider, turn))
 
     def _verified(self, row: Row, provider: Provider, checks: Checks) -> Prepared | Record:
         op, case, blank, begin = row.op, row.case, self.blank(row), time.perf_counter()
         rotation = self._rotation(op, case)
-        sets = self._input_sets(op, case, rotation.copies)  # which may be shared from here on
-        sets = checks.enclose(sets, self._shared)
+        sets = self._input_sets(op, case, rotation.copies)
         calls = [provider.call(data) for data in sets]
+        checking = time.perf_counter()
         try:
-            result = checks.run(calls[0], sets[0])
+            before = checks.first(calls[0], sets[0])
         except provider.refuses_with as error:
             raise ProviderUnavailableError(str(error)) from None
         first_call_s = checks.call_s
-        checking = time.perf_counter()
-        before = checks.before(verify.check(op, case, sets[0], result))
         if not before.is_right:
             return replace(blank, status="invalid", reason=before.reason, verified={"before": before.to_dict()})
         ready = time.perf_counter()
-        check_s = ready - checking
+        check_s = ready - checking - first_call_s
         if self._deadline is not None and ready + check_s > self._deadline:
             return replace(blank, reason=out_of_time(self._settings.budget_s))
         return Prepared(
@@ -239,7 +234,7 @@ class Runner:
             calls=calls,
             cache=rotation.cache,
             before=before,
-            earlier=(sets[0].inputs, result) if op.check_result else None,
+            earlier=(sets[0].inputs, checks.result) if op.check_result else None,
             first_call_s=first_call_s,
             host_calls=[provider.without_checks(call) for call in calls[:HOST_CALLS]],
             prepared_s=ready - begin + check_s,  # it is checked once more at the end
@@ -267,9 +262,7 @@ class Runner:
         row, provider, sets, calls = prepared.row, prepared.provider, prepared.sets, prepared.calls
         last = len(sets) - 1 - self._settings.seed % max(1, len(sets) - 1)  # another copy than the first, if there is
         with numerics(row.case.dtype):
-            result = prepared.checks.run(calls[last], sets[last])
-            after = verify.check(row.op, row.case, sets[last], result, prepared.earlier)
-            after = prepared.checks.after(after, calls, last)
+            after = prepared.checks.last(calls[last], sets[last], prepared.earlier)
         if after.is_right and measured.replayed is not None and not measured.replayed.is_right:
             after = replace(measured.replayed, reason=f"a replay of the timed graph: {measured.replayed.reason}")
         verified = {"before": prepared.before.to_dict(), "after": after.to_dict()}
@@ -292,10 +285,10 @@ class Runner:
     # ---- their parts ------------------------------------------------------------------------------------------------
 
     def _checks(self, row: Row, provider: Provider, turn: Turn) -> Checks:
-        what = row.op, row.case, self._device, self._settings.fill
         if not is_user_kernel(provider.name):
-            return Checks(*what)
-        return UserChecks(*what, provider.takes_out, ProcessSettings.now().restore, turn)
+            return Checks(row.op, row.case, self._device)
+        restore = partial(restore_settings, current_settings())
+        return UserChecks(row.op, row.case, self._device, self._settings.fill, provider.takes_out, restore, turn)
 
     def _input_sets(self, op: Op, case: Case, copies: int) -> list[inputs.InputSet]:
         filler = inputs.Filler(self._settings.fill, case.dtype, self._device, self._settings.seed)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.device.system import here
 from bench.harness.op import Op
 from bench.harness.providers.baselines import BASELINES, Baseline, baselines
-from bench.harness.providers.process_settings import ProcessSettings
+from bench.harness.providers.process_settings import current_settings, restore_settings
 from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel
 from bench.harness.providers.user_kernel import load as load_user_kernel
 from kernels import versions
@@ -209,16 +209,10 @@ def _users(name: str, op: Op) -> Provider:
 
     What the import changed of the process's settings is set back.
     """
-    settings = ProcessSettings.now()
+    before = current_settings()
     loaded = load_user_kernel(name, op)
-    restored = settings.restore()
-    return Provider(
-        name,
-        loaded.function,
-        loaded.takes_out,
-        source_sha256=loaded.source.sha256(),
-        restored=restored,
-    )
+    restored, sha256 = restore_settings(before), loaded.source.sha256()
+    return Provider(name, loaded.function, loaded.takes_out, source_sha256=sha256, restored=restored)
 
 
 def _library(name: str, op: Op, by_op: Mapping[str, Baseline]) -> Provider:

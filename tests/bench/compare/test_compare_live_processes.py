@@ -303,18 +303,6 @@ def loud(x, out):
     v1(x, out)
 
 
-def write_beyond_late(x, out):
-    v1(x, out)
-    if count("beyond") > 100:
-        torch.as_strided(out, (1,), (1,), out.storage_offset() - 1).zero_()
-
-
-def change_an_input_once(x, out):
-    v1(x, out)
-    if count("once") == 100:
-        x[len(x) // 2] += 1
-
-
 def return_nothing(x):
     torch.relu(x)
 """
@@ -383,7 +371,7 @@ def test_what_does_not_end_the_process_is_found_in_one_go(mine):
         "or a parameter named out to write it into",
         "f": "failed: called sys.exit(3) (line 2)",
         "nosuch": f"failed: {mine} has no 'nosuch'; it has: count, v1, v2, crash_in_its_turn, kill_its_parent, leave, "
-        "leave_in_its_turn, interrupt, loop, slow, loud, write_beyond_late, ...",
+        "leave_in_its_turn, interrupt, loop, slow, loud, return_nothing",
     }
 
 
@@ -397,25 +385,6 @@ def test_a_slow_function_is_compared_though_all_its_calls_take_longer_than_one_m
     assert code == 0, err
     (row,) = json.loads(out)["rows"]
     assert row["verdict"] in ("FASTER", "UNSURE")  # unsure where the machine is busy
-
-
-@pytest.mark.exhaustive
-def test_who_damages_the_memory_of_all_is_found_and_the_others_are_compared(mine):
-    compared, reasons = outcomes(mine, "v1", "write_beyond_late", "v2")
-    assert compared == ["v1", "v2"]
-    assert list(reasons) == ["write_beyond_late"]
-    assert reasons["write_beyond_late"].startswith("invalid: ")
-    assert "writes outside of its output: the bytes before it" in reasons["write_beyond_late"]
-
-
-@pytest.mark.exhaustive
-def test_the_only_function_is_to_blame_at_once_and_where_nobody_is_found_all_are(mine):
-    compared, reasons = outcomes(mine, "change_an_input_once")
-    assert (compared, list(reasons)) == ([], ["change_an_input_once"])
-    compared, reasons = outcomes(mine, "v1", "change_an_input_once")
-    assert compared == []
-    assert set(reasons) == {"v1", "change_an_input_once"}
-    assert all("it was one of" in reason for reason in reasons.values())
 
 
 def test_where_no_provider_is_there_at_all_it_takes_one_line(mine, capsys):

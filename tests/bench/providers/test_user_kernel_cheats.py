@@ -47,7 +47,6 @@ def test_an_honest_random_function_is_measured(workers, files):
 
 
 STALE = "returns the result of an earlier call"
-LATE = "the result was not there when the call returned"
 MUTATED = "changes its inputs"
 PARTIAL = "an element is NaN"
 CHANGED = "changed settings of the process and left them so: "
@@ -58,14 +57,12 @@ CHEATS = [
     ("cached_by_a_few_elements", STALE),
     ("cached_where_most_is_new", STALE),
     ("only_into_an_empty_output", STALE),
-    ("on_another_thread", LATE),
-    ("returned_from_another_thread", LATE),
+    ("on_another_thread", PARTIAL),
+    ("returned_from_another_thread", "wrong result: an element is"),
     ("changes_its_input", MUTATED),
     ("turns_its_input", MUTATED),
     ("half", PARTIAL),
     ("half_returned", "wrong result: an element is"),
-    ("beyond", "writes outside of its output: the bytes behind it"),
-    ("in_front", "writes outside of its output: the bytes before it"),
     ("other_memory", "put other memory under an input or the output"),
     ("its_input", "returns a view of an input"),
     ("one_number", "its elements share memory"),
@@ -78,10 +75,6 @@ CHEATS = [
     ("threads", f"{CHANGED}number of threads: 1 -> 3"),
     ("default_dtype", f"{CHANGED}default dtype: torch.float32 -> torch.float64"),
     ("precision", f"{CHANGED}fp32 precision of CPU products: "),
-    ("deterministic", f"{CHANGED}deterministic algorithms: off -> on"),
-    ("subnormals", f"{CHANGED}flushing of subnormal numbers: off -> on"),
-    ("garbage", f"{CHANGED}garbage collection: on -> off"),
-    ("gradients", f"{CHANGED}gradients: off -> on"),
 ]
 
 
