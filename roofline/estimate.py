@@ -42,14 +42,14 @@ def _function(name: str, description: str) -> Estimate:
     """Return the function that answers one command, documented by the options of that command."""
 
     def estimate(**options: Any) -> Answer:
-        from roofline.commands.estimate.command import answered
         from roofline.explore.ask import read
 
         try:
             typed = as_typed(options)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        return answered(read(name, typed))
+        args = read(name, typed)
+        return args.answer(args)  # type: ignore[no-any-return]
 
     estimate.__name__ = estimate.__qualname__ = name
     estimate.__module__ = __name__

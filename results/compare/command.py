@@ -131,8 +131,7 @@ def _run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextI
     from results.compare.load import load
     from results.compare.output import as_csv, as_json, as_markdown, exit_code, geomean_lines, print_table
     from results.compare.plot import draw
-    from results.show.picture import check_picture
-    from results.show.theme import save_in_theme
+    from results.show.picture import check_picture, save_picture
 
     if options.output is not None:
         check_picture(options.output)
@@ -145,7 +144,7 @@ def _run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextI
     request = CompareOptions(options.by, options.baseline, options.metric, options.margin, options.force)
     compared = compare(loaded[0], loaded[1] if len(loaded) == 2 else None, request, options.drift)
     if options.output is not None:
-        save_in_theme(draw(compared), options.output, options.theme)
+        save_picture(draw(compared, options.theme), options.output)
     writers = {"json": lambda: as_json(compared, options.fail_on), "csv": lambda: as_csv(compared)}
     writers |= {"md": lambda: as_markdown(compared), "table": lambda: print_table(compared, stdout)}
     text = writers[options.format]()

@@ -23,6 +23,7 @@ from results.show.picture import (
     plain,
     write_head,
 )
+from results.show.theme import tone
 from results.stats.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE
 
 if TYPE_CHECKING:
@@ -50,19 +51,19 @@ FOOT = 1.1
 """Room below the axes for their names and legends, inches."""
 
 
-def draw(compared: Compared) -> Figure:
-    """Return the picture of a comparison."""
+def draw(compared: Compared, theme: str = "light") -> Figure:
+    """Return the picture of a comparison in a theme, one of `THEMES`."""
     rows = foremost(compared, DRAWN_ROWS)
     title, _, rest = headline(compared).partition(": ")
     if len(rows) < len(compared.rows):
         rest += f"; {len(rows)} of {len(compared.rows):,} rows drawn, those that matter most"
-    with own_style():
+    with own_style(theme):
         figure = new_figure(WIDTH, 1.0)
         top = write_head(figure, plain(title, 200), plain(rest, 400), FOOT + ROW_HEIGHT * (len(rows) + 0.4))
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
         names = [end_of(_name(row), LABEL_LETTERS) for row in rows]
         _draw_ratios(left, rows, compared)
-        left.set_yticks(range(len(rows)), names, fontsize=POINT_PT, color=INK)
+        left.set_yticks(range(len(rows)), names, fontsize=POINT_PT, color=tone(INK))
         _draw_reached(right, rows, compared)
         letters = max(map(len, names)) * POINT_PT / 72 * 0.6 + 0.45
         figure.subplots_adjust(letters / WIDTH, FOOT / figure.get_figheight(), 0.985, top, wspace=0.05)
@@ -71,8 +72,8 @@ def draw(compared: Compared) -> Figure:
 
 def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -> None:
     margin, is_time = compared.request.margin, compared.request.metric == "time"
-    axes.axvspan(1 / (1 + margin), 1 + margin, color=BAND, zorder=0, label=f"margin {100 * margin:g} %")
-    axes.axvline(1, color=MUTED, linewidth=0.9, zorder=1)
+    axes.axvspan(1 / (1 + margin), 1 + margin, color=tone(BAND), zorder=0, label=f"margin {100 * margin:g} %")
+    axes.axvline(1, color=tone(MUTED), linewidth=0.9, zorder=1)
     labeled = set()
     for place, row in enumerate(rows):
         ratio, (low, high) = row.compared.ratio, row.compared.ci95
@@ -83,7 +84,14 @@ def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) ->
         label = None if verdict in labeled else verdict
         labeled.add(verdict)
         axes.errorbar(
-            [ratio], [place], xerr=spread, fmt=MARKS[verdict], color=COLORS[verdict], label=label, capsize=3, zorder=2
+            [ratio],
+            [place],
+            xerr=spread,
+            fmt=MARKS[verdict],
+            color=tone(COLORS[verdict]),
+            label=label,
+            capsize=3,
+            zorder=2,
         )
     low, high = axes.get_xlim()
     if high > CRUSHING or 0 < low < 1 / CRUSHING:
@@ -119,7 +127,9 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
     are_several = len({row.candidate.label for row in rows}) > 1
     for side, name in enumerate((compared.baseline, "candidate" if are_several else compared.candidate)):
         at = [place + (side - 0.5) * 0.36 for place in range(len(rows))]
-        axes.barh(at, [pair[side] for pair in pairs], height=0.34, color=SIDE_COLORS[side], label=end_of(name, 30))
+        axes.barh(
+            at, [pair[side] for pair in pairs], height=0.34, color=tone(SIDE_COLORS[side]), label=end_of(name, 30)
+        )
     _finish(axes, "% of the ceiling that binds" if has_shares else "GB/s of compulsory bytes", columns=1)
     axes.tick_params(axis="y", labelleft=False)
 
@@ -127,6 +137,6 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
 def _finish(axes: Axes, title: str, columns: int = 5) -> None:
     """Give axes the frame of all pictures, the name of their values, and their legend below it."""
     frame(axes, "x")
-    axes.set_xlabel(title, fontsize=AXIS_PT, color=INK, labelpad=5)
+    axes.set_xlabel(title, fontsize=AXIS_PT, labelpad=5)
     style: dict[str, Any] = {"fontsize": LEGEND_PT, "frameon": False, "borderaxespad": 4.2}
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=columns, **style)

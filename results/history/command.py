@@ -39,8 +39,7 @@ def run(options: argparse.Namespace, directory: Path, stdout: TextIO) -> Output:
     from results.history.output import as_csv, as_json, as_markdown, print_table
     from results.history.plot import draw
     from results.history.segments import history
-    from results.show.picture import check_picture
-    from results.show.theme import save_in_theme
+    from results.show.picture import check_picture, save_picture
 
     if options.output is not None:
         check_picture(options.output)
@@ -50,7 +49,7 @@ def run(options: argparse.Namespace, directory: Path, stdout: TextIO) -> Output:
         raise StoreError(f"there is no run in {directory}{since}: python -m bench.matmul makes one")
     series = history(runs, wanted_of(options), options.metric, options.margin, options.gpu)
     if options.output is not None:
-        save_in_theme(draw(series), options.output, options.theme)
+        save_picture(draw(series, options.theme), options.output)
     writers: dict[str, Callable[[], str]] = {
         "json": lambda: as_json(series),
         "csv": lambda: as_csv(series),

@@ -12,7 +12,6 @@ from results.history.segments import HistoryPoint, Series, short_date
 from results.show.picture import (
     AXIS_PT,
     CAPTION_PT,
-    INK,
     LEGEND_PT,
     MUTED,
     SERIES_MARKERS,
@@ -24,6 +23,7 @@ from results.show.picture import (
     series_color,
     write_head,
 )
+from results.show.theme import tone
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,8 +42,8 @@ ROW = 0.2
 LEGEND_COLUMNS = 3
 
 
-def draw(series: Sequence[Series]) -> Figure:
-    """Return the picture of a history."""
+def draw(series: Sequence[Series], theme: str = "light") -> Figure:
+    """Return the picture of a history in a theme, one of `THEMES`."""
     # The functions of a user come last, so that their revision, and not that of the measuring code, names a run.
     ordered = sorted(series, key=lambda one: ":" in one.provider)
     runs = {point.run_id: point for one in ordered for point in one.points}
@@ -53,7 +53,7 @@ def draw(series: Sequence[Series]) -> Figure:
     are_disturbed = any(_is_disturbed(point) for one in series for point in one.points)
     legend = ROW * -(-(len(series) + are_disturbed) // LEGEND_COLUMNS)
     foot = FOOT + legend + 0.15
-    with own_style():
+    with own_style(theme):
         figure = new_figure(WIDTH, 1.0)
         top = write_head(
             figure, plain(heading(series), 200), f"{len(order)} run{'s' * (len(order) != 1)}", foot + AXES_HEIGHT
@@ -64,9 +64,9 @@ def draw(series: Sequence[Series]) -> Figure:
         for number, one in enumerate(series):
             _draw_series(axes, one, places, number, scale[0])
         if are_disturbed:
-            axes.plot([], [], "o", color=MUTED, markerfacecolor="white", markersize=5, label="disturbed")
+            axes.plot([], [], "o", color=tone(MUTED), markerfacecolor=tone("white"), markersize=5, label="disturbed")
         _set_axes(axes, [runs[run_id] for run_id in order])
-        axes.set_ylabel(f"{METRICS[metric]}, {scale[1]}, 95 % CI", fontsize=AXIS_PT, color=INK)
+        axes.set_ylabel(f"{METRICS[metric]}, {scale[1]}, 95 % CI", fontsize=AXIS_PT)
         at = (0.3 / WIDTH, 0.1 / height)
         figure.legend(fontsize=LEGEND_PT, frameon=False, loc="lower left", bbox_to_anchor=at, ncols=LEGEND_COLUMNS)
     return figure
@@ -118,4 +118,4 @@ def _draw_series(axes: Axes, one: Series, places: dict[str, int], number: int, s
     axes.errorbar(at, values, yerr=[below, above], label=end_of(one.provider, LABEL_LETTERS), **style)
     hollow = [place for place, point in enumerate(one.points) if _is_disturbed(point)]
     hollow_at, hollow_values = [at[place] for place in hollow], [values[place] for place in hollow]
-    axes.plot(hollow_at, hollow_values, marker, color=color, markerfacecolor="white", markersize=5, zorder=3)
+    axes.plot(hollow_at, hollow_values, marker, color=color, markerfacecolor=tone("white"), markersize=5, zorder=3)

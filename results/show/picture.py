@@ -11,6 +11,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from results.show.terminal import one_line
+from results.show.theme import in_theme, tone
 from results.store.runfile import StoreError
 
 if TYPE_CHECKING:
@@ -60,17 +61,8 @@ def end_of(name: str, longest: int) -> str:
 
 
 def series_color(index: int) -> str:
-    """Return the color of the `index`-th series; they start over when there are more than colors."""
-    return SERIES_COLORS[index % len(SERIES_COLORS)]
-
-
-def contrast_to_white(red: float, green: float, blue: float) -> float:
-    """Return the contrast ratio of a color, parts from 0 to 1, to a white background.
-
-    Source: W3C, Web Content Accessibility Guidelines 2.2, definitions of contrast ratio and relative luminance.
-    """
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (red, green, blue)]
-    return 1.05 / (0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05)
+    """Return the color of the `index`-th series in the theme drawn in; more series than colors start over."""
+    return tone(SERIES_COLORS[index % len(SERIES_COLORS)])
 
 
 def frame(axes: Axes, grid: str = "both") -> None:
@@ -80,11 +72,11 @@ def frame(axes: Axes, grid: str = "both") -> None:
         axes: to draw in.
         grid: which of the axes has lines: `x`, `y` or `both`.
     """
-    axes.grid(axis=grid, color=GRID, linewidth=0.9)  # type: ignore[arg-type]
+    axes.grid(axis=grid, color=tone(GRID), linewidth=0.9)  # type: ignore[arg-type]
     axes.set_axisbelow(True)
-    axes.tick_params(length=0, labelsize=TICK_PT, labelcolor=MUTED, pad=6)
+    axes.tick_params(length=0, labelsize=TICK_PT, labelcolor=tone(MUTED), pad=6)
     for side in axes.spines.values():
-        side.set_color(SPINE)
+        side.set_color(tone(SPINE))
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -93,7 +85,7 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=100, facecolor="white")
+    figure = Figure(figsize=(width, height), dpi=100)
     FigureCanvasAgg(figure)
     return figure
 
@@ -111,8 +103,8 @@ def write_head(figure: Figure, title: str, subtitle: str, below: float) -> float
         Where they end, as a share of the height.
     """
     width = figure.get_figwidth()
-    lines = [(line, TITLE_PT, "bold", INK) for line in _wrapped(title, width, TITLE_PT * 1.15)]
-    lines += [(line, SUBTITLE_PT, "normal", MUTED) for line in _wrapped(subtitle, width, SUBTITLE_PT)]
+    lines = [(line, TITLE_PT, "bold", tone(INK)) for line in _wrapped(title, width, TITLE_PT * 1.15)]
+    lines += [(line, SUBTITLE_PT, "normal", tone(MUTED)) for line in _wrapped(subtitle, width, SUBTITLE_PT)]
     height = below + sum(size for _, size, _, _ in lines) / 72 * LINE_HEIGHT + 2 * EDGE
     figure.set_size_inches(width, height)
     y = height - EDGE
@@ -126,7 +118,7 @@ def write_caption(figure: Figure, text: str, top: float) -> None:
     """Write small words at the foot of a figure, wrapped to its width, from `top` inches down."""
     width, height = figure.get_size_inches()
     for line in _wrapped(text, width, CAPTION_PT):
-        figure.text(INDENT / width, top / height, line, fontsize=CAPTION_PT, color=MUTED, va="top")
+        figure.text(INDENT / width, top / height, line, fontsize=CAPTION_PT, color=tone(MUTED), va="top")
         top -= CAPTION_PT / 72 * LINE_HEIGHT
 
 
@@ -135,13 +127,19 @@ def _wrapped(text: str, width: float, size: float) -> list[str]:
 
 
 @contextlib.contextmanager
-def own_style() -> Iterator[None]:
-    """Draw alike on every machine: without the user's style, and quiet about letters that the font lacks."""
+def own_style(theme: str = "light") -> Iterator[None]:
+    """Draw alike on every machine: without the user's style, and quiet about letters that the font lacks.
+
+    Raises:
+        ValueError: `theme` is not one of `THEMES`.
+    """
     import matplotlib
 
-    with matplotlib.rc_context(), warnings.catch_warnings():
+    with in_theme(theme), matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({"svg.hashsalt": "ridgepoint", "pdf.fonttype": 42, "font.family": "DejaVu Sans"})
+        matplotlib.rcParams.update(dict.fromkeys(("figure.facecolor", "axes.facecolor"), tone("white")))
+        matplotlib.rcParams.update(dict.fromkeys(("text.color", "axes.labelcolor"), tone(INK)))
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 

@@ -18,26 +18,21 @@ from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import UnknownGpuError, find_gpu
 from roofline.model import judge
 from roofline.plot.figure import (
-    PANELS,
     PlotError,
     PlotMachine,
     check_path,
-    draw_panels,
     draw_roofline,
     run_machine,
     save_figure,
 )
-from roofline.plot.panel import streams_of
 from roofline.plot.scene import Scene, build_scene, ordered_dtypes
 from roofline.plot.style import MOST_MACHINES
-from roofline.plot.times import draw_times
 from roofline.work import DTYPES, dtype_named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BEST_PANELS = "auto"
 DEFAULT_DTYPES = (("bf16", "fp16"), ("fp8e4m3",), ("tf32",), ("fp32",))
 """Without a run and without --dtype: of each group the first that the GPU has. fp16 runs at the rate of bf16."""
 OVERLAY_GROUPS = 2
@@ -53,8 +48,7 @@ EXAMPLES = """examples:
   python -m roofline plot --gpu h100-sxm -o h100.svg             datasheet ceilings, no GPU needed
   python -m roofline plot --gpu h100-sxm,h200-sxm --dtype bf16 -o both.pdf
   python -m roofline plot latest --gpu a100-sxm-80gb -o against-a100.png
-  python -m roofline plot latest --time --theme dark -o times.png
-  python -m roofline plot latest --panels auto -o panels.png     a panel for each dtype, or for each op of one dtype
+  python -m roofline plot latest --dtype bf16 --theme dark -o bf16.png
   python -m roofline plot latest --check 'gelu>=0.9'             exits 1 where a row of gelu is below 90 % of its roof
 """
 
@@ -80,15 +74,9 @@ class Picture(NamedTuple):
     dtypes: list[str]
     runs: list[Run]
 
-    def figure(
-        self, title: str | None, theme: str, axes: Axes | None = None, is_time: bool = False, panels: str | None = None
-    ) -> Figure:
-        """Return the roofline, as panels or one, or times against the least; raises as what draws them does."""
+    def figure(self, title: str | None, theme: str, axes: Axes | None = None) -> Figure:
+        """Return the roofline; raises as `draw_roofline` does."""
         machines = [source.machine for source in self.sources]
-        if panels is not None:
-            return draw_panels(machines, self.dtypes, "" if panels == BEST_PANELS else panels, title, theme)
-        if is_time:
-            return draw_times(machines, self.dtypes, title, axes=axes, theme=theme)
         return draw_roofline(machines, self.dtypes, title, axes=axes, theme=theme)
 
 
@@ -101,8 +89,6 @@ def draw(
     folder: str | os.PathLike[str] | None = None,
     title: str | None = None,
     theme: str = "light",
-    time: bool = False,
-    panels: str | None = None,
     ax: Axes | None = None,
 ) -> Figure:
     """Return the roofline of saved runs, of GPUs of the table, or of both, as `python -m roofline plot` draws it.
@@ -117,11 +103,8 @@ def draw(
         provider: the same of providers.
         folder: where runs are found by name; by default where all are kept.
         title: in place of the names of the machines.
-        theme: `light`, `dark`, or `print`, which is in grays.
-        time: draw each measured time against the least by the model, in seconds, in place of FLOP/s by intensity.
-        panels: `dtype` or `op`: a panel for each of them, with the same axes; `auto` takes the dtype where there are
-            several.
-        ax: axes to draw in, without caption and panel, as large as they are now; by default a figure of its own.
+        theme: `light` or `dark`.
+        ax: axes to draw in, without the caption, as large as they are now; by default a figure of its own.
 
     Raises:
         ValueError: nothing is asked for, or a dtype or theme that there is not; of its kinds, `PlotError` where
@@ -132,16 +115,10 @@ def draw(
 
     if theme not in THEMES:
         raise UsageError(f"unknown theme '{theme}'; known: {', '.join(THEMES)}")
-    if panels not in (None, BEST_PANELS, *PANELS):
-        raise UsageError(f"unknown panels '{panels}'; known: {', '.join((BEST_PANELS, *PANELS))}")
-    if panels is not None and (time or ax is not None):
-        raise UsageError("panels are a picture of their own: without time and without ax")
     gpus, dtypes, ops, providers = ([one] if isinstance(one, str) else list(one) for one in (gpu, dtype, op, provider))
     chosen = Selection(Wanted(ops=frozenset(ops), providers=frozenset(providers)), None, None)
     names = [os.fspath(run) for run in runs]
-    return _picture(names, gpus, dtypes, None if folder is None else Path(folder), chosen).figure(
-        title, theme, ax, time, panels
-    )
+    return _picture(names, gpus, dtypes, None if folder is None else Path(folder), chosen).figure(title, theme, ax)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -155,10 +132,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     text = "picture: .png, .svg or .pdf; with --check there may be none"
     parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=text)
     add_theme(parser)
-    text = "measured times against the least by the model, in place of FLOP/s by intensity"
-    parser.add_argument("--time", action="store_true", help=text)
-    text = "a panel for each dtype or op, all with the same axes; auto: by dtype where there are several, else by op"
-    parser.add_argument("--panels", choices=(BEST_PANELS, *PANELS), help=text)
     text = "exit with 1 where a row of this op reaches less than this share of its roof: 'gelu>=0.9'; may repeat"
     parser.add_argument("--check", action="append", default=[], metavar="OP>=SHARE", help=text)
     add_latest(parser)
@@ -194,14 +167,12 @@ def _plot(args: argparse.Namespace) -> int:
     floors = [_floor(text) for text in args.check]
     if args.output is None and not floors:
         raise UsageError("name the picture with -o PATH, or ask for shares of the roof with --check 'OP>=SHARE'")
-    if args.panels and args.time:
-        raise UsageError("--panels parts the roofline, and --time draws another picture: leave one of them out")
     if args.output is not None:
         check_path(args.output)
     picture = _picture(args.runs, slugs, wanted, args.folder, latest_of(args))
     short = [line for floor in floors for line in _short_of(floor, picture)]
     if args.output is not None:
-        save_figure(picture.figure(args.title, args.theme, is_time=args.time, panels=args.panels), args.output)
+        save_figure(picture.figure(args.title, args.theme), args.output)
     problems = [problem for loaded in picture.runs for problem in loaded.problems]
     for problem in problems:
         say(f"python -m roofline plot: {problem}")
@@ -246,7 +217,7 @@ def _picture(
     dtypes = wanted or default_dtypes(sources)
     scene = build_scene([source.machine for source in sources], dtypes)
     _check_dtypes(sources, scene, dtypes, is_asked_for=bool(wanted) or bool(runs))
-    _note_empty(runs, sources, scene, dtypes)
+    _note_empty(runs, sources, scene)
     return Picture(sources, dtypes, runs)
 
 
@@ -396,9 +367,9 @@ def _check_dtypes(sources: Sequence[Source], scene: Scene, dtypes: Sequence[str]
         _note(text)
 
 
-def _note_empty(runs: Sequence[Run], sources: Sequence[Source], scene: Scene, dtypes: Sequence[str]) -> None:
+def _note_empty(runs: Sequence[Run], sources: Sequence[Source], scene: Scene) -> None:
     """Note when runs were given, but there is nothing to see of them."""
-    if runs and not scene.points and not streams_of(scene.machines, dtypes):
+    if runs and not scene.points:
         reasons = ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()) or "no record"
         _note(f"{', '.join(str(loaded.path) for loaded in runs)}: no point can be drawn ({reasons}); ceilings alone")
     for index, source in enumerate(sources):

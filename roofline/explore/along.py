@@ -37,4 +37,4 @@ def draw(
             name: [(row[option], row[key]) for row in rows if row.get(key) is not None] for key, name in keys.items()
         }
         if found := {name: points for name, points in lines.items() if points}:
-            pictures.lines(f"{unit} against {option}", option, unit, found, marks)
+            pictures.lines(option, unit, found, marks)

@@ -14,7 +14,6 @@ from roofline.accounting.answers.answer import Answer
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.ceilings import CeilingError
 from roofline.commands.estimate.parts import PARTS
-from roofline.commands.estimate.relevance import ignored
 from roofline.commands.estimate.sweep import swept
 from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import UnknownGpuError
@@ -31,9 +30,7 @@ class Asked(NamedTuple):
 
     answer: Answer
     words: list[str]
-    """After `python -m roofline estimate`: no option that is at its default or that does not matter."""
-    ignored: list[str]
-    """Options that do not matter to this answer, so that the command refuses them."""
+    """After `python -m roofline estimate`: no option that is at its default."""
 
     @property
     def command(self) -> str:
@@ -59,14 +56,8 @@ def ask(command: str, options: Options, config: ModelConfig | None = None) -> As
         CeilingError, GpuFileError, OverflowError, StoreError, UnknownGpuError: as of the command.
     """
     args = read(command, options, config)
-    answer = args.answer(args)
     kept = {name: value for name, value in options.items() if value and not _is_default(args, name)}
-    unused = [name for option in ignored(args, answer) if (name := option.removeprefix("--")) in kept]
-    if unused:
-        kept = {name: value for name, value in kept.items() if name not in unused}
-        args = read(command, kept, config)
-        answer = args.answer(args)
-    return Asked(answer, [command, *words_of(kept)], unused)
+    return Asked(args.answer(args), [command, *words_of(kept)])
 
 
 def read(command: str, options: Options, config: ModelConfig | None = None) -> argparse.Namespace:

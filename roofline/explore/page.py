@@ -64,9 +64,6 @@ def _say(asked: Asked, first: str) -> None:
     if texts:
         st.markdown(plain("; ".join([answer.title, *texts[1:]])))
     st.code(asked.command, language=None, wrap_lines=True)
-    if asked.ignored:
-        names = ", ".join(f"--{name}" for name in asked.ignored)
-        st.caption(plain(f"left out of the command, because it does not matter here: {names}"))
 
 
 def _show(asked: Asked, form: Form, more: Callable[[Asked, Form], None] | None) -> None:
@@ -75,10 +72,10 @@ def _show(asked: Asked, form: Form, more: Callable[[Asked, Form], None] | None) 
     if more:
         more(asked, form)
     elif answer.curve:
-        pictures.lines(answer.title, *answer.curve)
+        pictures.lines(*answer.curve)
     elif parts := [(step.label, step.amount, step.result) for step in folded(answer) if step.amount]:
         whole = in_words(answer.main[0], answer.values[answer.main[0]])
-        pictures.parts(answer.title, whole, parts)
+        pictures.parts(whole, parts)
     if len(answer.rows) > 1 or (answer.rows and not answer.worked):
         table(answer.rows, answer.columns)
     _steps(answer)

@@ -1,21 +1,16 @@
-"""Pictures of a page: bars and lines in the colors of the page, each with the same picture as a PNG to keep."""
+"""Pictures of a page: bars and lines in the colors of the page."""
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import floor, log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import streamlit as st
 
-from results.show.picture import own_style
-from roofline.plot.estimates import FAR, MOST_MARKED, draw_lines, draw_parts
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from roofline.plot.estimates import FAR, MOST_MARKED
 
 ROW = 34
 """Height of a bar, pixels."""
@@ -30,13 +25,10 @@ MANY = 6
 """Marks along a logarithmic axis."""
 
 
-def parts(
-    title: str, whole: str, amounts: Sequence[tuple[str, float, str]], limit: tuple[str, float] | None = None
-) -> None:
+def parts(whole: str, amounts: Sequence[tuple[str, float, str]], limit: tuple[str, float] | None = None) -> None:
     """Draw the parts of a whole as one stacked bar, the largest first.
 
     Args:
-        title: of the picture to keep.
         whole: how much it is, in words.
         amounts: name, amount, and the amount in words of each part.
         limit: name and amount of what the whole may be.
@@ -73,14 +65,12 @@ def parts(
     st.altair_chart(chart.properties(height=110 + 12 * len(order)), width="stretch")
     if limit:
         st.caption(plain(f"dashed: {limit[0]}"))
-    keep(title, lambda: draw_parts(title, whole, order))
 
 
-def bars(title: str, amounts: Sequence[tuple[str, float, str, str]], unit: str) -> None:
+def bars(amounts: Sequence[tuple[str, float, str, str]], unit: str) -> None:
     """Draw amounts beside each other on a logarithmic axis where they are far apart.
 
     Args:
-        title: of the picture to keep.
         amounts: name, amount, the amount in words, and the group of each, which has a color of its own.
         unit: of the amounts.
     """
@@ -100,11 +90,9 @@ def bars(title: str, amounts: Sequence[tuple[str, float, str, str]], unit: str) 
         )
     )
     st.altair_chart(chart.properties(height=120 + ROW * len(rows)), width="stretch")
-    keep(title, lambda: draw_parts(title, unit, [amount[:3] for amount in amounts], has_shares=False))
 
 
 def lines(
-    title: str,
     x: str,
     y: str,
     points: Mapping[str, Sequence[tuple[float, float]]],
@@ -114,7 +102,6 @@ def lines(
     """Draw values along an option, on logarithmic axes where they are far apart.
 
     Args:
-        title: of the picture to keep.
         x: name of the option.
         y: name of the value.
         points: by the name of each line.
@@ -147,8 +134,6 @@ def lines(
     st.altair_chart(chart.properties(height=PANEL + LEGEND_ROW * names), width="stretch")
     for name in marks or {}:
         st.caption(plain(f"dashed: {name}"))
-    drawn = {**points, **{name: [point] for name, point in (dots or {}).items()}}
-    keep(title, lambda: draw_lines(title, x, y, drawn, marks or {}))
 
 
 def _place(line: str, point: tuple[float, float]) -> dict[str, Any]:
@@ -185,18 +170,6 @@ def _is_far(values: Sequence[float]) -> bool:
 
 def _data(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
     return alt.Data(values=list(rows))
-
-
-def keep(title: str, draw: Callable[[], Figure]) -> None:
-    """Offer a picture as a PNG, which is drawn when it is asked for."""
-
-    def png() -> bytes:
-        content = io.BytesIO()
-        with own_style():
-            draw().savefig(content, format="png", dpi=150)
-        return content.getvalue()
-
-    st.download_button("picture as PNG", png, "estimate.png", "image/png", key=f"png {title}", on_click="ignore")
 
 
 def plain(text: str) -> str:

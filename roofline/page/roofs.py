@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 from results.show.picture import MUTED
-from results.show.theme import turned
+from results.show.theme import on_dark
 from roofline.ceilings import Ceiling
 from roofline.plot.mixes import thin_mixes
 from roofline.plot.scene import Flat, Scene, Slope, flat_label, slope_label
@@ -18,12 +17,9 @@ BEYOND = 4.0
 """Decades by which a roof goes on past the first view, for those who zoom out."""
 
 
-@cache
 def theme_colors(color: str) -> list[str]:
     """Return a color for a light and for a dark background, as a static picture has it in these themes."""
-    from matplotlib.colors import to_hex
-
-    return [color, to_hex(turned(color, "dark"))]
+    return [color, on_dark(color)]
 
 
 def roofs_of(scene: Scene, view: View) -> list[dict[str, Any]]:

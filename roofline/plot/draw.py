@@ -9,12 +9,12 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from results.show.picture import INK, LABEL_PT, MUTED, POINT_PT, end_of, plain
+from results.show.theme import tone
 from roofline.ceilings import Ceiling
-from roofline.plot.critical import CriticalBatch, critical_batches
 from roofline.plot.labels import Candidate, Placer, Spot, along_line, around_point, box_around, boxes_along
-from roofline.plot.marks import CROSS, MARKER_PT, cap, marker
+from roofline.plot.marks import MARKER_PT, cap, cross, marker
 from roofline.plot.mixes import MIX_WIDTH, mix_ends, mixes_label, places_below, thin_mixes
-from roofline.plot.point_labels import PointLabel, place_beside, place_labels
+from roofline.plot.point_labels import PointLabel, place_labels
 from roofline.plot.scene import (
     LONGEST_PROVIDER,
     Flat,
@@ -46,8 +46,6 @@ SAME_SPOT_SMALL = 0.3
 """The same on small axes."""
 RIDGE_SIDES = (135, 90, 160, 45, 180, 112, 0, -45, -90, -135)
 """Where the label of a ridge point stands best, degrees: above the ceilings, where there are no points."""
-CRITICAL_SIDES = (-45, -90, -20, 0, -135, 180)
-"""Where the label of the critical batch stands best, degrees: below the line of its sweep."""
 BAR_WIDTH = 0.07
 """Width of an error bar with its caps, in inches."""
 SHORTEST_ARROW = 0.2
@@ -75,7 +73,7 @@ def legend_keys(scene: Scene) -> list[Key]:
     """Return the entries of the legend: what the labels in the picture do not say."""
     groups: dict[str, list[Key]] = {"ceiling": [], "machine": [], "dtype": [], "op": [], "provider": [], "variant": []}
     if len(scene.kinds) > 1:
-        groups["ceiling"] = [Key(kind, _line(INK, kind, 0), is_line=True) for kind in scene.kinds]
+        groups["ceiling"] = [Key(kind, _line(tone(INK), kind, 0), is_line=True) for kind in scene.kinds]
     if scene.is_overlay:
         for index, machine in enumerate(scene.machines):
             kinds = [entry.kind for entry in machine.ceilings.entries if entry.kind in scene.kinds]
@@ -87,16 +85,16 @@ def legend_keys(scene: Scene) -> list[Key]:
             style = {"color": scene.ceiling_color(0, dtype), "linewidth": 5}
             groups["dtype"].append(Key(plain(dtype), style, is_line=True))
     if scene.shaped_by == "op":
-        groups["op"] = [Key(plain(op), marker(MUTED, index, 0)) for index, op in enumerate(scene.ops)]
+        groups["op"] = [Key(plain(op), marker(tone(MUTED), index, 0)) for index, op in enumerate(scene.ops)]
     if len(scene.providers) > 1 and "provider" not in scene.told_apart:
         first = {point.record.provider: point for point in reversed(scene.points)}
         for name in scene.providers:
             is_colored = scene.colored_by == "provider"
-            color = scene.point_color(first[name]) if is_colored else MUTED
+            color = scene.point_color(first[name]) if is_colored else tone(MUTED)
             shape = 0 if scene.shaped_by == "op" else scene.shape(first[name])
             groups["provider"].append(Key(end_of(name, LONGEST_PROVIDER), marker(color, shape, 0)))
     for index, (values, point) in enumerate(scene.variants.items()):
-        color = scene.point_color(point) if "dtype" in scene.told_apart else MUTED
+        color = scene.point_color(point) if "dtype" in scene.told_apart else tone(MUTED)
         if values:
             groups["variant"].append(Key(plain(" ".join(values)), marker(color, 0, index)))
     headings = {"variant": ", ".join(scene.told_apart)}
@@ -121,26 +119,22 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
             _draw_series(list(series), scene, sheet, placer)
         _draw_steps(scene, sheet, placer)
     _draw_ridges(scene, sheet, placer)
-    for critical in critical_batches(scene):
-        _mark_critical(critical, sheet, placer)
     _tell_regimes(scene.flats, sheet, placer)
     standing: list[Candidate | None] = []
     for group in groups:
         colors = {scene.ceiling_color(flat.machine, flat.dtype) for flat in group}
-        color = text_color(colors.pop()) if len(colors) == 1 else INK
+        color = text_color(colors.pop()) if len(colors) == 1 else tone(INK)
         ends = _on_sheet(sheet, _flat_ends(group, sheet))
-        standing.append(label_line(sheet, placer, flat_label(group, scene, sheet.is_small), ends, 1.0, color))
+        standing.append(_label_line(sheet, placer, flat_label(group, scene, sheet.is_small), ends, 1.0, color))
     for slope in scene.slopes:
         ends = _on_sheet(sheet, _slope_ends(scene, slope, sheet))
         color = text_color(scene.slope_color(slope.machine))
-        standing.append(label_line(sheet, placer, slope_label(slope, scene, sheet.is_small), ends, 0.42, color))
+        standing.append(_label_line(sheet, placer, slope_label(slope, scene, sheet.is_small), ends, 0.42, color))
     cramped = _label_ridges(scene, sheet, placer)
     if mixes:
         standing.append(_label_mixes(mixes, scene.flats, sheet, placer))
     cramped += sum(place is None or place.leader is not None for place in standing)
     unlabeled, missed = _label_points(scene, sheet, placer)
-    if scene.has_panel:
-        _label_ops(scene, sheet, placer)
     return Labeling(cramped + missed, unlabeled, standing.count(None))
 
 
@@ -194,7 +188,7 @@ def _draw_band(ceiling: Ceiling, ends: tuple[Spot, Spot], sheet: Sheet, color: s
 
 def _draw_mix(mix: Slope, flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> None:
     ends = mix_ends(mix, flats, sheet.view)
-    sheet.plot(ends, color=MUTED, linewidth=MIX_WIDTH, zorder=2.5)
+    sheet.plot(ends, color=tone(MUTED), linewidth=MIX_WIDTH, zorder=2.5)
     placer.block("line", boxes_along(*_on_sheet(sheet, ends)))
 
 
@@ -204,7 +198,7 @@ def _label_mixes(mixes: Sequence[Slope], flats: Sequence[Flat], sheet: Sheet, pl
     ends = _on_sheet(sheet, mix_ends(mixes[-1], flats, sheet.view))
     found = placer.place(places_below(*ends, sheet.measure(text, POINT_PT), liked=0.42))
     if found:
-        write_label(sheet, found, text, POINT_PT, MUTED)
+        _write_label(sheet, found, text, POINT_PT, tone(MUTED))
     return found
 
 
@@ -226,20 +220,8 @@ def _draw_ridges(scene: Scene, sheet: Sheet, placer: Placer) -> None:
         if flat.ridge:
             spot = (flat.ridge, flat.peak.value)
             color = scene.ceiling_color(flat.machine, flat.dtype)
-            sheet.plot([spot], marker="o", markersize=6, color="white", mec=color, mew=1.6, zorder=5)
+            sheet.plot([spot], marker="o", markersize=6, color=tone("white"), mec=color, mew=1.6, zorder=5)
             placer.block("mark", [box_around(*sheet.inches(*spot), 0.1, 0.1)])
-
-
-def _mark_critical(critical: CriticalBatch, sheet: Sheet, placer: Placer) -> None:
-    """Mark the critical batch on the line of its sweep, and name it."""
-    spot = (critical.intensity, critical.flops_per_s)
-    sheet.plot([spot], marker="*", markersize=15, color="white", mec=INK, mew=1.3, linestyle="none", zorder=7.2)
-    place = sheet.inches(*spot)
-    placer.block("mark", [box_around(*place, 0.2, 0.2)])
-    text = f"critical batch {significant(critical.batch)}"
-    size = sheet.measure(text, LABEL_PT, "bold")
-    if found := placer.place(around_point(place, size, CRITICAL_SIDES, near=0.2), ("text", "mark", "line")):
-        write_label(sheet, found, text, LABEL_PT, INK, "bold")
 
 
 def _tell_regimes(flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> None:
@@ -248,14 +230,16 @@ def _tell_regimes(flats: Sequence[Flat], sheet: Sheet, placer: Placer) -> None:
     if len(ridges) != 1 or any(flat.ridge is None for flat in flats):
         return
     ridge, peak = ridges.pop(), max(flat.peak.value for flat in flats)
-    sheet.plot([(ridge, 10**sheet.view.bottom), (ridge, peak)], color=MUTED, linewidth=0.9, linestyle=(0, (1, 2.5)))
+    sheet.plot(
+        [(ridge, 10**sheet.view.bottom), (ridge, peak)], color=tone(MUTED), linewidth=0.9, linestyle=(0, (1, 2.5))
+    )
     top, foot = sheet.inches(ridge, peak), sheet.bounds[1]
     placer.block("line", boxes_along(top, (top[0], foot)))
     for text, side in (("memory-bound", -1), ("compute-bound", 1)):
         width, height = sheet.measure(text, POINT_PT)
         place = Candidate(top[0] + side * (width / 2 + 0.12), foot + height / 2 + 0.03, width, height, cost=0)
         if placer.place([place]):
-            sheet.write(place.x, place.y, text, POINT_PT, color=MUTED, ha="center")
+            sheet.write(place.x, place.y, text, POINT_PT, color=tone(MUTED), ha="center")
 
 
 def _size_order(point: PlotPoint) -> tuple[object, ...]:
@@ -266,7 +250,7 @@ def _draw_shares(scene: Scene, sheet: Sheet, placer: Placer) -> None:
     """Draw the points of a profile, the large ones first: the area of each is its share of the time."""
     for point in sorted(scene.points, key=lambda point: -(point.share or 0)):
         spot, side_pt = (point.intensity, point.flops_per_s), point.diameter_pt
-        style = {"marker": "o", "markersize": side_pt, "markeredgecolor": "white", "markeredgewidth": 0.6}
+        style = {"marker": "o", "markersize": side_pt, "markeredgecolor": tone("white"), "markeredgewidth": 0.6}
         sheet.plot([spot], color=scene.point_color(point), linestyle="none", alpha=0.75, zorder=7, **style)
         placer.block("mark", [box_around(*sheet.inches(*spot), side_pt * PT, side_pt * PT)])
 
@@ -295,11 +279,11 @@ def _draw_series(points: list[PlotPoint], scene: Scene, sheet: Sheet, placer: Pl
             placer.block("line", boxes_along(*_on_sheet(sheet, ends)))
     doubtful = [spot for spot, point in zip(spots, points, strict=True) if point.doubts]
     if doubtful:
-        sheet.plot(doubtful, **CROSS, zorder=7.5)
+        sheet.plot(doubtful, **cross(), zorder=7.5)
     rings = [(point.intensity, point.flops_per_s) for point in points if point.is_above_ceiling]
     if rings:
         ring = {"marker": "o", "markersize": RING_PT, "markerfacecolor": "none", "linestyle": "none"}
-        sheet.plot(rings, **ring, markeredgecolor=INK, markeredgewidth=1.2, zorder=8)
+        sheet.plot(rings, **ring, markeredgecolor=tone(INK), markeredgewidth=1.2, zorder=8)
     ringed = set(rings)
     for spot in spots:
         side = (RING_PT if spot in ringed else MARKER_PT + 2) * PT
@@ -319,11 +303,11 @@ def _draw_steps(scene: Scene, sheet: Sheet, placer: Placer) -> None:
         if math.dist(*ends) > SHORTEST_ARROW:
             spots = ((one.intensity, one.flops_per_s), (two.intensity, two.flops_per_s))
             style: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 10, "shrinkA": 5, "shrinkB": 5}
-            sheet.axes.add_patch(FancyArrowPatch(*spots, color=MUTED, linewidth=1.0, zorder=5.5, **style))
+            sheet.axes.add_patch(FancyArrowPatch(*spots, color=tone(MUTED), linewidth=1.0, zorder=5.5, **style))
             placer.block("line", boxes_along(*ends))
 
 
-def label_line(
+def _label_line(
     sheet: Sheet, placer: Placer, text: str, ends: tuple[Spot, Spot], liked: float, color: str
 ) -> Candidate | None:
     """Write the label of a ceiling along its line, or near it with a leader line, and return its place."""
@@ -331,7 +315,7 @@ def label_line(
     is_flat = ends[0][1] == ends[1][1]
     places = along_line(*ends, size, liked, overhang=OVERHANG * size[0] if is_flat else 0)
     if found := placer.place(places, limit=OFF_LINE_COST):
-        write_label(sheet, found, text, LABEL_PT, color)
+        _write_label(sheet, found, text, LABEL_PT, color)
         return found
     far = [
         replace(place, cost=place.cost + OFF_LINE_COST)
@@ -344,7 +328,7 @@ def label_line(
         or placer.place(places + far, avoid=("text",))
     )
     if found:
-        write_label(sheet, found, text, LABEL_PT, color)
+        _write_label(sheet, found, text, LABEL_PT, color)
     return found
 
 
@@ -373,19 +357,8 @@ def _label_ridges(scene: Scene, sheet: Sheet, placer: Placer) -> int:
         cramped += free is None
         if found:
             colors = {scene.ceiling_color(flat.machine, flat.dtype) for flat in flats}
-            write_label(sheet, found, text, POINT_PT, text_color(colors.pop()) if len(colors) == 1 else INK)
+            _write_label(sheet, found, text, POINT_PT, text_color(colors.pop()) if len(colors) == 1 else tone(INK))
     return cramped
-
-
-def _label_ops(scene: Scene, sheet: Sheet, placer: Placer) -> None:
-    """Write the names of the ops at their fastest points, as far as there is room: the panel says the rest."""
-    spots = [sheet.inches(point.intensity, point.flops_per_s) for point in scene.points]
-    best = {point.record.op: point for point in sorted(scene.points, key=lambda point: point.flops_per_s)}
-    for op, point in best.items() if len(best) > 1 else ():
-        size = sheet.measure(plain(op, 20), POINT_PT)
-        label = PointLabel(sheet.inches(point.intensity, point.flops_per_s), size, 0.14)
-        if place := place_beside(placer, label, spots):
-            write_label(sheet, place, plain(op, 20), POINT_PT, MUTED)
 
 
 def _label_points(scene: Scene, sheet: Sheet, placer: Placer) -> tuple[int, int]:
@@ -411,22 +384,22 @@ def _label_points(scene: Scene, sheet: Sheet, placer: Placer) -> tuple[int, int]
     places = place_labels(placer, labels, spots)
     for place, (text, color, weight) in zip(places, written, strict=True):
         if place:
-            write_label(sheet, place, text, POINT_PT, color, weight)
+            _write_label(sheet, place, text, POINT_PT, color, weight)
     missed = places.count(None)
-    return 0 if scene.has_panel else len(scene.points) - len(chosen) + missed, missed
+    return len(scene.points) - len(chosen) + missed, missed
 
 
-def write_label(sheet: Sheet, place: Candidate, text: str, size: float, color: str, weight: str = "normal") -> None:
+def _write_label(sheet: Sheet, place: Candidate, text: str, size: float, color: str, weight: str = "normal") -> None:
     """Write a label at its place, and the line that ties it to what it names."""
     from matplotlib.patheffects import withStroke
 
     if place.leader and math.dist(*place.leader) > SHORTEST_LEADER:
-        sheet.draw_line(place.leader, color=MUTED, linewidth=0.7, zorder=6)
+        sheet.draw_line(place.leader, color=tone(MUTED), linewidth=0.7, zorder=6)
     style: dict[str, Any] = {"ha": "center", "rotation": place.angle, "rotation_mode": "anchor", "zorder": 9}
     if place.is_on_line:
-        style["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+        style["bbox"] = {"facecolor": tone("white"), "edgecolor": "none", "pad": 1.5}
     else:
-        style["path_effects"] = [withStroke(linewidth=2.5, foreground="white")]
+        style["path_effects"] = [withStroke(linewidth=2.5, foreground=tone("white"))]
     sheet.write(place.x, place.y, text, size, color=color, fontweight=weight, **style)
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from results.show.picture import (
     AXIS_PT,
-    INK,
     LABEL_PT,
     LEGEND_PT,
     MUTED,
@@ -19,6 +18,7 @@ from results.show.picture import (
     series_color,
     write_head,
 )
+from results.show.theme import tone
 from roofline.plot.style import significant, tick, time_words
 
 if TYPE_CHECKING:
@@ -37,17 +37,17 @@ FAR = 16
 """Values whose largest is so many times the smallest are drawn on a logarithmic axis."""
 
 
-def draw_parts(title: str, subtitle: str, parts: Sequence[tuple[str, float, str]], has_shares: bool = True) -> Figure:
+def draw_parts(title: str, subtitle: str, parts: Sequence[tuple[str, float, str]], theme: str = "light") -> Figure:
     """Return a picture of the parts of a whole, the largest first.
 
     Args:
         title: what the whole is.
         subtitle: how much it is.
         parts: name, amount and the amount in words of each.
-        has_shares: whether they add up to a whole, of which each is a share.
+        theme: one of `THEMES`.
     """
     shown = sorted(parts, key=lambda part: part[1])
-    with own_style():
+    with own_style(theme):
         figure = new_figure(WIDTH, PANEL)
         below = ROW * len(shown) + 0.8
         top = write_head(figure, plain(title, 200), plain(subtitle, 200), below)
@@ -56,8 +56,8 @@ def draw_parts(title: str, subtitle: str, parts: Sequence[tuple[str, float, str]
         axes.barh([plain(name) for name, _, _ in shown], [amount for _, amount, _ in shown], color=series_color(0))
         whole = sum(amount for _, amount, _ in shown)
         for row, (_, amount, words) in enumerate(shown):
-            text = f" {words}, {100 * amount / whole:.1f} %" if has_shares else f" {words}"
-            axes.text(amount, row, text, va="center", fontsize=LABEL_PT, color=INK)
+            text = f" {words}, {100 * amount / whole:.1f} %"
+            axes.text(amount, row, text, va="center", fontsize=LABEL_PT)
         axes.set_xlim(right=ROOM_FOR_WORDS * (max((amount for _, amount, _ in shown), default=0) or 1))
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)
@@ -65,7 +65,12 @@ def draw_parts(title: str, subtitle: str, parts: Sequence[tuple[str, float, str]
 
 
 def draw_lines(
-    title: str, x_name: str, y_name: str, lines: Mapping[str, Sequence[tuple[float, float]]], marks: Mapping[str, float]
+    title: str,
+    x_name: str,
+    y_name: str,
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    marks: Mapping[str, float],
+    theme: str = "light",
 ) -> Figure:
     """Return a picture of a value along an option, a line for each value of the others.
 
@@ -75,9 +80,10 @@ def draw_lines(
         y_name: of the value.
         lines: points by name; an empty name has no legend.
         marks: by name, where along the option something turns, such as the critical batch.
+        theme: one of `THEMES`.
     """
     is_time = y_name.endswith("seconds")
-    with own_style():
+    with own_style(theme):
         figure = new_figure(WIDTH, PANEL)
         top = write_head(figure, plain(title, 200), plain(f"{y_name} by {x_name}", 200), PANEL)
         axes = figure.add_axes((0.09, 0.12, 0.87, top - 0.15))
@@ -89,8 +95,8 @@ def draw_lines(
             marked = 11 if len(points) == 1 else 5
             axes.plot(*zip(*points, strict=True), label=plain(name), linewidth=1.8, markersize=marked, **style)  # type: ignore[arg-type]
         for name, place in marks.items():
-            axes.axvline(place, color=MUTED, linewidth=1, linestyle=(0, (4, 2)))
-            axes.text(place, 0.98, f"{plain(name)} ", color=MUTED, fontsize=LABEL_PT, ha="right", va="top",
+            axes.axvline(place, color=tone(MUTED), linewidth=1, linestyle=(0, (4, 2)))
+            axes.text(place, 0.98, f"{plain(name)} ", color=tone(MUTED), fontsize=LABEL_PT, ha="right", va="top",
                       transform=axes.get_xaxis_transform())  # fmt: skip
         everything = [point for points in lines.values() for point in points]
         for values, scale in (
@@ -100,10 +106,8 @@ def draw_lines(
             if min(values) > 0 and max(values) >= FAR * min(values):
                 scale("log")
         _name_ticks(axes, sorted({x for x, _ in everything}), is_time=is_time)
-        axes.set_xlabel(plain(x_name), fontsize=AXIS_PT, color=INK)
-        axes.set_ylabel(
-            plain(y_name.removesuffix("seconds") + "time" if is_time else y_name), fontsize=AXIS_PT, color=INK
-        )
+        axes.set_xlabel(plain(x_name), fontsize=AXIS_PT)
+        axes.set_ylabel(plain(y_name.removesuffix("seconds") + "time" if is_time else y_name), fontsize=AXIS_PT)
         if any(lines):
             axes.legend(fontsize=LEGEND_PT, frameon=False)
     return figure

@@ -9,32 +9,23 @@ architectures, CACM 52(4), 2009.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results.record import Environment, Record
-from results.show.picture import SUFFIXES, new_figure, own_style, plain, save_picture, write_caption, write_head
+from results.show.picture import SUFFIXES, own_style, plain, save_picture
 from results.show.terminal import one_line
-from results.show.theme import apply_theme
 from results.store.runfile import StoreError
 from roofline.ceilings import Ceilings
-from roofline.model import peak_of
-from roofline.plot.critical import critical_sentence
 from roofline.plot.draw import draw, legend_keys
-from roofline.plot.panel import draw_panel, draw_strip, names_width, panel_rows, room_for, streams_of, strip_height
 from roofline.plot.scene import (
-    NO_INTENSITY,
     NoCeilingError,
     PlotError,
     PlotMachine,
-    Scene,
-    bands_in_words,
     build_scene,
     caption,
-    provenance,
     title_lines,
 )
 from roofline.plot.sheet import WIDTHS, AxesSheet, Sheet, view_of
@@ -48,7 +39,6 @@ __all__ = [
     "PlotError",
     "PlotMachine",
     "check_path",
-    "draw_panels",
     "draw_roofline",
     "plot_run",
     "run_machine",
@@ -57,13 +47,6 @@ __all__ = [
 
 MOST_TRIED = 1000
 """With more points than this the widest is taken at once."""
-PANELS = ("dtype", "op")
-"""What small multiples are parted by."""
-MOST_PANELS = 9
-PANEL_WIDE, PANEL_TALL, CAPTION_TALL = 5.6, 4.9, 0.75
-"""Of a small multiple with all around it, and of the words under all of them, inches."""
-BESIDE_PANEL, ABOVE_PANEL, UNDER_PANEL, LEGEND_ROW = 0.85, 0.4, 0.85, 0.2
-"""Room around the axes of a small multiple, and of two entries of its legend, inches."""
 
 
 def draw_roofline(
@@ -79,7 +62,7 @@ def draw_roofline(
         machines: at least one; their names may be anything.
         dtypes: those to draw; None for all that a ceiling is known of.
         title: in place of the names of the machines.
-        axes: to draw in, without the caption and the panel; a figure of its own where there are none.
+        axes: to draw in, without the caption; a figure of its own where there are none.
         theme: one of `THEMES`.
 
     Raises:
@@ -88,100 +71,23 @@ def draw_roofline(
     scene = build_scene(machines, dtypes)
     machine_names, kinds = title_lines(scene)
     heading = (plain(title, 200) if title is not None else machine_names, kinds)
-    view, keys = view_of(scene), legend_keys(scene)
-    if axes is not None:
-        with own_style():
+    view = view_of(scene)
+    with own_style(theme):
+        keys = legend_keys(scene)
+        if axes is not None:
             given = AxesSheet(view, heading, keys, axes)
             draw(scene, given)
-            apply_theme(axes, theme)
-        return given.figure
-    streams = streams_of(machines, dtypes)
-    scene = replace(scene, left_out=scene.left_out - Counter({NO_INTENSITY: len(streams)}))
-    closing = critical_sentence(scene)
-    longest = caption(scene, len(scene.points), len(scene.flats) + len(scene.slopes), closing)
-    rows, strip = panel_rows(scene), strip_height(streams)
-    with own_style():
-        names = names_width(rows, Sheet(view, heading, (), "", WIDTHS[0])) if rows else 0.0
+            return given.figure
+        longest = caption(scene, len(scene.points), len(scene.flats) + len(scene.slopes))
         sheets = []
         for width in WIDTHS if len(scene.points) <= MOST_TRIED else WIDTHS[-1:]:
-            sheet = Sheet(view, heading, keys, longest, width, room_for(names) if rows else 0.0, strip)
+            sheet = Sheet(view, heading, keys, longest, width)
             sheets.append((draw(scene, sheet), sheet))
             if not sheets[-1][0].cramped:
                 break
         labeling, best = min(sheets, key=lambda drawn: drawn[0].cramped)
-        if rows:
-            draw_panel(rows, scene, best, names)
-        if streams:
-            draw_strip(streams, scene, best)
-        best.write_caption(caption(scene, labeling.unlabeled, labeling.unlabeled_ceilings, closing))
-        apply_theme(best.figure, theme)
+        best.write_caption(caption(scene, labeling.unlabeled, labeling.unlabeled_ceilings))
     return best.figure
-
-
-def draw_panels(
-    machines: Sequence[PlotMachine],
-    dtypes: Sequence[str] | None = None,
-    by: str = "",
-    title: str | None = None,
-    theme: str = "light",
-) -> Figure:
-    """Return the roofline as small multiples: a panel for each dtype or op, all with the same axes.
-
-    Args:
-        machines: at least one with a point; their names may be anything.
-        dtypes: those to draw; None for all that a ceiling is known of.
-        by: one of `PANELS`; empty: by dtype where the points have several, else by op.
-        title: in place of the names of the machines.
-        theme: one of `THEMES`.
-
-    Raises:
-        PlotError: no point can be drawn, no machine has a ceiling, or the values are not those of a machine.
-    """
-    scene = build_scene(machines, dtypes)
-    if not scene.points:
-        raise PlotError("no point can be drawn, so there is nothing to part into panels")
-    by = by or ("dtype" if len({point.record.dtype for point in scene.points}) > 1 else "op")
-    names = list(dict.fromkeys(str(getattr(point.record, by)) for point in scene.points))
-    parts = {name: _part_of(scene, by, name) for name in names[:MOST_PANELS]}
-    view, columns = view_of(scene), min(len(parts), 3 if len(parts) > 4 else 2)
-    rows, legend = -(-len(parts) // columns), max(len(legend_keys(part)) for part in parts.values())
-    below = LEGEND_ROW * legend / 2 + UNDER_PANEL
-    heading, kinds = title_lines(scene)
-    with own_style():
-        figure = new_figure(PANEL_WIDE * columns, 1.0)
-        tall = PANEL_TALL * rows + CAPTION_TALL
-        write_head(figure, plain(title, 200) if title is not None else heading, kinds, tall)
-        wide, high = figure.get_size_inches()
-        unlabeled = 0
-        for number, (name, part) in enumerate(parts.items()):
-            left = PANEL_WIDE * (number % columns) + BESIDE_PANEL
-            floor = tall - PANEL_TALL * (number // columns + 1) + below
-            size = (PANEL_WIDE - BESIDE_PANEL - 0.25, PANEL_TALL - below - ABOVE_PANEL)
-            axes = figure.add_axes((left / wide, floor / high, size[0] / wide, size[1] / high))
-            labeling = draw(part, AxesSheet(view, (plain(name), ""), legend_keys(part), axes))
-            unlabeled += labeling.unlabeled
-        write_caption(figure, _panels_caption(scene, by, names[MOST_PANELS:], unlabeled), CAPTION_TALL - 0.1)
-        apply_theme(figure, theme)
-    return figure
-
-
-def _part_of(scene: Scene, by: str, name: str) -> Scene:
-    """Return a scene with the points of one dtype or op, and with the roofs that these are held against."""
-    points = tuple(point for point in scene.points if getattr(point.record, by) == name)
-    peaks = [peak_of(point.record, scene.machines[point.machine].ceilings)[0] for point in points]
-    held = {(peak.quantity, peak.name) for peak in peaks if peak}
-    flats = tuple(flat for flat in scene.flats if (flat.peak.quantity, flat.peak.name) in held)
-    return replace(scene, points=points, flats=flats, palette=tuple(scene.providers))
-
-
-def _panels_caption(scene: Scene, by: str, missing: Sequence[str], unlabeled: int) -> str:
-    parts = [*provenance(scene), f"A panel for each {by}, all with the same axes", "Bars: 95 % CI of the median"]
-    parts += bands_in_words(scene)
-    parts += [f"Without a label: {unlabeled} of {len(scene.points)} points"] if unlabeled else []
-    parts += [f"Without a panel: {', '.join(plain(name, 24) for name in missing)}"] if missing else []
-    if scene.left_out:
-        parts.append("Not drawn: " + ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()))
-    return " ".join(f"{part}." for part in parts)
 
 
 def run_machine(environment: Environment, records: Sequence[Record]) -> PlotMachine:

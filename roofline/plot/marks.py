@@ -1,17 +1,21 @@
-"""The marks of points: one style for the plane, the panel and the legend."""
+"""The marks of points: one style for the plane and the legend."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from results.show.picture import INK
+from results.show.theme import tone
 from roofline.plot.style import FILLINGS, MARKERS, pick
 
 MARKER_PT = 7.5
 """Diameter of the marker of a point."""
-CROSS: dict[str, Any] = {"marker": "x", "markersize": 11, "markeredgewidth": 1.3, "markeredgecolor": INK}
-CROSS |= {"linestyle": "none"}
-"""Over a point that flags speak against."""
+
+
+def cross() -> dict[str, Any]:
+    """Return the style of the cross over a point that flags speak against."""
+    look = {"marker": "x", "markersize": 11, "markeredgewidth": 1.3, "markeredgecolor": tone(INK)}
+    return look | {"linestyle": "none"}
 
 
 def cap(color: str) -> dict[str, Any]:
@@ -29,7 +33,7 @@ def marker(color: str, shape: int, variant: int) -> dict[str, Any]:
     """
     filling = pick(FILLINGS, variant)
     style = {"color": color, "linestyle": "none", "marker": pick(MARKERS, shape), "markersize": MARKER_PT}
-    style |= {"markeredgecolor": color, "markeredgewidth": 1.3, "markerfacecoloralt": "white"}
+    style |= {"markeredgecolor": color, "markeredgewidth": 1.3, "markerfacecoloralt": tone("white")}
     if filling == "none":
-        return style | {"markerfacecolor": "white"}
+        return style | {"markerfacecolor": tone("white")}
     return style | {"fillstyle": filling}

@@ -58,7 +58,7 @@ def place_labels(placer: Placer, labels: Sequence[PointLabel], spots: Sequence[S
     for group in _groups(labels):
         before = placer.mark()
         for index in group:
-            found[index] = place_beside(placer, labels[index], spots)
+            found[index] = _place_beside(placer, labels[index], spots)
         if all(found[index] for index in group):
             continue
         placer.forget(before)
@@ -104,14 +104,14 @@ def is_nearest(box: Box, own: Spot, spots: Sequence[Spot]) -> bool:
     ) and not any(SAME_PLACE >= math.dist(spot, own) > 0 for spot in spots)
 
 
-def place_beside(placer: Placer, label: PointLabel, spots: Sequence[Spot]) -> Candidate | None:
+def _place_beside(placer: Placer, label: PointLabel, spots: Sequence[Spot]) -> Candidate | None:
     """Take a place that touches the point and is nearer to it than to any other; None where none is free."""
     return placer.place(_beside(label, spots), AVOIDED)
 
 
 def _alone(placer: Placer, label: PointLabel, spots: Sequence[Spot]) -> Candidate | None:
     """Take the place of a label that no other has to stand in line with, at the end of a leader line if need be."""
-    if beside := place_beside(placer, label, spots):
+    if beside := _place_beside(placer, label, spots):
         return beside
     tied = [
         replace(place, leader=(label.spot, place.leader[1]))

@@ -18,6 +18,7 @@ from results.compare.flags import DISTURBED, LEAVES_OUT_WORK, ONE_SIDED
 from results.record import Environment, Record
 from results.show.picture import INK, end_of, plain, series_color
 from results.show.terminal import one_line
+from results.show.theme import tone
 from roofline.ceilings import KINDS, Ceiling, Ceilings
 from roofline.model import judge, limits_s, peak_of, rate, ridge_intensity
 from roofline.plot.style import FILLINGS, dtype_color, short_case, si, significant
@@ -31,8 +32,8 @@ DOUBTFUL = DISTURBED | LEAVES_OUT_WORK | {"not-converged"}
 """Flags of a time that may be another one than the point shows."""
 VERSION = re.compile(r"(.*?)[-_ ]?v(\d+)")
 """Of a provider, such as `triton-v2`: whose version it is, and which."""
-PANEL_FROM = 20
-"""With more points than this a panel beside the plane shows their shares, by op."""
+CROWD = 20
+"""With more points than this there are no arrows, and only the fastest of each op and dtype gets a label."""
 NAMED_SHARE, MOST_NAMED, DRAWN_SHARE = 0.02, 12, 0.001
 """Of a profile: the share of the step from which a point is named, how many are, and the share from which one is drawn.
 """
@@ -161,8 +162,6 @@ class Scene:
     points: tuple[PlotPoint, ...]
     left_out: Counter[str]
     """Reason -> how many records are not drawn for it."""
-    palette: tuple[str, ...] = ()
-    """Of a panel: the providers of the whole picture, so that each has one color in all panels."""
 
     @cached_property
     def ops(self) -> list[str]:
@@ -186,32 +185,27 @@ class Scene:
         """Return the color of a flat ceiling."""
         if self.colored_by == "machine":
             return series_color(machine)
-        return INK if self.colored_by == "provider" else dtype_color(dtype)
+        return tone(INK) if self.colored_by == "provider" else dtype_color(dtype)
 
     def slope_color(self, machine: int) -> str:
         """Return the color of a ceiling of memory."""
-        return series_color(machine) if self.colored_by == "machine" else INK
+        return series_color(machine) if self.colored_by == "machine" else tone(INK)
 
     def point_color(self, point: PlotPoint) -> str:
         """Return the color of a point."""
         if self.colored_by == "provider":
-            return series_color((self.palette or self.providers).index(point.record.provider))
+            return series_color(self.providers.index(point.record.provider))
         return self.ceiling_color(point.machine, point.record.dtype)
 
     @property
     def shaped_by(self) -> str:
         """What the shape of a marker tells: the op, or the provider where there is one op."""
-        return "op" if len(self.ops) > 1 and not self.has_panel and not self.is_profile else "provider"
+        return "op" if len(self.ops) > 1 and not self.is_profile else "provider"
 
     @cached_property
     def is_profile(self) -> bool:
         """Whether each point is a part of one step: its area is its share of the time."""
         return bool(self.points) and all(point.share is not None for point in self.points)
-
-    @cached_property
-    def has_panel(self) -> bool:
-        """Whether there are so many points that a panel beside the plane names them."""
-        return not self.is_profile and sum(point.roofline_pct is not None for point in self.points) > PANEL_FROM
 
     @property
     def shapes(self) -> list[str]:
@@ -433,9 +427,9 @@ def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: S
 def version_steps(scene: Scene) -> list[tuple[PlotPoint, PlotPoint]]:
     """Return the pairs of points that an arrow ties: of one case, from a version of a provider, or a run, to the next.
 
-    Where a panel names the points, or the points are those of a profile, there are too many for arrows.
+    A profile has none, and a picture with more than `CROWD` points.
     """
-    if scene.has_panel or scene.is_profile:
+    if len(scene.points) > CROWD or scene.is_profile:
         return []
     groups: dict[tuple[object, ...], list[tuple[str | int, PlotPoint]]] = {}
     for point in scene.points:
@@ -457,8 +451,8 @@ def _steps_of(group: Sequence[tuple[str | int, PlotPoint]]) -> list[tuple[PlotPo
 def chosen_for_labels(scene: Scene) -> list[PlotPoint]:
     """Return the points that get a label, the most important first.
 
-    Those above their ceiling come first, then the fastest of each series, then the rest unless there are many. Where a
-    panel names the points, only the first get one.
+    Those above their ceiling come first, then the fastest of each series (of each op and dtype where there are more
+    than `CROWD`), then the rest unless there are many.
     """
     points = scene.points
     if scene.is_profile:
@@ -467,10 +461,8 @@ def chosen_for_labels(scene: Scene) -> list[PlotPoint]:
     by_speed = sorted(points, key=lambda point: -point.flops_per_s)
     best: dict[tuple[object, ...], PlotPoint] = {}
     for point in by_speed:
-        best.setdefault(point.series, point)
+        best.setdefault(point.series[:3] if len(points) > CROWD else point.series, point)
     first = [point for point in by_speed if point.is_above_ceiling]
-    if scene.has_panel:
-        return first
     fastest = [point for point in best.values() if point not in first]
     rest = [point for point in by_speed if point not in first and point not in fastest]
     return first + fastest + (rest if len(points) <= MANY_POINTS else [])
@@ -550,14 +542,13 @@ def title_lines(scene: Scene) -> tuple[str, str]:
     return names, f"Roofline: {op}{options}{provider}, under {kinds} ceilings"
 
 
-def caption(scene: Scene, unlabeled: int, unlabeled_ceilings: int, more: str = "") -> str:
+def caption(scene: Scene, unlabeled: int, unlabeled_ceilings: int) -> str:
     """Return the sentences under the picture: what was measured, with what, and what is not drawn.
 
     Args:
         scene: what is drawn.
         unlabeled: points without a label.
         unlabeled_ceilings: ceilings without a label.
-        more: a sentence that stands among them.
     """
     parts = []
     if scene.points:
@@ -571,7 +562,6 @@ def caption(scene: Scene, unlabeled: int, unlabeled_ceilings: int, more: str = "
     if above:
         causes = "; ".join(dict.fromkeys(above))
         parts.append(f"{'Above a ceiling' if scene.is_profile else 'Ringed'}: {len(above)} {plain(causes, 240)}")
-    parts += [more] if more else []
     missing = [f"{unlabeled} of {len(scene.points)} points"] if unlabeled else []
     missing += [f"{unlabeled_ceilings} ceilings"] if unlabeled_ceilings else []
     if missing:
@@ -589,8 +579,7 @@ def _how_points_are_drawn(scene: Scene) -> list[str]:
         return ["Labels: operation, module, share of the step", f"Area: that share, {drawn_pct:.0f} % in all points"]
     share = ", share of the roofline" if any(point.roofline_pct is not None for point in scene.points) else ""
     share += " at its own mix of reads and writes" if share and _judged_by_mix(scene) else ""
-    labels = f"Left: each point's{share[1:]}, and the best" if scene.has_panel else f"Labels: shape{share}"
-    parts = [labels, "Bars: 95 % CI of the median"]
+    parts = [f"Labels: shape{share}", "Bars: 95 % CI of the median"]
     if version_steps(scene):
         parts.append("Arrows: from version to version, or from run to run")
     if any(point.cap for point in scene.points):

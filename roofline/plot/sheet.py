@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from results.show.picture import AXIS_PT, CAPTION_PT, INK, LEGEND_PT, MUTED, SUBTITLE_PT, TITLE_PT, frame
+from results.show.theme import tone
 from roofline.plot.labels import Box, Spot
 from roofline.plot.scene import WIDEST_DECADES, PlotError, Scene
 from roofline.plot.style import rate_unit, tick
@@ -47,11 +48,6 @@ class View:
     right: float
     bottom: float
     top: float
-    x_name: str = "Arithmetic intensity"
-    y_name: str = "Performance"
-    x_unit: tuple[float, str] = (1.0, "FLOP/byte")
-    y_unit: tuple[float, str] | None = None
-    """What a value on the axis is divided by, and the name of that; None: FLOP/s with the prefix that fits."""
 
     @property
     def ratio(self) -> float:
@@ -150,8 +146,6 @@ class Sheet:
         keys: Sequence[Key],
         caption: str,
         width: float,
-        panel: float = 0.0,
-        strip: float = 0.0,
     ) -> None:
         """Lay out the sheet.
 
@@ -160,23 +154,20 @@ class Sheet:
             title: the title and the line under it.
             keys: entries of the legend.
             caption: text under the axes; room is kept for it, `write_caption` writes it.
-            width: of the figure without the panel, inches.
-            panel: width kept free at the left of the axes, inches.
-            strip: height kept free under the axes and their words, inches.
+            width: of the figure, inches.
         """
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        self.view, self.strip = view, strip
-        self.left, self.width = LEFT + panel, width + panel
-        self.figure: Figure = Figure(figsize=(width, 1), dpi=100, facecolor="white")
+        self.view, self.left, self.width = view, LEFT, width
+        self.figure: Figure = Figure(figsize=(width, 1), dpi=100)
         canvas: Any = FigureCanvasAgg(self.figure)
         self._renderer = canvas.get_renderer()
         self._measures: dict[tuple[str, float, str], tuple[float, float]] = {}
         titles = self._wrapped(title[0], TITLE_PT, "bold")
         rows = self._rows(keys)
         head = _lines_height(len(titles), TITLE_PT) + _lines_height(1, SUBTITLE_PT) + ROW_HEIGHT * len(rows) + 0.12
-        self.floor = BOTTOM + _lines_height(len(self._wrapped(caption, CAPTION_PT)), CAPTION_PT) + strip + TICK_SPACE
+        self.floor = BOTTOM + _lines_height(len(self._wrapped(caption, CAPTION_PT)), CAPTION_PT) + TICK_SPACE
         self.ceiling = self.floor + self.wide * view.ratio
         self.height = self.ceiling + head + TOP
         self.figure.set_size_inches(self.width, self.height)
@@ -214,7 +205,7 @@ class Sheet:
 
     def write(self, x: float, y: float, text: str, size: float, **style: Any) -> None:
         """Write a line of text at a place in inches."""
-        style = {"color": INK, "va": "center"} | style
+        style = {"color": tone(INK), "va": "center"} | style
         self.figure.text(x, y, text, fontsize=size, transform=self.figure.dpi_scale_trans, **style)
 
     def plot(self, spots: Iterable[Spot], **style: Any) -> None:
@@ -231,9 +222,9 @@ class Sheet:
 
     def write_caption(self, caption: str) -> None:
         """Write the text under the axes, wrapped to the width of the figure."""
-        y = self.floor - TICK_SPACE - self.strip
+        y = self.floor - TICK_SPACE
         for line in self._wrapped(caption, CAPTION_PT):
-            self.write(INDENT, y, line, CAPTION_PT, color=MUTED, va="top")
+            self.write(INDENT, y, line, CAPTION_PT, color=tone(MUTED), va="top")
             y -= CAPTION_PT / 72 * LINE_HEIGHT
 
     def _axes(self) -> Axes:
@@ -249,13 +240,13 @@ class Sheet:
         for line in titles:
             self.write(INDENT, y, line, TITLE_PT, fontweight="bold", va="top")
             y -= TITLE_PT / 72 * LINE_HEIGHT
-        self.write(INDENT, y, subtitle, SUBTITLE_PT, color=MUTED, va="top")
+        self.write(INDENT, y, subtitle, SUBTITLE_PT, color=tone(MUTED), va="top")
         y -= SUBTITLE_PT / 72 * LINE_HEIGHT + 0.18
         for row in rows:
             for x, key in row:
                 if key.style:
                     self.draw_line([(x, y), (x + 0.44, y)] if key.is_line else [(x + 0.08, y)], **key.style)
-                color = INK if key.style else MUTED
+                color = tone(INK if key.style else MUTED)
                 self.write(x + key.sample_width, y, key.label, LEGEND_PT, color=color)
             y -= ROW_HEIGHT
 
@@ -292,15 +283,15 @@ def _span(axes: Axes, view: View, wide: float) -> None:
 
     axes.set(xscale="log", yscale="log", autoscale_on=False)
     axes.set(xlim=(10**view.left, 10**view.right), ylim=(10**view.bottom, 10**view.top))
-    (x_unit, x_name), (y_unit, y_name) = view.x_unit, view.y_unit or rate_unit(10**view.top)
+    y_unit, y_name = rate_unit(10**view.top)
     step = math.ceil(TICK_WIDTH * (view.right - view.left) / wide)  # decades from number to number
-    for axis, factor in ((axes.xaxis, x_unit), (axes.yaxis, y_unit)):
+    for axis, factor in ((axes.xaxis, 1.0), (axes.yaxis, y_unit)):
         axis.set_major_locator(LogLocator(base=10, numticks=WIDEST_DECADES))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(partial(_tick_of_step, factor=factor, step=step)))
     frame(axes)
-    axes.set_xlabel(f"{view.x_name} ({x_name})", fontsize=AXIS_PT, color=INK, labelpad=5)
-    axes.set_ylabel(f"{view.y_name} ({y_name})", fontsize=AXIS_PT, color=INK, labelpad=5)
+    axes.set_xlabel("Arithmetic intensity (FLOP/byte)", fontsize=AXIS_PT, color=tone(INK), labelpad=5)
+    axes.set_ylabel(f"Performance ({y_name})", fontsize=AXIS_PT, color=tone(INK), labelpad=5)
 
 
 class AxesSheet(Sheet):
@@ -329,7 +320,8 @@ class AxesSheet(Sheet):
         box = axes.get_window_extent(self._renderer)
         self.left, self.floor, self.width, self.ceiling = box.x0 / dpi, box.y0 / dpi, box.x1 / dpi + RIGHT, box.y1 / dpi
         _span(axes, view, self.wide)
-        axes.set_title(title[0], fontsize=AXIS_PT, color=INK, loc="left")
+        axes.set_facecolor(tone("white"))
+        axes.set_title(title[0], fontsize=AXIS_PT, color=tone(INK), loc="left")
         self._write_legend(keys)
 
     def inches(self, x: float, y: float) -> Spot:
@@ -341,7 +333,7 @@ class AxesSheet(Sheet):
 
     def write(self, x: float, y: float, text: str, size: float, **style: Any) -> None:
         """Write a line of text at a place in inches, so that it moves with the axes."""
-        style = {"color": INK, "va": "center"} | style
+        style = {"color": tone(INK), "va": "center"} | style
         self.axes.text(*self._share(x, y), text, fontsize=size, transform=self.axes.transAxes, **style)
 
     def draw_line(self, spots: Iterable[Spot], **style: Any) -> None:
@@ -363,7 +355,7 @@ class AxesSheet(Sheet):
         shown = [key for key in keys if key.style]
         if shown:
             handles = [Line2D([], [], label=key.label, **key.style) for key in shown]
-            style: dict[str, Any] = {"frameon": False, "fontsize": LEGEND_PT, "labelcolor": INK}
+            style: dict[str, Any] = {"frameon": False, "fontsize": LEGEND_PT, "labelcolor": tone(INK)}
             place = (0, -TICK_SPACE / (self.ceiling - self.floor))
             columns = max(1, min(len(handles), int(self.wide / 1.6)))
             self.axes.legend(handles=handles, loc="upper left", bbox_to_anchor=place, ncols=columns, **style)

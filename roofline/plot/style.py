@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from results.show.picture import SERIES_COLORS, contrast_to_white, plain
+from results.show.picture import SERIES_COLORS, plain
+from results.show.theme import contrast_to_white, is_dark, tone
 
 DTYPE_COLORS = {
     "fp64": "#000000",
@@ -62,12 +63,14 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def dtype_color(dtype: str) -> str:
-    """Return the color of a dtype, gray for one that is not known."""
-    return DTYPE_COLORS.get(dtype, FOREIGN_COLOR)
+    """Return the color of a dtype in the theme drawn in, gray for one that is not known."""
+    return tone(DTYPE_COLORS.get(dtype, FOREIGN_COLOR))
 
 
 def text_color(color: str) -> str:
     """Return the color of words about what is drawn in a color: the same, darkened until it can be read on white."""
+    if is_dark():
+        return color  # as `tone` made it, it can be read
     red, green, blue = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
     shade = 1.0
     while contrast_to_white(red * shade, green * shade, blue * shade) < READABLE_CONTRAST:

@@ -166,10 +166,10 @@ def test_what_is_looked_at_together_is_as_strict_as_line_by_line(save, measured,
 
 
 def test_a_ratio_that_is_far_off_is_drawn_on_a_log_axis(save, measured, monkeypatch):
-    from results.show import theme
+    from results.show import picture
 
     figures = []
-    monkeypatch.setattr(theme, "save_picture", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(picture, "save_picture", lambda figure, path: figures.append(figure))
     before = save("a", measured(seed=1), measured(seed=2, **case(64)))
     for name, scale in (("b", 1.1), ("c", 9.0)):
         after = save(name, measured(seed=3), measured(scale, seed=4, **case(64)))

@@ -232,7 +232,7 @@ def drawn(monkeypatch, capsys, tmp_path):
 
     def run(*arguments):
         figures, original = [], plot.draw
-        monkeypatch.setattr(plot, "draw", lambda series: figures.append(original(series)) or figures[0])
+        monkeypatch.setattr(plot, "draw", lambda *drawn: figures.append(original(*drawn)) or figures[0])
         assert main(["history", "-o", str(tmp_path / "history.png"), *arguments]) == 0
         capsys.readouterr()
         return figures[0].axes[0], figures[0]

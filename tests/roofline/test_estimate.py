@@ -400,7 +400,6 @@ BAD = {
     "tensor --shape 0x4": "must be a shape",
     "dtype --dtype int8": "'int8' is not known",
     "dtype --value abc": "must be a number, such as 1e-8",
-    "train --params 1e6 --tokens 1e6 --gpu h100-sxm --op gelu": "--op does not matter to this answer",
     "train --params 1e6 --tokens 1e6 --measured latest --device nowhere --since 1m": "no run 'latest'",
 }
 

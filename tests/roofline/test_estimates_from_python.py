@@ -54,7 +54,6 @@ def test_every_estimate_is_listed_and_says_its_options():
         (lambda: roofline.estimate.params(model="llama-9"), roofline.ConfigError, "unknown model 'llama-9'"),
         (lambda: roofline.estimate.params(bogus=1), roofline.ConfigError, "--bogus"),
         (lambda: roofline.estimate.params(model=len), roofline.ConfigError, "model= takes no builtin"),
-        (lambda: roofline.estimate.params(model="gpt2", style="gpt2"), roofline.ConfigError, "--style does not matter"),
         (lambda: roofline.estimate.fit(gpu="h900"), roofline.UnknownGpuError, "unknown GPU 'h900'"),
         (lambda: roofline.estimate.nothing, AttributeError, "it has tensor, dtype, matmul"),
         (lambda: roofline.attainable("h900", 1, 1), roofline.UnknownGpuError, "unknown GPU 'h900'"),
@@ -86,3 +85,9 @@ def test_attainable_rates_are_those_of_the_binding_limit():
     copy = roofline.attainable("h100-sxm", 0, 10**9, "torch.bfloat16")
     assert (copy.bound, copy.flops_per_s) == ("memory", 0)
     assert copy.bytes_per_s == pytest.approx(copy.bandwidth_bytes_per_s)
+
+
+def test_an_option_may_have_its_default_and_any_other_value() -> None:
+    answers = [roofline.estimate.memory(model="llama-3-8b", checkpoint=c) for c in ("none", "selective", "full")]
+    none, selective, full = (answer.values["activation_bytes"] for answer in answers)
+    assert full < selective <= none

@@ -213,13 +213,6 @@ def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_p
     assert "x.json: not JSON" in errors_of(app)[0]
 
 
-def test_options_that_do_not_matter_are_left_out_of_the_command_and_named(capsys):
-    app = opened("mfu", sequence="4096")
-    assert "--sequence" not in app.code[0].value
-    assert "--sequence" in shown(app.caption[0].value)
-    assert typed(capsys, app.code[0].value)["gpus"] == 6144
-
-
 def test_a_measured_run_stands_among_the_machines(capsys, runs):
     measured_run(runs, [("matmul", 8 * 10**11)])
     app = opened("train", mfu="")

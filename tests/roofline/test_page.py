@@ -18,7 +18,7 @@ from run_scenes import RUNS, decoding, h100, one, profiled, versions
 
 from results.compare.load import EVERYTHING
 from results.record import Environment, Record
-from results.show.picture import contrast_to_white
+from results.show.theme import contrast_to_white
 from roofline.__main__ import main
 from roofline.model import judge, limits_s
 from roofline.page import document

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +11,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
-from plot_scenes import BOTH, CPU, elementwise, environment, last_line, machine, markers, matmul, renderer, words
+from plot_scenes import BOTH, CPU, environment, last_line, machine, markers, matmul, words
 
 from results.record import Record
-from roofline.__main__ import main
 from roofline.ceilings import Ceiling, Ceilings
 from roofline.plot.figure import PlotMachine, draw_roofline
 from roofline.plot.scene import build_scene, version_steps
@@ -123,40 +120,6 @@ def test_points_from_cache_are_hollow() -> None:
     assert {"from cache", "from memory"} <= set(words(figure))
     assert "from cache" not in words(drawn(BOTH, *records[1:]))
     assert "from cache" not in words(drawn(CPU, records[0]))
-
-
-# Ops without FLOPs
-
-
-def test_ops_without_flops_have_a_strip_of_bandwidths_under_the_plane() -> None:
-    rows = [elementwise("copy", 2**24, 0, 0.9), replace(elementwise("cast", 2**24, 0, 0.5), cache="warm")]
-    figure = drawn(GPU, matmul(1024, "bf16", 3e14), *rows)
-    plane, strip = figure.axes
-    values = {label.get_text(): index for index, label in enumerate(strip.get_yticklabels())}
-    assert values == {"copy": 0, "cast": 1}
-    spots = [xy(line)[0] for line in strip.lines if line.get_zorder() == 7]
-    assert spots == [(pytest.approx(0.9 * 4800), 0.0), (pytest.approx(0.5 * 4800), 1.0)]
-    assert [line.get_xdata()[0] for line in strip.lines if line.get_zorder() == 3] == [4000.0]
-    assert strip.get_xlabel() == "Bandwidth of ops without FLOPs (GB/s)"
-    assert strip.get_window_extent().y1 < plane.get_window_extent().y0
-    assert "Not drawn" not in last_line(figure)
-    figure.draw_without_rendering()
-    words_below = [text for text in figure.texts if text.get_window_extent(renderer(figure)).y1 < 60]
-    for text in words_below:
-        assert text.get_window_extent(renderer(figure)).y1 < strip.xaxis.label.get_window_extent(renderer(figure)).y0
-
-
-def test_a_run_of_copies_alone_is_drawn_without_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, target = tmp_path / "run.jsonl", tmp_path / "x.svg"
-    lines = (environment(), elementwise("copy", 2**24, 0, 0.005))
-    path.write_text("".join(json.dumps(line.to_dict()) + "\n" for line in lines), encoding="utf-8")
-    assert main(["plot", str(path), "-o", str(target)]) == 0
-    assert capsys.readouterr() == (f"{target}\n", "")
-
-
-def test_more_ops_than_have_room_are_counted() -> None:
-    figure = drawn(GPU, *(elementwise(f"copy{n}", 2**24, 0, 0.05 * (n + 1)) for n in range(12)))
-    assert figure.axes[1].get_xlabel() == "Bandwidth of ops without FLOPs (GB/s), fastest 8 of 12"
 
 
 def test_the_heading_of_a_legend_stands_in_the_row_of_its_first_entry() -> None:

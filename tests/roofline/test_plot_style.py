@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
-from matplotlib.figure import Figure
 from plot_scenes import CPU, draw, ends, environment, flats, last_line, machine, markers, matmul, roofs, spots, words
 from run_scenes import RUNS
 
-from results.show.picture import SERIES_COLORS, contrast_to_white, plain
-from results.show.theme import apply_theme, turned
+from results.show.picture import SERIES_COLORS, plain
+from results.show.theme import contrast_to_white, on_dark
 from roofline.__main__ import main
 from roofline.plot.figure import PlotMachine, draw_roofline
 from roofline.plot.scene import build_scene
@@ -43,12 +42,12 @@ def test_every_dtype_has_one_color_for_roof_and_points() -> None:
         assert to_hex(line.get_color()).upper() == DTYPE_COLORS[dtype]
 
 
-def test_shapes_tell_ops_where_they_have_no_panel_and_else_providers_and_fillings_the_rest() -> None:
+def test_shapes_tell_ops_and_fillings_the_rest() -> None:
     drawn = draw("a crowd")
-    assert len({line.get_marker() for line in markers(drawn)}) == 3
-    of_torch = [line for line in markers(drawn) if line.get_marker() == "o"]
-    assert len({(line.get_fillstyle(), str(line.get_markerfacecolor() == "white")) for line in of_torch}) == 2
-    assert {"provider", "torch-compile", "dtype", "bf16", "ceiling", "measured"} <= set(words(drawn))
+    assert len({line.get_marker() for line in markers(drawn)}) == 5
+    of_matmul = [line for line in markers(drawn) if line.get_marker() == "o"]
+    assert len({(line.get_fillstyle(), str(line.get_markerfacecolor() == "white")) for line in of_matmul}) == 6
+    assert {"provider, dtype", "torch-compile bf16", "ceiling", "measured"} <= set(words(drawn))
     few = draw_roofline(*RUNS["vector and matrix"])
     assert len({line.get_marker() for line in markers(few)}) == 2
     assert {"op", "gelu", "matmul"} <= set(words(few))
@@ -106,29 +105,6 @@ def test_points_with_flags_are_crossed_out_and_the_caption_counts_the_flags() ->
 def test_recipes_and_checkpoints_tell_training_steps_of_one_shape_apart() -> None:
     said = set(words(draw_roofline(*RUNS["train_step"])))
     assert {"bf16 checkpoint none 33 %", "bf16 checkpoint full 26 %", "amp checkpoint full 23 %"} <= said
-
-
-def test_the_critical_batch_is_marked_where_the_batches_pass_the_ridge_point() -> None:
-    drawn = draw_roofline(*RUNS["decode"])
-    (star,) = (line for line in drawn.axes[0].lines if line.get_marker() == "*")
-    assert float(star.get_xdata()[0]) == pytest.approx(989.4e12 / 3.352e12)
-    (label,) = (word for word in words(drawn) if word.startswith("critical batch"))
-    assert 256 < int(label.split()[-1]) < 1024
-    machines, dtypes = RUNS["decode"]
-    small = replace(machines[0], records=machines[0].records[:3])
-    caption = last_line(draw_roofline([small], dtypes))
-    assert "batch 295 is the critical one by the weights alone." in caption
-
-
-def test_many_points_have_a_panel_of_their_shares_the_best_op_first() -> None:
-    drawn = draw_roofline(*RUNS["90 points"])
-    panel = drawn.axes[1]
-    scene = build_scene(*RUNS["90 points"])
-    best = {op: max(p.roofline_pct or 0 for p in scene.points if p.record.op == op) for op in scene.ops}
-    assert [text.get_text() for text in panel.get_yticklabels()] == sorted(best, key=lambda op: -best[op])
-    dots = [x for line in panel.lines if line.get_zorder() == 7 for x in line.get_xdata()]
-    assert sorted(dots) == pytest.approx(sorted(point.roofline_pct for point in scene.points))
-    assert len(draw_roofline(*RUNS["sweep"]).axes) == 1
 
 
 def test_kinds_of_ceilings_have_their_own_dashes() -> None:
@@ -192,7 +168,7 @@ def test_the_common_dtypes_differ_in_gray() -> None:
 
 
 def test_series_differ_on_a_dark_background() -> None:
-    seen = [lab(linear(to_hex(turned(color, "dark")))) for color in SERIES_COLORS]
+    seen = [lab(linear(on_dark(color))) for color in SERIES_COLORS]
     assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)) > 18
 
 
@@ -280,7 +256,6 @@ def test_the_points_of_a_profile_have_the_area_of_their_time_and_the_large_ones_
     sizes = [line.get_markersize() for line in markers(drawn)]
     assert len(sizes) == len(scene.points) == 200
     assert sizes[0] ** 2 / sizes[1] ** 2 == pytest.approx(0.3 / 0.2)
-    assert len(drawn.axes) == 1  # no panel
     said = words(drawn)
     assert {f"matmul mlp.part{i} {pct} %" for i, pct in enumerate((30, 20, 10, 5))} | {"add mlp.part4 3 %"} <= set(said)
     assert not [word for word in said if "part5 " in word]
@@ -310,4 +285,4 @@ def test_pictures_of_estimates_have_themes_too(words: str, tmp_path: Path) -> No
 
 def test_a_theme_that_there_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown theme 'pink'"):
-        apply_theme(Figure(), "pink")
+        draw_roofline(*RUNS["sweep"], theme="pink")

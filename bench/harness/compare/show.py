@@ -34,7 +34,7 @@ def show(plan: ComparePlan, environment: Environment, kept: Session, interrupted
         StoreError: the picture cannot be written, or the run file could not be to its end.
     """
     from results.compare.plot import draw
-    from results.show.theme import save_in_theme
+    from results.show.picture import save_picture
 
     request = plan.request
     found = compare_live(environment, kept.records, plan.names[0], plan.conditions.margin)
@@ -48,7 +48,7 @@ def show(plan: ComparePlan, environment: Environment, kept: Session, interrupted
     if kept.writer is not None:
         print_path("saved", kept.writer.path, request.format)
     if request.plot is not None and found.rows:
-        save_in_theme(draw(found), request.plot, request.theme)
+        save_picture(draw(found, request.theme), request.plot)
         print_path("plot", request.plot, request.format)
     if not found.rows:
         say("nothing was compared" if interrupted else f"nothing was compared: {describe(found.unmatched[-1])}")

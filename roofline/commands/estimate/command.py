@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results.show.terminal import OutputError, drawn, fail, print_out
-from results.show.theme import add_theme, save_in_theme
+from results.show.theme import add_theme
 from results.store.runs import StoreError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         )
         add_theme(inner)
         inner.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
-        inner.set_defaults(run=run, answer=part.answer, part=part.name, parser=inner)
+        inner.set_defaults(run=run, answer=part.answer, part=part.name)
 
     sweep = parts.add_parser("sweep", help="any of these over one or two of its options", description=SWEEP)
     sweep.add_argument("words", nargs=argparse.REMAINDER, metavar="WHAT [options] --over OPTION=VALUES")
@@ -70,7 +70,7 @@ Any estimate over one or two of its options: --over batch=1,8,64 or --over seque
 def run_sweep(args: argparse.Namespace) -> int:
     """Print an estimate over its options; return the exit code, 2 for what cannot be answered, read or written."""
     from results.show import export
-    from results.show.picture import check_picture
+    from results.show.picture import check_picture, save_picture
     from roofline.accounting.config.config import ConfigError
     from roofline.ceilings import CeilingError
     from roofline.commands.estimate.parts import PARTS
@@ -84,7 +84,7 @@ def run_sweep(args: argparse.Namespace) -> int:
         sweep = swept(args.words, PARTS)
         if sweep.plot:
             check_picture(sweep.plot)
-            save_in_theme(draw(sweep), sweep.plot, sweep.theme)
+            save_picture(draw(sweep), sweep.plot)
         if sweep.format == "json":
             print_out(export.json_text({"rows": sweep.rows}))
         elif sweep.format == "csv":
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
     errors = (ConfigError, CeilingError, GpuFileError, OutputError, OverflowError, StoreError, UnknownGpuError)
     try:
-        answer = answered(args)
+        answer: Answer = args.answer(args)
         if args.plot is not None:
             _draw(answer, args.plot, args.theme)
         if args.format == "json":
@@ -118,20 +118,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def answered(args: argparse.Namespace) -> Answer:
-    """Return the answer to options that were read, whether a person typed them or a program gave them.
-
-    Raises:
-        ConfigError: the question has no answer, or an option does not matter to it.
-        CeilingError, GpuFileError, OverflowError, StoreError, UnknownGpuError: as of the command.
-    """
-    from roofline.commands.estimate.relevance import refuse_ignored
-
-    answer: Answer = args.answer(args)
-    refuse_ignored(args, answer)
-    return answer
-
-
 def _draw(answer: Answer, path: Path, theme: str) -> None:
     """Write the picture of the parts of an answer.
 
@@ -139,7 +125,7 @@ def _draw(answer: Answer, path: Path, theme: str) -> None:
         ConfigError: it has none.
         StoreError: the picture cannot be written.
     """
-    from results.show.picture import check_picture
+    from results.show.picture import check_picture, save_picture
     from roofline.accounting.answers.answer import in_words
     from roofline.accounting.config.config import ConfigError
     from roofline.plot.estimates import draw_lines, draw_parts
@@ -149,11 +135,11 @@ def _draw(answer: Answer, path: Path, theme: str) -> None:
     if answer.curve:
         x, y, lines, marks, dots = answer.curve
         points = {**lines, **{name: [dot] for name, dot in dots.items()}}
-        save_in_theme(draw_lines(f"{answer.title}: {words}", x, y, points, marks), path, theme)
+        save_picture(draw_lines(f"{answer.title}: {words}", x, y, points, marks, theme), path)
         return
     parts = [(step.label, step.amount, step.result) for step in answer.steps if step.amount]
     if not parts:
         raise ConfigError(
             "--plot draws parameters, FLOPs and memory by their parts, and budgets; others over an option: sweep"
         )
-    save_in_theme(draw_parts(answer.title, words, parts), path, theme)
+    save_picture(draw_parts(answer.title, words, parts, theme), path)

@@ -15,7 +15,6 @@ from roofline.accounting.answers.answer import Answer
 from roofline.accounting.config.config import ConfigError
 from roofline.commands.estimate import arguments
 from roofline.commands.estimate.options import Part
-from roofline.commands.estimate.relevance import refuse_ignored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -124,23 +123,21 @@ def _rows(
     points: Sequence[tuple[str, ...]],
 ) -> tuple[list[dict[str, Any]], Answer]:
     rows: list[dict[str, Any]] = []
-    last, problem, given = None, None, None
+    last, problem = None, None
     for point in points:
         named = [word for entry, value in zip(overs, point, strict=True) for word in (f"--{entry.option}", value)]
         args = parser.parse_args([*words, *named])
-        args.parser, args.answer = parser, part.answer
         place = {entry.option: _typed(value) for entry, value in zip(overs, point, strict=True)}
         try:
-            last, given = part.answer(args), args
+            last = part.answer(args)
         except ConfigError as error:
             problem = error
             rows.append({**place, "reason": str(error)})
             continue
         found = last.rows if len(last.rows) > 1 else [{**last.values, **(last.rows[0] if last.rows else {})}]
         rows += [{**_scalars(row), **place, "reason": None} for row in found]
-    if last is None or given is None:
+    if last is None:
         raise problem or ConfigError("a sweep of nothing")
-    refuse_ignored(given, last)
     names = list(dict.fromkeys([*(entry.option for entry in overs), *(key for row in rows for key in row)]))
     return [{name: row.get(name) for name in names} for row in rows], last
 
@@ -183,4 +180,4 @@ def draw(sweep: Sweep) -> Figure:
     if not lines:
         raise ConfigError(f"--plot needs numbers along --{x}: {y} has none")
     marks |= {f"does not fit from {place:g} {name}".strip(): place for name, place in too_large.items()}
-    return draw_lines(sweep.title, x, y.replace("_", " "), lines, marks)
+    return draw_lines(sweep.title, x, y.replace("_", " "), lines, marks, sweep.theme)

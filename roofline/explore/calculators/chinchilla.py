@@ -29,11 +29,11 @@ def more(asked: Asked, _: Form) -> None:
     """Draw the models that the budget allows, and the loss that they reach by the fit."""
     answer = asked.answer
     if answer.curve:
-        pictures.lines(answer.title, *answer.curve)
+        pictures.lines(*answer.curve)
     flops = answer.values["flops"]
     losses = {f"{name} of the budget": loss_along(flops * share) for name, share in BUDGETS.items()}
     best = {"the answer": (answer.values["params"], answer.values["fitted_loss"])}
-    pictures.lines("Fitted loss along a budget", "parameters", "fitted loss, nats per token", losses, dots=best)
+    pictures.lines("parameters", "fitted loss, nats per token", losses, dots=best)
 
 
 BUDGETS = {"a tenth": 0.1, "all": 1.0, "ten times": 10.0}

@@ -30,4 +30,4 @@ def more(asked: Asked, _: Form) -> None:
     marks = {f"the value {value:g}": value} if value else {}
     if value:
         table(rows, [("dtype", "format"), ("value", f"what {value:g} becomes"), ("epsilon", "epsilon")])
-    pictures.lines("Range and precision", "magnitude", "epsilon", lines, marks)
+    pictures.lines("magnitude", "epsilon", lines, marks)

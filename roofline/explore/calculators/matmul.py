@@ -35,4 +35,4 @@ def more(asked: Asked, _: Form) -> None:
     rows = [row for row in asked.answer.rows if row["seconds"] is not None]
     times = [(f"{row['gpu']} {row['dtype']}", row["seconds"], format_time(row["seconds"])) for row in rows]
     grouped = [(*time, f"{row['bound']}-bound") for time, row in zip(times, rows, strict=True)]
-    pictures.bars(asked.answer.title, grouped, "least time, seconds")
+    pictures.bars(grouped, "least time, seconds")

@@ -35,4 +35,4 @@ def more(asked: Asked, _: Form) -> None:
     parts = [(step.label, step.amount, step.result) for step in folded(answer) if step.amount]
     row = answer.rows[0]
     limit = (f"{row['gpu']}: {memory(row['memory_bytes'])}", row["memory_bytes"])
-    pictures.parts(answer.title, f"{100 * row['used']:.1f} % of {limit[0]}", parts, limit)
+    pictures.parts(f"{100 * row['used']:.1f} % of {limit[0]}", parts, limit)

@@ -33,7 +33,7 @@ def more(asked: Asked, _: Form) -> None:
         for name, row in zip(limits, rows, strict=True)
     }
     marks = {f"ridge of {name}, {ridge:.1f} FLOP/B": ridge for name, ridge in ridges.items()}
-    pictures.lines(asked.answer.title, "arithmetic intensity, FLOP/byte", "attainable FLOP/s", roofs, marks, dots)
+    pictures.lines("arithmetic intensity, FLOP/byte", "attainable FLOP/s", roofs, marks, dots)
 
 
 def attainable(intensity: float, peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
