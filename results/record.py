@@ -84,6 +84,9 @@ OPTIONAL_KEYS = (
 
 Line = TypeVar("Line", "Environment", "Record")
 
+DEFINITION_PREFIX = "2:"
+"""Beginning of a definition's hash. Only hashes of one method can be compared."""
+
 
 class RecordError(ValueError):
     """A line of a run file does not hold what its key promises."""
@@ -206,8 +209,8 @@ class Record:
     source_sha256: Text | None = None
     """Hash of the text, of a kernel of ours with all that it imports of ours: tells two texts of one name apart."""
     op_sha256: Text | None = None
-    """Hash of the definition of the op that was measured: its inputs, formula and work, see `bench.harness.definition`.
-    None for records of before, and where no op of ours was measured."""
+    """Hash of the op's definition (inputs, formula, work), see `bench.harness.definition`. Hashes without
+    `DEFINITION_PREFIX` are of older versions, which hashed the whole file. None if the op has no source file."""
     source_git: Object | None = None
     """`sha` and `dirty` of the repository that holds a user's kernel; None where none does, and for kernels of ours."""
     compiled: Object | None = None

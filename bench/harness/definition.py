@@ -1,25 +1,25 @@
-"""Which definition of an op was measured: a hash of the text that says what it computes.
+"""Which definition of an op was measured: a hash of the code that says what it computes.
 
-The text is that of the files in which the functions of the op are written (inputs, formula, work, what torch calls),
-whole, and of the modules that it names in `defined_in`; without comments, docstrings, blank lines and line endings, so
-that a checkout or a better word in a comment is no other definition. Two ops of one file have one hash. What is not
-covered shows elsewhere in a record: FLOPs and bytes, kernels by `source_sha256`, versions of the libraries.
+Hashed are the functions of the op (inputs, formula, work, what torch calls), what they name in their own file, and the
+modules that the op lists in `defined_in`, whole. Comments, docstrings and layout are left out, and so are other ops of
+the same file. What is not covered shows elsewhere in a record: FLOPs and bytes, kernels by `source_sha256`, versions of
+the libraries.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
-import io
-import re
 import tokenize
 from collections.abc import Iterable
 from functools import cache, partial
 from importlib.util import find_spec
-from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from bench.harness import op as machinery
 from bench.harness.op import Op
+from results.record import DEFINITION_PREFIX
 
 FUNCTIONS = (
     *("make_inputs", "output_shape", "output_dtype", "reference", "eager", "expression", "work", "terms", "magnitude"),
@@ -27,72 +27,132 @@ FUNCTIONS = (
 )
 """Fields of an op that define what is computed, and what counts as a right result."""
 
-CALLED = re.compile(r"from bench\.harness\.api\.family import run_of$|run = run_of\(__file__\)$")
-"""Lines that let a file be called from Python: they say nothing of what is computed."""
-
-TEXT = re.compile(r"[rRuU]?[\"']")
-"""The beginning of a string that can be a docstring."""
+VALUES = ("axes", "intermediate_roundings", "outputs", "units")
+"""Fields that define it beside the functions."""
 
 
 def op_sha256(op: Op) -> str | None:
-    """Return the hash of an op's definition; None where its files cannot be read, or its functions have none."""
-    files = {file for name in FUNCTIONS if (file := _file_of(getattr(op, name))) is not None}
-    files.discard(machinery.__file__)
-    return _sha256(tuple(sorted(files)), op.defined_in) if files else None
+    """Return the hash of an op's definition; None if a file cannot be read, or if no function has source code."""
+    texts: set[str] = set()
+    try:
+        for name in FUNCTIONS:
+            _add_function(getattr(op, name), texts)
+        if not texts:
+            return None
+        texts |= {f"{name} = {getattr(op, name)!r}" for name in VALUES}
+        texts |= {_module_text(name) for name in op.defined_in}
+    except (OSError, ImportError, SyntaxError):
+        return None
+    return _digest(texts)
 
 
 def modules_sha256(names: Iterable[str]) -> str | None:
-    """Return the hash of the text of modules, by their names; None where one of them cannot be read."""
-    return _sha256((), tuple(names))
-
-
-def _file_of(function: Any) -> str | None:
-    """Return the file in which a function is written; None for one of torch, or none of Python's text."""
-    while isinstance(function, partial):
-        function = function.func
-    if str(getattr(function, "__module__", "")).partition(".")[0] == "torch":
+    """Return the hash of modules by their names; None if one of them cannot be read."""
+    try:
+        return _digest(_module_text(name) for name in names)
+    except (OSError, ImportError, SyntaxError):
         return None
+
+
+def _digest(texts: Iterable[str]) -> str:
+    digests = sorted(hashlib.sha256(text.encode()).digest() for text in texts)
+    return DEFINITION_PREFIX + hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _add_function(function: Any, texts: set[str]) -> None:
+    """Add the source of a function, of what it names in its own file, and the values that it closes over."""
+    while isinstance(function, partial):
+        texts.add(f"{function.args!r} {sorted(function.keywords.items())!r}")
+        function = function.func
     code = getattr(function, "__code__", None)
-    return None if code is None else str(code.co_filename)
+    is_torch = str(getattr(function, "__module__", "")).partition(".")[0] == "torch"
+    if code is None or is_torch or code.co_filename == machinery.__file__:
+        return
+    texts |= _reached(code.co_filename, _node_of(code))
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        if callable(cell.cell_contents):
+            _add_function(cell.cell_contents, texts)
+        else:
+            texts.add(f"{name} = {cell.cell_contents!r}")
+
+
+def _node_of(code: CodeType) -> ast.AST:
+    """Return the function or lambda in the source file that `code` was compiled from.
+
+    Raises:
+        ImportError: the file was changed since it was imported.
+    """
+    # The instructions that begin and end a function have an empty range.
+    used = [(line, column) for line, _, column, end_column in code.co_positions() if end_column]
+    lambdas = []
+    for node in ast.walk(_parsed(code.co_filename)):
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            if min([node.lineno, *(one.lineno for one in node.decorator_list)]) == code.co_firstlineno:
+                return node
+        elif isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno and code.co_name == "<lambda>":
+            start, end = _span(node.body)  # several lambdas may begin in one line
+            if all(start <= place < end for place in used):
+                lambdas.append((end, node))
+    if not lambdas:
+        raise ImportError(f"{code.co_filename} was changed after it was imported")
+    return min(lambdas, key=lambda one: one[0])[1]  # the innermost one ends first
+
+
+def _span(node: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+
+
+def _reached(path: str, start: ast.AST) -> set[str]:
+    """Return the text of a node, and of all top-level definitions of its file that it names, directly or not."""
+    defined = _definitions(path)
+    texts, names = {ast.unparse(start)}, _names_in(start)
+    done: set[str] = set()
+    while names := (names & defined.keys()) - done:
+        name = names.pop()
+        done.add(name)
+        texts.add(ast.unparse(defined[name]))
+        names |= _names_in(defined[name])
+    return texts
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 @cache
-def _sha256(files: tuple[str, ...], modules: tuple[str, ...]) -> str | None:
-    """Return the hash of the hashes of what files and modules say, wherever they lie.
+def _definitions(path: str) -> dict[str, ast.stmt]:
+    """Return the functions, classes and constants of a file by name."""
+    found: dict[str, ast.stmt] = {}
+    for statement in _parsed(path).body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            found[statement.name] = statement
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            found |= {name: statement for target in targets for name in _names_in(target)}
+    return found
 
-    It is kept, as what was imported stays what it was when a file is edited during a run.
+
+def _module_text(name: str) -> str:
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        raise ImportError(name)
+    return ast.unparse(_parsed(spec.origin))
+
+
+@cache
+def _parsed(path: str) -> ast.Module:
+    """Return the tree of a file without docstrings.
+
+    It is kept: what was imported stays what it was if a file is edited during a run.
     """
-    paths = [Path(file) for file in files]
-    try:
-        for name in modules:
-            spec = find_spec(name)
-            if spec is None or spec.origin is None:
-                return None
-            paths.append(Path(spec.origin))
-        digests = set()
-        for path in paths:
-            with tokenize.open(path) as file:
-                digests.add(hashlib.sha256(code_of(file.read()).encode()).digest())
-    except (OSError, ImportError, SyntaxError):
-        return None
-    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
+    with tokenize.open(path) as file:
+        tree = ast.parse(file.read())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            body = [part for part in node.body if not _is_text(part)]
+            node.body = body or [ast.Pass()]
+    return tree
 
 
-def code_of(text: str) -> str:
-    """Return a Python text without comments, docstrings, blank lines and spaces at the ends of lines.
-
-    Only places are taken from the tokens, as their texts differ between versions of Python.
-    """
-    lines, layout = text.split("\n"), (tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
-    tokens = [one for one in tokenize.generate_tokens(io.StringIO(text).readline) if one.type not in layout]
-    dropped = [one for one in tokens if one.type == tokenize.COMMENT]
-    tokens = [one for one in tokens if one.type != tokenize.COMMENT]
-    ends = [tokenize.NEWLINE, *(one.type for one in tokens)]
-    for before, one, after in zip(ends, tokens, ends[2:], strict=False):
-        is_alone = (before, one.type, after) == (tokenize.NEWLINE, tokenize.STRING, tokenize.NEWLINE)
-        if is_alone and TEXT.match(one.string):
-            dropped.append(one)
-    for one in sorted(dropped, key=lambda one: one.start, reverse=True):
-        (row, column), (end_row, end_column) = one.start, one.end
-        lines[row - 1 : end_row] = [lines[row - 1][:column] + lines[end_row - 1][end_column:]]
-    return "\n".join(line.rstrip() for line in lines if line.strip() and not CALLED.match(line.rstrip()))
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

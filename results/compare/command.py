@@ -18,9 +18,8 @@ from results.store.runfile import StoreError
 if TYPE_CHECKING:
     from results.compare.load import LoadedRun
 
-EPILOG = """Rows are refused, unless with --force, where the file of their op was changed between the two runs, comments
-apart (`op_sha256`): the time may have changed because the op did. Records of older versions have no such hash
-and are compared.
+EPILOG = """Rows are refused, unless with --force, if the definition of their op changed between the two runs
+(`op_sha256`, without comments): the time may have changed because the op did. Records of older versions are compared.
 
 examples:
   python -m results compare 20261120T21 latest

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from results.compare.load import Measured
 from results.compare.sides import CompareError
+from results.record import DEFINITION_PREFIX
 
 WRONG = ("invalid", "failed")
 """What a result that cannot be used is called; one that was skipped is none."""
@@ -195,8 +196,9 @@ def _difference(before: RowKey, after: RowKey) -> str:
 
 
 def definitions(records: Iterable[Measured]) -> list[str]:
-    """Return the definitions of the op that were measured, as far as they are known, each once."""
-    return list(dict.fromkeys(one.op_sha256 for one in records if one.op_sha256 is not None))
+    """Return the distinct hashes of the op's definition, without those of older versions."""
+    known = (one.op_sha256 for one in records)
+    return list(dict.fromkeys(sha for sha in known if sha is not None and sha.startswith(DEFINITION_PREFIX)))
 
 
 def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
@@ -214,7 +216,7 @@ def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
         return []
     key, known = found[0]
     ops = ", ".join(dict.fromkeys(key.op for key, _ in found))
-    hashes = " against ".join(one[:10] for one in known)
+    hashes = " against ".join(one.removeprefix(DEFINITION_PREFIX)[:10] for one in known)
     rows = f"{len(found)} row{'s' * (len(found) != 1)}"
     text = f"{rows} of {ops} measured by two definitions of the op, such as {key.op} {key.case} {key.dtype} ({hashes})"
     if not force:

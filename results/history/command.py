@@ -12,8 +12,8 @@ from results.compare.selection import add_records, add_runs, wanted_of
 from results.store.runfile import StoreError
 from results.store.runs import list_runs
 
-EPILOG = """A run is marked where the file of its op was changed since the run before, comments apart (`op_sha256`): the
-time may have changed because the op did.
+EPILOG = """A run is marked if the definition of its op changed since the previous run (`op_sha256`, without
+comments): the time may have changed because the op did.
 
 examples:
   python -m results history --op gelu --dtype bf16 --case 67108864 --provider triton-v2

@@ -10,9 +10,10 @@ from compare_runs import NO_DRIFT, case, compared, refused
 
 from results.__main__ import main
 from results.compare.load import load
+from results.record import DEFINITION_PREFIX
 from results.store.runs import load_run
 
-ONE, OTHER = "1" * 64, "2" * 64
+ONE, OTHER = DEFINITION_PREFIX + "1" * 64, DEFINITION_PREFIX + "2" * 64
 
 
 def test_two_definitions_are_refused_and_forced(save, measured, capsys):

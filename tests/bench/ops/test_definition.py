@@ -1,6 +1,7 @@
 """Which definition of an op a record measured: what its hash covers, and that every record has it."""
 
 import ast
+import hashlib
 import importlib
 import json
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from bench.__main__ import families
 from bench.harness import op_file
 from bench.harness.commands import catalog
-from bench.harness.definition import code_of, modules_sha256, op_sha256
+from bench.harness.definition import modules_sha256, op_sha256
 from bench.harness.isolate import pool
 from bench.harness.measure import plan
 from bench.harness.measure.plan import Settings, blank_record
@@ -26,30 +27,27 @@ from tests.bench import commands
 from tests.bench.new_op import SCALED_COPY, repository_with, run_in
 
 OPS = {op.name: (family, op) for family, ops in families().items() for op in ops}
-TEXT = '''"""A module."""
+FILE = '''"""Two ops."""
+
+from bench.harness.op import Op
 
 # a comment
 SCALE = 2  # another
-NAMES = {"a": """no docstring
-    # no comment
-"""}
+OTHER = 5
 
 
-def f(x):
-    """What it does.
-
-    More.
-    """
+def scaled(x):
+    """What it does."""
     # why
     return x * SCALE
 
 
-class C:
-    """A class."""
+def make_op(name, factor, function):
+    return Op(name=name, formula="", axes=("n",), make_inputs=lambda case, tensor: (tensor(factor),),
+              output_shape=lambda case: (1,), reference=function, eager=function, work=lambda case: factor)
 
-    value: int = 1
-    """What it is."""
-    text = "# no comment"
+
+OPS = (make_op("one", 1, scaled), make_op("two", 2, lambda x: x + OTHER))
 '''
 
 
@@ -59,61 +57,52 @@ def roofs(runs):
     commands.keep_ceilings(runs)
 
 
-# ---- what the hash covers ------------------------------------------------------------------------------------------
-
-
-def test_the_code_of_a_text_is_without_what_changes_nothing():
-    assert code_of(TEXT).splitlines() == [
-        "SCALE = 2",
-        'NAMES = {"a": """no docstring',
-        "    # no comment",
-        '"""}',
-        "def f(x):",
-        "    return x * SCALE",
-        "class C:",
-        "    value: int = 1",
-        '    text = "# no comment"',
-    ]
+def hashes(path, text, monkeypatch):
+    """Return the hashes of both ops of a file with this text."""
+    name = f"op_file_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+    (path / f"{name}.py").write_bytes(text.encode())
+    monkeypatch.syspath_prepend(path)
+    importlib.invalidate_caches()
+    return [op_sha256(op) for op in importlib.import_module(name).OPS]
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         ("# why", "# because"),
-        ("A module.", "Another."),
-        ("More.", "Less.\n    # much"),
+        ("What it does.", "Less.\n\n    More."),
         ("\n\n\n", "\n"),
         ("2  #", "2 #"),
+        ("\n", "\r\n"),
+        ("OPS =", "UNUSED = 1\nOPS ="),
     ],
 )
-def test_words_and_blank_lines_are_no_other_definition(before, after):
-    assert TEXT.count(before) >= 1
-    assert code_of(TEXT.replace(before, after)) == code_of(TEXT)
+def test_words_layout_and_unused_code_are_not_hashed(tmp_path, monkeypatch, before, after):
+    assert before in FILE
+    assert hashes(tmp_path, FILE.replace(before, after), monkeypatch) == hashes(tmp_path, FILE, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [("SCALE = 2", "SCALE = 3"), ("x * SCALE", "x + SCALE"), ("# no comment\n", "# none\n"), ('"# no', '"no')],
+    ("before", "after", "changed"),
+    [
+        ("SCALE = 2", "SCALE = 3", [True, False]),
+        ("x * SCALE", "x + SCALE", [True, False]),
+        ("OTHER = 5", "OTHER = 6", [False, True]),
+        ("x + OTHER", "x - OTHER", [False, True]),
+        ('"one", 1', '"one", 3', [True, False]),
+        ("lambda case: (1,)", "lambda case: (2,)", [True, True]),
+    ],
 )
-def test_code_and_texts_are_another_definition(before, after):
-    assert TEXT.count(before) == 1
-    assert code_of(TEXT.replace(before, after)) != code_of(TEXT)
+def test_code_that_an_op_reaches_is_hashed_and_other_ops_are_not(tmp_path, monkeypatch, before, after, changed):
+    assert FILE.count(before) == 1
+    old, new = (hashes(tmp_path, text, monkeypatch) for text in (FILE, FILE.replace(before, after)))
+    assert [one != other for one, other in zip(old, new, strict=True)] == changed
 
 
-def test_line_endings_and_the_place_of_the_file_are_no_other_definition(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    for name, text in (("unix_text", TEXT), ("dos_text", TEXT.replace("\n", "\r\n")), ("other_text", TEXT + "X = 1\n")):
-        (tmp_path / f"{name}.py").write_bytes(text.encode())
-    importlib.invalidate_caches()
-    assert modules_sha256(["unix_text"]) == modules_sha256(["dos_text"]) != modules_sha256(["other_text"])
-    assert modules_sha256(["unix_text", "other_text"]) == modules_sha256(["other_text", "unix_text"])
-    assert modules_sha256(["no_such_module"]) is None
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_every_op_has_a_hash_which_is_that_of_its_file_and_of_what_it_names(name):
-    family, op = OPS[name]
-    assert op_sha256(op) == modules_sha256([f"bench.{family}", *op.defined_in])
+def test_every_op_of_a_family_has_its_own_hash():
+    found = [op_sha256(op) for _, op in OPS.values()]
+    assert None not in found
+    assert len(set(found)) == len(found)
 
 
 def test_an_op_of_functions_without_a_text_has_none():
@@ -140,15 +129,6 @@ MACHINERY = {
     "bench.harness.scenarios.critical_batch",
 }
 """What op files import that says nothing of what is computed: command, call, types, check, lines below a table."""
-
-
-def test_the_lines_that_let_a_file_be_called_are_no_part_of_its_definition():
-    text = (op_file.BENCH / "matmul.py").read_text(encoding="utf-8")
-    called = ("from bench.harness.api.family import run_of\n", "run = run_of(__file__)\n")
-    assert all(line in text for line in called)
-    without = text.replace(called[0], "").replace(called[1], "")
-    assert code_of(text) == code_of(without)
-    assert code_of(text) != code_of(text.replace("run = run_of(__file__)", "run = run_of(__file__ + '')"))
 
 
 @pytest.mark.parametrize("family", families())
@@ -179,7 +159,7 @@ def test_the_definition_of_decoding_covers_the_layer_that_is_decoded(tmp_path):
 
 def test_nothing_is_hashed_before_a_record_is_made():
     code = "import bench.__main__ as m; m.families(); from bench.harness import definition; "
-    code += "print(definition._sha256.cache_info().currsize)"
+    code += "print(definition._parsed.cache_info().currsize)"
     done = subprocess.run([sys.executable, "-c", code], cwd=commands.ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"
 
