@@ -24,8 +24,7 @@ COMMANDS = {
     "suite": "all operations at their default sizes, the most informative first",
     "compare": "which provider is faster, measured side by side, with a verdict",
     "calibrate": "the ceilings of this machine: bandwidth, matmul, cache, launch",
-    "doctor": "can this machine be measured now, and how small a change could be seen",
-    "smoke": "the first look at a machine: does everything run, and is it about as fast as expected",
+    "doctor": "does everything run on this machine, and how small a change could be seen",
     "profile": "every operation of a torch model or function of yours on the roofline",
     "explain": "what a flag, a column or a verdict means, and what to do about it",
 }

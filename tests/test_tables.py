@@ -8,7 +8,7 @@ import pytest
 from table_pictures import Screens
 
 from bench.harness.cli.terminal import Progress
-from bench.harness.commands import calibrate, doctor
+from bench.harness.commands import calibrate
 from bench.harness.scenarios import scenario
 from kernels.audit import output
 from results.record import Environment
@@ -93,20 +93,6 @@ def test_a_calibration(screens, tmp_path):
     kept = type("Kept", (), {"path": Path("ceilings.json")})()
     job = calibrate.Calibration(None, kept, Progress(True), found=found, missing=["fp64: the time was over"])
     screens.check("calibrate", lambda: print_out(calibrate.table_text(environment(), job, ["bf16: 81 % of its peak"])))
-
-
-def test_what_the_doctor_found(screens):
-    findings = [
-        {"status": doctor.OK, "name": "cores", "value": "2 allowed, 2 threads are used", "advice": ""},
-        {
-            "status": doctor.BAD,
-            "name": "other work",
-            "value": "111 times a second",
-            "advice": "wait, " * 12 + "or stop it",
-        },
-    ]
-    page = {"device": {"name": "H100", "slug": "h100-sxm"}, "versions": {"torch": "2.13.0"}, "findings": findings}
-    screens.check("doctor", lambda: doctor.print_page("table", page | {"fit": False}))
 
 
 def test_a_command_that_times_no_op(screens):

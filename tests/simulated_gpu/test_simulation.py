@@ -104,8 +104,8 @@ def test_users_functions_run_there_too_and_a_cached_result_is_found(run, tmp_pat
     assert "earlier call" in cached["reason"]
 
 
-def test_a_first_look_takes_all_of_its_steps(run):
-    path = "tests/simulated_gpu/inside/check_smoke.py"
+def test_the_doctor_runs_all_of_its_checks(run):
+    path = "tests/simulated_gpu/inside/check_doctor.py"
     done = run("pytest", "-q", "-p", "no:cacheprovider", path, "-o", "python_files=check_*.py")
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout

@@ -1,65 +1,78 @@
-"""`python -m bench doctor`: can this machine be measured now, and how small a change could be seen on it?"""
+"""`python -m bench doctor`: does everything work on this machine, and how small a change could be seen on it?"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import add_device, number
+from bench.harness.cli.arguments import CaseWords, UsageError, add_device, make_cases, number, path
+from bench.harness.cli.interrupt import INTERRUPTED
+from bench.harness.commands.findings import (
+    BAD,
+    NOTE,
+    OK,
+    Finding,
+    finding,
+    gpu_findings,
+    host_findings,
+    judged,
+    noise_findings,
+    row_finding,
+    tick_finding,
+)
 from bench.harness.op import Case, Op
-from results.show.terminal import Parser
-from results.stats.comparison import SAME, Comparison
+from bench.harness.op_file import options_of
+from results.show.table import format_time
+from results.show.terminal import Parser, drawn, print_out, printable
+from results.stats.comparison import Comparison
 from results.stats.verdict import compare_pairs, smallest_detectable_change
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from bench.harness.device.device import Device
     from bench.harness.timing.settle import Settling
+    from results.record import Record
+    from roofline.ceilings import Ceilings
 
 FIT, NOT_FIT = 0, 1
-"""Exit codes: the machine can be measured now, or something should be done first."""
-
-OK, NOTE, BAD = "ok", "note", "bad"
-"""Of a finding: as it should be; worth knowing; measurements will be wrong or too noisy until it is mended."""
+"""Exit codes."""
 
 DESCRIPTION = """\
-Look at this machine before measuring on it: device, driver, clocks, limits, who else uses it, the tick of the clock,
-how long the device takes to settle. Then time one matmul as if it were two providers, in turn and in random order:
-they must come out the same, and the noise between them tells the smallest change that could be seen here.
+Check a machine before measuring on it, one line per check, each ok, note or bad:
 
-Nothing is changed: no clock, no limit, no mode. Exit code 0: fit; 1: not fit, with what to do."""
+- device, driver, clocks, limits, other users of the GPU, timer resolution, the cost of a launch;
+- one matmul timed as two providers, interleaved in random order: they must come out the same, and the noise between
+  them gives the smallest change that could be seen here;
+- a large matmul and a large copy, beside a published figure of the same GPU or its datasheet;
+- one small verified row of each family by each default provider.
+
+Nothing is saved or changed. A check that fails costs its own line only. Exit code 0: fit; 1: a line is bad; 2: usage;
+3: no such device; 130: interrupted."""
 
 SECONDS = 4.0
-"""Time that the run of one kernel against itself takes."""
+"""Default time of the comparison of one kernel with itself."""
 
 LEAST_PAIRS, MOST_PAIRS = 20, 400
 SIZES = {"cpu": 512, "cuda": 2048, "rocm": 2048}
-"""Square matmul that is timed: about a millisecond or less, so that a few seconds hold hundreds of pairs."""
+"""Square matmul of the comparison: about a millisecond or less, so that a few seconds hold hundreds of pairs."""
 
-BUSY_SHARE = 0.25
-"""Load average over the cores above which other processes are at work: this process has hardly begun."""
+CPU_ROW_CAP_S, GPU_ROW_CAP_S = 0.3, 1.0
+"""Time limit for sampling one row."""
 
-TICK_S = {"cpu": 1e-6, "cuda": 2e-6, "rocm": 2e-6}
-"""Coarsest tick of the clock that does not matter in a sample of a millisecond: 0.1 % of it, or 0.2 % on a GPU."""
+LARGE = {
+    "cpu": (("matmul", "matmul", "bf16", "1024"), ("elementwise", "copy", "fp32", "16777216")),
+    "gpu": (("matmul", "matmul", "bf16", "8192"), ("elementwise", "copy", "fp32", "134217728")),
+}
+"""Family, op, dtype and shape of the rows that are compared with expected rates; the copies move 2 x 64 and 512 MiB."""
 
-COARSE_CHANGE_PCT = 5.0
-"""Smallest detectable change above which a comparison on this machine says little."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check and its result."""
-
-    name: str
-    status: str
-    """`ok`, `note` or `bad`."""
-    value: str
-    """What was found, in words and numbers."""
-    advice: str = ""
-    """What to do about it."""
+GRAPH_LAUNCHES, GRAPH_SAMPLES = 800, 30
 
 
 @dataclass(frozen=True)
@@ -71,7 +84,79 @@ class SelfComparison:
     settling: Settling
     case: str
     disturbed: str | None = None
-    """What took the cores or the clock away meanwhile; None where nothing did."""
+    """What took the cores or the clock away during the comparison; None if nothing did."""
+
+
+@dataclass
+class Checkup:
+    """The findings so far; each is printed, and saved with those before it, as soon as it is added."""
+
+    device: Device
+    ceilings: Ceilings
+    families: Mapping[str, tuple[Op, ...]]
+    versions: Mapping[str, Any]
+    budget_s: float = SECONDS
+    seed: int = 0
+    output: Path | None = None
+    is_table: bool = False
+    """Whether findings are printed to stdout."""
+    say: Callable[[str], None] = lambda text: None
+    """Shows progress."""
+    began: float = field(default_factory=time.perf_counter)
+    findings: list[Finding] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    compared: SelfComparison | None = None
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether no finding is bad."""
+        return all(finding.status != BAD for finding in self.findings)
+
+    def add(self, found: Iterable[Finding]) -> None:
+        """Print and save some findings.
+
+        Raises:
+            UsageError: the output file cannot be written.
+        """
+        for one in found:
+            self.findings.append(one)
+            if self.is_table:
+                print_out(drawn(lambda console, one=one: print_finding(console, one)))
+        self.save()
+
+    def save(self) -> None:
+        """Write everything found so far to the output file.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        if self.output is not None:
+            try:
+                self.output.write_text(self.text(), encoding="utf-8")
+            except OSError as error:
+                raise UsageError(f"cannot write {self.output}: {error.strerror}") from None
+
+    def text(self) -> str:
+        """Return everything found so far as JSON, in SI base units."""
+        compared = self.compared
+        content = {
+            "fit": self.is_fit,
+            "device": self.device.to_dict(),
+            "gpu": self.ceilings.slug,
+            "versions": dict(self.versions),
+            "seconds": time.perf_counter() - self.began,
+            "findings": [asdict(finding) for finding in self.findings],
+            "self_comparison": compared and asdict(compared.comparison) | {"case": compared.case},
+            "smallest_detectable_change_pct": compared and compared.smallest_change_pct,
+            "settling": compared
+            and {
+                "settled": compared.settling.settled,
+                "seconds": compared.settling.seconds,
+                "judged_by": compared.settling.judged_by,
+            },
+            "records": [record.to_dict() for record in self.records],
+        }
+        return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
 def add_parser(commands: Any) -> None:
@@ -83,44 +168,116 @@ def add_parser(commands: Any) -> None:
     seconds = number(0.1, 3600, "a number of seconds from 0.1 to 3600")
     add_device(parser)
     whole = number(0, 2**63 - 1, "a whole number, 0 or more", int)
-    parser.add_argument("--budget", metavar="SECONDS", type=seconds, default=SECONDS, help="of the timing (default: 4)")
-    parser.add_argument("--seed", type=whole, default=0, help="of the order of the pairs (default: 0)")
-    parser.add_argument("--format", choices=("table", "json"), default="table", help="of the page (default: table)")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    of_budget = "time of the comparison of one kernel with itself (default: 4)"
+    parser.add_argument("--budget", metavar="SECONDS", type=seconds, default=SECONDS, help=of_budget)
+    parser.add_argument("--seed", type=whole, default=0, help="random seed for the order of the pairs (default: 0)")
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="output format (default: table)")
+    of_output = "save the findings as JSON, rewritten after each check"
+    parser.add_argument("-o", "--output", metavar="FILE", type=path, help=of_output)
+    parser.add_argument("-q", "--quiet", action="store_true", help="suppress progress")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    """Print the page and return the exit code."""
+    """Run all checks and return the exit code."""
+    from bench.harness.calibrate.calibration import ceilings_of
     from bench.harness.cli import main, session
     from bench.harness.cli.terminal import Progress
-    from bench.harness.device import facts as machine_facts
-    from bench.harness.device import stamp
-    from bench.harness.timing import samplers
+    from bench.harness.device.stamp import versions
 
+    if isinstance(args.output, str) or (args.output is not None and args.output.is_dir()):
+        raise UsageError(f"--output {args.output} is a folder; name a file in it")
+    if args.output is not None:
+        main.check_output(args.output)
     device = main.device_of(args)
     session.use_threads(device)
+    is_table, ceilings = args.format == "table", ceilings_of(device, None)
     with Progress(args.quiet) as progress:
-        progress.say("looking at the machine")
-        findings = host_findings(machine_facts.host_facts(), device)
-        tick = tick_finding(samplers.tick_s(device), device.type)
-        if device.is_gpu:  # after the tick, for which this process has become one of those that use the GPU
-            findings += gpu_findings(machine_facts.gpu_facts(device))
-        findings.append(tick)
-        findings.append(finding("launch floor", f"{1e6 * samplers.empty_launch_s(device):.3g} us for the host"))
-        progress.say("timing one kernel as two providers")
-        compared = compare_with_itself(device, families["matmul"][0], args.budget, args.seed)
-    findings += noise_findings(compared)
-    versions = stamp.versions()
-    is_fit = all(finding.status != BAD for finding in findings)
-    print_page(args.format, page(device, versions, findings, compared, is_fit))
-    return FIT if is_fit else NOT_FIT
+        checkup = Checkup(
+            device, ceilings, families, versions(), args.budget, args.seed, args.output, is_table, progress.say
+        )
+        if is_table:
+            print_out(drawn(lambda console: print_head(console, checkup)))
+        try:
+            check_all(checkup)
+            is_interrupted = False
+        except KeyboardInterrupt:
+            is_interrupted = True
+    checkup.save()
+    print_out(drawn(lambda console: print_end(console, checkup)) if is_table else checkup.text())
+    return INTERRUPTED if is_interrupted else FIT if checkup.is_fit else NOT_FIT
+
+
+def check_all(checkup: Checkup) -> None:
+    """Run every check; an error in one adds a bad finding, and the next one runs."""
+    from bench.harness.measure.runner import one_line, release
+
+    checks: tuple[tuple[str, Callable[[Checkup], Iterable[Finding]]], ...] = (
+        ("the device", device_check),
+        ("launches", launch_check),
+        ("one kernel as two providers", noise_check),  # before any row: torch's profiler stays attached after those
+        ("large matmul and copy", large_check),
+        ("families", family_check),
+    )
+    for name, check in checks:
+        checkup.say(f"checking: {name}")
+        try:
+            for one in check(checkup):
+                checkup.add([one])
+        except UsageError:
+            raise
+        except Exception as error:  # compilers, drivers and libraries raise classes of their own
+            checkup.add([Finding(name, BAD, one_line(error), "nothing that depends on it can be measured")])
+        finally:
+            release(checkup.device)
+
+
+# ---- the checks ------------------------------------------------------------------------------------------------------
+
+
+def device_check(checkup: Checkup) -> Iterator[Finding]:
+    """Yield the state of the host, the device and its timer."""
+    from bench.harness.device import facts
+    from bench.harness.timing import samplers
+
+    device = checkup.device
+    yield from host_findings(facts.host_facts(), device)
+    tick = tick_finding(samplers.tick_s(device), device.type)
+    if device.is_gpu:  # after the timer, for which this process has become one of those that use the GPU
+        yield from gpu_findings(facts.gpu_facts(device))
+    if checkup.ceilings.note:
+        yield finding("GPU table", checkup.ceilings.note, "--gpu names the entry to use")
+    yield tick
+    cache = f"{device.cache_bytes / 1e6:.3g} MB of last-level cache"
+    yield finding("free memory", f"{device.free_bytes() / 1e9:.3g} GB, {cache}")
+
+
+def launch_check(checkup: Checkup) -> Iterator[Finding]:
+    """Yield the time of a launch from the host, and on a GPU that of one of the shortest kernels in a CUDA graph."""
+    import torch
+
+    from bench.harness.timing import samplers
+    from results.stats.samples import median
+
+    host_s = samplers.empty_launch_s(checkup.device)
+    yield Finding("launch floor", OK, f"{format_time(host_s)} for the host", "", host_s, "s")
+    if checkup.device.is_gpu:
+        one = torch.ones(1, device=checkup.device.torch_name)
+        graph = samplers.GraphSampler([lambda: one.add_(0)], GRAPH_LAUNCHES)
+        graph.sample()  # the first one also moves the graph to the GPU
+        launch_s = median([graph.sample() for _ in range(GRAPH_SAMPLES)]) / graph.launches_per_sample
+        yield judged(f"launch in a graph of {GRAPH_LAUNCHES}", checkup.ceilings, "launch", "launch", launch_s)
+
+
+def noise_check(checkup: Checkup) -> Iterator[Finding]:
+    """Yield whether one kernel is as fast as itself, and the smallest change that could be seen."""
+    matmul = checkup.families["matmul"][0]
+    checkup.compared = compare_with_itself(checkup.device, matmul, checkup.budget_s, checkup.seed)
+    yield from noise_findings(checkup.compared)
 
 
 def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -> SelfComparison:
     """Time one fp32 matmul as two providers, each pair in random order, for about `seconds`."""
-    import time
-
     from bench.harness.data import inputs
     from bench.harness.device.telemetry import Monitor, row_telemetry
     from bench.harness.measure.evidence import disturbance
@@ -149,165 +306,65 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -
     return SelfComparison(compare_pairs(*series), change, settling, case.name, disturbed)
 
 
-# ---- findings -----------------------------------------------------------------------------------------------------
+def large_check(checkup: Checkup) -> Iterator[Finding]:
+    """Yield the rates of a large matmul and a large copy, with cold caches."""
+    for family, name, dtype, shape in LARGE["gpu" if checkup.device.is_gpu else "cpu"]:
+        op = next(op for op in checkup.families[family] if op.name == name)
+        cases = make_cases([op], options_of(family), CaseWords([dtype], [shape]), checkup.device.type)
+        yield from rows_of(checkup, family, *cases[0], is_large=True)
 
 
-def finding(name: str, value: str, advice: str = "") -> Finding:
-    """Return what was looked at: worth a note where there is something to do about it."""
-    return Finding(name, NOTE if advice else OK, value, advice)
+def family_check(checkup: Checkup) -> Iterator[Finding]:
+    """Yield whether the smallest default case of each family is right, with warm caches."""
+    for family, ops in checkup.families.items():
+        op = next((op for op in ops if op.is_in_suite and "bf16" in op.dtypes), None)
+        if op is not None:
+            cases = make_cases([op], options_of(family), CaseWords(["bf16"]), checkup.device.type)
+            yield from rows_of(checkup, family, *min(cases, key=lambda pair: pair[0].work(pair[1]).bytes))
 
 
-def host_findings(facts: Mapping[str, Any], device: Device) -> list[Finding]:
-    """Return what the host's cores tell; `facts` are those of `facts.host_facts`."""
-    cores, quota, load = facts["cores_allowed"], facts["cgroup_quota_cores"], facts["load_average"]
-    threads = "" if device.threads is None else f", {device.threads} threads are used"
-    found = [finding("cores", f"{cores} allowed{threads}")]
-    if quota is not None:
-        is_kept = (device.threads or 0) <= max(1.0, quota)
-        advice = "fewer threads are used" if is_kept else "the threads are stopped again and again; use fewer"
-        is_short = cores is not None and quota < cores
-        text = f"the control group may use {quota:g} cores' worth of time"
-        found.append(finding("cpu quota", text, advice if is_short else ""))
-    if load is not None and cores:
-        advice = "wait until nothing else runs; rows that were disturbed are flagged `preempted`"
-        found.append(finding("load", f"{load:g} over the last minute", advice if load > BUSY_SHARE * cores else ""))
-    governor = facts["governor"]
-    if governor is not None:
-        is_slow = governor in ("powersave", "conservative") and not device.is_gpu
-        found.append(finding("governor", governor, "the clock follows the load slowly: measure longer" * is_slow))
-    return found
+def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = False) -> Iterator[Finding]:
+    """Measure a case by the default providers of its family, and yield a finding for each."""
+    from bench.harness.measure.plan import Settings, plan
+    from bench.harness.measure.runner import Runner
+    from bench.harness.providers.registry import default_providers, stand_ins
+    from bench.harness.timing.protocol import limits_of
+
+    device, settings = checkup.device, Settings(cache="cold" if is_large else "warm")
+    limits = replace(limits_of(device), cap_s=GPU_ROW_CAP_S if device.is_gpu else CPU_ROW_CAP_S)
+    runner = Runner(family, device, settings, limits=limits, ceilings=checkup.ceilings)
+    providers = default_providers(family, device, case.dtype)
+    for row in plan([(op, case)], providers, device, settings, stand_ins(family, device)):
+        checkup.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
+        checkup.records.append(runner.measure(row))
+        yield row_finding(checkup.records[-1], checkup.ceilings, is_large)
 
 
-def gpu_findings(facts: Mapping[str, Any]) -> list[Finding]:
-    """Return what NVML tells; `facts` are those of `facts.gpu_facts`."""
-    problem = facts["errors"].get("nvml")
-    if problem:
-        advice = "clocks, power and throttling will be missing from every row; times are not affected"
-        return [finding("nvml", f"not readable: {problem}", advice)]
-    return [*_clock_findings(facts), *_sharing_findings(facts), *_health_findings(facts)]
+# ---- the output ------------------------------------------------------------------------------------------------------
+
+COLORS = {OK: "green", NOTE: "yellow", BAD: "red"}
 
 
-def _clock_findings(facts: Mapping[str, Any]) -> list[Finding]:
-    """Return clocks and power limits, and whether something holds them down."""
-    found = []
-    clock, most = facts["sm_clock_hz"], facts["max_sm_clock_hz"]
-    if most is not None:
-        now = "" if clock is None else f"{clock / 1e6:.0f} MHz now, "
-        found.append(finding("SM clock", f"{now}{most / 1e6:.0f} MHz at most"))
-    limit, default = facts["power_limit_w"], facts["power_limit_default_w"]
-    if limit is not None and default is not None and limit < default:
-        advice = "results are those of the lower limit; compare only with runs under it"
-        found.append(finding("power limit", f"{limit:g} W, {default:g} W by default", advice))
-    elif limit is not None:
-        found.append(finding("power limit", f"{limit:g} W"))
-    held = [event for event in facts["clock_events"] or () if event not in ("idle", "gpu_idle")]
-    if held:
-        found.append(finding("clock events", ", ".join(held), "the clock is held down now; see `throttle` of rows"))
-    return found
+def print_head(console: Console, checkup: Checkup) -> None:
+    """Print what is checked."""
+    versions = ", ".join(f"{name} {version}" for name, version in checkup.versions.items() if version)
+    device, gpu = checkup.device, "" if checkup.ceilings.slug == checkup.device.slug else f", {checkup.ceilings.slug}"
+    line = printable(f"{device.name} ({device.slug}{gpu}), {versions}")
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _sharing_findings(facts: Mapping[str, Any]) -> list[Finding]:
-    """Return who else uses the GPU, and whether it is a whole one."""
-    found, name, others = [], "other processes", facts["other_processes"]
-    # This process uses the GPU too. Where none listed has its id, a container gives it another than the driver lists.
-    hidden = 1 if facts.get("own_process_seen") is False else 0
-    if others and len(others) == hidden:
-        text = f"one compute process: {others[0]['pid']}; in a container it is this one, under its id on the host"
-        found.append(finding(name, text, "if this is no container, wait for it or stop it"))
-    elif others:
-        pids = ", ".join(str(process["pid"]) for process in others[:5])
-        text = f"{len(others)} compute processes: {pids}" + ("; one of them may be this one" if hidden else "")
-        found.append(Finding(name, BAD, text, "wait for them or stop them"))
-    elif others is not None:
-        found.append(finding(name, "none seen"))
-    if facts["is_mig_slice"]:
-        advice = "peaks of the whole GPU do not hold; other slices share power"
-        found.append(finding("MIG", "a slice of a GPU", advice))
-    if facts["virtualization"] == "vgpu":
-        found.append(finding("virtualization", "a vGPU", "others may share the GPU unseen"))
-    if facts["confidential_compute"]:
-        found.append(finding("confidential compute", "on", "transfers are slower than the link"))
-    return found
+def print_finding(console: Console, one: Finding) -> None:
+    """Print one finding, and below it what to do."""
+    console.print(f"{one.status:<4}", style=COLORS[one.status], end="  ", highlight=False)
+    console.print(printable(f"{one.name}: {one.value}"), markup=False, highlight=False, soft_wrap=True)
+    if one.advice:
+        console.print(printable(f"      {one.advice}"), markup=False, highlight=False, soft_wrap=True)
 
 
-def _health_findings(facts: Mapping[str, Any]) -> list[Finding]:
-    """Return what the driver says of the memory's health."""
-    rows = facts["remapped_rows"]
-    if not rows:
-        return []
-    if rows.get("failed"):
-        return [Finding("memory", BAD, "row remapping failed", "the card is beyond repair: have it replaced")]
-    if rows.get("pending"):
-        return [Finding("memory", BAD, "a row remapping is pending", "the GPU must be reset by its administrator")]
-    return [finding("memory", "no row remapping pending")]
-
-
-def tick_finding(tick_s: float, device_type: str) -> Finding:
-    """Return whether the clock ticks finely enough for samples of a millisecond."""
-    advice = "short kernels are flagged `tick-limited`; give them larger cases"
-    return finding("tick of the clock", f"{tick_s * 1e9:.3g} ns", advice if tick_s > TICK_S[device_type] else "")
-
-
-def noise_findings(compared: SelfComparison) -> list[Finding]:
-    """Return whether the device settled, whether one kernel came out as fast as itself, and what could be seen."""
-    settling, comparison = compared.settling, compared.comparison
-    state = f"{'after' if settling.settled else 'not within'} {settling.seconds:.2g} s, judged by {settling.judged_by}"
-    advice = "something else changes the clock or takes the cores; look for it, and wait"
-    found = [finding("settled", state, "" if settling.settled else advice)]
-    if compared.disturbed:
-        found.append(Finding("other work", BAD, compared.disturbed, "wait until nothing else runs, or stop it"))
-    name, pairs = "one kernel against itself", f"{comparison.pairs} pairs of matmul {compared.case}"
-    text = f"{comparison.verdict}: {comparison.reason} ({pairs})"
-    advice = "too noisy for comparisons of 1 %: let nothing else run, or give a larger --budget"
-    found.append(finding(name, text) if comparison.verdict == SAME else Finding(name, BAD, text, advice))
-    change, advice = compared.smallest_change_pct, "a quieter machine, or more time for each comparison"
-    name = "smallest change that would be seen"
-    return [*found, finding(name, f"{change:.2g} %", advice if change > COARSE_CHANGE_PCT else "")]
-
-
-# ---- the page -----------------------------------------------------------------------------------------------------
-
-
-def page(
-    device: Device, versions: Mapping[str, Any], findings: Sequence[Finding], compared: SelfComparison, is_fit: bool
-) -> dict[str, Any]:
-    """Return the page as a JSON object."""
-    settling = {"settled": compared.settling.settled, "seconds": compared.settling.seconds}
-    return {
-        "fit": is_fit,
-        "device": device.to_dict(),
-        "versions": dict(versions),
-        "findings": [asdict(finding) for finding in findings],
-        "self_comparison": asdict(compared.comparison) | {"case": compared.case},
-        "smallest_detectable_change_pct": compared.smallest_change_pct,
-        "settling": settling | {"judged_by": compared.settling.judged_by},
-    }
-
-
-def print_page(output_format: str, content: Mapping[str, Any]) -> None:
-    """Print the page to stdout."""
-    from results.show.terminal import drawn, print_out
-
-    if output_format == "json":
-        print_out(json.dumps(content, indent=2, allow_nan=False) + "\n")
-        return
-    print_out(drawn(lambda console: _print_table(console, content)))
-
-
-def _print_table(console: Any, content: Mapping[str, Any]) -> None:
-    from results.show.grid import Column, print_grid
-    from results.show.terminal import printable
-
-    device, findings = content["device"], content["findings"]
-    versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items() if version)
-    line = f"{device['name']} ({device['slug']}), {versions}"
-    console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
-    colors = {OK: "green", NOTE: "yellow", BAD: "red"}
-    columns = [
-        Column("", [each["status"] for each in findings], styles=[colors[each["status"]] for each in findings]),
-        Column("looked at", [each["name"] for each in findings]),
-        Column("found", [each["value"] for each in findings], goes_below=1),
-    ]
-    print_grid(console, columns, [each["advice"] for each in findings], "what to do")
-    verdict = "fit: measure" if content["fit"] else "not fit: see what is bad above"
-    console.print(verdict, style="green" if content["fit"] else "red", markup=False, highlight=False)
+def print_end(console: Console, checkup: Checkup) -> None:
+    """Print the number of findings of each status, and the verdict."""
+    counts = {status: sum(finding.status == status for finding in checkup.findings) for status in COLORS}
+    said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    verdict = "fit: measure" if checkup.is_fit else "not fit: see what is bad above"
+    text = f"{verdict} ({said}; {time.perf_counter() - checkup.began:.0f} s)"
+    console.print(text, style="green" if checkup.is_fit else "red", markup=False, highlight=False)

@@ -9,20 +9,26 @@ import pytest
 
 from bench import __main__ as command
 from bench.harness.commands import doctor
-from bench.harness.commands.doctor import (
+from bench.harness.commands.doctor import Checkup, SelfComparison
+from bench.harness.commands.findings import (
     BAD,
     NOTE,
     OK,
-    SelfComparison,
+    Finding,
     gpu_findings,
     host_findings,
+    judged,
     noise_findings,
+    row_finding,
     tick_finding,
+    verdict,
 )
 from bench.harness.device.device import cpu_device
 from bench.harness.timing.settle import Settling
+from results.record import Record
 from results.stats.comparison import SLOWER
 from results.stats.verdict import compare_pairs, smallest_detectable_change
+from roofline.ceilings import Ceiling, Ceilings
 
 HOST = {"cores_allowed": 8, "cgroup_quota_cores": None, "load_average": 0.1, "governor": "performance", "turbo": True}
 GPU = {
@@ -33,9 +39,6 @@ GPU = {
     "power_limit_default_w": 700.0,
     "clock_events": ["idle"],
     "other_processes": [],
-    "is_mig_slice": False,
-    "virtualization": "none",
-    "confidential_compute": False,
     "remapped_rows": {"correctable": 0, "uncorrectable": 0, "pending": False, "failed": False},
 }
 
@@ -92,9 +95,6 @@ def test_a_free_gpu_is_all_right():
         ({"remapped_rows": {"pending": True}}, "memory", BAD),
         ({"power_limit_w": 350.0}, "power limit", NOTE),
         ({"clock_events": ["hw_thermal"]}, "clock events", NOTE),
-        ({"is_mig_slice": True}, "MIG", NOTE),
-        ({"virtualization": "vgpu"}, "virtualization", NOTE),
-        ({"confidential_compute": True}, "confidential compute", NOTE),
         ({"errors": {"nvml": "LibraryNotFound"}}, "nvml", NOTE),
     ],
 )
@@ -145,10 +145,91 @@ def test_noise_and_an_unsettled_device_are_noted():
     assert found["smallest change that would be seen"] == NOTE
 
 
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+H100 = Ceilings("h100-sxm", "H100", (Ceiling("flops", "fp16", 989.4e12, "datasheet", "datasheet"),))
+
+
+def record(**fields):
+    ok = Record(
+        op="matmul",
+        provider="torch",
+        dtype="bf16",
+        shape={"m": 4096},
+        case="4096x4096x4096",
+        status="ok",
+        samples_s=(1e-3,),
+        median_s=1e-3,
+        flops=int(794.5e9),
+    )
+    return replace(ok, **fields)
+
+
+@pytest.mark.parametrize(
+    ("share", "kind", "status"),
+    [
+        (0.81, "published", OK),
+        (0.7, "published", NOTE),
+        (0.7, "datasheet", OK),
+        (0.55, "datasheet", NOTE),
+        (0.49, "published", BAD),
+        (1.2, "published", OK),
+        (1.01, "datasheet", BAD),
+    ],
+)
+def test_a_fraction_of_the_expected_value_has_a_verdict(share, kind, status):
+    assert verdict(share, kind)[0] == status
+
+
+def test_a_published_figure_precedes_the_datasheet_and_a_cpu_has_neither():
+    found = judged("matmul", H100, "flops", "bf16", 795e12)
+    assert (found.status, found.measured, found.expected, found.unit) == (OK, 795e12, 794.5e12, "FLOP/s")
+    assert "(published)" in found.value
+    assert found.source
+    assert "(datasheet)" in judged("matmul", H100, "flops", "fp16", 700e12).value
+    assert judged("matmul", Ceilings("cpu-x", "CPU"), "flops", "bf16", 1e12).expected is None
+
+
+def test_a_time_should_be_short_and_a_rate_high():
+    h200 = Ceilings("h200-sxm", "H200")
+    assert judged("", h200, "launch", "launch", 1.3e-6).status == OK
+    assert judged("", h200, "launch", "launch", 4e-6).status == BAD
+    assert judged("", h200, "bandwidth", "copy", 1e12).status == BAD
+
+
+def test_only_large_rows_are_compared_with_expected_rates():
+    assert row_finding(record(), H100, is_large=True).expected == 794.5e12
+    small = row_finding(record(), H100, is_large=False)
+    assert (small.status, small.expected, small.value) == (OK, None, "1.000 ms; verified")
+    assert row_finding(record(median_s=5e-3), H100, is_large=True).status == BAD
+
+
+def test_wrong_results_are_bad_and_skipped_rows_are_noted():
+    for status, expected in (("invalid", BAD), ("failed", BAD), ("skipped", NOTE)):
+        assert row_finding(record(status=status, reason="why"), H100, is_large=True).status == expected
+    flagged = record(flags=("not-captured", "launch-limited"), flag_reasons={"not-captured": "no graph"})
+    for is_large in (True, False):
+        found = row_finding(flagged, H100, is_large)
+        assert (found.status, "no graph" in found.advice) == (NOTE, True)
+        assert "launch-limited" not in found.advice
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_rows(monkeypatch):
+    monkeypatch.setattr(doctor, "large_check", lambda checkup: [])
+    monkeypatch.setattr(doctor, "family_check", lambda checkup: [])
+
+
+@pytest.mark.usefixtures("no_rows")
 @pytest.mark.parametrize(("change", "code"), [(0.0, 0), (0.05, 1)])
-def test_the_exit_code_says_whether_the_machine_is_fit(monkeypatch, capsys, change, code):
+def test_the_exit_code_says_whether_the_machine_is_fit(monkeypatch, capsys, tmp_path, change, code):
     monkeypatch.setattr(doctor, "compare_with_itself", lambda *arguments: compared(change))
-    assert command.main(["doctor", "--device", "cpu", "-q", "--format", "json"]) == code
+    saved = tmp_path / "doctor.json"
+    words = ["doctor", "--device", "cpu", "-q", "--format", "json", "--output", str(saved)]
+    assert command.main(words) == code
     page = json.loads(capsys.readouterr().out)
     assert page["fit"] is (code == 0)
     assert page["self_comparison"]["pairs"] == 100
@@ -159,14 +240,51 @@ def test_the_exit_code_says_whether_the_machine_is_fit(monkeypatch, capsys, chan
         "launch floor",
         "one kernel against itself",
     }
+    assert json.loads(saved.read_text(encoding="utf-8"))["findings"] == page["findings"]
+    assert command.main(words) == 2
+    assert command.main([*words[:-1], str(tmp_path)]) == 2
+    assert "folder" in capsys.readouterr().err
 
 
+def test_an_error_costs_its_own_check_and_each_line_is_printed_and_saved_at_once(monkeypatch, capsys, tmp_path):
+    saved, printed = tmp_path / "doctor.json", []
+
+    def two(checkup):
+        yield Finding("first", OK, "1")
+        printed.append((capsys.readouterr().out, json.loads(saved.read_text(encoding="utf-8"))["findings"]))
+        raise RuntimeError("no such kernel")
+
+    for name in ("device", "launch", "large", "family"):
+        monkeypatch.setattr(doctor, f"{name}_check", lambda checkup, name=name: [Finding(name, OK, "")])
+    monkeypatch.setattr(doctor, "noise_check", two)
+    checkup = Checkup(cpu_device(), H100, {}, {}, output=saved, is_table=True)
+    doctor.check_all(checkup)
+    assert [one.name for one in checkup.findings][:3] == ["device", "launch", "first"]
+    assert [one.name for one in checkup.findings][4:] == ["large", "family"]
+    failed = checkup.findings[3]
+    assert (failed.status, failed.value) == (BAD, "RuntimeError: no such kernel")
+    ((text, findings),) = printed
+    assert "first: 1" in text
+    assert len(findings) == 3
+    assert json.loads(saved.read_text(encoding="utf-8"))["self_comparison"] is None
+
+
+@pytest.mark.usefixtures("no_rows")
 def test_hostile_names_reach_no_terminal(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "compare_with_itself", lambda *arguments: compared())
     monkeypatch.setattr("bench.harness.device.linux.cpu_name", lambda: "CPU \x1b[31m[bold]")
     command.main(["doctor", "--device", "cpu", "-q"])
     out = capsys.readouterr().out
     assert "\x1b" not in out.replace("\x1b[0m", "")
+
+
+def test_ctrl_c_keeps_what_was_found(monkeypatch, capsys):
+    def interrupted(checkup):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "launch_check", interrupted)
+    assert command.main(["doctor", "--device", "cpu", "-q", "--format", "json"]) == 130
+    assert json.loads(capsys.readouterr().out)["findings"][0]["name"] == "cores"
 
 
 def test_pairs_are_interleaved_in_an_order_that_the_seed_decides(monkeypatch):
@@ -189,11 +307,15 @@ def test_pairs_are_interleaved_in_an_order_that_the_seed_decides(monkeypatch):
     assert orders[0] == orders[1]
 
 
-def test_a_real_page_is_printed_whatever_the_verdict(capsys):
+def test_a_real_report_has_a_row_of_each_family(monkeypatch, capsys):
+    few = {name: ops for name, ops in command.families().items() if name in ("elementwise", "matmul")}
+    monkeypatch.setattr(command.catalog, "read", lambda *_: command.catalog.Catalog(few, {}, ()))
+    monkeypatch.setitem(doctor.LARGE, "cpu", (("matmul", "matmul", "bf16", "128"),))
     assert command.main(["doctor", "--device", "cpu", "--budget", "0.3"]) in (0, 1)
     streams = capsys.readouterr()
-    assert "one kernel against itself" in streams.out
-    assert "timing one kernel" in streams.err
+    for said in ("one kernel against itself", "matmul bf16 128x128x128, torch", "copy bf16 1048576, torch"):
+        assert said in streams.out
+    assert "checking: families" in streams.err
 
 
 def test_no_gpu_is_exit_code_3(capsys):

@@ -1,0 +1,42 @@
+"""`bench doctor` as a whole on small sizes; `test_simulation.py` runs it on a simulated GPU."""
+
+import json
+
+from bench.__main__ import main
+from bench.harness.commands import doctor, findings
+from bench.harness.commands.doctor import rows_of
+from bench.harness.measure import meter
+from bench.harness.measure.cost import smaller_cases
+from bench.harness.providers import registry
+from bench.harness.timing import settle
+from bench.harness.timing.settle import SettleLimits
+
+FAMILIES = ("elementwise", "matmul", "norm")
+
+
+def test_every_check_finds_something_and_nothing_fails(monkeypatch, tmp_path):
+    def small_rows(checkup, family, op, case, is_large=False):
+        if family in FAMILIES:
+            yield from rows_of(checkup, family, op, next(iter(smaller_cases(op, case))), is_large)
+
+    monkeypatch.setattr(doctor, "rows_of", small_rows)
+    monkeypatch.setattr(doctor, "GRAPH_LAUNCHES", 10)
+    monkeypatch.setattr(doctor, "GRAPH_SAMPLES", 3)
+    monkeypatch.setattr(doctor, "GPU_ROW_CAP_S", 0.01)
+    monkeypatch.setattr(doctor, "LEAST_PAIRS", 5)
+    monkeypatch.setitem(doctor.SIZES, "cuda", 64)
+    monkeypatch.setattr(findings, "verdict", lambda share, kind: (findings.OK, ""))  # its times are made up
+    monkeypatch.setattr(registry, "default_providers", lambda family, device, dtype="": ["torch"])
+    for module in (meter, settle):
+        monkeypatch.setattr(module, "GPU_SETTLE", SettleLimits(0.0, 0.01))
+    saved = tmp_path / "doctor.json"
+    main(["doctor", "--device", "cuda", "-q", "--budget", "0.1", "-o", str(saved)])
+    page = json.loads(saved.read_text())
+    found = {one["name"]: one for one in page["findings"]}
+    checks = ("the device", "launches", "one kernel as two providers", "large matmul and copy", "families")
+    assert not [found[check] for check in checks if check in found]  # what a check that fails is called
+    for name in ("power limit", "launch floor", "launch in a graph of 10", "smallest change that would be seen"):
+        assert name in found, name
+    rows = [record for record in page["records"] if record["status"] in ("ok", "invalid")]
+    assert {"matmul", "rmsnorm", "copy"} <= {record["op"] for record in rows}
+    assert {record["cache"] for record in rows} == {"cold", "warm"}
