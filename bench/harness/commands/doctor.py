@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from bench.harness.commands.findings import (
     NOTE,
     OK,
     Finding,
+    SelfComparison,
     finding,
     gpu_findings,
     host_findings,
@@ -30,14 +32,12 @@ from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
 from results.show.table import format_time
 from results.show.terminal import Parser, drawn, print_out, printable
-from results.stats.comparison import Comparison
 from results.stats.verdict import compare_pairs, smallest_detectable_change
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from bench.harness.device.device import Device
-    from bench.harness.timing.settle import Settling
     from results.record import Record
     from roofline.ceilings import Ceilings
 
@@ -75,18 +75,6 @@ LARGE = {
 GRAPH_LAUNCHES, GRAPH_SAMPLES = 800, 30
 
 
-@dataclass(frozen=True)
-class SelfComparison:
-    """One kernel timed as two providers."""
-
-    comparison: Comparison
-    smallest_change_pct: float
-    settling: Settling
-    case: str
-    disturbed: str | None = None
-    """What took the cores or the clock away during the comparison; None if nothing did."""
-
-
 @dataclass
 class Checkup:
     """The findings so far; each is printed, and saved with those before it, as soon as it is added."""
@@ -121,7 +109,7 @@ class Checkup:
         for one in found:
             self.findings.append(one)
             if self.is_table:
-                print_out(drawn(lambda console, one=one: print_finding(console, one)))
+                print_out(drawn(partial(print_finding, one)))
         self.save()
 
     def save(self) -> None:
@@ -353,7 +341,7 @@ def print_head(console: Console, checkup: Checkup) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def print_finding(console: Console, one: Finding) -> None:
+def print_finding(one: Finding, console: Console) -> None:
     """Print one finding, and below it what to do."""
     console.print(f"{one.status:<4}", style=COLORS[one.status], end="  ", highlight=False)
     console.print(printable(f"{one.name}: {one.value}"), markup=False, highlight=False, soft_wrap=True)

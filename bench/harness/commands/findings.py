@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.show.table import format_percent, format_rate, format_time
-from results.stats.comparison import SAME
+from results.stats.comparison import SAME, Comparison
 
 if TYPE_CHECKING:
-    from bench.harness.commands.doctor import SelfComparison
     from bench.harness.device.device import Device
+    from bench.harness.timing.settle import Settling
     from results.record import Record
     from roofline.ceilings import Ceilings
 
@@ -58,6 +58,18 @@ class Finding:
     expected: float | None = None
     source: str | None = None
     """Source of the expected value."""
+
+
+@dataclass(frozen=True)
+class SelfComparison:
+    """One kernel timed as two providers."""
+
+    comparison: Comparison
+    smallest_change_pct: float
+    settling: Settling
+    case: str
+    disturbed: str | None = None
+    """What took the cores or the clock away during the comparison; None if nothing did."""
 
 
 def finding(name: str, value: str, advice: str = "") -> Finding:

@@ -9,12 +9,13 @@ import pytest
 
 from bench import __main__ as command
 from bench.harness.commands import doctor
-from bench.harness.commands.doctor import Checkup, SelfComparison
+from bench.harness.commands.doctor import Checkup
 from bench.harness.commands.findings import (
     BAD,
     NOTE,
     OK,
     Finding,
+    SelfComparison,
     gpu_findings,
     host_findings,
     judged,
