@@ -36,19 +36,6 @@ def signals():
         signal.signal(number, handler)
 
 
-@pytest.fixture
-def put_on_path(tmp_path, monkeypatch):
-    """Return what writes an executable that stands for `ncu`."""
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-
-    def put(script):
-        path = tmp_path / "ncu"
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-
-    return put
-
-
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads what was asked for
 def pytest_cmdline_main(config):
     """Share the whole suite among processes, where pytest-xdist is there and no `-n` says otherwise.
