@@ -98,6 +98,22 @@ def run_file(file: str, options: Sequence[str], argv: Sequence[str] | None) -> i
     return op_main(str(module.__file__), module.__doc__, module.EXAMPLES, module.OPS, options_of(file), argv)
 
 
+def op_words(words: Sequence[str]) -> list[str]:
+    """Return the values of `--op` on a command line, and a first argument that may name an op file.
+
+    No other argument is an op file: a provider's file must not be imported in this process.
+    """
+    found, is_value = list(words[:1]), False
+    for word in words:
+        option, sign, value = word.partition("=")
+        if word.startswith("-"):
+            is_value = option == "--op"
+            word = value if sign else ""
+        if is_value:
+            found += [name for part in word.split(",") if (name := part.strip())]
+    return found
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `python -m bench` and return its exit code."""
     parser = Parser(
@@ -109,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = words[0] if words else ""
     asks_for_help = chosen in COMMANDS and chosen != "compare" and not {"-h", "--help"}.isdisjoint(words)
     needs_no_op = chosen.startswith("-") or asks_for_help
-    found = catalog.Catalog({}, {}, ()) if needs_no_op else catalog.read(command.reserved_names(), words)
+    found = catalog.Catalog({}, {}, ()) if needs_no_op else catalog.read(command.reserved_names(), op_words(words))
     add_commands(parser, chosen, found)
     if not words:
         parser.error(f"name a command ({', '.join(COMMANDS)}) or an operation (matmul, gelu, ...)")
