@@ -14,7 +14,7 @@ from results.history import command as history_command
 from results.show.export import FORMATS, csv_text, json_text, markdown_text, parquet_bytes, render, write_output
 from results.show.table import describe, render_runs, render_table
 from results.show.terminal import USAGE, OutputError, Parser, drawn, fail, prepare_streams, print_out, say, stdout
-from results.store.runfile import Run, StoreError, reason_of, without_collector
+from results.store.runfile import Run, StoreError, reason_of
 from results.store.runs import list_runs, runs_directory
 
 INTERRUPTED = 130
@@ -105,10 +105,6 @@ def _directory(options: argparse.Namespace) -> Path:
     return chosen or runs_directory()
 
 
-def _find(options: argparse.Namespace, name: str) -> Path:
-    return Selection.of(options).find(name, _directory(options))
-
-
 def _list(options: argparse.Namespace) -> int:
     directory, chosen = _directory(options), Selection.of(options)
     runs = list_runs(directory)
@@ -165,8 +161,9 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    with without_collector():  # a hundred thousand rows hold no cycles, and looking for some takes half of the time
-        return _finish(compare_command.run(options, lambda name: _find(options, name), stdout()))
+    return _finish(
+        compare_command.run(options, lambda name: Selection.of(options).find(name, _directory(options)), stdout())
+    )
 
 
 def _history(options: argparse.Namespace) -> int:

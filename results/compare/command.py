@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from results.compare.selection import NAMED, add_records, add_runs, wanted_of
-from results.compare.sides import METRICS, MODES, CompareOptions
+from results.compare.sides import MODES, CompareOptions
 from results.show.theme import add_theme
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import StoreError
 
 if TYPE_CHECKING:
-    from results.compare.load import LoadedRun
+    from results.store.runfile import Run
 
 EPILOG = """Rows are refused, unless with --force, if the definition of their op changed between the two runs
 (`op_sha256`, without comments): the time may have changed because the op did. Records of older versions are compared.
@@ -24,7 +24,7 @@ EPILOG = """Rows are refused, unless with --force, if the definition of their op
 examples:
   python -m results compare 20261120T21 latest
   python -m results compare main.jsonl branch.jsonl --margin 2% --format md
-  python -m results compare latest --by provider --baseline torch --metric mfu -o compare.png
+  python -m results compare latest --by provider --baseline torch -o compare.png
 """
 
 
@@ -59,9 +59,8 @@ def margin(text: str) -> float:
     return value
 
 
-def add_metric(parser: argparse.ArgumentParser, done: str) -> None:
-    """Add what is looked at, and by how much it must change; `done` is what the command does with it."""
-    parser.add_argument("--metric", choices=tuple(METRICS), default="time", help=f"what is {done} (default: time)")
+def add_margin(parser: argparse.ArgumentParser) -> None:
+    """Add the change that does not matter."""
     what = "largest change that does not matter (default: 1%%)"
     parser.add_argument("--margin", type=margin, default=DEFAULT_MARGIN, metavar="SHARE", help=what)
 
@@ -86,7 +85,7 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
     )
     add_records(parser)
     add_runs(parser, "with `latest`: the newest run")
-    add_metric(parser, "compared")
+    add_margin(parser)
     parser.add_argument(
         "--drift",
         type=margin,
@@ -119,13 +118,6 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
     Raises:
         StoreError: a run cannot be found or read, the two cannot be compared, or the picture cannot be written.
     """
-    from results.store.runfile import without_collector
-
-    with without_collector():
-        return _run(options, find, stdout)
-
-
-def _run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO) -> Output:
     from results.compare.comparison import compare
     from results.compare.load import load
     from results.compare.output import as_csv, as_json, as_markdown, exit_code, geomean_lines, print_table
@@ -138,9 +130,9 @@ def _run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextI
     paths = [find(name) for name in (options.baseline_run, options.candidate_run) if name is not None]
     loaded = [load(path, wanted) for path in paths]
     for one in loaded:
-        if not one.measured:
+        if not one.records:
             raise StoreError(_empty(one, wanted))
-    request = CompareOptions(options.by, options.baseline, options.metric, options.margin, options.force)
+    request = CompareOptions(options.by, options.baseline, options.margin, options.force)
     compared = compare(loaded[0], loaded[1] if len(loaded) == 2 else None, request, options.drift)
     if options.output is not None:
         save_picture(draw(compared, options.theme), options.output)
@@ -159,7 +151,7 @@ def _spaced(lines: list[str], form: str) -> list[str]:
     return [part for line in lines for part in ("", f"- {line}")] if form == "md" else lines
 
 
-def _empty(run: LoadedRun, wanted: object) -> str:
+def _empty(run: Run, wanted: object) -> str:
     """Return why there is nothing of a run to compare."""
     from results.compare.load import EVERYTHING
     from results.store.runfile import MEASURING

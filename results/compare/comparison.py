@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from results.compare.flags import with_flags
-from results.compare.load import LoadedRun, Measured, windows
+from results.compare.load import turns_of, windows
 from results.compare.match import MatchedPair, Unmatched, match
 from results.compare.row import ComparedRow, Side, verdict_in_cycles
 from results.compare.sides import (
-    METRICS,
     VERSION,
     CompareError,
     CompareOptions,
@@ -21,11 +20,13 @@ from results.compare.sides import (
     labels_of,
     source_words,
 )
-from results.compare.turns import Pairs, compare_cycles, compare_turns, side_by_side
-from results.record import Environment
-from results.stats.comparison import FASTER, SLOWER, Comparison, with_holm
+from results.compare.turns import Pair, compare_cycles, compare_turns, side_by_side
+from results.record import Environment, Record
+from results.stats.comparison import FASTER, MORE_SAMPLES, SLOWER, Comparison, with_holm
 from results.stats.drift import Drift, drift_of
-from results.stats.unpaired import judge_sides, sides_of
+from results.stats.unpaired import compare_sides, side_of, spread_between
+from results.stats.verdict import times_longer
+from results.store.runfile import Run
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,72 +41,103 @@ class Compared:
     unmatched: tuple[Unmatched, ...]
     notes: tuple[str, ...]
     drift: Drift | None = None
-    """What was allowed for between two windows; None where both sides of every row took turns."""
+    """Allowance for drift between two windows; None if both sides of every row were interleaved."""
 
 
-def compare(
-    first: LoadedRun, second: LoadedRun | None, request: CompareOptions, drift: float | None = None
-) -> Compared:
+def compare(first: Run, second: Run | None, request: CompareOptions, drift: float | None = None) -> Compared:
     """Compare two runs, or two selections of one.
 
     Args:
         first: the baseline's run.
-        second: the candidate's; None where both are in one run.
+        second: the candidate's; None if both are in one run.
         request: how.
         drift: what to allow for between two windows, as a fraction; None: what the runs tell, else what is usual.
 
     Raises:
         CompareError: nothing is common to both, they differ in what must agree, or a name is unknown.
     """
+    found = compared_of(first, second, request, drift)
+    if not found.rows:
+        raise CompareError(_nothing_common(found.unmatched))
+    return found
+
+
+def compared_of(first: Run, second: Run | None, request: CompareOptions, drift: float | None) -> Compared:
+    """Return a comparison that may have no rows; arguments and errors as of `compare`."""
     is_one_run, other = second is None, second or first
     check_request(first, other, request, is_one_run)
     name, baseline = baseline_side(first, request)
     candidate = candidate_side(other, request, name)
     notes = [] if is_one_run else differences(first.environment, other.environment, request.force)
     matching = match(baseline, candidate, not request.by_provider, request.force)
+    pairs = matching.pairs
     labels = labels_of(first, other, request, name)
-    usable, factors, incomparable = _usable(matching.pairs, first, other, request)
-    unmatched = (*matching.unmatched, *incomparable, *_no_versions(other, request))
-    if not usable:
-        raise CompareError(_nothing_common(unmatched))
-    # Only records of one run can have taken turns.
-    turns = [side_by_side(pair.baseline, pair.candidate) if is_one_run else [] for pair in usable]
-    results, allowed = _compared(usable, turns, factors, request, drift)
+    # Only records of one run can have been interleaved.
+    turns = [side_by_side(pair.baseline, pair.candidate) if is_one_run else None for pair in pairs]
+    results, allowed = _compared(pairs, turns, request.margin, drift)
     rows = tuple(
-        _row(pair, shared, (first, other), labels, result, factor)
-        for pair, shared, result, factor in zip(usable, turns, results, factors, strict=True)
+        _row(pair, shared, (first, other), labels, result)
+        for pair, shared, result in zip(pairs, turns, results, strict=True)
     )
-    notes += [*matching.notes, *_repeats(usable), *_allowance(usable, turns, allowed)]
+    notes += [*matching.notes, *_repeats(pairs), *_allowance(pairs, turns, allowed)]
     environments = (first.environment, other.environment)
+    unmatched = (*matching.unmatched, *_no_versions(other, request))
     return Compared(*labels, environments, request, rows, unmatched, tuple(notes), allowed)
 
 
+def _compared(
+    pairs: Sequence[MatchedPair], turns: Sequence[Pair | None], margin: float, given: float | None
+) -> tuple[list[Comparison], Drift | None]:
+    """Return the comparison of each pair, corrected for their number, and the allowance for drift."""
+    apart = {
+        index: (side_of(windows(pair.baseline)), side_of(windows(pair.candidate)))
+        for index, (pair, shared) in enumerate(zip(pairs, turns, strict=True))
+        if not shared
+    }
+    drift = drift_of(given, *spread_between([side for sides in apart.values() for side in sides])) if apart else None
+    found = []
+    for index, (pair, shared) in enumerate(zip(pairs, turns, strict=True)):
+        if shared:
+            one = _with_remedy(compare_turns(shared, margin), shared[1])
+            found.append(with_flags(one, [shared[0]], [shared[1]], is_paired=True))
+        else:
+            one = compare_sides(*apart[index], margin, drift)
+            found.append(with_flags(one, pair.baseline, pair.candidate, is_paired=False))
+    return with_holm(found), drift
+
+
+def _with_remedy(compared: Comparison, candidate: Record) -> Comparison:
+    """Return a comparison whose reason says how many seconds of rounds would make an UNSURE verdict clear."""
+    longer, turns = times_longer(compared), turns_of(candidate)
+    if longer is None or turns is None or turns.seconds is None:
+        return compared
+    seconds = longer * turns.seconds
+    shown = f"{seconds:.2g}" if seconds < 99.5 else f"{seconds:,.0f}"
+    return replace(compared, reason=compared.reason.replace(MORE_SAMPLES, f"about {shown} s of rounds would tell"))
+
+
 def _row(
-    pair: MatchedPair,
-    turns: Pairs,
-    runs: tuple[LoadedRun, LoadedRun],
-    labels: tuple[str, str],
-    compared: Comparison,
-    factor: float,
+    pair: MatchedPair, turns: Pair | None, runs: tuple[Run, Run], labels: tuple[str, str], compared: Comparison
 ) -> ComparedRow:
-    """Return a row whose comparison stands as it is among all."""
-    records = ([one for one, _ in turns], [one for _, one in turns]) if turns else (pair.baseline, pair.candidate)
+    records = ([turns[0]], [turns[1]]) if turns else (pair.baseline, pair.candidate)
     if pair.key.provider is None:
         labels = records[0][0].provider, records[1][0].provider
-    cycles_ratio = _cycles_ratio(pair, turns, compared.ratio / factor)
+    cycles_ratio = _cycles_ratio(pair, turns, compared.ratio)
     before, after = records[0][0], records[1][0]
-    if before.samples and after.samples:
-        cause = compared.reason + _cycles_words(compared, cycles_ratio, factor)
+    if before.samples_s and after.samples_s:
+        cause = compared.reason + _cycles_words(compared, cycles_ratio)
     else:
-        without = [name for name, one in (("baseline", before), ("candidate", after)) if not one.samples]
-        cause = f"no samples were kept of the {' and the '.join(without)}, only a median"
+        without = [name for name, one in (("baseline", before), ("candidate", after)) if not one.samples_s]
+        cause = f"no samples were saved of the {' and the '.join(without)}, only a median"
     cause += source_words(before, after, compared.verdict)
-    baseline, candidate = (Side(*side) for side in zip(labels, records, runs, strict=True))
-    return ComparedRow(pair.key, baseline, candidate, compared, bool(turns), cycles_ratio, cause, factor)
+    baseline, candidate = (
+        Side(label, side, run.environment) for label, side, run in zip(labels, records, runs, strict=True)
+    )
+    return ComparedRow(pair.key, baseline, candidate, compared, turns is not None, cycles_ratio, cause)
 
 
-def _cycles_ratio(pair: MatchedPair, turns: Pairs, ratio: float) -> float | None:
-    """Return the ratio of the times in clock cycles; None where a clock is not known."""
+def _cycles_ratio(pair: MatchedPair, turns: Pair | None, ratio: float) -> float | None:
+    """Return the ratio of the times in clock cycles; None if a clock is unknown."""
     if turns:
         in_cycles = compare_cycles(turns, margin=0.0)
         return in_cycles.ratio if in_cycles else None
@@ -113,81 +145,35 @@ def _cycles_ratio(pair: MatchedPair, turns: Pairs, ratio: float) -> float | None
     return ratio * after / before if before and after else None
 
 
-def _clock_hz(side: Sequence[Measured]) -> float | None:
-    """Return the mean clock of the windows of a side; None where one of them is not known."""
-    clocks = [one.sm_clock_hz for one in side if one.sm_clock_hz]
+def _clock_hz(side: Sequence[Record]) -> float | None:
+    """Return the mean clock of the windows of a side; None if one of them is unknown."""
+    clocks = [hz for one in side if (hz := one.telemetry.get("sm_clock_hz"))]
     return sum(clocks) / len(clocks) if len(clocks) == len(side) else None
 
 
-def _cycles_words(compared: Comparison, cycles_ratio: float | None, factor: float) -> str:
-    """Return whether a gap survives in clock cycles; nothing where there is no gap or no clock."""
+def _cycles_words(compared: Comparison, cycles_ratio: float | None) -> str:
+    """Return whether a gap survives in clock cycles; nothing if there is no gap or no clock."""
     if compared.verdict not in (FASTER, SLOWER) or cycles_ratio is None:
         return ""
     verdict = verdict_in_cycles(compared, cycles_ratio)
     if verdict in (compared.verdict, None):
         return f"; counted in clock cycles it is {verdict} as well" if verdict else ""
-    change = 100 * (cycles_ratio * factor / compared.ratio - 1)
+    change = 100 * (cycles_ratio / compared.ratio - 1)
     return f"; counted in clock cycles it is {verdict}: the clock frequency changed by {change:+.2g} %"
 
 
-def _no_versions(run: LoadedRun, request: CompareOptions) -> list[Unmatched]:
+def _no_versions(run: Run, request: CompareOptions) -> list[Unmatched]:
     if request.by != "version":
         return []
-    others = [one for one in run.measured if not VERSION.fullmatch(one.provider)]
+    others = [one for one in run.records if not VERSION.fullmatch(one.provider)]
     return [Unmatched("candidate", one, "its provider is no version of a kernel") for one in others]
 
 
-def _usable(
-    pairs: Sequence[MatchedPair], first: LoadedRun, second: LoadedRun, request: CompareOptions
-) -> tuple[list[MatchedPair], list[float], list[Unmatched]]:
-    """Return the pairs whose metric is known, the factor of each, and the records whose metric is not."""
-    if request.metric == "time":
-        return list(pairs), [1.0] * len(pairs), []
-    usable, factors, incomparable = [], [], []
-    for pair in pairs:
-        before = first.work(pair.baseline[0], request.metric)
-        after = second.work(pair.candidate[0], request.metric)
-        if before and after:
-            usable.append(pair)
-            factors.append(before / after)
-        else:
-            side, one = ("candidate", pair.candidate[0]) if before else ("baseline", pair.baseline[0])
-            incomparable.append(Unmatched(side, one, f"its {METRICS[request.metric]} is not known, or 0"))
-    return usable, factors, incomparable
-
-
-def _compared(
-    pairs: Sequence[MatchedPair],
-    turns: Sequence[Pairs],
-    factors: Sequence[float],
-    request: CompareOptions,
-    given: float | None,
-) -> tuple[list[Comparison], Drift | None]:
-    """Return the comparison of each pair, as it stands among all, and what was allowed for drift."""
-    apart = [place for place, shared in enumerate(turns) if not shared]
-    results: list[Comparison | None] = [None] * len(pairs)
-    quantity, drift = METRICS[request.metric], None
-    if apart:
-        sides = sides_of([(windows(pairs[place].baseline), windows(pairs[place].candidate)) for place in apart])
-        drift = drift_of(given, *sides.spread_between())
-        found = judge_sides(sides, request.margin, [factors[place] for place in apart], quantity, drift)
-        for place, one in zip(apart, found, strict=True):
-            results[place] = one
-    flagged = []
-    for pair, shared, factor, result in zip(pairs, turns, factors, results, strict=True):
-        known = result or compare_turns(shared, request.margin, factor, quantity)
-        flagged.append(with_flags(known, pair.baseline, pair.candidate, bool(shared)))
-    return with_holm(flagged), drift
-
-
 def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:
-    """Return a note on keys that are there more than once: as several processes, or several times in one."""
+    """Return a note on keys that are there more than once."""
     notes = []
-    for side, sides in (
-        ("baseline", [pair.baseline for pair in pairs]),
-        ("candidate", [pair.candidate for pair in pairs]),
-    ):
-        again = [records for records in sides if len(records) > len({one.process for one in records})]
+    for side in ("baseline", "candidate"):
+        again = [records for records in (getattr(pair, side) for pair in pairs) if len(records) > 1]
         if again:
             one = again[0][0]
             notes.append(
@@ -197,8 +183,8 @@ def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:
     return notes
 
 
-def _allowance(pairs: Sequence[MatchedPair], turns: Sequence[Pairs], drift: Drift | None) -> list[str]:
-    """Return a note on rows that were measured once on either side: what was allowed for drift between the two."""
+def _allowance(pairs: Sequence[MatchedPair], turns: Sequence[Pair | None], drift: Drift | None) -> list[str]:
+    """Return a note on rows that were measured once on either side: the allowance for drift between the two."""
     apart = sum(
         not shared and len(pair.baseline) == len(pair.candidate) == 1 for pair, shared in zip(pairs, turns, strict=True)
     )
@@ -216,10 +202,10 @@ def _nothing_common(unmatched: Sequence[Unmatched]) -> str:
     shown = []
     for side in ("baseline", "candidate"):
         of_side = [one for one in unmatched if one.side == side]
-        first = min(of_side, key=lambda one: one.measured.status != "ok", default=None)
+        first = min(of_side, key=lambda one: one.record.status != "ok", default=None)
         if first is None:
             shown.append(f"the {side} has no record")
         else:
-            one = first.measured
+            one = first.record
             shown.append(f"the {side} has {one.op} {one.case} {one.dtype} {one.provider} ({first.reason})")
     return f"there is nothing to compare: {', '.join(shown)}"

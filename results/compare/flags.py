@@ -5,17 +5,13 @@ The flags and their meaning are those of the benchmarks (`bench/harness/measure/
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from results.record import Record
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE, Comparison, is_beyond_disturbance, verdict_of
 from results.stats.samples import median
 from results.stats.unpaired import MORE_WINDOWS
-
-if TYPE_CHECKING:
-    from results.compare.load import Measured
 
 DISTURBED = frozenset({"preempted", "throttled", "drifting", "bimodal", "tick-limited"})
 """The time may be off by more than its samples tell: others had the cores, heat held the clock down, the speed was
@@ -37,15 +33,13 @@ OF_THE_ROOF = frozenset({"above-roof", "doubtful-roof"})
 """They speak of the ceiling that a time is held against: where both sides have one, not of the ratio of their times."""
 
 
-def flags_of(side: Sequence[Measured]) -> tuple[str, ...]:
+def flags_of(side: Sequence[Record]) -> tuple[str, ...]:
     """Return the flags of all windows of a side, each once."""
-    if len(side) == 1:
-        return side[0].flags
     return tuple(dict.fromkeys(flag for one in side for flag in one.flags))
 
 
 def with_flags(
-    compared: Comparison, baseline: Sequence[Measured], candidate: Sequence[Measured], is_paired: bool
+    compared: Comparison, baseline: Sequence[Record], candidate: Sequence[Record], is_paired: bool
 ) -> Comparison:
     """Return a comparison that says what is flagged; a verdict only where no flag can be all there is to it.
 
@@ -78,10 +72,10 @@ def with_flags(
     return replace(compared, verdict=UNSURE, reason=reason, p_value=1.0)
 
 
-def _times_the_fastest(side: Sequence[Measured]) -> float:
+def _times_the_fastest(side: Sequence[Record]) -> float:
     """Return how many times the median of a side is the fastest of its samples; 1 where no samples were kept."""
     medians_s = [one.median_s for one in side if one.median_s]
-    samples_s = array("d", b"".join(one.samples for one in side))
+    samples_s = [sample_s for one in side for sample_s in one.samples_s]
     return median(medians_s) / min(samples_s) if medians_s and samples_s else 1.0
 
 

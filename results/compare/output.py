@@ -6,21 +6,20 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 
 from results.compare.comparison import Compared
+from results.compare.load import text_of
 from results.compare.match import Unmatched
 from results.compare.row import ComparedRow
-from results.compare.sides import METRICS, revision
+from results.compare.sides import revision
 from results.record import Environment
 from results.show.export import csv_text, json_text, markdown_text
 from results.show.grid import Column, print_grid
 from results.show.table import ABSENT, format_number, format_percent, format_time
 from results.show.terminal import printable, table_console
-from results.stats.comparison import FASTER, MORE_SAMPLES, SAME, SLOWER, UNKNOWN, UNSURE, geometric_mean
-from results.stats.samples import geometric_mean_of
+from results.stats.comparison import FASTER, MORE_SAMPLES, SAME, SLOWER, UNSURE, geometric_mean
 from results.stats.unpaired import MORE_WINDOWS
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ SHOWN_ROWS = 200
 """Rows of the table for people; of more, those that matter most are shown."""
 
 SHOWN_UNMATCHED = 20
+
+MFU = ("MFU baseline", "MFU candidate")
 
 UNMATCHED = "UNMATCHED"
 """In the place of a verdict, in a table that has no other place for what could not be compared."""
@@ -69,18 +70,18 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
     return {
         "baseline": {"label": compared.baseline} | first,
         "candidate": {"label": compared.candidate} | second,
-        "metric": compared.request.metric,
+        "metric": "time",
         "margin": compared.request.margin,
         "fail_on": fail_on,
-        "drift": _drift(compared),
+        "drift": {"share": drift.share, "source": drift.source} if (drift := compared.drift) else None,
         "rows": len(compared.rows),
         "counts": counts(compared),
         "geomean": only.ratio if only else None,
         "geomean_ci95": list(only.ci95) if only else None,
-        "metric_geomean": only.metric_ratio if only else None,
-        "metric_geomean_ci95": list(only.metric_ci95) if only else None,
+        "metric_geomean": only.ratio if only else None,
+        "metric_geomean_ci95": list(only.ci95) if only else None,
         "geomean_rows": sum(mean.rows for mean in means),
-        "geomeans": [asdict(mean) for mean in means],
+        "geomeans": [asdict(mean) | {"metric_ratio": mean.ratio, "metric_ci95": mean.ci95} for mean in means],
         "unmatched": len(compared.unmatched),
         "broken": sum(one.is_broken for one in compared.unmatched),
         "notes": list(compared.notes),
@@ -100,40 +101,22 @@ class Mean:
     ratio: float
     """Of the times, candidate over baseline."""
     ci95: tuple[float, float]
-    metric_ratio: float
-    metric_ci95: tuple[float, float]
     rows: int
     """Those that have an interval; no others are in it."""
 
 
-@lru_cache(maxsize=1)
 def geomeans(compared: Compared) -> list[Mean]:
     """Return the geometric mean of each kind of rows that has one, in the order of the rows."""
     kinds: dict[tuple[str, str, str], list[ComparedRow]] = {}
     for row in compared.rows:
-        if row.compared.ci95 != UNKNOWN:
-            kinds.setdefault((row.key.op, row.baseline.provider, row.candidate.provider), []).append(row)
-    return [_mean(rows, compared) for rows in kinds.values()]
-
-
-def _mean(rows: list[ComparedRow], compared: Compared) -> Mean:
-    mean = geometric_mean([row.compared for row in rows])
-    assert mean is not None
-    # The ratios of the times are those compared less the factors.
-    ratio, (low, high) = mean
-    factor = geometric_mean_of([row.factor for row in rows])
-    first = rows[0]
-    return Mean(
-        first.key.op,
-        first.key.provider,
-        first.baseline.label,
-        first.candidate.label,
-        ratio / factor,
-        (low / factor, high / factor),
-        _inverted(ratio, compared),
-        _inverted_ends((low, high), compared),
-        len(rows),
-    )
+        kinds.setdefault((row.key.op, row.baseline.provider, row.candidate.provider), []).append(row)
+    found = []
+    for rows in kinds.values():
+        if mean := geometric_mean([row.compared for row in rows]):
+            first, count = rows[0], sum(row.ci95 is not None for row in rows)
+            names = first.key.op, first.key.provider, first.baseline.label, first.candidate.label
+            found.append(Mean(*names, *mean, count))
+    return found
 
 
 def geomean_lines(compared: Compared) -> list[str]:
@@ -144,22 +127,14 @@ def geomean_lines(compared: Compared) -> list[str]:
     return [
         printable(
             f"{' '.join(word for word in (mean.op, mean.provider) if word)}, {mean.baseline} -> {mean.candidate}: "
-            f"geometric mean {_mean_words(mean, compared)}, {mean.rows:,} row{'s' * (mean.rows != 1)}"
+            f"geometric mean {_mean_words(mean)}, {mean.rows:,} row{'s' * (mean.rows != 1)}"
         )
         for mean in means
     ]
 
 
-def _mean_words(mean: Mean, compared: Compared) -> str:
-    low, high = mean.metric_ci95
-    what = f"{mean.metric_ratio:.4f}x the {METRICS[compared.request.metric]}"
-    return f"{what} (95 % CI {low:.4f} to {high:.4f})"
-
-
-def _drift(compared: Compared) -> dict[str, Any] | None:
-    """Return what was allowed for between two windows, as a JSON object."""
-    drift = compared.drift
-    return {"share": drift.share, "source": drift.source} if drift else None
+def _mean_words(mean: Mean) -> str:
+    return f"{mean.ratio:.4f}x the time (95 % CI {mean.ci95[0]:.4f} to {mean.ci95[1]:.4f})"
 
 
 def _run(environment: Environment) -> dict[str, Any]:
@@ -167,23 +142,13 @@ def _run(environment: Environment) -> dict[str, Any]:
     return known | {"device": environment.device["slug"]}
 
 
-def _inverted(ratio: float, compared: Compared) -> float:
-    """Return a ratio of the metric: of a rate, more is faster."""
-    return ratio if compared.request.metric == "time" else 1 / ratio
-
-
-def _inverted_ends(ends: tuple[float, float], compared: Compared) -> tuple[float, float]:
-    low, high = ends
-    return (low, high) if compared.request.metric == "time" else (1 / high, 1 / low)
-
-
 def json_rows(compared: Compared) -> list[dict[str, Any]]:
     """Return the rows as JSON objects."""
-    return [_json_row(row, compared) for row in compared.rows]
+    return [_json_row(row) for row in compared.rows]
 
 
-def _json_row(row: ComparedRow, compared: Compared) -> dict[str, Any]:
-    ends = None if row.compared.ci95 == UNKNOWN else list(_inverted_ends(row.compared.ci95, compared))
+def _json_row(row: ComparedRow) -> dict[str, Any]:
+    ends = list(row.ci95) if row.ci95 else None
     return {
         "op": row.key.op,
         "dtype": row.key.dtype,
@@ -196,9 +161,9 @@ def _json_row(row: ComparedRow, compared: Compared) -> dict[str, Any]:
         "provider_baseline": row.baseline.provider,
         "provider_candidate": row.candidate.provider,
         "ratio": row.ratio,
-        "ci95": list(row.ci95) if row.ci95 else None,
-        "metric": compared.request.metric,
-        "metric_ratio": _inverted(row.compared.ratio, compared),
+        "ci95": ends,
+        "metric": "time",
+        "metric_ratio": row.ratio,
         "metric_ci95": ends,
         "verdict": row.compared.verdict,
         "reason": row.reason,
@@ -221,7 +186,7 @@ def _json_row(row: ComparedRow, compared: Compared) -> dict[str, Any]:
 
 def _json_unmatched(one: Unmatched) -> dict[str, Any]:
     names = ("op", "dtype", "case", "options", "provider", "fill", "cache", "status")
-    known = {name: getattr(one.measured, name) for name in names}
+    known = {name: getattr(one.record, name) for name in names} | {"options": text_of(one.record.options)}
     return {"side": one.side} | known | {"reason": one.reason, "broken": one.is_broken}
 
 
@@ -245,18 +210,17 @@ def as_csv(compared: Compared) -> str:
         row |= {name: ",".join(row[name]) for name in ("flags_baseline", "flags_candidate")}
         ends = {"ci95_low": low, "ci95_high": high, "metric_ci95_low": metric_low, "metric_ci95_high": metric_high}
         rows.append(row | ends)
-    empty = dict.fromkeys(rows[0])
     for one in compared.unmatched:
-        known = {name: getattr(one.measured, name) for name in ("op", "dtype", "case", "options", "fill", "cache")}
-        provider = {f"provider_{one.side}": one.measured.provider}
-        rows.append(empty | known | provider | {"verdict": UNMATCHED, "reason": f"{one.side}: {one.reason}"})
+        known = _json_unmatched(one)
+        known |= {f"provider_{one.side}": one.record.provider, "verdict": UNMATCHED}
+        rows.append({name: known.get(name) for name in rows[0]} | {"reason": f"{one.side}: {one.reason}"})
     return csv_text(rows, list(rows[0]))
 
 
 def as_markdown(compared: Compared) -> str:
     """Return a summary in one line, the table, and what was not compared: made to be pasted into a pull request."""
     lines = [f"**{headline(compared)}**", ""]
-    cells = [_cells(row, compared) for row in compared.rows]
+    cells = [_cells(row) for row in compared.rows]
     shown = _without_constant(cells)
     text = "\n".join(lines) + "\n" + markdown_text(shown, list(shown[0]))
     text += "\n" + "".join(f"- {line}\n".replace("<", "&lt;") for line in _run_lines(compared))
@@ -275,27 +239,28 @@ def headline(compared: Compared) -> str:
     text = f"{compared.baseline} -> {compared.candidate}: {verdicts} of {rows:,} row{'s' * (rows != 1)}"
     means = geomeans(compared)
     if len(means) == 1:
-        text += f"; geometric mean {_mean_words(means[0], compared)}"
+        text += f"; geometric mean {_mean_words(means[0])}"
     broken = sum(one.is_broken for one in compared.unmatched)
     return printable(text + (f"; {broken} wrong or failed" if broken else ""))
 
 
-def _cells(row: ComparedRow, compared: Compared) -> dict[str, str]:
+def _cells(row: ComparedRow) -> dict[str, str]:
     """Return a row in units for people: the answer, what it is about, then the times."""
-    provider = row.candidate.provider if row.key.provider else f"{row.baseline.provider} -> {row.candidate.provider}"
-    known = row.compared.ci95 != UNKNOWN
-    half = (math.sqrt(row.compared.ci95[1] / row.compared.ci95[0]) - 1) if known and row.compared.ci95[0] else None
+    before, after = row.baseline, row.candidate
+    provider = after.provider if row.key.provider else f"{before.provider} -> {after.provider}"
+    half = math.sqrt(row.ci95[1] / row.ci95[0]) - 1 if row.ci95 else None
     return {
         "verdict": row.compared.verdict,
-        f"{METRICS[compared.request.metric]} ratio": f"{_inverted(row.compared.ratio, compared):.3f}x",
+        "time ratio": f"{row.ratio:.3f}x",
         "95% CI": f"±{format_number(100 * half, 2)}%" if half is not None else ABSENT,
         "op": row.key.op,
         "case": row.key.case,
         "dtype": row.key.dtype,
         "provider": provider,
         "options": row.key.options,
-        "baseline": format_time(row.baseline.time_s),
-        "candidate": format_time(row.candidate.time_s),
+        "baseline": format_time(before.time_s),
+        "candidate": format_time(after.time_s),
+        **{title: format_percent(mfu and 100 * mfu) for title, mfu in zip(MFU, (before.mfu, after.mfu), strict=True)},
         "% of ceiling": _of_ceiling(row),
         "flagged": _flagged(row),
         "reason": row.reason,
@@ -318,16 +283,16 @@ def _flagged(row: ComparedRow) -> str:
 
 
 def _without_constant(cells: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the rows without options that are the same in all, and without what is flagged where nothing is."""
+    """Return the rows without options that are the same in all, and without flags and MFU if no row has any."""
     left_out = {title for title in ("options",) if len({row[title] for row in cells}) == 1}
-    left_out |= {title for title in ("flagged",) if not any(row[title] for row in cells)}
+    left_out |= {title for title in ("flagged", *MFU) if all(row[title] in ("", ABSENT) for row in cells)}
     return [{title: text for title, text in row.items() if title not in left_out} for row in cells]
 
 
 def describe(one: Unmatched) -> str:
     """Return a record that was not compared in one line."""
-    measured = one.measured
-    words = [measured.op, measured.case, measured.dtype, measured.provider, measured.fill, measured.cache]
+    record = one.record
+    words = [record.op, record.case, record.dtype, record.provider, record.fill, record.cache]
     return f"{one.side}: {' '.join(word for word in words if word)}: {one.reason}"
 
 
@@ -362,17 +327,18 @@ def _run_lines(compared: Compared) -> list[str]:
 
 
 def _print_rows(rows: Sequence[ComparedRow], compared: Compared, console: Console) -> None:
-    cells = _without_constant([_cells(row, compared) for row in rows])
+    cells = _without_constant([_cells(row) for row in rows])
     providers = _providers(rows)
     is_one = len(set(providers)) == 1
     below = {"options": 1, "provider": 2, "baseline": 3, "candidate": 3}
+    leaves = {**dict.fromkeys(MFU, 1), "% of ceiling": 2}
     words = {"op", "case", "dtype", "provider", "options", "verdict"}
     columns = [
         Column(
             title,
             providers if title == "provider" else [row[title] for row in cells],
             "left" if title in words else "right",
-            int(title == "% of ceiling"),
+            leaves.get(title, 0),
             below.get(title, 0),
             heads=title in ("op", "dtype") or (title == "provider" and is_one),
             styles=[COLORS[row["verdict"]] for row in cells] if title == "verdict" else (),

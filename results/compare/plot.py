@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from results.compare.comparison import Compared
 from results.compare.output import foremost, headline
 from results.compare.row import ComparedRow
-from results.compare.sides import METRICS
 from results.show.picture import (
     AXIS_PT,
     BAND,
@@ -24,7 +23,7 @@ from results.show.picture import (
     write_head,
 )
 from results.show.theme import tone
-from results.stats.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE
+from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,16 +70,13 @@ def draw(compared: Compared, theme: str = "light") -> Figure:
 
 
 def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -> None:
-    margin, is_time = compared.request.margin, compared.request.metric == "time"
+    margin = compared.request.margin
     axes.axvspan(1 / (1 + margin), 1 + margin, color=tone(BAND), zorder=0, label=f"margin {100 * margin:g} %")
     axes.axvline(1, color=tone(MUTED), linewidth=0.9, zorder=1)
     labeled = set()
     for place, row in enumerate(rows):
-        ratio, (low, high) = row.compared.ratio, row.compared.ci95
-        if not is_time:
-            ratio, low, high = 1 / ratio, 1 / high, (1 / low if low else 0)
-        verdict = row.compared.verdict
-        spread = None if row.compared.ci95 == UNKNOWN else [[max(0, ratio - low)], [max(0, high - ratio)]]
+        ratio, verdict = row.ratio, row.compared.verdict
+        spread = [[max(0, ratio - row.ci95[0])], [max(0, row.ci95[1] - ratio)]] if row.ci95 else None
         label = None if verdict in labeled else verdict
         labeled.add(verdict)
         axes.errorbar(
@@ -97,8 +93,7 @@ def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) ->
     if high > CRUSHING or 0 < low < 1 / CRUSHING:
         _use_log_axis(axes)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    side = "left is faster" if is_time else "right is faster"
-    _finish(axes, f"{METRICS[compared.request.metric]}, candidate over baseline, 95 % CI ({side})")
+    _finish(axes, "time, candidate over baseline, 95 % CI (left is faster)")
 
 
 def _use_log_axis(axes: Axes) -> None:

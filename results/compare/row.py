@@ -1,79 +1,89 @@
-"""One row of a comparison: what is told of a case of the baseline and of the candidate."""
+"""One row of a comparison: a case of the baseline and of the candidate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from results.compare.flags import BIMODAL, flags_of
-from results.compare.load import LoadedRun, Measured
 from results.compare.match import RowKey
+from results.record import Environment, Record
+from results.show.judge import judged
 from results.stats.comparison import DEFAULT_MARGIN, UNKNOWN, Comparison, verdict_of
 from results.stats.samples import geometric_mean_of
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class Side:
     """One side of a row: its records, all of one provider and one case, from one or several windows of time."""
 
     label: str
-    """What this side is called."""
-    records: Sequence[Measured]
-    run: LoadedRun
+    """Name of this side."""
+    records: Sequence[Record]
+    environment: Environment
 
     @property
     def provider(self) -> str:
-        """Who computes this side."""
+        """Provider of this side."""
         return self.records[0].provider
 
     @property
     def time_s(self) -> float:
         """Median; of several windows their geometric mean."""
-        if len(self.records) == 1 and self.records[0].median_s:
-            return self.records[0].median_s
         return geometric_mean_of([one.median_s for one in self.records if one.median_s])
+
+    @cached_property
+    def _score(self) -> Mapping[str, Any]:
+        return judged(self.environment, self.records[:1])[0]
+
+    def rate(self, key: str) -> float | None:
+        """Return a judged rate or utilization of the first record, which all are of the same work, at `time_s`."""
+        value, median_s = self._score[key], self.records[0].median_s
+        return value * median_s / self.time_s if value and median_s else None
 
     @property
     def mfu(self) -> float | None:
-        """At that time; None where a count or the peak is not known."""
-        return self.run.mfu(self.records[0], self.time_s)
+        """Fraction of the peak; None if a count or the peak is unknown."""
+        return self.rate("mfu")
 
     @property
     def bytes_per_s(self) -> float | None:
-        """At that time; None where the bytes are not known, or none."""
-        moved = self.records[0].moved
-        return moved / self.time_s if moved else None
+        """Compulsory bytes a second; None if the bytes are unknown or 0."""
+        return self.rate("bytes_per_s")
 
     @property
     def of_ceiling(self) -> tuple[float, str] | None:
-        """Share of the ceiling that binds, and whether that is `compute` or `memory`; None where it is not known."""
-        return self.run.of_ceiling(self.records[0], self.time_s)
+        """Fraction of the ceiling that binds, and `compute` or `memory`; None if unknown."""
+        share_pct, mbu = self.rate("roofline_pct"), self.rate("mbu")
+        if share_pct is None:
+            return None
+        is_memory = mbu is not None and math.isclose(100 * mbu, share_pct, rel_tol=1e-9)
+        return share_pct / 100, "memory" if is_memory else "compute"
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What speaks against the measurement."""
+        """Data-quality flags of the records."""
         return flags_of(self.records)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class ComparedRow:
     """One case of the baseline and of the candidate."""
 
     key: RowKey
-    """What both sides agree in."""
+    """The fields in which both sides agree."""
     baseline: Side
     candidate: Side
     compared: Comparison
-    """In the metric: above 1 the candidate is the slower one."""
     is_paired: bool
-    """Both took turns, and the ratio is taken round by round; else they were measured apart."""
+    """Both were interleaved, and the ratio is taken round by round; else they were measured apart."""
     cycles_ratio: float | None
-    """Ratio of the times in clock cycles; None where a clock is not known."""
+    """Ratio of the times in clock cycles; None if a clock is unknown."""
     cause: str
     """Why the verdict is what it is."""
-    factor: float = 1.0
-    """The ratio compared over the ratio of the times: other than 1 where work or ceilings differ."""
 
     @property
     def reason(self) -> str:
@@ -83,7 +93,7 @@ class ComparedRow:
 
     @property
     def remark(self) -> str | None:
-        """Why the two medians say something else than the ratio; None where they do not."""
+        """Why the ratio of the two medians differs from the ratio of the row; None if it does not."""
         medians, told = self.candidate.time_s / self.baseline.time_s, self.ratio
         if abs(math.log(medians / told)) <= math.log1p(max(self.compared.margin, DEFAULT_MARGIN)):
             return None
@@ -95,28 +105,27 @@ class ComparedRow:
         elif self.is_paired:
             cause = "the speed changed between the rounds, and the ratio is taken within each"
         else:
-            cause = "the medians that were kept are not those of the samples"
+            cause = "the saved medians are not those of the samples"
         return f"the two medians stand at {medians:.4f}: {cause}"
 
     @property
     def ratio(self) -> float:
         """Candidate time over baseline time."""
-        return self.compared.ratio / self.factor
+        return self.compared.ratio
 
     @property
     def ci95(self) -> tuple[float, float] | None:
-        """95 % confidence interval of `ratio`."""
-        low, high = self.compared.ci95
-        return None if self.compared.ci95 == UNKNOWN else (low / self.factor, high / self.factor)
+        """95 % confidence interval of `ratio`; None if unknown."""
+        return None if self.compared.ci95 == UNKNOWN else self.compared.ci95
 
     @property
     def cycles_verdict(self) -> str | None:
-        """Verdict on the same interval in clock cycles; None where a clock or the interval is not known."""
+        """Verdict on the same interval in clock cycles; None if a clock or the interval is unknown."""
         return verdict_in_cycles(self.compared, self.cycles_ratio)
 
 
 def verdict_in_cycles(compared: Comparison, cycles_ratio: float | None) -> str | None:
-    """Return the verdict on an interval that is as wide in clock cycles; None where a clock or it is not known."""
+    """Return the verdict on an interval that is as wide in clock cycles; None if a clock or the interval is unknown."""
     if cycles_ratio is None or compared.ci95 == UNKNOWN:
         return None
     low, high = (end * cycles_ratio / compared.ratio for end in compared.ci95)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -118,10 +118,9 @@ class Selection:
 
     def load(self, name: str, directory: Path | None = None) -> Run:
         """Return a run with the records that are wanted. Raises as `find` and `load_run` do."""
-        from results.store.runfile import load_run
+        from results.compare.load import load
 
-        run = load_run(self.find(name, directory))
-        return replace(run, records=tuple(record for record in run.records if self.wanted.has(record)))
+        return load(self.find(name, directory), self.wanted)
 
     def fits(self, run: RunSummary) -> bool:
         """Return whether a run is of the machine and the time, and has a record that is wanted."""
@@ -133,6 +132,6 @@ class Selection:
         if self.wanted == EVERYTHING:
             return True
         try:
-            return bool(load(run.path, self.wanted).measured)
+            return bool(load(run.path, self.wanted).records)
         except RunFileError:
             return False

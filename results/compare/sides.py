@@ -6,13 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from results.compare.load import LoadedRun, Measured, revision_text
-from results.record import Environment
+from results.compare.load import is_users, revision_text
+from results.record import Environment, Record
 from results.stats.comparison import DEFAULT_MARGIN, FASTER, SLOWER
-from results.store.runfile import StoreError
-
-METRICS = {"time": "time", "flops": "FLOP/s", "mfu": "MFU", "mbu": "MBU"}
-"""What can be compared, and its name in a sentence."""
+from results.store.runfile import Run, StoreError
 
 MODES = ("provider", "version", "git")
 """What can tell the candidate from the baseline, instead of the run."""
@@ -38,7 +35,6 @@ class CompareOptions:
     """One of `MODES`; None where the run tells candidate from baseline."""
     baseline: str | None = None
     """Name of the baseline's provider."""
-    metric: str = "time"
     margin: float = DEFAULT_MARGIN
     force: bool = False
     """Whether runs that differ in what must agree are compared all the same."""
@@ -49,7 +45,7 @@ class CompareOptions:
         return self.by in ("provider", "version")
 
 
-def check_request(first: LoadedRun, second: LoadedRun, request: CompareOptions, is_one_run: bool) -> None:
+def check_request(first: Run, second: Run, request: CompareOptions, is_one_run: bool) -> None:
     """Raise CompareError for options that do not go with each other or with the runs."""
     if is_one_run and not request.by_provider:
         what = "--by git needs two runs" if request.by == "git" else "one run"
@@ -74,20 +70,22 @@ def revision(environment: Environment) -> str | None:
     return revision_text(environment.git)
 
 
-def revision_of(one: Measured, environment: Environment) -> str | None:
+def revision_of(one: Record, environment: Environment) -> str | None:
     """Return the git revision of the kernel that a record measured: a user's own is not that of the measuring code."""
-    return one.source_revision if one.is_users else revision(environment)
+    return revision_text(one.source_git) if is_users(one) else revision(environment)
 
 
-def revisions(first: LoadedRun, second: LoadedRun) -> tuple[str | None, str | None]:
+def revisions(first: Run, second: Run) -> tuple[str | None, str | None]:
     """Return the revisions that tell two runs apart, None where they are not known.
 
     Those of the users' kernels where there are any; those of the measuring code, which holds all other kernels, where
     those of the users are alike or not known.
     """
-    users = [dict.fromkeys(one.source_revision for one in run.measured if one.is_users) for run in (first, second)]
+    users = [
+        dict.fromkeys(revision_text(one.source_git) for one in run.records if is_users(one)) for run in (first, second)
+    ]
     pairs = [tuple(None if None in names else " + ".join(map(str, names)) for names in users)] if all(users) else []
-    if all(any(not one.is_users for one in run.measured) for run in (first, second)):
+    if all(any(not is_users(one) for one in run.records) for run in (first, second)):
         pairs.append((revision(first.environment), revision(second.environment)))
     told = [pair for pair in pairs if None not in pair]
     different = [pair for pair in told if pair[0] != pair[1]]
@@ -95,13 +93,13 @@ def revisions(first: LoadedRun, second: LoadedRun) -> tuple[str | None, str | No
     return before, after
 
 
-def _changed_sources(first: LoadedRun, second: LoadedRun) -> list[str]:
+def _changed_sources(first: Run, second: Run) -> list[str]:
     """Return the providers whose source is another one in the second run."""
-    before, after = ({one.provider: one.source_sha256 for one in run.measured} for run in (first, second))
+    before, after = ({one.provider: one.source_sha256 for one in run.records} for run in (first, second))
     return [name for name in before if None not in (known := (before[name], after.get(name))) and known[0] != known[1]]
 
 
-def source_words(before: Measured, after: Measured, verdict: str) -> str:
+def source_words(before: Record, after: Record, verdict: str) -> str:
     """Return what the hashes of a kernel's file add to the reason of a verdict, nothing where that is not worth a word.
 
     Args:
@@ -111,18 +109,18 @@ def source_words(before: Measured, after: Measured, verdict: str) -> str:
     """
     if before.provider != after.provider or None in (before.source_sha256, after.source_sha256):
         return ""
-    revision = before.source_revision
-    is_one_revision = revision == after.source_revision
+    revision = revision_text(before.source_git)
+    is_one_revision = revision == revision_text(after.source_git)
     if before.source_sha256 != after.source_sha256:
         return f"; its source file changed{f' at revision {revision}' if revision and is_one_revision else ''}"
     return "; its source file is the same" if verdict in (FASTER, SLOWER) or not is_one_revision else ""
 
 
-def baseline_side(run: LoadedRun, request: CompareOptions) -> tuple[str | None, list[Measured]]:
+def baseline_side(run: Run, request: CompareOptions) -> tuple[str | None, list[Record]]:
     """Return the provider that is the baseline, where providers are compared, and the records of that side."""
     if not request.by_provider:
-        return None, list(run.measured)
-    names = list(dict.fromkeys(one.provider for one in run.measured))
+        return None, list(run.records)
+    names = list(dict.fromkeys(one.provider for one in run.records))
     if request.by == "version":
         names = sorted((name for name in names if VERSION.fullmatch(name)), key=_version_number)
     if not names:
@@ -131,7 +129,7 @@ def baseline_side(run: LoadedRun, request: CompareOptions) -> tuple[str | None, 
     chosen = request.baseline or usual
     if chosen not in names:
         raise CompareError(f"--baseline {chosen} is not among the providers: {', '.join(names)}")
-    return chosen, [one for one in run.measured if one.provider == chosen]
+    return chosen, [one for one in run.records if one.provider == chosen]
 
 
 def _version_number(name: str) -> tuple[int, str]:
@@ -139,11 +137,11 @@ def _version_number(name: str) -> tuple[int, str]:
     return (int(found[1]) if found else 0, name)
 
 
-def candidate_side(run: LoadedRun, request: CompareOptions, baseline: str | None) -> list[Measured]:
+def candidate_side(run: Run, request: CompareOptions, baseline: str | None) -> list[Record]:
     """Return the records to hold against the baseline, a provider's name or None."""
     if baseline is None:
-        return list(run.measured)
-    found = [one for one in run.measured if one.provider != baseline]
+        return list(run.records)
+    found = [one for one in run.records if one.provider != baseline]
     if request.by == "version":
         found = [one for one in found if VERSION.fullmatch(one.provider)]
     if not found:
@@ -152,10 +150,10 @@ def candidate_side(run: LoadedRun, request: CompareOptions, baseline: str | None
     return found
 
 
-def labels_of(first: LoadedRun, second: LoadedRun, request: CompareOptions, baseline: str | None) -> tuple[str, str]:
+def labels_of(first: Run, second: Run, request: CompareOptions, baseline: str | None) -> tuple[str, str]:
     """Return what the two sides are called."""
     if baseline is not None:
-        others = list(dict.fromkeys(one.provider for one in second.measured if one.provider != baseline))
+        others = list(dict.fromkeys(one.provider for one in second.records if one.provider != baseline))
         if request.by == "version":
             others = [name for name in others if VERSION.fullmatch(name)]
         return baseline, others[0] if len(others) == 1 else f"{len(others)} providers"

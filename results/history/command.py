@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from results.compare.command import Output, add_metric, add_output
+from results.compare.command import Output, add_margin, add_output
 from results.compare.selection import add_records, add_runs, wanted_of
+from results.history.segments import METRICS, history
 from results.store.runfile import StoreError
 from results.store.runs import list_runs
 
@@ -26,7 +27,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add_records(parser)
     add_runs(parser, "only runs")
-    add_metric(parser, "shown")
+    parser.add_argument("--metric", choices=tuple(METRICS), default="time", help="what is shown (default: time)")
+    add_margin(parser)
     add_output(parser)
 
 
@@ -38,7 +40,6 @@ def run(options: argparse.Namespace, directory: Path, stdout: TextIO) -> Output:
     """
     from results.history.output import as_csv, as_json, as_markdown, print_table
     from results.history.plot import draw
-    from results.history.segments import history
     from results.show.picture import check_picture, save_picture
 
     if options.output is not None:

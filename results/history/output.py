@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from results.compare.sides import METRICS
-from results.history.segments import HistoryPoint, Series, short_date
+from results.history.segments import METRICS, HistoryPoint, Series, short_date
 from results.show.export import csv_text, json_text, markdown_text
 from results.show.grid import Column, print_grid
 from results.show.table import ABSENT, format_half_width, format_percent, format_rate, format_time
@@ -31,9 +30,9 @@ def _json_point(point: HistoryPoint) -> dict[str, Any]:
         "run_id": point.run_id,
         "started_at": point.started_at,
         "revision": point.revision,
-        "source_sha256": point.source_sha256,
-        "op_sha256": point.op_sha256,
-        "path": point.path,
+        "source_sha256": point.records[0].source_sha256,
+        "op_sha256": point.records[0].op_sha256,
+        "path": str(point.run.path),
         "median_s": point.median_s,
         "ci95_s": list(point.ci95_s) if point.ci95_s else None,
         "value": point.value,

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.compare.flags import DISTURBED
-from results.compare.sides import METRICS
 from results.history.output import heading
-from results.history.segments import HistoryPoint, Series, short_date
+from results.history.segments import METRICS, HistoryPoint, Series, short_date
 from results.show.picture import (
     AXIS_PT,
     CAPTION_PT,

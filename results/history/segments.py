@@ -6,24 +6,29 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import chain, pairwise
+from itertools import pairwise
 
-from results.compare.flags import flags_of, with_flags
-from results.compare.load import LoadedRun, Measured, Wanted, load, windows
+from results.compare.flags import with_flags
+from results.compare.load import Wanted, load, windows
 from results.compare.match import RowKey, definitions
-from results.compare.sides import METRICS, CompareError, revision_of
+from results.compare.row import Side
+from results.compare.sides import CompareError, revision_of
+from results.record import Record
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, Comparison, with_holm
 from results.stats.drift import drift_of
 from results.stats.samples import median, median_ci95
 from results.stats.unpaired import compare_many
-from results.store.runfile import RunFileError
+from results.store.runfile import Run, RunFileError
 from results.store.runs import RunSummary
+
+METRICS = {"time": "time", "flops": "FLOP/s", "mfu": "MFU", "mbu": "MBU"}
+"""What a history can show, and its name in a sentence."""
 
 LISTED = 6
 """Names in a message before it is cut."""
 
 LEAST_RUNS = 9
-"""Fewer runs tell nothing about how much runs of one code differ."""
+"""With fewer runs, how much runs of one code differ is unknown."""
 
 MAD_FACTOR, MAD_EFFICIENCY = 1.4826, 0.37
 """Standard deviation of normal noise over its median absolute deviation; samples that a standard deviation would need
@@ -36,26 +41,34 @@ Source: Rousseeuw and Croux, Alternatives to the median absolute deviation, JASA
 class HistoryPoint:
     """The case in one run."""
 
-    run_id: str
-    started_at: str
-    revision: str | None
-    """Ten digits of the git revision, `-dirty` where files were changed; of a user's kernel that of its repository."""
-    source_sha256: str | None
-    """Hash of the kernel's file."""
-    op_sha256: str | None
-    """Hash of the definition of the op; None where it is not known."""
-    path: str
+    run: Run
+    records: list[Record]
+    """Several if the run measured the case several times."""
     median_s: float
     ci95_s: tuple[float, float] | None
     value: float
     """The metric: seconds, FLOP/s, or a fraction of the peak."""
     ci95: tuple[float, float] | None
-    flags: tuple[str, ...] = ()
-    """What speaks against the measurement."""
+    flags: tuple[str, ...]
+    is_redefined: bool
+    """The definition of the op differs from that of the last run before with a known one."""
     since_last: Comparison | None = None
-    """Against the run before; None for the first."""
-    is_redefined: bool = False
-    """From here on, the op is defined otherwise than in the last run before that tells its definition."""
+    """Comparison with the run before; None for the first."""
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run."""
+        return self.run.environment.run_id
+
+    @property
+    def started_at(self) -> str:
+        """Start of the run, UTC, ISO 8601."""
+        return self.run.environment.started_at
+
+    @property
+    def revision(self) -> str | None:
+        """Ten digits of the git revision, `-dirty` if files were changed; of a user's kernel, of its repository."""
+        return revision_of(self.records[0], self.run.environment)
 
 
 @dataclass(frozen=True)
@@ -85,16 +98,16 @@ def history(
         wanted: which records; together they must be of one case.
         metric: a key of `METRICS`.
         margin: change of the time, as a fraction, that does not matter.
-        device: slug of the machine; None where all runs are of one.
+        device: slug of the machine; None if all runs are of one.
 
     Raises:
         CompareError: nothing fits, or more than one case or machine does.
     """
     loaded, skipped = _read(runs, wanted, device)
-    found: dict[tuple[RowKey, str], list[tuple[LoadedRun, list[Measured]]]] = {}
+    found: dict[tuple[RowKey, str], list[tuple[Run, list[Record]]]] = {}
     for run in loaded:
-        groups: dict[tuple[RowKey, str], list[Measured]] = {}
-        for one in run.measured:
+        groups: dict[tuple[RowKey, str], list[Record]] = {}
+        for one in run.records:
             if one.status == "ok":
                 groups.setdefault((RowKey.of(one, with_provider=False), one.provider), []).append(one)
         for group, records in groups.items():
@@ -102,11 +115,20 @@ def history(
     _check_one_case([key for key, _ in found], wanted)
     _check_one_device(loaded)
     problems = tuple(problem for run in loaded for problem in run.problems)
-    raws = [_raw(*group, entries, metric) for group, entries in found.items()]
-    return _judged(raws, metric, margin, skipped, problems)
+    series = []
+    for (key, provider), entries in found.items():
+        points, notes = _points(entries, metric)
+        if not points:
+            raise CompareError(
+                f"the {METRICS[metric]} of {key.op} {key.case} {key.dtype} {provider} is not known in any run"
+            )
+        notes = [*skipped, *notes, *_unclear_revisions(provider, points), *_redefinitions(provider, points)]
+        slug = points[0].run.environment.device["slug"]
+        series.append(Series(key, provider, metric, slug, tuple(points), tuple(notes), problems))
+    return _judged(series, margin)
 
 
-def _read(runs: Iterable[RunSummary], wanted: Wanted, device: str | None) -> tuple[list[LoadedRun], tuple[str, ...]]:
+def _read(runs: Iterable[RunSummary], wanted: Wanted, device: str | None) -> tuple[list[Run], tuple[str, ...]]:
     """Return the runs that hold what is wanted, the oldest first, and a note on each that cannot be read."""
     loaded, skipped = [], []
     for run in sorted(runs, key=lambda run: (run.started_s, run.run_id)):
@@ -118,7 +140,7 @@ def _read(runs: Iterable[RunSummary], wanted: Wanted, device: str | None) -> tup
             skipped.append(f"left out: {error}")
             continue
         skipped += one.notes
-        if one.measured:
+        if one.records:
             loaded.append(one)
     return loaded, tuple(skipped)
 
@@ -138,7 +160,7 @@ def _check_one_case(keys: Sequence[RowKey], wanted: Wanted) -> None:
         raise CompareError(f"the history is of one case, and {len(keys)} shapes are called {keys[0].case}")
 
 
-def _check_one_device(loaded: Sequence[LoadedRun]) -> None:
+def _check_one_device(loaded: Sequence[Run]) -> None:
     devices = list(dict.fromkeys(run.environment.device["slug"] for run in loaded))
     if len(devices) > 1:
         raise CompareError(f"the runs are of {len(devices)} machines: {', '.join(devices)}; name one with --gpu")
@@ -150,136 +172,86 @@ def describe(wanted: Wanted) -> str:
     return " ".join(",".join(sorted(part)) for part in parts if part) or "anything"
 
 
-@dataclass(frozen=True)
-class _Raw:
-    """One series before its verdicts, which hold for all series together."""
-
-    key: RowKey
-    provider: str
-    runs: list[LoadedRun]
-    records: list[list[Measured]]
-    """Of each run; several where it measured the case several times."""
-    factors: list[float]
-    """What is divided by the time of each run to get its metric; 1 where that is the time."""
-    notes: list[str]
-    levels_s: list[float]
-    """The median of each run."""
-
-    def redefined(self) -> list[int]:
-        """Return the places of the runs whose op is defined otherwise than in the last run before that tells it."""
-        places, last = [], None
-        for at, records in enumerate(self.records):
-            known = definitions(records)
-            if known and known != [last]:
-                places += [at] * (last is not None or len(known) > 1)
-                last = known[-1]
-        return places
+def _points(entries: Sequence[tuple[Run, list[Record]]], metric: str) -> tuple[list[HistoryPoint], list[str]]:
+    """Return the runs whose metric is known, without verdicts, and a note on each other one."""
+    points, notes = [], []
+    last: str | None = None
+    for run, records in entries:
+        side = Side("", records, run.environment)
+        value = side.time_s if metric == "time" else side.rate("flops_per_s" if metric == "flops" else metric)
+        if value is None:
+            notes.append(f"{run.path}: its {METRICS[metric]} is not known, or 0: left out")
+            continue
+        known = definitions(records)
+        is_redefined = bool(known) and known != [last] and (last is not None or len(known) > 1)
+        last = known[-1] if known else last
+        spread = _spread(records)
+        ends = spread
+        if metric != "time" and spread is not None:
+            ends = value * side.time_s / spread[1], value * side.time_s / spread[0]
+        points.append(HistoryPoint(run, records, side.time_s, spread, value, ends, side.flags, is_redefined))
+    return points, notes
 
 
-def _raw(key: RowKey, provider: str, entries: Sequence[tuple[LoadedRun, list[Measured]]], metric: str) -> _Raw:
-    """Return the runs whose metric is known, with a note on each other one."""
-    known = [(run, records, 1.0 if metric == "time" else run.work(records[0], metric)) for run, records in entries]
-    usable = [(run, records, factor) for run, records, factor in known if factor is not None]
-    if not usable:
-        raise CompareError(
-            f"the {METRICS[metric]} of {key.op} {key.case} {key.dtype} {provider} is not known in any run"
-        )
-    notes = [
-        f"{run.path}: its {METRICS[metric]} is not known, or 0: left out" for run, _, factor in known if factor is None
-    ]
-    runs, records, factors = (list(column) for column in zip(*usable, strict=True))
-    levels_s = [median([one.median_s for one in found if one.median_s]) for found in records]
-    raw = _Raw(key, provider, runs, records, factors, notes, levels_s)
-    return replace(raw, notes=notes + _unclear_revisions(raw) + _redefinitions(raw))
-
-
-def _redefinitions(raw: _Raw) -> list[str]:
+def _redefinitions(provider: str, points: Sequence[HistoryPoint]) -> list[str]:
     """Return a note on the runs from which on the op was defined otherwise: a change there may be one of the op."""
-    dates = [short_date(raw.runs[at].environment.started_at) for at in raw.redefined()]
+    dates = [short_date(point.started_at) for point in points if point.is_redefined]
     if not dates:
         return []
-    text = f"{raw.key.op} is defined otherwise from {', '.join(dates)} on: a change there may be one of the op"
-    return [f"{raw.provider}: {text}"]
+    op = points[0].records[0].op
+    return [f"{provider}: {op} is defined otherwise from {', '.join(dates)} on: a change there may be one of the op"]
 
 
-def _unclear_revisions(raw: _Raw) -> list[str]:
-    """Return a note on each revision that stands for several texts of the kernel: files changed without a commit."""
+def _unclear_revisions(provider: str, points: Sequence[HistoryPoint]) -> list[str]:
+    """Return a note on each revision that names several texts of the kernel: files changed without a commit."""
     texts: dict[str, set[str]] = {}
-    for run, (one, *_) in zip(raw.runs, raw.records, strict=True):
-        name = revision_of(one, run.environment)
-        if name is not None and one.source_sha256 is not None:
-            texts.setdefault(name, set()).add(one.source_sha256)
+    for point in points:
+        text = point.records[0].source_sha256
+        if point.revision is not None and text is not None:
+            texts.setdefault(point.revision, set()).add(text)
     return [
-        f"{raw.provider}: {len(found)} texts of its source file were measured at revision {name}"
+        f"{provider}: {len(found)} texts of its source file were measured at revision {name}"
         for name, found in texts.items()
         if len(found) > 1
     ]
 
 
-def _judged(
-    raws: Sequence[_Raw], metric: str, margin: float, skipped: tuple[str, ...], problems: tuple[str, ...]
-) -> list[Series]:
+def _judged(series: Sequence[Series], margin: float) -> list[Series]:
     """Return all series with their verdicts, corrected for how many there are."""
-    changes = iter(with_holm(list(chain.from_iterable(_steps(raw, margin) for raw in raws))))
-    series = []
-    for raw in raws:
-        redefined = set(raw.redefined())
-        points = tuple(
-            _point(raw, at, metric, next(changes) if at else None, at in redefined) for at in range(len(raw.runs))
-        )
-        device = raw.runs[0].environment.device["slug"]
-        series.append(Series(raw.key, raw.provider, metric, device, points, (*skipped, *raw.notes), problems))
-    return series
+    changes = iter(with_holm([step for one in series for step in _steps(one.points, margin)]))
+    return [
+        replace(one, points=(one.points[0], *(replace(point, since_last=next(changes)) for point in one.points[1:])))
+        for one in series
+    ]
 
 
-def _steps(raw: _Raw, margin: float) -> list[Comparison]:
+def _steps(points: Sequence[HistoryPoint], margin: float) -> list[Comparison]:
     """Return each run against the run before, with an allowance for how much runs of one code differ."""
-    drift = drift_of(None, *_spread_of_runs(raw.levels_s))
-    steps = list(pairwise([windows(records) for records in raw.records]))
-    compared = compare_many(steps, margin, drift=drift)
-    sides = pairwise(raw.records)
-    return [with_flags(one, *both, is_paired=False) for one, both in zip(compared, sides, strict=True)]
+    drift = drift_of(None, *_spread_of_runs([point.median_s for point in points]))
+    steps = list(pairwise(windows(point.records) for point in points))
+    return [
+        with_flags(one, before.records, after.records, is_paired=False)
+        for one, (before, after) in zip(compare_many(steps, margin, drift), pairwise(points), strict=True)
+    ]
 
 
-def _spread_of_runs(levels_s: Sequence[float]) -> tuple[float, float]:
+def _spread_of_runs(medians_s: Sequence[float]) -> tuple[float, float]:
     """Return the standard deviation of the logarithm between runs of one code, and its degrees of freedom.
 
-    It is taken from the median of the steps from run to run, most of which are between runs of one code. Of few runs
+    It is taken from the median of the steps from run to run, most of which are between runs of one code. With few runs
     nothing is known: a change would be taken for spread.
     """
-    if len(levels_s) < LEAST_RUNS:
+    if len(medians_s) < LEAST_RUNS:
         return 0.0, 0.0
-    steps = [abs(math.log(after / before)) for before, after in pairwise(levels_s)]
+    steps = [abs(math.log(after / before)) for before, after in pairwise(medians_s)]
     return MAD_FACTOR * median(steps) / math.sqrt(2), MAD_EFFICIENCY * len(steps)
 
 
-def _point(raw: _Raw, at: int, metric: str, change: Comparison | None, is_redefined: bool) -> HistoryPoint:
-    records, factor, environment = raw.records[at], raw.factors[at], raw.runs[at].environment
-    is_time, level_s = metric == "time", raw.levels_s[at]
-    spread = _spread(records)
-    ends = spread if is_time or spread is None else (factor / spread[1], factor / spread[0])
-    return HistoryPoint(
-        run_id=environment.run_id,
-        started_at=environment.started_at,
-        revision=revision_of(records[0], environment),
-        source_sha256=records[0].source_sha256,
-        op_sha256=records[0].op_sha256,
-        path=str(raw.runs[at].path),
-        median_s=level_s,
-        ci95_s=spread,
-        value=level_s if is_time else factor / level_s,
-        ci95=ends,
-        flags=flags_of(records),
-        since_last=change,
-        is_redefined=is_redefined,
-    )
-
-
-def _spread(records: Sequence[Measured]) -> tuple[float, float] | None:
-    """Return the interval of the median, as it was kept or from the samples; None for several windows or none."""
+def _spread(records: Sequence[Record]) -> tuple[float, float] | None:
+    """Return the interval of the median, as saved or from the samples; None for several windows or none."""
     if len(records) > 1:
         return None
-    samples_s = windows(records)[0].tolist()
+    samples_s = records[0].samples_s
     return records[0].ci95_s or (median_ci95(samples_s) if len(samples_s) >= LEAST_PAIRS else None)
 
 

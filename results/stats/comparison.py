@@ -9,13 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from results.stats.samples import Z_975, normal_deviate, student_t_975
-
-if TYPE_CHECKING:
-    from numpy import float64
-    from numpy.typing import NDArray
 
 DEFAULT_MARGIN = 0.01
 """Change of the time below which two versions count as equally fast."""
@@ -37,18 +32,11 @@ core; a GPU in hardware slowdown halves its clock.
 Source: NVIDIA, NVML API reference, clocks event reasons: hardware slowdown reduces the clocks by a factor of 2 or more.
 """
 
-SMALL_T_975 = {1: 12.706, 2: 4.303, 3: 3.182}
-"""Deviates of Student's t distribution that `student_t_975` does not reach, by degrees of freedom.
-
-Source: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), table 26.10."""
-
 UNKNOWN = (0.0, math.inf)
 """The interval of a ratio of which nothing is known."""
 
 MAX_LOG = 700.0
 """Largest logarithm of a ratio whose exponential is a float."""
-
-TIME = "time"
 
 MORE_SAMPLES = "more samples would tell"
 """What helps where an interval is too wide."""
@@ -87,7 +75,6 @@ def judged(
     count: int,
     margin: float,
     unit: str = "sample",
-    quantity: str = TIME,
     drift: float = 0.0,
     remedy: str = MORE_SAMPLES,
     note: str = "",
@@ -104,7 +91,6 @@ def judged(
         count: samples of the shorter side, or pairs.
         margin: as a fraction.
         unit: what is counted, a word for one of them.
-        quantity: what the reason speaks of; anything but the time is taken to fall as the ratio rises.
         drift: half width of what the interval holds for drift, see `Comparison`.
         remedy: what would narrow the interval, in words.
         note: what else the reason is to say.
@@ -119,10 +105,10 @@ def judged(
         reason = f"only {count} {unit}{'s' * (count != 1)}: {LEAST_PAIRS} or more can tell"
     elif is_too_narrow and not is_beyond_disturbance(ends, margin):
         verdict, p_value = UNSURE, 1.0
-        reason = _reason(verdict, *ends, margin, quantity, remedy) + note
+        reason = _reason(verdict, *ends, margin, remedy) + note
         reason += f"; the interval is too narrow: each {unit} resembles the one before it, and {count} are too few"
     else:
-        reason = _reason(verdict, *ends, margin, quantity, remedy) + note
+        reason = _reason(verdict, *ends, margin, remedy) + note
     return Comparison(math.exp(center), ends, verdict, reason, count, margin, p_value, drift, degrees)
 
 
@@ -159,10 +145,9 @@ def verdict_of(low: float, high: float, margin: float, pairs: int) -> str:
     return SAME if low >= 1 / (1 + margin) and high <= 1 + margin else UNSURE
 
 
-def _reason(verdict: str, low: float, high: float, margin: float, quantity: str, remedy: str) -> str:
+def _reason(verdict: str, low: float, high: float, margin: float, remedy: str) -> str:
     """Return why the verdict is what it is, in one sentence."""
-    first, last = (low, high) if quantity == TIME else (1 / high, 1 / max(low, 1 / math.exp(MAX_LOG)))
-    between = f"{quantity} {100 * (first - 1):+.2f} % to {100 * (last - 1):+.2f} %"
+    between = f"time {100 * (low - 1):+.2f} % to {100 * (high - 1):+.2f} %"
     allowed = f"the margin of {100 * margin:g} %"
     if verdict in (FASTER, SLOWER):
         return f"{between}: all of it beyond {allowed}"
@@ -173,37 +158,6 @@ def _reason(verdict: str, low: float, high: float, margin: float, quantity: str,
     return f"{between}: wider than {allowed}, and perhaps not different at all; {remedy}"
 
 
-def combine(comparisons: Sequence[Comparison], quantity: str = TIME) -> Comparison:
-    """Return one comparison from those of the same two versions in several processes, each of interleaved pairs.
-
-    The ratio is their geometric mean. The interval is the wider one of what the pairs within the processes tell and
-    what the processes tell by differing from each other.
-
-    Args:
-        comparisons: one for each process.
-        quantity: what the reason speaks of, see `judged`.
-
-    Raises:
-        ValueError: there is none.
-
-    Source: Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013.
-    """
-    if not comparisons:
-        raise ValueError("there are no comparisons to combine")
-    if len(comparisons) == 1:
-        return comparisons[0]
-    count, margin = len(comparisons), comparisons[0].margin
-    center, below, above = _mean_of_logs(comparisons)
-    squares = sum((math.log(compared.ratio) - center) ** 2 for compared in comparisons)
-    deviate = SMALL_T_975.get(count - 1) or student_t_975(count - 1)
-    between = deviate * math.sqrt(squares / (count - 1) / count)
-    pairs = min(compared.pairs for compared in comparisons)
-    within = math.fsum(compared.degrees for compared in comparisons)
-    degrees = float(count - 1) if between > min(below, above) else within
-    ends = (center - max(below, between), center + max(above, between))
-    return judged(center, *ends, degrees, pairs, margin, "pair", quantity)
-
-
 def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[float, float]] | None:
     """Return the geometric mean of the ratios with its 95 % interval; None where no row has an interval.
 
@@ -212,31 +166,20 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[floa
     without an interval are left out.
 
     Source: Fleming and Wallace, How not to lie with statistics: the correct way to summarize benchmark results, CACM 29
-        (1986) 218; for the interval, as of `compare_many`.
+        (1986) 218; for the interval, as of `compare_sides`.
     """
     known = [compared for compared in comparisons if compared.ci95 != UNKNOWN]
     if not known:
         return None
-    center, below, above = _mean_of_logs(known)
-    return math.exp(center), (math.exp(center - below), math.exp(center + above))
+    count = len(known)
+    center = math.fsum(math.log(compared.ratio) for compared in known) / count
+    shared = math.fsum(compared.drift for compared in known) / count
 
+    def reach(end: int) -> float:
+        squares = [math.log(one.ci95[end] / one.ratio) ** 2 - one.drift**2 for one in known]
+        return math.hypot(math.sqrt(math.fsum(max(0.0, square) for square in squares)) / count, shared)
 
-def _mean_of_logs(comparisons: Sequence[Comparison]) -> tuple[float, float, float]:
-    """Return the mean of the logarithms of the ratios, and how far its interval reaches below and above."""
-    import numpy as np
-
-    count = len(comparisons)
-    logs = np.array([math.log(compared.ratio) for compared in comparisons])
-    lows = np.array([math.log(compared.ci95[0]) for compared in comparisons])
-    highs = np.array([math.log(compared.ci95[1]) for compared in comparisons])
-    drifts = np.array([compared.drift for compared in comparisons])
-    shared = math.fsum(drifts.tolist()) / count
-
-    def reach(distances: NDArray[float64]) -> float:
-        own = np.maximum(0.0, distances**2 - drifts**2)
-        return math.hypot(math.sqrt(math.fsum(own.tolist())) / count, shared)
-
-    return math.fsum(logs.tolist()) / count, reach(logs - lows), reach(highs - logs)
+    return math.exp(center), (math.exp(center - reach(0)), math.exp(center + reach(1)))
 
 
 def holm(p_values: Sequence[float], family_error: float = FAMILY_ERROR) -> list[bool]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from results.stats.comparison import SMALL_T_975
 from results.stats.samples import Z_975, student_t_975
 
 ASSUMED = 0.03
@@ -60,8 +59,7 @@ def drift_of(given: float | None, spread: float, degrees: float) -> Drift:
     if given is not None:
         return Drift(given, "given by --drift")
     if degrees >= LEAST_REPEATS:
-        deviate = SMALL_T_975.get(round(degrees)) or student_t_975(degrees)
-        share = math.expm1(deviate * spread * math.sqrt(2))
+        share = math.expm1(student_t_975(degrees) * spread * math.sqrt(2))
         return Drift(share, f"from {degrees:.0f} repeats of rows of these runs", degrees)
     seen = math.expm1(Z_975 * spread * math.sqrt(2))
     if seen > ASSUMED:

@@ -10,19 +10,17 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from numpy import float64, int64
+    from numpy import float64
     from numpy.typing import NDArray
-
-Number = TypeVar("Number", float, "NDArray[float64]")
 
 Z_975 = NormalDist().inv_cdf(0.975)
 """The normal deviate that leaves 2.5 % on either side."""
 
-BATCH = 600_000
-"""Samples of series of one length that are looked at together: several copies of them stay below 50 MB."""
+SMALL_T_975: dict[float, float] = {1: 12.706, 2: 4.303, 3: 3.182}
+"""Deviates of Student's t distribution that the expansion of `student_t_975` does not reach, by degrees of freedom."""
 
 LEAST_VARIANCE = 0.5
 """Neighbors that alternate can make an interval narrower than independent ones would, down to this share of its
@@ -127,43 +125,7 @@ class Interval:
 
 
 def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Interval:
-    """Return the median of a series with its interval; as `log_medians_of`, of the values themselves.
-
-    Args:
-        samples: values in the order taken.
-        widening: factor on the distance of both ends from the median, in ranks.
-
-    Raises:
-        ValueError: there are no samples.
-    """
-    import numpy as np
-
-    if not samples:
-        raise ValueError("the interval of no samples does not exist")
-    found = _medians_of_equal_length(np.asarray(samples, dtype=np.float64)[None, :], widening)
-    return Interval(*(float(value) for value in found[:, 0]))
-
-
-@dataclass(frozen=True)
-class LogMedians:
-    """The medians of many series, in natural logarithms, each with its 95 % interval; one entry a series."""
-
-    center: NDArray[float64]
-    low: NDArray[float64]
-    high: NDArray[float64]
-    degrees: NDArray[float64]
-    """Degrees of freedom of Student's t distribution behind each interval."""
-
-
-def log_medians(series: Sequence[NDArray[float64]]) -> LogMedians:
-    """Return the medians of many series, each of times above 0 in the order taken; else as `log_medians_of`."""
-    import numpy as np
-
-    return log_medians_of(np.concatenate([*series, np.empty(0)]), np.array([len(one) for one in series], dtype=int))
-
-
-def log_medians_of(times_s: NDArray[float64], counts: NDArray[int64]) -> LogMedians:
-    """Return the medians of many series at once with their intervals: a hundred thousand in a second.
+    """Return the median of a series with its 95 % interval.
 
     The number of samples below the true median is half of them, give or take what its variance allows; the interval
     lies between the samples at those ranks. The variance is that of independent samples times a factor for their
@@ -171,11 +133,11 @@ def log_medians_of(times_s: NDArray[float64], counts: NDArray[int64]) -> LogMedi
     of consecutive samples, whichever is larger.
 
     Args:
-        times_s: times above 0, one series after the other, each in the order taken.
-        counts: how many of them each series has, at least one; the lengths may differ.
+        samples: values in the order taken.
+        widening: factor on the distance of both ends from the median, in ranks.
 
     Raises:
-        ValueError: a series is empty.
+        ValueError: there are no samples.
 
     Source: ranks instead of values, Woodruff, Confidence intervals for medians and other position measures, JASA 47
         (1952) 635; blocks that go on from the last sample to the first, Politis and Romano, A circular
@@ -186,105 +148,79 @@ def log_medians_of(times_s: NDArray[float64], counts: NDArray[int64]) -> LogMedi
     """
     import numpy as np
 
-    if not counts.all():
-        raise ValueError("the median of no samples does not exist")
-    found = np.empty((4, len(counts)))
-    logs, starts = np.log(times_s), np.cumsum(counts) - counts
-    for count in np.unique(counts):
-        places, rows = np.flatnonzero(counts == count), max(1, BATCH // count)
-        for start in range(0, len(places), rows):
-            part = places[start : start + rows]
-            found[:, part] = _medians_of_equal_length(logs[starts[part][:, None] + np.arange(count)])[:4]
-    return LogMedians(*found)
-
-
-def _medians_of_equal_length(values: NDArray[float64], widening: float = 1.0) -> NDArray[float64]:
-    """Return center, low, high, degrees of freedom and needed share of the ranks of each row of a table."""
-    import numpy as np
-
-    rows, count = values.shape
-    order = np.argsort(values, axis=1, kind="stable")
-    ranks = _centered_ranks(values, order)
-    factor = np.maximum(LEAST_VARIANCE, _factor_by_neighbors(ranks.mean(axis=0)))
+    if not samples:
+        raise ValueError("the interval of no samples does not exist")
+    values, count = np.asarray(samples, dtype=np.float64), len(samples)
+    # Of equal samples the first, or the last, is the lower: the mean of both ways.
+    ways = np.stack([_centered_ranks(values), _centered_ranks(values[::-1])[::-1]])
+    factor = max(LEAST_VARIANCE, _factor_by_neighbors(ways.mean(axis=0)))
     block = block_length(count)
     if block > 2:
-        factor = np.maximum(factor, _variance_of_sum(np.sign(ranks).mean(axis=0), block) / count)
-    degrees = np.maximum(1.0, count / factor - 2)
-    half = widening * student_t_975(degrees) * np.sqrt(factor * count) / 2
-    ordered = np.take_along_axis(values, order, axis=1)
+        factor = max(factor, _variance_of_sum(np.sign(ways).mean(axis=0), block) / count)
+    degrees = max(1.0, count / factor - 2)
     middle = count / 2
-    center, low, high = (_at_ranks(ordered, ranks) for ranks in (np.full(rows, middle), middle - half, middle + half))
-    return np.stack([center, low, high, degrees, half / middle])
+    half = widening * student_t_975(degrees) * math.sqrt(factor * count) / 2
+    # The first sample is at rank 0.5; between two, the value is on the line through them.
+    ranks = np.array([middle, middle - half, middle + half])
+    center, low, high = np.interp(ranks, np.arange(count) + 0.5, np.sort(values)).tolist()
+    return Interval(center, low, high, degrees, half / middle)
 
 
-def _centered_ranks(values: NDArray[float64], order: NDArray[int64]) -> NDArray[float64]:
-    """Return the ranks of each row, 0 in the middle, twice: of equal samples the first, or the last, is the lower."""
+def _centered_ranks(values: NDArray[float64]) -> NDArray[float64]:
+    """Return the ranks of values, 0 in the middle; of equal ones the first is the lower."""
     import numpy as np
 
-    ranks, places = np.empty((2, *values.shape)), np.arange(values.shape[1]) - (values.shape[1] - 1) / 2
-    np.put_along_axis(ranks[0], order, places[None, :], axis=1)
-    np.put_along_axis(ranks[1], np.argsort(values[:, ::-1], axis=1, kind="stable"), places[None, :], axis=1)
-    ranks[1] = ranks[1][:, ::-1]
+    ranks = np.empty(len(values))
+    ranks[np.argsort(values, kind="stable")] = np.arange(len(values)) - (len(values) - 1) / 2
     return ranks
 
 
-def _factor_by_neighbors(ranks: NDArray[float64]) -> NDArray[float64]:
-    """Return for each row by what the correlation of neighbors multiplies the variance of the count below the median.
+def _factor_by_neighbors(ranks: NDArray[float64]) -> float:
+    """Return by what the correlation of neighbors multiplies the variance of the count below the median.
 
     Source: the sides on which two normal values lie correlate by 2/pi asin(rho), Sheppard, Phil. Trans. R. Soc. A 192
         (1899) 101; rho from the correlation of ranks, 2 sin(pi r / 6), Pearson (1907).
     """
     import numpy as np
 
-    rows, count = ranks.shape
-    if count < LEAST_CORRELATED:
-        return np.ones(rows)
-    squares = np.maximum((ranks**2).sum(axis=1), np.finfo(np.float64).tiny)
-    found = (ranks[:, 1:] * ranks[:, :-1]).sum(axis=1) / squares
+    count, squares = len(ranks), float((ranks**2).sum())
+    if count < LEAST_CORRELATED or not squares:
+        return 1.0
+    found = float((ranks[1:] * ranks[:-1]).sum()) / squares
     unbiased = (found * count + 1) / (count - min(BIAS, count / 2))
-    rho = 2 * np.sin(np.pi / 6 * np.clip(unbiased, -LARGEST_CORRELATION, LARGEST_CORRELATION))
+    rho = 2 * math.sin(math.pi / 6 * min(max(unbiased, -LARGEST_CORRELATION), LARGEST_CORRELATION))
     lags = np.arange(1, min(count, LONGEST_MEMORY))
-    factor: NDArray[float64] = 1 + 4 / np.pi * (np.arcsin(rho[:, None] ** lags) * (1 - lags / count)).sum(axis=1)
-    return factor
+    return 1 + 4 / math.pi * float((np.arcsin(rho**lags) * (1 - lags / count)).sum())
 
 
-def _variance_of_sum(side: NDArray[float64], block: int) -> NDArray[float64]:
-    """Return the variance of the sum of each row, by the sums of its circular blocks."""
+def _variance_of_sum(side: NDArray[float64], block: int) -> float:
+    """Return the variance of the sum of a series, by the sums of its circular blocks."""
     import numpy as np
 
-    rows, count = side.shape
-    running = np.cumsum(np.concatenate((np.zeros((rows, 1)), side, side[:, :block]), axis=1), axis=1)
-    sums = running[:, block : block + count] - running[:, :count]
+    count = len(side)
+    running = np.cumsum(np.concatenate(([0.0], side, side[:block])))
+    sums = running[block : block + count] - running[:count]
     # Sides balance exactly, so that any two of them differ a little more often than by chance; the last factor, 1 for
     # blocks of one, gives back what that takes from the variance of independent samples.
-    variance: NDArray[float64] = np.var(sums, axis=1) * count / block * max(1, count - 1) / max(1, count - block)
-    return variance
+    return float(np.var(sums)) * count / block * max(1, count - 1) / max(1, count - block)
 
 
-def _at_ranks(ordered: NDArray[float64], ranks: NDArray[float64]) -> NDArray[float64]:
-    """Return the value at a rank of each row, the first sample being at 0.5; between two, on the line through them."""
-    import numpy as np
+def student_t_975(degrees_of_freedom: float) -> float:
+    """Return the deviate of Student's t distribution that leaves 2.5 % on either side.
 
-    count = ordered.shape[1]
-    place = np.clip(ranks - 0.5, 0, count - 1)
-    below = np.minimum(place.astype(np.int64), max(0, count - 2))
-    pair = np.take_along_axis(ordered, np.stack([below, np.minimum(below + 1, count - 1)], axis=1), axis=1)
-    value: NDArray[float64] = pair[:, 0] + (place - below) * (pair[:, 1] - pair[:, 0])
-    return value
+    It is exact for 1, 2 and 3 degrees and within 1 % from 4 on; between these it is too small.
 
-
-def student_t_975(degrees_of_freedom: Number) -> Number:
-    """Return the deviate of Student's t distribution that leaves 2.5 % on either side; within 1 % from 4 degrees on.
-
-    Source: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.5.
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.5 and table 26.10.
     """
     z, nu = Z_975, degrees_of_freedom
+    if nu in SMALL_T_975:
+        return SMALL_T_975[nu]
     terms = (
         (z**3 + z) / (4 * nu),
         (5 * z**5 + 16 * z**3 + 3 * z) / (96 * nu**2),
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * nu**3),
     )
-    return z + terms[0] + terms[1] + terms[2]
+    return z + math.fsum(terms)
 
 
 def normal_deviate(t: float, degrees_of_freedom: float) -> float:

@@ -2,7 +2,7 @@
 
 Sample i of one series and sample i of the other were taken one right after the other, so that whatever the machine did
 meanwhile is in both. The ratio is taken within each pair, where it cancels, and the median of the ratios is judged.
-Series that were not interleaved are compared by `results.stats.unpaired.compare_many`.
+Series that were not interleaved are compared by `results.stats.unpaired.compare_sides`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from statistics import NormalDist
 from results.stats.comparison import (
     DEFAULT_MARGIN,
     LEAST_PAIRS,
-    TIME,
     UNSURE,
     Comparison,
     check_margin,
@@ -61,7 +60,7 @@ def compare_pairs(
         instead of a test; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15 (1987) 657, for an equivalence that
         must be shown like a difference.
     """
-    return _judged_pairs(baseline_s, candidate_s, margin, 1.0, "pair", TIME)
+    return _judged_pairs(baseline_s, candidate_s, margin, 1.0, "pair")
 
 
 def judge_rounds(
@@ -69,7 +68,6 @@ def judge_rounds(
     candidate_s: Sequence[float],
     margin: float,
     is_fixed: bool = False,
-    quantity: str = TIME,
 ) -> Comparison:
     """Return the comparison of two series of rounds; its interval may have been looked at after any doubling of them.
 
@@ -78,13 +76,12 @@ def judge_rounds(
         candidate_s: likewise, of the same rounds.
         margin: change of the time, as a fraction, that does not matter.
         is_fixed: whether the count of rounds was set beforehand, so that there was one look.
-        quantity: what the reason speaks of, see `results.stats.comparison.judged`.
 
     Raises:
         ValueError: as `compare_pairs`.
     """
     widening = 1.0 if is_fixed else LOOKING_FOR_A_VERDICT
-    return _judged_pairs(baseline_s, candidate_s, margin, widening, "round", quantity)
+    return _judged_pairs(baseline_s, candidate_s, margin, widening, "round")
 
 
 def _judged_pairs(
@@ -93,7 +90,6 @@ def _judged_pairs(
     margin: float,
     widening: float,
     unit: str,
-    quantity: str,
 ) -> Comparison:
     """Return the comparison of two series whose values of the same place belong together."""
     check_margin(margin)
@@ -101,7 +97,7 @@ def _judged_pairs(
     found = interval_of_median(ratios, widening)
     is_too_narrow = found.share_needed > 1 and len(ratios) >= LEAST_CORRELATED
     return judged(
-        *(found.center, found.low, found.high, found.degrees, len(ratios), margin, unit, quantity),
+        *(found.center, found.low, found.high, found.degrees, len(ratios), margin, unit),
         is_too_narrow=is_too_narrow,
         halves_in_ranks=_halves_in_ranks(ratios, found, math.log1p(margin)),
     )

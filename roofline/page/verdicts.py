@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from results.compare.comparison import compare
-from results.compare.load import PROCESS, LoadedRun, Wanted, load
+from results.compare.load import Wanted, load, text_of
 from results.compare.output import describe, foremost, headline, json_rows
 from results.compare.sides import CompareOptions
 from results.record import Record
-from results.store.runfile import StoreError
+from results.store.runfile import Run, StoreError
 from roofline.plot.scene import Scene
 
 MOST_ROWS = 500
@@ -26,12 +26,12 @@ def verdicts_of(paths: Sequence[Path], wanted: Wanted) -> list[dict[str, Any]]:
     the two cannot be compared, `headline` says why and there are no rows.
     """
     runs = [load(path, wanted) for path in paths]
-    if len(runs) == 1 and len({one.provider for one in runs[0].measured if one.status == "ok"}) > 1:
+    if len(runs) == 1 and len({one.provider for one in runs[0].records if one.status == "ok"}) > 1:
         return [_compared(runs[0], None)]
     return [_compared(runs[0], other) for other in runs[1:]]
 
 
-def _compared(first: LoadedRun, other: LoadedRun | None) -> dict[str, Any]:
+def _compared(first: Run, other: Run | None) -> dict[str, Any]:
     known = {"runs": [run.environment.run_id for run in (first, other or first)]}
     try:
         compared = compare(first, other, CompareOptions(by=None if other else "provider"))
@@ -73,5 +73,4 @@ def told_rows(scene: Scene, verdicts: Sequence[dict[str, Any]]) -> dict[str, lis
 
 def _key(record: Record) -> tuple[str, ...]:
     """Return what a row of a comparison names a record by."""
-    options = " ".join(f"{name}={record.options[name]}" for name in sorted(record.options) if name != PROCESS)
-    return record.op, record.dtype, record.case, options, record.provider
+    return record.op, record.dtype, record.case, text_of(record.options), record.provider

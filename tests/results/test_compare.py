@@ -1,12 +1,13 @@
-"""python -m results compare: the verdicts, in time and in other metrics, from one measurement or from several."""
+"""python -m results compare: the verdicts, from one measurement or from several."""
 
-import re
+import json
 from pathlib import Path
 
 import pytest
-from compare_runs import case, compared, refused
+from compare_runs import compared, refused
 
-from results.compare.load import LoadedRun, measured_of
+from results.__main__ import main
+from results.compare.row import Side
 from results.show.judge import judged
 
 
@@ -51,30 +52,34 @@ def test_what_is_no_margin_is_refused(capsys, margin):
     assert f"'{margin}' is not a share of the time from 0 to below 100 %, such as 1% or 0.01" in message
 
 
-def test_an_unknown_metric_and_mode_are_refused(capsys):
-    assert "invalid choice: 'speed' (choose from" in refused(capsys, "a", "b", "--metric", "speed")
+def test_unknown_modes_and_removed_options_are_refused(capsys):
     assert "invalid choice: 'date' (choose from" in refused(capsys, "a", "b", "--by", "date")
+    message = "--metric was removed: results compare prints the MFU of both sides if the peak is known"
+    assert message in refused(capsys, "a", "b", "--metric", "mfu")
 
 
-def test_mfu_is_that_of_the_judge_and_faster_stays_faster(save, measured, make_environment, capsys):
+def test_mfu_of_both_sides_is_that_of_the_judge(save, measured, make_environment, capsys):
     one, other = measured(seed=1), measured(0.9, seed=2)
-    document = compared(capsys, save("a", one), save("b", other), "--metric", "mfu")[1]
-    (row,) = document["rows"]
-    before, after = (score["mfu"] for score in judged(make_environment(), [one, other]))
-    assert (row["mfu_baseline"], row["mfu_candidate"]) == pytest.approx((before, after))
-    assert row["metric_ratio"] == pytest.approx(after / before, rel=1e-4)
-    assert row["ratio"] == pytest.approx(0.9, rel=0.003)
-    assert row["verdict"] == "FASTER"
-    assert re.fullmatch(r"MFU \+1\d\.\d\d % to \+1\d\.\d\d %: all of it beyond the margin of 1 %", row["reason"])
-    assert document["summary"]["metric_geomean"] == pytest.approx(1 / document["summary"]["geomean"])
+    paths = save("a", one), save("b", other)
+    (row,) = compared(capsys, *paths)[1]["rows"]
+    scores = judged(make_environment(), [one, other])
+    assert (row["mfu_baseline"], row["mfu_candidate"]) == pytest.approx([score["mfu"] for score in scores])
+    for form in ("table", "md"):
+        main(["compare", *paths, "--format", form])
+        out = capsys.readouterr().out
+        assert "MFU baseline" in out
+        assert "MFU candidate" in out
+        assert f"{100 * scores[1]['mfu']:.1f}%" in out
 
 
-def test_mbu_is_that_of_the_judge(save, measured, make_environment, capsys):
-    mixes = [case(8) | {"bytes_read": 2**22, "bytes_written": 2**20}, case(9) | {"bytes_read": 0}]
-    records = [measured(seed=1, **mix) for mix in mixes]
-    document = compared(capsys, save("a", *records), save("b", *records), "--metric", "mbu")[1]
-    assert [row["metric_ratio"] for row in document["rows"]] == pytest.approx([1.0, 1.0])
-    assert "MBU" in document["rows"][0]["reason"]
+def test_mfu_is_null_and_has_no_column_if_no_peak_is_known(save, measured, capsys):
+    one = measured(seed=1, dtype="fp8e4m3")
+    paths = save("a", one), save("b", one)
+    (row,) = compared(capsys, *paths)[1]["rows"]
+    assert (row["mfu_baseline"], row["mfu_candidate"]) == (None, None)
+    assert row["bytes_per_s_baseline"] == pytest.approx(1.5 * 2**22 / one.median_s)
+    main(["compare", *paths])
+    assert "MFU" not in capsys.readouterr().out
 
 
 def test_the_share_of_the_ceiling_is_that_of_the_table_of_a_run(make_environment, make_record):
@@ -83,53 +88,18 @@ def test_the_share_of_the_ceiling_is_that_of_the_table_of_a_run(make_environment
     environment = make_environment(hardware=hardware | {"entries": [*hardware["entries"], vector]})
     works = [{}, {"op": "gelu"}, {"op": "mine", "units": "vector"}, {"op": "gelu", "bytes_read": 2**30}, {"flops": 0}]
     records = [make_record(**work) for work in works]
-    run = LoadedRun(Path("a run"), environment, ())
-    found = [run.of_ceiling(measured_of(record), record.median_s) for record in records]
+    found = [Side("", [record], environment).of_ceiling for record in records]
     scores = judged(environment, records)
     assert [100 * share for share, _ in found] == pytest.approx([score["roofline_pct"] for score in scores])
     assert [bound for _, bound in found] == ["memory", "compute", "compute", "memory", "memory"]
-    assert found[0][0] == pytest.approx(0.7324, abs=1e-4)
-    assert found[1] == found[2] == (pytest.approx(10), "compute")  # of the vector units, whose peak is a twentieth
-    assert LoadedRun(Path("a run"), make_environment(hardware={}), ()).of_ceiling(measured_of(records[0]), 1.0) is None
+    assert Side("", records[:1], make_environment(hardware={})).of_ceiling is None
 
 
-def test_a_metric_counts_the_work_and_time_does_not(save, measured, capsys):
-    clock = {"telemetry": {"sm_clock_hz": 1e9}}
-    before, after = save("a", measured(seed=1, **clock)), save("b", measured(seed=2, flops=2**32, **clock))
-    assert compared(capsys, before, after)[1]["rows"][0]["verdict"] == "SAME"
-    code, document = compared(capsys, before, after, "--metric", "flops")
-    assert (code, document["rows"][0]["verdict"]) == (0, "FASTER")
-    assert document["rows"][0]["metric_ratio"] == pytest.approx(2, rel=0.003)
-    assert document["rows"][0]["ratio"] == pytest.approx(1, rel=0.003)
-    assert document["rows"][0]["cycles_ratio"] == document["rows"][0]["ratio"]
-    assert document["summary"]["geomean"] == pytest.approx(document["rows"][0]["ratio"])
-    assert document["summary"]["geomean_ci95"] == pytest.approx(document["rows"][0]["ci95"])
+def test_repeated_rows_widen_the_interval(save, measured, capsys):
+    def repeated(name, *scales):
+        return save(name, *[measured(scale, seed=scale) for scale in scales])
 
-
-def test_where_the_metric_is_not_known_rows_are_unmatched(save, measured, capsys):
-    known, copy = measured(seed=1), measured(seed=1, op="copy", flops=0)
-    document = compared(capsys, save("a", known, copy), save("b", known, copy), "--metric", "mfu")[1]
-    assert [row["op"] for row in document["rows"]] == ["matmul"]
-    (left,) = document["unmatched"]
-    assert (left["op"], left["side"], left["reason"]) == ("copy", "baseline", "its MFU is not known, or 0")
-    message = refused(capsys, save("c", copy), save("d", copy), "--metric", "mfu")
-    assert "its MFU is not known, or 0" in message
-
-
-def test_mfu_is_null_where_no_peak_is_known(save, measured, capsys):
-    one = measured(seed=1, dtype="fp8e4m3")
-    (row,) = compared(capsys, save("a", one), save("b", one))[1]["rows"]
-    assert (row["mfu_baseline"], row["mfu_candidate"]) == (None, None)
-    assert row["bytes_per_s_baseline"] == pytest.approx(1.5 * 2**22 / one.median_s)
-
-
-def test_processes_are_repeats_and_widen_the_interval(save, measured, capsys):
-    def processes(name, *scales, place="options"):
-        return save(name, *[measured(scale, seed=scale, **{place: {"process": i}}) for i, scale in enumerate(scales)])
-
-    before = processes("a", 0.98, 1.0, 1.02)
-    after = processes("b", 1.0, 1.02, 1.04, place="telemetry")
-    (row,) = compared(capsys, before, after)[1]["rows"]
+    (row,) = compared(capsys, repeated("a", 0.98, 1.0, 1.02), repeated("b", 1.0, 1.02, 1.04))[1]["rows"]
     assert (row["windows_baseline"], row["windows_candidate"]) == (3, 3)
     assert row["verdict"] == "UNSURE"
     assert row["ratio"] == pytest.approx(1.02, rel=0.003)
@@ -137,6 +107,16 @@ def test_processes_are_repeats_and_widen_the_interval(save, measured, capsys):
     assert row["ci95"][1] / row["ratio"] - 1 == pytest.approx(2.776 * 0.02 * (2 / 3) ** 0.5, rel=0.06)
     single = save("c", measured(1.0, seed=5)), save("d", measured(1.02, seed=6))
     assert compared(capsys, *single)[1]["rows"][0]["verdict"] == "SLOWER"
+
+
+@pytest.mark.exhaustive
+def test_ten_thousand_records_on_either_side_are_compared(save, measured, tmp_path, capsys):
+    line = json.dumps(measured(seed=1, count=20).to_dict(), separators=(",", ":")).replace("1024x1024x1024", "CASE")
+    paths = [save(name) for name in "ab"]
+    for path in paths:
+        with Path(path).open("a", encoding="ascii") as file:
+            file.writelines(line.replace("CASE", str(size)) + "\n" for size in range(10_000))
+    assert compared(capsys, *paths)[1]["summary"]["counts"]["SAME"] == 10_000
 
 
 def test_the_same_row_several_times_is_taken_as_repeats_and_said(save, measured, capsys):
@@ -187,5 +167,5 @@ def test_one_sample_is_unsure(save, make_record, measured, capsys):
 def test_a_median_without_its_samples_is_unsure(save, make_record, measured, capsys):
     bare = make_record(samples_s=(), median_s=8e-6)
     (row,) = compared(capsys, save("a", measured(seed=1)), save("b", bare))[1]["rows"]
-    assert (row["verdict"], row["reason"]) == ("UNSURE", "no samples were kept of the candidate, only a median")
+    assert (row["verdict"], row["reason"]) == ("UNSURE", "no samples were saved of the candidate, only a median")
     assert row["ratio"] == pytest.approx(2.0, rel=0.003)

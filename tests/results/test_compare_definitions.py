@@ -9,7 +9,6 @@ import pytest
 from compare_runs import NO_DRIFT, case, compared, refused
 
 from results.__main__ import main
-from results.compare.load import load
 from results.record import DEFINITION_PREFIX
 from results.store.runs import load_run
 
@@ -66,7 +65,7 @@ def test_providers_of_one_run_are_of_one_definition(save, measured, capsys):
 def test_each_record_keeps_its_own_definition_however_it_is_read(save, measured, tmp_path):
     """Records that differ in the definition alone are read by the quick path, where words are looked at once."""
     path = save("a", *[measured(seed=n, op_sha256=sha, **case(n + 1)) for n, sha in enumerate((ONE, OTHER, None, ONE))])
-    assert [one.op_sha256 for one in load(load_run(path).path).measured] == [ONE, OTHER, None, ONE]
+    assert [one.op_sha256 for one in load_run(path).records] == [ONE, OTHER, None, ONE]
     assert [one.op_sha256 for one in load_run(path).records] == [ONE, OTHER, None, ONE]
     assert json.loads(load_run(path).path.read_text().splitlines()[3])["op_sha256"] is None
 

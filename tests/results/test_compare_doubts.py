@@ -207,7 +207,7 @@ def test_a_median_that_is_not_that_of_the_samples_is_remarked(save, make_record,
     (row,) = compared(capsys, save("a", measured(seed=1)), save("b", odd))[1]["rows"]
     medians = row["candidate_s"] / row["baseline_s"]
     assert medians > 1.05
-    text = f"the two medians stand at {medians:.4f}: the medians that were kept are not those of the samples"
+    text = f"the two medians stand at {medians:.4f}: the saved medians are not those of the samples"
     assert row["reason"].endswith(text)
     assert (
         "two medians stand"

@@ -12,15 +12,13 @@ from results.stats.comparison import (
     SLOWER,
     UNKNOWN,
     UNSURE,
-    combine,
     geometric_mean,
     holm,
     judged,
     with_holm,
 )
-from results.stats.samples import interval_of_median, log_medians, median, normal_deviate, student_t_975
+from results.stats.samples import normal_deviate, student_t_975
 from results.stats.unpaired import compare_many
-from results.stats.verdict import compare_pairs
 
 TRIALS = 1000
 
@@ -166,46 +164,6 @@ def test_too_few_samples_are_never_sure(count):
     assert found.ratio == pytest.approx(2.0)
 
 
-def test_many_rows_at_once_are_what_each_alone_is():
-    random = np.random.default_rng(12)
-    rows = [
-        tuple([random.lognormal(size=random.integers(1, 60)) for _ in range(random.integers(1, 4))] for _ in range(2))
-        for _ in range(40)
-    ]
-    for row, found in zip(rows, compare_many(rows), strict=True):
-        alone = compare_windows(*row)
-        assert found.ratio == pytest.approx(alone.ratio)
-        assert found.ci95 == pytest.approx(alone.ci95)
-        assert found.verdict == alone.verdict
-
-
-def test_a_factor_moves_the_ratio_and_its_interval():
-    row = series(13, 0.01, 50)[0]
-    plain, halved = compare_many([row])[0], compare_many([row], factors=[0.5], quantity="MFU")[0]
-    assert halved.ratio == pytest.approx(plain.ratio / 2)
-    assert halved.ci95 == pytest.approx((plain.ci95[0] / 2, plain.ci95[1] / 2))
-    assert halved.verdict == FASTER
-    first, last = (100 * (1 / end - 1) for end in reversed(halved.ci95))
-    assert halved.reason == f"MFU {first:+.2f} % to {last:+.2f} %: all of it beyond the margin of 1 %"
-
-
-@pytest.mark.parametrize("count", [1, 2, 7, 30, 100, 301])
-def test_the_medians_of_many_series_are_those_of_one_at_a_time(count):
-    rows = list(np.random.default_rng(14).lognormal(0, 0.05, size=(20, count)))
-    found = log_medians([*rows, np.ones(count + 1)])
-    for place, row in enumerate(rows):
-        alone = interval_of_median(np.log(row).tolist())
-        assert found.center[place] == pytest.approx(median(np.log(row).tolist()))
-        assert (found.low[place], found.high[place]) == pytest.approx((alone.low, alone.high))
-        assert found.degrees[place] == pytest.approx(alone.degrees)
-    assert found.center[-1] == found.low[-1] == found.high[-1] == 0
-
-
-def test_a_median_without_samples_is_refused():
-    with pytest.raises(ValueError, match="no samples"):
-        log_medians([np.array([])])
-
-
 @pytest.mark.parametrize(("degrees", "t"), [(2, 4.303), (4, 2.776), (10, 2.228), (30, 2.042), (120, 1.980)])
 def test_student_s_deviates_become_normal_ones(degrees, t):
     """Against Abramowitz and Stegun, table 26.10, at 0.975."""
@@ -283,21 +241,6 @@ def test_the_interval_of_the_geometric_mean_holds_it_95_times_in_100():
     assert 930 <= sum(low <= 1.03 <= high for low, high in means) <= 980
 
 
-def test_processes_that_differ_widen_a_paired_comparison():
-    random = np.random.default_rng(17)
-    held = 0
-    for _ in range(200):
-        processes = []
-        for _ in range(3):
-            before = np.exp(0.01 * random.normal(size=40))
-            level = 1.05 * math.exp(random.normal(0, 0.01))
-            processes.append(compare_pairs(before.tolist(), (level * before).tolist()))
-        low, high = combine(processes).ci95
-        held += low <= 1.05 <= high
-    assert 180 <= held <= 198
-    assert combine(processes[:1]) == processes[0]
-
-
 @pytest.mark.parametrize(
     ("baseline", "candidate", "message"),
     [
@@ -315,5 +258,3 @@ def test_what_is_no_margin_is_refused():
     with pytest.raises(ValueError, match="margin must be a fraction"):
         compare_unpaired([1.0], [1.0], margin=-0.03)
     assert compare_many([]) == []
-    with pytest.raises(ValueError, match="no comparisons"):
-        combine([])

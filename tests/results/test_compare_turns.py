@@ -91,27 +91,6 @@ def test_rounds_of_one_run_are_compared_as_the_live_command_did(save, interleave
     assert all(row["drift"] == 0 for row in kept)
 
 
-def test_processes_and_clocks_are_as_in_the_live_command(save, interleaved, capsys):
-    scales = {"torch": 1.0, "a": 1.05}
-    clocks = {"torch": [1.5e9] * ROUNDS, "a": [1.45e9 + 1e6 * place for place in range(ROUNDS)]}
-    records = [
-        record for process in range(3) for record in interleaved(scales, seed=process, process=process, clocks=clocks)
-    ]
-    kept, rows = both(capsys, save("a", *records))
-    assert_alike(kept, rows)
-    assert kept[0]["windows_baseline"] == 3
-    assert kept[0]["cycles_ratio"] is not None
-
-
-def test_a_process_that_failed_leaves_no_row_as_in_the_live_command(save, interleaved, make_skipped, capsys):
-    scales = {"torch": 1.0, "a": 1.05, "b": 1.05}
-    records = interleaved(scales, seed=1, process=0)
-    broken = make_skipped(provider="a", status="failed", reason="crashed", cache=None, process=1)
-    kept, rows = both(capsys, save("a", *records, broken))
-    assert_alike(kept, rows)
-    assert [row["candidate"] for row in kept] == ["b"]
-
-
 def test_a_drift_that_only_rounds_see_through(save, interleaved, measured, capsys):
     """The same samples without their rounds: the ratio of two medians, and no verdict."""
     records = interleaved({"torch": 1.0, "a": 1.03}, seed=2)
@@ -155,18 +134,6 @@ def test_what_did_not_share_rounds_is_compared_apart(save, interleaved, capsys, 
     (row,) = compared(capsys, save("a", first, second), "--by", "provider", "--drift", "3%")[1]["rows"]
     assert not row["paired"]
     assert "allowed for drift" in row["reason"]
-
-
-def test_another_metric_moves_the_ratio_and_not_the_time(save, interleaved, capsys):
-    first, second = interleaved({"torch": 1.0, "a": 1.1}, seed=6)
-    twice = second.__class__(**{**vars(second), "flops": 2 * second.flops})
-    path = save("a", first, twice)
-    (row,) = compared(capsys, path, "--by", "provider", "--metric", "flops")[1]["rows"]
-    (time,) = compared(capsys, path, "--by", "provider")[1]["rows"]
-    assert (row["verdict"], time["verdict"]) == ("FASTER", "SLOWER")
-    assert row["metric_ratio"] == pytest.approx(2 / time["ratio"])
-    assert row["ratio"] == pytest.approx(time["ratio"])
-    assert row["reason"].startswith("FLOP/s +")
 
 
 def test_medians_that_contradict_the_rounds_are_remarked(save, make_record, interleaved, capsys):

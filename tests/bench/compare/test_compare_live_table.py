@@ -284,21 +284,6 @@ def test_memory_that_runs_out_as_a_provider_is_loaded_is_a_row(capsys, quick, mo
     assert left == [("candidate", "fp32", "1024", "skipped", f"skipped: out of memory{often}")]
 
 
-def test_a_process_that_cannot_measure_its_case_leaves_the_others(capsys, quick, monkeypatch):
-    run_process = compare_processes.run_process
-
-    def refusing(words, limit):
-        if "2048" in words:
-            return Ended((), 2, None, "cannot write: no space left on device", "skipped")
-        return run_process(words, limit)
-
-    monkeypatch.setattr(compare_processes, "run_process", refusing)
-    way = ("--processes", "2")
-    compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "2048,1024", *way)
-    assert compared == [("fp32", "1024")]
-    assert left == expected(way, "fp32", "2048", "cannot write: no space left on device")
-
-
 @WAYS
 def test_where_no_case_can_run_it_is_a_mistake_in_one_line(capsys, quick, monkeypatch, way):
     monkeypatch.setattr("bench.harness.measure.cost.CostEstimator.call_s", lambda self, op, case: 1e6)
