@@ -11,8 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from results.show.grid import Column, print_grid, width_of
-from results.show.terminal import WIDE, OutputError, drawn, fail, print_out, printable
-from roofline.hardware.files import GpuFileError
+from results.show.terminal import WIDE, OutputError, drawn, fail, print_out
 from roofline.hardware.gpu import (
     Gpu,
     UnknownGpuError,
@@ -94,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         table = load_gpus()
         gpus = [find_gpu(slug, table) for slug in dict.fromkeys(args.slugs)] or list(table.values())
         print_out(_text(args.format, gpus, is_detailed=bool(args.slugs)))
-    except (UnknownGpuError, GpuFileError, OutputError) as error:
+    except (UnknownGpuError, OutputError) as error:
         return fail("python -m roofline gpus", error)
     return 0
 
@@ -118,7 +117,7 @@ def _markdown(gpus: Iterable[Gpu]) -> str:
         cells = _cells(gpu)
         row = [gpu.slug, gpu.name, *(cells[key] for key in (*TABLE_COLUMNS, "GB/s", "L2 MiB"))]
         row += [_ridge_cell(gpu, label) for label in TABLE_COLUMNS]
-        lines.append("| " + " | ".join(printable(cell).replace("|", "\\|") for cell in row) + " |")
+        lines.append("| " + " | ".join(row) + " |")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -135,7 +134,7 @@ def _cells(gpu: Gpu) -> dict[str, str]:
     point = headline_ridge(gpu)
     bandwidth, l2 = gpu.memory_bandwidth_bytes_per_s, gpu.l2_bytes
     return cells | {
-        "GPU": printable(gpu.slug),
+        "GPU": gpu.slug,
         "GB/s": "?" if bandwidth is None else f"{bandwidth / 1e9:.5g}",
         "L2 MiB": "?" if l2 is None else f"{l2 / 2**20:g}",
         "ridge": "?" if point is None else f"{_point(point[1])} {point[0]}",
@@ -173,7 +172,7 @@ def _table(console: Console, gpus: Sequence[Gpu], is_detailed: bool) -> None:
 
 def _print_text(console: Console, text: str = "", indent: str = "") -> None:
     """Print a paragraph, wrapped between words on a terminal; `indent` opens the lines after the first."""
-    lines = [printable(text)]
+    lines = [text]
     if console.width < WIDE:
         lines = textwrap.wrap(
             *(lines[0], console.width), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -354,7 +353,7 @@ def _flat_row(gpu: Gpu) -> dict[str, Any]:
         elif key == "ridge":
             flat |= {f"ridge_{dtype}_flops_per_byte": point for dtype, point in value.items()}
         elif isinstance(value, list | tuple):
-            flat[key] = printable("; ".join(value))
+            flat[key] = "; ".join(value)
         elif not isinstance(value, dict):
-            flat[key] = printable(value) if isinstance(value, str) else value
+            flat[key] = value
     return flat

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Column, print_grid
 from results.show.terminal import OutputError, drawn, fail, print_out
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FORMATS = ("text", "md", "json")
+FILE = Path(__file__).parents[1] / "accounting" / "notes.toml"
+KEYS = ("subject", "notes", "claim", "theirs", "ours", "formula", "verdict", "remark")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,61 +32,54 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table; return the exit code, 2 where it cannot be printed."""
-    from roofline.hardware.files import GpuFileError
-
+    document = load_notes()
     try:
-        print_out({"text": _text, "md": _markdown, "json": _json}[args.format]())
-    except (GpuFileError, OutputError) as error:
+        if args.format == "json":
+            text = json.dumps({"notes": document["notes"], "claims": document["claims"]}, indent=2) + "\n"
+        elif args.format == "md":
+            text = _markdown(document["claims"])
+        else:
+            text = drawn(lambda console: _print_tables(console, document))
+        print_out(text)
+    except OutputError as error:
         return fail("python -m roofline notes", error)
     return 0
 
 
-def _json() -> str:
-    from roofline.accounting.claims.checks import all_claims
-    from roofline.accounting.claims.claim import NOTES
+def load_notes() -> dict[str, Any]:
+    """Return `course`, its address; `notes`, the title of each by its key; and `claims`, each with `KEYS` as text."""
+    document = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    document["claims"] = [{"remark": ""} | claim for claim in document["claims"]]
+    document["claims"] = [{key: claim[key] for key in KEYS} for claim in document["claims"]]
+    return document
 
-    rows = [{"subject": subject} | claim.to_dict() for subject, claims in all_claims() for claim in claims]
-    return json.dumps({"notes": NOTES, "claims": rows}, indent=2) + "\n"
 
-
-def _markdown() -> str:
-    from roofline.accounting.claims.checks import all_claims
-
-    lines = ["| notes | claim | theirs | ours | formula | verdict | remark |", "|" + " --- |" * 7]
-    for _, claims in all_claims():
-        for claim in claims:
-            cells = (claim.notes, claim.claim, claim.theirs, claim.ours, claim.formula, claim.verdict, claim.remark)
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+def _markdown(claims: Sequence[dict[str, str]]) -> str:
+    lines = ["| " + " | ".join(KEYS[1:]) + " |", "|" + " --- |" * len(KEYS[1:])]
+    for claim in claims:
+        lines.append("| " + " | ".join(claim[key].replace("|", "\\|") for key in KEYS[1:]) + " |")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _text() -> str:
-    return drawn(_print_tables)
-
-
-def _print_tables(console: Console) -> None:
-    from roofline.accounting.claims.checks import all_claims
-    from roofline.accounting.claims.claim import COURSE, NOTES
-
+def _print_tables(console: Console, document: dict[str, Any]) -> None:
     def line(text: str = "") -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    found = all_claims()
-    for key, text in NOTES.items():
+    claims = document["claims"]
+    for key, text in document["notes"].items():
         line(f"{key}  {text}")
-    line(f"the course, CS336, Language Modeling from Scratch, is at {COURSE}")
-    for subject, claims in found:
+    line(f"the course, CS336, Language Modeling from Scratch, is at {document['course']}")
+    for subject in dict.fromkeys(claim["subject"] for claim in claims):
         line()
+        rows = [claim for claim in claims if claim["subject"] == subject]
+        titles = {"notes": ("notes", 4), "claim": (subject, 0), "theirs": ("theirs", 2), "ours": ("ours", 3)}
+        titles |= {"formula": ("formula", 1), "verdict": ("verdict", 0)}
         columns = [
-            Column("notes", [claim.notes for claim in claims], goes_below=4),
-            Column(subject, [claim.claim for claim in claims]),
-            Column("theirs", [claim.theirs for claim in claims], goes_below=2),
-            Column("ours", [claim.ours for claim in claims], goes_below=3),
-            Column("formula", [claim.formula for claim in claims], goes_below=1),
-            Column("verdict", [claim.verdict for claim in claims]),
+            Column(title, [row[key] for row in rows], goes_below=goes_below)
+            for key, (title, goes_below) in titles.items()
         ]
-        print_grid(console, columns, [claim.remark for claim in claims], "remark")
-    verdicts = [claim.verdict.split()[0] for _, claims in found for claim in claims]
+        print_grid(console, columns, [row["remark"] for row in rows], "remark")
+    verdicts = [claim["verdict"].split()[0] for claim in claims]
     counts = [f"{verdicts.count(word)} {word}" for word in ("holds", "wrong", "depends")]
     line()
     line(f"{len(verdicts)} claims: {', '.join(counts)}.")

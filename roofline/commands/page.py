@@ -21,7 +21,6 @@ from roofline.commands.plot import (
     source_of_run,
     words_of,
 )
-from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import UnknownGpuError, find_gpu
 from roofline.page.document import MissingExtraError, check_extra, page_html
 from roofline.plot.scene import PlotError, PlotMachine, build_scene
@@ -57,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Write the page that the arguments ask for; return the exit code, 2 for what cannot be shown, read or written."""
-    errors = (UsageError, OutputError, PlotError, CeilingError, StoreError, UnknownGpuError, GpuFileError)
+    errors = (UsageError, OutputError, PlotError, CeilingError, StoreError, UnknownGpuError)
     try:
         return _page(args)
     except (*errors, MissingExtraError) as error:

@@ -14,7 +14,6 @@ from results.show.terminal import USAGE, OutputError, fail, one_line, print_out,
 from results.show.theme import THEMES, add_theme
 from results.store.runs import Run, StoreError
 from roofline.ceilings import CeilingError, Ceilings, gpu_ceilings
-from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import UnknownGpuError, find_gpu
 from roofline.model import judge
 from roofline.plot.figure import (
@@ -157,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
     """Draw what the arguments ask for; return the exit code, 2 for what cannot be drawn, read or written."""
     try:
         return _plot(args)
-    except (UsageError, OutputError, PlotError, CeilingError, StoreError, UnknownGpuError, GpuFileError) as error:
+    except (UsageError, OutputError, PlotError, CeilingError, StoreError, UnknownGpuError) as error:
         return fail("python -m roofline plot", error)
 
 

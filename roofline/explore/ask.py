@@ -15,10 +15,9 @@ from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.ceilings import CeilingError
 from roofline.commands.estimate.parts import PARTS
 from roofline.commands.estimate.sweep import swept
-from roofline.hardware.files import GpuFileError
 from roofline.hardware.gpu import UnknownGpuError
 
-REFUSALS = (ConfigError, CeilingError, GpuFileError, OutputError, OverflowError, StoreError, UnknownGpuError)
+REFUSALS = (ConfigError, CeilingError, OutputError, OverflowError, StoreError, UnknownGpuError)
 """What is answered in words: as of the command."""
 
 Options = Mapping[str, str | bool]
@@ -53,7 +52,7 @@ def ask(command: str, options: Options, config: ModelConfig | None = None) -> As
 
     Raises:
         ConfigError: a value is none that the option takes, or the question has no answer.
-        CeilingError, GpuFileError, OverflowError, StoreError, UnknownGpuError: as of the command.
+        CeilingError, OverflowError, StoreError, UnknownGpuError: as of the command.
     """
     args = read(command, options, config)
     kept = {name: value for name, value in options.items() if value and not _is_default(args, name)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from results.show.spelling import did_you_mean
-from roofline.hardware.files import GpuFileError, read_gpu_file, read_rates_file, refuse
 from roofline.work import DTYPES
 
 GPU_FOLDER = Path(__file__).parents[1] / "gpus"
@@ -112,7 +112,7 @@ class Gpu:
     confidence: str | None = None
     """`high`, `medium` or `low`; None for a GPU that is not in the table."""
     sources: tuple[str, ...] = ()
-    """Each opens with a word of `gpu_files.PROVENANCE`."""
+    """Each opens with a word that says how far to trust it, see `tests/roofline/test_gpu_files.py`."""
     notes: tuple[str, ...] = ()
     kinds: dict[str, str] = field(default_factory=dict)
     """Of single values, where they are not simply stated by a source: "derived: from the datasheet bf16 peak"."""
@@ -134,19 +134,6 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class RateClass:
-    """FLOPs per clock per SM (CU on AMD) of a family of GPUs, dense."""
-
-    name: str
-    description: str
-    flops_per_clock_per_sm: dict[str, int]
-    boost_clock_keys: tuple[str, ...]
-    """The keys whose peaks hold at `Gpu.boost_clock_hz`; all others hold at `Gpu.tensor_clock_hz`."""
-    sources: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Match:
     """The GPU that a driver name stands for, or why there is none."""
 
@@ -157,36 +144,14 @@ class Match:
     """One line for the user, where `gpu` is None."""
 
 
-def load_gpus(folder: Path = GPU_FOLDER) -> dict[str, Gpu]:
-    """Return the GPUs of a folder by slug, which is the stem of the file, sorted.
-
-    Raises:
-        GpuFileError: a file is unreadable, holds a value that is not allowed, or repeats another file's driver name.
-    """
-    return dict(_own_gpus() if folder == GPU_FOLDER else _read_gpus(folder))
-
-
 @cache
-def _own_gpus() -> dict[str, Gpu]:
-    return _read_gpus(GPU_FOLDER)
+def load_gpus() -> dict[str, Gpu]:
+    """Return the GPUs of the table by slug, which is the stem of the file, sorted."""
+    return {path.stem: _gpu(path.stem, _read(path)) for path in sorted(GPU_FOLDER.glob("*.toml"))}
 
 
-def _read_gpus(folder: Path) -> dict[str, Gpu]:
-    gpus: dict[str, Gpu] = {}
-    for path in sorted(folder.glob("*.toml")):
-        if path.name.startswith("."):  # an editor's lock or swap file
-            continue
-        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", path.stem):
-            raise GpuFileError(f"{path}: the file name must be a slug of a-z, 0-9 and single dashes")
-        gpu = _gpu(path.stem, read_gpu_file(path))
-        if gpu.rate_class is not None and gpu.rate_class not in load_rates():
-            refuse(path, "rate_class", gpu.rate_class, f"a class of {RATES_FILE.name}: {', '.join(load_rates())}")
-        for other in gpus.values():
-            _refuse_twin(path, gpu, other)
-        gpus[gpu.slug] = gpu
-    if not gpus:
-        raise GpuFileError(f"{folder}: holds no GPU file (*.toml)")
-    return gpus
+def _read(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def _gpu(slug: str, data: Mapping[str, Any]) -> Gpu:
@@ -202,33 +167,10 @@ def _gpu(slug: str, data: Mapping[str, Any]) -> Gpu:
     return Gpu(slug=slug, **values)
 
 
-def _refuse_twin(path: Path, gpu: Gpu, other: Gpu) -> None:
-    """Refuse a driver name that two files share unless memory size or SM count tells them apart."""
-    shared = set(gpu.driver_names) & set(other.driver_names)
-    if not shared or gpu.sm_count != other.sm_count:
-        return
-    if _fits_memory(gpu, other.memory_bytes) or _fits_memory(other, gpu.memory_bytes):
-        refuse(path, "driver_names", min(shared), f"a name that {other.slug}.toml does not have")
-
-
 @cache
-def load_rates(path: Path = RATES_FILE) -> dict[str, RateClass]:
-    """Return the rate classes by name.
-
-    Raises:
-        GpuFileError: the file is unreadable or holds a value that is not allowed.
-    """
-    return {
-        name: RateClass(
-            name,
-            entry["description"],
-            entry["flops_per_clock_per_sm"],
-            tuple(entry["boost_clock_keys"]),
-            tuple(entry["sources"]),
-            tuple(entry["notes"]),
-        )
-        for name, entry in read_rates_file(path).items()
-    }
+def load_rates() -> dict[str, dict[str, int]]:
+    """Return the dense FLOPs per clock per SM (CU on AMD) of each family of GPUs: by its name, by key of a peak."""
+    return {name: entry["flops_per_clock_per_sm"] for name, entry in _read(RATES_FILE)["classes"].items()}
 
 
 def find_gpu(slug: str, gpus: Mapping[str, Gpu] | None = None) -> Gpu:
@@ -396,5 +338,5 @@ def _at_clock(gpu: Gpu, key: str | None, clock_hz: float) -> float | None:
     """Return SMs x FLOPs per clock per SM of a key of the rate table x clock, or None where a part is not known."""
     if key is None or key in gpu.capped or gpu.rate_class is None or gpu.sm_count is None:
         return None
-    rate = load_rates()[gpu.rate_class].flops_per_clock_per_sm.get(key)
+    rate = load_rates()[gpu.rate_class].get(key)
     return None if rate is None else gpu.sm_count * rate * clock_hz

@@ -261,7 +261,6 @@ def machines_of(args: argparse.Namespace) -> list[Machine]:
     Raises:
         ConfigError: none is asked for.
         UnknownGpuError: a GPU is not in the table.
-        GpuFileError: a file of the table cannot be read.
         StoreError: there is no such run, or it cannot be read.
         CeilingError: the ceilings of the run cannot be used.
     """

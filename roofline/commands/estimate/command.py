@@ -76,10 +76,9 @@ def run_sweep(args: argparse.Namespace) -> int:
     from roofline.commands.estimate.parts import PARTS
     from roofline.commands.estimate.sweep import draw, swept
     from roofline.commands.estimate.text import print_rows
-    from roofline.hardware.files import GpuFileError
     from roofline.hardware.gpu import UnknownGpuError
 
-    errors = (ConfigError, CeilingError, GpuFileError, OutputError, OverflowError, StoreError, UnknownGpuError)
+    errors = (ConfigError, CeilingError, OutputError, OverflowError, StoreError, UnknownGpuError)
     try:
         sweep = swept(args.words, PARTS)
         if sweep.plot:
@@ -101,10 +100,9 @@ def run(args: argparse.Namespace) -> int:
     from roofline.accounting.config.config import ConfigError
     from roofline.ceilings import CeilingError
     from roofline.commands.estimate.text import print_answer
-    from roofline.hardware.files import GpuFileError
     from roofline.hardware.gpu import UnknownGpuError
 
-    errors = (ConfigError, CeilingError, GpuFileError, OutputError, OverflowError, StoreError, UnknownGpuError)
+    errors = (ConfigError, CeilingError, OutputError, OverflowError, StoreError, UnknownGpuError)
     try:
         answer: Answer = args.answer(args)
         if args.plot is not None:

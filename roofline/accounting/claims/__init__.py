@@ -1,1 +1,0 @@
-"""The numbers that the lecture notes claim, each computed again."""
