@@ -130,11 +130,6 @@ FLAGS = {
         "Profile with inputs like those of real use; a compiler breaks its graph here.",
         PROFILING,
     ),
-    "declared-by-inductor": _flag(
-        "Bytes of the Triton kernel are those that inductor declares, FLOPs those of products in it alone.",
-        "A region of `--compile` is judged as a whole; its kernels show where its time goes.",
-        PROFILING,
-    ),
     "replay-differs": _flag(
         "Measured alone, the operation takes a time that differs by more than 20 % from that within the step.",
         "Within the step other operations fill the cache and the clock; believe the step for what a step costs.",

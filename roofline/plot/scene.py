@@ -392,8 +392,8 @@ def _option(name: str, value: object) -> str:
 
 
 def share_of(record: Record) -> object:
-    """Return what a row of a profile says of its share of the step; of a compiled region, with all kernels in it."""
-    return record.extra.get("region_share", record.extra.get("share"))
+    """Return the share of the step's time that a row of a profile takes; None for any other record."""
+    return record.extra.get("share")
 
 
 def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: Sequence[str] | None) -> PlotPoint | str:
@@ -402,8 +402,6 @@ def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: S
         return record.status
     if dtypes is not None and record.dtype not in dtypes:
         return "of other dtypes"
-    if "within" in record.extra:
-        return "in a compiled region"
     share = share_of(record)
     if isinstance(share, int | float) and share < DRAWN_SHARE:
         return f"below {100 * DRAWN_SHARE:g} % of the time"

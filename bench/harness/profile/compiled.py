@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.profile.counts import UNMODELLED, distinct, node_count, tensors_in
-from bench.harness.profile.inductor import DECLARING
 from bench.harness.profile.join import COMPILED, REGION, StepTimes
 from bench.harness.profile.step import ProfiledStep
 from bench.harness.profile.target import ORIGINALS
@@ -42,7 +40,6 @@ class Compiler:
     """Regions in the order of their calls, each with bytes read and written, dtypes and phase."""
     step: ProfiledStep | None = None
     """The step whose calls are noted; None: no calls are."""
-    on_gpu: bool = False
 
     def compiled(self, step: ProfiledStep) -> ProfiledStep:
         """Return a step that is compiled at its first call.
@@ -53,7 +50,6 @@ class Compiler:
         import torch
 
         inductor()  # before any compilation
-        self.on_gpu = step.target.device.startswith("cuda")
         function = step.target.function
         for name in ORIGINALS:  # what is compiled already is compiled anew
             function = getattr(function, name, None) or function
@@ -68,13 +64,6 @@ class Compiler:
         self.step = None
         return [_call(*one) for one in self.ran]
 
-    def _declaring(self) -> AbstractContextManager[Any]:
-        """Let the Triton kernels that are compiled within hold their bytes; on a CPU there are none."""
-        import torch._inductor.config as config
-
-        has_kernels = self.on_gpu and hasattr(config, DECLARING)
-        return config.patch({DECLARING: True}) if has_kernels else nullcontext()
-
     def _backend(self, graph: Any, inputs: Sequence[Any]) -> Any:
         compile_graph, _ = inductor()
         inner: Any = self._inner
@@ -88,8 +77,7 @@ class Compiler:
         region = _region(f"region{len(self.regions)}", graph)
         self.regions.append(region)
         _, compile_region = inductor()
-        with self._declaring():
-            function: Any = compile_region(graph, inputs, **options)
+        function: Any = compile_region(graph, inputs, **options)
 
         def run(args: list[Any]) -> Any:
             given = list(tensors_in(args)) if self.step is not None else []
@@ -171,7 +159,6 @@ def still_called(accounted: Accounted, steps: Sequence[StepTimes]) -> tuple[Acco
             step,
             calls={new[place]: spent for place, spent in step.calls.items()},
             kernels={new[place]: names for place, names in step.kernels.items()},
-            launches={(new[place], launch): spent for (place, launch), spent in step.launches.items()},
         )
         for step in steps
     ]

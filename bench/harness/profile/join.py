@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.profile.counts import base_name
-from bench.harness.profile.inductor import KernelLaunch
 from bench.harness.profile.recording import Event, Trace, busy
 from bench.harness.profile.step import MODULE
 
@@ -29,9 +28,6 @@ REGION = "compiled."
 IN_PLACE = {"aten::_index_put_impl": "aten::index_put"}
 """What autograd calls where it adds into a new tensor, and its name while its work is counted."""
 
-NOBODY: tuple[int | None, KernelLaunch | None] = (None, None)
-"""Who owns a kernel that no counted call launched."""
-
 UNSEEN = "## Call CompiledFxGraph"
 """Beginning of the names of events of regions that torch compiled before the profiler was started."""
 
@@ -45,8 +41,6 @@ class StepTimes:
     """By the place of the call in the account."""
     kernels: dict[int, list[str]] = field(default_factory=dict)
     """Names of the kernels that a GPU ran for a call."""
-    launches: dict[tuple[int, KernelLaunch], list[int]] = field(default_factory=dict)
-    """Of the Triton kernels of inductor's in a compiled region, each launch; they are no part of the region's time."""
     unattributed: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """By operation or kernel, of what belongs to no counted call."""
     gaps: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -54,8 +48,7 @@ class StepTimes:
 
     def parts(self) -> int:
         """Return the sum of all parts."""
-        inner = sum(map(sum, self.launches.values()))
-        return sum(self.calls.values()) + inner + sum(self.unattributed.values()) + sum(self.gaps.values())
+        return sum(self.calls.values()) + sum(self.unattributed.values()) + sum(self.gaps.values())
 
 
 class Matcher:
@@ -147,17 +140,13 @@ def _seen(calls: Sequence[Call], step: Event) -> list[tuple[Event, int | None, s
 
 def _gpu_step(calls: Sequence[Call], trace: Trace, step: Event) -> StepTimes:
     """Return the times of a step by the kernels that it launched; the rest of it the GPU stood still."""
-    times, matcher = StepTimes(step.duration), Matcher(calls)
-    owners = launches(matcher, [step, *trace.beside(step)])
+    times = StepTimes(step.duration)
+    owners = launches(Matcher(calls), [step, *trace.beside(step)])
     within = [kernel for kernel in trace.kernels if step.begin <= kernel.begin and kernel.end <= step.end]
     for kernel, spent in busy(within):
-        place, launch = owners.get(kernel.correlation, NOBODY) if kernel.correlation is not None else NOBODY
+        place = owners.get(kernel.correlation) if kernel.correlation is not None else None
         if place is None:
             times.unattributed[kernel.name] += spent
-            continue
-        if launch is not None and calls[place].op.startswith(REGION):
-            times.calls.setdefault(place, 0)
-            times.launches.setdefault((place, launch), []).append(spent)
         else:
             times.kernels.setdefault(place, []).append(kernel.name)
             times.calls[place] = times.calls.get(place, 0) + spent
@@ -165,15 +154,14 @@ def _gpu_step(calls: Sequence[Call], trace: Trace, step: Event) -> StepTimes:
     return times
 
 
-def launches(matcher: Matcher, roots: Sequence[Event]) -> Mapping[int, tuple[int | None, KernelLaunch | None]]:
-    """Return by the correlation of each launch the call in which it happened, and what inductor declares of it."""
-    owners: dict[int, tuple[int | None, KernelLaunch | None]] = {}
-    pending = [(root, *NOBODY) for root in sorted(roots, key=lambda e: -e.begin)]
+def launches(matcher: Matcher, roots: Sequence[Event]) -> Mapping[int, int | None]:
+    """Return by the correlation of each launch the index of the call in which it happened; None if in no call."""
+    owners: dict[int, int | None] = {}
+    pending: list[tuple[Event, int | None]] = [(root, None) for root in sorted(roots, key=lambda e: -e.begin)]
     while pending:
-        event, place, launch = pending.pop()
+        event, place = pending.pop()
         place = matcher.take(event) if place is None else place
-        launch = event.launch or launch
         if event.correlation is not None:
-            owners[event.correlation] = place, launch
-        pending += [(child, place, launch) for child in reversed(event.children)]
+            owners[event.correlation] = place
+        pending += [(child, place) for child in reversed(event.children)]
     return owners

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.harness.profile.inductor import KernelLaunch, launch_of
 from bench.harness.profile.step import STEP
 from bench.harness.timing.launched import Kernel, kernels_of, span_of
 
@@ -30,8 +29,6 @@ class Event:
     """Shape and dtype of each tensor with a dimension."""
     correlation: int | None = None
     """Of a launch, with the kernel that it launched."""
-    launch: KernelLaunch | None = None
-    """The Triton kernel of inductor's that it launches."""
     thread: Any = None
     children: list[Event] = field(default_factory=list)
 
@@ -111,8 +108,7 @@ def _event(event: Mapping[str, Any]) -> Event:
     pairs = zip(details.get("Input Dims", ()), details.get("Input type", ()), strict=False)
     operands = tuple((_shape(shape), dtype) for shape, dtype in pairs if shape)
     thread = event.get("pid"), event.get("tid")
-    launch = launch_of(event["name"], details)
-    return Event(event["name"], event["cat"], begin, end, operands, details.get("correlation"), launch, thread)
+    return Event(event["name"], event["cat"], begin, end, operands, details.get("correlation"), thread)
 
 
 def _shape(shape: Any) -> Any:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.profile.counts import UNMODELLED
 from results.record import DTYPES, MIN_TIME_S, Environment, Record
 from results.show.judge import judged
 from roofline.ceilings import Ceilings
@@ -16,7 +15,6 @@ from roofline.work import dtype_named
 
 if TYPE_CHECKING:
     from bench.harness.profile.account import Accounted, Call
-    from bench.harness.profile.inductor import KernelLaunch
     from bench.harness.profile.join import StepTimes
     from bench.harness.profile.replay import Replayed
 
@@ -26,8 +24,6 @@ MOST_KERNELS = 100
 REPLAYED, FAR = 0.95, 0.2
 """Share of the time whose operations are measured alone, and by how much that may differ from the time in the step."""
 REPLAY_DIFFERS = "replay-differs"
-DECLARED = "declared-by-inductor"
-"""Flag of a Triton kernel whose work is what inductor says of it."""
 UNATTRIBUTED, HOST_GAP, OVERHEAD = "unattributed", "host-gap", "profiler-overhead"
 REMAINDERS = {
     UNATTRIBUTED: "operations and kernels that belong to no counted call",
@@ -42,8 +38,6 @@ class CallRow:
     """All calls of a step with the same operation, shapes, dtypes, phase and place in the model."""
 
     first: Call
-    place: int
-    """Of the first call."""
     module: str
     """With `*` for the number of a layer."""
     count: int = 0
@@ -54,10 +48,6 @@ class CallRow:
     times_ns: list[int] = field(default_factory=list)
     """Of all calls together, for each recorded step."""
     kernels: set[str] = field(default_factory=set)
-    inner_ns: list[int] = field(default_factory=list)
-    """Of the Triton kernels of a fused region, which have rows of their own, for each recorded step."""
-    within: str = ""
-    """The region that a Triton kernel is part of."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +99,10 @@ def pattern(module: str) -> str:
 def rows_of(calls: Sequence[Call], steps: Sequence[StepTimes] = ()) -> list[CallRow]:
     """Return the calls summed by signature, each with its time in each step."""
     rows: dict[Any, CallRow] = {}
-    inner_ns = [_inner_ns(step) for step in steps]
     for place, call in enumerate(calls):
         module = pattern(call.module)
         key = call.op, call.shapes, call.dtypes, module, call.phase
-        row = rows.setdefault(key, CallRow(call, place, module, times_ns=[0] * len(steps), inner_ns=[0] * len(steps)))
+        row = rows.setdefault(key, CallRow(call, module, times_ns=[0] * len(steps)))
         row.count += 1
         row.flops += call.flops
         row.matmul_flops += call.matmul_flops
@@ -122,55 +111,7 @@ def rows_of(calls: Sequence[Call], steps: Sequence[StepTimes] = ()) -> list[Call
         for number, step in enumerate(steps):
             row.times_ns[number] += step.calls.get(place, 0)
             row.kernels.update(step.kernels.get(place, ()))
-            row.inner_ns[number] += inner_ns[number].get(place, 0)
-    return [*rows.values(), *_kernel_rows(calls, steps)]
-
-
-def _inner_ns(step: StepTimes) -> dict[int, int]:
-    """Return the nanoseconds of the Triton kernels in each region, by its place."""
-    found: dict[int, int] = {}
-    for (place, _), spent in step.launches.items():
-        found[place] = found.get(place, 0) + sum(spent)
-    return found
-
-
-def _kernel_rows(calls: Sequence[Call], steps: Sequence[StepTimes]) -> list[CallRow]:
-    """Return a row for each Triton kernel of a fused region, with the work that inductor declares of it."""
-    rows: dict[Any, CallRow] = {}
-    for number, step in enumerate(steps):
-        for (place, launch), spent in step.launches.items():
-            kernel = launched(launch, calls[place])
-            row = rows.setdefault(
-                (calls[place].op, kernel), CallRow(kernel, place, "", times_ns=[0] * len(steps), within=calls[place].op)
-            )
-            row.times_ns[number] += sum(spent)
-            row.count = max(row.count, len(spent))
-    for row in rows.values():
-        row.flops, row.matmul_flops = row.count * row.first.flops, row.count * row.first.matmul_flops
-        row.bytes_read, row.bytes_written = row.count * row.first.bytes_read, row.count * row.first.bytes_written
     return list(rows.values())
-
-
-def launched(launch: KernelLaunch, region: Call) -> Call:
-    """Return a Triton kernel of a region as a call; without declared bytes it is not modelled."""
-    from bench.harness.profile.account import Call
-
-    is_declared = launch.bytes_read is not None and launch.bytes_written is not None
-    flops = launch.flops or 0
-    return Call(
-        op=launch.name,
-        operands=(),
-        shapes=launch.shapes,
-        dtypes=launch.dtypes or region.dtypes,
-        module="",
-        phase=region.phase,
-        flops=flops,
-        matmul_flops=flops,
-        bytes_read=launch.bytes_read or 0,
-        bytes_written=launch.bytes_written or 0,
-        is_modelled=is_declared,
-        flags=(DECLARED if is_declared else UNMODELLED,),
-    )
 
 
 def worth_replaying(calls: Sequence[Call], timing: Timing) -> list[int]:
@@ -228,9 +169,9 @@ def records_of(accounted: Accounted, timing: Timing, provider: str) -> list[Reco
     rows = [
         row
         for row in rows_of(accounted.calls, timing.steps)
-        if any(row.times_ns) or any(row.inner_ns) or row.bytes_read or row.bytes_written or row.flops
+        if any(row.times_ns) or row.bytes_read or row.bytes_written or row.flops
     ]
-    found = [_record(row, chosen, total_ns, provider) for row in rows]
+    found = [_timed(replace(_blank(row, provider), status="ok"), row.times_ns, chosen, total_ns) for row in rows]
     main = main_dtype(accounted.calls)
     each = [timing.remainders_ns(place) for place in range(len(timing.steps))]
     for name, module in dict.fromkeys(key for one in each for key in one):
@@ -279,21 +220,8 @@ def _blank(row: CallRow, provider: str) -> Record:
             "phase": call.phase,
             "matmul_flops": row.matmul_flops if is_modelled else None,
             **({"kernels": sorted(row.kernels)} if row.kernels else {}),
-            **({"within": row.within, "kernels": [call.op]} if row.within else {}),
         },
     )
-
-
-def _record(row: CallRow, chosen: int, total_ns: int, provider: str) -> Record:
-    """Return the record of a row; the samples of a region are those of all that happens in it."""
-    blank = replace(_blank(row, provider), status="ok")
-    if not any(row.inner_ns):
-        return _timed(blank, row.times_ns, chosen, total_ns)
-    whole = [own + inner for own, inner in zip(row.times_ns, row.inner_ns, strict=True)]
-    record = _timed(blank, whole, chosen, total_ns)
-    own = {"time_s": row.times_ns[chosen] * NS, "share": row.times_ns[chosen] / total_ns}
-    region = {"region_s": whole[chosen] * NS, "region_share": whole[chosen] / total_ns}
-    return replace(record, extra=record.extra | own | region)
 
 
 def _timed(blank: Record, times_ns: Sequence[int], chosen: int, total_ns: int) -> Record:
@@ -385,17 +313,9 @@ BOUNDS = ("memory", "compute")
 
 
 def scores_of(environment: Environment, records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return the judged keys of records by the times of the chosen step, which are those of the report.
-
-    A region is judged by all that happens in it.
-    """
-    timed = [replace(r, median_s=_judged_s(r) or None, samples_s=()) if r.status == "ok" else r for r in records]
+    """Return the judged keys of records by the times of the chosen step, which are those of the report."""
+    timed = [replace(r, median_s=r.extra["time_s"] or None, samples_s=()) if r.status == "ok" else r for r in records]
     return judged(environment, timed)
-
-
-def _judged_s(record: Record) -> float:
-    extra: Mapping[str, Any] = record.extra
-    return float(extra["region_s"] if "region_s" in extra else extra["time_s"])
 
 
 def document_of(environment: Environment, records: Sequence[Record], totals: Mapping[str, Any]) -> dict[str, Any]:
@@ -424,9 +344,9 @@ def _peak_s(calls: Sequence[Call], ceilings: Ceilings) -> float | None:
 
 
 def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:
-    if record.op == OVERHEAD or "within" in record.extra:
+    if record.op == OVERHEAD:
         return 0.0
-    time_s = _judged_s(record)
+    time_s = float(record.extra["time_s"])
     if score["roofline_pct"] is None or not (record.flops or record.bytes_read or record.bytes_written):
         return time_s  # there is no roof to reach
     return time_s * min(1.0, float(score["roofline_pct"]) / 100)

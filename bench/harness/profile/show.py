@@ -22,7 +22,6 @@ MOST_NAMES = 3
 """Most kernels that are named for a remainder."""
 CLASSES: dict[str, Callable[[Record], bool]] = {
     "products": lambda record: bool(record.extra.get("matmul_flops")),
-    "fused kernels": lambda record: "within" in record.extra,
     "other arithmetic": lambda record: bool(record.flops),
     "data movement": lambda record: bool(record.bytes_read or record.bytes_written),
     "views and bookkeeping": lambda record: record.flops == 0,
@@ -207,8 +206,6 @@ def _print_rest(rest: Sequence[Scored], console: Console) -> None:
 
 def _flags(record: Record, score: Mapping[str, Any]) -> Iterable[str]:
     yield from record.flags
-    if "region_s" in record.extra:
-        yield f"with its Triton kernels {format_time(record.extra['region_s'])}"
     if score["excess"]:
         yield "above-roof"
     if record.op in REMAINDERS:

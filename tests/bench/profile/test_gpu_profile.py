@@ -41,9 +41,6 @@ def test_a_compiled_step_has_its_kernels_in_its_regions():
     (*_, times) = timing.steps
     assert times.parts() == times.step
     assert all(times.kernels.get(place) for place in regions)  # the products
-    declared = [launch for _, launch in times.launches]
-    assert declared
-    assert all(launch.bytes_read and launch.bytes_written for launch in declared)
 
 
 def test_a_product_measured_alone_takes_about_as_long_as_anywhere():

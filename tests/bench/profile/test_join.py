@@ -6,12 +6,16 @@ The GPU's is in the form that torch.profiler exports; no GPU has recorded one ye
 from dataclasses import replace
 
 import pytest
+import torch
 
-from bench.harness.profile.account import Accounted, Call
+from bench.harness.profile.account import Accounted, Call, accounted
+from bench.harness.profile.counts import RULES, declare_work
 from bench.harness.profile.join import joined
 from bench.harness.profile.recording import Kernel, busy, read_trace
 from bench.harness.profile.report import HOST_GAP, OVERHEAD, UNATTRIBUTED, Timing, pattern, records_of
-from bench.harness.profile.step import MODULE, STEP
+from bench.harness.profile.step import MODULE, STEP, ProfiledStep
+from bench.harness.profile.target import target_of
+from roofline.work import Work
 
 
 def event(name, begin, duration, category="cpu_op", thread=1, **details):
@@ -159,3 +163,43 @@ def test_kernels_that_overlap_are_a_union():
 def test_numbers_of_layers_are_left_out_of_a_path():
     assert pattern("model.layers.11.mlp.up2") == "model.layers.*.mlp.up2"
     assert (pattern("layers.3"), pattern("0.2"), pattern("")) == ("layers.*", "0.2", "")
+
+
+# ---- a Triton kernel of a user's -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_step():
+    @torch.library.triton_op("ridgepoint_test::scaled", mutates_args=())
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    declare_work("ridgepoint_test::scaled", lambda x: Work(3 * x.numel(), 4000, 2000))
+    yield ProfiledStep(target_of("step", lambda x: scaled(x).exp(), [torch.ones(8, 16)]), "forward")
+    RULES.clear()
+
+
+def test_a_users_kernel_has_its_time_and_the_work_that_was_declared(own_step):
+    given = {"Input Dims": [[8, 16]], "Input type": ["float"]}
+    trace = [
+        event(STEP, 100.0, 100.0, "user_annotation"),
+        event("ridgepoint_test::scaled", 101.0, 10.0, **given),
+        event("cuLaunchKernel", 105.0, 1.0, "cuda_driver", correlation=11),
+        event("aten::exp", 120.0, 10.0, **given),
+        event("cudaLaunchKernel", 121.0, 1.0, "cuda_runtime", correlation=12),
+        event("cuLaunchKernel", 140.0, 1.0, "cuda_driver", correlation=13),
+        event("scaled_kernel", 130.0, 20.0, "kernel", 7, correlation=11),
+        event("exp_kernel", 150.0, 10.0, "kernel", 7, correlation=12),
+        event("bare_kernel", 170.0, 5.0, "kernel", 7, correlation=13),
+        event("other_kernel", 180.0, 7.0, "kernel", 7, correlation=14),
+    ]
+    found = accounted(own_step)
+    timing = Timing([100e-6], joined(found.calls, read_trace({"traceEvents": trace})))
+    by_op = {record.op: record for record in records_of(found, timing, "torch")}
+    own = by_op["ridgepoint_test.scaled"]
+    assert (own.flops, own.bytes_read, own.bytes_written, own.flags) == (3 * 128, 4000, 2000, ())
+    assert (own.extra["kernels"], own.extra["time_s"]) == (["scaled_kernel"], pytest.approx(20e-6))
+    # What is launched outside of any operation has its time and its name.
+    nobodys = by_op["unattributed"].extra
+    assert (nobodys["kernels"], nobodys["time_s"]) == (["other_kernel", "bare_kernel"], pytest.approx(12e-6))
+    assert nobodys["kernels_s"] == pytest.approx([7e-6, 5e-6])
