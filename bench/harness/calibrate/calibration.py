@@ -112,18 +112,11 @@ def identity(device: Device) -> dict[str, Any]:
         "memory_bytes": device.memory_bytes,
         "torch": installed_version("torch"),
         "triton": installed_version("triton"),
-        "driver": nvml.driver_version().value if device.is_gpu else None,
-        "power_limit_w": _power_limit_w(device),
+        "driver": nvml.driver_version() if device.is_gpu else None,
+        "power_limit_w": nvml.NvmlGpu(device.uuid).power_limit_w() if device.is_gpu else None,
         "onednn_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),
         "method": 3,
     }
-
-
-def _power_limit_w(device: Device) -> float | None:
-    if device.type != "cuda":
-        return None
-    limit_w: float | None = nvml.open_gpu(device.uuid).power("nvmlDeviceGetEnforcedPowerLimit").value
-    return limit_w
 
 
 def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:

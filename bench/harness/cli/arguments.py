@@ -139,9 +139,9 @@ def device_name(text: str) -> str:
 
 def thread_count(text: str) -> int:
     """Return a number of threads, at most one for each logical CPU of this process."""
-    from bench.harness.device.system import here
+    from bench.harness.device.host import allowed_cores
 
-    most = len(here().allowed_cores())
+    most = len(allowed_cores())
     what = f"a whole number from 1 to {most}, the logical CPUs of this process"
     return int(number(1, most, what, int)(text))
 

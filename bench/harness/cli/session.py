@@ -288,7 +288,6 @@ def stamp(
 ) -> Environment:
     """Return the environment of this run; `argv` None stands for the arguments of the process."""
     from bench.harness.device import stamp as machine
-    from bench.harness.device.facts import modes
     from results.store.runs import new_run_id
 
     costs = preflight(device, ceilings)  # before the modes: an idle GPU does not report how its clocks are set
@@ -296,7 +295,7 @@ def stamp(
         run_id=new_run_id(),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=tuple(machine.command_line(command, argv)),
-        device=device.to_dict() | modes(device),
+        device=device.to_dict() | device.modes(),
         host=machine.host(),
         versions=machine.versions(),
         git=machine.git_state(),

@@ -171,9 +171,9 @@ def chosen_dtypes(args: argparse.Namespace, device: Device, matmul: Op, job: Cal
 
 def warn_if_busy(device: Device, progress: Progress) -> None:
     """Warn where other processes have kept a CPU busy for the last minute."""
-    from bench.harness.device.system import here
+    from bench.harness.device.host import load_average
 
-    load = here().load_average().value
+    load = load_average()
     if load is not None and not device.is_gpu and load > BUSY_LOAD * (device.threads or 1):
         progress.note(f"the machine is busy (load average {load:.1f}, {device.threads} threads): ceilings may read low")
 

@@ -225,14 +225,14 @@ def check_all(checkup: Checkup) -> None:
 
 def device_check(checkup: Checkup) -> Iterator[Finding]:
     """Yield the state of the host, the device and its timer."""
-    from bench.harness.device import facts
+    from bench.harness.device import host, nvml
     from bench.harness.timing import samplers
 
     device = checkup.device
-    yield from host_findings(facts.host_facts(), device)
+    yield from host_findings(host.facts(), device)
     tick = tick_finding(samplers.tick_s(device), device.type)
     if device.is_gpu:  # after the timer, for which this process has become one of those that use the GPU
-        yield from gpu_findings(facts.gpu_facts(device))
+        yield from gpu_findings(nvml.NvmlGpu(device.uuid).facts())
     if checkup.ceilings.note:
         yield finding("GPU table", checkup.ceilings.note, "--gpu names the entry to use")
     yield tick

@@ -81,7 +81,7 @@ def finding(name: str, value: str, advice: str = "") -> Finding:
 
 
 def host_findings(facts: Mapping[str, Any], device: Device) -> list[Finding]:
-    """Return the state of the host's cores; `facts` are those of `facts.host_facts`."""
+    """Return the state of the host's cores; `facts` are those of `host.facts`."""
     cores, quota, load = facts["cores_allowed"], facts["cgroup_quota_cores"], facts["load_average"]
     threads = "" if device.threads is None else f", {device.threads} threads are used"
     found = [finding("cores", f"{cores} allowed{threads}")]
@@ -111,7 +111,7 @@ def tick_finding(tick_s: float, device_type: str) -> Finding:
 
 
 def gpu_findings(facts: Mapping[str, Any]) -> list[Finding]:
-    """Return what NVML reports; `facts` are those of `facts.gpu_facts`."""
+    """Return what NVML reports; `facts` are those of `NvmlGpu.facts`."""
     problem = facts["errors"].get("nvml")
     if problem:
         advice = "clocks, power and throttling will be missing from every row; times are not affected"

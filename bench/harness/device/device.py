@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.harness.device.system import here
+from bench.harness.device import host, nvml
 
 MIB = 2**20
 
@@ -58,7 +58,7 @@ class Device:
     def free_bytes(self) -> int:
         """Return the memory that a measurement may still take, bytes."""
         if not self.is_gpu:
-            free_bytes = here().available_memory_bytes()
+            free_bytes = host.available_memory_bytes()
             return DEFAULT_CPU_FREE_BYTES if free_bytes is None else free_bytes
         import torch
 
@@ -72,6 +72,16 @@ class Device:
         import torch
 
         torch.cuda.synchronize(self.torch_name)
+
+    def modes(self) -> dict[str, Any]:
+        """Return the settings that make two runs on one machine incomparable if they differ; None if unknown.
+
+        `clock_mode`, `power_limit_w` and `power_limit_default_w` of a GPU, see `NvmlGpu.modes`; `governor` and `turbo`
+        of a CPU.
+        """
+        if self.is_gpu:
+            return nvml.NvmlGpu(self.uuid).modes()
+        return {"governor": host.governor(), "turbo": host.turbo()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object kept under `device` in a run file."""
@@ -102,9 +112,7 @@ def detect(requested: str | None) -> Device:
 
 def allowed_threads() -> int:
     """Return the threads that affinity and cgroup quota leave to this process."""
-    from bench.harness.device.linux import usable_threads
-
-    return usable_threads(len(here().allowed_cores()), here().cpu_quota())
+    return host.usable_threads(len(host.allowed_cores()), host.cpu_quota())
 
 
 def default_threads() -> int:
@@ -125,9 +133,9 @@ def _torch_threads() -> int:
 
 def cpu_device(threads: int | None = None) -> Device:
     """Return the CPU with this many threads; by default with all that affinity and cgroup quota leave."""
-    name, cpus = here().cpu_name(), sorted(here().allowed_cores())
+    name, cpus = host.cpu_name(), sorted(host.allowed_cores())
     threads = threads or allowed_threads()
-    cache_bytes = here().last_level_cache_bytes(cpus, threads)
+    cache_bytes = host.last_level_cache_bytes(cpus, threads)
     return Device(
         type="cpu",
         torch_name="cpu",
@@ -135,7 +143,7 @@ def cpu_device(threads: int | None = None) -> Device:
         name=name,
         cache_bytes=cache_bytes or DEFAULT_CPU_CACHE_BYTES,
         cache_is_assumed=cache_bytes is None,
-        memory_bytes=here().total_memory_bytes(),
+        memory_bytes=host.total_memory_bytes(),
         threads=threads,
     )
 
@@ -150,7 +158,7 @@ def gpu_device(index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
     is_rocm = torch.version.hip is not None
     uuid = str(getattr(properties, "uuid", "")) or None
-    clock_hz, bus_bits = _memory_interface(uuid)
+    gpu = nvml.NvmlGpu(uuid)
     known = match_driver_name(properties.name, properties.total_memory, sm_count=properties.multi_processor_count).gpu
     return Device(
         type="rocm" if is_rocm else "cuda",
@@ -163,17 +171,9 @@ def gpu_device(index: int) -> Device:
         sm_count=properties.multi_processor_count,
         compute_capability=f"{properties.major}.{properties.minor}",
         uuid=uuid,
-        memory_clock_hz=clock_hz,
-        memory_bus_bits=bus_bits,
+        memory_clock_hz=gpu.clock_hz(nvml.CLOCK_MEMORY, "nvmlDeviceGetMaxClockInfo"),
+        memory_bus_bits=gpu.memory_bus_bits(),
     )
-
-
-def _memory_interface(uuid: str | None) -> tuple[float | None, int | None]:
-    from bench.harness.device import nvml
-
-    gpu = nvml.open_gpu(uuid)
-    bus_bits = gpu.memory_bus_bits().value
-    return gpu.max_memory_clock_hz().value, None if bus_bits is None else int(bus_bits)
 
 
 def slugify(name: str) -> str:

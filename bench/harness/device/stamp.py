@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.harness.device import host as machine
 from bench.harness.device import nvml
-from bench.harness.device.system import here
 
 GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 """Variables by which a process is bound to one repository. Source: git-rev-parse(1), `--local-env-vars`."""
@@ -28,7 +28,7 @@ def versions() -> dict[str, str | None]:
         "torch": torch.__version__,
         "triton": installed_version("triton"),
         "cuda": torch.version.cuda if has_gpu else None,
-        "driver": nvml.driver_version().value if has_gpu else None,
+        "driver": nvml.driver_version() if has_gpu else None,
     }
 
 
@@ -47,9 +47,9 @@ def host() -> dict[str, Any]:
     return {
         "name": platform.node(),
         "kernel": platform.release(),
-        "cpu": here().cpu_name(),
+        "cpu": machine.cpu_name(),
         "cores": os.cpu_count(),
-        "memory_bytes": here().total_memory_bytes(),
+        "memory_bytes": machine.total_memory_bytes(),
     }
 
 

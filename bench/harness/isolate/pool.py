@@ -433,9 +433,9 @@ def preloading() -> Iterator[None]:
     Torch is then loaded there while this process loads it too; a new interpreter would begin only when it is needed.
     """
     global _preloaded
-    from bench.harness.device.system import here
+    from bench.harness.device.host import why_no_isolation
 
-    if here().why_no_isolation() is not None:
+    if why_no_isolation() is not None:
         yield
         return
     with Workers() as _preloaded:
@@ -457,13 +457,13 @@ def started(words: Sequence[str]) -> Iterator[Running]:
     Raises:
         WorkerError: no process can be started.
     """
-    from bench.harness.device.system import here
+    from bench.harness.device.host import why_no_isolation
 
     if _preloaded is not None:
         with _preloaded.fork(list(words)) as child:
             yield child
         return
-    if here().why_no_isolation() is None:
+    if why_no_isolation() is None:
         with Workers(preload="") as workers, workers.fork(list(words)) as child:
             yield child
         return

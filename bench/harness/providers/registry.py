@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.device.system import here
+from bench.harness.device.host import why_no_isolation
 from bench.harness.op import Op
 from bench.harness.providers.baselines import BASELINES, Baseline, baselines
 from bench.harness.providers.process_settings import current_settings, restore_settings
@@ -152,7 +152,7 @@ def unavailable(name: str, device: Device) -> str | None:
     its own.
     """
     if is_user_kernel(name):
-        why = here().why_no_isolation()
+        why = why_no_isolation()
         return why and f"a user's function runs in a forked process of its own, and {why}"
     if name.startswith("triton") and not device.is_gpu:
         return f"{name} needs a GPU; this is a CPU"

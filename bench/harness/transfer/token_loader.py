@@ -12,8 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from bench.harness.device.reading import difference
-from bench.harness.device.system import here
+from bench.harness.device.host import growth, major_faults
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -171,15 +170,15 @@ class Loop:
 
     def step(self) -> None:
         """Take a batch, look at its ids, compute, and wait until all is done."""
-        before = here().major_faults()
+        before = major_faults()
         start = time.perf_counter()
         inputs, labels = self._take()
         self.waits_s.append(time.perf_counter() - start)
         inputs.sum().add_(labels.sum())
         self._work()
         self._device.synchronize()
-        faults = difference(before, here().major_faults()).value
-        self.major_faults = None if faults is None or self.major_faults is None else self.major_faults + faults
+        faults = growth(before, major_faults())
+        self.major_faults = None if faults is None or self.major_faults is None else self.major_faults + int(faults)
 
     def _take(self) -> tuple[Tensor, Tensor]:
         if self._thread is None or self._next is None:

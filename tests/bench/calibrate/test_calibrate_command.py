@@ -304,7 +304,7 @@ def test_a_stale_file_that_is_torn_too_is_not_worth_a_word(tmp_path, text):
 def test_the_power_limit_and_the_driver_are_part_of_what_a_gpu_is(monkeypatch):
     before = calibration.identity(H100)
     assert {"power_limit_w", "driver", "triton", "uuid", "torch", "threads"} <= set(before)
-    monkeypatch.setattr(calibration, "_power_limit_w", lambda device: 350.0)
+    monkeypatch.setattr(calibration.nvml.NvmlGpu, "power_limit_w", lambda gpu: 350.0)
     assert calibration.identity(H100) != before
 
 

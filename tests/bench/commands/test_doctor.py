@@ -91,7 +91,7 @@ def test_a_free_gpu_is_all_right():
 @pytest.mark.parametrize(
     ("change", "name", "status"),
     [
-        ({"other_processes": [{"pid": 7, "memory_bytes": 1}]}, "other processes", BAD),
+        ({"other_processes": [{"pid": 7}]}, "other processes", BAD),
         ({"remapped_rows": {"failed": True}}, "memory", BAD),
         ({"remapped_rows": {"pending": True}}, "memory", BAD),
         ({"power_limit_w": 350.0}, "power limit", NOTE),
@@ -109,7 +109,7 @@ def test_what_speaks_against_a_gpu_is_found_with_advice(change, name, status):
     ("pids", "own_is_seen", "status"), [([7], True, BAD), ([7], False, NOTE), ([7, 8], False, BAD), ([], False, OK)]
 )
 def test_a_process_that_may_be_this_one_under_another_id_makes_no_gpu_unfit(pids, own_is_seen, status):
-    others = [{"pid": pid, "memory_bytes": None} for pid in pids]
+    others = [{"pid": pid} for pid in pids]
     found = gpu_findings(GPU | {"other_processes": others, "own_process_seen": own_is_seen})
     assert statuses(found)["other processes"] == status
 
@@ -273,7 +273,7 @@ def test_an_error_costs_its_own_check_and_each_line_is_printed_and_saved_at_once
 @pytest.mark.usefixtures("no_rows")
 def test_hostile_names_reach_no_terminal(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "compare_with_itself", lambda *arguments: compared())
-    monkeypatch.setattr("bench.harness.device.linux.cpu_name", lambda: "CPU \x1b[31m[bold]")
+    monkeypatch.setattr("bench.harness.device.host.cpu_name", lambda: "CPU \x1b[31m[bold]")
     command.main(["doctor", "--device", "cpu", "-q"])
     out = capsys.readouterr().out
     assert "\x1b" not in out.replace("\x1b[0m", "")

@@ -1,281 +1,185 @@
-"""The reader of NVML: UUIDs, errors by name, field values, ids by driver; and that nothing is ever written."""
+"""One GPU through a replayed NVML: what is reported, what is missing, and that nothing is written."""
 
+import json
+import os
 import re
 import sys
-import types
 from dataclasses import replace
 from pathlib import Path
 
 import pynvml
 import pytest
-from test_telemetry import H100, measure
+from test_telemetry import CPU, H100
 
-from bench.harness.device import nvml
-from bench.harness.device.facts import gpu_facts
-from bench.harness.device.reading import MAX_ERROR_LETTERS, Reading, attempt, difference, per_second
-from bench.harness.device.telemetry import Monitor
+from bench.harness.cli import session
+from bench.harness.device.nvml import CLOCK_EVENTS, CLOCK_SM, POWER_INSTANT_FIELD, THROTTLE_FIELDS, NvmlGpu
+from bench.harness.measure.plan import Settings
+from results.compare.sides import CompareError, differences
+from roofline.ceilings import Ceilings
 from tests.bench import nvml_replay
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
-def replay(monkeypatch):
-    machines = nvml_replay.Replay(monkeypatch)
-    yield machines
-    machines.check()
+def machine(monkeypatch):
+    found = nvml_replay.install(monkeypatch)
+    yield found
+    assert found.forbidden == []
 
 
-# ---- finding the GPU -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("prefix", ["", "GPU-"])
-def test_a_gpu_is_found_by_its_uuid_with_or_without_prefix(replay, prefix):
-    gpu = nvml.open_gpu(prefix + replay("bare-metal").torch_uuid)
-    assert gpu.sm_clock_hz() == Reading(1980e6)
-    assert (gpu.is_slice, gpu.driver) == (False, Reading("580.95.05"))
-
-
-@pytest.mark.parametrize("prefix", ["", "MIG-"])
-def test_a_slice_is_found_by_its_own_uuid_and_asked_through_its_gpu(replay, prefix):
-    gpu = nvml.open_gpu(prefix + replay("mig-slice").torch_uuid)
-    assert gpu.is_slice
-    assert gpu.board.value != gpu.handle.value
-    assert gpu.max_sm_clock_hz() == Reading(1410e6)
-    assert gpu.power_w() == gpu.energy_j() == Reading(error="SharedByMigSlices")
-
-
-def test_a_slice_whose_gpu_is_hidden_has_an_error_for_everything(replay):
-    machine = replay("mig-slice")
-    for calls in machine.record["devices"].values():
-        calls.pop("parent", None)
-    row = measure(machine)
-    assert row["sm_clock_hz"] is None
-    assert row["errors"]["nvml"] == "NotFound"
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("uuid", ["00000000-1111", "GPU-00000000-1111", "MIG-0", "None", "\n"])
-def test_a_uuid_that_nvml_does_not_know_is_an_error_not_another_gpu(replay, uuid):
-    replay("two-gpus")
-    assert nvml.open_gpu(uuid).sm_clock_hz() == Reading(error="NotFound")
-
-
-@pytest.mark.parametrize("uuid", [None, ""])
-def test_without_a_uuid_nothing_is_asked(replay, uuid):
-    machine = replay("bare-metal")
-    assert nvml.open_gpu(uuid).power_w() == Reading(error="NoUuid")
-    assert machine.asked == []
-
-
-@pytest.mark.parametrize(
-    ("name", "driver"),
-    [
-        ("bare-metal", Reading("580.95.05")),
-        ("no-driver", Reading(error="LibraryNotFound")),
-        ("no-bindings", Reading(error="PynvmlMissing")),
-    ],
-)
-def test_the_driver_is_told_without_a_gpu(replay, name, driver):
-    replay(name)
-    assert nvml.driver_version() == driver
-
-
-def test_a_driver_version_in_bytes_is_text(replay, monkeypatch):
-    monkeypatch.setattr(replay("bare-metal").pynvml, "nvmlSystemGetDriverVersion", lambda: b"580.95.05")
-    assert nvml.driver_version() == Reading("580.95.05")
-
-
-# ---- errors --------------------------------------------------------------------------------------------------------
-
-
-def raising(error):
-    def call(*arguments):
-        raise error
-
-    return call
-
-
-@pytest.mark.parametrize(
-    ("error", "name"),
-    [
-        (pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED), "NotSupported"),
-        (pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST), "GpuIsLost"),
-        (pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND), "FunctionNotFound"),
-        (pynvml.NVMLError(4711), "NVMLError 4711"),
-        (AttributeError("libnvidia-ml.so.1: undefined symbol"), "AttributeError"),
-        (OSError("x" * 1000), "OSError"),
-        (RecursionError(), "RecursionError"),
-        (type("E" * 200, (Exception,), {})(), "E" * MAX_ERROR_LETTERS),
-    ],
-)
-def test_whatever_a_call_raises_is_an_error_by_name(monkeypatch, error, name):
-    monkeypatch.setitem(sys.modules, "pynvml", types.SimpleNamespace(nvmlDeviceGetPowerUsage=raising(error)))
-    assert nvml.call("nvmlDeviceGetPowerUsage", "handle") == Reading(error=name)
-
-
-def test_an_interruption_is_no_error_of_the_machine(monkeypatch):
-    stop = types.SimpleNamespace(nvmlDeviceGetPowerUsage=raising(KeyboardInterrupt()))
-    monkeypatch.setitem(sys.modules, "pynvml", stop)
-    with pytest.raises(KeyboardInterrupt):
-        nvml.call("nvmlDeviceGetPowerUsage", "handle")
-
-
-def test_bindings_that_break_while_they_are_imported_are_an_error(monkeypatch, tmp_path):
-    (tmp_path / "pynvml.py").write_text("raise ZeroDivisionError\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "pynvml")
-    assert nvml.call("nvmlInit") == Reading(error="PynvmlBroken: ZeroDivisionError")
-
-
-def test_the_real_bindings_without_a_driver_raise_nothing():
-    """Holds on a machine with a driver too: then there is a version, or the name of what is missing."""
-    found = nvml.driver_version()
-    assert (found.value is None) != (found.error is None)
-
-
-@pytest.mark.parametrize("first", ["NotSupported", "NoPermission", "GpuIsLost"])
-def test_another_name_is_tried_only_where_a_function_is_not_there(monkeypatch, first):
-    fake = types.SimpleNamespace(one=raising(nvml_replay.error(first)), two=lambda: 7)
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
-    assert nvml.call_first(("one", "two")) == Reading(error=first)
-    assert nvml.call_first(("none", "two")) == Reading(7)
-    assert nvml.call_first(("none", "nor this")) == Reading(error="NotInBindings")
-
-
-# ---- field values, words, ids --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "member", "value"),
-    [
-        (0, "dVal", 2.5),
-        (1, "uiVal", 7),
-        (2, "ulVal", 8),
-        (3, "ullVal", 2**63),
-        (4, "sllVal", -9),
-        (5, "siVal", -1),
-        (6, "usVal", 3),
-    ],
-)
-def test_a_field_value_is_read_from_the_member_that_its_type_names(monkeypatch, kind, member, value):
-    entry = pynvml.c_nvmlFieldValue_t(fieldId=74, valueType=kind)
-    setattr(entry.value, member, value)
-    monkeypatch.setitem(sys.modules, "pynvml", types.SimpleNamespace(nvmlDeviceGetFieldValues=lambda h, ids: [entry]))
-    assert nvml.field_values("handle", [74]) == {74: Reading(value)}
-
-
-def test_a_field_value_without_entry_or_with_an_unknown_type_or_status_is_an_error(replay, monkeypatch):
-    machine = replay("bare-metal")
-    answers = [
-        pynvml.c_nvmlFieldValue_t(fieldId=74, valueType=99),
-        pynvml.c_nvmlFieldValue_t(fieldId=76, nvmlReturn=4711),
-        pynvml.c_nvmlFieldValue_t(fieldId=269, nvmlReturn=pynvml.NVML_ERROR_NO_DATA),
-    ]
-    monkeypatch.setattr(machine.pynvml, "nvmlDeviceGetFieldValues", lambda handle, ids: answers)
-    found = nvml.field_values("handle", [74, 76, 269, 270])
-    assert [found[number].error for number in (74, 76, 269, 270)] == [
-        "KeyError",
-        "NVMLError 4711",
-        "NoData",
-        "NotReturned",
-    ]
-
-
-def test_all_counters_come_from_one_call(replay):
-    machine = replay("bare-metal")
-    gpu = nvml.open_gpu(machine.torch_uuid)
-    machine.asked.clear()
-    assert set(gpu.throttle_s()) == {"sw_power_cap", "sync_boost", "sw_thermal", "hw_thermal", "power_brake"}
-    assert machine.asked == ["nvmlDeviceGetFieldValues"]
-
-
-@pytest.mark.parametrize(
-    ("driver", "ids"),
-    [
-        ("570.172.08", (None, None, None)),
-        ("575.51.03", (251, 252, 253)),
-        ("580.65.06", (251, 252, 253)),
-        ("580.76.05", (None, None, None)),  # between two numberings: not known which
-        ("580.82.07", (269, 270, 271)),
-        ("615.71.01", (269, 270, 271)),
-        ("470.256", (None, None, None)),
-        ("", (None, None, None)),
-        ("unknown", (None, None, None)),
-        (None, (None, None, None)),
-    ],
-)
-def test_ids_of_the_counters_follow_the_driver(driver, ids):
-    fields = nvml.throttle_fields(driver)
-    assert (fields["sw_power_cap"], fields["sync_boost"]) == (74, 76)
-    assert tuple(fields[cause] for cause in ("sw_thermal", "hw_thermal", "power_brake")) == ids
-
-
-def test_ids_are_those_of_the_installed_bindings():
-    """nvidia-ml-py 13.580.82 and newer; the ids of older drivers are in no newer bindings."""
-    fields = nvml.throttle_fields("999.0")
-    prefix = "NVML_FI_DEV_CLOCKS_EVENT_REASON_"
-    names = {
-        "sw_power_cap": "SW_POWER_CAP",
-        "sync_boost": "SYNC_BOOST",
-        "sw_thermal": "SW_THERM_SLOWDOWN",
-        "hw_thermal": "HW_THERM_SLOWDOWN",
-        "power_brake": "HW_POWER_BRAKE_SLOWDOWN",
+def test_facts_of_a_gpu(machine):
+    assert NvmlGpu(machine.uuid).facts() == {
+        "clock_mode": "default",
+        "power_limit_w": pytest.approx(700),
+        "power_limit_default_w": pytest.approx(700),
+        "sm_clock_hz": 1980e6,
+        "max_sm_clock_hz": 1980e6,
+        "clock_events": (),
+        "remapped_rows": {"pending": False, "failed": False},
+        "other_processes": [{"pid": 4242}],
+        "own_process_seen": False,
+        "errors": {},
     }
-    assert {cause: getattr(pynvml, prefix + name, None) for cause, name in names.items()} == fields
 
 
-def test_clock_events_are_those_of_the_installed_bindings():
-    assert nvml.clock_event_words(0) == ()
-    assert nvml.clock_event_words(pynvml.nvmlClocksThrottleReasonAll) == tuple(nvml.CLOCK_EVENTS.values())
-    assert nvml.clock_event_words(0x04 | 0x40 | 0x8000) == ("sw_power_cap", "hw_thermal", "0x8000")
-    assert nvml.CLOCK_EVENTS[pynvml.nvmlClocksEventReasonSwThermalSlowdown] == "sw_thermal"
-    assert nvml.CLOCK_EVENTS[pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown] == "power_brake"
-    assert nvml.CLOCK_EVENTS[pynvml.nvmlClocksEventReasonApplicationsClocksSetting] == "applications_clocks"
+def test_own_process_and_sick_memory_show(machine):
+    machine.gpu["nvmlDeviceGetComputeRunningProcesses"] = [{"object": {"pid": pid}} for pid in (7, os.getpid())]
+    machine.gpu["nvmlDeviceGetRemappedRows"] = [12, 1, 1, 1]
+    facts = NvmlGpu(machine.uuid).facts()
+    assert (facts["other_processes"], facts["own_process_seen"]) == ([{"pid": 7}], True)
+    assert facts["remapped_rows"] == {"pending": True, "failed": True}
 
 
-# ---- readings ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("answer", [{"error": "NotSupported"}, {"error": "GpuIsLost"}])
+def test_what_the_driver_refuses_is_missing_without_an_error(machine, answer):
+    gpu = NvmlGpu(machine.uuid)
+    machine.gpu.update(dict.fromkeys(machine.gpu, answer))
+    facts = gpu.facts()
+    assert facts.pop("errors") == {}
+    assert set(facts.values()) == {None}
+    assert (gpu.power_w(), gpu.energy_j(), gpu.temperature_c(), gpu.memory_bus_bits()) == (None,) * 4
+    assert gpu.throttle_s() == dict.fromkeys(THROTTLE_FIELDS)
 
 
-@pytest.mark.parametrize("value", [0, -1, 101, 2**64 - 1, float("nan"), float("inf"), True, "7", None, [7], object()])
-def test_a_number_out_of_its_range_is_no_number(value):
-    found = Reading(value).number(1, 100, 1e6)
-    assert found.value is None
-    assert found.error.startswith("Implausible")
+def test_a_function_that_the_binding_lacks_is_a_missing_fact(machine):
+    del machine.pynvml.nvmlDeviceGetEnforcedPowerLimit
+    assert NvmlGpu(machine.uuid).modes()["power_limit_w"] is None
 
 
-def test_readings_keep_their_error():
-    broken = Reading(error="Timeout")
-    assert broken.number(0, 1) == broken.map(str) == per_second(broken, 1.0) == broken
-    assert difference(broken, Reading(1)) == difference(Reading(1), broken) == broken
-    assert Reading(7).map(lambda value: value / 0) == Reading(error="ZeroDivisionError")
-    assert attempt(lambda: None) == Reading(error="NoValue")
-    assert difference(Reading(7), Reading(7)) == Reading(0)  # a zero that was measured is one
-    assert per_second(Reading(7), 0.0) == Reading(error="NoWindow")
+def test_without_binding_driver_or_gpu_there_is_one_error(machine, monkeypatch):
+    assert NvmlGpu(None).error == "NoUuid"
+    assert NvmlGpu("another").error == "NotFound"
+    assert machine.asked.pop() == "nvmlDeviceGetHandleByUUID"
+    machine.record["system"]["nvmlInit"] = {"error": "LibraryNotFound"}
+    assert NvmlGpu(machine.uuid).facts()["errors"] == {"nvml": "LibraryNotFound"}
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    facts = NvmlGpu(machine.uuid).facts()
+    assert facts.pop("errors") == {"nvml": "ModuleNotFoundError"}
+    assert set(facts.values()) == {None}
+
+
+def test_power_is_that_of_the_moment_or_else_nvmls_mean(machine):
+    gpu = NvmlGpu(machine.uuid)
+    assert gpu.power_w() == pytest.approx(655)
+    del machine.gpu["nvmlDeviceGetFieldValues"]["fields"][str(POWER_INSTANT_FIELD)]
+    assert gpu.power_w() == pytest.approx(640.25)
+
+
+def test_a_counter_that_the_driver_marks_as_not_available_is_missing(machine):
+    machine.gpu["nvmlDeviceGetFieldValues"]["fields"]["74"] = 2**64 - 1
+    assert NvmlGpu(machine.uuid).throttle_s()["sw_power_cap"] is None
+
+
+def test_numbers_are_those_of_the_installed_binding(machine):
+    fields = {"sw_power_cap": "POWER", "thermal": "THERMAL", "sync_boost": "SYNC_BOOST"}
+    assert {cause: getattr(pynvml, f"NVML_FI_DEV_PERF_POLICY_{name}") for cause, name in fields.items()} == (
+        THROTTLE_FIELDS
+    )
+    assert pynvml.NVML_FI_DEV_POWER_INSTANT == POWER_INSTANT_FIELD
+    assert pynvml.NVML_CLOCK_SM == CLOCK_SM
+    machine.gpu["nvmlDeviceGetCurrentClocksEventReasons"] = pynvml.nvmlClocksThrottleReasonAll | 0x8000
+    assert NvmlGpu(machine.uuid).clock_events() == (*CLOCK_EVENTS.values(), "0x8000")
+    assert CLOCK_EVENTS[pynvml.nvmlClocksEventReasonSwThermalSlowdown] == "sw_thermal"
+
+
+# ---- the modes that a run saves --------------------------------------------------------------------------------------
+
+
+LOCKED = {"nvmlDeviceGetCurrentClocksEventReasons": 2, "nvmlDeviceGetClockInfo": 1410}
+APPLICATIONS = {"nvmlDeviceGetApplicationsClock": 1200}
+DEFAULT = "nvmlDeviceGetDefaultApplicationsClock"
+GONE = {name: {"error": "Deprecated"} for name in ("nvmlDeviceGetApplicationsClock", DEFAULT)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "clock_mode"),
+    [
+        ({}, "default"),
+        ({"nvmlDeviceGetCurrentClocksEventReasons": 4}, "default"),  # the power limit is no setting of the clocks
+        (LOCKED, "locked 1410 MHz"),
+        (APPLICATIONS, "applications 1200 MHz"),
+        (GONE | LOCKED, "locked 1410 MHz"),
+        (GONE | {"nvmlDeviceGetCurrentClocksEventReasons": 1}, None),  # idle: a lock would not show
+        ({"nvmlDeviceGetCurrentClocksEventReasons": {"error": "NotSupported"}}, None),
+    ],
+)
+def test_the_clock_mode_of_a_gpu(machine, changes, clock_mode):
+    machine.gpu.update(changes)
+    found = replace(H100, uuid=machine.uuid).modes()
+    assert found == {"clock_mode": clock_mode, "power_limit_w": 700.0, "power_limit_default_w": 700.0}
+
+
+@pytest.fixture
+def stamped(machine, monkeypatch):
+    """Return a function that makes the environment line of a run whose NVML differs by `changes`."""
+    monkeypatch.setattr(session, "preflight", lambda device, ceilings: {})
+    usual = dict(machine.gpu)
+
+    def stamp(changes):
+        machine.gpu = usual | changes
+        device = replace(H100, uuid=machine.uuid)
+        return session.stamp("bench.matmul", device, Ceilings(H100.slug, H100.name, []), Settings(), [])
+
+    return stamp
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            LOCKED | {"nvmlDeviceGetEnforcedPowerLimit": 500_000},
+            "clock_mode default against locked 1410 MHz; power_limit_w 700.0 against 500.0",
+        ),
+        (APPLICATIONS, "clock_mode default against applications 1200 MHz"),
+    ],
+)
+def test_runs_in_different_modes_are_not_compared(stamped, changes, message):
+    usual, other = stamped({}), stamped(changes)
+    with pytest.raises(CompareError) as refused:
+        differences(usual, other, force=False)
+    assert str(refused.value) == f"not the same machine: {message}; --force compares them all the same"
+    assert differences(usual, other, force=True)[0].startswith("compared by force: clock_mode")
+
+
+def test_a_mode_that_one_run_does_not_know_prevents_no_comparison(stamped, machine):
+    known, silent = stamped(LOCKED), stamped({name: {"error": "NotSupported"} for name in machine.gpu})
+    assert not [note for note in differences(known, silent, force=False) if "mode" in note or "limit" in note]
+
+
+def test_a_run_on_a_cpu_saves_governor_and_turbo(machine):
+    found = session.stamp("bench.matmul", CPU, Ceilings(CPU.slug, CPU.name, []), Settings(), []).device
+    assert {key: found[key] for key in ("governor", "turbo")} == CPU.modes()
+    assert json.loads(json.dumps(found)) == found
+    fast, slow = ({"governor": "performance", "turbo": turbo} for turbo in (True, False))
+    environment = session.stamp("bench.matmul", CPU, Ceilings(CPU.slug, CPU.name, []), Settings(), [])
+    with pytest.raises(CompareError, match="turbo True against False"):
+        differences(*(replace(environment, device=CPU.to_dict() | modes) for modes in (fast, slow)), force=False)
 
 
 # ---- nothing is written --------------------------------------------------------------------------------------------
 
 WRITES = re.compile(r"nvml\w*(Set|Reset|Clear|Create|Destroy|Modify|Remove|Activate|Update|Control|Freeze)\w*")
-
-
-@pytest.mark.parametrize("name", nvml_replay.NAMES)
-def test_no_setter_of_nvml_is_called_on_any_machine(replay, name):
-    """The replay answers a call that is no reading with an error, remembers it, and `check` fails."""
-    machine = replay(name)
-    device = replace(H100, uuid=machine.torch_uuid)
-    measure(machine)
-    for machine.step in (0, 1):
-        gpu_facts(device)
-        Monitor(device).clock_and_power()
-        nvml.open_gpu(machine.torch_uuid).memory_bus_bits()
-    assert machine.forbidden == []
-    if machine.pynvml is not None:
-        setters = [replaced for replaced in machine.replaced if replaced.startswith("nvmlDeviceSet")]
-        assert len(setters) > 20
-        with pytest.raises(RuntimeError, match="must not be called"):
-            getattr(machine.pynvml, "nvmlDeviceSetPersistenceMode")("handle", 1)  # noqa: B009
-        assert machine.forbidden.pop() == "nvmlDeviceSetPersistenceMode"
 
 
 def test_no_source_names_a_function_that_writes_or_the_tool_that_does():

@@ -17,8 +17,7 @@ from bench.harness.commands.findings import host_findings
 from bench.harness.compare.plan import Conditions
 from bench.harness.compare.processes import child_arguments
 from bench.harness.compare.rounds import Share
-from bench.harness.device import device, linux
-from bench.harness.device.system import here
+from bench.harness.device import device, host
 from bench.harness.op import Case
 from bench.harness.scenarios.scenario import build_parser
 from bench.train_step import SCENARIO as TRAIN_STEP
@@ -27,7 +26,6 @@ from tests.bench import commands
 
 PRINT_THREADS = """\
 import torch
-from test_telemetry import H100
 from pathlib import Path
 
 def double(x, out):
@@ -42,8 +40,8 @@ def machine(monkeypatch):
 
     def of(torch_threads, cpus, quota=None):
         monkeypatch.setattr(device, "_torch_threads", lambda: torch_threads)
-        monkeypatch.setattr(linux, "allowed_cores", lambda: frozenset(range(cpus)))
-        monkeypatch.setattr(linux, "cpu_quota", lambda: quota)
+        monkeypatch.setattr(host, "allowed_cores", lambda: frozenset(range(cpus)))
+        monkeypatch.setattr(host, "cpu_quota", lambda: quota)
 
     return of
 
@@ -86,7 +84,7 @@ def test_the_number_asked_for_is_the_number_used(runs, tmp_path, capsys):
     """In this process, in that of a user's function, and where the ceilings are kept."""
     seen, file = tmp_path / "seen", tmp_path / "mine.py"
     file.write_text(PRINT_THREADS.format(seen=str(seen)))
-    most, before = len(here().allowed_cores()), torch.get_num_threads()
+    most, before = len(host.allowed_cores()), torch.get_num_threads()
     words = ("--op", "relu", "--shape", "64", "--dtype", "fp32", "--budget", "90", "--no-save", "-q", "--format=json")
     try:
         for threads in dict.fromkeys((1, most)):
@@ -120,7 +118,7 @@ def test_roofs_of_another_number_of_threads_are_measured_anew(runs):
 )
 @pytest.mark.parametrize("number", ["0", "1.5", "many", "1000000"])
 def test_a_number_that_cannot_be_takes_one_line(words, number, capsys):
-    most = len(here().allowed_cores())
+    most = len(host.allowed_cores())
     with pytest.raises(SystemExit) as exit:
         bench_main([*words, "--threads", number])
     assert exit.value.code == 2

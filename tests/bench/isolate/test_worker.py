@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bench.harness.device.linux import available_memory_bytes
+from bench.harness.device.host import available_memory_bytes
 from bench.harness.isolate.pool import Workers
 from tests.bench import commands, user_kernels
 from tests.bench.process_checks import is_running, soon

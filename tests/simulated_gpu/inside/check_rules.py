@@ -9,7 +9,7 @@ import torch
 
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.device.device import detect
-from bench.harness.device.nvml import open_gpu
+from bench.harness.device.nvml import CLOCK_SM, NvmlGpu
 from bench.harness.measure.plan import Row, Settings
 from bench.harness.measure.runner import Runner
 from bench.harness.op import Case
@@ -149,13 +149,13 @@ def test_a_model_learns_there():
 
 
 def test_nvml_knows_the_gpu_by_the_uuid_that_torch_tells():
-    gpu = open_gpu(str(torch.cuda.get_device_properties(0).uuid))
-    assert gpu.handle.error is None
-    assert gpu.sm_clock_hz().value == 1980e6
+    gpu = NvmlGpu(str(torch.cuda.get_device_properties(0).uuid))
+    assert gpu.error is None
+    assert gpu.clock_hz(CLOCK_SM) == 1980e6
     time.sleep(0.2)
-    assert gpu.clock_events().value == ("gpu_idle",)
+    assert gpu.clock_events() == ("gpu_idle",)
     TIMELINE.run(0.2)
-    assert (gpu.clock_events().value, gpu.power_w().value > 100) == ((), True)
+    assert (gpu.clock_events(), gpu.power_w() > 100) == ((), True)
 
 
 def kept_by(work):

@@ -1,0 +1,96 @@
+"""A laptop that has neither Triton nor what only Linux or POSIX offers: simulated by taking these away.
+
+macOS and Windows themselves were never tested.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.harness.device import host
+from bench.harness.device.device import Device
+from bench.harness.providers import registry
+
+ROOT = Path(__file__).resolve().parents[3]
+CPU = Device("cpu", "cpu", "cpu", "a CPU", 2**20, 2**30)
+
+START = """
+import os, runpy, socket, sys
+import psutil, torch  # they need on Linux what is taken away
+for name in ("triton", "pynvml", "fcntl", "resource"):
+    sys.modules[name] = None  # Python's sign for "cannot be imported"
+for name in ("sched_getaffinity", "memfd_create", "pidfd_open", "fork", "getloadavg"):
+    delattr(os, name)
+del psutil.Process.cpu_affinity
+from pathlib import Path
+from tests.bench import commands
+commands.keep_ceilings(Path(os.environ["RIDGEPOINT_RUNS"]))
+module, *sys.argv[1:] = sys.argv[1:]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture
+def call(runs, tmp_path):
+    """Return a function that runs a command without these modules and calls, and returns what it printed."""
+
+    def run(*words):
+        done = subprocess.run(
+            [sys.executable, "-c", START, *words],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "RIDGEPOINT_RUNS": str(runs)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.exhaustive
+def test_a_bare_laptop_measures_shows_and_plots(call, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("def mm(a, b):\n    return a @ b\n")
+    row = ("--shape", "32", "--dtype", "fp32", "--budget", "5", "--threads", "1", "--format", "json")
+    answer = json.loads(call("bench.matmul", "--provider", f"torch,{mine}:mm", *row))
+    torch, own = answer["records"]
+    assert (torch["status"], own["status"]) == ("ok", "skipped")
+    assert own["reason"].endswith("this Python has no os.fork and no os.memfd_create and no os.pidfd_open")
+    telemetry = torch["telemetry"]
+    assert (telemetry["involuntary_switches_per_s"], telemetry["window_s"] > 0) == (None, True)
+    assert "matmul" in call("results", "show", "latest")
+    call("roofline", "plot", "--gpu", "h100-sxm", "-o", "roof.png")
+    assert (tmp_path / "roof.png").stat().st_size > 1000
+
+
+def test_a_users_function_is_rejected_if_it_cannot_be_isolated(monkeypatch):
+    assert registry.unavailable("mine.py:f", CPU) is None
+    monkeypatch.delattr(os, "pidfd_open")
+    assert registry.unavailable("mine.py:f", CPU).endswith("this Python has no os.pidfd_open")
+    assert registry.unavailable("torch", CPU) is None
+
+
+def test_facts_without_affinity_resource_and_load(monkeypatch):
+    monkeypatch.delattr(host.psutil.Process, "cpu_affinity")
+    monkeypatch.delattr(host.psutil, "getloadavg")
+    monkeypatch.setattr(host, "resource", None)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert host.allowed_cores() == frozenset(range(6))
+    assert (host.load_average(), host.major_faults()) == (None, None)
+    assert host.snapshot(frozenset({0})).switches is None
+
+
+def test_on_a_gpu_without_triton_torch_is_measured_and_the_others_say_why_not(monkeypatch):
+    gpu = Device("cuda", "cuda:0", "gpu", "a GPU", 2**20, 2**30, compute_capability="9.0")
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert registry.default_providers("softmax", gpu) == ["torch"]
+    for name in ("triton-v1", "torch-compile"):
+        assert "needs Triton on a GPU, which is not installed" in registry.unavailable(name, gpu)
+    assert registry.unavailable("torch-compile", CPU) is None
