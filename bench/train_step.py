@@ -185,7 +185,7 @@ def with_host(step: TrainingStep, blank: Record, queued: Measurement, bench: Sce
 def phases_of(step: TrainingStep, measured: Measurement) -> dict[str, float]:
     """Return the median seconds of each phase of the steps that were sampled."""
     samples = measured.samples
-    phases = step.clock.phases_s(len(samples.samples_s) * samples.launches_per_sample, measured.tail_launches)
+    phases = step.clock.phases_s(len(samples.samples_s) * samples.launches_per_sample)
     return {name: median([phase[name] for phase in phases]) for name in phases[0]}
 
 

@@ -1,11 +1,9 @@
 """A device whose speed, noise and drift are known, on a clock that moves only when it works."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-
-from bench.harness.device.telemetry import ClockAndPower
 
 DRAWS = 512
 
@@ -42,14 +40,9 @@ class SimulatedDevice:
     """Clock at the start as a fraction of the settled one."""
     settle_s: float = 0.3
     """Time constant with which clock and power settle."""
-    swing: float = 0.0
-    """Amplitude of a clock that never settles, as a fraction, at 3 Hz."""
-    reads_clock: bool = True
-    """Whether clock and power can be read."""
     method: str = "graph"
     cache: str = "cold"
     seconds: float = 0.0
-    polls: list[float] = field(default_factory=list)
 
     def __post_init__(self):
         self._random = np.random.default_rng(self.seed)
@@ -83,18 +76,9 @@ class SimulatedDevice:
     def clock_hz(self):
         """Return the SM clock now, in steps of 15 MHz as NVIDIA's GPUs have them."""
         share = 1 - (1 - self.start_clock) * math.exp(-(self.seconds - self.started_s) / self.settle_s)
-        share += self.swing * math.sin(2 * math.pi * 3 * self.seconds)
         if self.throttled_share and self.seconds / 0.02 % 1 < self.throttled_share:
             share /= 2
         return max(round(share * self.max_clock_hz / 15e6), 1) * 15e6
-
-    def clock_and_power(self):
-        """Return what a warm-up polls."""
-        self.polls.append(self.seconds)
-        if not self.reads_clock:
-            return ClockAndPower(None, None)
-        share = self.clock_hz() / self.max_clock_hz
-        return ClockAndPower(self.clock_hz(), 100 + 600 * share**2)
 
     def telemetry(self):
         """Return a record's telemetry, as far as flags need it."""

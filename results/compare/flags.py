@@ -21,9 +21,6 @@ LEAST_DISTURBED_ROUNDS = 80
 """Rounds in which what disturbs both sides meets them about equally: a process that takes a core for some milliseconds
 at a time slowed one of them down by 16 to 30 % more than the other in 20 rounds."""
 
-LEAVES_OUT_WORK = frozenset({"other-stream"})
-"""The time leaves out work: no gap is large enough."""
-
 ONE_SIDED = frozenset({"l2-suspect", "not-cold"})
 """No harm where both sides have it; where one has, a gap may be that between cache and memory."""
 
@@ -106,6 +103,6 @@ def _too_few_rounds(compared: Comparison, baseline: Sequence[str], candidate: Se
 def _may_explain(compared: Comparison, baseline: Sequence[str], candidate: Sequence[str]) -> bool:
     """Return whether a gap between records that were measured apart may come from what is flagged."""
     flags = {*baseline, *candidate}
-    if not (LEAVES_OUT_WORK.isdisjoint(flags) and ONE_SIDED.isdisjoint(set(baseline) ^ set(candidate))):
+    if not ONE_SIDED.isdisjoint(set(baseline) ^ set(candidate)):
         return True
     return not DISTURBED.isdisjoint(flags) and not is_beyond_disturbance(compared.ci95, compared.margin)

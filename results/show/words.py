@@ -98,10 +98,6 @@ FLAGS = {
         "Look for work that is left out or that ends after the clock stopped.",
         ROOFLINE,
     ),
-    "other-stream": _flag(
-        "Work was still running on another stream when the clock stopped; the row is invalid.",
-        "Launch on the current stream, or wait for the other one before returning.",
-    ),
     "work-off": _flag(
         "The work of a step takes another time than --step-time asked for.",
         "Rows of one run do the same work all the same; let nothing else run, or ask for another --step-time.",

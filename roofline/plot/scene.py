@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from operator import itemgetter
 
-from results.compare.flags import DISTURBED, LEAVES_OUT_WORK, ONE_SIDED
+from results.compare.flags import DISTURBED, ONE_SIDED
 from results.record import Environment, Record
 from results.show.picture import INK, end_of, plain, series_color
 from results.show.terminal import one_line
@@ -28,7 +28,7 @@ LONGEST_PROVIDER = 24
 """Letters of a provider in a label."""
 MANY_POINTS = 12
 """With more points than this only the fastest of each op, dtype and provider gets a label."""
-DOUBTFUL = DISTURBED | LEAVES_OUT_WORK | {"not-converged"}
+DOUBTFUL = DISTURBED | {"not-converged"}
 """Flags of a time that may be another one than the point shows."""
 VERSION = re.compile(r"(.*?)[-_ ]?v(\d+)")
 """Of a provider, such as `triton-v2`: whose version it is, and which."""

@@ -211,6 +211,8 @@ def add_how(group: Any) -> None:
     factor = number(1, 1e6, "a number from 1 to 1e6")
     text = "times the error that rounding explains which a result may have; what needs it is flagged (default: 1)"
     group.add_argument("--tolerance", metavar="FACTOR", type=factor, default=1.0, help=text)
+    text = "on a GPU, record after the timing which kernels a launch starts; -v prints them"
+    group.add_argument("--kernels", action="store_true", help=text)
 
 
 def add_machine(group: Any) -> None:

@@ -116,7 +116,7 @@ def planned(
     make_all_cases(args, chosen, "cpu", own)  # what is wrong is found before torch is loaded
     check_places(args)
     device = device_of(args)
-    settings = plan.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance)
+    settings = plan.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels)
     rows = []
     for place, op, case in make_all_cases(args, chosen, device.type, own):
         stand_ins = {} if names[place] else registry.stand_ins(place, device)

@@ -6,7 +6,7 @@ import argparse
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -300,7 +300,7 @@ def stamp(
         versions=machine.versions(),
         git=machine.git_state(),
         hardware=ceilings.to_dict(),
-        settings={name: value for name, value in asdict(settings).items() if (name, value) != ("tolerance", 1.0)},
+        settings=settings.to_dict(),
         preflight=costs,
     )
 

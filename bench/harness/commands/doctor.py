@@ -140,7 +140,6 @@ class Checkup:
             and {
                 "settled": compared.settling.settled,
                 "seconds": compared.settling.seconds,
-                "judged_by": compared.settling.judged_by,
             },
             "records": [record.to_dict() for record in self.records],
         }
@@ -284,7 +283,7 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -
         pair = [samplers.make_sampler([call], device, limits_of(device)) for _ in range(2)]
         launches = [sampler.launches_per_sample for sampler in pair]
         settle_limits = GPU_SETTLE if device.is_gpu else CPU_SETTLE
-        settling = settle(pair[0].sample, monitor.clock_and_power, settle_limits)
+        settling = settle(pair[0].sample, settle_limits)
         start, before = time.perf_counter(), monitor.snapshot()
         while len(series[0]) < LEAST_PAIRS or (len(series[0]) < MOST_PAIRS and time.perf_counter() - start < seconds):
             for index in order.sample((0, 1), 2):

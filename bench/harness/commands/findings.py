@@ -170,7 +170,7 @@ def _health_findings(facts: Mapping[str, Any]) -> list[Finding]:
 def noise_findings(compared: SelfComparison) -> list[Finding]:
     """Return whether the device settled, whether one kernel came out as fast as itself, and the detectable change."""
     settling, comparison = compared.settling, compared.comparison
-    state = f"{'after' if settling.settled else 'not within'} {settling.seconds:.2g} s, judged by {settling.judged_by}"
+    state = f"{'after' if settling.settled else 'not within'} {settling.seconds:.2g} s of work"
     advice = "something else changes the clock or takes the cores; look for it, and wait"
     found = [finding("settled", state, "" if settling.settled else advice)]
     if compared.disturbed:

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     asked, named = chosen("dtype", args.dtype, dtypes, ["bf16"]), chosen("provider", args.provider, providers, ())
     main.check_places(args)
     under_test = main.device_of(args)
-    settings = plan.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance)
+    settings = plan.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels)
     rows = []
     for family, op, case in by_information(planned(asked, families, under_test.type)):
         names = [name for name in named if name in registry.provider_names(family)]

@@ -132,7 +132,7 @@ def add_how(group: Any) -> None:
     """Add the options that say how to measure."""
     from bench.harness.cli.arguments import add_how as add_usual
 
-    add_usual(_Without(group, ("--budget", "--recalibrate")))
+    add_usual(_Without(group, ("--budget", "--kernels", "--recalibrate")))
     seconds = number(1e-3, 1e9, "a number of seconds from 0.001 to 1e9")
     whole = number(LEAST_PAIRS, MOST_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MOST_ROUNDS}", int)
     processes = number(1, MOST_PROCESSES, f"a whole number from 1 to {MOST_PROCESSES}", int)

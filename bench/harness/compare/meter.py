@@ -10,7 +10,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from bench.harness.compare.phases import ROUNDS, SETTLING, Phases
@@ -126,7 +126,7 @@ class InterleavingMeter(Meter):
 
         self.phases.enter(SETTLING)
         share_launches(turns)
-        settling = settle(work, self._monitor.clock_and_power, GPU_SETTLE if self._device.is_gpu else CPU_SETTLE)
+        settling = settle(work, GPU_SETTLE if self._device.is_gpu else CPU_SETTLE)
         for times_s, turn in zip(warm_up, turns, strict=True):
             if isinstance(turn, Turns):
                 turn.call_s = min(times_s) / turn.sampler.launches_per_sample  # a single one may have been held up
@@ -206,9 +206,8 @@ class InterleavingMeter(Meter):
         # One window for all of them, but each ran at a clock of its own.
         clocks_hz = [clock for clock in found.rounds.clocks_hz[place] if clock is not None]
         telemetry = found.telemetry | ({"sm_clock_hz": median(clocks_hz)} if clocks_hz else {})
-        host_s = self._host_s(ready.calls, ready.host_calls or ready.calls)
-        measured = self._measurement(ready.calls, turns.sampler, samples, found.settling, telemetry, host_s)
-        return replace(measured, replayed=turns.replay.after() if turns.replay else None)
+        host_s = self.host_s(ready.calls, ready.host_calls or ready.calls)
+        return self.measured(ready.calls, host_s, turns.sampler, samples, found.settling, telemetry, turns.replay)
 
 
 def share_launches(turns: Sequence[Turns | Broken]) -> None:

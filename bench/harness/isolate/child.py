@@ -88,7 +88,7 @@ def perform(job: Job, heartbeat: Heartbeat) -> bytes | dict[str, Any]:
         if job.case is None or job.settings is None:
             heartbeat.announce()
             return {"problem": load_problem(job, ops)}
-        meter = AnnouncingMeter(job.device, job.limits, heartbeat.announce)
+        meter = AnnouncingMeter(job.device, job.limits, heartbeat.announce, job.settings.kernels)
         runner = Runner(job.family, job.device, job.settings, None, None, job.deadline, job.ceilings, meter)
         op = replace(ops[0], tolerance=job.settings.tolerance)
         return encode_line(measure(runner, Row(op, job.case, job.provider), job.device, heartbeat))
@@ -132,9 +132,11 @@ def print_users_part(provider: str, error: BaseException) -> None:
 class AnnouncingMeter(Meter):
     """The meter in a child: announces each sample."""
 
-    def __init__(self, device: Device, limits: Limits | None, announce: Callable[[], None]) -> None:
+    def __init__(
+        self, device: Device, limits: Limits | None, announce: Callable[[], None], records_kernels: bool
+    ) -> None:
         """Open the telemetry of the device."""
-        super().__init__(device, limits)
+        super().__init__(device, limits, records_kernels=records_kernels)
         self._announce = announce
 
     def sampler(self, calls: Sequence[Call], limits: Limits, replay: ReplayCheck | None = None) -> Sampler:

@@ -44,13 +44,6 @@ LEAST_PREEMPTIONS = 5
 ABOVE_ROOF = 1.03
 """Share of a ceiling above which the ceiling itself is doubtful: it was measured with an interval of its own."""
 
-LATE_TAIL_S = 5e-6
-"""Time that the device may still be busy after the end event, on top of the tick: synchronizing itself takes that
-long."""
-
-LATE_TAIL_SHARE = 0.01
-"""The same as a share of the sample: a smaller share does not show in the time."""
-
 GATE_MARGINS = {("bandwidth", "datasheet"): 1.02, ("flops", "clock-limited"): 1.02, ("flops", "datasheet"): 1.25}
 """By how much a rate must exceed a ceiling before the row is invalid, by the ceiling's quantity and kind.
 
@@ -115,8 +108,6 @@ class Context:
     """The bandwidth measured with the mix nearest to the row's own, also where `bandwidth` is a published one."""
     telemetry: Mapping[str, Any] = field(default_factory=dict)
     """What `telemetry.row_telemetry` returned."""
-    tail_s: float | None = None
-    """Seconds from the end event to the end of all work of the device."""
     launch_floor_s: float | None = None
     """The shortest time of a launch: that of an empty kernel in a graph."""
     why_no_graph: str | None = None
@@ -128,7 +119,6 @@ def flags_of(samples: Samples, context: Context) -> tuple[Flag, ...]:
     time_s, launches = samples.median_s, samples.launches_per_sample
     found = (
         physics_gate(samples, context),
-        other_stream(context.tail_s, time_s * launches, context.tick_s),
         above_roof(samples, context),
         l2_suspect(samples, context),
         doubtful_roof(context),
@@ -234,17 +224,6 @@ def doubtful_roof(context: Context) -> Flag | None:
         "doubtful-roof",
         f"{names} may be too low, and a share of it too high: when it was measured, {found[0].disturbed}",
         "`python -m bench calibrate` when nothing else runs",
-    )
-
-
-def other_stream(tail_s: float | None, sample_s: float, tick_s: float | None) -> Flag | None:
-    """Flag work that was still running after the event that ends a sample of `sample_s` seconds."""
-    if tail_s is None or tail_s <= max(LATE_TAIL_S, LATE_TAIL_SHARE * sample_s) + (tick_s or 0.0):
-        return None
-    return Flag(
-        "other-stream",
-        f"the device was busy for {tail_s:.3g} s after the last event: part of the work is on another stream",
-        "let the provider work on the current stream; this time is too short",
     )
 
 

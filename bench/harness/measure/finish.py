@@ -14,8 +14,8 @@ from roofline.ceilings import Ceiling, Ceilings
 from roofline.hardware.gpu import PEAKS_OF_DTYPE, clock_limited_peak_flops_per_s, load_gpus
 from roofline.work import Work
 
-INVALID_FLAGS = ("faster-than-physics", "other-stream")
-"""Flags of times that cannot be true."""
+INVALID_FLAG = "faster-than-physics"
+"""Of a time that cannot be true."""
 
 
 def finished(
@@ -52,12 +52,11 @@ def finished(
         warm_s=measured.warm_s,
         **roofs_of(ceilings, blank.dtype, work),
         telemetry=measured.telemetry,
-        tail_s=measured.tail_s,
         why_no_graph=measured.why_no_graph,
     )
     flags = flags_of(samples, context) + also
     seen = measured.launched
-    impossible = next((flag for flag in flags if flag.name in INVALID_FLAGS), None)
+    impossible = next((flag for flag in flags if flag.name == INVALID_FLAG), None)
     return replace(
         blank,
         status="ok" if impossible is None else "invalid",

@@ -12,7 +12,7 @@ from bench.harness.data.replay import ReplayCheck
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Monitor, Poller, row_telemetry
-from bench.harness.measure.evidence import disturbance, other_stream
+from bench.harness.measure.evidence import disturbance
 from bench.harness.timing import samplers
 from bench.harness.timing.launched import Launched, launched
 from bench.harness.timing.protocol import FEWEST_SAMPLES, Limits, Sampler, Samples, collect, limits_of
@@ -24,14 +24,6 @@ WARM_LIMITS = Limits(10, 0.02, 0.0, 0.15, 0.0, 1e-3)
 
 WARM_CAP_S = 0.5
 """A launch so slow that even the fewest warm samples would take longer is not repeated warm."""
-
-TAIL_SAMPLES = 3
-MOST_TAIL_SAMPLES = 12
-"""Most looks at the tail, taken where all earlier ones found the device busy: on a busy host three late wake-ups in a
-row prove nothing."""
-
-LONGEST_PAUSE_S = 0.01
-"""Longest pause, in seconds: after a longer one the host wakes up no later."""
 
 LONG_LAUNCH_S = 1e-3
 ON_THE_CLOCK = 1.8
@@ -53,12 +45,8 @@ class Measurement:
     """Seconds that one call keeps the host; on a CPU the launch itself. None where nobody waits for the host."""
     host_latency_s: float
     """Seconds from a call to its finished result."""
-    tail_s: float | None
-    """Seconds that the GPU was still busy after the event that ended a sample; None on a CPU."""
     settling: Settling
     telemetry: dict[str, Any]
-    tail_launches: int = 0
-    """The last launches of all, which looked for the tail; none of them is in a sample."""
     tick_s: float | None = None
     """Smallest step of the clock that the samples were read from."""
     target_half_width: float | None = None
@@ -68,13 +56,15 @@ class Measurement:
     replayed: CheckResult | None = None
     """The check of what a replay wrote after the samples; None where no graph was timed, or nothing checks it."""
     launched: Launched | None = None
-    """What a launch starts on a GPU; None on a CPU, and where it was not looked at."""
+    """What a launch starts on a GPU; None unless it was requested."""
 
 
 class Meter:
     """Measures calls on one device, by the same protocol every time."""
 
-    def __init__(self, device: Device, limits: Limits | None = None, is_capturable: bool = True) -> None:
+    def __init__(
+        self, device: Device, limits: Limits | None = None, is_capturable: bool = True, records_kernels: bool = False
+    ) -> None:
         """Open the telemetry of the device.
 
         Args:
@@ -82,9 +72,11 @@ class Meter:
             limits: when to stop sampling; by default what suits the device.
             is_capturable: whether a CUDA graph of the calls may be tried; an update of weights by torch's optimizers,
                 and its backward pass, would leave a capture that fails halfway.
+            records_kernels: whether the kernels of a launch are recorded on a GPU, after all timing.
         """
         self._device, self._limits, self._monitor = device, limits or limits_of(device), Monitor(device)
         self._is_capturable, self._poller = is_capturable, Poller(self._monitor)
+        self._records_kernels = records_kernels and device.is_gpu
 
     @functools.cached_property
     def tick_s(self) -> float:
@@ -101,7 +93,7 @@ class Meter:
         replay: ReplayCheck | None = None,
         host_calls: Sequence[samplers.Call] | None = None,
     ) -> Measurement:
-        """Let the device settle, sample, and look at the same launches warm and from the host.
+        """Let the device settle, sample, and measure the same launches warm and from the host.
 
         Args:
             calls: one call for each copy of the inputs.
@@ -116,48 +108,46 @@ class Meter:
         begin = time.perf_counter()
         sampler = self.sampler(calls, self._limits, replay)
         settle_limits = GPU_SETTLE if self._device.is_gpu else CPU_SETTLE
-        settling = settle(sampler.sample, self._monitor.clock_and_power, settle_limits)
-        host_s = self._host_s(calls, host_calls or calls)
+        settling = settle(sampler.sample, settle_limits)
+        host_s = self.host_s(calls, host_calls or calls)  # before the samples, which are the last steps of training
         launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
         beside_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")
         if self._device.is_gpu:
             beside_s -= settling.seconds  # during which the launches run too
         samples, telemetry = self._undisturbed(sampler, self._sampling(launch_s, beside_s, left_s), cache, flops)
-        measured = self._measurement(calls, sampler, samples, settling, telemetry, host_s)
-        return replace(measured, replayed=replay.after() if replay else None)
+        measured = self.measured(calls, host_s, sampler, samples, settling, telemetry, replay)
+        if not self._records_kernels:
+            return measured
+        # Last: the profiler stays attached to the process.
+        return replace(measured, launched=launched(calls, samples.median_s, self._device.synchronize))
 
-    def _host_s(self, calls: Sequence[samplers.Call], host_calls: Sequence[samplers.Call]) -> tuple[float, float]:
+    def host_s(self, calls: Sequence[samplers.Call], host_calls: Sequence[samplers.Call]) -> tuple[float, float]:
+        """Return the seconds that a launch keeps the host, and from a launch to its finished result."""
         synchronize = self._device.synchronize
         return samplers.host_launch_s(host_calls, synchronize), samplers.host_latency_s(calls, synchronize)
 
-    def _measurement(
+    def measured(
         self,
         calls: Sequence[samplers.Call],
+        host_s: tuple[float, float],
         sampler: Sampler,
         samples: Samples,
         settling: Settling,
         telemetry: dict[str, Any],
-        host_s: tuple[float, float],
+        replay: ReplayCheck | None,
     ) -> Measurement:
-        """Return samples with what is looked at after them: the same launches warm, the device's tail, the kernels."""
-        warm_s = self._warm_s(calls, samples)
-        tails_s = self._tails_s(sampler) if self._device.is_gpu else []
-        seen = None
-        if self._device.is_gpu and self._is_capturable:  # last: the profiler stays attached to the process
-            seen = launched(calls, samples.median_s, self._device.synchronize)
+        """Return samples with what is measured after them: the launches warm, and the check of a replay."""
         return Measurement(
             samples=samples,
-            warm_s=warm_s,
+            warm_s=self._warm_s(calls, samples),
             host_launch_s=host_s[0],
             host_latency_s=host_s[1],
-            tail_s=min(tails_s, default=None),
             settling=settling,
             telemetry=telemetry,
-            tail_launches=len(tails_s) * sampler.launches_per_sample,
             tick_s=self.tick_s,
             target_half_width=self._limits.target_half_width,
             why_no_graph=sampler.why_no_graph,
-            launched=seen,
+            replayed=replay.after() if replay else None,
         )
 
     def sampler(self, calls: Sequence[samplers.Call], limits: Limits, replay: ReplayCheck | None = None) -> Sampler:
@@ -216,28 +206,3 @@ class Meter:
         sampler = samplers.make_sampler(calls[:1], self._device, WARM_LIMITS, capturable)
         sampler.sample()
         return collect(sampler, WARM_LIMITS, "warm").median_s
-
-    def _tails_s(self, sampler: Sampler) -> list[float]:
-        """Return how long the whole device is busy after the end of each of a few samples on its own stream.
-
-        Waiting for an idle device takes some microseconds too, and longer after a pause. So the same wait after a
-        spinning kernel of about the same length is subtracted. The minimum of a few counts: work on another stream is
-        there every time, a late wake-up of the host is not.
-        """
-        tails_s: list[float] = []
-        sample_s = 0.0
-        while len(tails_s) < TAIL_SAMPLES or (
-            len(tails_s) < MOST_TAIL_SAMPLES and other_stream(min(tails_s), sample_s, self.tick_s)
-        ):
-            begin = time.perf_counter()
-            sample_s = sampler.sample()
-            pause_s = min(time.perf_counter() - begin, LONGEST_PAUSE_S)
-            busy_s = self._waiting_s()
-            samplers.EventSampler([lambda: None], 1, pause_s).sample()
-            tails_s.append(max(0.0, busy_s - self._waiting_s()))
-        return tails_s
-
-    def _waiting_s(self) -> float:
-        start = time.perf_counter()
-        self._device.synchronize()
-        return time.perf_counter() - start

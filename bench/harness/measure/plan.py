@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from bench.harness.data import inputs
 from bench.harness.definition import op_sha256
@@ -36,6 +37,13 @@ class Settings:
     seed: int = 0
     tolerance: float = 1.0
     """How many times the error that rounding explains a result may have."""
+    kernels: bool = False
+    """Whether the kernels of a launch are recorded, after all timing."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object of a run's settings."""
+        left_out = {"tolerance": 1.0, "kernels": False}
+        return {name: value for name, value in asdict(self).items() if left_out.get(name) != value}
 
 
 @dataclass(frozen=True)

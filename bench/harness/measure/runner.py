@@ -108,7 +108,7 @@ class Runner:
         """
         self._family, self._device, self._settings = family, device, settings
         self._estimator, self._deadline, self._ceilings = estimator, deadline, ceilings
-        self._meter = meter or Meter(device, limits)
+        self._meter = meter or Meter(device, limits, records_kernels=settings.kernels)
 
     def measure(self, row: Row, rows_left: int = 1) -> Record:
         """Return the record of one row, whatever becomes of it; `passed_over` says who refused it before a stand-in.

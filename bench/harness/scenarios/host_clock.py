@@ -34,7 +34,7 @@ def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float
     if left_s is not None:
         cap_s = min(limits.cap_s, max(0.0, left_s))
         limits = replace(limits, cap_s=cap_s, min_time_s=min(limits.min_time_s, cap_s))
-    settling = settle(sampler.sample, monitor.clock_and_power, GPU_SETTLE if device.is_gpu else CPU_SETTLE)
+    settling = settle(sampler.sample, GPU_SETTLE if device.is_gpu else CPU_SETTLE)
     before, began = monitor.snapshot(), time.perf_counter()
     samples = collect(sampler, limits, cache)
     elapsed_s = time.perf_counter() - began
@@ -45,7 +45,6 @@ def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float
         warm_s=None,
         host_launch_s=step_s,
         host_latency_s=samples.median_s,
-        tail_s=None,
         settling=settling,
         telemetry=telemetry,
         tick_s=samplers.tick_s(device),

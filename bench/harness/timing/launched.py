@@ -1,4 +1,4 @@
-"""Which kernels one launch starts on a GPU, as torch's profiler records them, outside of all timing."""
+"""`--kernels`: which kernels one launch starts on a GPU, as torch's profiler records them, after all timing."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import itertools
 import json
 import math
 import os
-import re
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +19,16 @@ from results.stats.samples import median
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of what the GPU does, in a recording."""
 
-CALLS = ("cuda_runtime", "cuda_driver")
-STARTING = re.compile(r"(cuda|cu|hip)\w*(LaunchKernel|LaunchCooperativeKernel|Memcpy|Memset)")
-"""Categories of calls on the host, and the names of those that make the GPU do one thing each."""
-
 RECORDED_LAUNCHES = 3
 SESSIONS = 2
 """The first recording of a process may lose a part; then another is made."""
 
 SPIN = "spin_kernel"
-"""In the name of the kernel of `torch.cuda._sleep`, which is in a recording wherever a sample is."""
+"""In the name of the kernel of `torch.cuda._sleep`."""
 
 _recordings = itertools.count(1)
+"""CUPTI of CUDA 12.6 to 13.0 loses as many kernels at the beginning of a recording as the process has made of them.
+Source: pytorch#192021."""
 
 EAGER_SAMPLES = 3
 EAGER_SAMPLE_S = 1e-3
@@ -131,9 +127,8 @@ def _eager_s(calls: Sequence[Callable[[], object]], launch_s: float) -> float:
 
 
 def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], None]) -> list[list[Kernel]]:
-    """Return what the GPU did in each of a few launches, without those of which a part was lost; nothing where the
-    profiler does not work here or writes no trace.
-    """
+    """Return the kernels of a few launches; nothing if the profiler does not work here or has lost a part."""
+    import torch
     from torch.profiler import ProfilerActivity, profile
 
     prepare_profiler()
@@ -142,13 +137,14 @@ def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], No
         path = Path(folder) / "trace.json"
         try:
             with profile(activities=[ProfilerActivity.CUDA]) as recording:
-                empty = launch_empty_kernels()
-                for call in islice(cycle(calls), RECORDED_LAUNCHES):
+                for _ in range(next(_recordings)):
+                    torch.cuda._sleep(0)
+                for call in itertools.islice(itertools.cycle(calls), RECORDED_LAUNCHES):
                     synchronize()
                     call()
                 synchronize()
             recording.export_chrome_trace(str(path))
-            return whole_launches(json.loads(path.read_text()), empty)
+            return equal_launches(kernels_of(json.loads(path.read_text())))
         except (RuntimeError, AssertionError, OSError, ValueError, LookupError, TypeError, AttributeError):
             return []  # a torch without CUDA asserts that it has it; a trace may be torn
 
@@ -159,47 +155,15 @@ def prepare_profiler() -> None:
         os.environ.setdefault(name, value)
 
 
-def launch_empty_kernels() -> int:
-    """Launch empty kernels, as many as a recording that has begun may lose, and return how many they are.
-
-    CUPTI of CUDA 12.6 to 13.0 loses as many kernels at the beginning of a recording as the process has made of them.
-    Source: pytorch#192021.
+def equal_launches(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
+    """Return the kernels of each launch, without those of `torch.cuda._sleep`; nothing unless all launches have the
+    same.
     """
-    import torch
-
-    count = next(_recordings)
-    for _ in range(count):
-        torch.cuda._sleep(0)
-    return count
-
-
-def whole_launches(document: Mapping[str, Any], empty: int) -> list[list[Kernel]]:
-    """Return the kernels of each launch of a recording of which none is missing, in order.
-
-    What the host started tells how many there should be. Where a recording has nothing of the host, the count of the
-    kernels has to do. A replay of a graph starts as many as the graph has, so that none could be missed: nothing is
-    returned then.
-
-    Args:
-        document: of the form of `export_chrome_trace`.
-        empty: kernels that were started before the first launch.
-    """
-    kernels = kernels_of(document)
-    calls = [one for one in document["traceEvents"] if one.get("ph") == "X" and one.get("cat") in CALLS]
-    if any("GraphLaunch" in one["name"] for one in calls):
-        return []
-    hosts = [one for one in calls if STARTING.match(one["name"])]
-    numbers = (one.get("args", {}).get("correlation") for one in sorted(hosts, key=lambda one: one["ts"]))
-    started = list(dict.fromkeys(numbers))  # a call of the driver within one of the runtime has its number
-    parts: list[Kernel | None] = list(kernels)
-    if started:
-        of_call = {kernel.correlation: kernel for kernel in kernels}
-        parts = [of_call.get(correlation) for correlation in started]
-    each, rest = divmod(len(parts) - empty, RECORDED_LAUNCHES)
-    if each < 1 or rest:
-        return []
-    launches = [parts[start : start + each] for start in range(empty, len(parts), each)]
-    return [[kernel for kernel in launch if kernel] for launch in launches if None not in launch]
+    kernels = [kernel for kernel in kernels if SPIN not in kernel.name]
+    each = len(kernels) // RECORDED_LAUNCHES
+    launches = [list(kernels[start : start + each]) for start in range(0, len(kernels), max(1, each))]
+    names = {tuple(kernel.name for kernel in launch) for launch in launches}
+    return launches if len(launches) == RECORDED_LAUNCHES and len(names) == 1 else []
 
 
 def of_one_launch(launches: Sequence[Sequence[Kernel]]) -> tuple[tuple[dict[str, Any], ...], float]:

@@ -62,8 +62,8 @@ LONGEST_SPIN_S = 0.5
 millisecond. The spin does not wait for a slower host: one enqueue time that contains a compilation would otherwise make
 every sample last minutes."""
 
-MOST_RETRIES = 3
-"""How often a queue of launches is taken again that was queued too late, because the host was delayed meanwhile."""
+MOST_LONGER = 8
+"""Factor by which the spin before queued launches may grow when the host is late."""
 
 ESTIMATE_LAUNCHES = 5
 SHORTEST_LAUNCH_S = 1e-7
@@ -247,25 +247,19 @@ class EventSampler:
         self._while_running, self._before = while_running, before
         self._calls = itertools.cycle(calls)
         self._kept: deque[object] = deque(maxlen=len(calls))
-        self._spin_s = self._usual_spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
-        self._retries = MOST_RETRIES if enqueue_s else 0
+        self._spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
+        self._longest_spin_s = min(MOST_LONGER * self._spin_s, LONGEST_SPIN_S)
         self._start, self._end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
     def sample(self) -> float:
         """Return the duration of one queue of launches, seconds.
 
-        One that was queued too late is taken again behind a spin of twice the length, a few times. Where that does not
-        help once, the host is slower than any spin, and no sample is taken again.
+        One that was queued too late is taken again behind a longer spin, unless the spin has its longest already.
         """
         sample_s, was_late = self._sample()
-        for _ in range(self._retries if was_late else 0):
-            self._spin_s = min(2 * self._spin_s, LONGEST_SPIN_S)
+        while was_late and self._spin_s < self._longest_spin_s:
+            self._spin_s = min(2 * self._spin_s, self._longest_spin_s)
             sample_s, was_late = self._sample()
-            if not was_late:
-                break
-        if was_late:
-            self._retries, self._spin_s = 0, self._usual_spin_s
-        self._spin_s = max(self._usual_spin_s, SHORTER_SPIN * self._spin_s)
         return sample_s
 
     def _sample(self) -> tuple[float, bool]:

@@ -61,15 +61,9 @@ class PhaseClock:
         self.phase = phase
         self._steps[-1].append((phase, self._now()))
 
-    def phases_s(self, steps: int, later: int = 0) -> list[dict[str, float]]:
-        """Return the seconds of each phase of `steps` steps, all micro-batches of a step together.
-
-        Args:
-            steps: how many.
-            later: steps after them, up to the last one.
-        """
-        end = len(self._steps) - later
-        return [self._phases_of(marks) for marks in self._steps[end - steps : end]]
+    def phases_s(self, steps: int) -> list[dict[str, float]]:
+        """Return the seconds of each phase of the last `steps` steps, all micro-batches of a step together."""
+        return [self._phases_of(marks) for marks in self._steps[-steps:]]
 
     def _phases_of(self, marks: Sequence[tuple[str, Any]]) -> dict[str, float]:
         spent = dict.fromkeys(PHASES, 0.0)

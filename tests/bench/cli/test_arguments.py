@@ -37,7 +37,7 @@ FAMILIES = {
 EVERYWHERE = {
     "--help", "--dtype", "--shape", "--provider", "--baseline", "--device", "--gpu", "--fill", "--cache", "--budget",
     "--seed", "--recalibrate", "--format", "--output", "--no-save", "--plot", "--quiet",
-    "--verbose", "--timeout", "--signature", "--op", "--threads", "--tolerance", "--theme",
+    "--verbose", "--timeout", "--signature", "--op", "--threads", "--tolerance", "--theme", "--kernels",
 }  # fmt: skip
 SHORT = {"-h", "-q", "-v", "-o"}
 ONLY = {

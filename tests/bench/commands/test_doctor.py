@@ -56,7 +56,7 @@ def series(change=0.0, noise=0.001, pairs=100):
 
 
 def compared(change=0.0, noise=0.001, settled=True):
-    settling = Settling(settled, 0.5, "time", 10, ())
+    settling = Settling(settled, 0.5, 10)
     pair = series(change, noise)
     return SelfComparison(compare_pairs(*pair), smallest_detectable_change(*pair), settling, "512x512x512")
 

@@ -18,7 +18,6 @@ from bench.harness.measure.evidence import (
     launch_limited,
     not_cold,
     not_converged,
-    other_stream,
     physics_gate,
     power_limited,
     preempted,
@@ -57,7 +56,6 @@ def context_of(**changes):
             "peak": Ceiling("flops", "bf16", 1e14, "clock-limited", "a test"),
             "bandwidth": Ceiling("bandwidth", "memory", 1e12, "datasheet", "a test"),
             "telemetry": {"throttle": {"sw_power_cap": 0.0, "sw_thermal": 0.0}, "throttle_resolution": 0.001},
-            "tail_s": 1e-6,
         }
         | changes
     )
@@ -80,7 +78,6 @@ def test_a_row_of_which_nothing_else_is_known_has_no_flag():
     ("samples", "changes", "name"),
     [
         (samples_of(), {"flops": 10**11}, "faster-than-physics"),
-        (samples_of(), {"tail_s": 1e-4}, "other-stream"),
         (samples_of(), {"flops": 12 * 10**9, "peak": Ceiling("flops", "bf16", 1e14, "datasheet", "")}, "above-roof"),
         (samples_of(), {"warm_s": 1e-4}, "l2-suspect"),
         (samples_of(cache="warm"), {}, "not-cold"),
@@ -415,22 +412,6 @@ def test_the_tick_is_told_in_percent_of_a_sample():
 @pytest.mark.parametrize(("host_s", "is_flagged"), [(9e-6, False), (1.1e-5, True), (None, False)])
 def test_launch_limited_is_when_the_host_takes_longer(host_s, is_flagged):
     assert (launch_limited(samples_of(median_s=1e-5), host_s) is not None) is is_flagged
-
-
-@pytest.mark.parametrize(
-    ("tail_s", "sample_s", "is_flagged"),
-    [
-        (None, 1e-3, False),
-        (5e-6, 1e-4, False),
-        (5.9e-6, 1e-4, False),
-        (6.1e-6, 1e-4, True),
-        (10.9e-6, 1e-3, False),  # within a percent of the sample and a tick
-        (11.1e-6, 1e-3, True),
-        (0.9e-3, 1e-5, True),  # nearly all of the work is elsewhere
-    ],
-)
-def test_work_after_the_last_event_is_found(tail_s, sample_s, is_flagged):
-    assert (other_stream(tail_s, sample_s, 1e-6) is not None) is is_flagged
 
 
 # ---- what slowed it down ------------------------------------------------------------------------------------------

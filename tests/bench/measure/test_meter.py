@@ -1,7 +1,6 @@
 """What is measured beside the samples: the warm time, latency, telemetry, and how long it may take."""
 
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -9,8 +8,6 @@ from bench.harness.device.device import cpu_device
 from bench.harness.measure import meter
 from bench.harness.measure.meter import Meter
 from bench.harness.timing.protocol import Limits
-from bench.harness.timing.samplers import HostSampler
-from bench.harness.timing.settle import SettleLimits
 
 LIMITS = Limits(5, 0.5, 0.0, 0.05, 0.0, 1e-5)
 
@@ -121,10 +118,9 @@ def test_a_slow_launch_is_not_repeated_warm():
     assert len(found.samples.samples_s) == 5  # the time is long over: no more than the fewest
 
 
-def test_on_a_cpu_there_is_no_tail_and_the_rest_is_there():
+def test_on_a_cpu_all_is_there():
     _, calls = count_calls()
     found = Meter(cpu_device(), LIMITS).measure(calls, "cold", flops=2)
-    assert found.tail_s is None
     assert found.host_launch_s >= 0
     assert found.host_latency_s > 0
     assert found.telemetry["window_s"] > 0
@@ -143,54 +139,5 @@ def test_the_time_that_is_left_comes_before_the_share_of_the_clock():
     assert (limits.cap_s, limits.min_time_s) == (1.5, 1.5)
 
 
-def test_launches_that_look_for_the_tail_are_counted_and_the_last_of_all(monkeypatch):
-    made, calls, counted = Meter(cpu_device(), LIMITS), [], []
-    gpu = SimpleNamespace(is_gpu=True, synchronize=lambda: None)
-    monkeypatch.setattr(made, "_device", gpu)
-    monkeypatch.setattr(made, "sampler", lambda calls, limits, replay=None: HostSampler(calls, 4))
-    monkeypatch.setattr(meter, "GPU_SETTLE", SettleLimits(0.0, 0.01))
-    vars(made)["tick_s"] = 1e-6
-    nothing = SimpleNamespace(sample=lambda: None)
-    monkeypatch.setattr(meter.samplers, "EventSampler", lambda *_: nothing)
-    collect = meter.collect
-
-    def watched(*arguments):
-        begin = len(calls)
-        found = collect(*arguments)
-        counted[:] = range(begin, len(calls))
-        return found
-
-    monkeypatch.setattr(meter, "collect", watched)
-    monkeypatch.setattr(meter, "launched", lambda *_: f"what a launch starts, after {len(calls)} others")
-    found = made.measure([lambda: calls.append(None)], "warm")
-    assert found.launched == f"what a launch starts, after {len(calls)} others"  # nothing is timed once it was recorded
-    launches = len(found.samples.samples_s) * 4
-    assert found.tail_launches >= 4 * meter.TAIL_SAMPLES
-    end = len(calls) - found.tail_launches
-    assert list(range(end - launches, end)) == counted
-
-
 def test_the_clock_of_a_cpu_has_a_tick():
     assert 0 < Meter(cpu_device(), LIMITS).tick_s < 1e-3
-
-
-@pytest.mark.parametrize(
-    ("waits_s", "tail_s", "samples"),
-    [
-        ([9e-6, 8e-6] * 3, 1e-6, 3),  # an idle device: what waiting itself costs is taken off
-        ([9e-3, 8e-6, 9e-6, 8e-6, 9e-6, 8e-6], 1e-6, 3),  # the host woke up late once
-        ([9e-3, 8e-6] * 4 + [9e-6, 8e-6], 1e-6, 5),  # and here four times in a row: it is asked again
-        ([2e-3, 8e-6] * 12, 2e-3 - 8e-6, 12),  # work on another stream is there every time
-        ([7e-6, 8e-6] * 3, 0.0, 3),
-    ],
-)
-def test_the_tail_is_work_that_goes_on_after_every_sample(monkeypatch, waits_s, tail_s, samples):
-    made, waits, ran = Meter(cpu_device(), LIMITS), iter(waits_s), []
-    monkeypatch.setattr(made, "_waiting_s", lambda: ran.append("wait") or next(waits))
-    nothing = SimpleNamespace(sample=lambda: ran.append("nothing"))
-    pauses_s = []
-    monkeypatch.setattr(meter.samplers, "EventSampler", lambda calls, _, pause_s: pauses_s.append(pause_s) or nothing)
-    assert min(made._tails_s(SimpleNamespace(sample=lambda: ran.append("work") or 1e-4))) == pytest.approx(tail_s)
-    assert ran == ["work", "wait", "nothing", "wait"] * samples
-    assert len(pauses_s) == samples
-    assert all(0 < pause_s <= meter.LONGEST_PAUSE_S for pause_s in pauses_s)

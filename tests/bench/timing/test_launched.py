@@ -39,7 +39,7 @@ def sessions(monkeypatch):
 
     def let(*documents):
         left = iter(documents)
-        monkeypatch.setattr(ran, "recorded", lambda calls, synchronize: ran.whole_launches(next(left), empty=0))
+        monkeypatch.setattr(ran, "recorded", lambda calls, synchronize: ran.equal_launches(ran.kernels_of(next(left))))
         monkeypatch.setattr(ran, "_eager_s", lambda calls, launch_s: 5e-5)
 
     return let
@@ -86,31 +86,15 @@ def test_eager_launches_are_timed_once_the_results_of_a_round_have_memory(monkey
     assert ran._eager_s([print] * 200, launch_s=1e-5) == pytest.approx(1e-5)
 
 
-def started(number, times_us=(10, 20)):
-    """What a recording has of one launch of two kernels: the calls on the host, and the kernels."""
-    begin, events = 1000 * (number + 1), []
-    for place, took_us in enumerate(times_us):
-        correlation = 10 * number + place
-        call = {"name": ("cudaLaunchKernelExC", "cuLaunchKernelEx")[place], "ts": begin + place, "dur": 1}
-        events.append(call | {"ph": "X", "cat": "cuda_runtime", "args": {"correlation": correlation}})
-        events.append(events[-1] | {"cat": "cuda_driver", "name": "cuLaunchKernel", "ts": call["ts"] + 0.1})
-        events.append(kernel(f"k{place}", begin + 100 * (place + 1), took_us, correlation=correlation))
-    return events
+def test_launches_are_told_apart_by_their_kernels():
+    def names(*kernels):
+        given = [ran.Kernel(name, place, place + 1, None) for place, name in enumerate(kernels)]
+        return [[one.name for one in launch] for launch in ran.equal_launches(given)]
 
-
-def test_kernels_that_a_recording_lost_at_its_beginning_are_missed():
-    empty, first, second, third = started(0), started(1), started(2), started(3)
-    wait = {"ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": 1.0, "args": {"correlation": 99}}
-    found = ran.whole_launches({"traceEvents": [*empty, *first, *second, *third, wait]}, empty=2)
-    assert [[one.name for one in launch] for launch in found] == [["k0", "k1"]] * 3
-    # Three kernels of six would be taken for one kernel a launch: those of the last launch are all there.
-    lost = [one for one in (*empty, *first, *second[:3]) if one["cat"] != "kernel"]
-    found = ran.whole_launches({"traceEvents": [*lost, *second[3:], *third]}, empty=2)
-    assert [[one.correlation for one in launch] for launch in found] == [[30, 31]]
-    everything_lost = [*lost, *(one for one in (*second[3:], *third) if one["cat"] != "kernel")]
-    assert ran.whole_launches({"traceEvents": everything_lost}, empty=2) == []
-    replay = {"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "ts": 5.0, "args": {"correlation": 98}}
-    assert ran.whole_launches({"traceEvents": [*empty, *first, *second, *third, replay]}, empty=2) == []
+    assert names("spin_kernel", *["a", "b"] * 3) == [["a", "b"]] * 3
+    assert names(*["a"] * 3) == [["a"]] * 3
+    for lost in ([], ["b", *["a", "b"] * 2], ["a", "b", "b", "a", "b", "a"], ["a"] * 4):
+        assert names(*lost) == []
 
 
 def test_each_recording_begins_with_one_more_empty_kernel(monkeypatch):

@@ -39,7 +39,6 @@ def flag_names(bytes_moved=40_000_000, limits=GPU_LIMITS, **parameters):
         peak=PEAK,
         bandwidth=MEMORY_ROOF,
         telemetry=device.telemetry(),
-        tail_s=2e-6,
     )
     return {flag.name for flag in flags_of(samples, context)}
 
