@@ -89,6 +89,7 @@ OPS = (
         work=lambda case: cross_entropy_work(case.shape["m"], case.shape["v"], case.dtype, output_dtype(case.dtype)),
         magnitude=magnitude,
         terms=lambda case: case.shape["v"],
+        units="vector",
         rows=lambda case: case.shape["m"],
         take_rows=take_rows,
     ),

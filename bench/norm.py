@@ -147,6 +147,7 @@ def make_op(
             outputs,
         ),
         magnitude=magnitude,
+        units="vector",
         rows=lambda case: case.shape["m"],
         take_rows=take_rows,
     )

@@ -76,6 +76,7 @@ def make_op(
         writes_out_when_compiled=False,
         work=lambda case: reduction_work(case.shape["n"], flops_per_element, inputs, case.dtype),
         terms=lambda case: case.shape["n"],
+        units="vector",
     )
 
 

@@ -78,6 +78,7 @@ OPS = (
             case.shape["m"] * case.shape["n"], FLOPS_PER_ELEMENT["softmax"], 1, case.dtype
         ),
         magnitude=magnitude,
+        units="vector",
         rows=lambda case: case.shape["m"],
         take_rows=take_rows,
     ),

@@ -53,7 +53,7 @@ VECTOR_OPS = frozenset(
         *("dropout", "softmax", "rmsnorm", "layernorm", "residual-rmsnorm", "sum", "dot", "cross-entropy"),
     )
 )
-"""Ops without a matrix product: they run on vector units and not on tensor cores. All others are taken for products."""
+"""Vector ops of older records, which do not say `units`. New ops say it in their definition."""
 
 
 FLOPS_PER_ELEMENT = {

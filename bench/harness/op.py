@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from roofline.work import VECTOR_OPS, Work
+from roofline.work import Work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -219,4 +219,4 @@ class Op:
         if self.units is not None:
             return self.units
         sums_nothing = self.magnitude is None and self.terms(case) == 1
-        return "vector" if self.name in VECTOR_OPS or sums_nothing else "matrix"
+        return "vector" if sums_nothing else "matrix"

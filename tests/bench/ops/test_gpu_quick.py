@@ -18,7 +18,7 @@ from bench.harness.measure.runner import Runner
 from bench.harness.op import Case
 from bench.harness.providers.registry import AUTOTUNE, kernel_versions, stand_ins
 from bench.harness.timing.settle import SettleLimits
-from tests.bench.commands import FAMILIES, QUICK
+from tests.bench.commands import QUICK
 
 pytestmark = pytest.mark.gpu
 
@@ -43,7 +43,7 @@ def op_of(family):
 def cases():
     """Return the family, dtype and provider of each row: torch, and the versions that search no configuration."""
     found = []
-    for family in FAMILIES:
+    for family in SHAPES:
         names = [name for name in kernel_versions(family) if not name.endswith(AUTOTUNE)]
         for dtype in op_of(family).dtypes:
             for name in ("torch", *(names if dtype != "fp64" else ())):  # no version has fp64
