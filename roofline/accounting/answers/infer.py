@@ -48,8 +48,18 @@ COLUMNS = (
 )
 
 
+Model = ModelConfig | float
+"""A model, or the number of parameters of a dense one."""
+
+PARAMETERS_FORMULA = "prefill >= max(2 N B s / peak, N w / bandwidth); decode >= max(2 N B / peak, N w / bandwidth)"
+PARAMETERS_NOTES = (
+    "a dense model: 2 N FLOPs for each token, and every weight is read once a step",
+    "the cache and attention's own products depend on the model and are left out: long contexts take longer",
+)
+
+
 def infer_answer(
-    config: ModelConfig,
+    model: Model,
     uses: Sequence[Use],
     prompt: int,
     batch: int = 1,
@@ -61,7 +71,7 @@ def infer_answer(
     """Return the least time of prefill and of one decode step on each machine.
 
     Args:
-        config: the model.
+        model: what generates.
         uses: machines and the dtypes that they compute in.
         prompt: tokens of each prompt, which the decode step sees.
         batch: sequences at once.
@@ -74,106 +84,66 @@ def infer_answer(
         ConfigError: the cache cannot lie in that dtype.
     """
     whole_bytes(kv_dtype)
-    rows = [_row(config, use, prompt, batch, weight_dtype or use[1], kv_dtype, gpus) for use in uses]
+    rows = [row_of(model, use, prompt, batch, weight_dtype or use[1], kv_dtype, gpus) for use in uses]
     machine, dtype = uses[0]
-    lying = f"weights in {weight_dtype or 'the computing dtype'}, cache in {kv_dtype}"
+    has_cache = isinstance(model, ModelConfig)
     turning = f"critical batch: with {prompt} tokens in each cache; beside it stands the one without any cache"
+    of_cache = {"kv_bytes_per_token": rows[0]["kv_bytes_per_token"]} if has_cache else {}
     return Answer(
         main=("decode_seconds", "tokens_per_s", "prefill_seconds"),
-        title=f"Generation with {config.name}: {batch} x {prompt} tokens, {devices(gpus)}",
+        title=f"Generation with {name_of(model)}: {batch} x {prompt} tokens, {devices(gpus)}",
         warnings=[line for row in rows if (line := does_not_fit(row, gpus))],
-        values={"kv_bytes_per_token": rows[0]["kv_bytes_per_token"]} | by_machine(rows),
-        steps=_steps(config, rows[0], prompt, batch),
-        formula=FORMULA,
+        values=of_cache | by_machine(rows),
+        steps=_steps(model, rows[0], prompt, batch),
+        formula=FORMULA if has_cache else PARAMETERS_FORMULA,
         source="Pope et al. (2022); Austin et al. (2025); " + "; ".join(dict.fromkeys(use[0].source for use in uses)),
-        assumptions=[lying, turning, *serving_notes(config), *config.notes_on(prompt), *notes],
-        rows=rows,
-        columns=COLUMNS,
-        worked=f"{machine.slug}, {dtype}",
-    )
-
-
-def infer_of_parameters(
-    params: float,
-    uses: Sequence[Use],
-    prompt: int,
-    batch: int = 1,
-    weight_dtype: str | None = None,
-    gpus: int = 1,
-    notes: Sequence[str] = (),
-) -> Answer:
-    """Return the least time of prefill and of one decode step by the number of parameters alone.
-
-    Args:
-        params: of a dense model.
-        uses: machines and the dtypes that they compute in.
-        prompt: tokens of each prompt.
-        batch: sequences at once.
-        weight_dtype: in which the weights lie; None: as computed.
-        gpus: devices that share the model evenly, without communication.
-        notes: further assumptions.
-    """
-    rows = [row_of_parameters(params, use, prompt, batch, weight_dtype or use[1], gpus) for use in uses]
-    row, (machine, dtype) = rows[0], uses[0]
-    peak, bandwidth = number(row["peak_flops_per_s"]), number(row["bandwidth_bytes_per_s"])
-    read = f"{size(row['weight_bytes'])} / {bandwidth}"
-    return Answer(
-        main=("decode_seconds", "tokens_per_s", "prefill_seconds"),
-        title=f"Generation with {number(params)} parameters: {batch} x {prompt} tokens, {devices(gpus)}",
-        warnings=[line for row in rows if (line := does_not_fit(row, gpus))],
-        values=by_machine(rows),
-        steps=[
-            Step("weights", f"{number(params)} parameters", size(row["weight_bytes"])),
-            Step(
-                "prefill",
-                f"max(2 x {number(params)} x {batch} x {prompt} / {peak}, {read})",
-                f"{duration(row['prefill_seconds'])}, {row['prefill_bound']}-bound",
-            ),
-            Step(
-                "decode step",
-                f"max(2 x {number(params)} x {batch} / {peak}, {read})",
-                f"{duration(row['decode_seconds'])}, {row['decode_bound']}-bound",
-            ),
-            Step("tokens/s", f"{batch} / {duration(row['decode_seconds'])}", number(row["tokens_per_s"])),
-            Step("critical batch", "peak x bytes of a weight / (2 x bandwidth)", _batch(row["critical_batch"])),
-            Step("memory", *_held(row)),
+        assumptions=[
+            *serving_notes(model, prompt, weight_dtype, kv_dtype),
+            *([turning] if has_cache else []),
+            *notes,
         ],
-        formula=PARAMETERS_FORMULA,
-        source="Pope et al. (2022); Austin et al. (2025); " + "; ".join(dict.fromkeys(use[0].source for use in uses)),
-        assumptions=[f"weights in {weight_dtype or 'the computing dtype'}", *PARAMETERS_NOTES, *notes],
         rows=rows,
         columns=COLUMNS,
         worked=f"{machine.slug}, {dtype}",
     )
 
 
-PARAMETERS_FORMULA = "prefill >= max(2 N B s / peak, N w / bandwidth); decode >= max(2 N B / peak, N w / bandwidth)"
-PARAMETERS_NOTES = (
-    "a dense model: 2 N FLOPs for each token, and every weight is read once a step",
-    "the cache and attention's own products depend on the model and are left out: long contexts take longer",
-    "lower bounds: peak and bandwidth are reached, activations do not count, devices share without talking",
-)
+def name_of(model: Model) -> str:
+    """Return what a model is called; of one that is not known, how many parameters it has."""
+    return model.name if isinstance(model, ModelConfig) else f"{number(model)} parameters"
 
 
-def row_of_parameters(params: float, use: Use, prompt: int, batch: int, weight_dtype: str, gpus: int) -> dict[str, Any]:
-    """Return what is known of generation on a machine by the number of parameters; what a model says is None.
+def row_of(
+    model: Model, use: Use, prompt: int, batch: int, weight_dtype: str, kv_dtype: str, gpus: int
+) -> dict[str, Any]:
+    """Return what is known of generation on a machine; by the number of parameters alone, what a cache does is None.
 
-    Source: `PARAMETERS_FORMULA`, of Pope et al., Efficiently Scaling Transformer Inference (2022).
+    Source: `FORMULA` and `PARAMETERS_FORMULA`, of Pope et al., Efficiently Scaling Transformer Inference (2022).
     """
     machine, dtype = use
-    stored = max(1, round(params * element_bytes(weight_dtype)))
-    turning = critical_batch(machine.peak(dtype), machine.bandwidth(), element_bytes(weight_dtype))
+    weight_bytes, kv_bytes = element_bytes(weight_dtype), whole_bytes(kv_dtype)
+    if not isinstance(model, ModelConfig):
+        stored = max(1, round(model * weight_bytes))
+        phases = Phase(round(2 * model * batch * prompt), stored), Phase(round(2 * model * batch), stored)
+        turning = ceil(critical_batch(machine.peak(dtype), machine.bandwidth(), weight_bytes))
+        read = {"critical_batch": turning, "weight_bytes_read": stored}
+        return {**_bounds(use, gpus, batch, *phases), **read, **_share_of(machine, gpus, stored, None)}
+    prefill_moved = prefill_bytes(model, prompt, batch, weight_bytes, kv_bytes)
+    decode_moved = decode_bytes(model, prompt, batch, weight_bytes, kv_bytes)
+    limits = (gpus * machine.peak(dtype), gpus * machine.bandwidth(), weight_bytes, kv_bytes)
     return {
         **_bounds(
             use,
             gpus,
             batch,
-            Phase(round(2 * params * batch * prompt), stored),
-            Phase(round(2 * params * batch), stored),
+            Phase(prefill_flops(model, prompt, batch), prefill_moved),
+            Phase(decode_flops(model, prompt, batch), decode_moved),
         ),
-        "critical_batch": ceil(turning),
-        "weight_bytes_read": stored,
-        **_share_of(machine, gpus, stored, None),
+        "kv_bytes_per_token": kv_bytes_per_token(model, kv_bytes),
+        "critical_batch": compute_bound_from(model, prompt, *limits),
+        "critical_batch_without_cache": compute_bound_from(model, 0, *limits),
+        "weight_bytes_read": weight_bytes_read(model, batch, weight_bytes),
+        **held_in(model, machine, prompt, batch, weight_bytes, kv_bytes, gpus),
     }
 
 
@@ -256,58 +226,44 @@ def does_not_fit(row: dict[str, Any], gpus: int) -> str | None:
     )
 
 
-def serving_notes(config: ModelConfig) -> list[str]:
-    """Return what every estimate of generation takes for granted."""
-    lines = [
-        "lower bounds: peak and bandwidth are reached, activations do not count, devices share without talking",
-        "in prefill the head is needed for the last token alone",
-    ]
-    if config.latent:
+def serving_notes(model: Model, positions: int, weight_dtype: str | None, kv_dtype: str) -> list[str]:
+    """Return what every estimate of generation takes for granted, over so many positions."""
+    lying = f"weights in {weight_dtype or 'the computing dtype'}"
+    bounds = "lower bounds: peak and bandwidth are reached, activations do not count, devices share without talking"
+    if not isinstance(model, ModelConfig):
+        return [lying, *PARAMETERS_NOTES, bounds]
+    lines = [f"{lying}, cache in {kv_dtype}", bounds, "in prefill the head is needed for the last token alone"]
+    if model.latent:
         lines.append("latent attention: prefill expands keys and values; decoding uses the absorbed form")
-    if config.experts:
+    if model.experts:
         lines.append("experts: an even and independent choice")
-    return lines
+    return [*lines, *model.notes_on(positions)]
 
 
-def _row(
-    config: ModelConfig, use: Use, prompt: int, batch: int, weight_dtype: str, kv_dtype: str, gpus: int
-) -> dict[str, Any]:
-    machine, dtype = use
-    weight_bytes, kv_bytes = element_bytes(weight_dtype), whole_bytes(kv_dtype)
-    prefill_moved = prefill_bytes(config, prompt, batch, weight_bytes, kv_bytes)
-    decode_moved = decode_bytes(config, prompt, batch, weight_bytes, kv_bytes)
-    turning = (gpus * machine.peak(dtype), gpus * machine.bandwidth(), weight_bytes, kv_bytes)
-    return {
-        **_bounds(
-            use,
-            gpus,
-            batch,
-            Phase(prefill_flops(config, prompt, batch), prefill_moved),
-            Phase(decode_flops(config, prompt, batch), decode_moved),
-        ),
-        "kv_bytes_per_token": kv_bytes_per_token(config, kv_bytes),
-        "critical_batch": compute_bound_from(config, prompt, *turning),
-        "critical_batch_without_cache": compute_bound_from(config, 0, *turning),
-        "weight_bytes_read": weight_bytes_read(config, batch, weight_bytes),
-        **held_in(config, machine, prompt, batch, weight_bytes, kv_bytes, gpus),
-    }
-
-
-def _steps(config: ModelConfig, row: dict[str, Any], prompt: int, batch: int) -> list[Step]:
+def _steps(model: Model, row: dict[str, Any], prompt: int, batch: int) -> list[Step]:
     peak, bandwidth = number(row["peak_flops_per_s"]), number(row["bandwidth_bytes_per_s"])
-    moved = row["weight_bytes_read"] + row["cache_bytes"]
-    windowed = f", {config.windowed_layers} layers keep {config.window} at most" if config.windowed_layers else ""
+    params = count_parameters(model).total if isinstance(model, ModelConfig) else model
+    read, cache, without_cache = f"{size(row['weight_bytes_read'])} of weights", [], []
+    moved = row["weight_bytes_read"]
+    if isinstance(model, ModelConfig):
+        windowed = f", {model.windowed_layers} layers keep {model.window} at most" if model.windowed_layers else ""
+        cache = [
+            Step("cache per token", f"{model.layers} layers", size(row["kv_bytes_per_token"])),
+            Step("cache", f"{batch} x {prompt} tokens{windowed}", size(row["cache_bytes"])),
+        ]
+        moved += row["cache_bytes"]
+        read += f" + {size(row['cache_bytes'])}"
+        without_cache = [Step("without a cache", "the same at 0 tokens", _batch(row["critical_batch_without_cache"]))]
     return [
-        Step("weights", f"{count(count_parameters(config).total)} parameters", size(row["weight_bytes"])),
-        Step("cache per token", f"{config.layers} layers", size(row["kv_bytes_per_token"])),
-        Step("cache", f"{batch} x {prompt} tokens{windowed}", size(row["cache_bytes"])),
+        Step("weights", f"{count(params)} parameters", size(row["weight_bytes"])),
+        *cache,
         Step("prefill FLOPs", f"{batch} x {prompt} tokens", number(row["prefill_flops"])),
         Step(
             "prefill",
             f"{number(row['prefill_flops'])} / {peak} at best",
             f"{duration(row['prefill_seconds'])}, {row['prefill_bound']}-bound",
         ),
-        Step("decode bytes", f"{size(row['weight_bytes_read'])} of weights + {size(row['cache_bytes'])}", size(moved)),
+        Step("decode bytes", read, size(moved)),
         Step(
             "decode step",
             f"max({number(row['decode_flops'])} / {peak}, {number(moved)} / {bandwidth})",
@@ -315,7 +271,7 @@ def _steps(config: ModelConfig, row: dict[str, Any], prompt: int, batch: int) ->
         ),
         Step("tokens/s", f"{batch} / {duration(row['decode_seconds'])}", number(row["tokens_per_s"])),
         Step("critical batch", f"compute as long as memory at {prompt} tokens", _batch(row["critical_batch"])),
-        Step("without a cache", "the same at 0 tokens", _batch(row["critical_batch_without_cache"])),
+        *without_cache,
         Step("memory", *_held(row)),
     ]
 

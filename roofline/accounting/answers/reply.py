@@ -9,20 +9,24 @@ from roofline.accounting.answers.answer import Answer, Step, by_machine, devices
 from roofline.accounting.answers.budget import Use, cost_of
 from roofline.accounting.answers.infer import (
     PARAMETERS_FORMULA,
-    PARAMETERS_NOTES,
+    Model,
     does_not_fit,
     element_bytes,
     held_in,
-    row_of_parameters,
+    name_of,
+    row_of,
     serving_notes,
     whole_bytes,
 )
 from roofline.accounting.config.config import ModelConfig
 from roofline.accounting.reply import Serving, decode_seconds, prefill_seconds
 
+FORMULA = "seconds = prefill + sum over tokens 2 to n of max(FLOPs / peak, (weights + cache) / bandwidth)"
+HELD = ("weight_bytes", "cache_bytes", "memory_bytes", "used", "fits", "gpus_needed")
+
 
 def generate_answer(
-    config: ModelConfig,
+    model: Model,
     uses: Sequence[Use],
     prompt: int,
     tokens: int,
@@ -36,7 +40,7 @@ def generate_answer(
     """Return the least time of a reply on each machine, from the prompt to its last token, and its price.
 
     Args:
-        config: the model.
+        model: what generates.
         uses: machines and the dtypes that they compute in.
         prompt: tokens of each prompt.
         tokens: of each reply; the first comes with the prefill.
@@ -52,69 +56,7 @@ def generate_answer(
     """
     whole_bytes(kv_dtype)
     plan = (prompt, tokens, batch, gpus, price)
-    rows = [_row(config, use, weight_dtype or use[1], kv_dtype, *plan) for use in uses]
-    return _answer(
-        f"Replies of {config.name}",
-        rows,
-        uses,
-        (prompt, tokens, batch, gpus, price),
-        formula="seconds = prefill + sum over tokens 2 to n of max(FLOPs / peak, (weights + cache) / bandwidth)",
-        assumptions=[
-            f"weights in {weight_dtype or 'the computing dtype'}, cache in {kv_dtype}",
-            *serving_notes(config),
-            PRICE_NOTE,
-            *config.notes_on(prompt + tokens),
-            *notes,
-        ],
-    )
-
-
-PRICE_NOTE = "the price is that of tokens written; energy is the most that the devices draw"
-
-
-def generate_of_parameters(
-    params: float,
-    uses: Sequence[Use],
-    prompt: int,
-    tokens: int,
-    batch: int = 1,
-    weight_dtype: str | None = None,
-    gpus: int = 1,
-    price: float | None = None,
-    notes: Sequence[str] = (),
-) -> Answer:
-    """Return the least time of a reply by the number of parameters of a dense model alone.
-
-    Arguments as of `generate_answer`; the cache, which depends on the model, is left out.
-    """
-    rows = []
-    for use in uses:
-        one = row_of_parameters(params, use, prompt, batch, weight_dtype or use[1], gpus)
-        first = one["prefill_seconds"]
-        timed = _timed(use, first, first + (tokens - 1) * one["decode_seconds"], tokens, batch, gpus, price)
-        held = ("weight_bytes", "cache_bytes", "memory_bytes", "used", "fits", "gpus_needed")
-        rows.append(timed | {key: one[key] for key in held})
-    lying = f"weights in {weight_dtype or 'the computing dtype'}"
-    return _answer(
-        f"Replies of {number(params)} parameters",
-        rows,
-        uses,
-        (prompt, tokens, batch, gpus, price),
-        formula=f"seconds = prefill + (n - 1) decode steps; {PARAMETERS_FORMULA}",
-        assumptions=[lying, *PARAMETERS_NOTES, PRICE_NOTE, *notes],
-    )
-
-
-def _answer(
-    whose: str,
-    rows: Sequence[dict[str, Any]],
-    uses: Sequence[Use],
-    plan: tuple[int, int, int, int, float | None],
-    formula: str,
-    assumptions: Sequence[str],
-) -> Answer:
-    """Return the answer to rows of replies, whose plan is the prompt, tokens, batch, devices and price."""
-    prompt, tokens, batch, gpus, price = plan
+    rows = [_row(model, use, weight_dtype or use[1], kv_dtype, *plan) for use in uses]
     row, (machine, dtype) = rows[0], uses[0]
     growing = "" if row["cache_bytes"] is None else ", the cache growing"
     steps = [
@@ -123,28 +65,34 @@ def _answer(
         Step("reply", "sum", duration(row["seconds"])),
         Step("tokens/s", f"{batch} x {tokens} / {duration(row['seconds'])}", number(row["tokens_per_s"])),
     ]
-    if row["price_per_million_tokens"] is not None:
-        reckoned = f"{gpus:,} x {price:g} an hour / 3600 / {number(row['tokens_per_s'])} x 10^6"
-        steps.append(Step("price of 10^6 tokens", reckoned, number(row["price_per_million_tokens"])))
     columns = [("gpu", "GPU"), ("dtype", "dtype"), ("seconds", "reply"), ("first_token_s", "first token")]
     columns += [("tokens_per_s", "tokens/s"), ("used", "memory")]
+    if price is not None:
+        reckoned = f"{gpus:,} x {price:g} an hour / 3600 / {number(row['tokens_per_s'])} x 10^6"
+        steps.append(Step("price of 10^6 tokens", reckoned, number(row["price_per_million_tokens"])))
+        columns.append(("price_per_million_tokens", "price of 10^6"))
+    by_steps = f"seconds = prefill + (n - 1) decode steps; {PARAMETERS_FORMULA}"
     return Answer(
-        title=f"{whose}: {batch} x {tokens} tokens to prompts of {prompt}, {devices(gpus)}",
+        title=f"Replies of {name_of(model)}: {batch} x {tokens} tokens to prompts of {prompt}, {devices(gpus)}",
         warnings=[line for row in rows if (line := does_not_fit(row, gpus))],
         values=by_machine(rows),
         main=("seconds", "first_token_s", "tokens_per_s", "price_per_million_tokens"),
         steps=steps,
-        formula=formula,
+        formula=FORMULA if isinstance(model, ModelConfig) else by_steps,
         source="; ".join(dict.fromkeys(["Pope et al. (2022)", *(use[0].source for use in uses)])),
-        assumptions=assumptions,
+        assumptions=[
+            *serving_notes(model, prompt + tokens, weight_dtype, kv_dtype),
+            "the price is that of tokens written; energy is the most that the devices draw",
+            *notes,
+        ],
         rows=rows,
-        columns=columns if price is None else [*columns, ("price_per_million_tokens", "price of 10^6")],
+        columns=columns,
         worked=f"{machine.slug}, {dtype}",
     )
 
 
 def _row(
-    config: ModelConfig,
+    model: Model,
     use: Use,
     weight_dtype: str,
     kv_dtype: str,
@@ -155,20 +103,17 @@ def _row(
     price: float | None,
 ) -> dict[str, Any]:
     machine, dtype = use
-    size_of_weight, size_in_cache = element_bytes(weight_dtype), whole_bytes(kv_dtype)
-    serving = Serving(gpus * machine.peak(dtype), gpus * machine.bandwidth(), size_of_weight, size_in_cache)
-    first = prefill_seconds(config, prompt, batch, serving)
-    seconds = first + decode_seconds(config, prompt, tokens, batch, serving)
-    return {
-        **_timed(use, first, seconds, tokens, batch, gpus, price),
-        **held_in(config, machine, prompt + tokens - 1, batch, size_of_weight, size_in_cache, gpus),
-    }
-
-
-def _timed(
-    use: Use, first: float, seconds: float, tokens: int, batch: int, gpus: int, price: float | None
-) -> dict[str, Any]:
-    machine, dtype = use
+    if isinstance(model, ModelConfig):
+        size_of_weight, size_in_cache = element_bytes(weight_dtype), whole_bytes(kv_dtype)
+        serving = Serving(gpus * machine.peak(dtype), gpus * machine.bandwidth(), size_of_weight, size_in_cache)
+        first = prefill_seconds(model, prompt, batch, serving)
+        seconds = first + decode_seconds(model, prompt, tokens, batch, serving)
+        held = held_in(model, machine, prompt + tokens - 1, batch, size_of_weight, size_in_cache, gpus)
+    else:
+        one = row_of(model, use, prompt, batch, weight_dtype, kv_dtype, gpus)
+        first = one["prefill_seconds"]
+        seconds = first + (tokens - 1) * one["decode_seconds"]
+        held = {key: one[key] for key in HELD}
     cost = cost_of(machine, gpus, seconds, price)
     return {
         "gpu": machine.slug,
@@ -179,4 +124,5 @@ def _timed(
         "tokens_per_s": batch * tokens / seconds,
         "price_per_million_tokens": None if cost["price"] is None else cost["price"] / (batch * tokens) * 1e6,
         **cost,
+        **held,
     }

@@ -23,16 +23,23 @@ def _infer_options(parser: argparse.ArgumentParser) -> None:
     options.machine_options(parser, has_memory=True)
 
 
+def _model(args: argparse.Namespace) -> infer.Model:
+    """Return the model, or the number of parameters in place of one.
+
+    Raises:
+        ConfigError: none or several are asked for.
+    """
+    if args.params is None:
+        return arguments.model_of(args)
+    arguments.refuse_model(args)
+    params: float = args.params
+    return params
+
+
 def _infer(args: argparse.Namespace) -> Answer:
-    if args.params is not None:
-        arguments.refuse_model(args)
-        uses, missing = options.uses_of(args)
-        plan = (args.prompt, args.batch, args.weight_dtype, args.gpus)
-        return infer.infer_of_parameters(args.params, uses, *plan, missing)
-    config = arguments.model_of(args)
-    uses, missing = options.uses_of(args)
+    model, (uses, missing) = _model(args), options.uses_of(args)
     dtypes = (args.weight_dtype, args.kv_dtype)
-    return infer.infer_answer(config, uses, args.prompt, args.batch, *dtypes, args.gpus, missing)
+    return infer.infer_answer(model, uses, args.prompt, args.batch, *dtypes, args.gpus, missing)
 
 
 def _generate_options(parser: argparse.ArgumentParser) -> None:
@@ -42,15 +49,9 @@ def _generate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _generate(args: argparse.Namespace) -> Answer:
-    uses, missing = options.uses_of(args)
-    sizes = (args.prompt, args.output_tokens, args.batch)
-    if args.params is not None:
-        arguments.refuse_model(args)
-        plan = (*sizes, args.weight_dtype, args.gpus, args.price)
-        return reply.generate_of_parameters(args.params, uses, *plan, missing)
-    dtypes = (args.weight_dtype, args.kv_dtype)
-    config = arguments.model_of(args)
-    return reply.generate_answer(config, uses, *sizes, *dtypes, args.gpus, args.price, missing)
+    model, (uses, missing) = _model(args), options.uses_of(args)
+    sizes, dtypes = (args.prompt, args.output_tokens, args.batch), (args.weight_dtype, args.kv_dtype)
+    return reply.generate_answer(model, uses, *sizes, *dtypes, args.gpus, args.price, missing)
 
 
 SERVING_PARTS = (
