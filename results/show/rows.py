@@ -34,7 +34,7 @@ NUMBER_COLUMNS = (
 )
 
 TELEMETRY_NUMBERS = (
-    *("window_s", "sm_clock_hz", "sm_clock_start_hz", "memory_clock_hz", "temperature_c", "power_w", "energy_j"),
+    *("window_s", "sm_clock_hz", "memory_clock_hz", "temperature_c", "power_w", "energy_j"),
     *("flops_per_j", "throttle_resolution", "involuntary_switches_per_s", "voluntary_switches_per_s", "load_average"),
 )
 """Keys of the telemetry whose columns are floats, also where no record has a value."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from results.record import Environment, Record
 from results.store.runfile import (
@@ -56,9 +56,6 @@ NAME_LAG_S = 2.0
 
 LISTED_MATCHES = 5
 """Runs named in a message before it is cut."""
-
-LOCKED_BYTE = 2**30
-"""Which byte stands for the whole file in a lock of Windows."""
 
 
 class RunNotFoundError(StoreError):
@@ -204,7 +201,7 @@ def _open_new(path: Path) -> tuple[int, bool]:
 
 
 def lock_file(descriptor: int) -> None:
-    """Take a file for this process until it is closed; a file system without locks is no obstacle.
+    """Take a file for this process until it is closed; a system or a file system without locks is no obstacle.
 
     Raises:
         BlockingIOError: another process has it.
@@ -212,30 +209,11 @@ def lock_file(descriptor: int) -> None:
     try:
         import fcntl
     except ImportError:
-        return _lock_on_windows(descriptor)
+        return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
-    except OSError:
-        pass
-
-
-def _lock_on_windows(descriptor: int) -> None:
-    """Lock one byte far behind the end: on Windows nobody else could read what is locked.
-
-    Source: Python documentation, `msvcrt.locking`, which locks from the place of the file on and fails with EACCES.
-    """
-    try:
-        import msvcrt
-    except ImportError:
-        return
-    locks: Any = msvcrt
-    try:
-        os.lseek(descriptor, LOCKED_BYTE, os.SEEK_SET)
-        locks.locking(descriptor, locks.LK_NBLCK, 1)
-    except PermissionError:
-        raise BlockingIOError from None
     except OSError:
         pass
 

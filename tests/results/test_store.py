@@ -193,42 +193,8 @@ def test_two_writers_cannot_share_an_empty_file(make_environment, tmp_path):
         assert writer.path == path
 
 
-class WindowsLocks:
-    """`msvcrt` as its documentation describes it: a byte of a file is locked by one descriptor, from its place on."""
-
-    LK_NBLCK = 2
-
-    def __init__(self):
-        self.locked = set()
-
-    def locking(self, descriptor, mode, size):
-        assert (mode, size) == (self.LK_NBLCK, 1)
-        status = os.fstat(descriptor)
-        key = status.st_dev, status.st_ino, os.lseek(descriptor, 0, os.SEEK_CUR)
-        assert key[2] > 2**20, "nobody else can read what is locked"
-        if key in self.locked:
-            raise PermissionError(13, "Permission denied")
-        self.locked.add(key)
-
-
-def test_on_windows_two_writers_cannot_share_an_empty_file_either(make_environment, make_record, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    monkeypatch.setitem(sys.modules, "msvcrt", WindowsLocks())
-    for name in ("O_CLOEXEC", "O_NONBLOCK"):
-        monkeypatch.delattr(os, name)
-    path = tmp_path / "run.jsonl"
-    with RunWriter.create(make_environment(), "matmul", path) as writer:
-        os.truncate(path, 0)
-        with pytest.raises(StoreError, match="is being written by another run"):
-            RunWriter.create(make_environment(), "matmul", path)
-    with RunWriter.create(make_environment(), "matmul", tmp_path / "other.jsonl") as writer:
-        writer.append(make_record())
-    assert len(load_run(writer.path).records) == 1
-
-
 def test_without_any_locks_a_run_is_written(make_environment, make_record, monkeypatch):
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    monkeypatch.setitem(sys.modules, "msvcrt", None)
     with RunWriter.create(make_environment(), "matmul") as writer:
         writer.append(make_record())
     assert len(load_run(writer.path).records) == 1

@@ -111,8 +111,12 @@ def detect(requested: str | None) -> Device:
 
 
 def allowed_threads() -> int:
-    """Return the threads that affinity and cgroup quota leave to this process."""
-    return host.usable_threads(len(host.allowed_cores()), host.cpu_quota())
+    """Return the threads that affinity and cgroup quota leave to this process.
+
+    A quota of 1.5 cores gives 1 thread: a second one would be stopped half of the time.
+    """
+    cores, quota = len(host.allowed_cores()), host.cpu_quota()
+    return cores if quota is None else max(1, min(cores, int(quota)))
 
 
 def default_threads() -> int:

@@ -71,19 +71,6 @@ def allowed_cores() -> frozenset[int]:
     return frozenset(affinity() if affinity else range(os.cpu_count() or 1))
 
 
-def usable_threads(affinity_cpus: int, quota_cpus: float | None) -> int:
-    """Return the threads to use: the cores that affinity allows, or fewer if a cgroup quota is below that.
-
-    Args:
-        affinity_cpus: cores that the scheduler may use for this process.
-        quota_cpus: cores' worth of time that the cgroup may spend, None for no limit. A quota of 1.5 gives 1 thread:
-            a second one would be stopped half of the time.
-    """
-    if quota_cpus is None:
-        return affinity_cpus
-    return max(1, min(affinity_cpus, int(quota_cpus)))
-
-
 def last_level_cache_bytes(cpus: Iterable[int], threads: int, root: Path = ROOT) -> int | None:
     """Return the total last-level cache of `threads` threads on `cpus`, bytes, or None without sysfs.
 

@@ -17,7 +17,6 @@ from bench.harness.device.host import (
     rates,
     snapshot,
     total_memory_bytes,
-    usable_threads,
 )
 
 MIB, GIB = 2**20, 2**30
@@ -32,15 +31,7 @@ def write(root, files):
     return root
 
 
-# ---- threads -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("affinity", "quota", "threads"),
-    [(8, None, 8), (8, 16.0, 8), (8, 4.0, 4), (8, 1.5, 1), (8, 0.5, 1), (2, 2.99, 2)],
-)
-def test_threads_follow_affinity_and_quota(affinity, quota, threads):
-    assert usable_threads(affinity, quota) == threads
+# ---- the quota ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
