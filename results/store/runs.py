@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import difflib
 import errno
-import math
 import os
 import re
 import secrets
 import shlex
-import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,9 +48,6 @@ __all__ = [
 SUFFIX = ".jsonl"
 RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-(?:(.+)-)?([0-9a-f]+)")
 """A run id `<UTC>-<short id>`, or the stem of its file `<UTC>-<op>-<short id>`."""
-
-NAME_LAG_S = 2.0
-"""How much later than the time in its file's name a run may have started: both are read within the same second."""
 
 LISTED_MATCHES = 5
 """Runs named in a message before it is cut."""
@@ -115,7 +110,6 @@ class RunWriter:
         writer = cls(path, descriptor)
         try:
             writer._write(first_line)
-            _sync_folder(path.parent)
         except StoreError:
             writer.close()
             if is_new:
@@ -178,22 +172,16 @@ def _open_new(path: Path) -> tuple[int, bool]:
     """Open `path` for appending and lock it; return the descriptor, and whether the file was made here.
 
     Raises:
-        StoreError: the file holds something, is no regular file, or another run is writing it.
+        StoreError: the file holds something, or another run is writing it.
         OSError: it cannot be opened.
     """
-    # A pipe without a reader would wait for one; Windows has no such flags, and makes two bytes of each line end.
-    names = ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY")
-    flags = os.O_WRONLY | os.O_APPEND | sum(getattr(os, name, 0) for name in names)
-    try:
-        descriptor, is_new = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666), True
-    except FileExistsError:
-        descriptor, is_new = os.open(path, flags), False
+    is_new = not path.exists()
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         lock_file(descriptor)
-        status = os.fstat(descriptor)
-        if stat.S_ISREG(status.st_mode) and status.st_size == 0:
+        if os.fstat(descriptor).st_size == 0:
             return descriptor, is_new
-        why = "exists and is not empty" if stat.S_ISREG(status.st_mode) else "is not a regular file"
+        why = "exists and is not empty"
     except BlockingIOError:
         why = "is being written by another run"
     os.close(descriptor)
@@ -201,7 +189,7 @@ def _open_new(path: Path) -> tuple[int, bool]:
 
 
 def lock_file(descriptor: int) -> None:
-    """Take a file for this process until it is closed; a system or a file system without locks is no obstacle.
+    """Take a file for this process until it is closed; a system without such locks is no obstacle.
 
     Raises:
         BlockingIOError: another process has it.
@@ -216,16 +204,6 @@ def lock_file(descriptor: int) -> None:
         raise
     except OSError:
         pass
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name itself last, where the file system can."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _write_error(path: Path, error: OSError) -> StoreError:
@@ -332,17 +310,15 @@ def find_run(name: str, directory: Path | None = None, fits: Callable[[RunSummar
         StoreError: the directory cannot be read.
     """
     directory = directory or runs_directory()
-    if name != "latest" and (os.sep in name or _exists(name, as_file=True)):
-        if not _exists(name):
-            raise RunNotFoundError(_no_run_file(name) or f"there is no run file {name}")
+    if name != "latest" and (os.sep in name or Path(name).is_file()):
+        if not Path(name).is_file():
+            raise RunNotFoundError(f"there is no run file {name}")
         return Path(name)
-    files = _run_files(directory)
-    if not files or not name:
-        why = _no_run_file(name) or f"there is no run yet in {directory}" if name else "name one"
-        raise RunNotFoundError(f"no run '{name}': {why}")
-    if name == "latest":
-        return _latest(files, directory, fits)
     runs = list_runs(directory, counts_records=False)
+    if not runs:
+        raise RunNotFoundError(f"no run '{name}': there is no run yet in {directory}")
+    if name == "latest":
+        return _latest(runs, directory, fits)
     exact = [run for run in runs if name in _names(run)]
     matches = exact or [run for run in runs if any(known.startswith(name) for known in _names(run))]
     if len(matches) == 1:
@@ -351,69 +327,25 @@ def find_run(name: str, directory: Path | None = None, fits: Callable[[RunSummar
         shown = ", ".join(str(run.path) if exact else run.path.stem for run in matches[:LISTED_MATCHES])
         more = ", ..." if len(matches) > LISTED_MATCHES else ""
         raise RunNotFoundError(f"'{name}' fits {len(matches)} runs: {shown}{more}; write more of it, or a path")
-    place = _no_run_file(name)
-    raise RunNotFoundError(f"no run '{name}': {place}" if place else _nothing_found(name, runs, directory))
+    known = [known for run in runs for known in _names(run)]
+    near = difflib.get_close_matches(name, known, n=LISTED_MATCHES) or [run.path.stem for run in runs[:LISTED_MATCHES]]
+    shown = f"there is {', '.join(near)} (python -m results list shows all)"
+    raise RunNotFoundError(f"no run '{name}' in {directory}; {shown}")
 
 
-def _latest(files: list[Path], directory: Path, fits: Callable[[RunSummary], bool] | None) -> Path:
-    """Return the newest run that fits, opening the files whose names tell no time and the newest of the others.
-
-    The time in a name is that of the run's start but for `NAME_LAG_S`, so files that are older by their names than a
-    run already found need not be opened.
-    """
-    newest: RunSummary | None = None
-    newest_empty: RunSummary | None = None
-    for named_s, path in sorted(((_named_time(path), path) for path in files), reverse=True):
-        if newest is not None and named_s + NAME_LAG_S < newest.started_s:
-            break
-        run = _summary(path, counts_records=False)
-        if run.error is not None:
-            continue
-        if run.records == 0:
-            newest_empty = max(newest_empty or run, run, key=_by_age)
-        elif (newest is None or _by_age(run) > _by_age(newest)) and (fits is None or fits(run)):
-            newest = run
-    found = newest or (newest_empty if fits is None else None)
-    if found is None and fits is not None:
+def _latest(runs: list[RunSummary], directory: Path, fits: Callable[[RunSummary], bool] | None) -> Path:
+    """Return the newest run that fits, one with records if there is any."""
+    readable = [run for run in runs if run.error is None]
+    for run in readable:
+        if run.records != 0 and (fits is None or fits(run)):
+            return run.path
+    if fits is not None:
         raise RunNotFoundError(f"no run in {directory} has a record of what was asked for: python -m results list")
-    if found is None:
+    if not readable:
         raise RunNotFoundError(f"no run in {directory} can be read: python -m results list says why")
-    return found.path
-
-
-def _named_time(path: Path) -> float:
-    """Return the start of a run in Unix time as the name of its file tells it; infinity where the name tells none."""
-    match = RUN_ID.fullmatch(path.stem)
-    return _unix_time(match[1], math.inf) if match else math.inf
+    return readable[0].path
 
 
 def _names(run: RunSummary) -> tuple[str, ...]:
-    """Return by what a run may be called."""
+    """Return the names of a run."""
     return (run.run_id, run.path.stem, run.path.name, run.run_id.rpartition("-")[2])
-
-
-def _nothing_found(name: str, runs: list[RunSummary], directory: Path) -> str:
-    known = [known for run in runs for known in _names(run)]
-    near = difflib.get_close_matches(name, known, n=LISTED_MATCHES) or [run.path.stem for run in runs[:LISTED_MATCHES]]
-    return f"no run '{name}' in {directory}; there is {', '.join(near)} (python -m results list shows all)"
-
-
-def _no_run_file(name: str) -> str | None:
-    """Return what is at a path that is no file, None where nothing is."""
-    path = Path(name)
-    try:
-        if not path.is_symlink() and not path.exists():
-            return None
-        mode = path.stat().st_mode
-    except OSError as error:
-        return f"{name} is a broken link: {reason_of(error)}"
-    except ValueError:
-        return None
-    return f"{name} is {'a directory' if stat.S_ISDIR(mode) else 'not a regular file'}, not a run file"
-
-
-def _exists(name: str, as_file: bool = False) -> bool:
-    try:
-        return Path(name).is_file() if as_file else Path(name).exists()
-    except (OSError, ValueError):
-        return False
