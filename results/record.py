@@ -35,7 +35,8 @@ MIN_TIME_S, MAX_TIME_S = 1e-15, 1e12
 """What can be a time: from what no clock resolves to thirty thousand years. Sums and rates of such times are finite."""
 
 
-def _one_of(names: Iterable[str]) -> Meta:
+def one_of(names: Iterable[str]) -> Meta:
+    """Return the constraint of a text that is one of some names."""
     return Meta(pattern=f"^({'|'.join(names)})$")
 
 
@@ -133,12 +134,12 @@ class Record:
 
     op: str
     provider: str
-    dtype: Annotated[str, _one_of(DTYPES)]
+    dtype: Annotated[str, one_of(DTYPES)]
     shape: Extents
     """Extent of each axis, for example `{"m": 4096, "n": 4096, "k": 4096}`."""
     case: str
     """The shape in one word, for example `4096x4096x4096`."""
-    status: Annotated[str, _one_of(STATUSES)]
+    status: Annotated[str, one_of(STATUSES)]
     """`ok`; `skipped` (not run), `invalid` (ran, but the result or the time is wrong), `failed` (raised)."""
     reason: str | None = None
     """Why the status is not `ok`."""
@@ -154,9 +155,9 @@ class Record:
     """Seconds per launch, one value a sample, in the order taken; none is dropped. Empty where the status is `ok`:
     only the median was kept, and the file has null."""
     launches_per_sample: Count | None = None
-    method: Annotated[str, _one_of(METHODS)] | None = None
+    method: Annotated[str, one_of(METHODS)] | None = None
     """How the clock was read: `graph` (CUDA graph replay), `events` (CUDA events), `host` (host clock)."""
-    cache: Annotated[str, _one_of(CACHE_STATES)] | None = None
+    cache: Annotated[str, one_of(CACHE_STATES)] | None = None
     """`cold`: every launch finds its inputs outside the last-level cache; `warm`: the same inputs again."""
     copies: Count | None = None
     """Copies of the inputs that the launches went round."""
@@ -192,7 +193,7 @@ class Record:
     """`sha` and `dirty` of the repository that holds a user's kernel; None where none does, and for kernels of ours."""
     compiled: Object | None = None
     """Compiler options of a Triton kernel of this project, among them `enable_fp_fusion`; None where not known."""
-    units: Annotated[str, _one_of(UNITS)] | None = None
+    units: Annotated[str, one_of(UNITS)] | None = None
     """Which units the op runs on, by its definition; None for records of before: then its name tells."""
     passed_over: Object = field(default_factory=dict)
     """By newer version of the kernel, why it refused the case before this one took it."""

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, ValidationError, convert
 
-from results.checked import KeyMismatchError, Text, WrongValueError, converted, one_of
+from results.record import one_of
 from roofline.hardware.gpu import Gpu
 
 QUANTITIES = {
@@ -44,7 +44,7 @@ Source: McCalpin, Memory bandwidth and machine balance in current high performan
 December 1995, for copy and triad, in arrays that a kernel reads and writes."""
 
 
-Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max, description="a number from 0")]
+Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
 class CeilingError(ValueError):
@@ -57,13 +57,13 @@ class Ceiling:
 
     quantity: Annotated[str, one_of(QUANTITIES)]
     """A key of `QUANTITIES`."""
-    name: Text
+    name: str
     """The dtype of a `flops` ceiling; the mix (`copy`, `triad`) or `memory` of a bandwidth; `launch`."""
     value: Annotated[float, Meta(gt=0, le=sys.float_info.max, description="a number above 0")]
     """In the unit that `QUANTITIES` gives."""
     kind: Annotated[str, one_of(KINDS)]
     """One of `KINDS`."""
-    source: Text
+    source: str
     """Where the value comes from: a publication, or the case and date of the measurement."""
     ci95: tuple[Magnitude, Magnitude] | None = None
     """95 % confidence interval of the rate by the median time, in the unit of `value`; a `value` by the shortest time,
@@ -71,7 +71,7 @@ class Ceiling:
     p5_p95: tuple[Magnitude, Magnitude] | None = None
     """Quantiles of the samples behind the value, in its unit; None in files of before, and where no samples of one case
     are behind it. A `value` by the shortest time lies at or above the upper one."""
-    config: Text | None = None
+    config: str | None = None
     """The configuration that reached it, in words."""
     work_per_launch: Annotated[int, Meta(ge=0, description="a whole number from 0")] | None = None
     """Bytes or FLOPs counted for one launch."""
@@ -82,9 +82,9 @@ class Ceiling:
     """Power drawn while the samples ran; None where it could not be read."""
     at_power_limit: bool | None = None
     """Whether the power limit held the clock down meanwhile; None where nothing tells."""
-    measured_at: Text | None = None
+    measured_at: str | None = None
     """When, UTC, ISO 8601."""
-    disturbed: Text | None = None
+    disturbed: str | None = None
     """What held the device back meanwhile, so that a rate may be too low; None: nothing that was seen."""
 
     @property
@@ -123,10 +123,10 @@ class Ceiling:
 class Ceilings:
     """All limits known of one machine."""
 
-    slug: Text
-    name: Text
+    slug: str
+    name: str
     entries: Annotated[tuple[Ceiling, ...], Meta(description="a list of ceilings")] = ()
-    note: Text | None = None
+    note: str | None = None
     """What a reader must know, for example that the device is not in the table."""
 
     def peak(self, dtype: str) -> Ceiling | None:
@@ -249,8 +249,8 @@ class Ceilings:
         if isinstance(entries := found.get("entries"), list | tuple):
             found["entries"] = [entry for entry in entries if not _is_no_longer_measured(entry)]
         try:
-            return converted(found, cls)
-        except (WrongValueError, KeyMismatchError) as error:
+            return convert(found, cls)
+        except ValidationError as error:
             raise CeilingError(f"in 'hardware': {error}") from None
 
 

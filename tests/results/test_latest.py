@@ -1,38 +1,13 @@
-"""`latest` and all that looks for a run: which file it is, how little is read, what is said of unfinished ones."""
+"""`latest` and all that looks for a run: which file it is, what is said of unfinished ones."""
 
-import io
 import os
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from results.__main__ import main
 from results.store.runfile import load_run
 from results.store.runs import RunNotFoundError, RunWriter, find_run, list_runs
-
-RUNS, RUN_BYTES = 200, 40_000
-
-
-@pytest.fixture
-def reads(monkeypatch):
-    """The bytes that were read of each file since, by path; a file that was only opened has 0."""
-    seen: dict[Path, int] = {}
-
-    class Counting(io.FileIO):
-        def readinto(self, buffer):
-            count = super().readinto(buffer)
-            seen[Path(self.name)] += count
-            return count
-
-    def opened(path, mode="r", buffering=-1, **options):
-        if (mode, buffering) != ("rb", 0):
-            return io.open(path, mode, buffering, **options)  # noqa: UP020
-        seen.setdefault(path, 0)
-        return Counting(path, "rb")
-
-    monkeypatch.setattr(Path, "open", opened)
-    return seen
 
 
 @pytest.fixture
@@ -50,49 +25,10 @@ def keep(make_environment, make_record, monkeypatch):
     return write
 
 
-@pytest.fixture
-def many(keep):
-    """Many runs of some size, the oldest first: a long line stands for its records."""
-    paths = [keep(minute) for minute in range(RUNS)]
-    for path in paths:
-        with path.open("ab") as file:
-            file.write(b"#" * RUN_BYTES + b"\n")
-    return paths
-
-
-def test_the_newest_of_many_runs_is_found_without_reading_them(many, reads):
-    assert find_run("latest") == many[-1]
-    assert list(reads) == [many[-1]]
-    assert sum(reads.values()) < RUN_BYTES / 2
-
-
-def test_a_run_is_found_by_its_id_without_reading_the_records(many, reads):
-    assert find_run(load_run(many[3]).environment.run_id) == many[3]
-    reads.clear()
-    assert find_run("20261120T0003") == many[3]
-    assert len(reads) == RUNS
-    assert max(reads.values()) < RUN_BYTES / 2
-
-
-def test_history_reads_each_byte_once(many, reads, capsys):
-    main(["history", "--op", "matmul"])
-    capsys.readouterr()
-    heads = 16 * 1024  # the first line is read twice: once for the date, once with the records
-    assert all(count <= path.stat().st_size + heads for path, count in reads.items())
-
-
 def test_records_are_counted_for_the_list_alone(keep):
     keep(1)
     assert [run.records for run in list_runs()] == [1]
     assert [run.records for run in list_runs(counts_records=False)] == [None]
-
-
-def test_runs_that_are_no_later_than_the_newest_are_not_opened_whatever_their_names(keep, reads, runs):
-    """A file whose name tells no time is opened, and so is one by whose name it could be newer."""
-    paths = [keep(minute) for minute in range(20)]
-    renamed = paths[10].rename(paths[10].with_name("kept.jsonl"))
-    assert find_run("latest") == paths[-1]
-    assert set(reads) == {paths[-1], renamed}
 
 
 def test_a_renamed_run_is_the_newest_all_the_same(keep):

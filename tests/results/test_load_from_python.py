@@ -55,7 +55,7 @@ def test_a_line_that_cannot_be_used_is_told(folder):
     lines = path.read_text().splitlines()
     lines[1] = json.dumps(json.loads(lines[1]) | {"median_s": "fast"})
     path.write_text("\n".join(lines) + "\n")
-    with pytest.warns(UserWarning, match=r"gelu-2026-11-20.jsonl:2: 'median_s'"):
+    with pytest.warns(UserWarning, match=r"gelu-2026-11-20.jsonl:2: .*median_s"):
         assert len(results.load(path)) == 1
 
 

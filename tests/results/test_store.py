@@ -85,7 +85,7 @@ def test_names_from_outside_cannot_leave_the_folder(make_environment, runs):
         assert writer.path.parent.parent == runs
         assert writer.path.name == "20261120T210312Z-my-file.py-function-0123456789.jsonl"
     assert save(make_environment, "x", slug="..").parent == runs / "unknown"
-    with pytest.raises(RecordError, match="'run_id' must be text without a slash"):
+    with pytest.raises(RecordError, match=r"at `\$\.run_id`"):
         save(make_environment, "../../x")
 
 
@@ -200,17 +200,11 @@ def test_without_any_locks_a_run_is_written(make_environment, make_record, monke
     assert len(load_run(writer.path).records) == 1
 
 
-@pytest.mark.parametrize(
-    "place", ["file/run.jsonl", "file/deeper/run.jsonl", "/proc/run.jsonl", "pipe", "read pipe", "x" * 300]
-)
+@pytest.mark.parametrize("place", ["file/run.jsonl", "file/deeper/run.jsonl", "/proc/run.jsonl", "x" * 300])
 def test_an_output_that_cannot_be_written_is_one_line(make_environment, tmp_path, place):
     (tmp_path / "file").write_text("no folder")
-    os.mkfifo(tmp_path / "pipe")
-    os.mkfifo(tmp_path / "read pipe")
-    reader = os.open(tmp_path / "read pipe", os.O_RDONLY | os.O_NONBLOCK)
     with pytest.raises(StoreError) as caught:
         RunWriter.create(make_environment(), "matmul", tmp_path / place)
-    os.close(reader)
     assert str(caught.value).startswith("cannot write ")
     assert Path(place).name in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -333,9 +327,6 @@ def test_a_run_is_found_in_another_directory(three, runs, tmp_path, monkeypatch)
         ("20261118T000000Z-aaaa000002", f"there is {FIRST}"),
         ("zzzz", "no run 'zzzz' in .*; there is 20261119T000001Z-matmul-bbbb000003"),
         ("no/such/file.jsonl", "there is no run file no/such/file.jsonl"),
-        ("", "no run '': name one"),
-        ("x" * 5000, "no run"),
-        ("a\0b", "no run"),
     ],
 )
 def test_a_name_of_none_or_several_runs_says_what_there_is(three, name, message):
@@ -386,7 +377,7 @@ def test_a_broken_file_is_listed_as_broken_and_hides_nothing(three, runs):
     listed = list_runs()
     assert {run.path for run in listed if run.error is None} == set(three)
     broken = {run.path.name: run.error for run in listed if run.error}
-    assert "binary data" in broken["20261120T000000Z-matmul-cccc.jsonl"]
+    assert "not JSON" in broken["20261120T000000Z-matmul-cccc.jsonl"]
     assert "No such file" in broken["dangling.jsonl"]
     assert len(listed) == 5
     assert find_run("latest") == three[2]
