@@ -9,7 +9,7 @@ FLOPs   6 N_mm tokens + 6 L a d s (s + 1) a sequence: matrix products, and exact
         the layers under checkpointing, and the scores of attention in the fused backward pass.
 Bytes   Compulsory for a step as a whole: weights, optimizer state and tokens read once, weights and state written.
 Memory  At the moment when most is held: weights, gradients, optimizer state, inputs; what the layers keep; logits and
-        loss; temporaries. Estimated by roofline.accounting, and counted tensor by tensor in a step of its own.
+        loss; temporaries. Estimated by roofline.accounting; the peak is counted in a step of its own.
 
 Source  Chowdhery et al., PaLM (2022), appendix B, for MFU and HFU; Korthikanti et al., Reducing Activation
         Recomputation (2022), and Chen et al., Training Deep Nets with Sublinear Memory Cost (2016), for memory.
@@ -54,9 +54,9 @@ columns:
   forward, backward, optimizer   median seconds of each phase, all micro-batches of a step together
   tokens/s     tokens of a step over its median
   MFU, HFU     share of the dense peak of the compute dtype: by what the model needs, by what is executed
-  kept by layers   the most that autograd keeps of the layers at any moment, 10^6 bytes; what checkpointing makes less
+  kept by layers   estimate of the most that autograd keeps of the layers, 10^6 bytes; checkpointing makes it less
   peak         bytes of all tensors at the moment when most is held, and what they are
-  =, +1%       as predicted to the byte; predicted 1 % above what was counted
+  =, +1%, est  as predicted to the byte; predicted 1 % above what was counted; estimated, not counted
   10^9 FLOPs   model: needed; executed: with recomputation; counted by torch's counter and predicted for it, which
                takes all pairs of tokens, also those that a causal mask leaves out"""
 
@@ -217,13 +217,15 @@ def megabytes(size_bytes: float) -> str:
 
 
 def against_estimate(name: str) -> Column:
-    """Return the column of a component: as measured, and by how much the estimate is above it."""
+    """Return the column of a component: as measured, with the error of the estimate, or as estimated."""
 
     def cell(record: Record, _: Mapping[str, Any]) -> str | None:
         report = record.memory_bytes
-        estimated, measured = report["estimated"][name], report["measured"][name]
-        if measured is None or not (measured or estimated):
+        estimated, measured = report["estimated"][name], report["measured"].get(name)
+        if not (measured or estimated):
             return None
+        if measured is None:
+            return f"{format_number(estimated / 1e6)} est"
         error = report["error_pct"][name]
         said = "=" if estimated == measured else "new" if error is None else f"{error:+.2g}%"
         return f"{format_number(measured / 1e6)} {said}"
@@ -314,7 +316,7 @@ FLOPS = (
     Column("off by", lambda record, _: str((record.counted_flops_estimated or 0) - (record.counted_flops or 0))),
 )
 
-MEMORY_TITLE = "memory when most is held, MB as counted; = is as predicted, +1% predicted 1 % above"
+MEMORY_TITLE = "memory when most is held, MB; = is counted as predicted, +1% predicted 1 % above, est estimated alone"
 FLOPS_TITLE = "10^9 FLOPs of a step: needed and executed, causal; counted by torch and predicted, all pairs of tokens"
 
 SCENARIO = Scenario(

@@ -54,9 +54,9 @@ WITHOUT_TORCH = ("roofline", "results")
 HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml", "plotly", "jinja2"}
 """What takes long to import: only inside the functions that need it, so that every --help answers at once."""
 
-BUILT_ON_TORCH = {
-    f"bench/harness/train/{name}.py" for name in ("audit", "check", "live_bytes", "step", "transformer")
-} | {"bench/harness/profile/account.py"}
+BUILT_ON_TORCH = {f"bench/harness/train/{name}.py" for name in ("audit", "check", "step", "transformer")} | {
+    "bench/harness/profile/account.py"
+}
 """What derives classes from torch's: such a file is itself imported only inside the functions that need it."""
 
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "tools", "lib", "core"}

@@ -230,13 +230,6 @@ COLUMNS = {
     "share": _column("That time over the time of the recorded step.", source=PROFILING),
     "cold alone": _column("Seconds of as many calls measured alone (`--replay`), caches cold.", source=PROFILING),
     "warm alone": _column("Seconds of as many calls measured alone (`--replay`), caches warm.", source=PROFILING),
-    "DRAM": _column(
-        "Bytes that the GPU's memory counted for these calls (`--counters`), caches emptied before each kernel.",
-        "Many more than `bytes` are read again; fewer stayed in the cache.",
-        source=PROFILING,
-    ),
-    "L2 hit": _column("Share of the sectors looked up in the L2 cache that were there.", source=PROFILING),
-    "tensor": _column("Share of the time in which the tensor pipes were busy.", source=PROFILING),
     "FLOPs": _column("FLOPs of all these calls; a fused multiply-add counts as 2.", source=PROFILING),
     "phase": _column("forward, backward or optimizer.", source=PROFILING),
     "module": _column("Path of the module that called it; `*` stands for the number of a layer.", source=PROFILING),

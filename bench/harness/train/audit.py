@@ -1,25 +1,31 @@
-"""Counts the bytes that a training step holds and the FLOPs that it computes, in steps that are not timed."""
+"""Counts the bytes that a training step holds at its peak and the FLOPs that it computes, in steps that are not timed.
+
+What the parts of the peak are is predicted by roofline.accounting; tests check them part by part.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.harness.train.live_bytes import LiveBytes, SavedBytes, storages_of
 from bench.harness.train.step import TrainingStep
 from bench.harness.train.transformer import Transformer
 from roofline.accounting.step_memory import StepMemory, StepPlan
 
 NOT_COUNTED = "norms, activations, softmax, rotations, the loss, the optimizer; embedding rows are looked up"
-"""What torch's counter passes over: it has formulas for matrix products alone."""
+"""Operations without a formula in torch's counter, which has formulas for matrix products alone."""
 
-KEPT = ("activations", "cast_copies", "logits_loss")
-"""Components that autograd keeps, as `SavedBytes` names them."""
+RANDOM_STATE_DTYPES = (torch.int64, torch.uint64)
+LARGEST_RANDOM_STATE = 2
+"""Numbers in a tensor that holds a seed and an offset."""
 
 
 def counted_flops(plan: StepPlan) -> dict[str, int]:
@@ -39,46 +45,83 @@ def counted_flops(plan: StepPlan) -> dict[str, int]:
     return {str(operation): plan.micro_batches * int(flops) for operation, flops in counts.items()}
 
 
-def measured_memory(step: TrainingStep, is_compiled: bool = False) -> dict[str, Any]:
-    """Return what a step holds when it holds most, by component, and in which phase that is.
+def is_random_state(tensor: Tensor) -> bool:
+    """Return whether a tensor is the seed or the offset that fused attention returns, also without dropout.
 
-    The optimizer's state must be there already. The peak is that of the storages that operations return; beside it
-    stands that of torch's allocator on a GPU, in a step of its own: it rounds up to 512 bytes and holds what kernels
-    need for themselves.
-    A compiled step is not seen operation by operation: only what it keeps is counted.
+    They do not count: 16 or 24 bytes a layer, by kernel and version of torch, some of them in host memory.
+
+    Source: torch 2.11, `torch/_meta_registrations.py`, `_scaled_dot_product_*_attention`.
+    """
+    return tensor.dtype in RANDOM_STATE_DTYPES and tensor.numel() <= LARGEST_RANDOM_STATE
+
+
+def storages_of(tensors: Iterable[Tensor]) -> dict[int, int]:
+    """Return the bytes of each storage of some tensors, by its address."""
+    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.numel()}
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts every storage that operations return within this context, until nothing refers to it any more.
+
+    What a kernel allocates for itself while it runs is not seen.
+    """
+
+    def __init__(self, resident: Iterable[Tensor], at_peak: Callable[[int], None] = lambda _: None) -> None:
+        """Count nothing yet.
+
+        Args:
+            resident: tensors that exist before and do not count.
+            at_peak: called with the bytes at each new maximum. It must not refer to this object: the two would keep
+                each other, and with them all tensors, until the garbage is collected.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seen: dict[Any, int] = {}
+        self._resident = set(storages_of(resident))
+        self._at_peak = at_peak
+        self.total = self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and count what it returns."""
+        result = func(*args, **(kwargs or {}))
+        for value in tree_iter(result):
+            if isinstance(value, Tensor):
+                self._count(value)
+        return result
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() in self._resident or not storage.nbytes() or is_random_state(tensor):
+            return
+        reference = weakref.ref(storage, self._forget)
+        if reference in self._seen:
+            return
+        self._seen[reference] = storage.nbytes()
+        self.total += storage.nbytes()
+        if self.total > self.peak:
+            self.peak = self.total
+            self._at_peak(self.total)
+
+    def _forget(self, reference: Any) -> None:
+        self.total -= self._seen.pop(reference, 0)
+
+
+def measured_memory(step: TrainingStep, is_compiled: bool = False) -> dict[str, Any]:
+    """Return the bytes that stay from step to step by component, the peak of a step (`total`), and its phase.
+
+    The optimizer's state must exist already. The peak is that of the storages that operations return; on a GPU
+    `allocator_peak` is that of torch's allocator in a step of its own. `total` and `phase` are None if compiled: such
+    a step is not seen operation by operation.
     """
     state = step.state_tensors()
     device_type = torch.device(step.device.torch_name).type
     resident = [t for tensors in state.values() for t in tensors if t.device.type == device_type]
-    sizes = {name: sum(storages_of(tensors).values()) for name, tensors in state.items()}
-    saved = SavedBytes(resident, step.model.parameters())
-    seen: dict[str, Any] = {}
-
-    def note_peak(live_bytes: int) -> None:
-        seen.update(kept=dict(saved.live), moment=step.clock.phase, beside=live_bytes - saved.total)
-
-    live = LiveBytes(resident, note_peak)
-    watch: AbstractContextManager[Any] = nullcontext() if is_compiled else live
-    removers = [
-        step.model.head.register_forward_pre_hook(lambda *_: saved.enter("logits_loss")),
-        step.model.head.register_forward_hook(lambda *_: saved.enter("activations")),
-    ]
-    allocated = allocator_peak(step)
-    with saved.hooks(), watch:
-        step()
-    for remover in removers:
-        remover.remove()
-    if is_compiled:
-        seen = {"kept": dict.fromkeys(KEPT), "moment": None, "beside": None}
-    measured = sizes | {name: seen["kept"].get(name, 0) for name in KEPT}
-    measured["temporary"] = seen["beside"]
-    total = sum(measured.values()) if seen["beside"] is not None else None
-    return measured | {
-        "total": total,
-        "kept_by_layers": saved.most.get("activations", 0),
-        "phase": seen["moment"],
-        "allocator_peak": allocated,
-    }
+    sizes: dict[str, Any] = {name: sum(storages_of(tensors).values()) for name, tensors in state.items()}
+    peak: dict[str, Any] = {"total": None, "phase": None, "allocator_peak": allocator_peak(step)}
+    if not is_compiled:
+        held, clock = sum(sizes.values()), step.clock
+        with LiveBytes(resident, lambda live_bytes: peak.update(total=held + live_bytes, phase=clock.phase)):
+            step()
+    return sizes | peak
 
 
 def allocator_peak(step: TrainingStep) -> int | None:
@@ -96,20 +139,17 @@ def allocator_peak(step: TrainingStep) -> int | None:
 
 
 def memory_report(estimated: StepMemory, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return estimate, measurement and error in per cent by component, and in total.
-
-    The error is None where nothing was measured, or where there is nothing to divide by.
-    """
+    """Return estimate, measurement and error in per cent, in total and by component; None for what is not measured."""
     sizes = estimated.sizes()
     return {
         "estimated": sizes | {"moment": estimated.moment.name},
-        "measured": dict(measured),
-        "error_pct": {name: error_pct(size, measured[name]) for name, size in sizes.items()},
+        "measured": dict.fromkeys(sizes) | dict(measured),
+        "error_pct": {name: error_pct(size, measured.get(name)) for name, size in sizes.items()},
     }
 
 
 def error_pct(estimated: int, measured: int | None) -> float | None:
-    """Return by how much an estimate is above what was measured, in per cent of it; None where that says nothing."""
+    """Return by how much an estimate is above the measurement, in per cent of it; None if there is none or it is 0."""
     if measured is None:
         return None
     if estimated == measured:
@@ -121,13 +161,7 @@ def explanations(provider: str, report: Mapping[str, Any], is_gpu: bool) -> list
     """Return a sentence for each thing that makes measurement and estimate differ."""
     notes = [f"not counted as FLOPs: {NOT_COUNTED}"]
     if provider == "torch-compile":
-        notes.append("torch-compile fuses operations and computes some again: it does not keep what is estimated")
-        notes.append("torch-compile: what it keeps is counted; temporaries and the peak are not seen by the counter")
-    elif report["estimated"]["moment"] == "layers":
-        notes.append(
-            "most is held within the layers: some of what they keep is released by then and gradients of the same "
-            "size have taken its place; 'kept by layers' is exact, the temporaries there are estimated"
-        )
+        notes.append("torch-compile fuses operations and computes some again: its peak is not counted")
     if report["estimated"]["moment"] == "embedding" and report["error_pct"]["total"]:
         notes.append(
             "most is held with the gradients of a tied embedding: while tensors are counted, torch does not add them "
