@@ -10,8 +10,7 @@ Bytes      those of the device's memory: n written by h2d, n read by d2h. GB/s i
            are rated. On a CPU host and device are one: memory is read and written, which is 2 n, and GB/s says so too.
 Overlap    (copy + compute - both) / min(copy, compute): 100 % where all of the shorter one hides, 0 % where nothing.
 Waiting    seconds until a step has its batch, over the seconds of the step. With `--prefetch 1` a thread makes the
-           next batch meanwhile. `--page-cache cold` takes the file out of the page cache before each batch, as a
-           corpus larger than memory would be.
+           next batch during the step.
 
 On a machine with no GPU there is no link: copies are within the host's memory, as the last line says; pinned memory and
 non-blocking copies do not exist, and `overlap` copies in a thread. Token ids of 16 bits hold vocabularies up to
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 KINDS = ("h2d", "d2h", "overlap", "load")
 MEMORY = ("pageable", "pinned")
 TRANSFER = ("blocking", "non-blocking")
-PAGE_CACHE = ("warm", "cold")
 PREFETCH = ("0", "1")
 SIZES = {"cpu": ("64KiB", "1MiB", "16MiB", "64MiB"), "cuda": ("64KiB", "1MiB", "16MiB", "256MiB")}
 OVERLAP_BYTES = 2**20
@@ -62,7 +60,7 @@ EXAMPLES = (
     ("--op h2d,d2h", "both directions by size"),
     ("--op h2d --size 64MiB --memory pinned --transfer non-blocking", "what a loader should do, on a GPU"),
     ("--op load --shape 16x1024 --prefetch 0,1", "what reading ahead wins"),
-    ("--op load --tokens corpus.bin --page-cache cold", "your own corpus, from the disk"),
+    ("--op load --tokens corpus.bin", "your own corpus"),
 )
 
 
@@ -74,7 +72,6 @@ def add_options(group: Any) -> None:
     add_list(group, "--transfer", f"{', '.join(TRANSFER)} (default: both, on a CPU blocking)")
     add_list(group, "--shape", f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})", shape_words)
     add_list(group, "--prefetch", "batches made ahead by a thread: 0, 1 (default: both)")
-    add_list(group, "--page-cache", "state of the file before each batch: warm, cold (default: warm)")
     group.add_argument("--tokens", metavar="PATH", type=path, help="file of token ids (default: a random one)")
     group.add_argument("--token-dtype", choices=("uint16", "uint32"), default="uint16", help="of an id in the file")
     whole = number(2, 2**32, "a whole number from 2 to 2^32", int)
@@ -128,7 +125,6 @@ def check(args: argparse.Namespace) -> None:
     chosen("memory", args.memory, MEMORY, MEMORY)
     chosen("transfer", args.transfer, TRANSFER, TRANSFER)
     chosen("prefetch", args.prefetch, PREFETCH, PREFETCH)
-    chosen("page-cache", args.page_cache, PAGE_CACHE, PAGE_CACHE)
     sizes_of(args, "cpu")
     batches_of(args)
     if "load" in (args.op or KINDS):
@@ -155,8 +151,7 @@ def plan(args: argparse.Namespace, device: Device, settings: Settings) -> list[S
     for op in chosen("op", args.op, KINDS, KINDS):
         if op == "load":
             prefetches = chosen("prefetch", args.prefetch, PREFETCH, PREFETCH)
-            page_caches = chosen("page-cache", args.page_cache, PAGE_CACHE, PAGE_CACHE[:1])
-            rows += [load_row(args, work, *way) for way in itertools.product(batches_of(args), page_caches, prefetches)]
+            rows += [load_row(args, work, *way) for way in itertools.product(batches_of(args), prefetches)]
         else:
             sizes = [
                 size for size in sizes_of(args, device.type) if args.size or op != "overlap" or size >= OVERLAP_BYTES
@@ -209,28 +204,20 @@ class Tokens:
     work: StepWork
 
 
-def load_row(
-    args: argparse.Namespace, work: StepWork, batch: tuple[int, int], page_cache: str, prefetch: str
-) -> ScenarioRow:
+def load_row(args: argparse.Namespace, work: StepWork, batch: tuple[int, int], prefetch: str) -> ScenarioRow:
     """Return the row of a loop that loads batches."""
-    from bench.harness.transfer.token_loader import CAN_FORGET
-
-    kept = "this system cannot be asked to take a file out of its page cache"
     blank = Record(
         op="load",
         provider="torch",
         dtype="fp32",
         shape={"b": batch[0], "s": batch[1]},
         case="x".join(map(str, batch)),
-        options={"prefetch": int(prefetch), "page_cache": page_cache, "token_dtype": args.token_dtype},
+        options={"prefetch": int(prefetch), "token_dtype": args.token_dtype},
         status="skipped",
-        reason=kept if page_cache == "cold" and not CAN_FORGET else None,
         fill="uniform",
     )
     tokens = Tokens(Path(args.tokens) if args.tokens else None, args.token_dtype, args.vocabulary, work)
-    return ScenarioRow(
-        blank, partial(measure_load, blank, tokens), f"load {blank.case} prefetch {prefetch} {page_cache}"
-    )
+    return ScenarioRow(blank, partial(measure_load, blank, tokens), f"load {blank.case} prefetch {prefetch}")
 
 
 def measure_copy(blank: Record, bench: ScenarioContext) -> Record:
@@ -317,7 +304,7 @@ def measure_load(blank: Record, tokens: Tokens, bench: ScenarioContext) -> Recor
 
     if tokens.path is not None:
         return measure_loop(blank, tokens, bench, TokenFile(tokens.path, tokens.dtype))
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is mapped
+    with tempfile.TemporaryDirectory() as folder:
         written = write_random_tokens(Path(folder), FILE_BYTES, tokens.dtype, tokens.vocabulary, bench.settings.seed)
         return measure_loop(blank, tokens, bench, TokenFile(written, tokens.dtype))
 
@@ -328,21 +315,19 @@ def measure_loop(blank: Record, tokens: Tokens, bench: ScenarioContext, file: To
     from bench.harness.transfer.token_loader import Batches, Loop
 
     device, seed = bench.device, bench.settings.seed
-    is_cold = blank.options["page_cache"] == "cold"
-    batches = Batches(file, blank.shape["b"], blank.shape["s"], device, seed, is_cold)
+    batches = Batches(file, blank.shape["b"], blank.shape["s"], device, seed)
     problem = batches.problem(tokens.vocabulary)
     if problem:
         return replace(blank, status="invalid", reason=problem)
     products, alone_s = tokens.work.products(device, seed), tokens.work.alone_s(device, seed)
     with Loop(batches, products, device, blank.options["prefetch"] > 0) as loop:
-        measured = measure_steps(loop.step, device, "cold" if is_cold else "warm", bench.left_s())
+        measured = measure_steps(loop.step, device, "warm", bench.left_s())
     file.close()
     count = len(measured.samples.samples_s)
     return replace(
         record_of(replace(blank, flops=products.flops), measured, bench, tokens.work.flags(alone_s)),
         compute_s=alone_s,
         waits_s=tuple(loop.waits_s[-count:]),
-        major_faults=loop.major_faults,
         file_bytes=file.ids.nbytes,
     )
 

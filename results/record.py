@@ -240,7 +240,7 @@ class Record:
     waits_s: tuple[float, ...] = ()
     """Seconds that each step of a loop waited for its batch."""
     major_faults: Count | None = None
-    """Pages that had to be read from the disk; None where the system does not tell."""
+    """Pages read from the disk, of runs of before; no longer measured."""
     file_bytes: Count | None = None
     """Length of the token file of a loop."""
     extra: Object = field(default_factory=dict)

@@ -10,6 +10,7 @@ OPTIONS = {
     "--counters": "run the operation under Nsight Compute: ncu python -m bench.matmul",
     "--fill-sensitivity": "measure twice, with --fill uniform and --fill zeros, and use `python -m results compare`",
     "--metric": "results compare prints the MFU of both sides if the peak is known",
+    "--page-cache": "the file stays in the page cache; drop it before a run with: echo 1 > /proc/sys/vm/drop_caches",
     "--panels": "draw one plot per dtype with --dtype",
     "--processes": "run the comparison again; `python -m results compare` compares the saved runs",
     "--ranges": "run the operation under Nsight Compute: ncu python -m bench.matmul",

@@ -216,7 +216,6 @@ COLUMNS = {
     "memory": _column("Of the host's side: pageable, or pinned, which the GPU reads itself.", source=TRANSFERS),
     "transfer": _column("Whether the host waits for the copy: blocking or non-blocking.", source=TRANSFERS),
     "prefetch": _column("Batches that a thread makes ahead.", source=TRANSFERS),
-    "pages": _column("State of the file's page cache before each batch: warm or cold.", source=TRANSFERS),
     "% link": _column("Share of what the PCI Express link carries one way.", source=TRANSFERS),
     "host kept": _column("Seconds that the call keeps the host.", source=TRANSFERS),
     "hidden": _column("Share of the shorter of copy and compute that hides behind the other.", source=TRANSFERS),

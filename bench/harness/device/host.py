@@ -124,11 +124,6 @@ def load_average() -> float | None:
     return attempt(lambda: psutil.getloadavg()[0])
 
 
-def major_faults() -> int | None:
-    """Return the pages that this process has read from disk. Source: getrusage(2), `ru_majflt`."""
-    return attempt(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_majflt)
-
-
 def why_no_isolation() -> str | None:
     """Return why this system cannot run a user's function in a forked process, or None if it can."""
     calls = [(os, "fork"), (os, "memfd_create"), (os, "pidfd_open"), (socket, "send_fds")]

@@ -76,7 +76,6 @@ COLUMNS = (
     Column("memory", lambda record, _: record.options.get("memory"), is_text=True),
     Column("transfer", lambda record, _: record.options.get("transfer"), is_text=True),
     Column("prefetch", lambda record, _: str(record.options["prefetch"]) if record.op == "load" else None),
-    Column("pages", lambda record, _: record.options.get("page_cache"), is_text=True),
     Column("median", lambda record, _: format_time(record.median_s)),
     Column("95% CI", lambda record, _: spread(record), goes_below=2),
     Column("GB/s", moved),
@@ -101,7 +100,4 @@ def footer(records: Sequence[Record]) -> list[str]:
             f"a step waits {percent_of(loops[0])} of its time for a batch made on the spot, "
             f"{percent_of(loops[1])} for one made ahead"
         )
-    cold = [r for r in records if r.op == "load" and r.status == "ok" and r.options["page_cache"] == "cold"]
-    if any(record.major_faults == 0 for record in cold):
-        lines.append("no page had to be read from the disk: the system kept the file in memory all the same")
     return lines

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from bench.harness.device.host import growth, major_faults
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -23,10 +21,6 @@ TOKEN_DTYPES = {"uint16": 2, "uint32": 4}
 """Bytes of a token id. 16 bits hold vocabularies up to 65,536."""
 
 WRITE_TOKENS = 2**22
-
-
-CAN_FORGET = hasattr(os, "posix_fadvise")
-"""Whether this system can be asked to take a file out of the page cache."""
 
 
 class TokenFileError(ValueError):
@@ -64,13 +58,6 @@ class TokenFile:
 
         self.ids = np.frombuffer(self._map, dtype=dtype)
 
-    def forget(self) -> None:
-        """Take the file out of the page cache, as far as the system lets go of it."""
-        if hasattr(self._map, "madvise"):
-            self._map.madvise(mmap.MADV_DONTNEED)
-        if CAN_FORGET:
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
-
     def close(self) -> None:
         """Close the file; the mapping ends with the last batch that uses it."""
         if self._fd >= 0:
@@ -104,7 +91,7 @@ def write_random_tokens(folder: Path, size_bytes: int, dtype: str, vocabulary: i
 class Batches:
     """Random batches of a token file: inputs (b, s) and labels (b, s), the labels one token further on."""
 
-    def __init__(self, file: TokenFile, batch: int, sequence: int, device: Device, seed: int, is_cold: bool) -> None:
+    def __init__(self, file: TokenFile, batch: int, sequence: int, device: Device, seed: int) -> None:
         """Prepare; nothing is read yet.
 
         Raises:
@@ -114,7 +101,7 @@ class Batches:
             raise TokenFileError(f"the file has {len(file.ids)} tokens, fewer than the {sequence + 1} of a sequence")
         import numpy as np
 
-        self._file, self._shape, self._device, self._is_cold = file, (batch, sequence), device, is_cold
+        self._file, self._shape, self._device = file, (batch, sequence), device
         self._generator = np.random.default_rng(seed)
 
     def problem(self, vocabulary: int) -> str | None:
@@ -134,8 +121,6 @@ class Batches:
         import torch
 
         batch, sequence = self._shape
-        if self._is_cold:
-            self._file.forget()
         starts = self._generator.integers(0, len(self._file.ids) - sequence, batch)
         rows = torch.from_numpy(np.stack([self._file.ids[at : at + sequence + 1] for at in starts]).astype(np.int64))
         if self._device.is_gpu:
@@ -149,8 +134,6 @@ class Loop:
     def __init__(self, batches: Batches, work: Callable[[], None], device: Device, is_prefetching: bool) -> None:
         """Take batches one by one, or let a thread make the next one while a step computes."""
         self.waits_s: list[float] = []
-        self.major_faults: int | None = 0
-        """Pages that had to be read from the disk; None where the system does not tell."""
         self._batches, self._work, self._device = batches, work, device
         self._thread = ThreadPoolExecutor(1) if is_prefetching else None
         self._next: Future[tuple[Tensor, Tensor]] | None = None
@@ -170,15 +153,12 @@ class Loop:
 
     def step(self) -> None:
         """Take a batch, look at its ids, compute, and wait until all is done."""
-        before = major_faults()
         start = time.perf_counter()
         inputs, labels = self._take()
         self.waits_s.append(time.perf_counter() - start)
         inputs.sum().add_(labels.sum())
         self._work()
         self._device.synchronize()
-        faults = growth(before, major_faults())
-        self.major_faults = None if faults is None or self.major_faults is None else self.major_faults + int(faults)
 
     def _take(self) -> tuple[Tensor, Tensor]:
         if self._thread is None or self._next is None:

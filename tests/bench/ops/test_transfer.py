@@ -226,7 +226,7 @@ def file(tmp_path):
 
 
 def test_batches_are_stretches_of_the_file(file):
-    inputs, labels = Batches(file, 5, 30, CPU, seed=7, is_cold=False).make()
+    inputs, labels = Batches(file, 5, 30, CPU, seed=7).make()
     assert inputs.shape == labels.shape == (5, 30)
     assert inputs.dtype == torch.int64
     ids = file.ids.astype(np.int64)
@@ -237,18 +237,17 @@ def test_batches_are_stretches_of_the_file(file):
 
 
 def test_a_batch_may_be_the_whole_file(file):
-    inputs, labels = Batches(file, 2, len(file.ids) - 1, CPU, seed=7, is_cold=False).make()
+    inputs, labels = Batches(file, 2, len(file.ids) - 1, CPU, seed=7).make()
     assert torch.equal(inputs[0], torch.from_numpy(file.ids[:-1].astype(np.int64)))
     assert int(labels[1, -1]) == file.ids[-1]
     with pytest.raises(TokenFileError, match="fewer than the 8193 of a sequence"):
-        Batches(file, 2, len(file.ids), CPU, seed=7, is_cold=False)
+        Batches(file, 2, len(file.ids), CPU, seed=7)
 
 
-@pytest.mark.parametrize("is_cold", [False, True])
-def test_reading_ahead_gives_the_same_batches(file, is_cold):
+def test_reading_ahead_gives_the_same_batches(file):
     taken = {}
     for is_prefetching in (False, True):
-        with Loop(Batches(file, 2, 8, CPU, 7, is_cold), lambda: None, CPU, is_prefetching) as loop:
+        with Loop(Batches(file, 2, 8, CPU, 7), lambda: None, CPU, is_prefetching) as loop:
             taken[is_prefetching] = [loop._take()[0].tolist() for _ in range(5)]
     assert taken[False] == taken[True]
 
@@ -257,7 +256,7 @@ def test_a_loop_waits_for_its_batch_and_not_for_its_work(file, monkeypatch):
     """On a clock that making a batch moves by 2 and work by 5."""
     clock = [0.0]
     monkeypatch.setattr(token_loader.time, "perf_counter", lambda: clock[0])
-    batches = Batches(file, 2, 8, CPU, 7, is_cold=False)
+    batches = Batches(file, 2, 8, CPU, 7)
     make = batches.make
 
     def slow():
@@ -278,7 +277,7 @@ def test_a_loop_waits_for_its_batch_and_not_for_its_work(file, monkeypatch):
 def test_the_next_batch_is_made_while_a_step_works(file):
     """The work of the first step ends only when the third batch has been begun."""
     begun = [threading.Event() for _ in range(3)]
-    batches = Batches(file, 2, 8, CPU, 7, is_cold=False)
+    batches = Batches(file, 2, 8, CPU, 7)
     make, calls = batches.make, iter(begun)
 
     def noted():
@@ -317,7 +316,7 @@ def test_a_folder_is_no_token_file(tmp_path):
 
 
 def test_wrong_labels_and_ids_past_the_vocabulary_are_found(file, monkeypatch):
-    batches = Batches(file, 4, 64, CPU, 7, is_cold=False)
+    batches = Batches(file, 4, 64, CPU, 7)
     assert batches.problem(1000) is None
     assert "past a vocabulary of 10; see --vocabulary" in batches.problem(10)
     make = batches.make
@@ -369,10 +368,10 @@ def test_a_file_of_ones_own(quick, tmp_path, capsys):
     path = tmp_path / "corpus.bin"
     np.arange(5000, dtype=np.uint32).tofile(path)
     arguments = ("--op", "load", "--tokens", str(path), "--token-dtype", "uint32", "--shape", "2x16")
-    arguments += ("--step-time", "0.0001", "--page-cache", "cold", "--prefetch", "0", "--format", "json")
+    arguments += ("--step-time", "0.0001", "--prefetch", "0", "--format", "json")
     code, printed = command(*arguments, "--vocabulary", "128256", capsys=capsys)
     (record,) = json.loads(printed.out)["records"]
-    assert (code, record["file_bytes"], record["cache"]) == (0, 20000, "cold")
+    assert (code, record["file_bytes"], record["cache"]) == (0, 20000, "warm")
     code, printed = command(*arguments, "--vocabulary", "7", capsys=capsys)
     (record,) = json.loads(printed.out)["records"]
     assert (code, record["status"]) == (1, "invalid")
