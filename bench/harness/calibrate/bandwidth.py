@@ -1,4 +1,4 @@
-"""Memory bandwidth of this machine: the streams that move bytes, for each mix of reads and writes.
+"""Memory bandwidth of this machine, for each mix of reads and writes.
 
 A GPU runs the Triton kernels of `kernels/bandwidth` in several configurations and torch's own; a CPU runs torch's.
 Bytes are counted as STREAM counts them: what the operation names, without lines that a store may read first.
@@ -9,27 +9,31 @@ December 1995, for copy and triad, and for arrays of at least four times the cac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.calibrate.search import Candidate, Launch, NotMeasuredError
+from bench.harness.calibrate.setup import (
+    CalibrationPart,
+    CalibrationSetup,
+    Candidate,
+    Launch,
+    Note,
+    NotMeasuredError,
+    PartOutcome,
+)
 from bench.harness.device.device import MIB, Device
 from bench.harness.providers.registry import has_triton
-from bench.harness.timing.samplers import Call
+from roofline.ceilings import MIX_RATIOS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Function = Callable[[Tensor, Tensor, Tensor], object]
-    """Works on x, y and out."""
+    Arrays = tuple[Tensor, Tensor, Tensor]
+    """x, y and out, fp32, of equal length."""
 
-MIXES = ("read", "write", "copy", "triad")
-"""Reads to writes: 1:0, 0:1, 1:1, 2:1."""
-
-OPERANDS = {"read": 1, "write": 1, "copy": 2, "triad": 3}
-"""Arrays that a launch of a mix goes over."""
+MIXES = ("copy", "triad", "read", "write")
+"""Reads to writes: 1:1, 2:1, 1:0, 0:1. Those of STREAM come first."""
 
 CACHES = 4
 """Each array is at least this many times the last-level cache.
@@ -50,17 +54,35 @@ FACTOR = 0.5
 """The number in torch's launches, as in the triad x + factor y."""
 
 
-@dataclass(frozen=True)
-class Stream:
-    """One way to move bytes, of any size up to that of its arrays."""
+def part(setup: CalibrationSetup, mixes: Sequence[str] = MIXES) -> CalibrationPart:
+    """Return the part that measures the bandwidth of some mixes, in arrays many times the cache."""
+    return CalibrationPart(f"bandwidth of {', '.join(mixes)}", partial(_measure, setup, mixes))
 
-    mix: str
-    """One of `MIXES`."""
-    name: str
-    """The configuration in words."""
-    launch: Callable[[int, int], Launch]
-    """`launch(operand_bytes, start_byte)` works on that stretch of each array, or on a little less of it where it must
-    be whole tiles. Raises `ValueError` where the stretch is too small for the configuration."""
+
+def _measure(setup: CalibrationSetup, mixes: Sequence[str], note: Note) -> PartOutcome:
+    size_bytes = operand_bytes(setup.device)
+    arrays = filled(setup.device, size_bytes)
+    ceilings, records, notes = [], [], []
+    for mix in mixes:
+        try:
+            chosen = setup.fastest_of(
+                candidates(mix, setup.device, arrays), lambda line, mix=mix: note(f"{mix}: {line}")
+            )
+        except NotMeasuredError as error:
+            notes.append(f"{mix}: {error}")
+            continue
+        moved = bytes_of_mix(mix, chosen.rate.work_per_launch)
+        ceilings.append(setup.of_rate("bandwidth", mix, chosen.rate))
+        records.append(setup.record_of(mix, "fp32", {"n": size_bytes // 4}, chosen.rate, cache="cold", **moved))
+        notes += chosen.notes
+    return PartOutcome(tuple(ceilings), tuple(records), tuple(notes))
+
+
+def bytes_of_mix(mix: str, moved: int) -> dict[str, int]:
+    """Return how many of a mix's bytes are read and written; FLOPs are not what it is measured for."""
+    read, written = MIX_RATIOS[mix]
+    bytes_written = moved * written // (read + written)
+    return {"flops": 0, "bytes_read": moved - bytes_written, "bytes_written": bytes_written}
 
 
 def operand_bytes(device: Device) -> int:
@@ -84,134 +106,77 @@ def operand_bytes(device: Device) -> int:
     return affordable
 
 
-class Arrays:
-    """Three arrays on the device, every page of them written with random bits before anything is read.
+def filled(device: Device, size_bytes: int) -> Arrays:
+    """Return three arrays on the device, every page of them written with random bits.
 
-    Pages that were never written all read from one page of zeros, which stays in the cache.
+    Pages that were never written all read from one page of zeros, which stays in the cache. On a CPU the numbers are in
+    [0, 1): sums of denormal numbers are slow.
     """
-
-    def __init__(self, device: Device, size_bytes: int, seed: int = 0) -> None:
-        """Allocate and fill.
-
-        Args:
-            device: where.
-            size_bytes: of each array, a multiple of 8.
-            seed: of the random bits.
-        """
-        import torch
-
-        self.size_bytes = size_bytes
-        generator = torch.Generator(device=device.torch_name if device.is_gpu else "cpu").manual_seed(seed)
-        self._arrays = [self._filled(device, generator) for _ in range(3)]
-
-    def _filled(self, device: Device, generator: Any) -> Tensor:
-        """Return one array of bytes; without CUDA those of fp32 in [0, 1): sums of denormal numbers are slow."""
-        import torch
-
-        if device.is_gpu:
-            words = torch.empty(self.size_bytes // 8, dtype=torch.int64, device=device.torch_name)
-            return words.random_(-(2**63), None, generator=generator).view(torch.uint8)
-        numbers = torch.rand(self.size_bytes // 4, dtype=torch.float32, generator=generator)
-        return numbers.to(device.torch_name).view(torch.uint8)
-
-    def views(self, dtype: Any, operand_bytes: int, start_byte: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the same stretch of x, y and out as tensors of `dtype`."""
-        x, y, out = (array[start_byte : start_byte + operand_bytes].view(dtype) for array in self._arrays)
-        return x, y, out
-
-
-def streams(device: Device, arrays: Arrays) -> list[Stream]:
-    """Return all streams of a device, for every mix; those that need no compiler come first, so that they are tried."""
-    own = triton_streams(device, arrays) if device.type == "cuda" and has_triton() else []
-    return [*torch_streams(device, arrays), *own]
-
-
-def torch_streams(device: Device, arrays: Arrays) -> list[Stream]:
-    """Return what torch offers for each mix, in fp32; without Triton several ways, because none of them is tuned."""
     import torch
 
+    generator = torch.Generator(device=device.torch_name).manual_seed(0)
+
+    def array() -> Tensor:
+        if not device.is_gpu:
+            return torch.rand(size_bytes // 4, generator=generator)
+        words = torch.empty(size_bytes // 8, dtype=torch.int64, device=device.torch_name)
+        return words.random_(-(2**63), None, generator=generator).view(torch.float32)
+
+    return array(), array(), array()
+
+
+def candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:
+    """Return what may be the fastest of a mix on a device."""
+    own = triton_candidates(mix, device, arrays) if device.type == "cuda" and has_triton() else []
+    return [*torch_candidates(mix, device, arrays), *own]
+
+
+def torch_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:
+    """Return what torch offers for a mix, in fp32; on a CPU several ways, because none of them is tuned."""
+    import torch
+
+    x, y, out = arrays
     number = torch.empty((), device=device.torch_name)
-    found: list[tuple[str, str, int, Function]] = [
-        ("read", "torch sum", 1, lambda x, y, out: torch.sum(x, 0, out=number)),
-        ("write", "torch fill_", 1, lambda x, y, out: out.fill_(FACTOR)),
-        ("copy", "torch copy_", 2, lambda x, y, out: out.copy_(x)),
-        ("triad", "torch add with alpha", 3, lambda x, y, out: torch.add(x, y, alpha=FACTOR, out=out)),
-    ]
-    if not device.is_gpu:
-        found += [
-            ("read", "torch amax", 1, lambda x, y, out: torch.amax(x, 0, out=number)),
-            ("read", "torch dot of two arrays", 2, lambda x, y, out: torch.dot(x, y, out=number)),
-            ("write", "torch zero_", 1, lambda x, y, out: out.zero_()),
-            ("copy", "torch mul by a number", 2, lambda x, y, out: torch.mul(x, FACTOR, out=out)),
-            ("triad", "torch add", 3, lambda x, y, out: torch.add(x, y, out=out)),
-        ]
-    return [_torch_stream(arrays, *entry) for entry in found]
+    known: dict[str, list[tuple[str, int, Callable[[], object]]]] = {
+        "read": [
+            ("torch sum", 1, lambda: torch.sum(x, 0, out=number)),
+            ("torch amax", 1, lambda: torch.amax(x, 0, out=number)),
+            ("torch dot of two arrays", 2, lambda: torch.dot(x, y, out=number)),
+        ],
+        "write": [("torch fill_", 1, lambda: out.fill_(FACTOR)), ("torch zero_", 1, lambda: out.zero_())],
+        "copy": [
+            ("torch copy_", 2, lambda: out.copy_(x)),
+            ("torch mul by a number", 2, lambda: torch.mul(x, FACTOR, out=out)),
+        ],
+        "triad": [
+            ("torch add with alpha", 3, lambda: torch.add(x, y, alpha=FACTOR, out=out)),
+            ("torch add", 3, lambda: torch.add(x, y, out=out)),
+        ],
+    }
+    size_bytes = x.numel() * x.itemsize
+    found = [Candidate(name, partial(Launch, call, operands * size_bytes)) for name, operands, call in known[mix]]
+    return found[:1] if device.is_gpu else found
 
 
-def _torch_stream(arrays: Arrays, mix: str, name: str, operands: int, function: Function) -> Stream:
-    def launch(operand_bytes: int, start_byte: int) -> Launch:
-        import torch
-
-        x, y, out = arrays.views(torch.float32, operand_bytes, start_byte)
-        return Launch(lambda: function(x, y, out), operands * operand_bytes)
-
-    return Stream(mix, name, launch)
-
-
-def triton_streams(device: Device, arrays: Arrays) -> list[Stream]:
-    """Return the Triton kernels for each mix in every configuration worth trying, on 32-bit words."""
+def triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:
+    """Return the Triton kernel of a mix in every configuration worth trying, on 32-bit words."""
     import torch
 
     from kernels.bandwidth import v1_tiles as tiles
 
-    smallest_tile = min(config.block for config in tiles.configs(device.sm_count or 1))
-    sums = torch.empty(arrays.size_bytes // 4 // smallest_tile, dtype=torch.int32, device=device.torch_name)
+    x, y, out = (array.view(torch.int32) for array in arrays)
+    configs = tiles.configs(device.sm_count or 1)
+    sums = torch.empty(x.numel() // min(config.block for config in configs), dtype=torch.int32, device=x.device)
 
-    def stream(mix: str, config: Any) -> Stream:
-        def launch(operand_bytes: int, start_byte: int) -> Launch:
-            size_bytes = tiles.WORD_BYTES * tiles.covered(config, operand_bytes // tiles.WORD_BYTES)
-            call = _tile_launch(mix, *arrays.views(torch.int32, size_bytes, start_byte), sums, config)
-            return Launch(call, OPERANDS[mix] * size_bytes)
+    def prepare(config: Any) -> Launch:
+        words = tiles.covered(config, x.numel())
+        a, b, c = x[:words], y[:words], out[:words]
+        call, operands = {
+            "read": (partial(tiles.read, a, out=sums, config=config), 1),
+            "write": (partial(tiles.write, out=c, config=config), 1),
+            "copy": (partial(tiles.copy, a, out=c, config=config), 2),
+            "triad": (partial(tiles.triad, a, b, out=c, config=config), 3),
+        }[mix]
+        return Launch(call, operands * tiles.WORD_BYTES * words)
 
-        return Stream(mix, f"triton v1, {config.words}", launch)
-
-    return [stream(mix, config) for mix in MIXES for config in tiles.configs(device.sm_count or 1)]
-
-
-def _tile_launch(mix: str, x: Tensor, y: Tensor, out: Tensor, sums: Tensor, config: Any) -> Call:
-    from kernels.bandwidth import v1_tiles as tiles
-
-    return {
-        "read": partial(tiles.read, x, out=sums, config=config),
-        "write": partial(tiles.write, out=out, config=config),
-        "copy": partial(tiles.copy, x, out=out, config=config),
-        "triad": partial(tiles.triad, x, y, out=out, config=config),
-    }[mix]
-
-
-def launches_to_compile(device: Device, size_bytes: int) -> dict[str, Call]:
-    """Return the launches of all Triton kernels here, by a name of each, on tensors that have no memory.
-
-    Args:
-        device: the GPU.
-        size_bytes: of each operand.
-    """
-    import torch
-
-    from kernels.bandwidth import v1_tiles as tiles
-
-    def absent(elements: int) -> Tensor:
-        return torch.empty(elements, dtype=torch.int32, device="meta")
-
-    found: dict[str, Call] = {}
-    for config in tiles.configs(device.sm_count or 1):
-        words = tiles.covered(config, size_bytes // tiles.WORD_BYTES)
-        sums = absent(size_bytes // tiles.WORD_BYTES // config.block + 1)
-        operands = (absent(words), absent(words), absent(words))
-        found |= {f"{mix}, {config.words}": _tile_launch(mix, *operands, sums, config) for mix in MIXES}
-    return found
-
-
-def candidates_of(mix: str, among: Iterable[Stream], size_bytes: int) -> list[Candidate]:
-    """Return the streams of a mix as candidates that work on `size_bytes` of each operand."""
-    return [Candidate(stream.name, partial(stream.launch, size_bytes, 0)) for stream in among if stream.mix == mix]
+    return [Candidate(f"triton v1, {config.words}", partial(prepare, config)) for config in configs]

@@ -1,11 +1,11 @@
-"""The ceilings of this machine: from the datasheet for a GPU of the table, measured here for any other device.
+"""The ceilings of this machine: from the datasheet for a GPU of the table, measured here for a CPU.
 
 A CPU has no datasheet peak that torch could reach, so its ceilings are what it does when it does nothing else: the
 fastest copy and triad far beyond the cache, and the fastest matmul of each dtype. They are kept beside the runs with
 the identity of the machine, and measured anew when that changes.
 
-Any command measures the ceilings that are missing, with the smallest of the plans in `setup`. `python -m bench
-calibrate` measures more parts and takes longer, and keeps what it finds in the same file.
+Any command measures the ceilings that are missing, with the effort of `--quick`. `python -m bench calibrate` measures
+more of them, and keeps what it finds in the same file.
 """
 
 from __future__ import annotations
@@ -15,28 +15,27 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.harness.calibrate.parts import launch, matmul_of, mixes
-from bench.harness.calibrate.search import Note, silent
-from bench.harness.calibrate.setup import FIRST_PLANS, CalibrationPart, CalibrationSetup
+from bench.harness.calibrate import bandwidth, matmul_peak, parts
+from bench.harness.calibrate.setup import QUICK, CalibrationPart, CalibrationSetup, Note
 from bench.harness.device import nvml
 from bench.harness.device.device import Device
 from bench.harness.device.stamp import installed_version
-from bench.harness.device.telemetry import Monitor, row_telemetry
-from bench.harness.measure.evidence import disturbance
+from bench.harness.device.telemetry import Monitor
 from bench.harness.measure.runner import one_line
 from bench.harness.op import Op
 from results.store.runs import lock_file
 from roofline.ceilings import Ceiling, CeilingError, Ceilings, gpu_ceilings
 from roofline.hardware.gpu import (
     Gpu,
-    UnknownGpuError,
     clock_limited_peak_flops_per_s,
+    clock_limited_vector_flops_per_s,
     derive_unknown_gpu,
     find_gpu,
     load_gpus,
@@ -46,20 +45,8 @@ from roofline.hardware.gpu import (
 MIXES = ("copy", "triad")
 """Mixes whose bandwidth any command measures: those of STREAM; McCalpin, IEEE TCCA Newsletter, December 1995."""
 
-OTHER_LAUNCHES = ("host-submit", "back-to-back", "fit")
-"""Launch costs that only `python -m bench calibrate` measures and keeps."""
-
-LAUNCH = ("launch", "launch")
-
-QUIET_LOOK_S = 0.3
-"""Seconds of work whose disturbances show whether the machine is quiet: longer than the least window of each
-counter."""
-
 POLL_S, LONGEST_WAIT_S = 0.2, 300.0
-"""How often another command's calibration is looked for, and how long it is waited for: the longest takes 270 s."""
-
-WIDENED = ("fp16",)
-"""Dtypes whose numbers may be computed faster in fp32 than in their own arithmetic."""
+"""How often another command's calibration is looked for, and how long it is waited for: about as long as one takes."""
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
@@ -120,50 +107,49 @@ def identity(device: Device) -> dict[str, Any]:
 
 
 def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:
-    """Return the `peak_sentence` of each dtype's matmul and of its fused multiply-adds, where all of it is known."""
-    from bench.harness.calibrate.compute_peak import peak_sentence
-
-    try:
-        gpu = find_gpu(ceilings.slug)
-    except UnknownGpuError:
-        return []
-    found = {(entry.quantity, entry.name): entry for entry in ceilings.entries if entry.kind == "measured"}
-    lines = [
-        peak_sentence(dtype, entry.value, gpu, entry.sm_clock_hz, quantity == "fma")
-        for dtype in dtypes
-        for quantity in ("flops", "fma")
-        if (entry := found.get((quantity, dtype))) is not None
-    ]
-    return [line for line in lines if line]
-
-
-def clock_limited(ceilings: Ceilings) -> list[Ceiling]:
-    """Return the peak of each dtype whose fastest matmul was measured, at the SM clock of that measurement.
-
-    None for a device that is not in the table, and where the clock could not be read.
+    """Return how the datasheet's peak becomes the measured one, by a factor of the clock and one of software: a line
+    for each dtype's matmul and for its fused multiply-adds, where all of it is known.
     """
     gpu = load_gpus().get(ceilings.slug)
-    if gpu is None:
-        return []
+    found = {(entry.quantity, entry.name): entry for entry in ceilings.entries if entry.kind == "measured"}
+    lines = []
+    for dtype in dtypes:
+        for quantity in ("flops", "fma"):
+            entry, is_vector = found.get((quantity, dtype)), quantity == "fma"
+            if gpu is None or entry is None or not entry.sm_clock_hz:
+                continue
+            published = (gpu.vector_peaks_flops_per_s if is_vector else gpu.peaks_flops_per_s).get(dtype)
+            at_clock = clock_limited_vector_flops_per_s if is_vector else clock_limited_peak_flops_per_s
+            limited = at_clock(gpu, dtype, entry.sm_clock_hz)
+            if published and limited:
+                unit = "TOP/s" if dtype == "int8" else "TFLOP/s"
+                lines.append(
+                    f"{dtype}{' FMA' if is_vector else ''}: datasheet {published / 1e12:.4g} {unit} -> "
+                    f"x clock {limited / published:.2f} ({entry.sm_clock_hz / 1e6:.0f} MHz) = {limited / 1e12:.4g} -> "
+                    f"x software {entry.value / limited:.2f} -> measured {entry.value / 1e12:.4g} {unit}"
+                )
+    return lines
+
+
+def explaining(ceilings: Ceilings) -> list[Ceiling]:
+    """Return the peaks of each dtype that explain its measured one and judge nothing.
+
+    `clock-limited` is the rate per clock at the SM clock of the fastest matmul; `power-limited` is what its long run
+    sustained while the power limit held the clock down.
+    """
+    gpu = load_gpus().get(ceilings.slug)
     found = []
     for entry in ceilings.entries:
-        if (entry.quantity, entry.kind) == ("flops", "measured") and entry.sm_clock_hz:
+        if entry.kind == "measured" and entry.quantity == "flops" and entry.sm_clock_hz and gpu is not None:
             value = clock_limited_peak_flops_per_s(gpu, entry.name, entry.sm_clock_hz)
             source = f"SMs x rate of roofline/gpus/{gpu.slug}.toml x {entry.sm_clock_hz / 1e6:.0f} MHz"
             if value:
                 clock = entry.sm_clock_hz
                 found.append(Ceiling("flops", entry.name, value, "clock-limited", source, sm_clock_hz=clock))
-    return found
-
-
-def power_limited(ceilings: Ceilings) -> list[Ceiling]:
-    """Return what the matmul of each dtype sustained while the power limit held the clock down; else nothing of it."""
-    found = []
-    for entry in ceilings.entries:
-        if (entry.quantity, entry.kind) == ("sustained", "measured") and entry.at_power_limit:
+        elif entry.kind == "measured" and entry.quantity == "sustained" and entry.at_power_limit:
             power = f", {entry.power_w:.0f} W" if entry.power_w else ""
-            clock = f", {entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else ""
-            source = f"{entry.source}, sustained at the power limit{power}{clock}"
+            clock_text = f", {entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else ""
+            source = f"{entry.source}, sustained at the power limit{power}{clock_text}"
             found.append(replace(entry, quantity="flops", kind="power-limited", source=source))
     return found
 
@@ -197,7 +183,6 @@ class MeasuredCeilings:
         self._identity = identity(device)
         digest = hashlib.sha256(json.dumps(self._identity, sort_keys=True).encode()).hexdigest()[:12]
         self.path = directory / device.slug / f"ceilings-{digest}.json"
-        self._lock_path = self.path.with_suffix(".lock")
         self._could_save = True
 
     def load(self) -> tuple[Ceiling, ...]:
@@ -258,13 +243,14 @@ class MeasuredCeilings:
         """
         wanted = list(dict.fromkeys(dtypes))
         found = ceilings.with_entries(self.load())
-        if again or self._due(found, wanted) or self._to_repeat(found, wanted):
+        if again or self._due(found, wanted, matmul):
             with self.alone() as has_waited:
                 if has_waited:  # for another command that may have measured the same
                     found = ceilings.with_entries(self.load())
-                found = self._measured_anew(found, wanted, matmul, again)
-        else:
-            self._say_who_calibrates()
+                setup = CalibrationSetup(self._device, QUICK, matmul, Monitor(self._device))
+                for part in self._due(Ceilings("", "") if again else found, wanted, matmul):
+                    found = merged(found, self._measured(part(setup)))
+                self.save(found)
         notes = [found.note, *peak_sentences(found, wanted)]
         disturbed = [e.title for e in found.entries if e.disturbed and e.judges(wanted)]
         if disturbed:
@@ -272,60 +258,37 @@ class MeasuredCeilings:
                 f"Perhaps too low, because something else held the device back meanwhile: {', '.join(disturbed)}; "
                 "when the machine is quiet: `python -m bench calibrate`"
             )
-        shown = found.with_entries([*clock_limited(found), *power_limited(found)])
+        shown = found.with_entries(explaining(found))
         return Ceilings(shown.slug, shown.name, shown.entries, "; ".join(note for note in notes if note) or None)
 
-    def _due(self, found: Ceilings, wanted: Sequence[str]) -> list[tuple[str, str]]:
-        """Return quantity and name of the ceilings that any command needs and that are not known."""
-        due = [LAUNCH] if found.launch_floor() is None else []
+    def _due(
+        self, found: Ceilings, wanted: Sequence[str], matmul: Op
+    ) -> list[Callable[[CalibrationSetup], CalibrationPart]]:
+        """Return what makes the parts that measure what any command needs and what is not known.
+
+        A GPU is judged by its datasheet; of it only the launch floor is needed.
+        """
+        due: list[Callable[[CalibrationSetup], CalibrationPart]] = []
+        if found.launch_floor() is None:
+            due.append(parts.launch)
+        if not self._device.is_gpu and found.bandwidth() is None:
+            due.append(partial(bandwidth.part, mixes=MIXES))
         if not self._device.is_gpu:
-            due += [("bandwidth", mix) for mix in MIXES if found.bandwidth() is None]
-            due += [("flops", dtype) for dtype in wanted if found.peak(dtype) is None]
+            missing = [dtype for dtype in wanted if dtype in matmul.dtypes and found.peak(dtype) is None]
+            due += [partial(matmul_peak.part, dtype=dtype) for dtype in missing]
         return due
 
-    def _to_repeat(self, found: Ceilings, wanted: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the ceilings that any command measures and that were disturbed when they were measured."""
-        every = self._measured_by_any_command(wanted)
-        return [(e.quantity, e.name) for e in found.entries if e.disturbed and (e.quantity, e.name) in every]
-
-    def _measured_by_any_command(self, wanted: Sequence[str]) -> list[tuple[str, str]]:
-        if self._device.is_gpu:
-            return [LAUNCH]
-        return [LAUNCH, *(("bandwidth", mix) for mix in MIXES), *(("flops", dtype) for dtype in wanted)]
-
-    def _measured_anew(self, found: Ceilings, wanted: Sequence[str], matmul: Op, again: bool) -> Ceilings:
-        """Return the ceilings with what is missing, and with what was disturbed where the machine is quiet now."""
-        due = self._measured_by_any_command(wanted) if again else self._due(found, wanted)
-        repeated = [what for what in self._to_repeat(found, wanted) if what not in due]
-        if repeated and self._is_quiet():
-            due += repeated
-        plan = FIRST_PLANS["gpu" if self._device.is_gpu else "cpu"]
-        setup, had = CalibrationSetup(self._device, plan, matmul, Monitor(self._device)), found.entries
-        for quantity, name in due:
-            if quantity == "flops":
-                setup.release_arrays()
-                found = merged(found, self._best_peak(setup, name))
-            else:
-                part = launch(setup) if quantity == "launch" else mixes(setup, [name])[0]
-                found = merged(found, self._measured(part))
-        setup.release_arrays()
-        if found.entries != had:
-            self.save(found)
-        return found
-
-    def _is_quiet(self) -> bool:
-        """Return whether nothing else holds the device back at this moment, by a short time of work."""
-        import torch
-
-        self._progress("calibrating: is the machine quiet now?")
-        square, monitor = torch.ones(256, 256, device=self._device.torch_name), Monitor(self._device)
-        before, end = monitor.snapshot(), time.perf_counter() + QUIET_LOOK_S
-        while time.perf_counter() < end:
-            torch.mm(square, square)
-            self._device.synchronize()
-        return disturbance(row_telemetry(before, monitor.snapshot()), self._device.is_gpu) is None
-
-    # ---- one command at a time ------------------------------------------------------------------------------------
+    def _measured(self, part: CalibrationPart) -> Sequence[Ceiling]:
+        """Return the ceilings that a part finds; without one some columns stay blank, and the measurements go on."""
+        self._progress(f"calibrating: {part.name}")
+        try:
+            outcome = part.measure(lambda line: None)
+        except (RuntimeError, MemoryError, CeilingError) as error:
+            self._note(f"the {part.name} of this machine is not known: {one_line(error)}")
+            return ()
+        for line in () if outcome.ceilings else outcome.notes:
+            self._note(f"the {part.name} of this machine is not known: {line}")
+        return outcome.ceilings
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
@@ -337,7 +300,7 @@ class MeasuredCeilings:
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o666)
         except OSError:  # nothing can be kept there, so nothing can be overwritten
             yield False
             return
@@ -353,59 +316,18 @@ class MeasuredCeilings:
     def _wait_for(self, descriptor: int) -> bool:
         """Take the lock, and return whether another process had it."""
         began, has_waited = time.monotonic(), False
-        while (holder := self._holder(descriptor)) is not None:
+        while True:
+            try:
+                lock_file(descriptor)
+            except BlockingIOError:
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                holder = os.read(descriptor, 20).decode(errors="replace") or "of another command"
+            else:
+                return has_waited
             if not has_waited:
                 self._note(f"process {holder} measures the ceilings of this machine; waiting until it has finished")
             elif time.monotonic() - began > LONGEST_WAIT_S:
                 self._note(f"process {holder} is not waited for any longer: what is measured beside it may be too low")
-                break
+                return True
             has_waited = True
             time.sleep(POLL_S)
-        return has_waited
-
-    def _holder(self, descriptor: int) -> str | None:
-        """Return the process that measures ceilings at this moment; None: none does, and the lock is taken."""
-        try:
-            lock_file(descriptor)
-        except BlockingIOError:
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            return os.read(descriptor, 20).decode(errors="replace") or "of another command"
-        return None
-
-    def _say_who_calibrates(self) -> None:
-        """Say so where another command measures ceilings: the two measurements disturb each other."""
-        try:
-            descriptor = os.open(self._lock_path, os.O_RDWR)
-        except OSError:
-            return
-        try:
-            if (holder := self._holder(descriptor)) is not None:
-                self._note(f"process {holder} measures the ceilings of this machine: the two disturb each other")
-        finally:
-            os.close(descriptor)
-
-    def _measured(self, part: CalibrationPart) -> list[Ceiling]:
-        """Return the ceilings that a part finds; without one some columns stay blank, and the measurements go on."""
-        self._progress(f"calibrating: {part.name}")
-        try:
-            found = part.measure(silent).ceilings
-        except (RuntimeError, MemoryError, CeilingError) as error:
-            self._note(f"the {part.name} of this machine is not known: {one_line(error)}")
-            return []
-        return [c for c in found if c.quantity in ("bandwidth", "flops", "launch") and c.name not in OTHER_LAUNCHES]
-
-    def _best_peak(self, setup: CalibrationSetup, dtype: str) -> list[Ceiling]:
-        """Return the most FLOP/s for numbers of a dtype: of its matmul, or of fp32's where that is faster.
-
-        Without fp16 arithmetic a processor multiplies fp16 matrices a thousand times slower than it could by widening
-        them, and torch does widen them in every elementwise operation.
-        """
-        if dtype not in setup.matmul.dtypes:
-            return []
-        own = self._measured(matmul_of(setup, dtype, setup.plan.matmul_s))
-        if dtype not in WIDENED:
-            return own
-        wide = self._measured(matmul_of(setup, "fp32", setup.plan.matmul_s))
-        if not own or not wide or own[0].value >= wide[0].value:
-            return own
-        return [replace(wide[0], name=dtype, source=f"{wide[0].source}, widened to fp32")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bench.harness.calibrate.calibration import MeasuredCeilings
-    from bench.harness.calibrate.setup import CalibrationPart, CalibrationPlan
+    from bench.harness.calibrate.setup import CalibrationPart
     from bench.harness.device.device import Device
     from results.record import Environment, Record
     from results.store.runs import RunWriter
@@ -31,7 +30,8 @@ DESCRIPTION = """\
 Measure the ceilings of this machine, and keep them for every other bench command.
 
 Memory bandwidth by its mix of reads and writes, the fastest of which is the ceiling; the fastest matmul of each dtype,
-in the first moments and in the long run; fused multiply-adds; and the shortest launch.
+fused multiply-adds, and the shortest launch. On a GPU a long run of the fastest matmul also tells the rate of its first
+moments (burst) from that of its later half (sustained).
 
 A CPU is judged by these ceilings. A GPU of the table is still judged by its datasheet, and its measured ceilings stand
 beside it. They hold until the device, its driver, torch, triton, the power limit or the threads change."""
@@ -43,9 +43,6 @@ exit codes: 0 ok; 1 nothing could be measured; 2 usage, or the records could not
 examples:
   python -m bench calibrate                        under two minutes on a CPU, five on a GPU
   python -m bench calibrate --quick --dtype bf16   under half a minute on a CPU, one on a GPU"""
-
-BUSY_LOAD = 0.5
-"""Load average per thread above which a CPU is called busy: ceilings then read low."""
 
 COLUMNS = (
     *("quantity", "name", "value", "unit", "ci95_low", "ci95_high", "p5", "p95", "config", "work_per_launch"),
@@ -124,28 +121,27 @@ def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequen
     """Measure part by part, keep each when it is finished, print all; return the exit code."""
     from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
     from bench.harness.calibrate.parts import plan_parts
-    from bench.harness.calibrate.setup import PLANS, CalibrationSetup
+    from bench.harness.calibrate.setup import FULL, QUICK, CalibrationSetup
     from bench.harness.cli.session import stamp, use_threads
     from bench.harness.device.telemetry import Monitor
     from bench.harness.measure.plan import Settings
     from results.store.runs import RunWriter, runs_directory
 
     interrupted, known = False, ceilings_of(device, None)
-    plan = PLANS["gpu" if device.is_gpu else "cpu", args.quick]
+    effort = QUICK if args.quick else FULL
     with Progress(args.quiet) as progress:
         use_threads(device)
-        warn_if_busy(device, progress)
         kept = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
         job = Calibration(known, kept, progress)
-        environment = replace(stamp("bench", device, known, Settings(), argv), settings=asdict(plan))
+        environment = replace(stamp("bench", device, known, Settings(), argv), settings=asdict(effort))
         if not args.no_save:
             job.writer = RunWriter.create(environment, "calibrate", args.output)
         try:
             dtypes = chosen_dtypes(args, device, matmul, job)
-            parts = plan_parts(CalibrationSetup(device, plan, matmul, Monitor(device)), dtypes)
+            parts = plan_parts(CalibrationSetup(device, effort, matmul, Monitor(device)), dtypes)
             with kept.alone():
                 job.known = known.with_entries(kept.load())
-                measure_all(job, parts, plan, args.verbose)
+                measure_all(job, parts, args.verbose)
         except KeyboardInterrupt:
             interrupted = True
             progress.note("interrupted: the ceilings that were finished are kept")
@@ -160,7 +156,7 @@ def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequen
 
 def chosen_dtypes(args: argparse.Namespace, device: Device, matmul: Op, job: Calibration) -> list[str]:
     """Return the dtypes to measure; one that was asked for and is not there is noted."""
-    from bench.harness.calibrate.setup import DTYPES
+    from bench.harness.calibrate.parts import DTYPES
     from bench.harness.measure.plan import has_dtype
 
     wanted = args.dtype or DTYPES["gpu" if device.is_gpu else "cpu", args.quick]
@@ -169,38 +165,25 @@ def chosen_dtypes(args: argparse.Namespace, device: Device, matmul: Op, job: Cal
     return there
 
 
-def warn_if_busy(device: Device, progress: Progress) -> None:
-    """Warn where other processes have kept a CPU busy for the last minute."""
-    from bench.harness.device.host import load_average
-
-    load = load_average()
-    if load is not None and not device.is_gpu and load > BUSY_LOAD * (device.threads or 1):
-        progress.note(f"the machine is busy (load average {load:.1f}, {device.threads} threads): ceilings may read low")
-
-
-def measure_all(job: Calibration, parts: Sequence[CalibrationPart], plan: CalibrationPlan, verbose: bool) -> None:
-    """Measure part after part until the time of all of them is over."""
-    from bench.harness.calibrate.search import Note, silent
+def measure_all(job: Calibration, parts: Sequence[CalibrationPart], verbose: bool) -> None:
+    """Measure part after part; one that fails is noted, and the others are measured."""
     from bench.harness.measure.runner import one_line
 
-    started, progress = time.perf_counter(), job.progress
-    # Off a terminal every note would be a line, hundreds in a search.
-    note: Note = progress.say if sys.stderr.isatty() else silent
+    progress = job.progress
+    # Off a terminal every note would be a line, a hundred of them.
+    note = progress.say if sys.stderr.isatty() else lambda line: None
     progress.expect(len(parts))
     for part in parts:
-        if time.perf_counter() - started >= plan.total_s:
-            job.missing.append(f"{part.name}: the {plan.total_s:g} s of this calibration were over")
+        progress.say(part.name)
+        try:
+            outcome = part.measure(note)
+        except Exception as error:  # compilers, drivers and libraries raise classes of their own
+            job.missing.append(f"{part.name}: {one_line(error)}")
         else:
-            progress.say(part.name)
-            try:
-                outcome = part.measure(note)
-            except Exception as error:  # compilers, drivers and libraries raise classes of their own; other parts count
-                job.missing.append(f"{part.name}: {one_line(error)}")
-            else:
-                job.take(outcome.ceilings, outcome.records)
-                job.missing += outcome.notes
-                for ceiling in outcome.ceilings if verbose else ():
-                    progress.note(f"{ceiling.quantity} {ceiling.name}: {value_text(ceiling)}, {ceiling.config}")
+            job.take(outcome.ceilings, outcome.records)
+            job.missing += outcome.notes
+            for ceiling in outcome.ceilings if verbose else ():
+                progress.note(f"{ceiling.quantity} {ceiling.name}: {value_text(ceiling)}, {ceiling.config}")
         progress.advance()
 
 

@@ -1,0 +1,180 @@
+"""The fastest matmul of each dtype, warm, because a ceiling of arithmetic should not depend on memory.
+
+On a GPU one long run of the fastest shape also tells the rate of its first moments (`burst`) from that of its later
+half (`sustained`), each with clock and power of its own samples.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+
+from bench.harness.calibrate.setup import (
+    CalibrationPart,
+    CalibrationSetup,
+    Candidate,
+    Chosen,
+    Launch,
+    Note,
+    NotMeasuredError,
+    PartOutcome,
+    Rate,
+)
+from bench.harness.data.inputs import Filler, InputSet, torch_dtype
+from bench.harness.measure.evidence import power_limited
+from bench.harness.op import Case
+from bench.harness.op_file import options_of
+from bench.harness.providers.registry import load, numerics
+from roofline.ceilings import Ceiling
+from roofline.work import Work, matmul_work
+
+GPU_EXTENTS = (
+    # the fastest in bf16 of A100 PCIe, A100 SXM, H100 and H200, GH200, B200, GB200, B300, MI300X
+    *((2048, 5120, 6144), (1024, 10240, 5120), (2048, 2048, 13312), (1024, 15360, 4096), (1792, 16128, 3072)),
+    *((4096, 9728, 2048), (12288, 18432, 1024), (10240, 15360, 8192)),
+    # the fastest in fp8 of H100, H200, GH200, B200
+    *((1024, 9216, 14336), (1280, 4096, 12032), (1024, 14336, 14336), (15360, 4096, 3072)),
+    *((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384)),
+)
+"""(m, n, k) of the matmuls among which the fastest of a GPU is looked for.
+
+Source: the table "Maximum Achievable Matmul FLOPS" of stas00/ml-engineering, compute/accelerator/README.md, where a
+search over thousands of shapes found them; and four squares."""
+
+CPU_EXTENTS = (
+    *((size, size, size) for size in (192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)),
+    *((2048, 2048, 512), (4096, 1024, 1024), (512, 2048, 4096), (2048, 4096, 2048)),
+)
+"""(m, n, k) of the matmuls among which the fastest of a CPU is looked for.
+
+Source: measured on two cores of an AMD EPYC with torch 2.13: 256 and 512 were the fastest in fp32, 512 and 768 in bf16;
+the larger ones are for more cores."""
+
+MEMORY_SHARE = 8
+"""The three matrices take at most this fraction of the free memory, `1 / MEMORY_SHARE`."""
+
+BURST_S = 0.1
+"""A burst lasts this long: a GPU that was idle draws more power than its limit allows it for longer."""
+
+SUSTAINED_SHARE = 0.5
+"""The last part of a run, by time, that counts as sustained."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A matmul C (m, n) = A (m, k) B (k, n)."""
+
+    m: int
+    n: int
+    k: int
+    layout: str = "nn"
+    """How A and B are stored, as in `bench/matmul.py`."""
+
+    def case(self, dtype: str) -> Case:
+        """Return the case of `bench.matmul` that this is in a dtype."""
+        extents = {"m": self.m, "n": self.n, "k": self.k}
+        return Case.of("matmul", dtype, extents, options_of("matmul"), {"layout": self.layout, "batch": 1})
+
+    def work(self, dtype: str, out_dtype: str) -> Work:
+        """Return its FLOPs and compulsory bytes."""
+        return matmul_work(self.m, self.n, self.k, dtype, out_dtype)
+
+
+def part(setup: CalibrationSetup, dtype: str) -> CalibrationPart:
+    """Return the part that looks for the fastest matmul of a dtype."""
+    return CalibrationPart(f"{dtype} matmul", partial(_measure, setup, dtype))
+
+
+def _measure(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
+    shape, chosen = _fastest(setup, dtype, note)
+    computed_in = dtype
+    if dtype == "fp16" and not setup.device.is_gpu:
+        # Without fp16 arithmetic a CPU multiplies a thousand times slower than it could by widening to fp32.
+        wide_shape, wide = _fastest(setup, "fp32", note)
+        if setup.value(wide.rate) > setup.value(chosen.rate):
+            shape, computed_in = wide_shape, "fp32"
+            chosen = replace(wide, rate=replace(wide.rate, config=f"{wide.rate.config}, widened to fp32"))
+    rates, notes = {"matmul": chosen.rate}, chosen.notes
+    if setup.device.is_gpu and setup.effort.long_run_s:
+        note(f"{dtype} {chosen.rate.config}: a long run")
+        with numerics(dtype):
+            long = setup.timed(chosen.rate.config, chosen.launch, setup.effort.long_run_s, is_warmed_up=False)
+        try:
+            rates |= burst_and_sustained(long)
+        except NotMeasuredError as error:
+            notes = (*notes, f"{dtype}: burst and sustained are not told apart: {error}")
+    work = shape.work(computed_in, setup.matmul.output_dtype(computed_in))
+    fields = {
+        **{"flops": work.flops, "bytes_read": work.bytes_read, "bytes_written": work.bytes_written},
+        **{"fill": "uniform", "options": {"layout": shape.layout, "config": chosen.rate.config}},
+    }
+    extents = {"m": shape.m, "n": shape.n, "k": shape.k}
+    records = [setup.record_of(name, computed_in, extents, rate, **fields) for name, rate in rates.items()]
+    return PartOutcome(tuple(_ceiling(setup, name, dtype, rate) for name, rate in rates.items()), tuple(records), notes)
+
+
+def _ceiling(setup: CalibrationSetup, name: str, dtype: str, rate: Rate) -> Ceiling:
+    if name != "sustained":
+        return setup.of_rate("flops" if name == "matmul" else name, dtype, rate)
+    return setup.of_rate(name, dtype, rate, at_power_limit=power_limited(rate.telemetry) is not None)
+
+
+def _fastest(setup: CalibrationSetup, dtype: str, note: Note) -> tuple[Shape, Chosen]:
+    """Return the fastest shape of a dtype, measured once more."""
+    filler = Filler("uniform", dtype, setup.device, seed=0)
+    shapes = {f"matmul {shape.case(dtype).name}": shape for shape in shapes_of(setup, dtype)}
+    candidates = [
+        Candidate(name, partial(_launch, setup, shape.case(dtype), filler), shape.work(dtype, dtype).flops)
+        for name, shape in shapes.items()
+    ]
+    with numerics(dtype):
+        chosen = setup.fastest_of(candidates, lambda line: note(f"{dtype} {line}"))
+    return shapes[chosen.rate.config], chosen
+
+
+def shapes_of(setup: CalibrationSetup, dtype: str) -> list[Shape]:
+    """Return the matmuls to try in a dtype, as far as they fit into memory, the smallest first.
+
+    Raises:
+        NotMeasuredError: not even the smallest fits.
+    """
+    is_gpu = setup.device.is_gpu
+    layout = "nt" if is_gpu and (dtype.startswith("fp8") or dtype == "int8") else "nn"
+    memory_bytes = setup.device.free_bytes() // MEMORY_SHARE
+    shapes = [Shape(*extents, layout) for extents in (GPU_EXTENTS if is_gpu else CPU_EXTENTS)]
+    found = [shape for shape in shapes if shape.work(dtype, setup.matmul.output_dtype(dtype)).bytes <= memory_bytes]
+    if not found:
+        raise NotMeasuredError(f"no {dtype} matmul of the list fits into {memory_bytes / 1e9:.2g} GB")
+    return sorted(found, key=lambda shape: shape.m * shape.n * shape.k)
+
+
+def _launch(setup: CalibrationSetup, case: Case, filler: Filler) -> Launch:
+    import torch
+
+    op, device = setup.matmul, setup.device
+    op.check(case, device.type)
+    out = torch.zeros(op.output_shape(case), dtype=torch_dtype(op.output_dtype(case.dtype)), device=device.torch_name)
+    inputs = InputSet(op.make_inputs(case, filler), out)
+    return Launch(load("torch", op, "matmul", device).call(inputs), op.work(case).flops)
+
+
+def burst_and_sustained(long: Rate) -> dict[str, Rate]:
+    """Return the rates of the first moments and of the later half of a long run.
+
+    Time is that of the samples; gaps between them count for nothing.
+
+    Raises:
+        NotMeasuredError: the run is too short to have a later part, or its first sample is no burst any more.
+    """
+    samples = long.samples
+    ended_s = list(accumulate(seconds * samples.launches_per_sample for seconds in samples.samples_s))
+    sustained_from_s = ended_s[-1] * (1 - SUSTAINED_SHARE)
+    if sustained_from_s < BURST_S or ended_s[0] > BURST_S:
+        raise NotMeasuredError(
+            f"a run of {ended_s[-1]:.3g} s with a first sample of {ended_s[0]:.2g} s is too short for its first "
+            f"{BURST_S:g} s and its last {SUSTAINED_SHARE:.0%}"
+        )
+    first = min(bisect_left(ended_s, sustained_from_s) + 1, len(ended_s) - 1)
+    return {"burst": long.part(0, bisect_right(ended_s, BURST_S)), "sustained": long.part(first, len(ended_s))}
