@@ -22,7 +22,7 @@ from bench.harness.calibrate.setup import (
     PartOutcome,
     Rate,
 )
-from bench.harness.data.inputs import Filler, InputSet, torch_dtype
+from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.measure.evidence import power_limited
 from bench.harness.op import Case
 from bench.harness.op_file import options_of
@@ -123,10 +123,9 @@ def _ceiling(setup: CalibrationSetup, name: str, dtype: str, rate: Rate) -> Ceil
 
 def _fastest(setup: CalibrationSetup, dtype: str, note: Note) -> tuple[Shape, Chosen]:
     """Return the fastest shape of a dtype, measured once more."""
-    filler = Filler("uniform", dtype, setup.device, seed=0)
     shapes = {f"matmul {shape.case(dtype).name}": shape for shape in shapes_of(setup, dtype)}
     candidates = [
-        Candidate(name, partial(_launch, setup, shape.case(dtype), filler), shape.work(dtype, dtype).flops)
+        Candidate(name, partial(_launch, setup, shape.case(dtype)), shape.work(dtype, dtype).flops)
         for name, shape in shapes.items()
     ]
     with numerics(dtype):
@@ -150,13 +149,10 @@ def shapes_of(setup: CalibrationSetup, dtype: str) -> list[Shape]:
     return sorted(found, key=lambda shape: shape.m * shape.n * shape.k)
 
 
-def _launch(setup: CalibrationSetup, case: Case, filler: Filler) -> Launch:
-    import torch
-
+def _launch(setup: CalibrationSetup, case: Case) -> Launch:
     op, device = setup.matmul, setup.device
     op.check(case, device.type)
-    out = torch.zeros(op.output_shape(case), dtype=torch_dtype(op.output_dtype(case.dtype)), device=device.torch_name)
-    inputs = InputSet(op.make_inputs(case, filler), out)
+    [inputs] = make_sets(op, case, Filler("uniform", case.dtype, device, seed=0), device, copies=1)
     return Launch(load("torch", op, "matmul", device).call(inputs), op.work(case).flops)
 
 

@@ -10,15 +10,13 @@ from dataclasses import replace
 
 import matplotlib.image
 import pytest
-from test_calibrate_parts import CPU, H100, NO_TIME, samples
+from test_setup import CPU, H100, rate_of, setup_of
 
 from bench import __main__ as command
 from bench.harness.calibrate import calibration
 from bench.harness.calibrate import parts as calibrate_parts
-from bench.harness.calibrate import setup as calibrate_bench
-from bench.harness.calibrate.matmul_shapes import Shape
-from bench.harness.calibrate.search import NotMeasuredError
-from bench.harness.calibrate.setup import PLANS, CalibrationPart, PartOutcome, bytes_of_mix
+from bench.harness.calibrate.bandwidth import bytes_of_mix
+from bench.harness.calibrate.setup import FULL, QUICK, CalibrationPart, NotMeasuredError, PartOutcome
 from bench.harness.commands import calibrate as calibrate_command
 from bench.harness.device.device import MIB, detect
 from bench.matmul import OPS as MATMUL
@@ -35,10 +33,8 @@ def a_ceiling(quantity="bandwidth", name="copy", value=2e10):
 
 
 def a_part(*ceilings, name="a part", notes=()):
-    moved = bytes_of_mix("copy", 8)
-    records = tuple(
-        calibrate_bench.record_of(c.name, "fp32", {"n": 1}, samples(1e-9), "a way", **moved) for c in ceilings
-    )
+    record_of, moved = setup_of(CPU).record_of, bytes_of_mix("copy", 8)
+    records = tuple(record_of(c.name, "fp32", {"n": 1}, rate_of("a way", 8, 1e-9), **moved) for c in ceilings)
     return CalibrationPart(name, lambda note: PartOutcome(tuple(ceilings), records, tuple(notes)))
 
 
@@ -96,7 +92,7 @@ def test_ceilings_and_records_are_kept_and_other_commands_judge_by_them(capsys, 
     (file,) = runs.rglob("*-calibrate-*.jsonl")
     loaded = load_run(file)
     assert [r.op for r in loaded.records] == [f"calibrate-{n}" for n in ("launch", "copy", "read", "fp32")]
-    assert loaded.environment.settings["mix_s"] == PLANS["cpu", False].mix_s
+    assert loaded.environment.settings["confirming_s"] == FULL.confirming_s
 
     assert command_of_matmul(capsys) == {("peak", 7e11), ("bandwidth", 3e10)}
 
@@ -215,14 +211,6 @@ def test_nothing_measured_is_no_success(capsys, given_parts):
     assert "no ceiling was measured" in out
 
 
-def test_no_part_starts_when_the_time_is_over(capsys, runs, monkeypatch, given_parts):
-    monkeypatch.setitem(PLANS, ("cpu", True), replace(NO_TIME, total_s=0.0))
-    given_parts(raising(AssertionError("started"), "late"))
-    code, out, _ = run(capsys, "--quick")
-    assert code == 1
-    assert "not measured: late: the 0 s of this calibration were over" in out
-
-
 def test_a_full_disk_loses_nothing_that_was_saved(capsys, runs, monkeypatch, given_parts):
     given_parts(*(a_part(a_ceiling(name=name)) for name in ("copy", "read", "write")))
     append = RunWriter.append
@@ -336,25 +324,16 @@ def test_a_dtype_that_the_device_lacks_is_noted(capsys, given_parts):
     assert "not measured: fp8e4m3: " in out
 
 
-def test_quick_is_given_less_time_in_every_part(capsys, monkeypatch):
-    seen = []
-    monkeypatch.setattr(calibrate_parts, "plan_parts", lambda bench, dtypes: seen.append((bench.plan, dtypes)) or [])
+def test_quick_has_the_same_parts_and_less_time(capsys, monkeypatch):
+    seen, plan_parts = [], calibrate_parts.plan_parts
+    monkeypatch.setattr(calibrate_parts, "plan_parts", lambda setup, dtypes: seen.append((setup, dtypes)) or [])
     run(capsys, "--no-save")
     run(capsys, "--no-save", "--quick", "--dtype", "fp32")
-    (full, dtypes), (quick, chosen) = seen
-    assert (dtypes, chosen) == (["bf16", "fp32"], ["fp32"])
-    for name in (
-        "total_s",
-        "launch_s",
-        "mix_s",
-        "matmul_s",
-        "long_run_s",
-        "fma_s",
-        "repetitions",
-    ):
-        assert getattr(quick, name) < getattr(full, name), name
-    assert quick.is_quick
-    assert not full.is_quick
+    assert [(setup.effort, dtypes) for setup, dtypes in seen] == [(FULL, ["bf16", "fp32"]), (QUICK, ["fp32"])]
+    for setup, _ in seen:
+        assert [part.name for part in plan_parts(setup, ["bf16", "fp32"])] == [
+            *("launch", "bandwidth of copy, triad, read, write", "bf16 matmul", "fp32 matmul", "fp32 FMA")
+        ]
 
 
 def test_a_gpu_keeps_its_datasheet_and_says_how_the_measured_peak_comes_about():
@@ -391,11 +370,7 @@ def test_other_commands_print_that_line_for_a_calibrated_gpu(tmp_path, monkeypat
 # ---- measured for real ---------------------------------------------------------------------------------------------
 
 
-def test_a_tiny_real_calibration(capsys, runs, monkeypatch):
-    tiny = replace(PLANS["cpu", True], total_s=60, mix_s=0.05, matmul_s=0.2, long_run_s=0.25)
-    monkeypatch.setitem(PLANS, ("cpu", True), replace(tiny, launch_s=0.05, fma_s=0.1))
-    monkeypatch.setattr(calibrate_bench.bandwidth, "operand_bytes", lambda device: 4 * MIB)
-    monkeypatch.setattr(calibrate_parts, "cpu_shapes", lambda layouts: [Shape(n, n, n) for n in (64, 128)])
+def test_a_tiny_real_calibration(capsys, runs, tiny_calibration):
     code, out, err = run(capsys, "--quick", "--dtype", "fp32", "--format", "json", "-q")
     assert (code, err.replace("saved", "").strip().startswith(":")) == (0, True)
     document = json.loads(out)

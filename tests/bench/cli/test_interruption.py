@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command
-from bench.harness.calibrate import calibration
-from bench.harness.calibrate.setup import FIRST_PLANS
+from bench.harness.calibrate import bandwidth, calibration, matmul_peak
 from bench.harness.cli import interrupt
 from bench.harness.measure import plan, runner
 from results.store.runs import load_run
@@ -381,8 +380,9 @@ def test_two_first_runs_at_once_both_keep_ceilings_that_can_be_read(capsys, runs
 
     save = calibration.MeasuredCeilings.save
     monkeypatch.setattr(calibration.MeasuredCeilings, "save", watched)
-    tiny = replace(FIRST_PLANS["cpu"], launch_s=0.02, mix_s=0.05, matmul_s=0.1, repetitions=1, largest=128)
-    monkeypatch.setitem(FIRST_PLANS, "cpu", tiny)
+    monkeypatch.setattr(calibration, "QUICK", replace(calibration.QUICK, screening_s=0.01, confirming_s=0.02))
+    monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 2**22)
+    monkeypatch.setattr(matmul_peak, "CPU_EXTENTS", ((64, 64, 64),))
     kept.unlink()
     assert commands.here("matvec", "--op", "matvec", "--shape", "16", "--no-save") == 0
     assert saves == [json.loads(whole)["identity"]]

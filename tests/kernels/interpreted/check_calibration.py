@@ -6,7 +6,7 @@ Words are integers, so a sum in any order is exact and the smallest slip in an a
 import pytest
 import torch
 
-from bench.harness.calibrate import bandwidth, compute_peak
+from bench.harness.calibrate import bandwidth, fma
 from bench.harness.device.device import MIB, Device
 from kernels.bandwidth import v1_tiles
 from kernels.bandwidth.v1_tiles import Config
@@ -101,34 +101,29 @@ def test_the_empty_kernel_touches_nothing():
 GPU = Device("cuda", "cpu", "gpu", "gpu", 50 * MIB, 2**40, sm_count=1)
 
 
-def test_every_stream_moves_the_bytes_it_counts():
-    size, start = 160 * 1024, 64 * 1024
-    arrays = bandwidth.Arrays(GPU, 2 * size)
-    checked = set()
-    for stream in bandwidth.triton_streams(GPU, arrays):
-        x, y, out = arrays.views(torch.int32, 2 * size, 0)
+@pytest.mark.parametrize("mix", bandwidth.MIXES)
+def test_every_candidate_moves_the_bytes_it_counts(mix):
+    arrays = bandwidth.filled(GPU, 160 * 1024)
+    x, y, out = (array.view(torch.int32) for array in arrays)
+    for candidate in bandwidth.triton_candidates(mix, GPU, arrays):
         out.fill_(UNWRITTEN)
-        launch = stream.launch(size, start)
+        launch = candidate.prepare()
         launch.call()
-        operands = {"read": 1, "write": 1, "copy": 2, "triad": 3}[stream.mix]
-        count, first = launch.work // operands // 4, start // 4
+        count = launch.work // {"read": 1, "write": 1, "copy": 2, "triad": 3}[mix] // 4
         expected = {
             "read": torch.full((count,), UNWRITTEN, dtype=torch.int32),
             "write": wrapped(torch.arange(count) * v1_tiles.FACTOR),
-            "copy": x[first : first + count],
-            "triad": wrapped(x[first : first + count].long() + v1_tiles.FACTOR * y[first : first + count].long()),
-        }[stream.mix]
-        assert torch.equal(out[first : first + count], expected), stream.name
-        assert (out[:first] == UNWRITTEN).all(), stream.name
-        assert (out[first + count :] == UNWRITTEN).all(), stream.name
-        checked.add(stream.mix)
-    assert checked == set(bandwidth.MIXES)
+            "copy": x[:count],
+            "triad": wrapped(x[:count].long() + v1_tiles.FACTOR * y[:count].long()),
+        }[mix]
+        assert torch.equal(out[:count], expected), candidate.name
+        assert (out[count:] == UNWRITTEN).all(), candidate.name
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16"])
 def test_every_fma_candidate_can_be_launched(dtype, monkeypatch):
-    monkeypatch.setattr(compute_peak, "ISSUE_SLOTS", 2**14)
-    launches = [candidate.prepare() for candidate in compute_peak.gpu_fma_candidates(dtype, GPU)]
+    monkeypatch.setattr(fma, "ISSUE_SLOTS", 2**14)
+    launches = [candidate.prepare() for candidate in fma.candidates(dtype, GPU)]
     assert len({launch.work for launch in launches}) == 1
     launches[0].call()
 

@@ -1,0 +1,134 @@
+"""The fastest matmul of a dtype, and the burst and the sustained rate of its long run."""
+
+from dataclasses import replace
+
+import pytest
+from test_setup import CPU, H100, rate_of, samples, setup_of
+
+from bench.harness.calibrate import matmul_peak
+from bench.harness.calibrate.matmul_peak import CPU_EXTENTS, GPU_EXTENTS, burst_and_sustained, shapes_of
+from bench.harness.calibrate.setup import CalibrationSetup, NotMeasuredError
+from bench.harness.device.device import Device
+from bench.harness.device.telemetry import ClockAndPower
+
+LONG = (*[0.05] * 2, *[0.10] * 8)
+"""Seconds of launches: the first 0.1 s at twice the rate of the rest."""
+
+
+@pytest.fixture
+def roomy(monkeypatch):
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 2**38)
+
+
+def test_the_lists_are_short_and_hold_the_published_best(roomy):
+    assert len(GPU_EXTENTS) == len(set(GPU_EXTENTS)) <= 16
+    assert len(CPU_EXTENTS) == len(set(CPU_EXTENTS)) <= 16
+    assert (2048, 2048, 13312) in GPU_EXTENTS  # bf16 on an H100
+    assert {(s.m, s.n, s.k) for s in shapes_of(setup_of(H100), "bf16")} == set(GPU_EXTENTS)
+    assert {(s.m, s.n, s.k) for s in shapes_of(setup_of(CPU), "fp32")} == set(CPU_EXTENTS)
+
+
+def test_fp8_has_the_one_layout_it_takes_and_memory_bounds_the_shapes(roomy, monkeypatch):
+    assert {shape.layout for shape in shapes_of(setup_of(H100), "fp8e4m3")} == {"nt"}
+    assert {shape.layout for shape in shapes_of(setup_of(H100), "bf16")} == {"nn"}
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 2**30)
+    few = shapes_of(setup_of(H100), "bf16")
+    assert 0 < len(few) < len(GPU_EXTENTS)
+    assert [s.m * s.n * s.k for s in few] == sorted(s.m * s.n * s.k for s in few)
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 8)
+    with pytest.raises(NotMeasuredError, match="no bf16 matmul of the list fits"):
+        shapes_of(setup_of(CPU), "bf16")
+
+
+def test_the_fastest_matmul_of_this_very_machine(tiny_calibration):
+    setup = setup_of(CPU, screening_s=0.01, confirming_s=0.02)
+    outcome = matmul_peak.part(setup, "fp32").measure(print)
+    [ceiling], [record] = outcome.ceilings, outcome.records
+    assert (ceiling.quantity, ceiling.name) == ("flops", "fp32")
+    assert ceiling.config in ("matmul 64x64x64", "matmul 128x128x128")
+    n = record.shape["m"]
+    assert (record.op, record.flops, record.bytes_read) == ("calibrate-matmul", 2 * n**3, 2 * 4 * n**2)
+    assert ceiling.value == pytest.approx(2 * n**3 / min(record.samples_s))
+    assert outcome.notes == ()
+
+
+@pytest.fixture
+def simulated(monkeypatch, roomy):
+    """Let every matmul be measured as the test says, by dtype; a long run as `LONG`."""
+    gflops = {}
+    monkeypatch.setattr(matmul_peak, "_launch", lambda setup, case: case.dtype)
+
+    def timed(self, config, launch, seconds, is_warmed_up=True):
+        if is_warmed_up:
+            return rate_of(config, 10**9, 1 / gflops[launch])
+        long = rate_of(config, 10**9, *LONG, telemetry={"sm_clock_hz": 1e9, "throttle": {"sw_power_cap": 0.9}})
+        long.poller.places = [0, 5, 8]  # samples before each reading; two of `LONG` are the burst
+        long.poller.seen = [ClockAndPower(hz, 700.0) for hz in (1.98e9, 1.5e9, 1.45e9)]
+        return long
+
+    monkeypatch.setattr(CalibrationSetup, "timed", timed)
+    return gflops
+
+
+def test_a_long_run_on_a_gpu_has_a_burst_and_a_sustained_rate_each_with_its_own_clock(simulated):
+    simulated["bf16"] = 30.0
+    outcome = matmul_peak.part(setup_of(H100), "bf16").measure(print)
+    found = {entry.quantity: entry for entry in outcome.ceilings}
+    assert {name: entry.value for name, entry in found.items()} == {
+        "flops": pytest.approx(30e9),
+        "burst": pytest.approx(20e9),
+        "sustained": pytest.approx(10e9),
+    }
+    assert {name: entry.sm_clock_hz for name, entry in found.items()} == {
+        **{"flops": None, "burst": 1.98e9, "sustained": 1.45e9}
+    }
+    assert {name: entry.power_w for name, entry in found.items()} == {"flops": None, "burst": 700.0, "sustained": 700.0}
+    assert {name: entry.at_power_limit for name, entry in found.items()} == {
+        **{"flops": None, "burst": None, "sustained": True}
+    }
+    assert [record.op for record in outcome.records] == [f"calibrate-{n}" for n in ("matmul", "burst", "sustained")]
+    short = matmul_peak.part(setup_of(H100, long_run_s=0.0), "bf16").measure(print)
+    assert [entry.quantity for entry in short.ceilings] == ["flops"]
+
+
+@pytest.mark.parametrize(("fp16", "fp32", "peak", "is_widened"), [(1.0, 200.0, 200e9, True), (400.0, 2.0, 4e11, False)])
+def test_the_peak_of_fp16_on_a_cpu_is_that_of_fp32_where_widening_is_faster(simulated, fp16, fp32, peak, is_widened):
+    simulated |= {"fp16": fp16, "fp32": fp32}
+    [ceiling] = matmul_peak.part(setup_of(CPU), "fp16").measure(print).ceilings
+    assert (ceiling.name, ceiling.value) == ("fp16", pytest.approx(peak))
+    assert ("widened to fp32" in ceiling.source) == is_widened
+
+
+def long_run(times_s, launches=1):
+    return replace(rate_of("any", 10**9, 1.0), samples=samples(*times_s, launches=launches))
+
+
+def test_a_throttling_run_is_split_into_burst_and_sustained():
+    # 1 ms samples of 4 launches: 100 ms at full speed, then slower and slower, the second half at 80 %
+    times_s = [0.25e-3] * 100 + [0.28e-3] * 300 + [0.3125e-3] * 600
+    split = burst_and_sustained(long_run(times_s, launches=4))
+    assert {name: rate.value for name, rate in split.items()} == {
+        "burst": pytest.approx(4e12),
+        "sustained": pytest.approx(3.2e12),
+    }
+    assert 99 <= len(split["burst"].samples.samples_s) <= 100
+    assert set(split["sustained"].samples.samples_s) == {0.3125e-3}
+    assert sum(split["sustained"].samples.samples_s) * 4 == pytest.approx(2 * sum(times_s), abs=2e-3)
+
+
+def test_a_run_too_short_to_have_a_later_part_is_refused(simulated, monkeypatch):
+    with pytest.raises(NotMeasuredError, match=r"^a run of 0\.15 s with a first sample of 0\.001 s is too short "):
+        burst_and_sustained(long_run([1e-3] * 150))
+    with pytest.raises(NotMeasuredError, match=r"a first sample of 0\.3 s"):
+        burst_and_sustained(long_run([0.3] * 10))
+    burst_and_sustained(long_run([1e-3] * 201))
+    monkeypatch.setattr("test_matmul_peak.LONG", (1e-3, 1e-3))
+    simulated["bf16"] = 30.0
+    outcome = matmul_peak.part(setup_of(H100), "bf16").measure(print)
+    assert [entry.quantity for entry in outcome.ceilings] == ["flops"]
+    assert outcome.notes[0].startswith("bf16: burst and sustained are not told apart: a run of 0.002 s")
+
+
+def test_one_endless_sample_at_the_end_is_all_that_was_sustained():
+    split = burst_and_sustained(long_run([0.05, 0.05, 10.0]))
+    assert [rate.samples.samples_s for rate in split.values()] == [(0.05, 0.05), (10.0,)]
