@@ -65,9 +65,7 @@ def _measure(setup: CalibrationSetup, mixes: Sequence[str], note: Note) -> PartO
     ceilings, records, notes = [], [], []
     for mix in mixes:
         try:
-            chosen = setup.fastest_of(
-                candidates(mix, setup.device, arrays), lambda line, mix=mix: note(f"{mix}: {line}")
-            )
+            chosen = setup.fastest_of(mix, candidates(mix, setup.device, arrays), note)
         except NotMeasuredError as error:
             notes.append(f"{mix}: {error}")
             continue

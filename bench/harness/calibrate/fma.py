@@ -85,7 +85,7 @@ def dtypes_of(device: Device) -> tuple[str, ...]:
 
 
 def _measure(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
-    chosen = setup.fastest_of(candidates(dtype, setup.device), lambda line: note(f"{dtype} FMA: {line}"))
+    chosen = setup.fastest_of(f"{dtype} FMA", candidates(dtype, setup.device), note)
     flops = chosen.rate.work_per_launch
     record = setup.record_of("fma", dtype, {"n": max(1, flops // 2)}, chosen.rate, flops=flops)
     return PartOutcome((setup.of_rate("fma", dtype, chosen.rate),), (record,), chosen.notes)

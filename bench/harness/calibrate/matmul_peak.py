@@ -98,7 +98,7 @@ def _measure(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
             chosen = replace(wide, rate=replace(wide.rate, config=f"{wide.rate.config}, widened to fp32"))
     rates, notes = {"matmul": chosen.rate}, chosen.notes
     if setup.device.is_gpu and setup.effort.long_run_s:
-        note(f"{dtype} {chosen.rate.config}: a long run")
+        note(f"{dtype}: {chosen.rate.config}, a long run")
         with numerics(dtype):
             long = setup.timed(chosen.rate.config, chosen.launch, setup.effort.long_run_s, is_warmed_up=False)
         try:
@@ -129,7 +129,7 @@ def _fastest(setup: CalibrationSetup, dtype: str, note: Note) -> tuple[Shape, Ch
         for name, shape in shapes.items()
     ]
     with numerics(dtype):
-        chosen = setup.fastest_of(candidates, lambda line: note(f"{dtype} {line}"))
+        chosen = setup.fastest_of(dtype, candidates, note)
     return shapes[chosen.rate.config], chosen
 
 

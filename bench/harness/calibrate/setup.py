@@ -182,8 +182,8 @@ class CalibrationSetup:
         """Return the rate that counts on this device."""
         return rate.value if self.device.is_gpu else rate.fastest
 
-    def fastest_of(self, candidates: Iterable[Candidate], note: Note) -> Chosen:
-        """Time every candidate for a short time, and the fastest of them once more.
+    def fastest_of(self, what: str, candidates: Iterable[Candidate], note: Note) -> Chosen:
+        """Time every candidate for a short time, and the fastest of them once more; notes begin with `what`.
 
         Raises:
             NotMeasuredError: none of them runs here.
@@ -193,7 +193,7 @@ class CalibrationSetup:
         for candidate in candidates:
             if screened and candidate.work > SLOWEST_CALL_S * max(value for value, _ in screened):
                 continue
-            note(candidate.name)
+            note(f"{what}: {candidate.name}")
             try:
                 rate = self.timed(candidate.name, candidate.prepare(), self.effort.screening_s)
             except Exception as error:  # compilers and drivers raise classes of their own; the others still count
@@ -204,7 +204,7 @@ class CalibrationSetup:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in list(refused.items())[:1])
             raise NotMeasuredError(f"none of {len(refused)} configurations runs here; {reasons or 'there are none'}")
         _, winner = max(screened, key=lambda pair: pair[0])
-        note(f"{winner.name}, again")
+        note(f"{what}: {winner.name}, again")
         launch = winner.prepare()
         rate = self.timed(winner.name, launch, self.effort.confirming_s)
         reasons = ", ".join(dict.fromkeys(refused.values()))

@@ -64,10 +64,10 @@ def test_the_fastest_is_measured_again_by_the_shortest_time_on_a_cpu_and_the_med
 ):
     said = []
     among = [candidate("slow", 3.0, 3.0, 3.0), candidate("steady", 1.0, 1.0, 1.0), candidate("spiky", 0.5, 2.0, 2.0)]
-    chosen = setup_of(device, screening_s=0.1, confirming_s=1.0).fastest_of(among, said.append)
+    chosen = setup_of(device, screening_s=0.1, confirming_s=1.0).fastest_of("copy", among, said.append)
     assert chosen.rate.config == fastest
     assert simulated == [("slow", 0.1), ("steady", 0.1), ("spiky", 0.1), (fastest, 1.0)]
-    assert said == ["slow", "steady", "spiky", f"{fastest}, again"]
+    assert said == ["copy: slow", "copy: steady", "copy: spiky", f"copy: {fastest}, again"]
     assert chosen.notes == ()
 
 
@@ -76,16 +76,16 @@ def test_what_cannot_run_is_told_and_the_others_count(simulated):
         raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED\nwhen calling")
 
     among = [Candidate("wide", broken), candidate("plain", 1.0), Candidate("odd", broken)]
-    chosen = setup_of(CPU).fastest_of(among, print)
+    chosen = setup_of(CPU).fastest_of("copy", among, print)
     assert chosen.rate.config == "plain"
     assert chosen.notes == ("wide; odd: RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED; plain is the fastest of the others",)
     with pytest.raises(NotMeasuredError, match="none of 1 configurations runs here; wide: RuntimeError: CUBLAS"):
-        setup_of(CPU).fastest_of(among[:1], print)
+        setup_of(CPU).fastest_of("copy", among[:1], print)
 
 
 def test_a_launch_that_would_take_too_long_is_left_out(simulated):
     known = [replace(candidate(str(work), work / 100, work=work), work=work) for work in (1, 14, 16)]
-    setup_of(CPU).fastest_of(known, print)
+    setup_of(CPU).fastest_of("copy", known, print)
     assert [config for config, _ in simulated] == ["1", "14", "1"]  # of 100 a second, 16 take longer than 0.15 s
 
 
