@@ -9,9 +9,9 @@ import mmap
 import torch
 from exact import EPS32, Expected, assert_close, run_guarded
 
-from kernels.norm import v1_naive, v2_warps, v3_vectors, v4_split_rows
+from kernels.norm import v1_naive, v2_warps, v3_tiles, v4_split_rows
 
-VERSIONS = {"v1": v1_naive, "v2": v2_warps, "v3": v3_vectors, "v4": v4_split_rows}
+VERSIONS = {"v1": v1_naive, "v2": v2_warps, "v3": v3_tiles, "v4": v4_split_rows}
 OPS = ("rmsnorm", "layernorm", "residual-rmsnorm")
 RMS_EPS, LAYER_EPS = 1e-6, 1e-5
 U = EPS32 / 2

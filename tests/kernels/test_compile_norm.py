@@ -1,7 +1,7 @@
 """The row norms compiled ahead of time for GPUs that need not be here, and read back as machine code.
 
-Asserted of the newest version, for rows of any length that start anywhere: no spill, no stack, no fp64, 16 bytes an
-access to every operand. Nothing but the pointers is known to be aligned.
+Asserted of the newest version, for rows whose length and distance are multiples of 16 elements: no spill, no stack, no
+fp64, 16 bytes an access to every operand.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from compiled import assert_lean, compile_ahead, read_back, widened_first, width
 from planted import plant
 
 from kernels.launch import ALIGNMENT_BYTES, INTERPRETED
-from kernels.norm import v1_naive, v2_warps, v3_vectors, v4_split_rows
+from kernels.norm import v1_naive, v2_warps, v3_tiles, v4_split_rows
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")]
 
@@ -25,40 +25,28 @@ def label(variant):
 def wide_accesses(variant):
     """Return the fewest loads of 16 bytes a thread makes in one pass, and how many such stores."""
     threads = 32 * variant.options["num_warps"]
-    rows, constants = variant.constants.get("ROWS", 1), variant.constants
     each = variant.elements * BYTES[variant.dtype] // (threads * ALIGNMENT_BYTES)
-    # Two vectors are read for one; what of the second is never needed the compiler leaves out, one in eight at most.
-    across = 15 / 8
-    loads = (1 + (variant.op == "residual-rmsnorm")) * (across if constants["MIXED"] else 1)
-    if "WIDTH" in constants or (variant.op == "residual-rmsnorm" and constants["MIXED"]):  # a second walk reads again
-        loads += across if constants["MIXED"] else 1
-    vectors = (2 if variant.op == "layernorm" else 1) * (across if constants["SHIFTED"] else 1)
-    return each * loads + each // rows * vectors, each * (2 if variant.op == "residual-rmsnorm" else 1)
+    has_residual = variant.op == "residual-rmsnorm"
+    walks = 2 if "WIDTH" in variant.constants else 1  # a second walk reads again
+    return each * (walks + has_residual), each * (2 if has_residual else 1)
 
 
-def newest():
-    """Return what is read for which architecture: two widths in bf16 for all, of the other widths one for sm_90."""
-    found, others = [], set()
-    for variant in v3_vectors.variants(90):
-        if variant.dtype != "bf16":
-            continue
-        some = variant.shape_class.partition(",")[0] in ("n <= 1027", f"n <= {2**30}")
-        alone = (variant.op, variant.shape_class.partition(",")[2]) not in others
-        others.add((variant.op, variant.shape_class.partition(",")[2]))
-        for arch in (80, 90, 100):
-            if some or (alone and arch == 90):
-                found.append(pytest.param(variant, arch, id=f"{label(variant)}-sm_{arch}"))
-    return found
+NEWEST = [
+    pytest.param(variant, arch, id=f"{label(variant)}-sm_{arch}")
+    for variant in v3_tiles.variants(90)
+    if variant.dtype == "bf16"
+    for arch in ((80, 90, 100) if variant.shape_class in ("n <= 1024", f"n <= {2**30}") else (90,))
+]
 
 
-@pytest.mark.parametrize(("variant", "arch"), newest())
+@pytest.mark.parametrize(("variant", "arch"), NEWEST)
 def test_lean_and_wide(variant, arch):
     binary = read_back(compile_ahead(variant, arch))
     assert_lean(binary)
     loads, stores = wide_accesses(variant)
     assert widths(binary.instructions, "load").count(128) >= loads
     assert widths(binary.instructions, "store").count(128) == stores
-    if arch == 90 and not variant.constants["SHIFTED"] and variant.options["num_warps"] <= 16:
+    if arch == 90 and variant.options["num_warps"] <= 16:
         assert binary.registers * 32 * variant.options["num_warps"] <= SPARE_REGISTERS
 
 
@@ -66,7 +54,7 @@ SHARED = [
     pytest.param(variant, arch, id=f"{label(variant)}-{variant.part}-sm_{arch}")
     for variant in v4_split_rows.SHARED.values()
     if variant.dtype == "bf16"
-    for arch in ((80, 90, 100) if "shifted" in variant.shape_class else (90,))
+    for arch in (80, 90, 100)
 ]
 
 
@@ -99,7 +87,7 @@ def test_warps_by_width_halve_the_registers():
     assert second * 2 <= first
 
 
-@pytest.mark.parametrize("variant", [v for v in v3_vectors.variants(90) if v.shape_class == "n <= 4099"], ids=label)
+@pytest.mark.parametrize("variant", [v for v in v3_tiles.variants(90) if v.shape_class == "n <= 4096"], ids=label)
 def test_scalars_stay_in_fp32(variant):
     ir = compile_ahead(variant, 90).asm["ttir"]
     assert "f32" in ir
@@ -107,7 +95,7 @@ def test_scalars_stay_in_fp32(variant):
 
 
 WIDEST = [v for module in (v1_naive, v2_warps) for v in module.variants(90) if v.shape_class == "n <= 1024"]
-WIDEST += [v for v in v3_vectors.variants(90) if v.shape_class in ("n <= 4099", f"n <= {2**30}")]
+WIDEST += [v for v in v3_tiles.variants(90) if v.shape_class in ("n <= 4096", f"n <= {2**30}")]
 
 
 @pytest.mark.parametrize("variant", [v for v in WIDEST if v.dtype == "bf16"], ids=label)
@@ -118,25 +106,25 @@ def test_program_number_is_widened_before_any_arithmetic(variant):
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if "program_id" in bug.old], ids=lambda bug: bug.label)
 def test_planted_wrap_shows_in_the_compiled_form(bug, tmp_path):
     module = plant(bug, tmp_path)
-    variants = [v for v in module.variants(90) if v.dtype == "bf16" and not v.constants.get("SHIFTED", False)]
+    variants = [v for v in module.variants(90) if v.dtype == "bf16"]
     firsts = {v.kernel: v for v in reversed(variants) if v.kernel.fn.__module__ == module.__name__}.values()
     assert not all(widened_first(compile_ahead(variant, 90).asm["ttir"]) for variant in firsts)
 
 
 def test_every_variant_says_what_it_is():
-    for module in (v1_naive, v2_warps, v3_vectors):
+    for module in (v1_naive, v2_warps, v3_tiles):
         found = module.variants(90)
         assert {(v.op, v.dtype) for v in found} == {(op, d) for op in module.KERNELS for d in BYTES}
         assert len({label(v) for v in found}) == len(found)
         for v in found:
             assert {"num_warps", "enable_fp_fusion"} <= set(v.options)
             assert v.bytes == v.elements * BYTES[v.dtype] * (4 if v.op == "residual-rmsnorm" else 2)
-            if module is v3_vectors:
+            if module is v3_tiles:
                 assert v.elements <= 32 * 32 * v.options["num_warps"]
 
 
 def test_limits_rise():
-    for (op, _, _), limits in v3_vectors.VARIANTS.items():
+    for (op, _), limits in v3_tiles.VARIANTS.items():
         widths = [limit for limit, _ in limits]
         assert widths == sorted(set(widths)), op
-        assert widths[-1] == v3_vectors.MAX_COLUMNS
+        assert widths[-1] == v3_tiles.MAX_COLUMNS

@@ -8,7 +8,7 @@ from kernels.cross_entropy import v3_split_rows
 from kernels.elementwise import v3_lean
 from kernels.launch import require_apart
 from kernels.matvec import v3_split_k
-from kernels.norm import v3_vectors
+from kernels.norm import v3_tiles
 from kernels.reduction import v2_one_launch
 from kernels.softmax import v2_aligned
 
@@ -36,7 +36,7 @@ OVERLAPS = {
     "gelu": (v3_lean, (flat(0, 64),), flat(16, 64), "x"),
     "add": (v3_lean, (torch.zeros(64), flat(32, 64)), flat(0, 64), "y"),
     "bias-gelu": (v3_lean, (torch.zeros(4, 16), flat(0, 16)), matrix(0, 4, 16), "bias"),
-    "rmsnorm": (v3_vectors, (matrix(0, 4, 16), torch.ones(16)), matrix(16, 4, 16), "x"),
+    "rmsnorm": (v3_tiles, (matrix(0, 4, 16), torch.ones(16)), matrix(16, 4, 16), "x"),
     "softmax": (v2_aligned, (matrix(0, 4, 16, 32),), matrix(8, 4, 16, 32), "x"),
     "matvec": (v3_split_k, (matrix(0, 16, 16), torch.ones(16)), flat(240, 16), "a"),
     "sum": (v2_one_launch, (flat(0, 64),), BUFFER[32], "x"),

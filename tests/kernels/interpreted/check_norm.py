@@ -22,17 +22,12 @@ ROWS = (1, 3)
 ELSE = {  # rows of other widths: up to 16 a program, about the limits of version 3, and in several steps
     "v1": {4099: (1,)},
     "v2": {4099: (1,)},
-    "v3": {24: (17,), 27: (17,), **dict.fromkeys((257, 1027, 4099, 16408, 20001), (1,))},
+    "v3": {24: (17,), 27: (17,), **dict.fromkeys((257, 1025, 4099, 16408, 20001), (1,))},
 }
 HARDEST_FIRST = ("residual-rmsnorm", "layernorm", "rmsnorm")
 SCALES = (1.0, 1e-4, 300.0)  # of rows: plain, where eps decides, where squares pass the range of fp16
 ELSE["v4"] = {27: (17,), 17001: (3,), 20008: (1,), 131075: (1,)}  # of which most are shared
-APART = {  # alike or not, by how much the strides of x, of a residual and of out exceed n
-    "v1": ((3, 3, 3), (5, 21, 37)),
-    "v2": ((0, 1, 2), (5, 21, 37)),
-    "v3": ((5, 13, 37), (3, 8, 8), (0, 1, 2)),
-    "v4": ((5, 13, 37), (3, 8, 8), (0, 1, 2)),
-}
+APART = ((5, 13, 37), (0, 1, 2))  # by how much the strides of x, of a residual and of out exceed n
 
 
 def sizes(version):
@@ -92,19 +87,8 @@ def check_padded(module, op, dtype, m, n, extra, corrected):
 @pytest.mark.parametrize(("op", "version", "name"), KERNEL_CASES)
 def test_rows_apart(op, version, name, n):
     aligned = -n % 16
-    for extra in ((aligned, aligned + 16, aligned + 48), *APART[version]):
+    for extra in ((aligned, aligned + 16, aligned + 48), *APART):
         check_padded(VERSIONS[version], op, DTYPES[name], 2, n, extra, is_corrected(version))
-
-
-@pytest.mark.parametrize("n", [1028, 2059, 2060, 2071, 2072])
-@pytest.mark.parametrize("name", DTYPES)
-@pytest.mark.parametrize("op", OPS)
-def test_mixed_rows_as_triton_before_3_9_compiles_them(monkeypatch, op, name, n):
-    """Four rows together up to where the body fills one access of a wide row, which is 2,071 columns at most."""
-    newest, key = VERSIONS["v3"], (op, DTYPES[name], "mixed")
-    monkeypatch.setattr(newest, "SPREADS_MIXED_ROWS", False)
-    monkeypatch.setitem(newest.VARIANTS, key, newest._variants(*key))
-    check_padded(newest, op, DTYPES[name], 5, n, (3, 8, 12), corrected=True)
 
 
 @pytest.mark.parametrize("n", [24, 1001])
@@ -172,7 +156,6 @@ def test_squares_that_overflow_leave_nothing_but_the_bias(n):
 @pytest.mark.parametrize(("version", "name"), [(version, name) for version in VERSIONS for name in DTYPES])
 @pytest.mark.parametrize("n", [40, 1001])
 def test_residual_rmsnorm_is_the_chain(version, name, n):
-    # Of 8 rows both results are aligned alike, and so are those of rmsnorm: it adds in the same order.
     x, residual, weight = draw("residual-rmsnorm", DTYPES[name], 8, n)
     both, after = torch.empty(2, 8, n, dtype=x.dtype), torch.empty_like(x)
     VERSIONS[version].KERNELS["residual-rmsnorm"](x, residual, weight, out=both)
@@ -229,10 +212,12 @@ def battery_of_short_rows(module, ops):
         for extra in ((3, 5, 9), (3, 11, 19)):
             check_padded(module, op, torch.float16, 3, 200, extra, corrected=newest)
         check_far_rows(module, op, torch.float16, 40)
+    if newest:
+        inputs = draw("layernorm", torch.float32, 3, 1000, shift=1e4)
+        check("layernorm", module.KERNELS["layernorm"], *inputs, corrected=True)
 
 
 def battery_of_wide_rows(module, ops):
-    """Shifted rows, or mixed ones of two results, in fp16, which shows how things are rounded; aligned ones in fp32."""
     for op in ops:
         check(op, module.KERNELS[op], *draw(op, torch.float16, 2, 9001, (300.0, 1e-4)), corrected=True)
         check_far_rows(module, op, torch.float32, 8301)
@@ -240,7 +225,7 @@ def battery_of_wide_rows(module, ops):
 
 
 def battery_of_shared_rows(module, ops):
-    """Rows of several pieces, in groups and together, of every layout, with a large mean, and far apart."""
+    """Rows of several pieces, in groups and together, with a large mean, and far apart."""
     with patch.object(module, "FEWEST_STEPS", 1):  # shorter rows, so that it takes less
         for op in ops:
             check(op, module.KERNELS[op], *draw(op, torch.float16, 3, 6008, SCALES), corrected=True)
@@ -253,6 +238,7 @@ def battery_of_shared_rows(module, ops):
             *draw("layernorm", torch.float32, 3, 5001, shift=1e4),
             corrected=True,
         )
+        check("rmsnorm", module.KERNELS["rmsnorm"], *draw("rmsnorm", torch.float32, 3, 10001), corrected=True)
         with patch.object(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 30_000)):  # a row at a time
             check(
                 "rmsnorm", module.KERNELS["rmsnorm"], *draw("rmsnorm", torch.float16, 3, 5001, SCALES), corrected=True
@@ -265,7 +251,7 @@ def test_rows_go_through_the_cache_in_groups(monkeypatch, op, cache_bytes, group
     module, launched = VERSIONS["v4"], []
     monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, cache_bytes))
     monkeypatch.setattr(module, "WIDE", 20000)
-    part = module.SHARED[op, torch.float16, "aligned", "partial"]
+    part = module.SHARED[op, torch.float16, "partial"]
     launch = part.launch
     monkeypatch.setitem(vars(part), "launch", lambda *given: launched.append(given[0]) or launch(*given))
     check(op, module.KERNELS[op], *draw(op, torch.float16, 3, 20008, SCALES), corrected=True)

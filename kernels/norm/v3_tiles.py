@@ -1,0 +1,260 @@
+"""Version 3 of the row norms: several short rows a program, wide rows walked twice.
+
+Computes what version 1 does, with the same bytes moved and the same rounding, but for the mean of layernorm, see below.
+
+Changed against version 2:
+- Up to 1024 columns a program takes several rows and reduces them together, so that its warps do not wait for one row.
+- 32 elements a thread, not 64: programs share a multiprocessor, and one loads while one reduces.
+- Wider rows are walked twice, the second time backward: what was read last is in L1 and then in L2. Registers are
+  for loads in flight, 64 KB a multiprocessor. A `tl.range` pipeline would take its buffers from L1.
+- layernorm adds up differences from a number k near the mean of the row: in registers the mean itself, in two walks the
+  mean of the first columns. So the error follows the spread of a row, whatever its mean.
+  Source: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (1983).
+
+What it leaves out: one row over several programs; where the rows in flight exceed L2, a part is read twice. An n that
+is no multiple of 16, or a row stride that is none, costs every 16-byte access of every row. Where squares overflow, the
+root counts as infinite, as in torch: rmsnorm gives 0, layernorm its bias.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
+from kernels.norm.operands import Operands, launchers
+
+RMS_EPS = 1e-6
+LAYER_EPS = 1e-5
+ROWS_BLOCK_WARPS = ((16, 256, 4), (4, 1024, 4), (1, 4096, 4), (1, 8192, 8), (1, 16384, 16))  # 32 elements a thread
+ACCESSES = 4  # of 16 bytes, in flight for each thread of a wide row
+MAX_COLUMNS = 2**30  # a column number plus one tile still fits 32 bits
+KEEP = tl.constexpr("evict_last")  # what is read again
+DROP = tl.constexpr("evict_first")  # what is not
+
+
+@triton.jit
+def rounded_sum(x, r):  # blocks of one shape and dtype
+    """Return the sum of x and a residual, in the dtype of both."""
+    return (x.to(tl.float32) + r.to(tl.float32)).to(x.dtype)
+
+
+@triton.jit
+def inverse_deviation(
+    mean_square,  # of what differs from a number near the mean
+    mean,  # of the same
+    EPS: tl.constexpr,  # added to the variance
+):
+    """Return 1 / sqrt(variance + EPS), 0 where squares overflowed."""
+    variance = tl.maximum(mean_square - mean * mean, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    return tl.rsqrt(tl.where(mean_square == float("inf"), mean_square, variance) + EPS)
+
+
+@triton.jit(do_not_specialize=["m"])
+def rms_rows(
+    x_ptr,  # x, m rows of n elements
+    r_ptr,  # residual, m rows of n elements; not read unless RESIDUAL
+    w_ptr,  # weight, n elements
+    out_ptr,  # y, m rows of n elements; before it the sum, as many, if RESIDUAL
+    m,  # rows
+    n,  # columns, at most BLOCK; a multiple of 16 makes accesses wide
+    x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
+    r_stride,  # the same of the residual
+    out_stride,  # the same of y
+    plane,  # elements from the sum to y; a multiple of 16 makes stores of y wide
+    EPS: tl.constexpr,  # added to the mean of squares
+    RESIDUAL: tl.constexpr,  # whether there is a residual
+    ROWS: tl.constexpr,  # rows a program, a power of two
+    BLOCK: tl.constexpr,  # columns, a power of two
+):
+    """Write the RMSNorm of ROWS rows of x, or of the sum of x and the residual."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    columns = tl.arange(0, BLOCK)[None, :]
+    inside = (rows < m) & (columns < n)
+    x = tl.load(x_ptr + rows * x_stride + columns, mask=inside, other=0.0)
+    out_ptrs = out_ptr + rows * out_stride + columns
+    if RESIDUAL:
+        x = rounded_sum(x, tl.load(r_ptr + rows * r_stride + columns, mask=inside, other=0.0))
+        tl.store(out_ptrs, x, mask=inside)
+        out_ptrs += plane
+    x = x.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x, axis=1)[:, None] / n + EPS)
+    w = tl.load(w_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
+    tl.store(out_ptrs, x * scale * w, mask=inside)
+
+
+@triton.jit(do_not_specialize=["m"])
+def layer_rows(
+    x_ptr,  # x, m rows of n elements
+    w_ptr,  # weight, n elements
+    b_ptr,  # bias, n elements
+    out_ptr,  # y, m rows of n elements
+    m,  # rows
+    n,  # columns, at most BLOCK; a multiple of 16 makes accesses wide
+    x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
+    out_stride,  # the same of y
+    EPS: tl.constexpr,  # added to the variance
+    ROWS: tl.constexpr,  # rows a program, a power of two
+    BLOCK: tl.constexpr,  # columns, a power of two
+):
+    """Write the LayerNorm of ROWS rows of x."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    columns = tl.arange(0, BLOCK)[None, :]
+    inside = (rows < m) & (columns < n)
+    x = tl.load(x_ptr + rows * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    d = tl.where(inside, x - tl.sum(x, axis=1)[:, None] / n, 0.0)
+    mean = tl.sum(d, axis=1)[:, None] / n  # what rounding left of the mean
+    scale = inverse_deviation(tl.sum(d * d, axis=1)[:, None] / n, mean, EPS)
+    w = tl.load(w_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
+    b = tl.load(b_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
+    tl.store(out_ptr + rows * out_stride + columns, (d - mean) * scale * w + b, mask=inside)
+
+
+@triton.jit
+def rms_tiles(
+    x_ptr,  # x, one row of n elements a program
+    r_ptr,  # residual, as many rows; not read unless RESIDUAL
+    w_ptr,  # weight, n elements
+    out_ptr,  # y, as many rows; before it the sum, as many, if RESIDUAL
+    n,  # columns; a multiple of 16 makes accesses wide
+    x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
+    r_stride,  # the same of the residual
+    out_stride,  # the same of y
+    plane,  # elements from the sum to y; a multiple of 16 makes stores of y wide
+    EPS: tl.constexpr,  # added to the mean of squares
+    RESIDUAL: tl.constexpr,  # whether there is a residual
+    WIDTH: tl.constexpr,  # columns of one access of all threads
+    ACCESSES: tl.constexpr,  # of each thread in one step of a loop
+):
+    """Write the RMSNorm of a wide row of x, or of the sum of x and the residual."""
+    row = tl.program_id(0).to(tl.int64)
+    x_row, r_row, out_row = x_ptr + row * x_stride, r_ptr + row * r_stride, out_ptr + row * out_stride
+    squares = tl.zeros((WIDTH,), tl.float32)
+    steps = tl.cdiv(n, WIDTH * ACCESSES)
+    for step in range(steps):
+        for access in tl.static_range(ACCESSES):
+            columns = (step * ACCESSES + access) * WIDTH + tl.arange(0, WIDTH)
+            inside = columns < n
+            x = tl.load(x_row + columns, mask=inside, other=0.0, eviction_policy=DROP if RESIDUAL else KEEP)
+            if RESIDUAL:
+                x = rounded_sum(x, tl.load(r_row + columns, mask=inside, other=0.0, eviction_policy=DROP))
+                tl.store(out_row + columns, x, mask=inside, eviction_policy=KEEP)
+            squares += x.to(tl.float32) * x.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(squares) / n + EPS)
+    if RESIDUAL:
+        tl.debug_barrier()  # a thread may read a sum that another has stored
+        x_row = out_row
+        out_row += plane
+    for step in range(steps):
+        columns = (steps - 1 - step) * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
+        inside = columns < n
+        x = tl.load(x_row + columns, mask=inside, eviction_policy=DROP).to(tl.float32)
+        w = tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
+        tl.store(out_row + columns, x * scale * w, mask=inside, eviction_policy=DROP)
+
+
+@triton.jit
+def layer_tiles(
+    x_ptr,  # x, one row of n elements a program
+    w_ptr,  # weight, n elements
+    b_ptr,  # bias, n elements
+    out_ptr,  # y, as many rows
+    n,  # columns, at least WIDTH; a multiple of 16 makes accesses wide
+    x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
+    out_stride,  # the same of y
+    EPS: tl.constexpr,  # added to the variance
+    WIDTH: tl.constexpr,  # columns of one access of all threads
+    ACCESSES: tl.constexpr,  # of each thread in one step of a loop
+):
+    """Write the LayerNorm of a wide row of x."""
+    row = tl.program_id(0).to(tl.int64)
+    x_row, out_row = x_ptr + row * x_stride, out_ptr + row * out_stride
+    near_mean = tl.sum(tl.load(x_row + tl.arange(0, WIDTH)).to(tl.float32)) / WIDTH
+    total = tl.zeros((WIDTH,), tl.float32)
+    squares = tl.zeros((WIDTH,), tl.float32)
+    steps = tl.cdiv(n, WIDTH * ACCESSES)
+    for step in range(steps):
+        for access in tl.static_range(ACCESSES):
+            columns = (step * ACCESSES + access) * WIDTH + tl.arange(0, WIDTH)
+            x = tl.load(x_row + columns, mask=columns < n, other=0.0, eviction_policy=KEEP).to(tl.float32)
+            d = tl.where(columns < n, x - near_mean, 0.0)
+            total += d
+            squares += d * d
+    mean = tl.sum(total) / n  # of the differences
+    scale = inverse_deviation(tl.sum(squares) / n, mean, EPS)
+    for step in range(steps):
+        columns = (steps - 1 - step) * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
+        inside = columns < n
+        x = tl.load(x_row + columns, mask=inside, eviction_policy=DROP).to(tl.float32)
+        w = tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
+        b = tl.load(b_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
+        tl.store(out_row + columns, (x - near_mean - mean) * scale * w + b, mask=inside, eviction_policy=DROP)
+
+
+_KERNELS = {
+    "rmsnorm": (rms_rows, rms_tiles, {"EPS": RMS_EPS, "RESIDUAL": False}),
+    "layernorm": (layer_rows, layer_tiles, {"EPS": LAYER_EPS}),
+    "residual-rmsnorm": (rms_rows, rms_tiles, {"EPS": RMS_EPS, "RESIDUAL": True}),
+}
+
+
+def _configs(op: str, dtype: torch.dtype) -> list[tuple[int, Any, int, dict[str, int]]]:
+    """Return most columns, kernel, warps and sizes of each variant, narrow rows first."""
+    rows, tiles, _ = _KERNELS[op]
+    # Anything else of 16,384 columns, kept in registers, leaves no room for a second program, or spills on sm_80.
+    longest = 16384 if op == "rmsnorm" and dtype.itemsize == 2 else 8192
+    configs = [(n, rows, warps, {"ROWS": m, "BLOCK": n}) for m, n, warps in ROWS_BLOCK_WARPS if n <= longest]
+    for limit, warps in ((2**17, 16), (MAX_COLUMNS, 32)):  # fewer, larger programs keep fewer rows of 256k in L2
+        width = warps * 32 * ALIGNMENT_BYTES // dtype.itemsize
+        configs.append((limit, tiles, warps, {"WIDTH": width, "ACCESSES": ACCESSES}))
+    return configs
+
+
+def _variants(op: str, dtype: torch.dtype) -> list[tuple[int, Variant]]:
+    """Return the variants of an operation, narrow rows first, each with the most columns it is for."""
+    found = []
+    for limit, kernel, warps, sizes in _configs(op, dtype):
+        elements = math.prod(sizes.values())
+        variant = Variant(
+            kernel=kernel,
+            constants=_KERNELS[op][2] | sizes,
+            options={"num_warps": warps, "enable_fp_fusion": True},
+            op=op,
+            dtype=DTYPES[dtype],
+            shape_class=f"n <= {limit}",
+            elements=elements,
+            bytes=elements * dtype.itemsize * (4 if op == "residual-rmsnorm" else 2),
+        )
+        found.append((limit, variant))
+    return found
+
+
+VARIANTS: dict[tuple[str, torch.dtype], list[tuple[int, Variant]]] = {
+    (op, dtype): _variants(op, dtype) for op, dtype in itertools.product(_KERNELS, DTYPES)
+}
+
+
+def variants(arch: int) -> tuple[Variant, ...]:
+    """Return everything this file compiles, the same for every architecture.
+
+    For wide rows `elements` and `bytes` are of a step of both loops; of residual-rmsnorm, elements of one matrix.
+    """
+    return tuple(variant for limits in VARIANTS.values() for _, variant in limits)
+
+
+def launch(op: str, asked: Operands) -> None:
+    """Start the kernel of an operation on rows that need not be shared among programs."""
+    variant = next(variant for limit, variant in VARIANTS[op, asked.out.dtype] if asked.n <= limit)
+    operands, sizes = [*asked.inputs, asked.out], [asked.n, *asked.strides]
+    if op != "layernorm":
+        sizes = [asked.n, asked.strides[0], *asked.strides[-2:], asked.plane]
+        operands = [asked.inputs[0], *operands] if op == "rmsnorm" else operands
+    rows = variant.constants.get("ROWS")
+    variant.launch(triton.cdiv(asked.m, rows or 1), *operands, *([asked.m] if rows else []), *sizes)
+
+
+KERNELS: dict[str, Callable[..., None]] = launchers("v3", MAX_COLUMNS, launch)
