@@ -146,9 +146,9 @@ def _require_triton() -> None:
 
 def _list(args: argparse.Namespace) -> int:
     _require_triton()
-    from kernels import listing
+    from kernels.audit import catalog
 
-    rows = listing.by_version() if args.format in ("table", "md") else listing.rows()
+    rows = catalog.by_version() if args.format in ("table", "md") else catalog.listing()
     print_out(output.render(rows, args.format, tuple(rows[0]), {}))
     return 0
 

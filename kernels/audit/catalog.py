@@ -5,13 +5,13 @@ import functools
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 
 from kernels import versions
-from kernels.audit.errors import AuditError, one_line
+from kernels.audit.errors import AuditError
 from kernels.launch import Variant
+from results.show.spelling import did_you_mean
 
 ARCHES = (80, 90, 100)
 """What the shipped kernels are configured for."""
@@ -41,8 +41,7 @@ class Version:
         """What the opening line of the file says of it."""
         docstring = ast.get_docstring(ast.parse(self.path.read_text(encoding="utf-8"))) or ""
         opening = " ".join(docstring.partition("\n\n")[0].split())
-        head, colon, rest = opening.partition(": ")
-        return (rest if colon and head.startswith("Version") else opening).rstrip(".")
+        return opening.partition(": ")[2].rstrip(".")
 
     def variants(self, arch: int) -> tuple[Variant, ...]:
         """Return what the version compiles for an architecture."""
@@ -51,13 +50,7 @@ class Version:
 
 @functools.cache
 def _variants(module_name: str, arch: int) -> tuple[Variant, ...]:
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # whatever the file does when it is imported
-        raise AuditError(f"{module_name} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
-    if not hasattr(module, "variants"):
-        raise AuditError(f"{module_name} has no variants(arch); kernels/versions.py says what a version file has")
-    return tuple(module.variants(arch))
+    return tuple(importlib.import_module(module_name).variants(arch))
 
 
 def shipped() -> list[Version]:
@@ -105,58 +98,21 @@ def choices(arches: Sequence[int] = ARCHES) -> list[Choice]:
 
 
 def quick(every: Sequence[Choice]) -> list[Choice]:
-    """Return what is compiled by default, in less than a minute: of the newest versions and what is recorded of them.
+    """Return what is compiled by default, in about a minute, and what golden figures are kept of.
 
-    For sm_90 the first and the last shape class, for the other architectures the first.
+    Of the newest version of each family among `every`, for sm_90 the first and the last shape class, for the other
+    architectures the first. bf16 stands for fp16 and fp32 where there is bf16.
     """
-    kept = recorded(every)
-    chosen = {group[at] for group in _groups(kept) for at in ((0, -1) if group[0].arch == 90 else (0,))}
-    return [choice for choice in kept if choice in chosen and is_newest(choice)]
-
-
-def recorded(every: Sequence[Choice]) -> list[Choice]:
-    """Return the variants of which golden figures are kept; they tell nearly all that all variants would.
-
-    Each kernel of each version is there for each architecture, in fewer dtypes and shapes.
-
-    bf16 stands for fp16, which has the same width. fp32 is left out of what has bf16 as well, but for one variant of
-    the newest version of each operation, on sm_90. Of an older version, the first and the last shape class stand for
-    those between.
-    """
-    latest = newest()
+    last = {(choice.version.family, choice.arch): choice.version for choice in every}
     in_bf16 = {(choice.version, choice.kernel) for choice in every if choice.variant.dtype == "bf16"}
-    kept, in_fp32 = [], set()
-    for choice in every:
-        plain = choice.variant.dtype in ("fp16", "fp32") and (choice.version, choice.kernel) in in_bf16
-        first = (choice.kernel, choice.variant.part)
-        one_fp32 = choice.variant.dtype == "fp32" and choice.arch == 90 and choice.version in latest
-        if not plain or (one_fp32 and first not in in_fp32):
-            kept.append(choice)
-            if plain:
-                in_fp32.add(first)
-    ends = _ends(kept)
-    return [choice for choice in kept if choice in ends or is_newest(choice)]
-
-
-def is_newest(choice: Choice) -> bool:
-    """Return whether no later version of its family has anything for the same architecture."""
-    family = [version for version in shipped() if version.family == choice.version.family]
-    return choice.version == [version for version in family if version.variants(choice.arch)][-1]
-
-
-def _ends(kept: Sequence[Choice]) -> set[Choice]:
-    """Return the first and the last choice of each kernel, part, dtype and architecture of a version."""
-    return {choice for group in _groups(kept) for choice in (group[0], group[-1])}
-
-
-def _groups(kept: Sequence[Choice]) -> list[list[Choice]]:
-    """Return the choices in groups of one kernel, part, dtype and architecture of a version, in the order of shapes."""
     groups: dict[tuple[object, ...], list[Choice]] = {}
-    for choice in kept:
+    for choice in every:
         variant = choice.variant
-        key = (choice.version, choice.arch, choice.kernel, variant.part, variant.dtype)
-        groups.setdefault(key, []).append(choice)
-    return list(groups.values())
+        has_bf16 = variant.dtype in ("fp16", "fp32") and (choice.version, choice.kernel) in in_bf16
+        if choice.version == last[choice.version.family, choice.arch] and not has_bf16:
+            groups.setdefault((choice.kernel, choice.arch, variant.part, variant.dtype), []).append(choice)
+    chosen = {group[at] for group in groups.values() for at in ((0, -1) if group[0].arch == 90 else (0,))}
+    return [choice for choice in every if choice in chosen]
 
 
 def select(
@@ -174,17 +130,14 @@ def select(
         AuditError: A name, dtype or version that nothing has; or nothing has all that is asked for together.
     """
     every = choices()
-    known = sorted({word for choice in every for word in _words(choice)})
-    for name in names:
-        if name not in known:
-            raise AuditError(f"unknown kernel '{name}'; {_hint(name, known, every)}")
-    _require_known("dtype", dtypes, sorted({choice.variant.dtype for choice in every}))
-    _require_known("version", wanted_versions, sorted({choice.version.name for choice in every}))
+    _require_known("kernel", names, {word: None for choice in every for word in _words(choice)})
+    _require_known("dtype", dtypes, {choice.variant.dtype: None for choice in every})
+    _require_known("version", wanted_versions, {choice.version.name: None for choice in every})
     found = [
         choice
         for choice in every
         if choice.arch in arches
-        and (not names or _words(choice) & set(names))
+        and (not names or set(_words(choice)) & set(names))
         and (not dtypes or choice.variant.dtype in dtypes)
         and (not wanted_versions or choice.version.name in wanted_versions)
     ]
@@ -194,47 +147,43 @@ def select(
     return found
 
 
-def _words(choice: Choice) -> set[str]:
+def _words(choice: Choice) -> list[str]:
     """Return the names that mean a variant."""
     family, op, version = choice.version.family, choice.variant.op, choice.version.name
-    plain = {family, op, f"{family}/{op}"}
-    return plain | {f"{word}/{version}" for word in plain}
+    plain = [family, op, f"{family}/{op}"]
+    return [*plain, *(f"{word}/{version}" for word in plain)]
 
 
-def _hint(name: str, known: Sequence[str], every: Sequence[Choice]) -> str:
-    stem = name.partition("/")[0]
-    mine = sorted({choice.version.name for choice in every if stem in _words(choice)})
-    if mine and "/" in name:
-        return f"{stem} has {', '.join(f'{stem}/{version}' for version in mine)}"
-    close = get_close_matches(name, known, 3, 0.5)
-    if close:
-        return f"did you mean {', '.join(close)}?"
-    return f"families are {', '.join(sorted({choice.version.family for choice in every}))}"
-
-
-def _require_known(what: str, asked: Sequence[str], known: Sequence[str]) -> None:
+def _require_known(what: str, asked: Sequence[str], known: dict[str, None]) -> None:
     for value in asked:
         if value not in known:
-            raise AuditError(f"unknown {what} '{value}'; allowed are {', '.join(known)}")
+            hint = did_you_mean(value, known) or f"allowed are {', '.join(word for word in known if '/' not in word)}"
+            raise AuditError(f"unknown {what} '{value}'; {hint}")
 
 
 def listing() -> list[dict[str, object]]:
-    """Return a row for each operation of each version; see `kernels.listing`, which keeps them."""
+    """Return a row for each operation of each version: what `python -m kernels list` gives to programs."""
     rows: list[dict[str, object]] = []
     for version in shipped():
         dtypes: dict[str, dict[str, None]] = {}
         for arch in ARCHES:
             for variant in version.variants(arch):
                 dtypes.setdefault(variant.op, {})[variant.dtype] = None
+        file = version.path.relative_to(versions.PACKAGE.parent).as_posix()
+        named = {"file": file, "change": version.change}
         rows += [
-            {
-                "family": version.family,
-                "op": op,
-                "version": version.name,
-                "dtypes": list(found),
-                "file": version.path.relative_to(versions.PACKAGE.parent).as_posix(),
-                "change": version.change,
-            }
+            {"family": version.family, "op": op, "version": version.name, "dtypes": list(found), **named}
             for op, found in dtypes.items()
         ]
     return rows
+
+
+def by_version() -> list[dict[str, object]]:
+    """Return a row for each version of each family: what `python -m kernels list` shows to people."""
+    found = []
+    for version in shipped():
+        variants = [variant for arch in ARCHES for variant in version.variants(arch)]
+        ops, dtypes = ({getattr(variant, name): None for variant in variants} for name in ("op", "dtype"))
+        named = {"family": version.family, "version": version.name, "ops": list(ops), "dtypes": list(dtypes)}
+        found.append({**named, "change": version.change})
+    return found

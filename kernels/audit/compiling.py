@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels.audit.errors import AuditError, one_line
+from kernels.audit.errors import AuditError
 from kernels.launch import ALIGNMENT_BYTES, Variant
 
 WARP_SIZE = 32
@@ -30,8 +30,6 @@ TRITON_TYPES = {
 """Triton's name of a dtype where it has another than Ridgepoint."""
 
 DIVISIBLE = [["tt.divisibility", ALIGNMENT_BYTES]]
-WRAPPED = re.compile(r"[A-Z]\w*(?:Error|Exception)\((['\"])(.*)\1\)")  # as Triton 3.6 hands on an error
-USEFUL = re.compile(r"error|fatal|exceed|not supported|unsupported|failed", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -85,19 +83,13 @@ def compile_ahead(kernel: Any, source: Source, arch: int, options: Mapping[str, 
 
 def _complaint(error: BaseException) -> str:
     """Return the line of a compiler's message that says what is wrong, and where."""
-    root = error
-    while root.__cause__ is not None and type(root.__cause__).__name__ == type(root).__name__:
-        root = root.__cause__
-    message = getattr(root, "error_message", None)
-    if message is None and error.__cause__ is not None:
-        message = str(error.__cause__)
-    line = getattr(getattr(root, "node", None), "lineno", None)
-    where = f" (line {line} of the kernel)" if line else ""
-    lines = [text.strip() for text in str(message or root).splitlines() if text.strip()]
-    telling = next((text for text in lines if USEFUL.search(text)), None) if message is None else None
-    found = telling or (lines[0] if lines else one_line(root))
-    wrapped = WRAPPED.fullmatch(found)
-    return (wrapped[2] if wrapped else found)[:300] + where
+    while error.__cause__ is not None and type(error.__cause__).__name__ == type(error).__name__:
+        error = error.__cause__
+    message = getattr(error, "error_message", None) or str(error.__cause__ or error)
+    line = getattr(getattr(error, "node", None), "lineno", None)
+    lines = [text.strip() for text in message.splitlines() if text.strip()] or [type(error).__name__]
+    telling = next((text for text in lines if "error" in text.lower()), lines[0])
+    return telling[:300] + (f" (line {line} of the kernel)" if line else "")
 
 
 @functools.cache

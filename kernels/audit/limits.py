@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernels.audit.errors import AuditError
+from results.show.spelling import did_you_mean
 
 GPU_FILES = Path(__file__).resolve().parents[2] / "roofline" / "gpus"
 DEFAULT_GPUS = {
@@ -57,16 +58,18 @@ MULTIPROCESSORS = {
 }
 
 
-def occupancy(arch: int, registers: int, shared_bytes: int, threads: int, tensor_memory_columns: int = 0) -> float:
-    """Return the warps that can be resident on a multiprocessor, as a fraction of its most; 0 where no program fits.
+def programs_by(
+    arch: int, registers: int, shared_bytes: int, threads: int, tensor_memory_columns: int = 0
+) -> dict[str, int]:
+    """Return the programs that fit on a multiprocessor by each of its resources.
 
-        w        = ceil(threads / 32)
-        programs = min(P,  W // w,  4 floor(R / 4 / up(32 registers, 256)) // w,  S // up(shared + 1024, 128))
-        result   = programs w / W
+        by threads           min(P, W // w) for w = ceil(threads / 32)
+        by registers         4 floor(R / 4 / up(32 registers, 256)) // w
+        by shared memory     S // up(shared + 1024, 128)
+        by tensor memory     512 // columns, on sm_100
 
     P, W, S are programs, warps and shared memory of the multiprocessor, R its 65,536 registers, up(a, b) the next
-    multiple of b; on sm_100 also tensor memory, 512 columns. Warps of specialized kernels may trade registers at
-    run time, which is not seen here.
+    multiple of b. Warps of specialized kernels may trade registers at run time, which is not seen here.
     Source: CUDA Occupancy Calculator, as in `cuda_occupancy.h` of the CUDA Toolkit; tensor memory: PTX ISA, tcgen05.
 
     Args:
@@ -76,38 +79,29 @@ def occupancy(arch: int, registers: int, shared_bytes: int, threads: int, tensor
         threads: Of one program.
         tensor_memory_columns: Of one program.
     """
-    warps = -(-threads // WARP_SIZE)
-    programs = min(_programs(arch, registers, shared_bytes, threads, tensor_memory_columns))
-    return programs * warps / MULTIPROCESSORS[arch].warps
-
-
-def obstacle(arch: int, registers: int, shared_bytes: int, threads: int, tensor_memory_columns: int = 0) -> str | None:
-    """Return why not one program fits on a multiprocessor, None where one does. Arguments as of `occupancy`."""
-    machine = MULTIPROCESSORS[arch]
-    most_threads = min(PROGRAM_THREADS, WARP_SIZE * machine.warps)
-    most_shared = machine.shared_bytes - SHARED_RESERVED_BYTES
-    reasons = (
-        f"{threads:,} threads a program, sm_{arch} has {most_threads:,}",
-        f"{registers} registers x {threads:,} threads, in units of {REGISTER_UNIT} a warp, sm_{arch} has {REGISTERS:,}",
-        f"{shared_bytes:,} bytes of shared memory a program, sm_{arch} has {most_shared:,}",
-        f"{tensor_memory_columns} columns of tensor memory a program, sm_{arch} has {TENSOR_MEMORY_COLUMNS}",
-    )
-    fitting = _programs(arch, registers, shared_bytes, threads, tensor_memory_columns)
-    return "; ".join(reason for reason, programs in zip(reasons, fitting, strict=True) if not programs) or None
-
-
-def _programs(
-    arch: int, registers: int, shared_bytes: int, threads: int, tensor_memory_columns: int
-) -> tuple[int, int, int, int]:
-    """Return the programs that fit by their threads, registers, shared memory and tensor memory."""
     machine = MULTIPROCESSORS[arch]
     warps = -(-threads // WARP_SIZE)
     warp_registers = _up(WARP_SIZE * max(registers, 1), REGISTER_UNIT)
     by_threads = min(machine.programs, machine.warps // warps) if threads <= PROGRAM_THREADS else 0
-    by_registers = REGISTERS // WARP_UNIT // warp_registers * WARP_UNIT // warps
-    by_shared = machine.shared_bytes // _up(shared_bytes + SHARED_RESERVED_BYTES, SHARED_UNIT_BYTES)
     by_tensor = TENSOR_MEMORY_COLUMNS // tensor_memory_columns if tensor_memory_columns else machine.programs
-    return by_threads, by_registers, by_shared, by_tensor
+    return {
+        f"{threads:,} threads": by_threads,
+        f"{registers} registers x {threads:,} threads": REGISTERS // WARP_UNIT // warp_registers * WARP_UNIT // warps,
+        f"{shared_bytes:,} bytes of shared memory": machine.shared_bytes
+        // _up(shared_bytes + SHARED_RESERVED_BYTES, SHARED_UNIT_BYTES),
+        f"{tensor_memory_columns} columns of tensor memory": by_tensor,
+    }
+
+
+def occupancy(fitting: dict[str, int], arch: int, threads: int) -> float:
+    """Return the warps that can be resident on a multiprocessor, as a fraction of its most; 0 where no program fits."""
+    return min(fitting.values()) * -(-threads // WARP_SIZE) / MULTIPROCESSORS[arch].warps
+
+
+def obstacle(fitting: dict[str, int], arch: int) -> str | None:
+    """Return why not one program fits on a multiprocessor, None where one does."""
+    needs = [need for need, programs in fitting.items() if not programs]
+    return f"a program needs {' and '.join(needs)}, more than sm_{arch} has" if needs else None
 
 
 def _up(value: int, unit: int) -> int:
@@ -142,15 +136,11 @@ def gpu(slug: str) -> GpuLimits:
     Raises:
         AuditError: There is none of that name, or no kernel here can be compiled for it.
     """
-    path = GPU_FILES / f"{slug}.toml"
-    known = {file.stem for file in GPU_FILES.glob("*.toml")}
+    known = sorted(file.stem for file in GPU_FILES.glob("*.toml"))
     if slug not in known:
-        from difflib import get_close_matches
-
-        close = get_close_matches(slug, sorted(known), 3, 0.4)
-        hint = f"did you mean {', '.join(close)}?" if close else f"allowed are {', '.join(sorted(known))}"
+        hint = did_you_mean(slug, known) or f"allowed are {', '.join(known)}"
         raise AuditError(f"unknown GPU '{slug}'; {hint}")
-    facts = tomllib.loads(path.read_text(encoding="utf-8"))
+    facts = tomllib.loads((GPU_FILES / f"{slug}.toml").read_text(encoding="utf-8"))
     capability = str(facts.get("compute_capability", "")).replace(".", "")
     if facts["vendor"] != "nvidia" or not capability.isdigit() or int(capability) not in MULTIPROCESSORS:
         arches = ", ".join(f"sm_{arch}" for arch in MULTIPROCESSORS)

@@ -34,7 +34,7 @@ class AuditRow:
     shared_bytes: int
     """Of one program."""
     occupancy: float
-    """Resident warps over the most there can be, by registers, shared memory and warps; see `limits.occupancy`."""
+    """Resident warps over the most there can be, by registers, shared memory and warps; see `limits.programs_by`."""
     obstacle: str | None
     """Why not one program fits on a multiprocessor, so that it does not launch; None where one does."""
     load_bits: sass.Width | None
@@ -109,8 +109,10 @@ def row(
     elements = variant.elements
     issued = path.count * binary.threads / (passes * elements) if elements else None
     budget = gpu.issue_budget(variant.bytes / elements) if elements and variant.bytes is not None else None
-    needs = binary.registers, binary.shared_bytes, binary.threads, binary.tensor_memory_columns
-    resident = limits.occupancy(arch, *needs)
+    fitting = limits.programs_by(
+        arch, binary.registers, binary.shared_bytes, binary.threads, binary.tensor_memory_columns
+    )
+    resident = limits.occupancy(fitting, arch, binary.threads)
     return AuditRow(
         kernel=kernel,
         version=version,
@@ -123,13 +125,13 @@ def row(
         spill_bytes=sum(item.spill_bytes for item in binary.instructions),
         shared_bytes=binary.shared_bytes,
         occupancy=round(resident, 4),
-        obstacle=limits.obstacle(arch, *needs),
+        obstacle=limits.obstacle(fitting, arch),
         load_bits=sass.main_width(loads),
-        load_bits_min=sass.narrowest(loads),
-        load_bits_max=sass.widest(loads),
+        load_bits_min=min(loads, key=sass.rank, default=None),
+        load_bits_max=max(loads, key=sass.rank, default=None),
         store_bits=sass.main_width(stores),
-        store_bits_min=sass.narrowest(stores),
-        store_bits_max=sass.widest(stores),
+        store_bits_min=min(stores, key=sass.rank, default=None),
+        store_bits_max=max(stores, key=sass.rank, default=None),
         mma=mma,
         instructions=sass.count(binary.instructions),
         hot_instructions=path.count,

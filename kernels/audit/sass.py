@@ -149,25 +149,14 @@ def widths(instructions: Iterable[Instruction], kind: str) -> Counter[Width]:
     return Counter(item.access[1] for item in instructions if item.access and item.access[0] == kind)
 
 
+def rank(width: Width | None) -> float:
+    """Return a number that orders widths: TMA counts as the widest, no access as the narrowest."""
+    return float("inf") if width == TMA else width or 0
+
+
 def main_width(found: Counter[Width]) -> Width | None:
     """Return the width that moves most bits; TMA before all others, None where there is no access."""
-    if TMA in found:
-        return TMA
-    return max(found, key=lambda width: (found[width] * width, width), default=None)
-
-
-def _rank(width: Width) -> float:
-    return float("inf") if width == TMA else width
-
-
-def narrowest(found: Counter[Width]) -> Width | None:
-    """Return the narrowest width; TMA counts as the widest."""
-    return min(found, key=_rank, default=None)
-
-
-def widest(found: Counter[Width]) -> Width | None:
-    """Return the widest width; TMA counts as the widest."""
-    return max(found, key=_rank, default=None)
+    return max(found, key=lambda width: (rank(width) * found[width], rank(width)), default=None)
 
 
 def mma_kind(instructions: Sequence[Instruction]) -> str | None:

@@ -18,7 +18,7 @@ import contextlib
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,12 +34,11 @@ SCALARS = (
     *("fp8e4nv", "fp8e5", "fp8e4b15", "fp8e4b8", "fp8e5b16", "fp16", "bf16", "fp32", "fp64"),
 )
 OWN_NAMES = {triton_name: name for name, triton_name in TRITON_TYPES.items() if name != "tf32"}
-LONG_NAMES = {name: kind for name, kind in vars(tl).items() if type(kind) is tl.dtype and kind != tl.void}
-SHORT_NAMES = {str(kind): kind for kind in LONG_NAMES.values()}
-DTYPES = {**SHORT_NAMES, **LONG_NAMES}
+NAMED = re.compile(r"[A-Za-z_]\w*\s*=")
+DTYPES = {name: kind for name, kind in vars(tl).items() if type(kind) is tl.dtype}
+DTYPES |= {str(kind): kind for kind in DTYPES.values()}
 DTYPES |= {name: DTYPES[triton_name] for triton_name, name in OWN_NAMES.items() if triton_name in DTYPES}
 """Triton's dtypes by Triton's short name, `fp8e4nv`, by that in `triton.language`, and by Ridgepoint's."""
-OTHER_CASE = {"true": "True", "false": "False", "none": "None"}
 
 
 def load(path_and_name: str) -> tuple[JITFunction, ModuleType]:
@@ -50,39 +49,28 @@ def load(path_and_name: str) -> tuple[JITFunction, ModuleType]:
     """
     text, colon, name = path_and_name.rpartition(":")
     if not colon:
-        text, name = path_and_name, ""
+        raise AuditError(f"{path_and_name}: name the kernel, {path_and_name}:KERNEL")
     module = _imported(Path(text))
     found = {key: kernel for key, value in vars(module).items() if (kernel := _unwrapped(value))}
-    has = f"it has {', '.join(found)}" if found else "it has no triton.jit function"
-    if not name:
-        raise AuditError(f"{text}: name the kernel, {text}:KERNEL; {has}")
-    if name in found and hasattr(vars(module)[name], "configs"):
+    if name not in found:
+        has = f"it has {', '.join(found)}" if found else "it has no triton.jit function"
+        raise AuditError(f"{text}: no kernel '{name}'; {has}")
+    if hasattr(vars(module)[name], "configs"):
         instead = "give constants by --constexpr and warps by --num-warps"
         print(f"note: {name} is autotuned; its configurations are not taken, {instead}", file=sys.stderr)
-    if name not in found:
-        what = f"'{name}' is no triton.jit function" if hasattr(module, name) else f"no kernel '{name}'"
-        raise AuditError(f"{text}: {what}; {has}")
     return found[name], module
 
 
 def _unwrapped(value: Any) -> JITFunction | None:
     """Return the kernel below decorators that tune or choose constants."""
-    for _ in range(8):
-        if isinstance(value, JITFunction):
-            return value
-        value = getattr(value, "fn", None)
-    return None
+    while value is not None and not isinstance(value, JITFunction):
+        value = getattr(value, "fn", None) if type(value).__module__.startswith("triton.") else None
+    return value
 
 
 def _imported(path: Path) -> ModuleType:
     if not path.exists():
         raise AuditError(f"{path}: no such file")
-    try:
-        ast.parse(path.read_bytes(), filename=str(path))
-    except SyntaxError as error:
-        raise AuditError(f"{path}{f':{error.lineno}' if error.lineno else ''}: syntax error: {error.msg}") from None
-    except (OSError, ValueError) as error:
-        raise AuditError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or one_line(error)}") from None
     spec = importlib.util.spec_from_file_location(f"audited_{path.stem}", path.resolve())
     if spec is None or spec.loader is None:
         raise AuditError(f"{path}: is no Python file; its name must end in .py")
@@ -92,6 +80,8 @@ def _imported(path: Path) -> ModuleType:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise AuditError(f"{path}:{error.lineno}: syntax error: {error.msg}") from None
     except (Exception, SystemExit) as error:
         raise AuditError(f"{path}: cannot be imported: {type(error).__name__}: {one_line(error)}") from None
     return module
@@ -111,30 +101,28 @@ def source(kernel: JITFunction, module: ModuleType, signature: str, constexpr: s
     """
     parameters = {parameter.name: parameter for parameter in kernel.params}
     constants = {name: _constant(name, text, module) for name, text in _pairs(constexpr, "--constexpr").items()}
-    _require_arguments("--constexpr", constants, parameters)
+    given = _by_name(signature, [name for name in parameters if name not in constants])
+    for option, names in (("--constexpr", constants), ("--signature", given)):
+        for name in names:
+            if name not in parameters:
+                raise AuditError(f"{option}: the kernel has no argument '{name}'; it has {', '.join(parameters)}")
     types, divisible = {}, set()
-    for name, text in _by_name(signature, parameters, constants).items():
-        if name in constants:
-            raise AuditError(f"argument '{name}' is in --signature and in --constexpr; give it once")
-        kind, divisor = _split_divisor(name, text)
-        if _is_type(kind) and not parameters[name].is_constexpr and divisor != 1:
+    for name, text in given.items():
+        kind, colon, divisor = text.partition(":")
+        if _is_type(kind) and divisor != "1" and not parameters[name].is_constexpr:
+            if colon and divisor != "16":
+                raise AuditError(f"argument '{name}': '{text}' ends in ':{divisor}'; allowed are ':16' and ':1'")
             types[name] = kind
-            divisible |= {name} if divisor else set()
-        elif divisor == 1:
-            constants[name] = 1
+            divisible |= {name} if colon else set()
         else:
-            constants[name] = _literal(name, kind, parameters[name].is_constexpr)
+            constants[name] = 1 if divisor == "1" else _literal(name, text)
     for name, parameter in parameters.items():
         if name not in types and name not in constants:
             if not parameter.has_default:
                 where = "--constexpr" if parameter.is_constexpr else "--signature"
                 raise AuditError(f"argument '{name}' of {kernel.fn.__name__} is missing; add it to {where}")
             constants[name] = parameter.default
-    return Source(
-        {name: types.get(name, "constexpr") for name in parameters},
-        {name: constants[name] for name in parameters if name in constants},
-        frozenset(divisible),
-    )
+    return Source({name: types.get(name, "constexpr") for name in parameters}, constants, frozenset(divisible))
 
 
 def dtype(found: Source) -> str:
@@ -147,39 +135,19 @@ def dtype(found: Source) -> str:
     return ""
 
 
-def _by_name(signature: str, parameters: Mapping[str, Any], constants: Mapping[str, Any]) -> dict[str, str]:
+def _by_name(signature: str, free: Sequence[str]) -> dict[str, str]:
+    """Return the types of a signature by argument; without names they are those of the `free` arguments in order."""
     parts = _split(signature)
-    named = [part for part in parts if re.match(r"\s*[A-Za-z_]\w*\s*=", part)]
-    if named and len(named) < len(parts):
-        other = next(part for part in parts if part not in named)
-        raise AuditError(f"--signature: '{other}' has no name and others have; name all arguments or none")
-    if named:
-        found = _pairs(signature, "--signature")
-        _require_arguments("--signature", found, parameters)
-        return found
-    # Constants given apart may be left out of the list, or the list is of all arguments.
-    free = [name for name in parameters if name not in constants]
+    if any(NAMED.match(part) for part in parts):
+        return _pairs(signature, "--signature")
     if len(parts) > len(free):
         raise AuditError(f"--signature has {len(parts)} types, the kernel takes {len(free)}: {', '.join(free)}")
     return dict(zip(free, parts, strict=False))
 
 
-def _require_arguments(option: str, given: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
-    for name in given:
-        if name not in parameters:
-            raise AuditError(f"{option}: the kernel has no argument '{name}'; it has {', '.join(parameters)}")
-
-
 def _split(text: str) -> list[str]:
     """Split at commas outside brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "[<(") - (letter in "]>)")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]
+    return [part.strip() for part in re.split(r",(?![^\[<(]*[\]>)])", text) if part.strip()]
 
 
 def _pairs(text: str, option: str) -> dict[str, str]:
@@ -194,43 +162,27 @@ def _pairs(text: str, option: str) -> dict[str, str]:
     return found
 
 
-def _split_divisor(name: str, text: str) -> tuple[str, int | None]:
-    kind, colon, divisor = text.rpartition(":")
-    if not colon:
-        return text, None
-    if divisor.strip() not in ("16", "1"):
-        raise AuditError(f"argument '{name}': '{text}' ends in ':{divisor}'; allowed are ':16' and ':1'")
-    return kind.strip(), int(divisor)
-
-
 def _is_type(kind: str) -> bool:
-    return kind.removeprefix("*").removeprefix("k") in SCALARS or bool(
-        re.fullmatch(r"tensordesc<\w+\[[\d, ]+\].*>", kind)
-    )
+    return kind.removeprefix("*") in SCALARS or bool(re.fullmatch(r"tensordesc<\w+\[[\d, ]+\].*>", kind))
 
 
-def _literal(name: str, text: str, is_constexpr: bool) -> Any:
+def _literal(name: str, text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        if is_constexpr:
-            raise AuditError(f"argument '{name}' is a constant; give its value with --constexpr {name}=VALUE") from None
         kinds = f"{', '.join(SCALARS)}, '*' in front for a pointer, or tensordesc<TYPE[SHAPE]>"
         raise AuditError(f"argument '{name}': unknown type '{text}'; allowed are {kinds}") from None
 
 
 def _constant(name: str, text: str, module: ModuleType) -> Any:
+    """Return a literal, a name of the file, a dtype, or the word as text."""
     with contextlib.suppress(ValueError, SyntaxError):
         return ast.literal_eval(text)
     if hasattr(module, text):
         return getattr(module, text)
-    prefix, dot, kind = text.rpartition(".")
-    if kind in DTYPES and prefix in ("", "tl", "triton.language"):
+    kind = text.removeprefix("tl.")
+    if kind in DTYPES:
         return DTYPES[kind]
-    if dot and prefix in ("tl", "triton.language", "torch"):
-        raise AuditError(f"--constexpr: {name}={text} is no dtype of Triton; there are {', '.join(DTYPES)}")
-    if text.lower() in OTHER_CASE:
-        raise AuditError(f"--constexpr: {name}={text} is no constant of Python; write {OTHER_CASE[text.lower()]}")
-    if re.fullmatch(r"[\w.+-]*", text):
+    if text.isidentifier():
         return text
     raise AuditError(f"--constexpr: {name}={text} is no number, no dtype, no text and no name in the file")

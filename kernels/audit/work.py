@@ -1,6 +1,6 @@
 """Many kernels compiled at once, in processes of their own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -25,12 +25,8 @@ class Job:
     with_listing: bool = False
 
 
-def audit(jobs: Sequence[Job], step: Callable[[int], None] | None = None) -> list[rows.AuditRow]:
+def audit(jobs: Sequence[Job]) -> list[rows.AuditRow]:
     """Compile variants in this process and return their rows.
-
-    Args:
-        jobs: The variants.
-        step: Is told how many are compiled, after each; stderr is then told of each that takes long as well.
 
     Raises:
         AuditError: One of them does not compile.
@@ -40,26 +36,16 @@ def audit(jobs: Sequence[Job], step: Callable[[int], None] | None = None) -> lis
         choice, variant = job.choice, job.choice.variant
         source = compiling.source_of(variant, known_sizes=job.known_sizes)
         what = f"compiling {choice.kernel} {choice.version.name} {variant.dtype} for sm_{choice.arch}"
-        with workers.told_if_slow(what) if step else nullcontext():
+        with workers.told_if_slow(what) if len(jobs) == 1 else nullcontext():
             compiled.append(compiling.compile_ahead(variant.kernel, source, choice.arch, variant.options))
-        if step:
-            step(len(compiled))
     unique = {item.hash: item for item in compiled}  # two operations may share a kernel
     binaries = dict(zip(unique, reading.read_back(list(unique.values())), strict=True))
-    return [_row(job, binaries[item.hash]) for job, item in zip(jobs, compiled, strict=True)]
-
-
-def _row(job: Job, binary: reading.Binary) -> rows.AuditRow:
-    choice = job.choice
-    return rows.row(
-        choice.kernel,
-        choice.version.name,
-        choice.variant,
-        binary,
-        choice.arch,
-        limits.gpu(job.gpu),
-        with_listing=job.with_listing,
-    )
+    found = []
+    for job, item in zip(jobs, compiled, strict=True):
+        choice, gpu = job.choice, limits.gpu(job.gpu)
+        names = (choice.kernel, choice.version.name, choice.variant)
+        found.append(rows.row(*names, binaries[item.hash], choice.arch, gpu, job.with_listing))
+    return found
 
 
 def audit_all(jobs: Sequence[Job]) -> list[rows.AuditRow]:
@@ -69,8 +55,7 @@ def audit_all(jobs: Sequence[Job]) -> list[rows.AuditRow]:
         AuditError: One of them does not compile, or the processes that compile are ended from outside.
     """
     if len(jobs) <= FEW:
-        with workers.progress(len(jobs)) as step:
-            return rows.ordered(audit(jobs, step))
+        return rows.ordered([row for job in jobs for row in audit([job])])
     cores = workers.cores()
     size = max(1, min(CHUNK, -(-len(jobs) // cores)))
     chunks = [jobs[start : start + size] for start in range(0, len(jobs), size)]

@@ -61,18 +61,19 @@ def shipped_rows() -> tuple[AuditRow, ...]:
     """Return the audit of a part of what figures are recorded of, compiled once for all tests of a run.
 
     Of the newest versions the quick set in bf16 for sm_90, and of each dtype the first shape for all; of each older
-    one, whose text does not change any more, the first shape for sm_90. `kernels audit --all --check` has all.
+    one, whose text does not change any more, the first shape in bf16 for sm_90. `kernels audit --all` has all.
     Only `test_audit_shipped.py` calls this: another file would run in another process, and compile it all again.
     """
-    recorded, firsts = catalog.recorded(catalog.choices()), {}
-    for choice in recorded:
-        kernel, dtype = (choice.version, choice.kernel, choice.variant.part), choice.variant.dtype
-        if catalog.is_newest(choice):
-            firsts.setdefault((*kernel, dtype, choice.arch), choice)
-        elif choice.arch == 90:
-            firsts.setdefault(kernel, choice)
-    quick = [choice for choice in catalog.quick(recorded) if choice.arch == 90 and choice.variant.dtype == "bf16"]
-    chosen = list(dict.fromkeys([*quick, *firsts.values()]))
+    every, firsts = catalog.choices(), {}
+    quick = catalog.quick(every)
+    newest = {choice.version for choice in quick}
+    older = [choice for choice in every if choice.version not in newest and choice.arch == 90]
+    for choice in [*quick, *(choice for choice in older if choice.variant.dtype == "bf16")]:
+        firsts.setdefault(
+            (choice.version, choice.kernel, choice.variant.part, choice.variant.dtype, choice.arch), choice
+        )
+    main = [choice for choice in quick if choice.arch == 90 and choice.variant.dtype == "bf16"]
+    chosen = list(dict.fromkeys([*main, *firsts.values()]))
     return tuple(work.audit_all([work.Job(choice, limits.DEFAULT_GPUS[choice.arch]) for choice in chosen]))
 
 
