@@ -16,7 +16,7 @@ EXAMPLES = """examples:
   python -m kernels audit gelu --arch sm_90                 all versions of one operation on a Hopper GPU
   python -m kernels audit norm/v2 --dtype bf16 --format md
   python -m kernels audit matmul --arch sm_90 --sass        the loop that takes the time, as machine code
-  python -m kernels audit --check                           hold the quick set against the recorded figures
+  python -m kernels audit --check                           compare the quick set with the recorded figures
   python -m kernels audit --all                             every variant there is
   python -m kernels audit mine.py:scale_kernel --signature 'x_ptr=*bf16:16,out_ptr=*bf16:16,n=i32' \\
       --constexpr BLOCK=1024 --elements 1024 --bytes 4096
