@@ -145,13 +145,21 @@ def own_style(theme: str = "light") -> Iterator[None]:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a picture whose format its name does not tell, before any work is done for it.
+    """Refuse a path that no picture can be written to, before any work is done for it.
 
     Raises:
-        StoreError: the suffix is not one of `SUFFIXES`.
+        StoreError: the suffix is not one of `SUFFIXES`, or the path or a part of its folder is no place for a file.
     """
+    shown = one_line(str(path), 200)
     if path.suffix.lower() not in SUFFIXES:
-        raise StoreError(f"-o {path}: the suffix names no format; allowed: {', '.join(SUFFIXES)}")
+        raise StoreError(f"cannot tell the format of '{shown}' by its suffix; allowed: {', '.join(SUFFIXES)}")
+    try:
+        if path.is_dir():
+            raise StoreError(f"cannot write '{shown}': it is a folder; name a picture in it")
+        if not next(folder for folder in path.absolute().parents if folder.exists()).is_dir():
+            raise StoreError(f"cannot write '{shown}': a part of its folder is a file; choose another place")
+    except OSError as error:
+        raise StoreError(f"cannot write '{shown}': {error.strerror}") from None
 
 
 def save_picture(figure: Figure, path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from results.compare.selection import Selection, add_latest, latest_of
+from results.show.picture import check_picture, save_picture
 from results.show.terminal import USAGE, OutputError, fail, one_line, print_out, say
 from results.show.theme import THEMES, add_theme
 from results.store.runs import Run, StoreError
@@ -19,10 +20,8 @@ from roofline.model import judge
 from roofline.plot.figure import (
     PlotError,
     PlotMachine,
-    check_path,
     draw_roofline,
     run_machine,
-    save_figure,
 )
 from roofline.plot.scene import Scene, build_scene, ordered_dtypes
 from roofline.plot.style import MOST_MACHINES
@@ -167,11 +166,11 @@ def _plot(args: argparse.Namespace) -> int:
     if args.output is None and not floors:
         raise UsageError("name the picture with -o PATH, or ask for shares of the roof with --check 'OP>=SHARE'")
     if args.output is not None:
-        check_path(args.output)
+        check_picture(args.output)
     picture = _picture(args.runs, slugs, wanted, args.folder, latest_of(args))
     short = [line for floor in floors for line in _short_of(floor, picture)]
     if args.output is not None:
-        save_figure(picture.figure(args.title, args.theme), args.output)
+        save_picture(picture.figure(args.title, args.theme), args.output)
     problems = [problem for loaded in picture.runs for problem in loaded.problems]
     for problem in problems:
         say(f"python -m roofline plot: {problem}")

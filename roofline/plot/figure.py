@@ -8,16 +8,13 @@ architectures, CACM 52(4), 2009.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results.record import Environment, Record
-from results.show.picture import SUFFIXES, own_style, plain, save_picture
-from results.show.terminal import one_line
-from results.store.runfile import StoreError
+from results.show.picture import check_picture, own_style, plain, save_picture
 from roofline.ceilings import Ceilings
 from roofline.plot.draw import draw, legend_keys
 from roofline.plot.scene import (
@@ -38,11 +35,9 @@ __all__ = [
     "NoCeilingError",
     "PlotError",
     "PlotMachine",
-    "check_path",
     "draw_roofline",
     "plot_run",
     "run_machine",
-    "save_figure",
 ]
 
 MOST_TRIED = 1000
@@ -113,46 +108,9 @@ def plot_run(environment: Environment, records: Sequence[Record], path: Path, th
 
     Raises:
         NoCeilingError: no ceiling is known.
-        PlotError: the file cannot be written.
+        StoreError: the suffix is not one of `SUFFIXES`, or the file cannot be written.
         CeilingError: the ceilings in the environment are not what they should be.
     """
-    check_path(path)
+    check_picture(path)
     dtypes = list(dict.fromkeys(record.dtype for record in records)) or None
-    save_figure(draw_roofline([run_machine(environment, records)], dtypes, theme=theme), path)
-
-
-def check_path(path: Path) -> None:
-    """Refuse a path that no picture can be written to, before any work is done for it.
-
-    Raises:
-        PlotError: the suffix is not one of `SUFFIXES`, or its folder can neither be written to nor be made.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        known = ", ".join(SUFFIXES)
-        raise PlotError(f"cannot tell the format of '{one_line(str(path), 200)}' by its suffix; allowed: {known}")
-    shown = one_line(str(path), 200)
-    try:
-        nearest = next(folder for folder in path.absolute().parents if folder.exists())
-        if path.is_dir():
-            raise PlotError(f"cannot write '{shown}': it is a folder; name a picture in it")
-    except OSError as error:
-        raise PlotError(f"cannot write '{shown}': {error.strerror or error}") from None
-    if not nearest.is_dir():
-        raise PlotError(f"cannot write '{shown}': a part of its folder is a file; choose another place")
-    if not os.access(nearest, os.W_OK):
-        raise PlotError(f"cannot write '{shown}': nothing can be written to {one_line(str(nearest), 200)}")
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG, SVG or PDF, all of it or nothing; the same figure gives the same bytes.
-
-    Folders are made where they are missing.
-
-    Raises:
-        PlotError: the suffix is not one of `SUFFIXES`, or the file cannot be written.
-    """
-    check_path(path)
-    try:
-        save_picture(figure, path)
-    except StoreError as error:
-        raise PlotError(one_line(str(error), 400)) from None
+    save_picture(draw_roofline([run_machine(environment, records)], dtypes, theme=theme), path)

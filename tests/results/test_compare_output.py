@@ -99,7 +99,7 @@ def test_long_names_of_both_sides_end_within_the_picture(save, measured, tmp_pat
 
 
 def test_a_picture_of_an_unknown_format_is_refused_before_any_work(capsys):
-    assert "the suffix names no format; allowed: .png, .svg, .pdf" in refused(capsys, "a", "b", "-o", "compare.gif")
+    assert "by its suffix; allowed: .png, .svg, .pdf" in refused(capsys, "a", "b", "-o", "compare.gif")
 
 
 def test_a_table_of_many_rows_shows_those_that_matter(save, measured, capsys):

@@ -169,7 +169,8 @@ RUNS: dict[str, tuple[list[PlotMachine], list[str] | None]] = {
 
 def save_all(folder: Path) -> None:
     """Write each of them as a picture, to be looked at."""
-    from roofline.plot.figure import draw_roofline, save_figure
+    from results.show.picture import save_picture
+    from roofline.plot.figure import draw_roofline
 
     for name, scene in RUNS.items():
-        save_figure(draw_roofline(*scene), folder / f"{name.replace(' ', '-')}.png")
+        save_picture(draw_roofline(*scene), folder / f"{name.replace(' ', '-')}.png")

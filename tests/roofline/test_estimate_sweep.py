@@ -85,7 +85,7 @@ def test_a_picture_has_a_line_for_each_of_the_other_values_and_the_critical_batc
         ("sweep flops --model gpt2 --over sequence=1:9:x1", "must be OPTION=1,8,64"),
         ("sweep flops --model gpt2 --over sequence=1:100:+1 --over batch=1:100:+1", "10,000 points"),
         ("sweep params --over model=gpt3,gpt4", "unknown model"),
-        ("sweep flops --model gpt2 --over batch=1,2 --plot x.bmp", "names no format"),
+        ("sweep flops --model gpt2 --over batch=1,2 --plot x.bmp", "cannot tell the format"),
         ("tensor --shape 4 --plot x.png", "--plot draws parameters"),
     ],
 )

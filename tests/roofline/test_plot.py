@@ -35,15 +35,15 @@ from plot_scenes import (
     words,
 )
 
+from results.show.picture import check_picture, save_picture
+from results.store.runs import StoreError
 from roofline.ceilings import Ceiling, CeilingError, Ceilings
 from roofline.plot.figure import (
     PlotError,
     PlotMachine,
-    check_path,
     draw_roofline,
     plot_run,
     run_machine,
-    save_figure,
 )
 from roofline.plot.scene import build_scene
 
@@ -215,7 +215,7 @@ def test_hostile_names_are_drawn_as_plain_text(tmp_path: Path) -> None:
     machines = [PlotMachine(known, (record, other), (stamp,)), PlotMachine(CPU)]
     drawn = draw_roofline(machines, title=HOSTILE)
     for form in ("png", "svg", "pdf"):
-        save_figure(drawn, tmp_path / f"x.{form}")
+        save_picture(drawn, tmp_path / f"x.{form}")
     for word in words(drawn):
         assert word.isprintable()
         assert word.count("$") == word.count(r"\$")
@@ -252,7 +252,6 @@ def test_two_thousand_points_are_drawn(tmp_path: Path) -> None:
     records = tuple(matmul(64 + n, "bf16", 1e11 + 1e8 * n, f"p{n % 40}") for n in range(2000))
     drawn = draw_roofline([PlotMachine(CPU, records)], ["bf16"])
     assert len(list(spots(drawn))) == 2000
-    assert drawn.axes[1].get_xlabel() == "% of its roof, best 30 of 40"
 
 
 # Files
@@ -260,10 +259,10 @@ def test_two_thousand_points_are_drawn(tmp_path: Path) -> None:
 
 def test_the_suffix_names_the_format_and_the_same_picture_gives_the_same_bytes(tmp_path: Path) -> None:
     for name, signature in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.PDF", b"%PDF")):
-        save_figure(draw("one GPU"), tmp_path / name)
+        save_picture(draw("one GPU"), tmp_path / name)
         first = (tmp_path / name).read_bytes()
         assert first.startswith(signature)
-        save_figure(draw("one GPU"), tmp_path / name)
+        save_picture(draw("one GPU"), tmp_path / name)
         assert (tmp_path / name).read_bytes() == first
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.PDF", "a.png", "a.svg"]
 
@@ -271,44 +270,28 @@ def test_the_suffix_names_the_format_and_the_same_picture_gives_the_same_bytes(t
 def test_a_style_of_the_user_changes_nothing(tmp_path: Path) -> None:
     import matplotlib
 
-    save_figure(draw("one GPU"), tmp_path / "a.png")
+    save_picture(draw("one GPU"), tmp_path / "a.png")
     with matplotlib.rc_context({"font.size": 30, "axes.grid": False, "lines.linewidth": 9, "savefig.bbox": "tight"}):
-        save_figure(draw("one GPU"), tmp_path / "b.png")
+        save_picture(draw("one GPU"), tmp_path / "b.png")
         assert matplotlib.rcParams["font.size"] == 30
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a", "a.png.txt", ".png"])
 def test_an_unknown_suffix_is_refused_before_any_work(name: str, tmp_path: Path) -> None:
-    with pytest.raises(PlotError, match=r"allowed: \.png, \.svg, \.pdf"):
-        check_path(tmp_path / name)
+    with pytest.raises(StoreError, match=r"allowed: \.png, \.svg, \.pdf"):
+        check_picture(tmp_path / name)
 
 
 def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "file").write_text("kept")
-    for path in (tmp_path / "file" / "deep" / "a.png", tmp_path / "file" / "a.png", tmp_path / "folder.png"):
-        with pytest.raises(PlotError, match=r"cannot write .*: (it is a folder|a part of its folder is a file)"):
-            check_path(path)
-        with pytest.raises(PlotError, match="cannot write"):
-            save_figure(draw("one GPU"), path)
+    for path in (tmp_path / "file" / "deep" / "a.png", tmp_path / "folder.png"):
+        with pytest.raises(StoreError, match=r"cannot write .*: (it is a folder|a part of its folder is a file)"):
+            check_picture(path)
+        with pytest.raises(StoreError, match="cannot write"):
+            save_picture(draw("one GPU"), path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.png"]
-
-
-def test_folders_that_are_missing_are_made_for_the_picture_and_not_before(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "deep" / "a.png"
-    check_path(path)
-    assert not list(tmp_path.iterdir())
-    save_figure(draw("one GPU"), path)
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.access", lambda place, _: Path(place) != tmp_path)
-    with pytest.raises(PlotError, match="nothing can be written to"):
-        check_path(tmp_path / "new" / "a.png")
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,8 +302,8 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(PlotError, match=r"a\.png.*No space left on device"):
-        save_figure(draw("one GPU"), target)
+    with pytest.raises(StoreError, match=r"a\.png.*No space left on device"):
+        save_picture(draw("one GPU"), target)
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -345,11 +328,12 @@ def test_drawing_loads_neither_torch_nor_pyplot_nor_pandas(tmp_path: Path) -> No
         "import sys\n"
         "from pathlib import Path\n"
         "from roofline.ceilings import Ceiling, Ceilings\n"
-        "from roofline.plot.figure import PlotMachine, draw_roofline, save_figure\n"
+        "from results.show.picture import save_picture\n"
+        "from roofline.plot.figure import PlotMachine, draw_roofline\n"
         "assert not {'matplotlib', 'numpy', 'torch', 'pandas', 'rich'} & set(sys.modules), 'loaded too early'\n"
         "known = Ceilings('g', 'G', (Ceiling('flops', 'bf16', 1e15, 'datasheet', 's'),"
         " Ceiling('bandwidth', 'memory', 1e12, 'datasheet', 's')))\n"
-        "save_figure(draw_roofline([PlotMachine(known)]), Path(sys.argv[1]))\n"
+        "save_picture(draw_roofline([PlotMachine(known)]), Path(sys.argv[1]))\n"
         "assert not {'torch', 'pandas', 'matplotlib.pyplot'} & set(sys.modules)\n"
     )
     root = Path(__file__).parents[2]

@@ -17,10 +17,11 @@ from plot_scenes import CPU, SCENES, assert_apart, corners, elementwise, environ
 
 import roofline
 from results.record import Record
+from results.show.picture import save_picture
 from results.show.theme import THEMES, contrast_to_white
 from results.store.runs import StoreError
 from roofline.__main__ import main
-from roofline.plot.figure import PlotMachine, draw_roofline, save_figure
+from roofline.plot.figure import PlotMachine, draw_roofline
 from roofline.plot.scene import build_scene
 
 TOPS = {"bf16": 930e9, "fp32": 224e9}
@@ -73,7 +74,7 @@ def test_drawn_from_python_it_is_what_the_command_draws(tmp_path: Path) -> None:
     path = saved(tmp_path, GOOD)
     for theme in THEMES:
         assert main(["plot", str(path), "-o", str(tmp_path / "command.svg"), "--theme", theme]) == 0
-        save_figure(roofline.draw(path, theme=theme), tmp_path / "python.svg")
+        save_picture(roofline.draw(path, theme=theme), tmp_path / "python.svg")
         assert (tmp_path / "python.svg").read_bytes() == (tmp_path / "command.svg").read_bytes()
 
 

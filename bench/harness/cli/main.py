@@ -182,9 +182,9 @@ def check_places(args: argparse.Namespace) -> None:
         UsageError: with the name or the place.
         PlotError: the picture cannot be written.
     """
+    from results.show.picture import check_picture
     from results.store.runs import runs_directory
     from roofline.hardware.gpu import UnknownGpuError, find_gpu
-    from roofline.plot.figure import check_path
 
     if sys.stdout is None:
         raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
@@ -199,7 +199,7 @@ def check_places(args: argparse.Namespace) -> None:
         if isinstance(args.plot, str):
             raise UsageError(f"--plot {args.plot} is written as a folder; name a picture in it")
         if args.plot is not None:
-            check_path(args.plot)
+            check_picture(args.plot)
             check_folder(args.plot.parent, args.plot)
         if not args.no_save:
             check_output(args.output or runs_directory())
