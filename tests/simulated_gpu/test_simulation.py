@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulated_gpu.start import build, environment, missing
+from tests.simulated_gpu.start import environment, missing
 
 ROOT = Path(__file__).parents[2]
 TIME_LIMIT_S = 300
@@ -15,14 +15,12 @@ TIME_LIMIT_S = 300
 pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(bool(missing()), reason=missing() or "")]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+@pytest.fixture
+def run(runs):
     """Return a function that runs a module on the simulated GPU."""
-    folder = tmp_path_factory.mktemp("simulated_gpu")
-    variables = environment(build(folder)) | {"RIDGEPOINT_RUNS": str(folder / "runs")}
 
     def run(*words):
-        command = [sys.executable, "-m", *words]
+        command, variables = [sys.executable, "-m", *words], environment() | {"RIDGEPOINT_RUNS": str(runs)}
         return subprocess.run(
             command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
         )
@@ -30,24 +28,15 @@ def run(tmp_path_factory):
     return run
 
 
-def test_the_command_says_what_it_is_and_what_it_needs():
-    run = [sys.executable, "-m", "tests.simulated_gpu"]
-    said = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (said.returncode, said.stderr.startswith("usage: ")) == (2, True)
-    said = subprocess.run([*run, "results", "--help"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stderr
-    assert said.stderr.startswith("a simulated GPU: every time is made up")
+def test_the_command_says_that_its_times_are_made_up():
+    command = [sys.executable, "-m", "tests.simulated_gpu", "results", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("a simulated GPU: every time is made up")
 
 
-def test_it_keeps_the_rules_of_a_gpu(run):
-    path = "tests/simulated_gpu/inside/check_rules.py"
-    done = run("pytest", "-q", "-p", "no:cacheprovider", path, "-o", "python_files=check_*.py")
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert " passed" in done.stdout
-
-
-def test_a_training_step_keeps_what_is_predicted_for_a_gpu(run):
-    path = "tests/simulated_gpu/inside/check_training.py"
+def test_it_keeps_the_rules_of_a_gpu_and_the_doctor_runs_all_of_its_checks(run):
+    path = "tests/simulated_gpu/inside"
     done = run("pytest", "-q", "-p", "no:cacheprovider", path, "-o", "python_files=check_*.py")
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout
@@ -55,7 +44,7 @@ def test_a_training_step_keeps_what_is_predicted_for_a_gpu(run):
 
 def records(done):
     """Return the rows that a command printed as JSON."""
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout, done.stderr[-4000:]
     printed = json.loads(done.stdout)
     assert printed["environment"]["versions"]["torch"].endswith("+simulated.gpu")  # none is taken for that of a GPU
     return printed["records"]
@@ -70,16 +59,11 @@ def test_a_kernel_is_measured_by_graphs_on_cold_copies(run):
     assert {row["dtype"] for row in rows} == {"fp16"}
 
 
-def test_a_training_step_is_counted_and_takes_what_the_host_takes(run):
-    command = ["bench.train_step", "--model", "tiny-llama", "--layers", "1", "--shape", "1x16", "--recipe", "bf16"]
-    [row] = records(run(*command, "--budget", "30", "--format", "json"))
-    assert (row["status"], row["method"]) == ("ok", "host")
-    assert row["device_s"] > 0  # no more can be said: the host's part is real time, on a machine that may be busy
-    assert min(row["phases_s"].values()) > 0
-    report = row["memory_bytes"] if "memory_bytes" in row else row["extra"]["memory_bytes"]
-    assert set(report["error_pct"].values()) <= {0.0, None}
-    assert report["error_pct"]["total"] == 0
-    assert report["measured"]["allocator_peak"] >= report["measured"]["total"]
+def test_a_comparison_gives_a_verdict(run):
+    command = ["bench", "compare", "--op", "gelu", "--dtype", "fp32", "--size", "64KiB", "--provider", "torch,torch"]
+    done = run(*command, "--rounds", "20", "--format", "json")
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "SAME" in done.stdout
 
 
 USERS = """
@@ -97,16 +81,7 @@ def test_users_functions_run_there_too_and_a_cached_result_is_found(run, tmp_pat
     (tmp_path / "mine.py").write_text(USERS)
     names = [f"{tmp_path}/mine.py:{name}" for name in ("gelu", "cached")]
     command = ["bench.elementwise", "--op", "gelu", "--dtype", "fp32", "--size", "64KiB", "--provider", ",".join(names)]
-    done = run(*command, "--cache", "warm", "--format", "json")
-    assert done.stdout, done.stderr[-4000:]
-    good, cached = json.loads(done.stdout)["records"]
-    assert (good["status"], good["method"], good["telemetry"]["sm_clock_hz"]) == ("ok", "graph", 1980e6)
+    good, cached = records(run(*command, "--cache", "warm", "--format", "json"))
+    assert (good["status"], good["method"]) == ("ok", "graph")
     assert cached["status"] == "invalid"
     assert "earlier call" in cached["reason"]
-
-
-def test_the_doctor_runs_all_of_its_checks(run):
-    path = "tests/simulated_gpu/inside/check_doctor.py"
-    done = run("pytest", "-q", "-p", "no:cacheprovider", path, "-o", "python_files=check_*.py")
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert " passed" in done.stdout

@@ -15,7 +15,7 @@ from tests.validation.publish import CALIBRATE_QUICK, DONE, FAILED, ROOT, STOPPE
 COMMANDS = {
     match[0]: [step for step in publish.steps() if step.arguments.startswith(f"{match[0]} ")]
     for step in publish.steps()
-    if (match := re.match(r"bench [a-z]+|[a-z_.]+", step.arguments)) and step.name != "doctor"
+    if (match := re.match(r"bench [a-z]+|[a-z_.]+", step.arguments))
 }
 
 
