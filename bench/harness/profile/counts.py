@@ -27,172 +27,87 @@ if TYPE_CHECKING:
 UNMODELLED = "unmodelled"
 """Flag of a call whose work no rule counts."""
 
-FREE = frozenset(
-    (
-        *(
-            "empty",
-            "empty_like",
-            "empty_strided",
-            "empty_permuted",
-            "new_empty",
-            "new_empty_strided",
-            "detach",
-            "alias",
-        ),
-        *("_unsafe_view", "_reshape_alias", "lift_fresh", "is_same_size", "resize", "set", "record_stream", "view_as"),
-        *(
-            "_version",
-            "sym_size",
-            "sym_stride",
-            "sym_numel",
-            "sym_storage_offset",
-            "as_strided",
-            "promote_types",
-            "result_type",
-        ),
-    )
+
+def named(text: str) -> frozenset[str]:
+    """Return the names in a text."""
+    return frozenset(text.split())
+
+
+FREE = named(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided detach alias _unsafe_view "
+    "_reshape_alias lift_fresh is_same_size resize set record_stream view_as _version sym_size sym_stride "
+    "sym_numel sym_storage_offset as_strided promote_types result_type"
 )
 """Operations that move no data: views, and new memory that is not written yet."""
 
-MOVES = frozenset(
-    (
-        *("clone", "copy", "_to_copy", "cat", "stack", "constant_pad_nd", "reflection_pad2d", "fill", "zero", "zeros"),
-        *(
-            "ones",
-            "full",
-            "zeros_like",
-            "ones_like",
-            "full_like",
-            "new_zeros",
-            "new_ones",
-            "new_full",
-            "arange",
-            "lift",
-        ),
-        *(
-            "scalar_tensor",
-            "slice_backward",
-            "select_backward",
-            "slice_scatter",
-            "select_scatter",
-            "as_strided_scatter",
-        ),
-        *("diagonal_backward", "repeat", "flip", "roll", "tril", "triu", "where", "masked_fill", "_local_scalar_dense"),
-        *("bernoulli", "uniform", "normal", "random", "rand", "randn", "randint", "rand_like", "randn_like", "eye"),
-        *("nonzero", "linspace", "repeat_interleave", "unfold_backward", "masked_select", "split_with_sizes_copy"),
-        *("copy_from", "unfold", "im2col", "col2im", "pixel_shuffle", "upsample_nearest2d", "randperm", "equal"),
-        *("split_copy", "native_channel_shuffle", "_copy_from_and_resize", "bincount", "histc", "exponential"),
-        *("max_pool2d_with_indices_backward", "one_hot", "_foreach_copy", "_foreach_zero", "embedding"),
-        *("embedding_renorm", "index", "index_select", "gather", "index_put", "_index_put_impl", "_unsafe_index"),
-        *("_unsafe_index_put", "scatter", "index_copy", "masked_scatter", "index_fill", "nll_loss_backward"),
-    )
+MOVES = named(
+    "clone copy _to_copy cat stack constant_pad_nd reflection_pad2d fill zero zeros ones full zeros_like ones_like "
+    "full_like new_zeros new_ones new_full arange lift scalar_tensor slice_backward select_backward slice_scatter "
+    "select_scatter as_strided_scatter diagonal_backward repeat flip roll tril triu where masked_fill "
+    "_local_scalar_dense bernoulli uniform normal random rand randn randint rand_like randn_like eye nonzero "
+    "linspace repeat_interleave unfold_backward masked_select split_with_sizes_copy copy_from unfold im2col col2im "
+    "pixel_shuffle upsample_nearest2d randperm equal split_copy native_channel_shuffle _copy_from_and_resize "
+    "bincount histc exponential max_pool2d_with_indices_backward one_hot _foreach_copy _foreach_zero embedding "
+    "embedding_renorm index index_select gather index_put _index_put_impl _unsafe_index _unsafe_index_put scatter "
+    "index_copy masked_scatter index_fill nll_loss_backward"
 )
 """Operations that move data and compute nothing."""
 
-OVERWRITES = frozenset(
-    (
-        *("copy", "fill", "zero", "normal", "uniform", "bernoulli", "random", "exponential", "_foreach_copy"),
-        *("_foreach_zero", "arange", "log_normal", "cauchy", "geometric"),
-    )
+OVERWRITES = named(
+    "copy fill zero normal uniform bernoulli random exponential _foreach_copy _foreach_zero arange log_normal "
+    "cauchy geometric"
 )
 """Operations that write in place without reading what was there."""
 
-FLOPS_PER_ELEMENT = {
-    **{
-        "sum": DECLARED["sum"],
-        "mean": 1,
-        "amax": 1,
-        "amin": 1,
-        "max": 1,
-        "min": 1,
-        "argmax": 1,
-        "argmin": 1,
-        "prod": 1,
-        "any": 1,
-    },
-    **{"all": 1, "cumsum": 1, "cumprod": 1, "logsumexp": 3, "norm": 2, "linalg_vector_norm": 2, "var": 3, "std": 3},
-    **{
-        "var_mean": 3,
-        "topk": 1,
-        "sort": 1,
-        "logcumsumexp": 3,
-        "mv": 2,
-        "dot": DECLARED["dot"],
-        "vdot": DECLARED["dot"],
-        "addmv": 2,
-        "addr": 2,
-    },
-    **{
-        "_softmax": DECLARED["softmax"],
-        "_log_softmax": DECLARED["softmax"],
-        "_softmax_backward_data": 4,
-        "_log_softmax_backward_data": 4,
-    },
-    **{
-        "_safe_softmax": DECLARED["softmax"],
-        "_masked_softmax": DECLARED["softmax"],
-        "native_layer_norm": DECLARED["layernorm"],
-        "native_layer_norm_backward": 12,
-    },
-    **{
-        "_fused_rms_norm": DECLARED["rmsnorm"],
-        "_fused_rms_norm_backward": 8,
-        "native_group_norm": 7,
-        "native_group_norm_backward": 12,
-    },
-    **{"native_batch_norm": 7, "_native_batch_norm_legit": 7, "_native_batch_norm_legit_no_training": 4},
-    **{
-        "native_batch_norm_backward": 12,
-        "cudnn_batch_norm": 7,
-        "cudnn_batch_norm_backward": 12,
-        "batch_norm_backward": 12,
-    },
-    **{
-        "_batch_norm_with_update": 7,
-        "_batch_norm_no_update": 4,
-        "gelu": DECLARED["gelu"],
-        "gelu_backward": 30,
-        "silu": DECLARED["silu"],
-    },
-    **{"silu_backward": 6, "sigmoid": 3, "sigmoid_backward": 3, "tanh_backward": 3, "softplus": 3, "mish": 6},
-    **{
-        "addcmul": 3,
-        "addcdiv": 3,
-        "lerp": 3,
-        "add": DECLARED["add"],
-        "glu": 4,
-        "native_dropout": 1,
-        "native_dropout_backward": 1,
-    },
-    **{"nll_loss_forward": 0, "nll_loss2d_forward": 0, "embedding_dense_backward": 1, "scatter_add": 1, "index_add": 1},
-    **{
-        "scatter_reduce": 1,
-        "max_pool2d_with_indices": 1,
-        "avg_pool2d": 1,
-        "avg_pool2d_backward": 1,
-        "mean_backward": 1,
-    },
-    **{"_adaptive_avg_pool2d": 1, "_adaptive_avg_pool2d_backward": 1, "upsample_bilinear2d": 8, "mse_loss": 2},
-    **{"smooth_l1_loss": 3, "binary_cross_entropy": 6, "binary_cross_entropy_with_logits": 6, "cdist": 3},
-    **{
-        "upsample_bicubic2d": 32,
-        "aminmax": 2,
-        "count_nonzero": 1,
-        "searchsorted": 1,
-        "floor_divide": 1,
-        "convolution_overrideable": 0,
-    },
-    **{"_fused_adamw": 14, "_fused_adam": 14, "_fused_sgd": 4, "_fused_adagrad": 7, "_foreach_norm": 2},
-    **{"_thnn_fused_lstm_cell": 20, "_weight_norm_interface": 4, "rrelu_with_noise": 1, "linalg_cross": 3},
+OWN_FLOPS = {
+    0: "nll_loss_forward nll_loss2d_forward convolution_overrideable",
+    1: (
+        "mean amax amin max min argmax argmin prod any all cumsum cumprod topk sort native_dropout "
+        "native_dropout_backward embedding_dense_backward scatter_add index_add scatter_reduce max_pool2d_with_indices "
+        "avg_pool2d avg_pool2d_backward mean_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward count_nonzero "
+        "searchsorted floor_divide rrelu_with_noise"
+    ),
+    2: "norm linalg_vector_norm mv addmv addr mse_loss aminmax _foreach_norm",
+    3: (
+        "logsumexp var std var_mean logcumsumexp sigmoid sigmoid_backward tanh_backward softplus addcmul addcdiv lerp "
+        "smooth_l1_loss cdist linalg_cross"
+    ),
+    4: (
+        "_softmax_backward_data _log_softmax_backward_data _native_batch_norm_legit_no_training _batch_norm_no_update "
+        "glu _fused_sgd _weight_norm_interface"
+    ),
+    6: "silu_backward mish binary_cross_entropy binary_cross_entropy_with_logits",
+    7: (
+        "native_group_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm _batch_norm_with_update "
+        "_fused_adagrad"
+    ),
+    8: "_fused_rms_norm_backward upsample_bilinear2d",
+    12: (
+        "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward cudnn_batch_norm_backward "
+        "batch_norm_backward"
+    ),
+    14: "_fused_adamw _fused_adam",
+    30: "gelu_backward",
+    32: "upsample_bicubic2d",
 }
-"""For each element of the largest floating-point operand. What `bench` measures too is counted as there; the others
-count one for each addition, multiplication, division, comparison or transcendental function of their formula."""
+"""Names by FLOPs for each element of the largest floating-point operand: one for each addition, multiplication,
+division, comparison or transcendental function of their formula."""
 
-PRODUCTS = ("aten._grouped_mm", "aten.mkldnn_rnn_layer", "aten.mkldnn_rnn_layer_backward")
-"""Products that torch's table lacks."""
+AS_DECLARED = {
+    "sum": "sum",
+    "dot": "dot vdot",
+    "softmax": "_softmax _log_softmax _safe_softmax _masked_softmax",
+    "layernorm": "native_layer_norm",
+    "rmsnorm": "_fused_rms_norm",
+    "gelu": "gelu",
+    "silu": "silu",
+    "add": "add",
+}
+"""Names by the op of `bench` that is counted the same way."""
 
-RNN_GATES = {0: 1, 1: 1, 2: 4, 3: 3}
-"""Products with the input and with the state, by the mode of a recurrent layer: two simple ones, LSTM, GRU."""
+FLOPS_PER_ELEMENT = {name: flops for flops, names in OWN_FLOPS.items() for name in names.split()} | {
+    name: DECLARED[op] for op, names in AS_DECLARED.items() for name in names.split()
+}
 
 
 @dataclass(frozen=True)
@@ -551,8 +466,8 @@ def flops_of(
     if namespace == "aten" and "scaled_dot_product" in base:
         flops = attention_flops(values) * (2 if base.endswith("backward") else 1)
         return flops, flops, True
-    if f"{namespace}.{base}" in PRODUCTS:
-        flops = grouped_flops(values) if base == "_grouped_mm" else recurrent_flops(values)
+    if namespace == "aten" and base == "_grouped_mm":  # which torch's table lacks
+        flops = grouped_flops(values)
         return flops, flops, True
     if packet in flop_registry:
         flops = int(flop_registry[packet](*args, **kwargs, out_val=result))
@@ -597,13 +512,3 @@ def grouped_flops(values: dict[str, Any]) -> int:
     if first.dim() == 3:
         return int(2 * first.shape[1] * first.shape[2] * second.shape[1])
     return int(2 * first.numel() * second.shape[-1])
-
-
-def recurrent_flops(values: dict[str, Any]) -> int:
-    """Return the FLOPs of the products of a recurrent layer in one direction; its backward pass has twice as many.
-
-    FLOPs = 2 t b g h (i + h) for t steps, b sequences, g gates, width h and input width i.
-    """
-    steps, batch, inputs = values["input"].shape
-    hidden, is_backward = values["hidden_size"], "grad_output" in values
-    return int(2 * steps * batch * RNN_GATES[values["mode"]] * hidden * (inputs + hidden) * (2 if is_backward else 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -139,8 +139,11 @@ def signature(call: Call) -> Any:
 
 def with_replays(records: Sequence[Record], calls: Sequence[Call], replays: Mapping[int, Replayed]) -> list[Record]:
     """Return records with the times of their calls measured alone, flagged where they differ from those in step."""
+    by_signature = {signature(calls[place]): alone for place, alone in replays.items()}
     found = []
-    for record, alone in _of_signatures(records, calls, replays):
+    for record in records:
+        own = record.op, record.extra["shapes"], tuple(record.extra["dtypes"])
+        alone = by_signature.get(own) if record.status == "ok" else None
         if alone is not None:
             count, time_s = record.extra["count"], record.extra["time_s"]
             cold_s = None if alone.cold_s is None else alone.cold_s * count
@@ -150,16 +153,6 @@ def with_replays(records: Sequence[Record], calls: Sequence[Call], replays: Mapp
             record = replace(record, extra=record.extra | extra, flags=flags)
         found.append(record)
     return found
-
-
-def _of_signatures(
-    records: Sequence[Record], calls: Sequence[Call], found: Mapping[int, Any]
-) -> Iterator[tuple[Record, Any]]:
-    """Yield each record with what was found of a call with its signature; None where there is none."""
-    by_signature = {signature(calls[place]): one for place, one in found.items()}
-    for record in records:
-        own = record.op, record.extra["shapes"], tuple(record.extra["dtypes"])
-        yield record, by_signature.get(own) if record.status == "ok" else None
 
 
 def records_of(accounted: Accounted, timing: Timing, provider: str) -> list[Record]:

@@ -127,12 +127,6 @@ def test_each_token_of_a_grouped_product_passes_through_one_matrix(first, second
     assert grouped_flops({"self": floats(*first), "mat2": floats(*second)}) == flops
 
 
-def test_products_of_a_recurrent_layer():
-    layer = torch.nn.LSTM(12, 20)
-    flops = sum(one.matmul_flops for one in counted(layer, floats(5, 3, 12)))
-    assert flops == 5 * 3 * 2 * 4 * 20 * (12 + 20)
-
-
 @pytest.fixture(params=[torch.library.custom_op, torch.library.triton_op])
 def double(request):
     """An operation of a user's own, which a Triton kernel would compute on a GPU."""

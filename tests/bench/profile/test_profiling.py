@@ -63,17 +63,6 @@ class Residual(nn.Module):
         return x + self.inside(x)
 
 
-class First(nn.Module):
-    """Of what a module returns, as of a recurrent one."""
-
-    def __init__(self, inside):
-        super().__init__()
-        self.inside = inside
-
-    def forward(self, x):
-        return self.inside(x)[0]
-
-
 class Patches(nn.Module):
     def __init__(self):
         super().__init__()
@@ -103,7 +92,6 @@ PLAIN = {
     "resnet-like": (resnet_like, (2, 3, 32, 32), 0),
     "vit": (vit, (2, 3, 32, 32), 0),
     # Three products as large forward, for the inputs' and for the weights' gradients, four gates, two layers.
-    "lstm": (lambda: First(nn.LSTM(12, 20, 2)), (5, 3, 12), 3 * 5 * 3 * 2 * 4 * 20 * ((12 + 20) + (20 + 20))),
 }
 """Models, the shape of their input, and the FLOPs that `FlopCounterMode` does not see."""
 
