@@ -14,9 +14,6 @@ MIB = 2**20
 DEFAULT_CPU_CACHE_BYTES = 32 * MIB
 """Assumed last-level cache where the system does not report one: that of a common server core complex."""
 
-DEFAULT_CPU_FREE_BYTES = 2**32
-"""Assumed free memory where the system does not report it: what a small laptop can spare."""
-
 
 class NoDeviceError(RuntimeError):
     """The device that was asked for is not there; the message says what is."""
@@ -36,8 +33,7 @@ class Device:
     """The driver's or the processor's own name."""
     cache_bytes: int
     """Last-level cache that a CPU's threads have together; L2 of a GPU."""
-    memory_bytes: int | None
-    """None where the system does not tell."""
+    memory_bytes: int
     threads: int | None = None
     """Threads that a CPU measurement uses."""
     sm_count: int | None = None
@@ -58,8 +54,7 @@ class Device:
     def free_bytes(self) -> int:
         """Return the memory that a measurement may still take, bytes."""
         if not self.is_gpu:
-            free_bytes = host.available_memory_bytes()
-            return DEFAULT_CPU_FREE_BYTES if free_bytes is None else free_bytes
+            return host.available_memory_bytes()
         import torch
 
         free, _ = torch.cuda.mem_get_info(self.torch_name)

@@ -89,17 +89,15 @@ def last_level_cache_bytes(cpus: Iterable[int], threads: int, root: Path = ROOT)
     return sum(sorted(sizes.values(), reverse=True)[:threads]) or None
 
 
-def total_memory_bytes(root: Path = ROOT) -> int | None:
+def total_memory_bytes(root: Path = ROOT) -> int:
     """Return the memory of the machine or the lower limit of a control group, bytes."""
-    memory = attempt(psutil.virtual_memory)
-    return min([*([memory.total] if memory else []), *(limit for limit, _ in _memory_limits(root))], default=None)
+    return min([psutil.virtual_memory().total, *(limit for limit, _ in _memory_limits(root))])
 
 
-def available_memory_bytes(root: Path = ROOT) -> int | None:
+def available_memory_bytes(root: Path = ROOT) -> int:
     """Return the memory that can be taken without swapping, bytes, within the limits of the control groups."""
-    memory = attempt(psutil.virtual_memory)
-    left = [*([memory.available] if memory else []), *(limit - used for limit, used in _memory_limits(root))]
-    return max(0, min(left)) if left else None
+    left = [psutil.virtual_memory().available, *(limit - used for limit, used in _memory_limits(root))]
+    return max(0, min(left))
 
 
 def governor(root: Path = ROOT) -> str | None:

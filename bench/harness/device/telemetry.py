@@ -30,7 +30,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from bench.harness.device import host, nvml
 from bench.harness.device.device import Device
@@ -280,17 +280,6 @@ def slowdowns(row: Mapping[str, Any]) -> tuple[str, ...]:
     Args:
         row: what `row_telemetry` returned, or the `telemetry` of an old record, which may lack any key.
     """
-    shares, events, resolution = (row.get(key) for key in ("throttle", "clock_events", "throttle_resolution"))
-    if not isinstance(shares, Mapping):
-        return ()
-    seen = events if isinstance(events, list | tuple) else ()
-    least = max(MIN_LOST_SHARE, resolution if _is_number(resolution) else 0.0)
-    return tuple(
-        cause
-        for cause, share in shares.items()
-        if (_is_number(share) and share > least) or (share is None and cause in seen)
-    )
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    shares, seen = row.get("throttle") or {}, row.get("clock_events") or ()
+    least = max(MIN_LOST_SHARE, row.get("throttle_resolution") or 0.0)
+    return tuple(cause for cause, share in shares.items() if (cause in seen if share is None else share > least))

@@ -9,7 +9,6 @@ import torch
 from bench.harness.device import host, stamp
 from bench.harness.device.device import (
     DEFAULT_CPU_CACHE_BYTES,
-    DEFAULT_CPU_FREE_BYTES,
     NoDeviceError,
     cpu_device,
     detect,
@@ -47,12 +46,9 @@ def test_the_cpu_of_this_machine_is_complete():
     found.synchronize()
 
 
-def test_a_machine_that_reports_nothing_is_measured_with_marked_assumptions(monkeypatch):
-    for name in ("total_memory_bytes", "available_memory_bytes"):
-        monkeypatch.setattr(host, name, lambda: None)
+def test_an_unknown_cache_is_assumed_and_marked(monkeypatch):
     monkeypatch.setattr(host, "last_level_cache_bytes", lambda cpus, threads: None)
     found = cpu_device()
-    assert (found.memory_bytes, found.free_bytes()) == (None, DEFAULT_CPU_FREE_BYTES)
     assert (found.cache_bytes, found.cache_is_assumed) == (DEFAULT_CPU_CACHE_BYTES, True)
 
 
