@@ -28,20 +28,21 @@ COLUMNS = (
 """The columns that every row has, in this order. After them come `shape_<axis>`, `option_<name>`, `telemetry_<name>`
 and `verified_<name>`, as far as the records have them."""
 
-NUMBER_COLUMNS = (
-    *TIME_COLUMNS,
-    *(key for key in JUDGED_KEYS if key not in JUDGED_TEXTS),
-)
-
 TELEMETRY_NUMBERS = (
     *("window_s", "sm_clock_hz", "memory_clock_hz", "temperature_c", "power_w", "energy_j"),
     *("flops_per_j", "throttle_resolution", "involuntary_switches_per_s", "voluntary_switches_per_s", "load_average"),
 )
-"""Keys of the telemetry whose columns are floats, also where no record has a value."""
-TELEMETRY_WHOLE = ("cgroup_throttled_periods",)
+"""Keys of the telemetry whose columns are floats, even if no record has a value."""
 
-LARGEST = 10**300
-"""No whole number beyond it is written as a float."""
+DTYPES = {
+    **dict.fromkeys(COLUMNS, "string"),
+    **dict.fromkeys((*TIME_COLUMNS, *(key for key in JUDGED_KEYS if key not in JUDGED_TEXTS)), "float64"),
+    **dict.fromkeys((f"telemetry_{name}" for name in TELEMETRY_NUMBERS), "float64"),
+    **dict.fromkeys((*WHOLE_COLUMNS, "telemetry_cgroup_throttled_periods"), "Int64"),
+    **dict.fromkeys(("converged", "settled"), "boolean"),
+    "samples_s": "object",
+}
+"""Dtypes of the columns of a frame, the same whatever a run happens to hold."""
 
 ONLY_IN_JSON = ("telemetry_errors",)
 """Columns that no row has: texts that are the same in row after row, about a machine and not about a measurement."""
@@ -81,7 +82,7 @@ def flat_rows(
 def to_frame(runs: Run | Iterable[Run], report: Report | None = None) -> pd.DataFrame:
     """Return runs as a pandas frame: a row for each record, the columns of `flat_rows`, and `samples_s` as lists.
 
-    Counts are nullable integers; where one does not fit 64 bits, its column is of floats.
+    Counts are nullable integers.
     """
     import pandas as pd
 
@@ -93,7 +94,7 @@ def to_frame(runs: Run | Iterable[Run], report: Report | None = None) -> pd.Data
     ]
     rows = _with_all_columns(rows)
     names = list(rows[0]) if rows else [*COLUMNS, "samples_s"]
-    return pd.DataFrame({_encodable(name): _series(name, [row[name] for row in rows]) for name in names})
+    return pd.DataFrame({name: _series(name, [row[name] for row in rows]) for name in names})
 
 
 def _row(environment: Environment, record: Record, score: dict[str, Any]) -> dict[str, Any]:
@@ -137,56 +138,13 @@ def _with_all_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def _series(name: str, values: list[Any]) -> pd.Series[Any]:
-    """Return a column, of a dtype that its name tells; where that is not known or does not fit, of one for its values.
-
-    Runs are put side by side, so that a column must not change its dtype with what one run happens to hold.
-    """
+    """Return a column of the dtype of its name; of other names of the dtype that fits its values."""
     import pandas as pd
 
-    present = [value for value in values if value is not None]
-    if name == "samples_s":
-        return pd.Series(values, dtype="object")
-    kind = _kind(name) or _kind_of(present)
-    if kind != "string" and not _fits(present, kind):
-        kind = "float64" if _fits(present, "float64") else "string"
+    kind = DTYPES.get(name) or ("Int64" if name.startswith("shape_") else None)
+    if kind is None:
+        found = pd.Series(values, dtype="object").convert_dtypes(convert_floating=False)
+        kind = "string" if found.dtype == "object" else str(found.dtype)
     if kind == "string":
-        return pd.Series([None if value is None else _encodable(str(value)) for value in values], dtype="string")
-    # A whole number beyond 64 bits becomes a float here, because pandas takes none.
-    return pd.Series([_float(value) for value in values] if kind == "float64" else values, dtype=kind)
-
-
-def _kind(name: str) -> str | None:
-    """Return the dtype of a column that is known by its name."""
-    telemetry = name.removeprefix("telemetry_") if name.startswith("telemetry_") else None
-    if name in NUMBER_COLUMNS or telemetry in TELEMETRY_NUMBERS:
-        return "float64"
-    if name in WHOLE_COLUMNS or name.startswith("shape_") or telemetry in TELEMETRY_WHOLE:
-        return "Int64"
-    if name in ("converged", "settled"):
-        return "boolean"
-    return "string" if name in COLUMNS else None
-
-
-def _kind_of(present: list[Any]) -> str:
-    """Return the dtype for values of a column that is not known."""
-    kinds = ("boolean", "Int64", "float64") if present else ()
-    return next((kind for kind in kinds if _fits(present, kind)), "string")
-
-
-def _fits(present: list[Any], kind: str) -> bool:
-    if kind == "boolean":
-        return all(isinstance(value, bool) for value in present)
-    if any(isinstance(value, bool) for value in present):
-        return False
-    if kind == "Int64":
-        return all(isinstance(value, int) and abs(value) < 2**63 for value in present)
-    return all(isinstance(value, float) or (isinstance(value, int) and abs(value) <= LARGEST) for value in present)
-
-
-def _encodable(text: str) -> str:
-    """Return a text that is UTF-8 when written; half of a surrogate pair, which JSON allows, becomes its escape."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _float(value: float | None) -> float | None:
-    return None if value is None else float(value)
+        values = [None if value is None else str(value) for value in values]
+    return pd.Series(values, dtype=kind)

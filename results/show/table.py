@@ -32,9 +32,6 @@ NOTHING = {ABSENT, "0", "0%"}
 MEMORY = {"measured": "peak memory", "estimated": "predicted"}
 """Columns of a training step, by key of its `memory_bytes`."""
 
-MAX_ROWS = 2000
-"""Rows of one table. Laying out a hundred thousand takes two minutes, and nobody reads them."""
-
 TABLE_COLUMNS = (
     *("op", "case", "dtype", "provider", "fill", "options", "status", "reason", "median", "95% CI"),
     *("GFLOP/s", "GB/s", "FLOP/B", "bound", "MFU", "MBU", "% roof", "% meas", "mix", "flags"),
@@ -100,21 +97,18 @@ def render_table(
     for line in header_lines(environment, records):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     measured = [(record, score) for record, score in scored if record.status == "ok"]
-    shown = measured[:MAX_ROWS]
-    if shown:
-        _print_measured(shown, console)
-        _print_rest(len(measured) - len(shown), console)
+    if measured:
+        _print_measured(measured, console)
     else:
         console.print("\nno measurement was finished", markup=False, highlight=False)
-    for text in dict.fromkeys(_excess(record, score) for record, score in shown if score["excess"]):
+    for text in dict.fromkeys(_excess(record, score) for record, score in measured if score["excess"]):
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
-    for causes in dict.fromkeys(score["held_back_by"] for _, score in shown if score["held_back_by"]):
+    for causes in dict.fromkeys(score["held_back_by"] for _, score in measured if score["held_back_by"]):
         text = f"memory side or compute side: far below every ceiling, and held back by {causes}"
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
     others = [record for record in records if record.status != "ok"]
     if others:
-        _print_others(others[:MAX_ROWS], console)
-        _print_rest(len(others) - MAX_ROWS, console)
+        _print_others(others, console)
 
 
 def describe(record: Record) -> list[str]:
@@ -371,12 +365,6 @@ def _print_alone(records: Sequence[Record], console: Console) -> None:
     columns.append(Column("provider", [record.provider for record in records], goes_below=2))
     columns += _options(records)
     print_grid(console, columns, [record.reason or ABSENT for record in records], "reason")
-
-
-def _print_rest(count: int, console: Console) -> None:
-    if count > 0:
-        text = f"... and {count:,} more: --format csv and --format json have all"
-        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def render_runs(runs: Iterable[RunSummary], console: Console) -> None:

@@ -245,16 +245,6 @@ def test_no_name_is_broken_over_two_lines_but_a_reason_may_be(make_environment, 
         assert word in text or width < 120
 
 
-def test_a_table_ends_where_nobody_reads_on_and_says_so(make_environment, make_record, make_skipped, monkeypatch):
-    monkeypatch.setattr("results.show.table.MAX_ROWS", 3)
-    records = [make_record() for _ in range(5)] + [make_skipped() for _ in range(1003)]
-    text = rendered(make_environment(), records)
-    assert text.count("1024x1024x1024") == 6
-    assert "... and 2 more: --format csv and --format json have all" in text
-    assert "... and 1,000 more: " in text
-    assert "more: " not in rendered(make_environment(), records[2:5] + records[-3:])
-
-
 def test_a_file_gets_whole_lines(make_environment, make_skipped, tmp_path):
     reason = "needs 412 GB, the device has 141 GB free; " * 5
     with (tmp_path / "out").open("w+", encoding="utf-8") as file:
