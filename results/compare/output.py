@@ -30,11 +30,6 @@ VERDICTS = (SLOWER, UNSURE, FASTER, SAME)
 
 COLORS = {SLOWER: "red", FASTER: "green", UNSURE: "yellow", SAME: ""}
 
-SHOWN_ROWS = 200
-"""Rows of the table for people; of more, those that matter most are shown."""
-
-SHOWN_UNMATCHED = 20
-
 MFU = ("MFU baseline", "MFU candidate")
 
 UNMATCHED = "UNMATCHED"
@@ -302,14 +297,11 @@ def print_table(compared: Compared, file: TextIO) -> str:
     with console.capture() as text:
         for line in _run_lines(compared):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-        shown = foremost(compared, SHOWN_ROWS)
-        _print_rows(shown, compared, console)
-        _print_rest(len(compared.rows) - len(shown), "rows", console)
+        _print_rows(compared, console)
         if compared.unmatched:
             console.print("\nnot compared:", markup=False, highlight=False)
-        for one in compared.unmatched[:SHOWN_UNMATCHED]:
+        for one in compared.unmatched:
             console.print(f"  {printable(describe(one))}", markup=False, highlight=False, soft_wrap=True)
-        _print_rest(len(compared.unmatched) - SHOWN_UNMATCHED, "records", console)
         console.print(f"\n{headline(compared)}", markup=False, highlight=False, soft_wrap=True)
     return text.get()
 
@@ -326,9 +318,9 @@ def _run_lines(compared: Compared) -> list[str]:
     return lines
 
 
-def _print_rows(rows: Sequence[ComparedRow], compared: Compared, console: Console) -> None:
-    cells = _without_constant([_cells(row) for row in rows])
-    providers = _providers(rows)
+def _print_rows(compared: Compared, console: Console) -> None:
+    cells = _without_constant([_cells(row) for row in compared.rows])
+    providers = _providers(compared.rows)
     is_one = len(set(providers)) == 1
     below = {"options": 1, "provider": 2, "baseline": 3, "candidate": 3}
     leaves = {**dict.fromkeys(MFU, 1), "% of ceiling": 2}
@@ -372,9 +364,3 @@ def _said_once(reasons: Sequence[str], compared: Compared) -> tuple[list[str], l
     for phrase in phrases:
         shorter = [reason.replace(f"; {phrase}", "") for reason in shorter]
     return shorter, [f"{count} row{'s' * (count != 1)}: {phrase}" for phrase, count in counted.items() if count]
-
-
-def _print_rest(count: int, what: str, console: Console) -> None:
-    if count > 0:
-        text = f"... and {count:,} more {what}: --format csv and --format json have all"
-        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)

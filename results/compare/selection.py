@@ -7,14 +7,11 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from results.compare.load import Wanted
-    from results.store.runfile import Run
-    from results.store.runs import RunSummary
+from results.compare.load import EVERYTHING, Wanted, load
+from results.store.runfile import Run, RunFileError
+from results.store.runs import RunSummary, find_run
 
 SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 LATEST = ("op", "provider", "device", "since")
@@ -77,16 +74,12 @@ def add_latest(parser: argparse.ArgumentParser) -> None:
 
 def latest_of(options: argparse.Namespace) -> Selection:
     """Return what the options of `add_latest` choose."""
-    from results.compare.load import Wanted
-
     ops, providers = (frozenset[str]().union(*getattr(options, name)) for name in ("op", "provider"))
     return Selection(Wanted(ops=ops, providers=providers), options.device, options.since)
 
 
 def wanted_of(options: argparse.Namespace) -> Wanted:
     """Return the records that the options of `add_records` choose."""
-    from results.compare.load import Wanted
-
     return Wanted(*(frozenset().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider")))
 
 
@@ -106,27 +99,18 @@ class Selection:
     @property
     def is_all(self) -> bool:
         """Whether nothing was chosen."""
-        from results.compare.load import EVERYTHING
-
         return self.wanted == EVERYTHING and self.gpu is None and self.since_s is None
 
     def find(self, name: str, directory: Path | None = None) -> Path:
         """Return the file of a run; `latest` is the newest of those that are selected. Raises as `find_run` does."""
-        from results.store.runs import find_run
-
         return find_run(name, directory, None if self.is_all else self.fits)
 
     def load(self, name: str, directory: Path | None = None) -> Run:
         """Return a run with the records that are wanted. Raises as `find` and `load_run` do."""
-        from results.compare.load import load
-
         return load(self.find(name, directory), self.wanted)
 
     def fits(self, run: RunSummary) -> bool:
         """Return whether a run is of the machine and the time, and has a record that is wanted."""
-        from results.compare.load import EVERYTHING, load
-        from results.store.runfile import RunFileError
-
         if self.gpu not in (None, run.device_slug) or (self.since_s is not None and run.started_s < self.since_s):
             return False
         if self.wanted == EVERYTHING:

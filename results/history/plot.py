@@ -22,6 +22,7 @@ from results.show.picture import (
     series_color,
     write_head,
 )
+from results.show.table import PREFIXES, TIME_UNITS
 from results.show.theme import tone
 
 if TYPE_CHECKING:
@@ -100,9 +101,7 @@ def _scale(series: Sequence[Series]) -> tuple[float, str]:
     metric, largest = series[0].metric, max(point.value for one in series for point in one.points)
     if metric in ("mfu", "mbu"):
         return 0.01, "%"
-    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-    if metric == "flops":
-        units = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
+    units = [(scale, f"{prefix}FLOP/s") for scale, prefix in PREFIXES] if metric == "flops" else TIME_UNITS
     return next((unit for unit in units if largest >= unit[0]), units[-1])
 
 

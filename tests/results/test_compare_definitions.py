@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from pathlib import Path
 
 import pytest
 from compare_runs import NO_DRIFT, case, compared, refused
@@ -60,21 +59,6 @@ def test_providers_of_one_run_are_of_one_definition(save, measured, capsys):
     assert compared(capsys, save("a", *both), "--by", "provider")[0] == 0
     both[1] = measured(seed=2, provider="triton-v1", op_sha256=OTHER)
     assert "1 row of matmul measured by two definitions" in refused(capsys, save("b", *both), "--by", "provider")
-
-
-def test_each_record_keeps_its_own_definition_however_it_is_read(save, measured, tmp_path):
-    """Records that differ in the definition alone are read by the quick path, where words are looked at once."""
-    path = save("a", *[measured(seed=n, op_sha256=sha, **case(n + 1)) for n, sha in enumerate((ONE, OTHER, None, ONE))])
-    assert [one.op_sha256 for one in load_run(path).records] == [ONE, OTHER, None, ONE]
-    assert [one.op_sha256 for one in load_run(path).records] == [ONE, OTHER, None, ONE]
-    assert json.loads(load_run(path).path.read_text().splitlines()[3])["op_sha256"] is None
-
-
-def test_a_hash_that_is_no_text_is_a_bad_line(save, measured, capsys):
-    path = save("a", measured(seed=1, op_sha256=ONE), measured(seed=2, op_sha256=OTHER))
-    Path(path).write_text(Path(path).read_text().replace(f'"{OTHER}"', "7"))
-    assert main(["compare", path, save("b", measured(seed=3, op_sha256=ONE))]) == 2
-    assert "'op_sha256' must be text, found 7" in capsys.readouterr().err
 
 
 # ---- history ---------------------------------------------------------------------------------------------------------
