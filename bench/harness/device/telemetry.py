@@ -98,12 +98,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class ClockAndPower:
-    """Clock and power, by which a GPU has settled or not; None if they cannot be read."""
+    """Clock and power now; None if they cannot be read."""
 
     sm_clock_hz: float | None
     power_w: float | None
-    power_limit_w: float | None = None
-    """Its value when the monitor was opened."""
 
 
 class Poller:
@@ -143,7 +141,6 @@ class Monitor:
     def __init__(self, device: Device) -> None:
         """Find the GPU, if the device is one."""
         self._gpu = nvml.NvmlGpu(device.uuid) if device.is_gpu else None
-        self._power_limit_w = None if self._gpu is None else self._gpu.power_limit_w()
 
     def snapshot(self) -> Snapshot:
         """Return everything that a record's telemetry is made from, as it is now."""
@@ -161,10 +158,10 @@ class Monitor:
         return Snapshot(taken_s, of_host, of_gpu, len(cores))
 
     def clock_and_power(self) -> ClockAndPower:
-        """Return SM clock and power now, from two calls: what a settling warm-up polls. All None on a CPU."""
+        """Return SM clock and power now, from two calls. All None on a CPU."""
         if self._gpu is None:
             return ClockAndPower(None, None)
-        return ClockAndPower(self._gpu.clock_hz(nvml.CLOCK_SM), self._gpu.power_w(), self._power_limit_w)
+        return ClockAndPower(self._gpu.clock_hz(nvml.CLOCK_SM), self._gpu.power_w())
 
 
 def row_telemetry(
