@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.api.family import run_of
 from bench.harness.cli.arguments import UsageError, add_list, chosen, number, path, shape_words
 from bench.harness.scenarios.scenario import Scenario, ScenarioContext, ScenarioRow
-from bench.harness.shapes import ShapeError, parse_size, size_text
+from bench.harness.shapes import ShapeError, parse_batch_shape, parse_size, size_text
 from bench.harness.transfer.copies import StepWork
 from bench.harness.transfer.table import COLUMNS, NOTES, footer
 from results.record import Record
@@ -105,14 +105,10 @@ def batches_of(args: argparse.Namespace) -> list[tuple[int, int]]:
     Raises:
         UsageError: one is no batch.
     """
-    found = []
-    for word in args.shape or SHAPES:
-        extents = word.split("x")
-        is_whole = all(extent.isascii() and extent.isdecimal() and 1 <= len(extent) < 10 for extent in extents)
-        if len(extents) != 2 or not is_whole or "0" in extents:
-            raise UsageError(f"shape '{word}' is no batch; write sequences x tokens, such as 8x512")
-        found.append((int(extents[0]), int(extents[1])))
-    return list(dict.fromkeys(found))
+    try:
+        return list(dict.fromkeys(map(parse_batch_shape, args.shape or SHAPES)))
+    except ShapeError as error:
+        raise UsageError(str(error)) from None
 
 
 def check(args: argparse.Namespace) -> None:
@@ -325,7 +321,7 @@ def measure_loop(blank: Record, tokens: Tokens, bench: ScenarioContext, file: To
     file.close()
     count = len(measured.samples.samples_s)
     return replace(
-        record_of(replace(blank, flops=products.flops), measured, bench, tokens.work.flags(alone_s)),
+        record_of(replace(blank, flops=products.flops), measured, bench),
         compute_s=alone_s,
         waits_s=tuple(loop.waits_s[-count:]),
         file_bytes=file.ids.nbytes,

@@ -49,6 +49,19 @@ def parse_shapes(words: Iterable[str], op: Op) -> list[dict[str, int]]:
     return [dict(zip(op.axes, extents, strict=True)) for extents in shapes]
 
 
+def parse_batch_shape(word: str, maximum: int = 10**7) -> tuple[int, int]:
+    """Return sequences and tokens of `BxS`.
+
+    Raises:
+        ShapeError: it is not two integers from 1 to `maximum`.
+    """
+    match = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", word)
+    extents = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not all(1 <= extent <= maximum for extent in extents):
+        raise ShapeError(f"shape '{word}' must be BxS, sequences x tokens, each from 1 to {maximum}; write 8x512")
+    return extents
+
+
 def _extents(text: str, word: str) -> Sequence[int]:
     """Return the values of one axis: a number, or a range."""
     fields = text.split(":")

@@ -98,11 +98,6 @@ FLAGS = {
         "Look for work that is left out or that ends after the clock stopped.",
         ROOFLINE,
     ),
-    "work-off": _flag(
-        "The work of a step takes another time than --step-time asked for.",
-        "Rows of one run do the same work all the same; let nothing else run, or ask for another --step-time.",
-        TRANSFERS,
-    ),
     "beyond-rounding": _flag(
         "The result is further off than rounding explains, and --tolerance allowed it.",
         "Say so where you report the time: it is that of another accuracy.",

@@ -12,6 +12,7 @@ from bench.harness.cli.arguments import UsageError, add_machine, add_output, dty
 from bench.harness.op import Op
 from bench.harness.profile import report, show
 from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target
+from bench.harness.shapes import ShapeError, parse_batch_shape
 from results.record import Environment, Record
 from results.show.terminal import Parser
 
@@ -174,14 +175,12 @@ def shape_of(word: str) -> tuple[int, int]:
     """Return sequences and tokens.
 
     Raises:
-        UsageError: it is no such shape.
+        UsageError: it is not such a shape.
     """
-    extents = word.replace("×", "x").replace("*", "x").split("x")
-    if len(extents) != 2 or not all(
-        one.isascii() and one.isdecimal() and 0 < len(one) < 8 and int(one) for one in extents
-    ):
-        raise UsageError(f"shape '{word}' is no batch; write sequences x tokens, such as {DEFAULT_SHAPE}")
-    return int(extents[0]), int(extents[1])
+    try:
+        return parse_batch_shape(word)
+    except ShapeError as error:
+        raise UsageError(str(error)) from None
 
 
 def config_of(args: argparse.Namespace) -> Any:

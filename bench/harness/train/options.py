@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.harness.cli.arguments import UsageError, add_list, chosen, number, path, shape_words
+from bench.harness.shapes import ShapeError, parse_batch_shape
 from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.config.file import load_config, load_preset
@@ -154,11 +155,10 @@ def _models(args: argparse.Namespace) -> list[ModelConfig]:
 
 
 def _shape(word: str) -> tuple[int, int]:
-    match = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", word)
-    extents = (int(match[1]), int(match[2])) if match else (0, 0)
-    if not 1 <= extents[0] <= MAX_BATCH or not 1 <= extents[1] <= MAX_BATCH:
-        raise UsageError(f"shape '{word}' must be BxS, sequences x tokens, each from 1 to {MAX_BATCH}; write 8x512")
-    return extents
+    try:
+        return parse_batch_shape(word, MAX_BATCH)
+    except ShapeError as error:
+        raise UsageError(str(error)) from None
 
 
 def _checkpoint(word: str) -> str:

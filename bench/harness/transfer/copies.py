@@ -11,10 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.inputs import Filler, plan_rotation
-from bench.harness.measure.evidence import Flag
 from bench.harness.timing.protocol import no_garbage_collection
 from bench.harness.timing.samplers import Call
-from results.stats.samples import median
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,8 +31,8 @@ PRODUCT_WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 FIT = 4
 """Fewest products in the given time, unless even the smallest product takes longer."""
 
-ROUNDS_ALONE, OFF_BY = 5, 0.25
-"""Rounds of a step's work that are timed alone, and how far their median may be from what was asked for."""
+ROUNDS_ALONE = 5
+"""Rounds of a step's work that are timed alone."""
 
 LEAST_ROUNDS, MOST_ROUNDS, ROUNDS_S = 9, 60, 2.0
 
@@ -147,14 +145,6 @@ class StepWork:
         """Return the seconds of a few rounds of it with nothing beside it, now."""
         products = self.products(device, seed)
         return tuple(_finished_s(products, device) for _ in range(ROUNDS_ALONE))
-
-    def flags(self, alone_s: Sequence[float]) -> list[Flag]:
-        """Return the flag of work that takes another time than was asked for, if it does."""
-        found = median(alone_s)
-        if abs(found / self._seconds - 1) <= OFF_BY:
-            return []
-        reason = f"the work of a step takes {found:.3g} s here, {self._seconds:.3g} s were asked for"
-        return [Flag("work-off", reason, "a quieter machine, or another --step-time")]
 
 
 def measure_overlap(calls: Sequence[Call], device: Device, seed: int, left_s: float | None = None) -> Overlap:

@@ -379,9 +379,9 @@ def test_the_command_refuses_bad_input_with_2(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--model", "tiny-llama", "--shape", "0x4"], "shape '0x4' is no batch"),
-        (["--model", "tiny-llama", "--shape", "4x"], "shape '4x' is no batch"),
-        (["--model", "tiny-llama", "--shape", "4x99999999"], "is no batch"),
+        (["--model", "tiny-llama", "--shape", "0x4"], "shape '0x4' must be BxS"),
+        (["--model", "tiny-llama", "--shape", "4x"], "shape '4x' must be BxS"),
+        (["--model", "tiny-llama", "--shape", "4x99999999"], "must be BxS"),
         (["--model", "tiny-llama", "--dtype", "int8"], "--dtype takes one of fp64, fp32, bf16, fp16, not int8"),
         (["mine.py:make", "--layers", "2"], "--layers belongs to --model and --config"),
         (["mine.py:make", "--model", "tiny-llama"], "name one thing to profile"),
