@@ -6,12 +6,11 @@ import argparse
 import re
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from results.compare.load import EVERYTHING, Wanted, load
 from results.store.runfile import Run, RunFileError
-from results.store.runs import RunSummary, find_run
+from results.store.runs import RunSummary, find_run, unix_time
 
 SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 LATEST = ("op", "provider", "device", "since")
@@ -33,8 +32,7 @@ def since(text: str) -> float:
     if ago := re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text.strip()):
         return time.time() - float(ago[1]) * SECONDS[ago[2]]
     try:
-        moment = datetime.fromisoformat(text.strip())
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        return unix_time(text.strip())
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
             f"'{text}' is neither a time ago, such as 30m, 12h, 2d or 1w, nor a date, such as 2026-11-20"

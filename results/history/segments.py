@@ -122,7 +122,7 @@ def history(
             raise CompareError(
                 f"the {METRICS[metric]} of {key.op} {key.case} {key.dtype} {provider} is not known in any run"
             )
-        notes = [*skipped, *notes, *_unclear_revisions(provider, points), *_redefinitions(provider, points)]
+        notes = [*skipped, *notes, *_redefinitions(provider, points)]
         slug = points[0].run.environment.device["slug"]
         series.append(Series(key, provider, metric, slug, tuple(points), tuple(notes), problems))
     return _judged(series, margin)
@@ -200,20 +200,6 @@ def _redefinitions(provider: str, points: Sequence[HistoryPoint]) -> list[str]:
         return []
     op = points[0].records[0].op
     return [f"{provider}: {op} is defined otherwise from {', '.join(dates)} on: a change there may be one of the op"]
-
-
-def _unclear_revisions(provider: str, points: Sequence[HistoryPoint]) -> list[str]:
-    """Return a note on each revision that names several texts of the kernel: files changed without a commit."""
-    texts: dict[str, set[str]] = {}
-    for point in points:
-        text = point.records[0].source_sha256
-        if point.revision is not None and text is not None:
-            texts.setdefault(point.revision, set()).add(text)
-    return [
-        f"{provider}: {len(found)} texts of its source file were measured at revision {name}"
-        for name, found in texts.items()
-        if len(found) > 1
-    ]
 
 
 def _judged(series: Sequence[Series], margin: float) -> list[Series]:

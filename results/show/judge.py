@@ -1,13 +1,11 @@
 """The judged keys of a record: what its counts and times mean on its machine.
 
 The formulas live in the floor above, in `roofline`, each of them once. This package must not import that one, because
-imports only go down. So the judge is a plug-in: it is found by its name when the first record is judged, and where
-there is none, every judged key is null. The store, the statistics and the exports then still work.
+imports only go down. So the judge is found by its name when a record is judged.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from pkgutil import resolve_name
 from typing import Any
@@ -57,33 +55,15 @@ def judged(environment: Environment, records: Iterable[Record], report: Report |
         records: what was measured there.
         report: is told once of each reason for which a key is null though it should not be.
     """
-    judge = _find_judge()
+    judge: Callable[[Record, dict[str, Any]], dict[str, Any]] = resolve_name(JUDGE)
     rows, reasons = [], dict[str, None]()
     for record in records:
-        row: dict[str, Any] = dict.fromkeys(JUDGED_KEYS)
         try:
-            values = judge(record, environment.hardware) if judge else {}
+            values = judge(record, environment.hardware)
         except ValueError as error:
             values = {}
             reasons[f"the ceilings of the run cannot be used, so nothing is judged by them: {error}"] = None
-        for key in JUDGED_KEYS:
-            value = values.get(key)
-            if isinstance(value, float) and not math.isfinite(value):
-                reasons[f"'{key}' of {record.op} {record.case} is beyond any number and left out"] = None
-            else:
-                row[key] = value
-        rows.append(row)
+        rows.append({key: values.get(key) for key in JUDGED_KEYS})
     for reason in reasons if report else ():
         report(reason)  # type: ignore[misc]
     return rows
-
-
-def _find_judge() -> Callable[[Record, dict[str, Any]], dict[str, Any]] | None:
-    """Return the judge, or None where the package that holds it is not there."""
-    try:
-        found: Callable[[Record, dict[str, Any]], dict[str, Any]] = resolve_name(JUDGE)
-    except ModuleNotFoundError as error:
-        if error.name != JUDGE.partition(".")[0]:
-            raise
-        return None
-    return found

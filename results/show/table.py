@@ -179,20 +179,16 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
 
 
 def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> str | None:
-    """Return the ceilings that concern the dtypes at hand; entries of another form are the judge's to report."""
+    """Return the ceilings that concern the dtypes at hand."""
     dtypes = {record.dtype for record in records}
     entries = hardware.get("entries")
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[str, list[str]] = {}
     for entry in entries if isinstance(entries, list) else []:
-        values = entry if isinstance(entry, dict) else {}
-        quantity, name, value = values.get("quantity"), values.get("name"), values.get("value")
-        unit = {"flops": "FLOP/s", "bandwidth": "B/s"}.get(str(quantity))
-        if unit is None or not isinstance(value, float | int) or not 0 < value < 1e300:
-            continue
-        if quantity == "bandwidth" or name in dtypes:
-            title = f"{name} peak" if quantity == "flops" else f"{name} bandwidth"
-            found.setdefault((str(quantity), title), []).append(f"{format_rate(value, unit)} {values.get('kind')}")
-    return "; ".join(f"{title} {', '.join(kinds)}" for (_, title), kinds in found.items()) or None
+        quantity, name = entry["quantity"], entry["name"]
+        if quantity == "bandwidth" or (quantity == "flops" and name in dtypes):
+            title, unit = (f"{name} peak", "FLOP/s") if quantity == "flops" else (f"{name} bandwidth", "B/s")
+            found.setdefault(title, []).append(f"{format_rate(entry['value'], unit)} {entry['kind']}")
+    return "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in found.items()) or None
 
 
 @dataclass(frozen=True)

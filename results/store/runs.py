@@ -231,7 +231,7 @@ class RunSummary:
     error: str | None = None
     """Why the file cannot be read."""
     started_s: float = 0.0
-    """Start of the run in Unix time, which the list is sorted by; the file's own time where the run tells none."""
+    """Start of the run in Unix time, which the list is sorted by; 0 if the file cannot be read."""
 
 
 def list_runs(directory: Path | None = None, counts_records: bool = True) -> list[RunSummary]:
@@ -269,13 +269,9 @@ def _summary(path: Path, counts_records: bool) -> RunSummary:
     match = RUN_ID.fullmatch(path.stem)
     op = match[2] if match else None
     try:
-        modified_s = path.stat().st_mtime
-    except OSError:
-        modified_s = 0.0
-    try:
         environment, records = read_head(path, counts_records)
     except RunFileError as error:
-        return RunSummary(path, path.stem, op=op, error=str(error), started_s=modified_s)
+        return RunSummary(path, path.stem, op=op, error=str(error))
     return RunSummary(
         path=path,
         run_id=environment.run_id,
@@ -284,16 +280,18 @@ def _summary(path: Path, counts_records: bool) -> RunSummary:
         op=op,
         records=records,
         command=shlex.join(environment.argv),
-        started_s=_unix_time(environment.started_at, modified_s),
+        started_s=unix_time(environment.started_at),
     )
 
 
-def _unix_time(text: str, otherwise: float) -> float:
-    try:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return otherwise
+def unix_time(text: str) -> float:
+    """Return a date or time of ISO 8601 in Unix time; without a time zone it is UTC.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def find_run(name: str, directory: Path | None = None, fits: Callable[[RunSummary], bool] | None = None) -> Path:

@@ -84,15 +84,6 @@ def test_columns_that_go_below_keep_their_order():
     ]
 
 
-def test_columns_of_one_turn_go_below_together():
-    columns = [
-        Column("case", ("64",)),
-        Column("time", ("1.0 us",), goes_below=2),
-        Column("of", ("2.0 us",), goes_below=2),
-    ]
-    assert shown(12, columns, ()) == ["case", "────", "64", "    time 1.0", "    us; of", "    2.0 us"]
-
-
 def test_a_wide_terminal_has_the_note_in_its_row():
     head, _, row, other = shown(160)
     assert head.endswith("flagged  reason")

@@ -37,15 +37,6 @@ def test_a_renamed_run_is_the_newest_all_the_same(keep):
     assert find_run("latest") == renamed
 
 
-def test_of_two_runs_of_one_second_the_larger_id_is_the_newest(keep, make_environment):
-    """As in the list. The second run started within the same second, and its clock said the next one in between."""
-    keep(1, number=2)
-    larger = keep(1, number=3)
-    assert find_run("latest") == larger == list_runs()[0].path
-    later = keep(1, number=1, started_at="2026-11-20T00:01:01+00:00")
-    assert find_run("latest") == later == list_runs()[0].path
-
-
 @pytest.mark.parametrize("damage", [b"", b"\0\1\2", b'{"kind": "environment", "schema": 999}\n', b'{"kind": "enviro'])
 def test_a_newest_file_that_cannot_be_read_is_passed_over(keep, damage):
     good, bad = keep(1), keep(2)
@@ -54,15 +45,6 @@ def test_a_newest_file_that_cannot_be_read_is_passed_over(keep, damage):
     good.unlink()
     with pytest.raises(RunNotFoundError, match=r"no run in .* can be read: python -m results list says why"):
         find_run("latest")
-
-
-def test_latest_is_what_the_list_begins_with(keep, tmp_path, runs):
-    for minute in (3, 1, 2):
-        keep(minute, device={"slug": f"gpu-{minute}", "name": "a device", "type": "cuda"})
-    (runs / "gpu-1/20261130T000000Z-matmul-ffff.jsonl").symlink_to(runs / "nowhere")
-    (runs / "gpu-1/20269999T999999Z-matmul-ffff.jsonl").write_text("no time and no run")
-    os.utime(keep(0, run_id="mine", started_at="2026-11-20T00:02:30+00:00"), (0, 0))
-    assert find_run("latest") == next(run.path for run in list_runs() if run.error is None)
 
 
 # ---- a run that is not finished ------------------------------------------------------------------------------------

@@ -69,21 +69,6 @@ def test_samples_that_alternate_do_not_get_an_interval_of_no_width():
     assert half_width(median_ci95(samples), 1.0) > 0.005
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("count", [20, 60, 250])
-@pytest.mark.parametrize("correlation", [0.0, 0.3])
-def test_95_percent_of_the_intervals_hold_the_median_of_correlated_samples(count, correlation):
-    generator = np.random.default_rng(count)
-    trials, held = 1000, 0
-    for _ in range(trials):
-        values = generator.normal(size=count)
-        for i in range(1, count):
-            values[i] = correlation * values[i - 1] + (1 - correlation**2) ** 0.5 * values[i]
-        low, high = median_ci95((10 + values).tolist())
-        held += low <= 10 <= high
-    assert 0.93 <= held / trials <= 0.975
-
-
 # ---- outliers -----------------------------------------------------------------------------------------------------
 
 
@@ -165,11 +150,6 @@ def test_a_handful_of_samples_has_neither_modes_nor_drift(count):
     samples = [1.0 + 0.5 * (i % 2) for i in range(count)]
     assert two_modes(samples) is None
     assert drift(samples) is None
-
-
-def test_equal_samples_have_one_mode():
-    assert two_modes([0.5] * 100) is None
-    assert two_modes([0.5] * 100, step_s=0.01) is None
 
 
 def test_a_mode_has_at_least_its_share():

@@ -14,7 +14,7 @@ from results.show.table import (
     render_runs,
     render_table,
 )
-from results.show.terminal import printable, table_console
+from results.show.terminal import table_console
 from results.store.runs import RunSummary
 
 
@@ -199,12 +199,6 @@ def test_where_nothing_is_published_only_the_mix_is_told_and_only_where_rows_dif
     assert row_with(alone, "relu")[-5:-3] == ["89.1%", "89.1%"]
 
 
-def test_a_run_from_before_mixes_were_matched_has_the_columns_that_it_had(make_environment, make_record):
-    text = rendered(make_environment(), [make_record()])
-    assert "% meas" not in text
-    assert "mix" not in row_with(text, "median")
-
-
 def test_an_interval_that_did_not_narrow_is_flagged_once(make_environment, make_record):
     assert rendered(make_environment(), [make_record(converged=False)]).count("not converged") == 1
     flagged = make_record(converged=False, flags=("not-converged",))
@@ -220,15 +214,6 @@ def test_a_narrow_terminal_loses_columns_by_name_and_never_cuts_a_number(make_en
     for whole in ("torch", "1024x1024x1024", "bf16", "4.295", "500.0", "73.2%"):
         assert whole in table
     assert "…" not in text
-
-
-def test_columns_leave_a_narrow_terminal_in_their_order(make_environment, make_record):
-    left = []
-    for width in range(150, 40, -1):
-        text = rendered(make_environment(), [make_record()], width)
-        names = " ".join(text.split()).partition("too narrow for: ")[2].partition(" (--format")[0]
-        left += [name for name in reversed(names.split(", ")) if name and name not in left]
-    assert left == ["n", "first call", "MBU", "FLOP/B", "GB/s", "bound", "95% CI", "MFU"]
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -285,16 +270,3 @@ def test_a_list_of_runs_is_as_safe(tmp_path):
     assert "\x1b" not in file.getvalue()
     assert "[bold]loud[/bold]" in file.getvalue()
     assert "broken: " in file.getvalue()
-
-
-def test_printable_text_is_left_alone():
-    assert printable("bf16 ±0.5 % µs 行列") == "bf16 ±0.5 % µs 行列"
-    assert printable("a\tb\ud800") == "a\\tb\\ud800"
-
-
-@pytest.mark.parametrize("entries", [None, 3, [3], [{}], [{"quantity": ["x"], "value": "fast"}], [{"value": 10**400}]])
-def test_ceilings_of_another_form_do_not_stop_the_table(make_environment, make_record, entries):
-    reported = []
-    text = rendered(make_environment(hardware={"entries": entries}), [make_record()], report=reported.append)
-    assert "4.295 us" in text
-    assert len(reported) == 1

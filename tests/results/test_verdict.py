@@ -160,10 +160,6 @@ def test_too_few_pairs_are_never_sure(pairs):
         smallest_detectable_change([1.0] * pairs, [2.0] * pairs)
 
 
-def test_six_pairs_can_tell():
-    assert compare_pairs([1.0] * 6, [2.0] * 6).verdict == SLOWER
-
-
 def test_the_ratio_is_that_of_the_pairs():
     baseline = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]  # a machine that slows down sevenfold, between the pairs
     ratios = [2.0, 2.0, 2.0, 1.1, 1.1, 1.1, 1.1]
@@ -178,14 +174,6 @@ def test_exchanging_the_series_exchanges_everything():
     assert (there.verdict, back.verdict) == (SLOWER, FASTER)
     assert back.ratio == pytest.approx(1 / there.ratio)
     assert back.ci95 == pytest.approx((1 / there.ci95[1], 1 / there.ci95[0]), rel=2e-3)
-
-
-def test_the_unit_of_the_times_does_not_matter():
-    baseline, candidate = interleaved(5, pairs=50, sigma=0.02)
-    scaled = compare_pairs([1e9 * time_s for time_s in baseline], [1e9 * time_s for time_s in candidate])
-    found = compare_pairs(baseline, candidate)
-    assert scaled.ratio == pytest.approx(found.ratio)
-    assert scaled.verdict == found.verdict
 
 
 def test_rounds_that_resemble_each_other_too_much_are_said_to_be_too_few():
