@@ -6,6 +6,7 @@ it is what the median time gives.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -167,7 +168,7 @@ class CalibrationSetup:
         launch.call()  # compiles, and loads libraries
         usual = limits_of(self.device)
         # No interval ends it: the shortest time of a noisy machine needs all the time there is.
-        limits = replace(usual, target_half_width=0.0, min_time_s=0.0, cap_s=seconds)
+        limits = replace(usual, min_samples=sys.maxsize, cap_s=seconds)
         poller = Poller(self.monitor)
         sampler = make_sampler([launch.call], self.device, limits, while_running=poller)
         if is_warmed_up:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bench.harness.calibrate.calibration import MeasuredCeilings
-    from bench.harness.calibrate.setup import CalibrationPart
+    from bench.harness.calibrate.setup import CalibrationPart, PartOutcome
+    from bench.harness.cli.session import Session
     from bench.harness.device.device import Device
     from results.record import Environment, Record
-    from results.store.runs import RunWriter
     from roofline.ceilings import Ceiling, Ceilings
 
 DESCRIPTION = """\
@@ -53,15 +53,10 @@ COLUMNS = (
 
 def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
-    parser = commands.add_parser(
-        "calibrate",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-    )
+    parser = commands.add_parser("calibrate", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--quick", action="store_true", help="a quarter of the time, and wider intervals")
-    add_list(
-        parser, "--dtype", "dtypes of matmul and FMA (default: bf16,fp32 on a CPU, on a GPU all it has)", dtype_words
-    )
+    words = "dtypes of matmul and FMA (default: bf16,fp32 on a CPU, on a GPU all it has)"
+    add_list(parser, "--dtype", words, dtype_words)
     add_device(parser)
     group = parser.add_argument_group("what to do with it")
     add_output(group, detail="what each part found when it is done")
@@ -73,31 +68,20 @@ class Calibration:
     """What one calibration gathers."""
 
     known: Ceilings
-    """Without measuring."""
+    """Before anything was measured."""
     kept: MeasuredCeilings
-    progress: Progress
-    writer: RunWriter | None = None
+    session: Session
     found: list[Ceiling] = field(default_factory=list)
-    records: list[Record] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     """What was not measured, and why."""
-    lost: str | None = None
-    """Why records could not be kept."""
 
-    def take(self, ceilings: Sequence[Ceiling], records: Sequence[Record]) -> None:
+    def take(self, outcome: PartOutcome) -> None:
         """Keep what a part found, on disk first."""
-        from results.store.runs import StoreError
-
-        self.found += ceilings
-        self.records += records
+        self.found += outcome.ceilings
+        self.missing += outcome.notes
         self.kept.save(self.all())
-        try:
-            for record in records:
-                if self.writer is not None and self.lost is None:
-                    self.writer.append(record)
-        except StoreError as error:
-            self.lost = str(error)
-            self.progress.note(f"records are not kept from here on: {error}")
+        for record in outcome.records:
+            self.session.keep(record)
 
     def all(self) -> Ceilings:
         """Return everything known of this machine now."""
@@ -118,40 +102,43 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 
 def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequence[str] | None) -> int:
-    """Measure part by part, keep each when it is finished, print all; return the exit code."""
+    """Measure part by part, keep each when it is finished, print all; return the exit code.
+
+    Raises:
+        StoreError: the records could not be kept; the ceilings have been shown.
+    """
     from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
     from bench.harness.calibrate.parts import plan_parts
     from bench.harness.calibrate.setup import FULL, QUICK, CalibrationSetup
-    from bench.harness.cli.session import stamp, use_threads
+    from bench.harness.cli.session import Session, stamp, use_threads
     from bench.harness.device.telemetry import Monitor
     from bench.harness.measure.plan import Settings
     from results.store.runs import RunWriter, runs_directory
 
-    interrupted, known = False, ceilings_of(device, None)
+    interrupted, known, session = False, ceilings_of(device, None), Session()
     effort = QUICK if args.quick else FULL
     with Progress(args.quiet) as progress:
         use_threads(device)
-        kept = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
-        job = Calibration(known, kept, progress)
+        job = Calibration(known, MeasuredCeilings(device, runs_directory(), progress.note, progress.say), session)
         environment = replace(stamp("bench", device, known, Settings(), argv), settings=asdict(effort))
         if not args.no_save:
-            job.writer = RunWriter.create(environment, "calibrate", args.output)
+            session.writer = RunWriter.create(environment, "calibrate", args.output)
         try:
             dtypes = chosen_dtypes(args, device, matmul, job)
             parts = plan_parts(CalibrationSetup(device, effort, matmul, Monitor(device)), dtypes)
-            with kept.alone():
-                job.known = known.with_entries(kept.load())
-                measure_all(job, parts, args.verbose)
+            with job.kept.alone():
+                job.known = known.with_entries(job.kept.load())
+                measure_all(job, parts, progress, args.verbose)
         except KeyboardInterrupt:
             interrupted = True
             progress.note("interrupted: the ceilings that were finished are kept")
         finally:
-            if job.writer is not None:
-                job.writer.close()
+            session.close()
     show(args, replace(environment, hardware=job.all().to_dict()), job)
+    session.raise_if_unsaved()
     if interrupted:
         return INTERRUPTED
-    return 2 if job.lost else 0 if job.found else 1
+    return 0 if job.found else 1
 
 
 def chosen_dtypes(args: argparse.Namespace, device: Device, matmul: Op, job: Calibration) -> list[str]:
@@ -165,11 +152,10 @@ def chosen_dtypes(args: argparse.Namespace, device: Device, matmul: Op, job: Cal
     return there
 
 
-def measure_all(job: Calibration, parts: Sequence[CalibrationPart], verbose: bool) -> None:
+def measure_all(job: Calibration, parts: Sequence[CalibrationPart], progress: Progress, verbose: bool) -> None:
     """Measure part after part; one that fails is noted, and the others are measured."""
     from bench.harness.measure.runner import one_line
 
-    progress = job.progress
     # Off a terminal every note would be a line, a hundred of them.
     note = progress.say if sys.stderr.isatty() else lambda line: None
     progress.expect(len(parts))
@@ -180,8 +166,7 @@ def measure_all(job: Calibration, parts: Sequence[CalibrationPart], verbose: boo
         except Exception as error:  # compilers, drivers and libraries raise classes of their own
             job.missing.append(f"{part.name}: {one_line(error)}")
         else:
-            job.take(outcome.ceilings, outcome.records)
-            job.missing += outcome.notes
+            job.take(outcome)
             for ceiling in outcome.ceilings if verbose else ():
                 progress.note(f"{ceiling.quantity} {ceiling.name}: {value_text(ceiling)}, {ceiling.config}")
         progress.advance()
@@ -195,10 +180,10 @@ def show(args: argparse.Namespace, environment: Environment, job: Calibration) -
     from roofline.plot.figure import plot_run
 
     print_out(text_of(args.format, environment, job), f"; the ceilings are in {job.kept.path}")
-    if job.writer is not None:
-        print_path("saved", job.writer.path, args.format)
+    if job.session.writer is not None:
+        print_path("saved", job.session.writer.path, args.format)
     if args.plot is not None:
-        plot_run(environment, [r for r in job.records if r.op == "calibrate-matmul"], args.plot, args.theme)
+        plot_run(environment, [r for r in job.session.records if r.op == "calibrate-matmul"], args.plot, args.theme)
         print_path("plot", args.plot, args.format)
 
 
@@ -211,14 +196,13 @@ def text_of(output_format: str, environment: Environment, job: Calibration) -> s
     ceilings = job.all()
     sentences = peak_sentences(ceilings, dict.fromkeys(c.name for c in job.found if c.quantity in ("flops", "fma")))
     if output_format == "json":
-        found = [asdict(entry) | {"unit": unit_of(entry)} for entry in job.found]
         extra = {
-            "ceilings": found,
+            "ceilings": [asdict(entry) | {"unit": unit_of(entry)} for entry in job.found],
             "decomposition": sentences,
             "not_measured": job.missing,
-            "doubts": doubts(job.records),
+            "doubts": doubts(job.session.records),
         }
-        return json_text(document(environment, job.records) | extra)
+        return json_text(document(environment, job.session.records) | extra)
     rows = [row_of(entry) for entry in job.found]
     if output_format != "table":
         return (csv_text if output_format == "csv" else markdown_text)(rows, COLUMNS)
@@ -266,20 +250,22 @@ def interval_text(ceiling: Ceiling) -> str:
 def table_text(environment: Environment, job: Calibration, sentences: Sequence[str]) -> str:
     """Return the machine, a row for each ceiling, how the peaks come about, and what was not measured."""
     found = job.found
-    clocks = [f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else "-" for entry in found]
-    powers = [f"{entry.power_w:.0f} W" if entry.power_w else "-" for entry in found]
-    efficiencies = [f"{entry.flops_per_j / 1e12:.3g} TFLOP/J" if entry.flops_per_j else "-" for entry in found]
+    facts = {
+        "SM clock": [f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else "-" for entry in found],
+        "power": [f"{entry.power_w:.0f} W" if entry.power_w else "-" for entry in found],
+        "per J": [f"{entry.flops_per_j / 1e12:.3g} TFLOP/J" if entry.flops_per_j else "-" for entry in found],
+    }
     columns = [
         Column("ceiling", [entry.quantity for entry in found]),
         Column("of", [entry.name for entry in found]),
         Column("value", [value_text(entry) for entry in found], "right"),
         Column("95% CI", [interval_text(entry) for entry in found], goes_below=1),
-        Column("SM clock", clocks, "right", leaves=1),
     ]
-    if any(entry.power_w for entry in found):
-        columns += [Column("power", powers, "right", leaves=2), Column("per J", efficiencies, "right", leaves=3)]
+    for place, (title, texts) in enumerate(facts.items(), 1):
+        if set(texts) != {"-"}:
+            columns.append(Column(title, texts, "right", leaves=place))
     missing = [f"not measured: {reason}" for reason in job.missing]
-    below = [*sentences, *missing, *doubts(job.records), f"ceilings: {job.kept.path}"]
+    below = [*sentences, *missing, *doubts(job.session.records), f"ceilings: {job.kept.path}"]
 
     def draw(console: Console) -> None:
         for line in header_lines(environment):
