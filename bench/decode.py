@@ -44,7 +44,6 @@ from bench.harness.op import (
     sequences_by_length,
     whole_number,
 )
-from bench.harness.scenarios.critical_batch import critical_batch_lines
 from bench.harness.scenarios.decoder import (
     LAYER,
     library_attention,
@@ -58,15 +57,18 @@ from bench.harness.scenarios.decoder import (
     through_step,
     weighted,
 )
+from results.record import Environment, Record
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.config.file import load_config, load_preset
 from roofline.accounting.inference import (
+    critical_batch,
     decode_attention_work,
     decode_layer_work,
     decode_step_work,
     kv_bytes_per_token,
 )
-from roofline.work import Work
+from roofline.ceilings import Ceilings
+from roofline.work import DTYPE_BITS, Work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -314,6 +316,21 @@ def layers_magnitude(truth: Tensor, *inputs: Tensor) -> Tensor:
 def work_by(count: Callable[[ModelConfig, int, int, str], Work]) -> Callable[[Case], Work]:
     """Return what counts the FLOPs and compulsory bytes of a case, by a function of the accounting."""
     return lambda case: count(config_of(case), case.shape["s"], case.shape["b"], case.dtype)
+
+
+def critical_batch_lines(environment: Environment, records: Sequence[Record]) -> list[str]:
+    """Return the critical batch on this machine, a line for each op and dtype: peak x w / (2 bandwidth)."""
+    ceilings, lines = Ceilings.from_dict(environment.hardware), {}
+    for record in records:
+        peak = ceilings.peak(record.dtype)
+        bandwidth = ceilings.bandwidth_for(record.bytes_read or 0, record.bytes_written or 0)
+        if peak is not None and bandwidth is not None and (record.op, record.dtype) not in lines:
+            batch = critical_batch(peak.value, bandwidth.value, DTYPE_BITS[record.dtype] / 8)
+            lines[record.op, record.dtype] = (
+                f"{record.op} {record.dtype}: critical batch {batch:.3g}, without the cache ({peak.kind} "
+                f"{peak.value / 1e12:.3g} TFLOP/s, {bandwidth.kind} {bandwidth.value / 1e9:.3g} GB/s)"
+            )
+    return list(lines.values())
 
 
 def block_shape(case: Case) -> tuple[int, ...]:

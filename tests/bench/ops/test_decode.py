@@ -7,17 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.decode import LAYER, OPS, OPTIONS
+from bench.decode import LAYER, OPS, OPTIONS, critical_batch_lines
 from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.data.verify import check, run_poisoned, widened
 from bench.harness.device.device import Device
 from bench.harness.op import Case
 from bench.harness.providers.registry import load, numerics
 from bench.harness.scenarios import decoder
-from bench.harness.scenarios.critical_batch import critical_batch_lines, meeting_batch
 from results.record import Environment, Record
 from roofline.ceilings import Ceiling, Ceilings
-from roofline.model import least_time_s
 from tests.bench.commands import here, keep_ceilings
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
@@ -341,39 +339,20 @@ ENVIRONMENT = Environment(
 )  # fmt: skip
 
 
-def ideal(batch, slower=1.0, length=1, status="ok"):
-    """Return a record of a layer of Llama 3 8B that takes what the roofline allows, times a factor."""
-    case = case_of("decode-block", "llama-3-8b", batch, length)
+def row(dtype="bf16"):
+    case = case_of("decode-block", "llama-3-8b", 1, 1)
     work = OP["decode-block"].work(case)
-    seconds = slower * least_time_s(work.flops, work.bytes, PEAK, BANDWIDTH)
     return Record(
-        op="decode-block", provider="torch", dtype="bf16", shape=dict(case.shape), case=case.name,
-        options=dict(case.options), status=status, flops=work.flops, bytes_read=work.bytes_read,
-        bytes_written=work.bytes_written, median_s=seconds,
+        op="decode-block", provider="torch", dtype=dtype, shape=dict(case.shape), case=case.name, status="ok",
+        flops=work.flops, bytes_read=work.bytes_read, bytes_written=work.bytes_written, median_s=1.0,
     )  # fmt: skip
 
 
-def test_a_sweep_over_batches_tells_prediction_and_finding():
+def test_the_critical_batch_is_that_of_the_machine():
     """2e11 FLOP/s over 2e10 B/s are 10 sequences in bf16."""
-    (line,) = critical_batch_lines(ENVIRONMENT, [ideal(batch) for batch in (64, 1, 4, 16, 2)])
-    assert line.startswith("decode-block llama-3-8b bf16 torch, KV length 1: critical batch 10 predicted")
-    assert "bound by memory from batch 1 on, compute from batch 16 on" in line
-    assert "batch 1 takes the time of 10 sequences at the rate of batch 64" in line
-    assert meeting_batch(ideal(1), ideal(64)) == pytest.approx(10, rel=0.01)
-    (line,) = critical_batch_lines(ENVIRONMENT, [ideal(1, slower=2), ideal(64)])
-    assert "batch 1 takes the time of 20 sequences" in line
-
-
-def test_sweeps_are_told_apart_and_what_is_none_has_no_line():
-    records = [ideal(1), ideal(64), ideal(1, length=512), ideal(64, length=512), replace(ideal(2), provider="other")]
-    lines = critical_batch_lines(ENVIRONMENT, records)
-    assert [line.split(": critical")[0].split(", ")[1] for line in lines] == ["KV length 1", "KV length 512"]
-    assert critical_batch_lines(ENVIRONMENT, [ideal(1), ideal(64, status="failed")]) == []
-    (line,) = critical_batch_lines(ENVIRONMENT, [ideal(1), ideal(4)])
-    assert "compute" not in line
-    assert "sequences at the rate" not in line
-    (line,) = critical_batch_lines(replace(ENVIRONMENT, hardware={}), [ideal(1), ideal(64)])
-    assert "no critical batch is predicted" in line
+    (line,) = critical_batch_lines(ENVIRONMENT, [row(), row(), row("fp16")])
+    assert line == "decode-block bf16: critical batch 10, without the cache (measured 0.2 TFLOP/s, measured 20 GB/s)"
+    assert critical_batch_lines(replace(ENVIRONMENT, hardware={}), [row()]) == []
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
@@ -410,7 +389,7 @@ def test_the_critical_batch_stands_below_the_table(models, quick, capsys):
     assert here("decode", *words) == 0
     lines = capsys.readouterr().out.splitlines()
     (line,) = [line for line in lines if "critical batch" in line]
-    assert line.startswith(f"decode-block {models['gpt2']} bf16 torch, KV length 16: critical batch 10 predicted")
+    assert line.startswith("decode-block bf16: critical batch 10, without the cache")
     assert OP["decode-attention"].notes is None  # no batch makes it compute-bound
 
 

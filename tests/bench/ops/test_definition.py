@@ -126,7 +126,6 @@ MACHINERY = {
     "bench.harness.cli.main",
     "bench.harness.op",
     "bench.harness.data.verify",
-    "bench.harness.scenarios.critical_batch",
 }
 """What op files import that says nothing of what is computed: command, call, types, check, lines below a table."""
 

@@ -115,13 +115,6 @@ def test_a_new_op_is_compared_and_each_family_reads_its_own_option(repository, t
     assert "scaled_copy: the factor, 50% for half" in flat
 
 
-@pytest.mark.exhaustive
-def test_a_new_op_is_compared_in_new_processes(repository):
-    words = ("--op", "scaled-copy", "--scale-by", "3", "--rounds", "10", "--processes", "2", "--device", "cpu")
-    out, _ = ready(repository, "bench", "compare", *words, "--provider", "torch,torch", "--format", "json", "-q")
-    assert [row["case"] for row in json.loads(out)["rows"]] == ["4096:scale-by=3.0"]
-
-
 # ---- options and names ---------------------------------------------------------------------------------------------
 
 

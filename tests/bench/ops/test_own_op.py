@@ -112,7 +112,7 @@ def test_the_options_of_an_own_file_are_options_of_a_comparison(tmp_path, runs, 
     commands.keep_ceilings(runs)
     path = tmp_path / "scaled.py"
     path.write_text(SCALED_COPY)
-    words = ["--scale-by", "3", "--device", "cpu", "--rounds", "10", "--processes", "2", "--format", "json", "-q"]
+    words = ["--scale-by", "3", "--device", "cpu", "--rounds", "10", "--format", "json", "-q"]
     assert main(["compare", "--op", str(path), "--provider", "torch,torch", *words]) in (0, 1)
     assert [row["case"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["4096:scale-by=3.0"]
 
