@@ -40,7 +40,7 @@ def foreign(tmp_path):
     """A folder with another distribution's `kernels`."""
     folder = tmp_path / "site"
     (folder / "kernels").mkdir(parents=True)
-    (folder / "kernels" / "__init__.py").write_text("DISTRIBUTION = 'somebody-else'\n")
+    (folder / "kernels" / "__init__.py").touch()
     return folder
 
 

@@ -13,8 +13,6 @@ from results.store.runfile import Run, RunFileError
 from results.store.runs import RunSummary, find_run, unix_time
 
 SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-LATEST = ("op", "provider", "device", "since")
-"""What `add_latest` adds, by the names of the values."""
 NAMED = "what --op, --dtype, --case, --provider name"
 
 

@@ -180,17 +180,12 @@ class GraphSampler:
         self._spin_s = max(LEAST_SPIN_S, SHORTER_SPIN * self._spin_s)
         return sample_s
 
-    def unheld_sample(self) -> float:
-        """Return the duration of one replay without a spin, seconds: what the host takes to launch it is in it."""
-        return self._sample(is_held=False)[0]
-
-    def _sample(self, is_held: bool = True) -> tuple[float, bool]:
+    def _sample(self) -> tuple[float, bool]:
         """Return the duration of one replay, and whether the GPU had begun before all of it was queued."""
         import torch
 
         with torch.cuda.stream(self._stream):
-            if is_held:
-                torch.cuda._sleep(math.ceil(self._spin_s * SPIN_CYCLES_PER_S))
+            torch.cuda._sleep(math.ceil(self._spin_s * SPIN_CYCLES_PER_S))
             self._start.record()
             self._graph.replay()
             self._end.record()
