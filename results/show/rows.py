@@ -143,8 +143,8 @@ def _series(name: str, values: list[Any]) -> pd.Series[Any]:
 
     kind = DTYPES.get(name) or ("Int64" if name.startswith("shape_") else None)
     if kind is None:
-        found = pd.Series(values, dtype="object").convert_dtypes(convert_floating=False)
-        kind = "string" if found.dtype == "object" else str(found.dtype)
+        found = str(pd.Series(values, dtype="object").convert_dtypes().dtype)
+        kind = {"object": "string", "Float64": "float64"}.get(found, found)
     if kind == "string":
         values = [None if value is None else str(value) for value in values]
     return pd.Series(values, dtype=kind)

@@ -9,9 +9,8 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
     from results.store.runs import RunSummary
 
 ABSENT = "-"
+
+ALWAYS = {"op", "case", "dtype", "provider", "median", "95% CI", "bound", "MBU", "% roof", "first call", "n"}
+"""Columns that are shown whatever they say."""
 
 NOTHING = {ABSENT, "0", "0%"}
 """What a cell says where there is none of it."""
@@ -191,18 +193,6 @@ def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> st
     return "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in found.items()) or None
 
 
-@dataclass(frozen=True)
-class _Column:
-    title: str
-    cell: Callable[[Record, Mapping[str, Any]], str]
-    justify: Literal["left", "right"] = "right"
-    leaves: int = 0
-    goes_below: int = 0
-    heads: bool = False
-    is_rare: bool = False
-    """Left out where no row has more to say than that there is none of it, or where all say the same word."""
-
-
 def _options(records: Sequence[Record]) -> list[Column]:
     """Return a column of the options that tell rows apart, such as the recipe of a training step; none without any."""
     found: dict[str, set[str]] = {}
@@ -214,39 +204,52 @@ def _options(records: Sequence[Record]) -> list[Column]:
     return [Column("options", cells, goes_below=1)] if any(cells) else []
 
 
-def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[_Column]:
+def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Return all columns of measured or other records, but for options and flags."""
     fastest = max((score["flops_per_s"] or 0 for score in scores), default=0)
     scale, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
+
+    def of_records(cell: Callable[[Record], str]) -> list[str]:
+        return [cell(record) for record in records]
+
+    def of_scores(key: str, shown: Callable[[Any], str]) -> list[str]:
+        return [shown(score[key]) for score in scores]
+
+    def memory(kind: str) -> list[str]:
+        return of_records(lambda record: _megabytes(record.memory_bytes.get(kind, {}).get("total")))
+
+    phases = dict.fromkeys(name for record in records for name in record.phases_s)
+    has_one_provider = len({record.provider for record in records}) == 1
     return [
-        _Column("op", lambda record, _: record.op, "left", heads=True),
-        _Column("case", lambda record, _: record.case, "left"),
-        _Column("dtype", lambda record, _: record.dtype, "left", heads=True),
-        _Column("provider", lambda record, _: record.provider, "left", goes_below=1),
-        _Column("fill", lambda record, _: record.fill or ABSENT, "left", is_rare=True),
-        _Column("median", lambda record, _: format_time(record.median_s)),
-        _Column("95% CI", lambda record, _: format_half_width(record.ci95_s, record.median_s), leaves=8),
-        _Column(unit, lambda _, score: _scaled(score["flops_per_s"], scale), is_rare=True),
-        _Column("GB/s", lambda _, score: _scaled(score["bytes_per_s"], 1e9), leaves=6, is_rare=True),
-        _Column("FLOP/B", lambda _, score: format_number(score["intensity"]), leaves=5, is_rare=True),
-        _Column("bound", lambda _, score: _bound(score), "left", leaves=7),
-        _Column("MFU", lambda _, score: _share(score["mfu"]), leaves=9, is_rare=True),
-        _Column("HFU", lambda _, score: _share(score["hfu"]), leaves=9, is_rare=True),
-        _Column("MBU", lambda _, score: _share(score["mbu"]), leaves=4),
-        _Column("% roof", lambda _, score: format_percent(score["roofline_pct"])),
-        _Column("% meas", lambda _, score: format_percent(_share_of_measured(score)), is_rare=True),
-        _Column("mix", lambda _, score: score["mix"] or ABSENT, "left", leaves=1, is_rare=True),
-        _Column("tokens/s", lambda _, score: format_number(score["tokens_per_s"]), is_rare=True),
-        _Column("% link", lambda _, score: _share(score["link_share"]), is_rare=True),
-        _Column("hidden", lambda _, score: _share(score["hidden_share"]), is_rare=True),
-        _Column("waits", lambda _, score: _share(score["wait_share"]), is_rare=True),
-        _Column("host kept", lambda record, _: format_time(record.host_launch_s), leaves=3, is_rare=True),
+        Column("op", of_records(lambda record: record.op), heads=True),
+        Column("case", of_records(lambda record: record.case)),
+        Column("dtype", of_records(lambda record: record.dtype), heads=True),
+        Column("provider", of_records(lambda record: record.provider), goes_below=1, heads=has_one_provider),
+        Column("fill", of_records(lambda record: record.fill or ABSENT)),
+        Column("median", of_records(lambda record: format_time(record.median_s)), "right"),
+        Column("95% CI", of_records(lambda one: format_half_width(one.ci95_s, one.median_s)), "right", leaves=8),
+        Column(unit, of_scores("flops_per_s", partial(_scaled, scale=scale)), "right"),
+        Column("GB/s", of_scores("bytes_per_s", partial(_scaled, scale=1e9)), "right", leaves=6),
+        Column("FLOP/B", of_scores("intensity", format_number), "right", leaves=5),
+        Column("bound", [_bound(score) for score in scores], leaves=7),
+        Column("MFU", of_scores("mfu", _share), "right", leaves=9),
+        Column("HFU", of_scores("hfu", _share), "right", leaves=9),
+        Column("MBU", of_scores("mbu", _share), "right", leaves=4),
+        Column("% roof", of_scores("roofline_pct", format_percent), "right"),
+        Column("% meas", [format_percent(_share_of_measured(score)) for score in scores], "right"),
+        Column("mix", of_scores("mix", lambda mix: mix or ABSENT), leaves=1),
+        Column("tokens/s", of_scores("tokens_per_s", format_number), "right"),
+        Column("% link", of_scores("link_share", _share), "right"),
+        Column("hidden", of_scores("hidden_share", _share), "right"),
+        Column("waits", of_scores("wait_share", _share), "right"),
+        Column("host kept", of_records(lambda record: format_time(record.host_launch_s)), "right", leaves=3),
         *(
-            _Column(name, partial(_phase, name), leaves=4, is_rare=True)
-            for name in dict.fromkeys(name for record in records for name in record.phases_s)
+            Column(name, [format_time(record.phases_s.get(name)) for record in records], "right", leaves=4)
+            for name in phases
         ),
-        *(_Column(name, partial(_peak_memory, kind), leaves=4, is_rare=True) for kind, name in MEMORY.items()),
-        _Column("first call", lambda record, _: format_time(record.first_call_s), leaves=3),
-        _Column("n", lambda record, _: str(len(record.samples_s) or ABSENT), leaves=2),
+        *(Column(name, memory(kind), "right", leaves=4) for kind, name in MEMORY.items()),
+        Column("first call", of_records(lambda record: format_time(record.first_call_s)), "right", leaves=3),
+        Column("n", of_records(lambda record: str(len(record.samples_s) or ABSENT)), "right", leaves=2),
     ]
 
 
@@ -258,16 +261,16 @@ def table_rows(
     Arguments as of `render_table`.
     """
     records = list(records)
-    scores = judged(environment, records, report)
-    rows = []
-    columns = [column for column in _columns(records, scores) if column.title not in ("first call", "n")]
-    for record, score in zip(records, scores, strict=True):
-        cells = {column.title: column.cell(record, score) for column in columns} | {"flags": _flags(record)}
-        options = ", ".join(f"{name} {value}" for name, value in record.options.items())
-        first = {title: cells.pop(title) for title in ("op", "case", "dtype", "provider", "fill")}
-        first["options"] = options
-        rows.append(first | {"status": record.status, "reason": record.reason or ""} | cells)
-    return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in rows]
+    columns = _columns(records, judged(environment, records, report))
+    cells = {column.title: column.cells for column in columns if column.title not in ("first call", "n")}
+    first = {title: cells.pop(title) for title in ("op", "case", "dtype", "provider", "fill")}
+    first["options"] = [", ".join(f"{name} {value}" for name, value in one.options.items()) for one in records]
+    first |= {"status": [one.status for one in records], "reason": [one.reason or "" for one in records]}
+    cells = first | cells | {"flags": [_flags(record) for record in records]}
+    return [
+        {title: "" if column[row] == ABSENT else column[row] for title, column in cells.items()}
+        for row in range(len(records))
+    ]
 
 
 def _scaled_value(value: float | None, scale: float) -> float | None:
@@ -278,13 +281,7 @@ def _share(value: float | None) -> str:
     return format_percent(_scaled_value(value, 0.01))
 
 
-def _phase(name: str, record: Record, _: Mapping[str, Any]) -> str:
-    return format_time(record.phases_s.get(name))
-
-
-def _peak_memory(kind: str, record: Record, _: Mapping[str, Any]) -> str:
-    """Return the memory of a training step when most is held, in MB."""
-    size_bytes = record.memory_bytes.get(kind, {}).get("total")
+def _megabytes(size_bytes: float | None) -> str:
     return ABSENT if size_bytes is None else f"{format_number(size_bytes / 1e6)} MB"
 
 
@@ -318,23 +315,19 @@ def _excess(record: Record, score: Mapping[str, Any]) -> str:
 
 
 def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console: Console) -> None:
-    columns = _columns([record for record, _ in scored], [score for _, score in scored])
-    grid = [
-        Column(c.title, [c.cell(record, score) for record, score in scored], c.justify, c.leaves, c.goes_below, c.heads)
-        for c in columns
-    ]
-    provider = next(place for place, column in enumerate(grid) if column.title == "provider")
-    grid[provider] = replace(grid[provider], heads=len(set(grid[provider].cells)) == 1)
-    silent = {
-        column.title
-        for column, shown in zip(columns, grid, strict=True)
-        if column.is_rare and (set(shown.cells) <= NOTHING or (column.justify == "left" and len(set(shown.cells)) == 1))
-    }
+    records = [record for record, _ in scored]
+    columns = _columns(records, [score for _, score in scored])
+    shown = [column for column in columns if column.title in ALWAYS or not _is_silent(column)]
+    place = 1 + next(place for place, column in enumerate(shown) if column.title == "provider")
+    shown[place:place] = _options(records)
     console.print()
-    place = next(place for place, column in enumerate(grid) if column.title == "fill")
-    grid[place:place] = _options([record for record, _ in scored])
-    shown = [column for column in grid if column.title not in silent]
-    print_grid(console, shown, [_flags(record) for record, _ in scored], "flags")
+    print_grid(console, shown, [_flags(record) for record in records], "flags")
+
+
+def _is_silent(column: Column) -> bool:
+    """Return whether no cell says more than that there is nothing, or all have the same word."""
+    cells = set(column.cells)
+    return cells <= NOTHING or (column.side == "left" and len(cells) == 1)
 
 
 MOST_ALIKE = 3
