@@ -5,7 +5,6 @@ import io
 import json
 import math
 import random
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 
 from results.__main__ import main
 from results.history import plot, segments
-from results.show.picture import SERIES_MARKERS
 from results.store.runs import RunWriter
 
 
@@ -237,29 +235,6 @@ def drawn(monkeypatch, capsys, tmp_path):
         return figures[0].axes[0], figures[0]
 
     return run
-
-
-@pytest.mark.exhaustive
-def test_the_picture_has_room_for_a_hundred_runs_and_many_providers(drawn, make_environment, make_record):
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    names = [f"folder/of/many/folders/and/a/long/name/kernel.py:variant_{number}" for number in range(8)]
-    for day in range(100):
-        moment = (start + timedelta(days=day)).isoformat()
-        environment = make_environment(run_id=f"day-{day}", started_at=moment, git={"sha": f"{day:040x}"})
-        with RunWriter.create(environment, "matmul") as writer:
-            for name in names:
-                writer.append(make_record(provider=name, source_git={"sha": f"{day:02d}" * 20, "dirty": False}))
-    axes, figure = drawn("--metric", "mfu")
-    ticks = [label.get_text() for label in axes.get_xticklabels()]
-    assert len(ticks) == plot.TICKS - 4
-    assert ticks[1] == "2026-01-06 0505050505"  # of the users' repository, whole
-    assert axes.get_ylabel() == "MFU, %, 95 % CI"
-    # Names that are cut are told apart by their ends, lines by color and marker.
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert [label[-9:] for label in labels] == [f"variant_{number}" for number in range(8)]
-    assert (
-        len({(line.get_color(), line.get_marker()) for line in axes.lines if line.get_marker() in SERIES_MARKERS}) == 8
-    )
 
 
 def test_the_picture_of_one_run_does_not_blow_up_its_noise(keep, drawn):

@@ -235,20 +235,6 @@ def test_an_output_that_is_full_is_one_line_and_exit_2(saved, arguments):
     assert done.stderr == f"{prog}: error: cannot write the output: No space left on device\n"
 
 
-def test_a_closed_output_is_one_line_and_exit_2(saved):
-    shell = f"{sys.executable} -m results show latest >&-"
-    done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    line = "python -m results show: error: cannot write the output: stdout is closed\n"
-    assert (done.returncode, done.stderr) == (2, line)
-
-
-def test_a_closed_stderr_puts_no_note_among_the_data(saved):
-    shell = f"{sys.executable} -m results export latest --format json 2>&-"
-    done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0
-    assert len(json.loads(done.stdout)["records"]) == 2
-
-
 def test_an_interrupt_is_one_line_and_exit_130(runs):
     runs.mkdir()
     pause = "import results.__main__ as m, time; m.list_runs = lambda d: (print('ready', flush=True), time.sleep(60))"

@@ -19,7 +19,6 @@ from results.store.runs import (
     find_run,
     list_runs,
     load_run,
-    new_run_id,
     runs_directory,
 )
 
@@ -115,12 +114,6 @@ def test_a_run_killed_at_any_moment_keeps_every_finished_record(template):
     show = [sys.executable, "-m", "results", "show", str(path)]
     done = subprocess.run(show, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.count("1024x1024x1024") == len(run.records)
-
-
-def test_run_ids_sort_by_time_and_never_meet():
-    ids = [new_run_id() for _ in range(2000)]
-    assert len(set(ids)) == len(ids)
-    assert all(re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{10}", run_id) for run_id in ids)
 
 
 def test_the_directory_is_that_of_the_environment_variable_or_beside_the_package(monkeypatch):

@@ -11,11 +11,9 @@ from results.show.table import (
     format_rate,
     format_time,
     header_lines,
-    render_runs,
     render_table,
 )
 from results.show.terminal import table_console
-from results.store.runs import RunSummary
 
 
 def rendered(environment, records, width=200, report=None, terminal=False):
@@ -239,34 +237,3 @@ def test_a_file_gets_whole_lines(make_environment, make_skipped, tmp_path):
 
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 [bold]loud[/bold] [link=x]l[/link]\r\n\x9b2J\u202e"
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_no_text_of_a_file_reaches_the_terminal_as_a_command(make_environment, make_record, make_skipped, terminal):
-    environment = make_environment(
-        started_at=HOSTILE,
-        argv=(HOSTILE,),
-        device={"slug": HOSTILE, "name": HOSTILE, "type": "cpu"},
-        versions={HOSTILE: HOSTILE},
-        git={"sha": HOSTILE},
-        hardware={
-            "note": HOSTILE,
-            "entries": [{"quantity": "bandwidth", "name": HOSTILE, "value": 1.0, "kind": HOSTILE}],
-        },
-    )
-    texts = {"op": HOSTILE, "case": HOSTILE, "dtype": HOSTILE, "provider": HOSTILE, "reason": HOSTILE}
-    records = [make_record(**texts, flags=(HOSTILE,)), make_skipped(**texts)]
-    text = rendered(environment, records, 2000, terminal=terminal)
-    for command in ("\x1b[31m", "\x1b]", "\x07", "\r", "\x9b", "\u202e"):
-        assert command not in text
-    assert "\\x1b[31mred" in text
-    assert "[bold]loud[/bold]" in text
-
-
-def test_a_list_of_runs_is_as_safe(tmp_path):
-    file = io.StringIO()
-    bad = RunSummary(tmp_path, HOSTILE, HOSTILE, HOSTILE, HOSTILE, error=HOSTILE)
-    render_runs([bad], Console(file=file, width=2000))
-    assert "\x1b" not in file.getvalue()
-    assert "[bold]loud[/bold]" in file.getvalue()
-    assert "broken: " in file.getvalue()
