@@ -1,4 +1,4 @@
-"""The limits of a machine that measurements are held against, each with its kind and its source."""
+"""The limits of a machine by which measurements are judged, each with its kind and its source."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ NO_LONGER_MEASURED = ("zeros", "fit", "cache", "knee")
 
 KINDS = ("datasheet", "clock-limited", "power-limited", "measured", "derived")
 """`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `power-limited`: what a long
-run sustains while the power limit holds the clock down; `measured`: reached on this very machine; `derived`: computed
-from what the device tells about itself."""
+run sustains while the power limit holds the clock down; `measured`: reached on this machine; `derived`: computed
+from what the device reports about itself."""
 
 
 MIX_RATIOS = {"read": (1, 0), "triad": (2, 1), "copy": (1, 1), "write": (0, 1)}
@@ -81,7 +81,7 @@ class Ceiling:
     power_w: Magnitude | None = None
     """Power drawn while the samples ran; None where it could not be read."""
     at_power_limit: bool | None = None
-    """Whether the power limit held the clock down meanwhile; None where nothing tells."""
+    """Whether the power limit held the clock down meanwhile; None where it is not known."""
     measured_at: str | None = None
     """When, UTC, ISO 8601."""
     disturbed: str | None = None
@@ -137,7 +137,7 @@ class Ceilings:
         return self._first("flops", [dtype], ("datasheet", "derived", "measured"))
 
     def vector_peak(self, dtype: str, kinds: Iterable[str] = ("datasheet", "derived", "measured")) -> Ceiling | None:
-        """Return the FLOP/s of the vector units that an operation without a product is held against, or None.
+        """Return the FLOP/s of the vector units by which an operation without a product is judged, or None.
 
         A dtype without a rate of its own is computed in fp32, as torch and Triton do for elementwise operations and
         reductions; for fp64 that rate would be no ceiling.

@@ -70,7 +70,7 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
 
 
 def identify(device: Device) -> tuple[Gpu, str | None]:
-    """Return the table's entry for a GPU, or what the device tells of itself, with a note that says so."""
+    """Return the table's entry for a GPU, or one derived from the device's own properties, with a note that says so."""
     match = match_driver_name(device.name, device.memory_bytes, sm_count=device.sm_count)
     if match.gpu is not None:
         return match.gpu, None
@@ -186,7 +186,7 @@ class MeasuredCeilings:
         self._could_save = True
 
     def load(self) -> tuple[Ceiling, ...]:
-        """Return the ceilings kept for this very machine; none where the file is missing, torn or another's."""
+        """Return the ceilings kept for this machine; none where the file is missing, torn or another's."""
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
             if data["identity"] != self._identity:

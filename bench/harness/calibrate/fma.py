@@ -50,7 +50,7 @@ COMPILE_LIMIT_S = 30.0
 
 WIDTHS = ((16, 12), (32, 12), (64, 12), (64, 24))
 """Bytes of a vector and chains a thread: 12 chains and two factors fit into 16 registers, 24 into the 32 of AVX-512.
-Two units of a latency of four cycles need 8. What a processor has not is computed in parts, and is slower."""
+Two units of a latency of four cycles need 8. A width that the processor lacks is computed in parts, and is slower."""
 
 STEPS = 12 * 2**20
 """Multiply-adds of a vector in one launch of a thread: two milliseconds at 3 GHz and two a cycle."""

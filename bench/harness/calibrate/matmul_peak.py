@@ -1,7 +1,7 @@
 """The fastest matmul of each dtype, warm, because a ceiling of arithmetic should not depend on memory.
 
-On a GPU one long run of the fastest shape also tells the rate of its first moments (`burst`) from that of its later
-half (`sustained`), each with clock and power of its own samples.
+On a GPU one long run of the fastest shape also gives the rate of its first 0.1 s (`burst`) and of its later half
+(`sustained`), each with the clock and the power of its own samples.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _measure(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
         try:
             rates |= burst_and_sustained(long)
         except NotMeasuredError as error:
-            notes = (*notes, f"{dtype}: burst and sustained are not told apart: {error}")
+            notes = (*notes, f"{dtype}: burst and sustained cannot be separated: {error}")
     work = shape.work(computed_in, setup.matmul.output_dtype(computed_in))
     fields = {
         **{"flops": work.flops, "bytes_read": work.bytes_read, "bytes_written": work.bytes_written},

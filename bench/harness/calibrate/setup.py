@@ -49,7 +49,7 @@ class Effort:
     confirming_s: float
     """For the fastest, which is measured again: the maximum of noisy readings is too high."""
     long_run_s: float
-    """For the run of a GPU's fastest matmul that tells burst from sustained; 0: no such run."""
+    """For the run of a GPU's fastest matmul that separates burst from sustained; 0: no such run."""
 
 
 FULL = Effort(screening_s=0.4, confirming_s=4.0, long_run_s=3.5)

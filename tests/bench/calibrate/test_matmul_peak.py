@@ -126,7 +126,7 @@ def test_a_run_too_short_to_have_a_later_part_is_refused(simulated, monkeypatch)
     simulated["bf16"] = 30.0
     outcome = matmul_peak.part(setup_of(H100), "bf16").measure(print)
     assert [entry.quantity for entry in outcome.ceilings] == ["flops"]
-    assert outcome.notes[0].startswith("bf16: burst and sustained are not told apart: a run of 0.002 s")
+    assert outcome.notes[0].startswith("bf16: burst and sustained cannot be separated: a run of 0.002 s")
 
 
 def test_one_endless_sample_at_the_end_is_all_that_was_sustained():
