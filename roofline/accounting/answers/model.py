@@ -273,8 +273,10 @@ def _stage_memory(config: ModelConfig, plan: TrainingPlan, is_last: bool) -> tup
     state = state_bytes(config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora_rank)
     shape = (plan.sequence, plan.batch)
     under_way = 1 if is_last else min(stages, plan.accumulate)
-    kernels, splits = plan.kernels(config), (ways, plan.is_sequence_parallel, under_way)
-    kept = model_activations(sharding.stage(config), *shape, kernels, plan.checkpoint, *splits)
+    stage, kernels = sharding.stage(config), plan.kernels(config)
+    kept = model_activations(
+        stage, *shape, kernels, plan.checkpoint, ways, plan.is_sequence_parallel, micro_batches=under_way
+    )
     activation = {f"activations_{name}": part for name, part in kept.items()}
     head = head_activations(config, *shape, width, plan.loss_chunks, ways)
     if stages > 1 and not is_last:
