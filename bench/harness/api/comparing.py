@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.counted import with_declared
-from bench.harness.api.measuring import Known, check_arguments, fresh, known_of, maker_of, question_of
+from bench.harness.api.measuring import Known, check_inputs, fresh, known_of, maker_of, question_of
 from bench.harness.api.records import Records, called, environment_of
 from bench.harness.api.sweeping import functions_of
 from bench.harness.cli.arguments import UsageError
@@ -157,8 +157,7 @@ def compare(
     named = _ordered(functions_of(functions), baseline)
     how = How(margin, budget_s, rounds, seed, tolerance, check)
     question = question_of(flops, bytes_read, bytes_written, dtype, cache, device, None)
-    for name, fn in named.items():
-        check_arguments(fn, name, args, kwargs, inputs)
+    check_inputs(args, inputs)
     return _Comparison(named, args, kwargs, inputs, question, how).verdicts()
 
 

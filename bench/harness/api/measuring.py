@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -91,7 +90,7 @@ def measured(
     question: Question,
 ) -> JudgedRecord:
     """Return the record of a function; arguments and errors as of `measure`."""
-    check_arguments(fn, name, args, kwargs, inputs)
+    check_inputs(args, inputs)
     make, asked = maker_of(args, inputs, question.cache), question.cache
     if make is None and asked == "cold":
         question = replace(question, cache="warm")
@@ -109,32 +108,16 @@ def measured(
     return JudgedRecord.of(record, environment_of(answer.device, "measure"), answer.judged, answer.result)
 
 
-def check_arguments(
-    fn: Callable[..., Any],
-    name: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    inputs: Callable[[], Any] | None,
-) -> None:
-    """Refuse arguments that the function does not take, as far as its signature tells.
+def check_inputs(args: Sequence[Any], inputs: Callable[[], Any] | None) -> None:
+    """Reject `inputs` that is not a function, or given together with positional arguments.
 
     Raises:
-        UsageError: with what Python says of them.
+        UsageError: with the value.
     """
-    if inputs is not None:
-        if not callable(inputs):
-            raise UsageError(f"inputs={inputs!r:.60} must be a function that makes the arguments")
-        if args:
-            raise UsageError(f"inputs= makes the positional arguments, so that {len(args)} more have no place")
-        return
-    try:
-        signature = inspect.signature(fn)
-    except (TypeError, ValueError):  # of a builtin
-        return
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise UsageError(f"{name}{signature} cannot be called so: {error}") from None
+    if inputs is not None and not callable(inputs):
+        raise UsageError(f"inputs={inputs!r:.60} must be a function that makes the arguments")
+    if inputs is not None and args:
+        raise UsageError(f"inputs= makes the positional arguments, so that {len(args)} more have no place")
 
 
 def maker_of(args: Sequence[Any], inputs: Callable[[], Any] | None, cache: str | None) -> Callable[[], Any] | None:

@@ -88,10 +88,8 @@ class JudgedRecord(Record):
         return "\n".join([title, *(f"  {name:<9} {text}" for name, text in lines)])
 
     def _repr_html_(self) -> str:
-        """Return the same as a table for a notebook, all names escaped."""
-        (_, title), *lines = [tuple(html.escape(text) for text in row) for row in rows_of(self)]
-        cells = "".join(f"<tr><th style='text-align:left'>{name}</th><td>{text}</td></tr>" for name, text in lines)
-        return f"<table><caption style='text-align:left'><b>{title}</b></caption>{cells}</table>"
+        """Return the same for a notebook, all names escaped."""
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
 
 def rows_of(record: JudgedRecord) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -170,14 +170,6 @@ def from_hugging_face(path: Path, layers: int | None, batch: int, sequence: int,
     return Target(path.stem, model, (), {"input_ids": ids, "labels": ids, "use_cache": False}, device, model)
 
 
-class Unheard(io.TextIOBase):
-    """A stream that discards what is written to it."""
-
-    def write(self, text: str) -> int:
-        """Discard the text, and return its length."""
-        return len(text)
-
-
 NO_GPU = ("Torch not compiled with CUDA enabled", "Found no NVIDIA driver", "No CUDA GPUs are available")
 """What torch says where a GPU is asked for and there is none."""
 
@@ -195,7 +187,10 @@ def guarded_call(name: str, is_heard: bool = True) -> Iterator[None]:
         NoDeviceError: it needs a GPU, and there is none.
     """
     try:
-        with contextlib.redirect_stdout((is_heard and sys.stderr) or Unheard()):
+        with (
+            open(os.devnull, "w", encoding="utf-8") as nowhere,  # noqa: PTH123
+            contextlib.redirect_stdout((is_heard and sys.stderr) or nowhere),
+        ):
             yield
     except (UsageError, NoDeviceError):
         raise

@@ -123,7 +123,10 @@ def fails(x):
     ("call", "said"),
     [
         (lambda x: bench.measure(3), "3 cannot be called; give a function or a module"),
-        (lambda x: bench.measure(lambda a: a), r"<lambda>\(a\) cannot be called so: missing a required argument: 'a'"),
+        (
+            lambda x: bench.measure(lambda a: a),
+            "<lambda> raised TypeError: .* missing 1 required",
+        ),
         (lambda x: bench.measure(torch.matmul, x), "matmul raised TypeError"),
         (lambda x: bench.measure(fails, x), "fails raised ZeroDivisionError: by nothing$"),
         (lambda x: bench.measure(torch.relu, x, cache="hot"), "cache='hot' must be 'cold' or 'warm'"),
