@@ -45,8 +45,8 @@ from roofline.hardware.gpu import (
 MIXES = ("copy", "triad")
 """Mixes whose bandwidth any command measures: those of STREAM; McCalpin, IEEE TCCA Newsletter, December 1995."""
 
-POLL_S, LONGEST_WAIT_S = 0.2, 300.0
-"""How often another command's calibration is looked for, and how long it is waited for: about as long as one takes."""
+POLL_S = 0.2
+"""How often it is checked whether another command's calibration has finished."""
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
@@ -315,19 +315,16 @@ class MeasuredCeilings:
 
     def _wait_for(self, descriptor: int) -> bool:
         """Take the lock, and return whether another process had it."""
-        began, has_waited = time.monotonic(), False
+        has_waited = False
         while True:
             try:
                 lock_file(descriptor)
             except BlockingIOError:
-                os.lseek(descriptor, 0, os.SEEK_SET)
-                holder = os.read(descriptor, 20).decode(errors="replace") or "of another command"
+                if not has_waited:
+                    os.lseek(descriptor, 0, os.SEEK_SET)
+                    holder = os.read(descriptor, 20).decode(errors="replace") or "of another command"
+                    self._note(f"process {holder} measures the ceilings of this machine; waiting until it has finished")
+                has_waited = True
+                time.sleep(POLL_S)
             else:
                 return has_waited
-            if not has_waited:
-                self._note(f"process {holder} measures the ceilings of this machine; waiting until it has finished")
-            elif time.monotonic() - began > LONGEST_WAIT_S:
-                self._note(f"process {holder} is not waited for any longer: what is measured beside it may be too low")
-                return True
-            has_waited = True
-            time.sleep(POLL_S)
