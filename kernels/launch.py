@@ -6,36 +6,15 @@ in one line: a silent `.contiguous()` would add the time of a copy.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import torch
 import triton
-from triton.runtime.jit import DependenciesFinder
 
 DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}  # with Triton's name of each
 ALIGNMENT_BYTES = 16  # the widest access of one thread, and what Triton takes as known of an aligned pointer
 INTERPRETED: bool = triton.knobs.runtime.interpret  # read when a kernel is decorated, so it cannot change later
-TRITON = tuple(map(int, triton.__version__.split(".")[:2]))
-"""Triton's release, `(3, 9)`."""
-
-
-_update_hash = DependenciesFinder._update_hash
-
-
-def _add_to_key(finder: DependenciesFinder, callee: Any) -> None:
-    """Add a function to the key that its caller has in Triton's cache, as Triton 3.8 does.
-
-    Earlier ones read which constants the function uses before they have looked for them. The key then depends on what
-    the process compiled before, so that a launch may miss what another process has compiled for it, and compile while
-    something is timed. Source: pull request 10494 of triton-lang/triton.
-    """
-    callee.cache_key  # noqa: B018  # looks for the constants
-    _update_hash(finder, callee)
-
-
-if TRITON < (3, 8):
-    DependenciesFinder._update_hash = _add_to_key
 
 
 @dataclass(frozen=True)
@@ -75,7 +54,7 @@ class Variant:
 
     Attributes:
         kernel: The `triton.jit` function. Arguments named `*_ptr` are pointers, aligned to `ALIGNMENT_BYTES`; every
-            other runtime argument is a 32-bit integer, unless `types` says otherwise. `out_ptr` is what it writes.
+            other runtime argument is a 32-bit integer, unless `types` says otherwise.
         constants: Compile-time arguments by name.
         options: Compiler options by name. `enable_fp_fusion` is always given: its default differs between
             Triton releases and changes both rounding and instruction count.
@@ -102,32 +81,9 @@ class Variant:
     bytes: int | None = 0
 
     def launch(self, programs: int, *arguments: torch.Tensor | int) -> None:
-        """Start `programs` programs on the device that holds the first tensor of `arguments`.
-
-        Raises:
-            ValueError: The output shares memory with an input. It may be an input itself where none is larger, as
-                where each element depends on those of its own place or row alone.
-        """
-        if self._out_place is not None:
-            inputs = {
-                name: argument
-                for place, (name, argument) in enumerate(zip(self.kernel.arg_names, arguments, strict=False))
-                if place != self._out_place and isinstance(argument, torch.Tensor)
-            }
-            out = arguments[self._out_place]
-            in_place = all(tensor.numel() <= out.numel() for tensor in inputs.values())
-            require_apart(self.op or self.kernel.fn.__name__, out, inputs, in_place)
-        self.start(programs, *arguments)
-
-    def start(self, programs: int, *arguments: torch.Tensor | int) -> None:
-        """Start `programs` programs, whatever memory the output shares with an input."""
+        """Start `programs` programs on the device that holds the first tensor of `arguments`."""
         with torch.cuda.device_of(arguments[0]):
             self.kernel[(programs,)](*arguments, **self.constants, **self.options)
-
-    @cached_property
-    def _out_place(self) -> int | None:
-        """Which argument is the output; None where the kernel names none."""
-        return self.kernel.arg_names.index("out_ptr") if "out_ptr" in self.kernel.arg_names else None
 
 
 def require_tensors(label: str, **tensors: torch.Tensor) -> None:
@@ -236,50 +192,3 @@ def row_stride(label: str, name: str, matrix: torch.Tensor, axes: str = "(m, n)"
     if m > 1:
         return matrix.stride(0)
     return n if of_one_row is None else of_one_row
-
-
-def require_apart(label: str, out: torch.Tensor, inputs: Mapping[str, torch.Tensor], in_place: bool = False) -> None:
-    """Refuse an output that shares memory with an input: the result would depend on which program runs first.
-
-    Args:
-        label: Operation and version, the opening words of the message.
-        out: The output.
-        inputs: The operands by the name the message gives them, with or without `_ptr` behind it.
-        in_place: Whether the output may be an input itself, element on element.
-
-    Raises:
-        ValueError: One line that says which operand.
-    """
-    if out.is_meta:  # has no address, and nothing is launched
-        return
-    begin, end = _span(out)
-    for name, tensor in inputs.items():
-        first, last = _span(tensor)
-        if first >= end or last <= begin or _interleave(out, tensor):
-            continue
-        same = (first, tensor.dtype, tensor.shape, tensor.stride()) == (begin, out.dtype, out.shape, out.stride())
-        if not (in_place and same):
-            allowed = f"a tensor of its own, or {name.removesuffix('_ptr')} itself" if in_place else "one of its own"
-            raise ValueError(f"{label}: out shares memory with {name.removesuffix('_ptr')}; pass {allowed}")
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the addresses of a tensor's first byte and of the one after its last."""
-    begin = tensor.data_ptr()
-    if tensor.is_contiguous():
-        return begin, begin + tensor.nbytes
-    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return begin, begin + (steps + 1) * tensor.itemsize
-
-
-def _interleave(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether rows of two tensors lie in turn, as columns of one wider matrix do, with no element in common."""
-    if one.dtype != other.dtype or one.dim() < 2 or other.dim() < 2:
-        return False
-    distance = one.stride(-2)
-    if one.stride(-1) != 1 or other.stride(-1) != 1 or distance == 0:
-        return False
-    if any(stride % distance for stride in (*one.stride()[:-1], *other.stride()[:-1])):
-        return False
-    past = (other.data_ptr() - one.data_ptr()) // one.itemsize % distance
-    return one.shape[-1] <= past <= distance - other.shape[-1]

@@ -5,15 +5,13 @@ They run no code of users but what is compiled, so that they need no heartbeat, 
 
 import ctypes
 import os
-import random
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context, parent_process
 from types import ModuleType
@@ -25,7 +23,7 @@ PR_SET_PDEATHSIG = 1
 ENDED = "a process that compiles was ended from outside, most often because memory ran out"
 
 QUIET_S = 2.0
-REPORT_EVERY_S = 10.0
+REPORT_EVERY_S = 5.0
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -43,39 +41,21 @@ def in_processes(
 
     Args:
         function: Compiles the kernels of a chunk in another process.
-        chunks: Kernels that one task compiles. They are taken in any order, so that what is done tells how long the
-            rest takes where kernels of one kind lie together.
-        processes: How many processes share them. Where one of them is ended from outside, one alone does the rest.
+        chunks: Kernels that one task compiles.
+        processes: How many processes share them.
 
     Raises:
-        BrokenProcessPool: The last process was ended from outside too.
+        BrokenProcessPool: A process was ended from outside.
     """
     total, done = sum(map(len, chunks)), 0
-    left = dict(enumerate(random.Random(0).sample(chunks, len(chunks))))
     beginning = told_if_slow(f"compiling {total} kernels in {processes} process{'es' * (processes > 1)}")
-    with beginning, progress(total) as step:
-        while left:
-            try:
-                for number, result in _finished(function, left, processes):
-                    yield result
-                    done += len(left.pop(number))
-                    step(done)
-            except BrokenProcessPool:
-                if processes == 1:
-                    raise
-                processes = 1
-                print(f"{ENDED}; what is left is compiled in one process", file=sys.stderr, flush=True)
-
-
-def _finished(
-    function: Callable[[Sequence[Item]], Result], chunks: Mapping[int, Sequence[Item]], processes: int
-) -> Iterator[tuple[int, Result]]:
-    """Yield the numbers of the chunks as they are done, each with its result."""
-    with _pool_of(processes) as pool:
+    with beginning, progress(total) as step, _pool_of(processes) as pool:
         with _interrupts_held(), _main_hidden():  # processes start with the tasks
-            tasks = {pool.submit(function, chunk): number for number, chunk in chunks.items()}
+            tasks = {pool.submit(function, chunk): len(chunk) for chunk in chunks}
         for task in as_completed(tasks):
-            yield tasks[task], task.result()
+            yield task.result()
+            done += tasks[task]
+            step(done)
 
 
 @contextmanager
@@ -147,30 +127,19 @@ def told_if_slow(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Say on stderr how many of `total` kernels are compiled and how long the rest takes, once it takes two seconds."""
-    started = time.monotonic()
-    said = started + QUIET_S - REPORT_EVERY_S
+    """Say on stderr how many of `total` kernels are compiled, once it takes two seconds."""
+    said = time.monotonic() + QUIET_S - REPORT_EVERY_S
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
 
     def step(count: int) -> None:
         nonlocal said
         now = time.monotonic()
-        if sys.stderr is None or now - said < (0.2 if is_terminal and now - started > QUIET_S else REPORT_EVERY_S):
-            return
-        said = now
-        line = f"compiled {count} of {total} kernels{_left((now - started) * (total - count) / max(count, 1))}"
-        end = "\x1b[K\r" if is_terminal else "\n"
-        print(line, end=end, file=sys.stderr, flush=True)
+        if sys.stderr is not None and now - said >= REPORT_EVERY_S:
+            said = now
+            print(f"compiled {count} of {total} kernels", end="\r" * is_terminal or "\n", file=sys.stderr, flush=True)
 
     try:
         yield step
     finally:
         if is_terminal:
             print("\x1b[2K", end="\r", file=sys.stderr, flush=True)
-
-
-def _left(seconds: float) -> str:
-    """Return a time that is left, in words; nothing where none is."""
-    if seconds < 1:
-        return ""
-    return f", about {seconds:.0f} s left" if seconds < 90 else f", about {seconds / 60:.0f} min left"

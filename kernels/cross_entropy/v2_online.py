@@ -28,7 +28,7 @@ import triton.language as tl
 
 from kernels.cross_entropy.operands import read
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
-from kernels.online_softmax import LOG2_E, LOWEST, cuts, running
+from kernels.online_softmax import top_and_total
 
 WARPS = 8
 DEPTH = 4  # elements of each lane in one step
@@ -49,29 +49,13 @@ def cross_entropy_online(
     STAGES: tl.constexpr,  # steps of the loop in flight
 ):
     """Write the loss of one row."""
-    STEP: tl.constexpr = DEPTH * LANES
     row = tl.program_id(0).to(tl.int64)
     first = row * x_stride
     # Asked for before the loop, so that its two round trips to memory are over when the loop is.
     label = tl.load(labels_ptr + row)
     picked = tl.load(x_ptr + first + label, mask=(label >= 0) & (label < v), other=float("nan")).to(tl.float32)
 
-    body, length, edges, edge_inside = cuts(first, v)
-    lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
-    full = length // STEP * STEP
-    x_body = x_ptr + body
-    highest = tl.full((LANES,), LOWEST, tl.float32)
-    total = tl.zeros((LANES,), tl.float32)
-    for start in tl.range(0, full, STEP, num_stages=STAGES):
-        x = tl.load(x_body + start + lanes, eviction_policy="evict_first")
-        highest, total = running(highest, total, x)
-    x_rest = tl.load(x_body + full + lanes, mask=lanes < length - full, other=float("-inf"))
-    highest, total = running(highest, total, x_rest)
-    x_edge = tl.load(x_ptr + edges, mask=edge_inside, other=float("-inf")).to(tl.float32)
-
-    top = tl.maximum(tl.max(highest, axis=0), tl.max(x_edge, axis=0))
-    of_lanes = tl.sum(total * tl.exp2((highest - top) * LOG2_E), axis=0)
-    row_total = of_lanes + tl.sum(tl.exp2((x_edge - top) * LOG2_E), axis=0)
+    top, row_total = top_and_total(x_ptr, first, v, DEPTH, LANES, STAGES)
     loss = (top - picked) + tl.log(row_total)
     tl.store(out_ptr + row, tl.where(label == IGNORED, 0.0, loss))
 

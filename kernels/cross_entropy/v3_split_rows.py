@@ -17,66 +17,20 @@ the pieces are all it writes; the buffers are taken from torch's allocator in ev
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import triton
 import triton.language as tl
 
+from kernels.cross_entropy import v2_online
 from kernels.cross_entropy.operands import read
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
+from kernels.cross_entropy.v2_online import IGNORED
+from kernels.launch import DTYPES, Variant
 from kernels.online_softmax import LOG2_E, LOWEST, UNIT, top_and_total
 
-WARPS = 8
-DEPTH = 4  # elements of each lane in one step
-STAGES = 3  # steps in flight
 PROGRAMS_WANTED = 264  # two for each multiprocessor of an H100 SXM
 MAX_SPLITS = 32  # programs of one row
-
-IGNORED = tl.constexpr(-100)  # the label that torch ignores by default
-
-
-@triton.jit
-def label_and_logit(
-    x_ptr,  # logits
-    labels_ptr,  # m labels
-    row,  # int64
-    v,  # elements a row
-    x_stride,  # elements from one row of x to the next
-):
-    """Return the label of a row and its logit in fp32, NaN where the row has none."""
-    label = tl.load(labels_ptr + row)
-    inside = (label >= 0) & (label < v)
-    return label, tl.load(x_ptr + row * x_stride + label, mask=inside, other=float("nan")).to(tl.float32)
-
-
-@triton.jit
-def loss_of(
-    label,
-    picked,  # its logit
-    top,  # maximum of the row
-    total,  # sum of exponentials of the difference from it
-):
-    """Return the loss of a row."""
-    return tl.where(label == IGNORED, 0.0, (top - picked) + tl.log(total))
-
-
-@triton.jit(do_not_specialize=["v", "x_stride"])
-def cross_entropy_whole(
-    x_ptr,  # logits, m rows of v elements, each row dense
-    labels_ptr,  # m labels
-    out_ptr,  # loss, m elements
-    v,  # elements a row, not specialized: one binary serves every v
-    x_stride,  # elements from one row of x to the next
-    DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
-    LANES: tl.constexpr,  # a power of two; one widest access for each thread
-    STAGES: tl.constexpr,  # steps of the loop in flight
-):
-    """Write the loss of one row."""
-    row = tl.program_id(0).to(tl.int64)
-    # Asked for before the loop, so that its two round trips to memory are over when the loop is.
-    label, picked = label_and_logit(x_ptr, labels_ptr, row, v, x_stride)
-    top, total = top_and_total(x_ptr, row * x_stride, v, DEPTH, LANES, STAGES)
-    tl.store(out_ptr + row, loss_of(label, picked, top, total))
 
 
 @triton.jit(do_not_specialize=["v", "x_stride", "splits", "chunk"])
@@ -116,36 +70,33 @@ def cross_entropy_finish(
 ):
     """Write the loss of one row from the maxima and sums of its pieces."""
     row = tl.program_id(0).to(tl.int64)
-    label, picked = label_and_logit(x_ptr, labels_ptr, row, v, x_stride)
+    label = tl.load(labels_ptr + row)
+    inside = (label >= 0) & (label < v)
+    picked = tl.load(x_ptr + row * x_stride + label, mask=inside, other=float("nan")).to(tl.float32)
     lanes = tl.arange(0, MAX_SPLITS)
-    inside = lanes < splits
-    tops = tl.load(tops_ptr + row * splits + lanes, mask=inside, other=LOWEST)
-    totals = tl.load(totals_ptr + row * splits + lanes, mask=inside, other=0.0)
+    tops = tl.load(tops_ptr + row * splits + lanes, mask=lanes < splits, other=LOWEST)
+    totals = tl.load(totals_ptr + row * splits + lanes, mask=lanes < splits, other=0.0)
     top = tl.max(tops, axis=0)
     total = tl.sum(totals * tl.exp2((tops - top) * LOG2_E), axis=0)
-    tl.store(out_ptr + row, loss_of(label, picked, top, total))
+    tl.store(out_ptr + row, tl.where(label == IGNORED, 0.0, (top - picked) + tl.log(total)))
 
 
-def _reading(dtype: torch.dtype, part: str) -> Variant:
-    lanes = WARPS * 32 * ALIGNMENT_BYTES // dtype.itemsize
-    whole = part == "whole"
-    step = DEPTH * lanes
-    return Variant(
-        kernel=cross_entropy_whole if whole else cross_entropy_partial,
-        constants={"DEPTH": DEPTH, "LANES": lanes, "STAGES": STAGES},
-        options={"num_warps": WARPS, "enable_fp_fusion": True},
-        op="cross-entropy",
-        dtype=DTYPES[dtype],
-        part=part,
-        shape_class=f"m >= {PROGRAMS_WANTED} or v <= {step}" if whole else f"m < {PROGRAMS_WANTED}, v > {step}",
-        types={"labels_ptr": "*i64", "out_ptr": "*fp32"} if whole else {"tops_ptr": "*fp32", "totals_ptr": "*fp32"},
-        elements=step,
-        bytes=step * dtype.itemsize,
+STEP = {dtype: v2_online.VARIANTS[dtype].elements for dtype in DTYPES}
+"""Elements of one step of the loop of version 2, and of that here."""
+
+
+def _partial(dtype: torch.dtype) -> Variant:
+    whole = v2_online.VARIANTS[dtype]
+    return replace(
+        whole,
+        kernel=cross_entropy_partial,
+        part="partial",
+        shape_class=f"m < {PROGRAMS_WANTED}, v > {STEP[dtype]}",
+        types={"tops_ptr": "*fp32", "totals_ptr": "*fp32"},
     )
 
 
 def _finish(dtype: torch.dtype) -> Variant:
-    reading = _reading(dtype, "partial")
     return Variant(
         kernel=cross_entropy_finish,
         constants={"MAX_SPLITS": MAX_SPLITS},
@@ -153,23 +104,22 @@ def _finish(dtype: torch.dtype) -> Variant:
         op="cross-entropy",
         dtype=DTYPES[dtype],
         part="finish",
-        shape_class=reading.shape_class,
+        shape_class=f"m < {PROGRAMS_WANTED}, v > {STEP[dtype]}",
         types={"labels_ptr": "*i64", "tops_ptr": "*fp32", "totals_ptr": "*fp32", "out_ptr": "*fp32"},
         elements=MAX_SPLITS,
         bytes=2 * 4 * MAX_SPLITS,  # a maximum and a sum of each piece
     )
 
 
-VARIANTS: dict[tuple[torch.dtype, str], Variant] = {
-    (dtype, part): _finish(dtype) if part == "finish" else _reading(dtype, part)
-    for dtype in DTYPES
-    for part in ("whole", "partial", "finish")
+VARIANTS: dict[torch.dtype, tuple[Variant, Variant, Variant]] = {
+    dtype: (v2_online.VARIANTS[dtype], _partial(dtype), _finish(dtype)) for dtype in DTYPES
 }
+"""For whole rows, for pieces of a row, and for what combines them."""
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
     """Return every variant compiled for an architecture, 80 for sm_80; here they are the same for all."""
-    return tuple(VARIANTS.values())
+    return tuple(variant for each in VARIANTS.values() for variant in each)
 
 
 def split(m: int, v: int, step: int) -> tuple[int, int]:
@@ -189,13 +139,14 @@ def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Ten
     m, v, stride = read("cross-entropy v3", logits, labels, out)
     if m == 0:
         return
-    splits, chunk = split(m, v, VARIANTS[logits.dtype, "whole"].elements)
+    whole, partial, finish = VARIANTS[logits.dtype]
+    splits, chunk = split(m, v, STEP[logits.dtype])
     if splits == 1:
-        VARIANTS[logits.dtype, "whole"].launch(m, logits, labels, out, v, stride)
+        whole.launch(m, logits, labels, out, v, stride)
         return
     tops, totals = (torch.empty((m, splits), dtype=torch.float32, device=logits.device) for _ in range(2))
-    VARIANTS[logits.dtype, "partial"].launch(m * splits, logits, tops, totals, v, stride, splits, chunk)
-    VARIANTS[logits.dtype, "finish"].launch(m, logits, labels, tops, totals, out, v, stride, splits)
+    partial.launch(m * splits, logits, tops, totals, v, stride, splits, chunk)
+    finish.launch(m, logits, labels, tops, totals, out, v, stride, splits)
 
 
 KERNELS: dict[str, Callable[..., None]] = {"cross-entropy": _cross_entropy}

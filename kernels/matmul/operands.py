@@ -99,7 +99,6 @@ def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tenso
         raise ValueError(
             f"{label}: {m}x{n}x{k} is too large; at most {MAX_EXTENT} rows, columns and terms are supported"
         )
-    launch.require_apart(label, out, {"a": a, "b": b, **dict(zip(SCALES, scales, strict=False))})
     dtype = DTYPES[a.dtype]
     layout = _layout(label, a, b, fp8=dtype.startswith("fp8"))
     if "n" not in _stored(out):

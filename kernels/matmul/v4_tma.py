@@ -70,12 +70,13 @@ def descriptor_matmul(
     BLOCK_K: tl.constexpr,  # terms a step
     SLICES: tl.constexpr,  # slices in which a tile is stored, 1 or 2
     GROUP_M: tl.constexpr,  # rows of tiles in a group
+    FLATTEN: tl.constexpr,  # whether the loops over tiles and terms become one
 ):
     """Write every tile of C whose number is that of the program, modulo the number of programs."""
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles = tl.cast(tiles_m, tl.int64) * tiles_n * batches
-    for tile in tl.range(tl.program_id(0).to(tl.int64), tiles, tl.num_programs(0), flatten=True):
+    for tile in tl.range(tl.program_id(0).to(tl.int64), tiles, tl.num_programs(0), flatten=FLATTEN):
         batch_64, tile_m, tile_n = tile_position(tl.cast(tile, tl.int64), tiles_m, tiles_n, GROUP_M)
         # A coordinate is a number of rows or columns, never of elements, and descriptors take 32 bits.
         batch, row, col = batch_64.to(tl.int32), (tile_m * BLOCK_M).to(tl.int32), (tile_n * BLOCK_N).to(tl.int32)
@@ -139,7 +140,7 @@ def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
         types |= {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
     return Variant(
         kernel=descriptor_matmul,
-        constants={**constants_of(dtype, layout), **tile.constants, "SLICES": slices},
+        constants={**constants_of(dtype, layout), **tile.constants, "SLICES": slices, "FLATTEN": True},
         options=tile.options,
         op="matmul",
         dtype=dtype,
@@ -161,7 +162,7 @@ def variants(arch: int) -> tuple[Variant, ...]:
 def describe(
     label: str,
     asked: Operands,
-    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    tensors: tuple[torch.Tensor, ...],
     boxes: tuple[list[int], list[int], list[int]],
 ) -> list[TensorDescriptor]:
     """Describe A, B and C as they are stored, each as a stack of matrices.
@@ -191,24 +192,31 @@ def describe(
     return found
 
 
-def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-    asked = read(LABEL, a, b, scales, out)
+def launch(label: str, asked: Operands, tensors: tuple[torch.Tensor, ...], scales: tuple[torch.Tensor, ...]) -> None:
+    """Start the kernel of the fixed tile for a product, on the current device."""
     found = sizes(TILES, asked.arch, asked.dtype)
-    if not found:
-        allowed = f"tensor descriptors need sm_{MINIMUM_ARCH} or newer, fp8 sm_90 or sm_100 (see version 3)"
-        raise refuse_dtype(LABEL, asked.dtype, asked.arch, allowed)
-    if not out.numel():
-        return
     size = size_class(found, asked)
-    tile = found[size]
-    variant = _variant(asked.dtype, asked.layout, size, tile)
-    boxes = boxes_of(asked.layout, tile, variant.constants["SLICES"])
+    variant = _variant(asked.dtype, asked.layout, size, found[size])
+    boxes = boxes_of(asked.layout, found[size], variant.constants["SLICES"])
     shape = {"m": asked.m, "n": asked.n, "k": asked.k, "batches": asked.batch}
-    programs = min(asked.processors, asked.tiles(tile.m, tile.n))
-    with torch.cuda.device_of(out):
-        variant.kernel[(programs,)](
-            *describe(LABEL, asked, (a, b, out), boxes), *scales, **shape, **variant.constants, **variant.options
-        )
+    programs = min(asked.processors, asked.tiles(found[size].m, found[size].n))
+    descriptors = describe(label, asked, tensors, boxes)
+    variant.kernel[(programs,)](*descriptors, *scales, **shape, **variant.constants, **variant.options)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"matmul": _matmul}
+def launcher(label: str, start: Callable[..., None]) -> Callable[..., None]:
+    """Return the launcher of a version that starts its kernels by `start(label, asked, tensors, scales)`."""
+
+    def matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
+        asked = read(label, a, b, scales, out)
+        if not sizes(TILES, asked.arch, asked.dtype):
+            allowed = f"tensor descriptors need sm_{MINIMUM_ARCH} or newer, fp8 sm_90 or sm_100 (see version 3)"
+            raise refuse_dtype(label, asked.dtype, asked.arch, allowed)
+        if out.numel():
+            with torch.cuda.device_of(out):
+                start(label, asked, (a, b, out), scales)
+
+    return matmul
+
+
+KERNELS: dict[str, Callable[..., None]] = {"matmul": launcher(LABEL, launch)}

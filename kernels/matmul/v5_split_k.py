@@ -24,8 +24,8 @@ import triton.language as tl
 
 from kernels.launch import Variant
 from kernels.matmul import v4_tma
-from kernels.matmul.operands import LAYOUTS, Operands, output_type, read, refuse_dtype, triton_type
-from kernels.matmul.tiles import Sizes, Tile, size_class, sizes
+from kernels.matmul.operands import LAYOUTS, Operands, output_type, triton_type
+from kernels.matmul.tiles import Tile, size_class, sizes
 from kernels.matmul.v3_persistent import multiply, tile_position
 
 LABEL = "matmul v5"
@@ -56,9 +56,7 @@ TUNED = {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "
 def split_matmul(
     a_desc,  # A, or its transpose, in boxes of one tile: batches x rows x columns
     b_desc,  # B, or its transpose, in boxes of one tile
-    out_desc,  # C in boxes of one slice of a tile; or sums, as many matrices as splits times batches
-    scale_a_ptr,  # factor of A, or None
-    scale_b_ptr,  # factor of B, or None
+    sums_desc,  # sums in boxes of one tile, as many matrices as splits times batches
     m,  # rows of A and C
     n,  # columns of B and C
     k,  # terms that a program adds up for a tile
@@ -71,41 +69,30 @@ def split_matmul(
     BLOCK_M: tl.constexpr,  # rows a tile
     BLOCK_N: tl.constexpr,  # columns a tile
     BLOCK_K: tl.constexpr,  # terms a step
-    SLICES: tl.constexpr,  # slices in which a tile is stored, 1 or 2
     GROUP_M: tl.constexpr,  # rows of tiles in a group
-    FLATTEN: tl.constexpr,  # whether the loops over tiles and terms become one
 ):
-    """Write every part of a tile whose number is that of the program, modulo the number of programs."""
+    """Write the sums of one part of the terms of a tile; there are at most as many parts as multiprocessors."""
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
-    parts = tl.cast(tiles_m, tl.int64) * tiles_n * batches * splits
-    for part in tl.range(tl.program_id(0).to(tl.int64), parts, tl.num_programs(0), flatten=FLATTEN):
-        tile = tl.cast(part, tl.int64) // splits
-        split = (tl.cast(part, tl.int64) - tile * splits).to(tl.int32)
-        batch_64, tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
-        # A coordinate is a number of rows or columns, never of elements, and descriptors take 32 bits.
-        batch, row, col = batch_64.to(tl.int32), (tile_m * BLOCK_M).to(tl.int32), (tile_n * BLOCK_N).to(tl.int32)
-        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
-        for step in range(0, k, BLOCK_K):
-            start = split * k + step  # the last split reads beyond the last term, where descriptors give zeros
-            if A_TRANSPOSED:
-                a = a_desc.load([batch, start, row]).reshape(BLOCK_K, BLOCK_M).T
-            else:
-                a = a_desc.load([batch, row, start]).reshape(BLOCK_M, BLOCK_K)
-            if B_TRANSPOSED:
-                b = b_desc.load([batch, col, start]).reshape(BLOCK_N, BLOCK_K).T
-            else:
-                b = b_desc.load([batch, start, col]).reshape(BLOCK_K, BLOCK_N)
-            acc = multiply(a, b, acc, PRECISION, BLOCK_K)
-        if scale_a_ptr is not None:
-            acc *= tl.load(scale_a_ptr) * tl.load(scale_b_ptr)
-        place = split * batches + batch
-        if SLICES == 1:
-            out_desc.store([place, row, col], acc.to(out_desc.dtype)[None, :, :])
+    part = tl.program_id(0).to(tl.int64)
+    tile = part // splits
+    split = (part - tile * splits).to(tl.int32)
+    batch_64, tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
+    # A coordinate is a number of rows or columns, never of elements, and descriptors take 32 bits.
+    batch, row, col = batch_64.to(tl.int32), (tile_m * BLOCK_M).to(tl.int32), (tile_n * BLOCK_N).to(tl.int32)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
+    for step in range(0, k, BLOCK_K):
+        start = split * k + step  # the last split reads beyond the last term, where descriptors give zeros
+        if A_TRANSPOSED:
+            a = a_desc.load([batch, start, row]).reshape(BLOCK_K, BLOCK_M).T
         else:
-            left, right = acc.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1).split()
-            out_desc.store([place, row, col], left.to(out_desc.dtype)[None, :, :])
-            out_desc.store([place, row, col + BLOCK_N // 2], right.to(out_desc.dtype)[None, :, :])
+            a = a_desc.load([batch, row, start]).reshape(BLOCK_M, BLOCK_K)
+        if B_TRANSPOSED:
+            b = b_desc.load([batch, col, start]).reshape(BLOCK_N, BLOCK_K).T
+        else:
+            b = b_desc.load([batch, start, col]).reshape(BLOCK_K, BLOCK_N)
+        acc = multiply(a, b, acc, PRECISION, BLOCK_K)
+    sums_desc.store([split * batches + batch, row, col], acc[None, :, :])
 
 
 @triton.jit(do_not_specialize=["m", "n", "batches", "splits", "sums_stride", "out_stride", "out_batch"])
@@ -144,20 +131,14 @@ def add_splits(
     tl.store(out_ptrs, total.to(out_ptr.dtype.element_ty), mask=(rows < m) & (cols < n))
 
 
-def fixed_tiles(arch: int, dtype: str) -> Sizes:
-    """Return the fixed tiles for a dtype on an architecture by size class, largest first."""
-    found = sizes(TILES, arch, dtype)
-    return {size: _with_room(tile, arch) for size, tile in found.items()} if dtype == "int8" else found
-
-
 def _with_room(tile: Tile, arch: int) -> Tile:
     """Return a tile of which sums of 4 bytes can be stored: on sm_100 4 warps have too few registers."""
     return tile._replace(warps=8) if arch >= 100 else tile
 
 
 def chosen(asked: Operands) -> tuple[Tile, int]:
-    """Return the fixed tile for a product and the programs that share its terms: 1 unless tiles are few."""
-    found = fixed_tiles(asked.arch, asked.dtype)
+    """Return the tile for a product and the programs that share its terms: 1 unless tiles are few."""
+    found = sizes(TILES, asked.arch, asked.dtype)
     tile = found[size_class(found, asked)]
     tiles, steps = asked.tiles(tile.m, tile.n), triton.cdiv(asked.k, tile.k)
     for splits in SPLITS:
@@ -167,27 +148,21 @@ def chosen(asked: Operands) -> tuple[Tile, int]:
 
 
 @cache
-def _variant(dtype: str, layout: str, tile: Tile, is_split: bool, size: str = "") -> Variant:
-    """Return the kernel that multiplies; where terms are split, that of the sums."""
-    slices = 1 if is_split else v4_tma.slices_of(dtype, tile)
-    constants = v4_tma.constants_of(dtype, layout) | {"SLICES": slices, "FLATTEN": True}
-    if is_split:
-        constants |= {"scale_a_ptr": None, "scale_b_ptr": None}
-    elements = (*2 * (triton_type(dtype),), _sums_type(dtype) if is_split else output_type(dtype))
-    names = ("a_desc", "b_desc", "out_desc")
-    boxes = v4_tma.boxes_of(layout, tile, slices)
-    types = {name: f"tensordesc<{kind}{box}>" for name, kind, box in zip(names, elements, boxes, strict=True)}
-    if dtype.startswith("fp8") and not is_split:
-        types |= {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
+def _partial(dtype: str, layout: str, tile: Tile) -> Variant:
+    """Return the kernel that sums up parts of the terms."""
+    scales = ("scale_a_ptr", "scale_b_ptr")
+    constants = {name: value for name, value in v4_tma.constants_of(dtype, layout).items() if name not in scales}
+    names, kinds = ("a_desc", "b_desc", "sums_desc"), (triton_type(dtype), triton_type(dtype), _sums_type(dtype))
+    boxes = v4_tma.boxes_of(layout, tile, 1)
     return Variant(
         kernel=split_matmul,
         constants={**constants, **tile.constants},
         options=tile.options,
         op="matmul",
         dtype=dtype,
-        part="partial" if is_split else "",
-        shape_class=f"{layout}, {size}",
-        types=types,
+        part="partial",
+        shape_class=f"{layout}, split",
+        types={name: f"tensordesc<{kind}{box}>" for name, kind, box in zip(names, kinds, boxes, strict=True)},
     )
 
 
@@ -220,15 +195,11 @@ def _finish(dtype: str) -> Variant:
 
 def variants(arch: int) -> tuple[Variant, ...]:
     """Return what is compiled for an architecture, 90 for sm_90; nothing before `MINIMUM_ARCH`."""
-    found = []
-    for dtype in TILES[MINIMUM_ARCH]:
-        fixed = fixed_tiles(arch, dtype)
-        if fixed:
-            smallest = _with_room(list(fixed.values())[-1], arch)
-            for layout in ("nt",) if dtype.startswith("fp8") else LAYOUTS:
-                found += [_variant(dtype, layout, tile, False, size) for size, tile in fixed.items()]
-                found.append(_variant(dtype, layout, smallest, True, "split"))
-            found.append(_finish(dtype))
+    found = list(v4_tma.variants(arch))
+    for dtype in dict.fromkeys(variant.dtype for variant in found):
+        smallest = _with_room(list(sizes(TILES, arch, dtype).values())[-1], arch)
+        layouts = ("nt",) if dtype.startswith("fp8") else LAYOUTS
+        found += [*(_partial(dtype, layout, smallest) for layout in layouts), _finish(dtype)]
     return tuple(found)
 
 
@@ -257,68 +228,62 @@ def tuner(dtype: str) -> triton.runtime.Autotuner:
         for tile in TUNED[dtype]
         for flatten in (True, False)
     ]
-    return triton.autotune(configs=configs, key=TUNING_KEY)(split_matmul)
+    return triton.autotune(configs=configs, key=TUNING_KEY)(v4_tma.descriptor_matmul)
 
 
-Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-def _launch_split(asked: Operands, tensors: Tensors, scales: tuple[torch.Tensor, ...], tile: Tile, splits: int) -> None:
+def _launch_split(
+    label: str,
+    asked: Operands,
+    tensors: tuple[torch.Tensor, ...],
+    scales: tuple[torch.Tensor, ...],
+    tile: Tile,
+    splits: int,
+) -> None:
     out = tensors[-1]
-    variant = _variant(asked.dtype, asked.layout, tile, True)
+    variant, finish = _partial(asked.dtype, asked.layout, tile), _finish(asked.dtype)
     boxes = v4_tma.boxes_of(asked.layout, tile, 1)
     stride = triton.cdiv(asked.n, UNIT.value) * UNIT.value
     kind = torch.int32 if asked.dtype == "int8" else torch.float32
     # From torch's allocator at every launch: safe on any stream and in a CUDA graph, and all that is read is written.
     sums = torch.empty((splits * asked.batch, asked.m, stride), dtype=kind, device=out.device)
-    described = v4_tma.describe(LABEL, asked, tensors, boxes)
+    described = v4_tma.describe(label, asked, tensors, boxes)
     described[2] = v4_tma.TensorDescriptor.from_tensor(sums, boxes[2])
     share = triton.cdiv(triton.cdiv(asked.k, splits), tile.k) * tile.k
     shape = {"m": asked.m, "n": asked.n, "k": share, "batches": asked.batch, "splits": splits}
-    programs = min(asked.processors, splits * asked.tiles(tile.m, tile.n))
+    programs = splits * asked.tiles(tile.m, tile.n)
     variant.kernel[(programs,)](*described, **shape, **variant.constants, **variant.options)
     blocks = asked.batch * triton.cdiv(asked.m, ROWS) * triton.cdiv(asked.n, COLUMNS)
     sizes_of_out = (asked.m, asked.n, asked.batch, splits, stride, asked.strides[2], asked.batch_strides[2])
-    finish = _finish(asked.dtype)
     # By name: without scales two arguments in the middle are constants.
     names = [name for name in add_splits.arg_names if name not in finish.constants]
     arguments = dict(zip(names, (sums, out, *scales, *sizes_of_out), strict=True))
     add_splits[(blocks,)](**arguments, **finish.constants, **finish.options)
 
 
-def _launch(asked: Operands, tensors: Tensors, scales: tuple[torch.Tensor, ...], is_tuned: bool) -> None:
+def _launch(label: str, asked: Operands, tensors: tuple[torch.Tensor, ...], scales: tuple[torch.Tensor, ...]) -> None:
     tile, splits = chosen(asked)
     if splits > 1:
-        _launch_split(asked, tensors, scales, tile, splits)
+        _launch_split(label, asked, tensors, scales, tile, splits)
+    else:
+        v4_tma.launch(label, asked, tensors, scales)
+
+
+def _launch_tuned(
+    label: str, asked: Operands, tensors: tuple[torch.Tensor, ...], scales: tuple[torch.Tensor, ...]
+) -> None:
+    tile, splits = chosen(asked)
+    if splits > 1:
+        _launch_split(label, asked, tensors, scales, tile, splits)
         return
-    variant = _variant(asked.dtype, asked.layout, tile, False)
-    boxes = v4_tma.boxes_of(asked.layout, tile, variant.constants["SLICES"])
-    descriptors = v4_tma.describe(LABEL, asked, tensors, boxes)
-    shape = {"m": asked.m, "n": asked.n, "k": asked.k, "batches": asked.batch, "splits": 1}
-    if is_tuned:
 
-        def grid(meta: dict[str, Any]) -> tuple[int]:
-            return (min(asked.processors, asked.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
+    def grid(meta: dict[str, Any]) -> tuple[int]:
+        return (min(asked.processors, asked.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
 
-        constants = v4_tma.constants_of(asked.dtype, asked.layout)
-        tuner(asked.dtype)[grid](*descriptors, *scales, **shape, **constants, enable_fp_fusion=True)
-        return
-    programs = min(asked.processors, asked.tiles(tile.m, tile.n))
-    variant.kernel[(programs,)](*descriptors, *scales, **shape, **variant.constants, **variant.options)
+    descriptors = v4_tma.describe(label, asked, tensors, v4_tma.boxes_of(asked.layout, tile, 1))
+    shape = {"m": asked.m, "n": asked.n, "k": asked.k, "batches": asked.batch}
+    constants = v4_tma.constants_of(asked.dtype, asked.layout)
+    tuner(asked.dtype)[grid](*descriptors, *scales, **shape, **constants, enable_fp_fusion=True)
 
 
-def _launcher(is_tuned: bool) -> Callable[..., None]:
-    def launch(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-        asked = read(LABEL, a, b, scales, out)
-        if not fixed_tiles(asked.arch, asked.dtype):
-            allowed = f"tensor descriptors need sm_{MINIMUM_ARCH} or newer, fp8 sm_90 or sm_100 (see version 3)"
-            raise refuse_dtype(LABEL, asked.dtype, asked.arch, allowed)
-        if out.numel():
-            with torch.cuda.device_of(out):
-                _launch(asked, (a, b, out), scales, is_tuned)
-
-    return launch
-
-
-KERNELS: dict[str, Callable[..., None]] = {"matmul": _launcher(is_tuned=False)}
-AUTOTUNED: dict[str, Callable[..., None]] = {"matmul": _launcher(is_tuned=True)}
+KERNELS: dict[str, Callable[..., None]] = {"matmul": v4_tma.launcher(LABEL, _launch)}
+AUTOTUNED: dict[str, Callable[..., None]] = {"matmul": v4_tma.launcher(LABEL, _launch_tuned)}

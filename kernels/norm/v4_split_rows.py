@@ -267,7 +267,7 @@ def _launch(op: str, asked: Operands) -> None:
         partial.launch(programs, x, residual, out, sums, asked.n, x_stride, r_stride, out_stride, *sizes)
         summed, stride = (out[0], out_stride) if has_residual else (x, x_stride)
         normed = (asked.n, stride, out_stride, asked.plane)
-        finish.start(programs, summed, asked.inputs[-1], sums, out, *normed, *sizes)  # the sum is a part of out
+        finish.launch(programs, summed, asked.inputs[-1], sums, out, *normed, *sizes)
 
 
 KERNELS: dict[str, Callable[..., None]] = launchers("v4", MAX_COLUMNS, _launch)

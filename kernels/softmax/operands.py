@@ -19,7 +19,10 @@ class Operands:
 
 
 def launcher(
-    version: str, most_columns: int, launch: Callable[[Operands, torch.Tensor, torch.Tensor], None]
+    version: str,
+    most_columns: int,
+    launch: Callable[[Operands, torch.Tensor, torch.Tensor], None],
+    unit: int = 1,
 ) -> Callable[..., None]:
     """Return the launcher of a version.
 
@@ -27,6 +30,7 @@ def launcher(
         version: `v2`.
         most_columns: The widest rows that it takes.
         launch: Starts the kernels on x and out; it is not called where there is nothing to write.
+        unit: Elements of which the row strides of x and out must differ by a multiple.
     """
     label = f"softmax {version}"
 
@@ -38,6 +42,11 @@ def launcher(
         m, n = x.shape
         if n > most_columns:
             raise ValueError(f"{label}: x has {n} columns; at most {most_columns} are supported by this version")
+        if (x_stride - out_stride) % unit:
+            raise ValueError(
+                f"{label}: rows of x are {x_stride} elements apart, rows of out {out_stride}; the strides must differ "
+                f"by a multiple of {unit} (version 1 takes any)"
+            )
         if out.numel():
             launch(Operands(m, n, x_stride, out_stride), x, out)
 

@@ -17,8 +17,8 @@ number, because -inf - -inf, in a row that only begins with -inf, would be NaN.
 Changed against the last version, and why:
 - A row is cut where addresses are multiples of 16 elements: a body, and fewer than 16 elements at either end. The
   body is accessed 16 bytes a thread, whatever n and the strides are; version 1 falls back to 8 accesses of 2 bytes
-  where it should need one. Only stores into rows shifted against those of x, `(x_stride - out_stride) % 16 != 0`,
-  stay narrow, since no register holds 16 bytes that are neighbors in both.
+  where it should need one. Rows of out that are shifted against those of x, `(x_stride - out_stride) % 16 != 0`, are
+  refused, since no register holds 16 bytes that are neighbors in both.
 - At most 64 elements a thread. The 65,536 elements that 1024 threads of version 1 hold are spilled.
 - Longer rows are read in steps that keep a running maximum and a running sum for each lane, so the first pass needs
   no exchange between threads (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018). The second
@@ -30,6 +30,7 @@ row while this one is reduced; several short rows for one program.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import triton
@@ -42,7 +43,6 @@ from kernels.softmax.operands import Operands, launcher
 WARPS = {256: 1, 1024: 1, 2048: 2, 4096: 4, 8192: 8, 16384: 16, 32768: 16}  # by elements of a row held in registers
 WALK_WARPS = 16
 DEPTH = 4  # elements of each lane in one step
-SHIFTED_DEPTH = 2  # where stores are narrow: their addresses take so many registers that sm_80 would spill at 4
 STAGES = 3  # steps in flight
 
 
@@ -50,12 +50,10 @@ STAGES = 3  # steps in flight
 def out_shift(
     row,  # int64
     x_stride,
-    out_stride,
-    ALIKE: tl.constexpr,  # whether the difference of the strides is a multiple of UNIT
+    out_stride,  # differs by a multiple of UNIT
 ):
     """Return by how many elements a row of out starts behind the same row of x."""
-    shift = row * out_stride - row * x_stride
-    return shift // UNIT * UNIT if ALIKE else shift
+    return (row * out_stride - row * x_stride) // UNIT * UNIT
 
 
 @triton.jit(do_not_specialize=["n", "x_stride", "out_stride"])
@@ -65,7 +63,6 @@ def softmax_row(
     n,  # elements a row, not specialized: one binary serves every n
     x_stride,  # elements from one row of x to the next
     out_stride,  # elements from one row of out to the next
-    ALIKE: tl.constexpr,  # whether the difference of the strides is a multiple of UNIT
     BLOCK: tl.constexpr,  # at least n, a power of two
 ):
     """Write the softmax of one row that fits the registers of a program."""
@@ -79,7 +76,7 @@ def softmax_row(
     e = tl.exp2((x - highest) * LOG2_E)
     e_edge = tl.exp2((x_edge - highest) * LOG2_E)
     scale = 1.0 / (tl.sum(e, axis=0) + tl.sum(e_edge, axis=0))
-    shift = out_shift(row, x_stride, out_stride, ALIKE)
+    shift = out_shift(row, x_stride, out_stride)
     tl.store(out_ptr + (body + shift) + lanes, e * scale, mask=inside)
     tl.store(out_ptr + shift + edges, e_edge * scale, mask=edge_inside)
 
@@ -91,7 +88,6 @@ def softmax_walk(
     n,  # elements a row, not specialized: one binary serves every n
     x_stride,  # elements from one row of x to the next
     out_stride,  # elements from one row of out to the next
-    ALIKE: tl.constexpr,  # whether the difference of the strides is a multiple of UNIT
     DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
     LANES: tl.constexpr,  # a power of two; one widest access for each thread
     STAGES: tl.constexpr,  # steps of the loops in flight
@@ -118,7 +114,7 @@ def softmax_walk(
     e_edge = tl.exp2((x_edge - top) * LOG2_E)
     row_total = tl.sum(total * tl.exp2((highest - top) * LOG2_E), axis=0) + tl.sum(e_edge, axis=0)
     scale = 1.0 / row_total
-    shift = out_shift(row, x_stride, out_stride, ALIKE)
+    shift = out_shift(row, x_stride, out_stride)
     out_body = out_ptr + (body + shift)
     tl.store(out_ptr + shift + edges, e_edge * scale, mask=edge_inside)
     tl.store(out_body + full + lanes, tl.exp2((x_rest.to(tl.float32) - top) * LOG2_E) * scale, mask=inside)
@@ -128,42 +124,34 @@ def softmax_walk(
         tl.store(out_body + start + lanes, tl.exp2((x_again - top) * LOG2_E) * scale, eviction_policy="evict_first")
 
 
-def _row_variant(dtype: torch.dtype, block: int, alike: bool) -> Variant:
+def _variant(dtype: torch.dtype, kernel: Any, warps: int, constants: dict[str, int], shape_class: str) -> Variant:
+    elements = constants.get("BLOCK") or constants["DEPTH"] * constants["LANES"]
     return Variant(
-        kernel=softmax_row,
-        constants={"ALIKE": alike, "BLOCK": block},
-        options={"num_warps": WARPS[block], "enable_fp_fusion": True},
+        kernel=kernel,
+        constants=constants,
+        options={"num_warps": warps, "enable_fp_fusion": True},
         op="softmax",
         dtype=DTYPES[dtype],
-        shape_class=f"n <= {block}" + ("" if alike else ", out shifted"),
-        elements=block,
-        bytes=2 * block * dtype.itemsize,
+        shape_class=shape_class,
+        elements=elements,
+        bytes=2 * elements * dtype.itemsize,
     )
 
 
-def _walk_variant(dtype: torch.dtype, alike: bool) -> Variant:
-    lanes = WALK_WARPS * 32 * ALIGNMENT_BYTES // dtype.itemsize
-    depth = DEPTH if alike else SHIFTED_DEPTH
-    return Variant(
-        kernel=softmax_walk,
-        constants={"ALIKE": alike, "DEPTH": depth, "LANES": lanes, "STAGES": STAGES},
-        options={"num_warps": WALK_WARPS, "enable_fp_fusion": True},
-        op="softmax",
-        dtype=DTYPES[dtype],
-        shape_class=f"n > {max(WARPS)}" + ("" if alike else ", out shifted"),
-        elements=depth * lanes,
-        bytes=2 * depth * lanes * dtype.itemsize,
-    )
-
-
-ROWS: dict[tuple[torch.dtype, int, bool], Variant] = {
-    (dtype, block, alike): _row_variant(dtype, block, alike)
+ROWS: dict[tuple[torch.dtype, int], Variant] = {
+    (dtype, block): _variant(dtype, softmax_row, warps, {"BLOCK": block}, f"n <= {block}")
     for dtype in DTYPES
-    for block in WARPS
-    for alike in (True, False)
+    for block, warps in WARPS.items()
 }
-WALKS: dict[tuple[torch.dtype, bool], Variant] = {
-    (dtype, alike): _walk_variant(dtype, alike) for dtype in DTYPES for alike in (True, False)
+WALKS: dict[torch.dtype, Variant] = {
+    dtype: _variant(
+        dtype,
+        softmax_walk,
+        WALK_WARPS,
+        {"DEPTH": DEPTH, "LANES": WALK_WARPS * 32 * ALIGNMENT_BYTES // dtype.itemsize, "STAGES": STAGES},
+        f"n > {max(WARPS)}",
+    )
+    for dtype in DTYPES
 }
 
 
@@ -172,13 +160,13 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return (*ROWS.values(), *WALKS.values())
 
 
-def _launch(asked: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
-    alike = (asked.x_stride - asked.out_stride) % UNIT.value == 0
+def launch(asked: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
+    """Start the kernel for rows that need not be shared among programs."""
     if asked.n > max(WARPS):
-        variant = WALKS[x.dtype, alike]
+        variant = WALKS[x.dtype]
     else:
-        variant = ROWS[x.dtype, min(block for block in WARPS if block >= asked.n), alike]
+        variant = ROWS[x.dtype, min(block for block in WARPS if block >= asked.n)]
     variant.launch(asked.m, x, out, asked.n, asked.x_stride, asked.out_stride)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"softmax": launcher("v2", MAX_COLUMNS, _launch)}
+KERNELS: dict[str, Callable[..., None]] = {"softmax": launcher("v2", MAX_COLUMNS, launch, UNIT.value)}

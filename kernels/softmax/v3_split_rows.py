@@ -26,8 +26,9 @@ import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, gpu_of
 from kernels.online_softmax import LOG2_E, LOWEST, MAX_COLUMNS, UNIT, cuts, top_and_total
+from kernels.softmax import v2_aligned
 from kernels.softmax.operands import Operands, launcher
-from kernels.softmax.v2_aligned import ROWS, WALKS, WARPS, out_shift
+from kernels.softmax.v2_aligned import out_shift
 
 PIECE_WARPS = 4
 DEPTH = 4  # elements of each lane in one step
@@ -75,7 +76,6 @@ def softmax_finish(
     first_row,  # of this launch
     splits,  # pieces a row
     chunk,  # elements a piece, but for the last of a row
-    ALIKE: tl.constexpr,  # whether the difference of the strides is a multiple of UNIT
     DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
     LANES: tl.constexpr,  # a power of two; one widest access for each thread
     STAGES: tl.constexpr,  # steps of the loop in flight
@@ -94,7 +94,7 @@ def softmax_finish(
     begin = (program - row * splits) * chunk
     row += first_row
     body, length, edges, edge_inside = cuts(row * x_stride + begin, tl.minimum(n - begin, chunk))
-    shift = out_shift(row, x_stride, out_stride, ALIKE)
+    shift = out_shift(row, x_stride, out_stride)
     x_edge = tl.load(x_ptr + edges, mask=edge_inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + shift + edges, tl.exp2((x_edge - top) * LOG2_E) * scale, mask=edge_inside)
     lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
@@ -112,15 +112,15 @@ def _variant(dtype: torch.dtype, part: str) -> Variant:
     lanes = PIECE_WARPS * 32 * ALIGNMENT_BYTES // dtype.itemsize
     constants = {"DEPTH": DEPTH, "LANES": lanes, "STAGES": STAGES}
     if part != "partial":
-        constants |= {"ALIKE": part == "finish", "MAX_SPLITS": MAX_SPLITS}
+        constants["MAX_SPLITS"] = MAX_SPLITS
     return Variant(
         kernel=softmax_partial if part == "partial" else softmax_finish,
         constants=constants,
         options={"num_warps": PIECE_WARPS, "enable_fp_fusion": True},
         op="softmax",
         dtype=DTYPES[dtype],
-        part=part.partition(" ")[0],
-        shape_class="shared rows" + ("" if part in ("partial", "finish") else ", out shifted"),
+        part=part,
+        shape_class="shared rows",
         types={"tops_ptr": "*fp32", "totals_ptr": "*fp32"},
         elements=DEPTH * lanes,
         bytes=(1 if part == "partial" else 2) * DEPTH * lanes * dtype.itemsize,
@@ -128,13 +128,13 @@ def _variant(dtype: torch.dtype, part: str) -> Variant:
 
 
 SHARED: dict[tuple[torch.dtype, str], Variant] = {
-    (dtype, part): _variant(dtype, part) for dtype in DTYPES for part in ("partial", "finish", "finish shifted")
+    (dtype, part): _variant(dtype, part) for dtype in DTYPES for part in ("partial", "finish")
 }
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
     """Return every variant compiled for an architecture, 80 for sm_80; here they are the same for all."""
-    return (*ROWS.values(), *WALKS.values(), *SHARED.values())
+    return (*v2_aligned.variants(arch), *SHARED.values())
 
 
 def split(rows: int, n: int, step: int, processors: int) -> tuple[int, int]:
@@ -158,14 +158,9 @@ def is_shared(m: int, n: int, step: int, processors: int) -> bool:
 
 def _launch(asked: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
     gpu = gpu_of(x.device)
-    alike = (asked.x_stride - asked.out_stride) % UNIT.value == 0
-    partial, finish = SHARED[x.dtype, "partial"], SHARED[x.dtype, "finish" if alike else "finish shifted"]
+    partial, finish = SHARED[x.dtype, "partial"], SHARED[x.dtype, "finish"]
     if not is_shared(asked.m, asked.n, partial.elements, gpu.processors):
-        if asked.n > max(WARPS):
-            variant = WALKS[x.dtype, alike]
-        else:
-            variant = ROWS[x.dtype, min(block for block in WARPS if block >= asked.n), alike]
-        variant.launch(asked.m, x, out, asked.n, asked.x_stride, asked.out_stride)
+        v2_aligned.launch(asked, x, out)
         return
     together = min(asked.m, max(1, gpu.cache_bytes // CACHE_SHARE // (asked.n * x.element_size())))
     splits, chunk = split(together, asked.n, partial.elements, gpu.processors)
@@ -177,4 +172,4 @@ def _launch(asked: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
         finish.launch(programs, x, tops, totals, out, asked.n, asked.x_stride, asked.out_stride, *sizes)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"softmax": launcher("v3", MAX_COLUMNS, _launch)}
+KERNELS: dict[str, Callable[..., None]] = {"softmax": launcher("v3", MAX_COLUMNS, _launch, UNIT.value)}

@@ -28,7 +28,6 @@ BUGS = [
     Bug("mask off by one", V2, "inside = lanes < length - full", "inside = lanes < length - full - 1"),
     Bug("mask off by one", V2, "inside = lanes < length\n", "inside = lanes <= length\n"),
     Bug("wrong stride", V2, "row * out_stride - row * x_stride", "row * x_stride - row * x_stride"),
-    Bug("wrong stride", V2, "alike = (asked.x_stride - asked.out_stride) % UNIT.value == 0", "alike = True"),
     Bug("wrong stride", V2, "cuts(row * x_stride, n)", "cuts(row * n, n)", count=2),
     Bug("lost tail", V2, "    highest, total = running(highest, total, x_rest)\n", ""),
     Bug("lost tail", V2, "scale, mask=edge_inside)", "scale, mask=edge_inside & (edges < body))", count=2),

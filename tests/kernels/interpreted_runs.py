@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 CHECKS = sorted(path.stem for path in (HERE / "interpreted").glob("check_*.py"))
 OPTIONS = ("-o", "python_files=check_*.py", "-q", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning")
 TIME_LIMIT_S = 900
-ONE_HALF = ("check_cross_entropy", "check_elementwise", "check_norm", "check_tune")
+ONE_HALF = ("check_cross_entropy", "check_elementwise", "check_norm")
 """Files of one process; those of the other take about as long together. Loading torch and Triton for each file would
 take as long as the checks of some."""
 

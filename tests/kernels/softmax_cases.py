@@ -128,7 +128,7 @@ def check_far_output(launcher: Callable[..., None]) -> None:
 
     Not for a battery: a planted bug that takes the stride of out for x would end the process.
     """
-    near = normal(FAR_ROWS + 1, 40, torch.float16)  # one more, so that the rows are 2^31 elements apart in the end
-    out = FarRows(40, torch.float16, FAR_ROWS + 1).rows
+    near = normal(FAR_ROWS + 1, 48, torch.float16)  # one more, so that the rows are 2^31 elements apart in the end
+    out = FarRows(48, torch.float16, FAR_ROWS + 1).rows
     launcher(near, out=out)
     assert_softmax(out, near, "softmax into rows that begin far behind those of x")

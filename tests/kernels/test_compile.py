@@ -1,53 +1,218 @@
-"""The newest version of each family for sizes beyond 32 bits; test_audit_shipped.py has what else must hold.
+"""Kernels compiled ahead of time: 64-bit offsets, and what single versions promise. No GPU is needed.
 
-An offset that wraps at 2^31 elements shows in no test that fits into memory; a size of 64 bits changes types all
-through a kernel, and must change neither registers to spills nor wide accesses to narrow ones.
+`test_audit_shipped.py` has what must hold of the newest version of every family: no spill, wide accesses, no fp64.
 """
 
+import re
+
 import pytest
-from compiled import assert_lean, compile_ahead, read_back
+from compiled import ARCHES, assert_lean, compile_ahead, read_back, widths
+from planted import plant
+from test_planted_bugs import CALIBRATION, FAMILIES, bugs
 
 from kernels.audit import catalog, hot_path, sass
-from kernels.launch import INTERPRETED
+from kernels.elementwise import v1_masked, v2_split_tail, v3_lean
+from kernels.launch import DTYPES, INTERPRETED
+from kernels.matvec import v2_pipelined
+from kernels.norm import v1_naive, v2_warps
+from kernels.reduction import v2_one_launch
+from kernels.softmax import v1_naive as softmax_v1
+from kernels.softmax import v2_aligned
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
 
-NEWEST = [
-    version
-    for version in catalog.newest()
-    if version.family in ("elementwise", "norm", "softmax", "reduction", "matvec")
-]
+DTYPE_OF = {name: dtype for dtype, name in DTYPES.items()}
+ROW_FAMILIES = [family for family in FAMILIES if family != "matmul"]
+ELEMENTWISE = {"v1": v1_masked, "v2": v2_split_tail, "v3": v3_lean}
 
 
-def one_of_each_operation(version):
-    """One variant in bf16 of each operation and part."""
+def one_of_each(module):
+    """One variant in bf16 of each operation and part that the module itself has a kernel for."""
     found = {}
-    for variant in version.variants(90):
-        if variant.dtype == "bf16" and "shifted" not in variant.shape_class:
+    for variant in module.variants(90):
+        is_own = variant.kernel.fn.__module__ == module.__name__
+        if is_own and variant.dtype == "bf16" and "shifted" not in variant.shape_class:
             found.setdefault((variant.op, variant.part), variant)
-    return found
+    return list(found.values())
+
+
+def label(variant):
+    return "-".join(filter(None, (variant.op, variant.part, variant.shape_class)))
 
 
 @pytest.mark.parametrize("version", catalog.shipped(), ids=lambda version: version.module_name)
 def test_a_variant_names_arguments_of_its_kernel_and_leaves_no_constant_out(version):
-    for variant in version.variants(90):
-        arguments = {argument.name: argument.is_constexpr for argument in variant.kernel.params}
-        constants = {name for name, is_constant in arguments.items() if is_constant}
-        assert constants <= set(variant.constants) <= set(arguments)
-        assert set(variant.types) <= set(arguments) - set(variant.constants)
+    for arch in ARCHES:
+        for variant in version.variants(arch):
+            arguments = {argument.name: argument.is_constexpr for argument in variant.kernel.params}
+            constants = {name for name, is_constant in arguments.items() if is_constant}
+            assert constants <= set(variant.constants) <= set(arguments)
+            assert set(variant.types) <= set(arguments) - set(variant.constants)
+            assert {"num_warps", "enable_fp_fusion"} <= set(variant.options)
 
 
-CASES = [(version, key) for version in NEWEST for key in one_of_each_operation(version)]
+# ---- offsets beyond 32 bits ----------------------------------------------------------------------------------------
+
+
+def wraps(variant):
+    """Whether a program number, or a part of one, is multiplied as a 32-bit number."""
+    ir = compile_ahead(variant, 90).asm["ttir"]
+    numbers = set(re.findall(r"(%\w+) = tt\.get_(?:program_id|num_programs) x", ir))
+    for number in list(numbers):
+        numbers.update(re.findall(rf"(%\w+) = arith\.(?:div|rem)si {re.escape(number)}, .* : i32", ir))
+    products = [line for line in ir.splitlines() if "arith.muli" in line and ": i32" in line]
+    return any(re.search(rf"{re.escape(number)}\b", line) for number in numbers for line in products)
+
+
+OF_ROWS = [version for version in catalog.shipped() if version.family not in (*CALIBRATION, "matmul")]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("version", OF_ROWS, ids=lambda version: version.module_name)
+def test_program_numbers_are_multiplied_in_64_bits(version):
+    for variant in one_of_each(version.module):
+        assert not wraps(variant), label(variant)
+
+
+WRAPS = [
+    bug for family in ROW_FAMILIES for bug in bugs(family) if bug.kind == "int32 offset wrap" and bug.only_compiled
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("bug", WRAPS, ids=lambda bug: bug.label)
+def test_planted_wrap_shows_when_compiled(bug, tmp_path):
+    assert any(map(wraps, one_of_each(plant(bug, tmp_path))))
+
+
+NEWEST = [
+    pytest.param(variant, id=f"{version.family}-{label(variant)}")
+    for version in catalog.newest()
+    if version.family in ROW_FAMILIES
+    for variant in one_of_each(version.module)
+]
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize(
-    ("version", "key"), CASES, ids=[f"{v.family}-{'-'.join(filter(None, key))}" for v, key in CASES]
-)
-def test_sizes_beyond_32_bits(version, key):
-    variant = one_of_each_operation(version)[key]
+@pytest.mark.parametrize("variant", NEWEST)
+def test_sizes_beyond_32_bits(variant):
+    """A size of 64 bits changes types all through a kernel, and must change neither registers nor wide accesses."""
     binary = read_back(compile_ahead(variant, 90, integers="i64"))
     assert_lean(binary)
     if variant.part != "finish":
         loads = sass.widths(hot_path.find(binary.instructions).instructions, "load")
         assert sass.main_width(loads) in (128, 256, sass.TMA)
+
+
+# ---- what single versions promise ----------------------------------------------------------------------------------
+
+
+def elementwise(version, op, dtype="bf16", arch=90):
+    compiled = compile_ahead(ELEMENTWISE[version].VARIANTS[op, DTYPE_OF[dtype]], arch)
+    return compiled, hot_path.find(read_back(compiled).instructions)
+
+
+def count(path, opcode):
+    return sum(item.opcode.startswith(opcode) for item in path.instructions)
+
+
+MOST_INSTRUCTIONS = {"copy": 3, "relu": 5, "silu": 11, "gelu-tanh": 13, "swiglu": 15, "gelu": 22, "dropout": 21}
+"""Of an element in bf16 on sm_90. An H100 has issue slots for about 40 at 3.0 TB/s, for 59 where two are read."""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("op", MOST_INSTRUCTIONS)
+def test_each_elementwise_version_needs_fewer_instructions(op):
+    needed = []
+    for version, module in ELEMENTWISE.items():
+        variant = module.VARIANTS[op, DTYPE_OF["bf16"]]
+        needed.append(elementwise(version, op)[1].count * 32 * variant.options["num_warps"] / variant.elements)
+    assert needed == sorted(needed, reverse=True)
+    assert round(needed[-1]) <= MOST_INSTRUCTIONS[op]
+
+
+@pytest.mark.exhaustive
+def test_no_division_is_left_in_the_logistic_function():
+    assert count(elementwise("v2", "silu")[1], "MUFU.RCP") == 8
+    newest = elementwise("v3", "silu")[1]
+    assert count(newest, "MUFU.RCP") == 0
+    assert count(newest, "MUFU.RSQ") == count(newest, "MUFU.EX2") == 16
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", DTYPE_OF)
+@pytest.mark.parametrize("version", ELEMENTWISE)
+def test_relu_is_one_maximum_that_keeps_nan(version, dtype):
+    """Of -0 and +0 a maximum takes +0. Source: CUDA Math API, `__hmax2_nan`."""
+    ptx = elementwise(version, "relu", dtype)[0].asm["ptx"]
+    assert "max.NaN." in ptx
+    assert not re.search(r"\b(selp|setp\.\w+)\.b?f\d", ptx)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
+def test_exponential_of_gelu_flushes_to_zero(arch):
+    """So that GELU of -infinity is -0."""
+    found = re.findall(r"\bex2\.[\w.]+", elementwise("v3", "gelu", arch=arch)[0].asm["ptx"])
+    assert set(found) == {"ex2.approx.ftz.f32"}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("version", "ending"), [("v1", "masked"), ("v2", "split"), ("v3", "lean")])
+def test_a_profiler_sees_the_formula(version, ending):
+    assert elementwise(version, "bias-gelu")[0].metadata.name == f"bias_gelu_{ending}"
+
+
+@pytest.mark.exhaustive
+def test_version_1_of_rows_spills_where_it_says():
+    [norm] = [v for v in v1_naive.variants(90) if (v.op, v.dtype, v.elements) == ("layernorm", "bf16", 65536)]
+    for variant in (norm, softmax_v1.VARIANTS[DTYPE_OF["bf16"], 65536]):
+        binary = read_back(compile_ahead(variant, 90))
+        assert binary.stack_bytes > 0
+        assert any(item.spill_bytes for item in binary.instructions)
+
+
+@pytest.mark.exhaustive
+def test_warps_by_width_halve_the_registers_of_a_norm():
+    first, second = (
+        read_back(compile_ahead(variant, 90)).registers
+        for module in (v1_naive, v2_warps)
+        for variant in module.variants(90)
+        if (variant.op, variant.dtype, variant.elements) == ("layernorm", "bf16", 16384)
+    )
+    assert second * 2 <= first
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("version", ["v1_masked", "v1_naive"])
+def test_version_1_reads_odd_sizes_element_by_element(version):
+    module = v1_masked if version == "v1_masked" else softmax_v1
+    variant = next(variant for variant in module.variants(90) if variant.dtype == "bf16")
+    binary = read_back(compile_ahead(variant, 90, known_sizes=False))
+    assert set(widths(binary.instructions, "load")) == {16}
+
+
+@pytest.mark.exhaustive
+def test_loops_are_pipelined():
+    walk, rows = v2_aligned.WALKS[DTYPE_OF["bf16"]], v2_pipelined.VARIANTS["matvec", DTYPE_OF["bf16"]]
+    depth, lanes, stages = (walk.constants[name] for name in ("DEPTH", "LANES", "STAGES"))
+    buffers = rf"ttg\.local_alloc.*memdesc<{stages - 1}x{depth}x{lanes}x"
+    assert len(re.findall(buffers, compile_ahead(walk, 90).asm["ttgir"])) == 2
+    stages, count_of_rows = rows.constants["STAGES"], rows.constants["ROWS"]
+    assert f"memdesc<{stages - 1}x{count_of_rows}x" in compile_ahead(rows, 90).asm["ttgir"]
+
+
+@pytest.mark.exhaustive
+def test_partial_sums_are_written_before_and_read_after_the_program_is_counted():
+    binary = read_back(compile_ahead(v2_one_launch.variants(90)[0], 90))
+    code = [item.opcode for item in binary.instructions]
+    [counted] = [place for place, opcode in enumerate(code) if opcode.startswith("ATOMG")]
+    assert ".STRONG.GPU" in code[counted]
+    fence = max(place for place, opcode in enumerate(code[:counted]) if opcode.startswith("MEMBAR"))
+    assert ".GPU" in code[fence]
+    assert any(opcode.startswith("STG") for opcode in code[:fence])
+    after = code[counted:]
+    assert "CCTL.IVALL" in after  # what the L1 holds is forgotten
+    first_read = next(place for place, opcode in enumerate(after) if opcode.startswith("LDG"))
+    assert any(opcode.startswith("BAR") for opcode in after[:first_read])  # the others wait for the one that counts
+    assert ".STRONG.GPU" in after[first_read]

@@ -1,7 +1,7 @@
 """Bugs planted in the kernels: every kind, in every family where it applies.
 
 The checks of a family plant its bugs one by one (`test_planted_*`): in the interpreter, which `test_interpreted.py`
-runs, and those that only show in what the compiler makes of them in `test_compile_<family>.py`.
+runs, and those that only show in what the compiler makes of them in `test_compile.py` and `test_compile_matmul.py`.
 """
 
 import importlib

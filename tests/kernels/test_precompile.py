@@ -7,12 +7,11 @@ import torch
 import triton
 
 import kernels.launch
-from kernels import online_softmax, precompile, workers
+from kernels import precompile, workers
 from kernels.bandwidth import v1_tiles
 from kernels.fma import v1_chains
 from kernels.launch import Gpu
 from kernels.precompile import launch_version
-from kernels.softmax import v2_aligned
 
 pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
 
@@ -63,20 +62,6 @@ def test_what_a_launch_needs_is_in_the_cache(compilations, monkeypatch, tmp_path
         for call in calls("cpu").values():  # tensors with memory, as those of a launch
             call()
     assert compilations == [True] * 6
-
-
-def forget_the_keys():
-    for function in (online_softmax.cuts, online_softmax.running, v2_aligned.out_shift, v2_aligned.softmax_walk):
-        function.hash, function.used_global_vals = None, {}
-
-
-def test_the_key_of_a_kernel_does_not_depend_on_what_was_compiled_before():
-    """Triton 3.8 sees to that by itself; with an earlier one, `kernels.launch` does."""
-    forget_the_keys()
-    alone = v2_aligned.softmax_walk.cache_key
-    forget_the_keys()
-    assert online_softmax.cuts.cache_key != online_softmax.running.cache_key
-    assert v2_aligned.softmax_walk.cache_key == alone
 
 
 def test_nothing_is_patched_afterwards():

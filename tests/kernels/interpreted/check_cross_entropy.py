@@ -56,7 +56,7 @@ def test_rows_apart(name, v, pad):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_enough_are_not_shared(dtype, monkeypatch):
     monkeypatch.setattr(v3_split_rows, "PROGRAMS_WANTED", 3)
-    launcher, step = v3_split_rows.KERNELS["cross-entropy"], v3_split_rows.VARIANTS[DTYPES[dtype], "whole"].elements
+    launcher, step = v3_split_rows.KERNELS["cross-entropy"], v3_split_rows.STEP[DTYPES[dtype]]
     assert v3_split_rows.split(3, 20003, step) == (1, 20016)
     assert v3_split_rows.split(2, 20003, step) == (2, 10016)
     check_cross_entropy(launcher, normal(3, 20003, DTYPES[dtype]), labels_for(3, 20003), "rows enough")
@@ -74,7 +74,7 @@ def test_pieces_cover_a_row_and_none_is_empty(m, v, step):
 
 
 def test_the_battery_has_pieces_of_several_steps():
-    step = v3_split_rows.VARIANTS[torch.float32, "partial"].elements
+    step = v3_split_rows.STEP[torch.float32]
     assert v3_split_rows.split(1, SEVERAL_STEPS, step)[1] > 2 * step
 
 

@@ -30,7 +30,7 @@ WIDTHS = [1, 7, 16, 257, 1000, 4096, 4099]
 SHAPES = [(m, n) for n in WIDTHS for m in (1, 5)]
 SHAPES += [(1, 8193), (1, 16400), (1, 32768), (2, 32769), (1, 65536)]
 WIDE = [(1, 65537), (2, 131075)]  # more than version 1 takes
-PADS = [(0, 8), (16, 0), (16, 32), (5, 5), (3, 0), (1, 17), (8, 9)]
+PADS = [(16, 0), (16, 32), (5, 5), (1, 17)]
 NAMES = [f"softmax-{version}-{dtype}" for version in VERSIONS for dtype in DTYPES]
 
 
@@ -56,7 +56,7 @@ def test_rows_apart(name, n, pads):
     check_padded(launcher, normal(3, n, dtype), pads)
 
 
-@pytest.mark.parametrize("pads", [(16, 0), (3, 0), (5, 5)], ids=str)
+@pytest.mark.parametrize("pads", [(16, 0), (5, 5)], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_wide_rows_apart(name, pads):
     launcher, dtype = split_name(name)
@@ -224,7 +224,7 @@ def battery(module):
     for dtype in DTYPES.values():
         for m, n in ((3, 1), (3, 7), (2, 256), (2, 1030), (1, 33007)):
             check_softmax(launcher, normal(m, n, dtype), f"{m}x{n}")
-        for n, pads in ((24, (16, 0)), (24, (5, 8)), (24, (3, 19)), (33003, (16, 5)), (33003, (16, 32))):
+        for n, pads in ((24, (16, 0)), (24, (3, 19)), (33003, (16, 32))):
             check_padded(launcher, normal(2, n, dtype), pads)
         for n in (1029, 33005):
             check_softmax(launcher, torch.zeros((1, n), dtype=dtype), "uniform")
@@ -287,3 +287,10 @@ def test_rows_too_wide_are_refused():
         v1_naive.KERNELS["softmax"](wide(65537), out=wide(65537))
     with pytest.raises(ValueError, match=r"^softmax v2: x has 1073741825 columns; at most 1073741824 are"):
         v2_aligned.KERNELS["softmax"](wide(2**30 + 1), out=wide(2**30 + 1))
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_rows_shifted_against_each_other_are_refused(version):
+    x = torch.ones(2, 300)
+    with pytest.raises(ValueError, match=rf"^softmax {version}: rows of x are 300 elements apart, rows of out 308"):
+        VERSIONS[version].KERNELS["softmax"](x, out=torch.ones(2, 308)[:, :300])
