@@ -79,7 +79,7 @@ BUGS = [
     Bug("wrong stride", V5, "(split * batches + batch) * m + rows", "(split + batch) * m + rows"),
     Bug("wrong stride", V5, "rows * out_stride + cols", "rows * n + cols"),
     Bug("wrong stride", V5, "batch * out_batch + rows", "batch * m * n + rows"),
-    Bug("lost tail", V5, "range(0, k, BLOCK_K)", "range(0, k - 1, BLOCK_K)"),
+    Bug("lost tail", V5, "range(0, k, BLOCK_K)", "range(0, k - BLOCK_K, BLOCK_K)"),
     Bug("lost tail", V5, "for split in range(splits):", "for split in range(splits - 1):"),
     Bug("lost tail", V5, "total *= tl.load(scale_a_ptr) * tl.load(scale_b_ptr)", "total *= tl.load(scale_b_ptr)"),
     Bug("wrong accumulate dtype", V5, "dtype=sums_ptr.dtype.element_ty)", "dtype=tl.float16)"),

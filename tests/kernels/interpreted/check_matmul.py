@@ -75,7 +75,7 @@ def check_splits(module):
         check_case(module, half, "nn", (33, 40, 600), (2,), "integers", padded=True)
         check_case(module, fp8, "nt", (33, 24, 400), kind="ones", scales=(4.0, 0.125))
     with patch.object(module, "chosen", lambda asked: (tile, 4)):
-        check_case(module, half, "tn", (72, 200, 600), kind="integers")
+        check_case(module, half, "tn", (72, 129, 600), kind="integers")
         check_case(module, torch.int8, "nt", (70, 80, 700), kind="bytes")
     with patch.object(module, "chosen", lambda asked: (Tile(64, 64, 32, 4, 3), 4)):
         check_case(module, DTYPES["fp32"], "nt", (5, 36, 333))
