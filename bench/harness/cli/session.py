@@ -158,7 +158,7 @@ def measure_ops(run: PlannedRun) -> Finished:
     Raises:
         UsageError: the GPU named does not fit the device, or no row is left that could be measured.
     """
-    from bench.harness.isolate import pool
+    from bench.harness.isolate.pool import Workers
 
     rows = list(run.rows)
 
@@ -168,8 +168,8 @@ def measure_ops(run: PlannedRun) -> Finished:
     def measure(session: Session, progress: Progress, ceilings: Ceilings, deadline: float | None) -> None:
         measure_all(replace(run, rows=rows), session, progress, ceilings, deadline, workers)
 
-    with pool.Workers(run.timeout_s) as workers:
-        return gather(run, dtypes_of([row for _, row in run.rows]), measure, prepare)
+    workers = Workers(run.timeout_s)
+    return gather(run, dtypes_of([row for _, row in run.rows]), measure, prepare)
 
 
 def dtypes_of(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -330,7 +330,7 @@ def check_user_kernels(run: PlannedRun, workers: Workers, progress: Progress) ->
         key = family, row.op.name, row.provider
         if is_user_kernel(row.provider) and row.refused is None and key not in problems:
             progress.say(f"importing {row.provider}")
-            job = Job(family=family, ops=(row.op.name,), provider=row.provider, device=run.device)
+            job = Job(family=family, op=row.op.name, provider=row.provider, device=run.device)
             problems[key] = workers.problem(job)
         problem = problems.get(key)
         rows.append((family, row if problem is None else _failed(row, problem, run.settings)))
@@ -390,7 +390,7 @@ def measure_all(
         if is_user_kernel(row.provider):
             job = Job(
                 family=family,
-                ops=(row.op.name,),
+                op=row.op.name,
                 provider=row.provider,
                 device=run.device,
                 case=row.case,

@@ -68,11 +68,6 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, total=rows, refresh=True)
 
-    @property
-    def is_live(self) -> bool:
-        """Whether there is a bar whose text can change."""
-        return self._bar is not None
-
     def say(self, text: str) -> None:
         """Show what is going on now."""
         left_s = self._left_s()

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from bench.harness.compare.meter import Interleaved, InterleavingMeter, Ready, least_s
-from bench.harness.compare.phases import CHECKING, PREPARING, Phases
 from bench.harness.compare.rounds import Rounds, Rule
 from bench.harness.data.checks import Turn
 from bench.harness.data.inputs import InputSet
@@ -42,13 +41,11 @@ class InterleavingRunner(Runner):
         deadline: float | None,
         ceilings: Ceilings,
         announce: Callable[[int], None] = lambda place: None,
-        phases: Phases | None = None,
     ) -> None:
         """Prepare; as of `Runner`, and `announce` is told the place of the provider whose code runs, or `NOBODY`."""
         self._turns = InterleavingMeter(device)
         super().__init__(family, device, settings, estimator, None, deadline, ceilings, self._turns)
         self._announce = announce
-        self._phases = self._turns.phases = phases or Phases()
         self._views: list[list[InputSet]] = []
 
     def measure_case(self, rows: Sequence[Row], names: Sequence[str], rule: Rule) -> list[Record]:
@@ -62,7 +59,6 @@ class InterleavingRunner(Runner):
             rule: when the rounds end.
         """
         self._views = [[] for _ in rows]
-        self._phases.enter(PREPARING)
         records: dict[int, Record] = {}
         waiting: dict[int, tuple[Prepared, Ready]] = {}
         for place, row in enumerate(rows):
@@ -77,12 +73,11 @@ class InterleavingRunner(Runner):
                 waiting[place] = found
         with numerics(rows[0].case.dtype):
             rounds = self._measure_waiting(rows, waiting, rule, records)
-        self._phases.enter(CHECKING)
         kept = [replace(records[place], provider=name) for place, name in enumerate(names)]
         if rounds is not None:
             for order, place in enumerate(waiting):
                 if kept[place].samples_s:
-                    note = interleaving(rounds, rule, order, names, list(waiting)) | {"phases_s": self._phases.seconds}
+                    note = interleaving(rounds, rule, order, names, list(waiting))
                     kept[place] = replace(kept[place], interleaved=note)
         return kept
 
@@ -131,7 +126,6 @@ class InterleavingRunner(Runner):
             records[0] = found
             records |= {place: without_baseline(self.blank(rows[place]), found) for place in waiting if place}
             return None
-        self._phases.enter(CHECKING)
         for order, place in enumerate(waiting):
             records[place] = self._step(place, rows[place], partial(self._finish_turns, *waiting[place], order, found))
         return found.rounds

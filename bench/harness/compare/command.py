@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import (
@@ -21,7 +18,6 @@ from bench.harness.cli.arguments import (
 )
 from bench.harness.cli.arguments import add_output as add_usual_output
 from bench.harness.cli.arguments import chosen_ops as usual_ops
-from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.compare.rounds import MOST_ROUNDS
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
@@ -33,20 +29,12 @@ if TYPE_CHECKING:
     from bench.harness.cli.session import Session
     from bench.harness.cli.terminal import Progress
     from bench.harness.compare.plan import ComparePlan, Planned
-    from results.record import Environment, Record
+    from results.record import Environment
     from roofline.ceilings import Ceilings
 
-CASE_S = 10.0
-"""Time of the rounds of one case where no budget is given: some thousand rounds of two short kernels."""
-
-MOST_PROCESSES = 100
-
-STARTED_TOO_LATE = "was spent before its process had started, which takes some seconds; a larger --budget is needed"
-
 BUDGET_HELP = """\
-for all cases together, shared evenly: with preparing, compiling, verifying and the start of each new process, in which
-a call may take half of its case's share; without the start of the command and calibration (default: 10 s of rounds a
-case)"""
+for all cases together, shared evenly: with preparing, compiling and verifying; without the start of the command and
+calibration (default: 10 s of rounds a case)"""
 
 DESCRIPTION = """\
 Is one provider faster than another? All providers of a case take turns, in random order, in hundreds of rounds, so that
@@ -73,7 +61,7 @@ examples:
   python -m bench compare --op gelu --provider torch,torch-compile --size 64MiB
   python -m bench compare --op matmul --dtype bf16 --shape 512,1024 --provider torch,torch   against itself
   python -m bench compare --op gelu --provider triton-v1,triton-v2 --baseline torch --format md
-  python -m bench compare --op softmax --provider torch,torch-compile --processes 3 --fail-on unsure"""
+  python -m bench compare --op softmax --provider torch,torch-compile --fail-on unsure"""
 
 
 def add_parser(commands: Any, families: Mapping[str, tuple[Op, ...]]) -> None:
@@ -135,15 +123,11 @@ def add_how(group: Any) -> None:
     add_usual(_Without(group, ("--budget", "--kernels", "--recalibrate")))
     seconds = number(1e-3, 1e9, "a number of seconds from 0.001 to 1e9")
     whole = number(LEAST_PAIRS, MOST_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MOST_ROUNDS}", int)
-    processes = number(1, MOST_PROCESSES, f"a whole number from 1 to {MOST_PROCESSES}", int)
     group.add_argument("--budget", metavar="SECONDS", type=seconds, help=BUDGET_HELP)
     group.add_argument(
         "--margin", metavar="SHARE", type=margin, default=DEFAULT_MARGIN, help="change that is none (default: 1%%)"
     )
     group.add_argument("--rounds", metavar="N", type=whole, help="exactly so many rounds, and one look at the end")
-    for name, kind in (("--heartbeat", str), ("--table-rows", int), ("--deadline", float), ("--case-deadline", float)):
-        group.add_argument(name, type=kind, help=argparse.SUPPRESS)  # for a process that measures one case of many
-    group.add_argument("--processes", metavar="N", type=processes, default=1, help="repeat in N new processes")
 
 
 def add_output(group: Any) -> None:
@@ -176,7 +160,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     """
     from bench.harness.cli import main
     from bench.harness.compare.show import show
-    from bench.harness.isolate.pool import preloading
+    from bench.harness.device.host import why_no_isolation
+    from bench.harness.isolate.pool import start_server
     from bench.harness.providers.user_kernel import is_user_kernel
 
     ops = chosen_ops(args.op, families)
@@ -184,13 +169,10 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     providers = chosen_providers(args, [family for family, _ in ops])
     make_all_cases(args, ops, "cpu")
     main.check_places(args)
-    # Repeated processes are new interpreters: what is loaded must lie elsewhere in each.
-    is_forked = args.heartbeat is None and args.processes == 1 and any(map(is_user_kernel, providers))
-    with preloading() if is_forked else nullcontext():
-        plan = _plan(args, ops, providers)
-        environment, kept, interrupted = measure(plan, argv)
-    if plan.child is not None:
-        return INTERRUPTED if interrupted else 0
+    if any(map(is_user_kernel, providers)) and why_no_isolation() is None:
+        start_server()  # it loads torch while this process loads it
+    plan = _plan(args, ops, providers)
+    environment, kept, interrupted = measure(plan, argv)
     return show(plan, environment, kept, interrupted)
 
 
@@ -204,7 +186,7 @@ def _plan(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], providers: Se
     from bench.harness.cli import main
     from bench.harness.cli.session import Request
     from bench.harness.cli.terminal import Progress
-    from bench.harness.compare.plan import Child, ComparePlan, Conditions
+    from bench.harness.compare.plan import ComparePlan
     from bench.harness.measure.plan import Settings
 
     with Progress(args.quiet or "torch" in sys.modules) as progress:
@@ -214,17 +196,16 @@ def _plan(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], providers: Se
             progress.note(f"loading torch took {time.perf_counter() - began:.1f} s")
     plan = ComparePlan(
         request=Request.of(args),
-        conditions=Conditions.of(args),
         settings=Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance),
         cases=make_all_cases(args, ops, device.type),
         providers=providers,
         device=device,
-        processes=args.processes,
+        margin=args.margin,
+        rounds=args.rounds,
+        timeout_s=args.timeout,
         fail_on=args.fail_on,
-        child=Child.of(args),
     )
-    if plan.child is None:
-        refuse_if_none_can_run(plan)
+    refuse_if_none_can_run(plan)
     return plan
 
 
@@ -316,7 +297,6 @@ def measure(plan: ComparePlan, argv: Sequence[str] | None) -> tuple[Environment,
     from bench.harness.calibrate.calibration import ceilings_of
     from bench.harness.cli import session
     from bench.harness.cli.terminal import Progress
-    from bench.harness.compare.processes import unheard
     from bench.harness.measure.plan import plan as planned_rows
     from results.store.runs import RunWriter
 
@@ -331,8 +311,7 @@ def measure(plan: ComparePlan, argv: Sequence[str] | None) -> tuple[Environment,
         rows = planned_rows(
             [(one.op, one.case) for one in plan.cases], list(plan.providers[:1]), plan.device, plan.settings
         )
-        if plan.child is None:  # else the command that started this process has done it
-            ceilings = session.calibrated(request.recalibrate, session.dtypes_of(rows), plan.device, ceilings, progress)
+        ceilings = session.calibrated(request.recalibrate, session.dtypes_of(rows), plan.device, ceilings, progress)
         environment = session.stamp("bench", plan.device, ceilings, plan.settings, argv)
         if request.verbose:
             progress.note(f"ceilings and the state of the machine took {time.perf_counter() - began:.1f} s")
@@ -340,15 +319,8 @@ def measure(plan: ComparePlan, argv: Sequence[str] | None) -> tuple[Environment,
             kept.writer = RunWriter.create(environment, "compare", request.output)
         if request.baseline is None:
             progress.note(f"baseline: {plan.names[0]}, the first provider; --baseline names another")
-        plan = plan.begun(time.perf_counter())
         try:
-            if plan.is_elsewhere:
-                _measure_elsewhere(plan, kept, progress)
-            elif plan.child is not None:
-                with unheard():
-                    measure_here(plan, kept, progress, ceilings)
-            else:
-                measure_here(plan, kept, progress, ceilings)
+            measure_cases(plan, kept, progress, ceilings)
         except KeyboardInterrupt:
             interrupted = True
             progress.note("interrupted: what was finished is kept")
@@ -357,84 +329,45 @@ def measure(plan: ComparePlan, argv: Sequence[str] | None) -> tuple[Environment,
     return environment, kept, interrupted
 
 
-def _measure_elsewhere(plan: ComparePlan, kept: Session, progress: Progress) -> None:
-    """Measure each case in a new process, as often as asked for, one after the other."""
-    from bench.harness.compare.case import all_without
-    from bench.harness.compare.processes import SEED_STEP, records_of_case
-    from bench.harness.measure.plan import refusal
-
-    count = plan.processes
-    units = [(process, place, one) for process in range(count) for place, one in enumerate(plan.cases)]
-    progress.expect(len(units))
-    for done, (process, place, one) in enumerate(units):
-        also = f" (process {process + 1} of {count})" if count > 1 else ""
-        tell, began = _teller(plan, one, progress, also), time.perf_counter()
-        seed, share = (plan.settings.seed + process * SEED_STEP + place) % 2**63, plan.share(len(units) - done)
-        blanks, refused = plan.blanks(one), refusal(one.op, one.case, plan.device)
-        if refused is not None:  # no process is needed to find that out
-            records = all_without(blanks, "skipped", refused)
-        else:
-            how = (plan.providers, blanks, seed, share, progress.note, tell)
-            records = records_of_case(plan.conditions, one.word, one.case, *how)
-        records = [replace(record, process=process) for record in records]
-        _keep(records, plan, kept, progress, time.perf_counter() - began)
-
-
-def measure_here(plan: ComparePlan, kept: Session, progress: Progress, ceilings: Ceilings) -> None:
+def measure_cases(plan: ComparePlan, kept: Session, progress: Progress, ceilings: Ceilings) -> None:
     """Measure case by case; the records of one are kept as soon as all its providers are verified again."""
     from bench.harness.compare.case import InterleavingRunner, all_without
-    from bench.harness.compare.phases import NAMES, Phases
-    from bench.harness.compare.rounds import Rule
-    from bench.harness.isolate.heartbeat import Heartbeat
+    from bench.harness.compare.isolated import CaseJob, records_of_case
+    from bench.harness.isolate.pool import Workers
     from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.plan import plan as planned_rows
-
-    settings, conditions, child = plan.settings, plan.conditions, plan.child
-    estimator = CostEstimator(plan.device, settings.fill, settings.seed)
-    heartbeat = None if child is None else Heartbeat.open(child.heartbeat)
-    announce = (lambda place: None) if heartbeat is None else heartbeat.announce
-    progress.expect(len(plan.cases))
-    for place, one in enumerate(plan.cases):
-        began, tell = time.perf_counter(), _teller(plan, one, progress)
-        phases = Phases(tell if heartbeat is None else lambda name: heartbeat.tell(NAMES.index(name)))
-        how = (settings, estimator, plan.deadline, ceilings, announce, phases)
-        runner = InterleavingRunner(one.family, plan.device, *how)
-        now, share = time.perf_counter(), plan.share(len(plan.cases) - place)
-        until = share.until(now) if child is None else child.case_deadline
-        rule = Rule(conditions.margin, share.rows, CASE_S, settings.seed + place, conditions.rounds)
-        if until is not None:
-            rule = replace(rule, budget_s=math.inf, deadline=until)
-        rows = planned_rows([(one.op, one.case)], list(plan.providers), plan.device, settings)
-        if child is not None and share.is_spent(now):
-            spent = f"the budget of {conditions.budget:g} s {STARTED_TOO_LATE}"
-            records = all_without(plan.blanks(one), "skipped", spent)
-        else:
-            records = runner.measure_case(rows, plan.names, rule)
-        _keep(records, plan, kept, progress, time.perf_counter() - began)
-
-
-def _teller(plan: ComparePlan, one: Planned, progress: Progress, also: str = "") -> Callable[[str], None]:
-    """Say which case begins, and return what shows each phase of it: in the live bar, or as lines with -v."""
-    title = f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}{also}"
-    progress.say(title)
-
-    def tell(phase: str) -> None:
-        if progress.is_live or plan.request.verbose:
-            progress.say(f"{title}: {phase}")
-
-    return tell
-
-
-def _keep(records: Sequence[Record], plan: ComparePlan, kept: Session, progress: Progress, case_s: float) -> None:
-    """Keep the records of a case that has ended; with -v say how each was measured, and where the time went."""
-    from bench.harness.compare.phases import where_time_went
+    from bench.harness.measure.plan import refusal
     from results.show.table import describe
 
-    for record in records:
-        kept.keep(record)
-        for line in describe(record) if plan.request.verbose else ():
-            progress.note(line)
-    phases_s = next((record.interleaved.get("phases_s") for record in records if record.interleaved), None)
-    if plan.request.verbose and phases_s is not None:
-        progress.note(f"  {where_time_went(phases_s, case_s, plan.is_elsewhere)}")
-    progress.advance()
+    settings, workers = plan.settings, Workers(plan.timeout_s)
+    deadline = None if settings.budget_s is None else time.perf_counter() + settings.budget_s
+    estimator = CostEstimator(plan.device, settings.fill, settings.seed)
+    progress.expect(len(plan.cases))
+    for place, one in enumerate(plan.cases):
+        progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}")
+        rule, blanks = plan.rule(place, deadline, time.perf_counter()), plan.blanks(one)
+        refused = refusal(one.op, one.case, plan.device)
+        if refused is not None:
+            records = all_without(blanks, "skipped", refused)
+        elif plan.is_isolated:
+            job = CaseJob(
+                family=one.family,
+                case=one.case,
+                providers=plan.providers,
+                names=plan.names,
+                device=plan.device,
+                settings=settings,
+                ceilings=ceilings,
+                rule=rule,
+                deadline=deadline,
+            )
+            records = records_of_case(workers, job, blanks, progress.note)
+        else:
+            runner = InterleavingRunner(one.family, plan.device, settings, estimator, deadline, ceilings)
+            rows = planned_rows([(one.op, one.case)], list(plan.providers), plan.device, settings)
+            records = runner.measure_case(rows, plan.names, rule)
+        for record in records:
+            kept.keep(record)
+            for line in describe(record) if plan.request.verbose else ():
+                progress.note(line)
+        progress.advance()

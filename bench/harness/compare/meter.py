@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.harness.compare.phases import ROUNDS, SETTLING, Phases
 from bench.harness.compare.rounds import Rounds, Rule, run_rounds
 from bench.harness.data.checks import nothing
 from bench.harness.data.replay import ReplayCheck
@@ -106,8 +105,6 @@ class Interleaved:
 class InterleavingMeter(Meter):
     """Measures several providers of a case at once, in turns."""
 
-    phases = Phases()
-
     def interleave(self, ready: Sequence[Ready], rule: Rule) -> Interleaved:
         """Settle, run the rounds, and see what the machine did meanwhile; the baseline comes first."""
         turns = [self._turns(ready, place) for place in range(len(ready))]
@@ -124,7 +121,6 @@ class InterleavingMeter(Meter):
                         turns[place] = Broken(error)
             return sum(times_s[-1] for times_s in warm_up if times_s)
 
-        self.phases.enter(SETTLING)
         share_launches(turns)
         settling = settle(work, GPU_SETTLE if self._device.is_gpu else CPU_SETTLE)
         for times_s, turn in zip(warm_up, turns, strict=True):
@@ -132,7 +128,6 @@ class InterleavingMeter(Meter):
                 turn.call_s = min(times_s) / turn.sampler.launches_per_sample  # a single one may have been held up
                 turn.samples = samples_per_turn(median(times_s[-CALIBRATION_TURNS:]), self._device.type)
         share_launches(turns)
-        self.phases.enter(ROUNDS)
         before = self._monitor.snapshot()
         order = random.Random(rule.seed)
 

@@ -57,26 +57,6 @@ class Rule:
     """Reading of the clock after which no further round begins, whatever time the preparation took; None: no such."""
 
 
-@dataclass(frozen=True)
-class Share:
-    """What one case has of a whole comparison: its place among all rows, and its part of the time that is left."""
-
-    rows: int
-    """Comparisons in the whole table, in all processes: a verdict must hold among so many."""
-    deadline: float | None = None
-    """Reading of `time.perf_counter`, which is the same in all processes, when the budget is spent; None: no budget."""
-    cases_left: int = 1
-    """Cases that are still to be measured, this one among them."""
-
-    def until(self, now: float) -> float | None:
-        """Return the reading of the clock at which this case is to end if it begins, with its preparation, now."""
-        return None if self.deadline is None else now + max(0.0, self.deadline - now) / self.cases_left
-
-    def is_spent(self, now: float) -> bool:
-        """Return whether the budget is spent."""
-        return self.deadline is not None and now >= self.deadline
-
-
 @dataclass
 class Rounds:
     """What was measured: of each contender, the baseline first, its samples and its clock, round by round."""

@@ -37,7 +37,7 @@ def show(plan: ComparePlan, environment: Environment, kept: Session, interrupted
     from results.show.picture import save_picture
 
     request = plan.request
-    found = compare_live(environment, kept.records, plan.names[0], plan.conditions.margin)
+    found = compare_live(environment, kept.records, plan.names[0], plan.margin)
     code = USAGE if kept.problem else INTERRUPTED if interrupted else exit_code(found, plan.fail_on)
     if not found.rows and not code:
         raise UsageError(f"nothing could be compared: {describe(found.unmatched[0])}")

@@ -1,4 +1,4 @@
-"""Heartbeat of a measuring process: which provider's code is running, a counter of its calls, and the current phase.
+"""Heartbeat of a measuring process: which provider's code is running, and a counter of its calls.
 
 A user's function may never return, or end its process. Where the counter stands still for longer than a call may take,
 the command kills the process; the provider that ran last is the one that failed.
@@ -6,19 +6,14 @@ the command kills the process; the provider that ran last is the one that failed
 
 from __future__ import annotations
 
-import mmap
-import os
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Self
+from collections.abc import Callable, MutableSequence, Sequence
 
 from bench.harness.timing.protocol import Sampler
 
 NOBODY = 255
 """In the place of a provider's number: the measuring code itself is at work."""
 
-SIZE = 3
 POLL_S = 0.05
 """Time between two looks at a heartbeat: seldom enough not to disturb the measurement."""
 
@@ -35,56 +30,28 @@ Announce = Callable[[], object]
 
 
 class Heartbeat:
-    """Which provider is running and how many calls have begun, in memory shared by two processes."""
+    """Which provider is running and how many calls have begun, in two bytes of memory that two processes share."""
 
-    def __init__(self, fd: int) -> None:
-        """Share the file behind `fd`, which has `SIZE` bytes."""
-        self._shared = mmap.mmap(fd, SIZE)
-
-    @classmethod
-    def open(cls, path: Path) -> Self:
-        """Share a file that is there."""
-        with path.open("r+b") as file:
-            return cls(file.fileno())
-
-    @classmethod
-    def create(cls, path: Path) -> Self:
-        """Make a file which says that the measuring code itself is at work."""
-        path.write_bytes(bytes([NOBODY, 0, 0]))
-        return cls.open(path)
-
-    @classmethod
-    def create_unnamed(cls) -> tuple[Self, int]:
-        """Return shared memory, and its descriptor, to be handed to the other process."""
-        fd = os.memfd_create("heartbeat")
-        os.write(fd, bytes([NOBODY, 0, 0]))
-        return cls(fd), fd
+    def __init__(self, memory: MutableSequence[int]) -> None:
+        """Share `memory`."""
+        self._shared = memory
 
     def announce(self, place: int = 0) -> None:
         """Say that a call of the provider at a place begins."""
-        self._shared[0] = place if place < NOBODY else NOBODY
+        self._shared[0] = min(place, NOBODY)
         self._shared[1] = (self._shared[1] + 1) % 256
 
     def rest(self) -> None:
         """Say that the measuring code itself is at work."""
         self.announce(NOBODY)
 
-    def tell(self, phase: int) -> None:
-        """Say what the process is about, by a number that both sides know."""
-        self._shared[2] = phase
-
-    @property
-    def phase(self) -> int:
-        """What the process is about."""
-        return self._shared[2]
-
-    def read(self) -> bytes:
+    def read(self) -> list[int]:
         """Return the state, which changes with each call."""
-        return self._shared[:]
+        return list(self._shared)
 
     @property
     def place(self) -> int | None:
-        """The provider whose code is running; None where it is the measuring code itself."""
+        """The provider whose code is running; None if it is the measuring code itself."""
         return None if self._shared[0] == NOBODY else self._shared[0]
 
 

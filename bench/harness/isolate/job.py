@@ -1,10 +1,8 @@
-"""What a command, its fork server and the children send each other: a job, and how messages are written."""
+"""What a child process is asked to do for a row."""
 
 from __future__ import annotations
 
-import os
-import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,19 +15,13 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 120.0
 """The first call compiles and tunes a kernel, which may take a minute; an endless loop takes more."""
 
-FORK, WAIT = b"f", b"w"
-"""Requests: fork a child, with its three descriptors; wait for one that has ended, with its number."""
-
-PROCESS, LENGTH = struct.Struct("!q"), struct.Struct("!Q")
-"""How a process or its status is sent, and the length before a message."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a child is asked to do: measure a row, or without a case only load the provider for each op."""
+    """A row to measure, or without a case a provider to load."""
 
     family: str
-    ops: tuple[str, ...]
+    op: str
     provider: str
     device: Device
     case: Case | None = None
@@ -38,5 +30,3 @@ class Job:
     deadline: float | None = None
     """Reading of `time.perf_counter`, which all processes of a machine share."""
     ceilings: Ceilings | None = None
-    folder: str = field(default_factory=os.getcwd)
-    """Where the provider's path starts."""

@@ -273,15 +273,6 @@ def test_a_saved_run_tells_the_same_again(capsys, runs, provide):
 
 
 @pytest.mark.exhaustive
-def test_new_processes_are_combined_and_their_spread_counts(capsys, runs):
-    found = document(capsys, "--provider", "torch,torch", "--processes", "2", "--margin", "90%")
-    assert found["rows"][0]["windows_candidate"] == 2
-    records = load_run(commands.run_files(runs)[0]).records
-    assert [record.process for record in records] == [0, 0, 1, 1]
-    assert len({record.interleaved["seed"] for record in records}) == 2
-
-
-@pytest.mark.exhaustive
 def test_formats(capsys, provide):
     provide(torch=same, torch_compile=slow)
     words = (*CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile")
@@ -309,13 +300,12 @@ def test_the_first_provider_is_said_to_be_the_baseline(capsys, provide):
 
 
 @pytest.mark.usefixtures("runs")
-def test_verbose_says_what_every_second_was_spent_on(capsys, provide):
+def test_verbose_says_how_each_provider_was_measured(capsys, provide):
     provide(torch=same, torch_compile=same)
     assert command.main(["compare", *CASE, *ROUNDS, "--provider", "torch,torch-compile", "-v"]) in (0, 1)
     err = capsys.readouterr().err
     assert re.search(r"^ceilings and the state of the machine took \d+\.\d s$", err, re.MULTILINE)
-    spent = r"^  \d+\.\d s: preparing and checking \S+ s, settling \S+ s, rounds \S+ s, checking again \S+ s, the rest"
-    assert re.search(spent, err, re.MULTILINE)
+    assert "torch-compile" in err
 
 
 def test_ctrl_c_keeps_the_cases_that_were_finished(capsys, runs, provide, monkeypatch):
@@ -341,7 +331,6 @@ REFUSED = [
     ("--op relu --provider torch,torch --margin -3%", "argument --margin: '-3%'"),
     ("--op relu --provider torch,torch --margin abc", "argument --margin: 'abc'"),
     ("--op relu --provider torch,torch --margin nan", "argument --margin: 'nan'"),
-    ("--op relu --provider torch,torch --processes 0", "argument --processes: '0' must be a whole number from 1"),
     ("--op relu --provider torch,torch --rounds 5", "argument --rounds: '5' must be a whole number from 6"),
     ("--op relu --provider torch,torch --budget 0", "argument --budget: '0' must be"),
     ("--op relu --provider torch", "only torch is named; a comparison needs two"),

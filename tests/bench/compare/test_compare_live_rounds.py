@@ -9,7 +9,6 @@ from bench.harness.compare.rounds import (
     FIRST_LOOK,
     MOST_ROUNDS,
     Rule,
-    Share,
     run_rounds,
 )
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
@@ -126,14 +125,6 @@ def test_a_deadline_ends_the_rounds_whatever_the_preparation_took():
         assert found.seconds == pytest.approx(rounds_s, abs=0.01)
     found = rounds_of(SimulatedDevice(seconds=3.0), 1.0, 1.0, rule=Rule(0.001, deadline=2.0))
     assert found.count == 6  # it is over already, and still makes an interval
-
-
-def test_a_case_has_its_part_of_the_time_that_is_left():
-    share = Share(12, deadline=100.0, cases_left=4)
-    assert [share.until(now) for now in (60.0, 96.0, 100.0, 130.0)] == [70.0, 97.0, 100.0, 130.0]
-    assert [share.is_spent(now) for now in (60.0, 100.0)] == [False, True]
-    assert Share(12).until(60.0) is None
-    assert not Share(12).is_spent(60.0)
 
 
 def test_rounds_never_exceed_what_the_looks_are_planned_for():

@@ -1,10 +1,8 @@
-"""A whole table of `python -m bench compare`, here or in new processes: its verdicts, its refusals, its time.
+"""A whole table of `python -m bench compare`: its verdicts, its refusals, its time.
 
-Providers are simulated ones whose truth is known, on a clock that only moves when they work; a new process is this one,
-which reads the very arguments that it would be started with.
+Providers are simulated ones whose truth is known, on a clock that only moves when they work.
 """
 
-import contextlib
 import csv
 import io
 import json
@@ -18,37 +16,33 @@ from bench import __main__ as command
 from bench.harness.compare import case as compare_case
 from bench.harness.compare import command as compare
 from bench.harness.compare import meter
-from bench.harness.compare import processes as compare_processes
-from bench.harness.compare.processes import Ended
+from bench.harness.compare import plan as compare_plan
 from bench.harness.compare.rounds import run_rounds
 from bench.harness.device.device import cpu_device
-from bench.harness.isolate.heartbeat import Heartbeat
 from bench.harness.measure import runner
 from bench.harness.measure.plan import blank_record
 from bench.harness.providers.registry import Provider
 from bench.harness.timing import protocol
 from bench.harness.timing.settle import SettleLimits
 from results.stats.samples import median, median_ci95
-from results.store.runs import load_run
 from tests.bench import commands
 from tests.simulated_device import SimulatedDevice
 
 SHAPES = [str(1024 * factor) for factor in range(1, 13)]
-MINE = "import torch\n\n\ndef f(x, out):\n    torch.clamp_min(x, 0, out=out)\n"
 
 
 class World:
-    """What stands in for the clock, for the providers and for the start of a process."""
+    """What stands in for the clock and for the providers."""
 
     def __init__(self, **device):
         self.kind, self.seconds = device, 0.0
-        self.start_s = self.prepare_s = self.after_s = 0.0
-        self.started, self.shares = 0, []
+        self.prepare_s = self.after_s = 0.0
+        self.shares = []
 
     def now(self):
         return self.seconds
 
-    def runner(self, family, device, settings, estimator, deadline, ceilings, announce, phases):
+    def runner(self, family, device, settings, estimator, deadline, ceilings):
         return SimpleNamespace(measure_case=lambda rows, names, rule: self.measure_case(settings, rows, names, rule))
 
     def measure_case(self, settings, rows, names, rule):
@@ -79,36 +73,13 @@ class World:
 
 
 @pytest.fixture
-def world(runs, monkeypatch, tmp_path):
-    """Let simulated providers be compared, in this process and in what stands for a new one."""
+def world(runs, monkeypatch):
+    """Let simulated providers be compared."""
     commands.keep_ceilings(runs)
     made = World(noise=0.02)
-    clock = SimpleNamespace(perf_counter=made.now)
-    for module in (compare, compare_processes):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(compare, "time", SimpleNamespace(perf_counter=made.now))
     monkeypatch.setattr(compare_case, "InterleavingRunner", made.runner)
-    processes_of_this_one(monkeypatch, tmp_path, made)
     return made
-
-
-def processes_of_this_one(monkeypatch, tmp_path, made):
-    def run_process(words, limit):
-        made.started += 1
-        made.seconds += made.start_s
-        output, beat = tmp_path / f"{made.started}.jsonl", tmp_path / f"{made.started}.heartbeat"
-        Heartbeat.create(beat)
-        code = command.main([*words, "--output", str(output), "--heartbeat", str(beat)])
-        return Ended(load_run(output).records if code == 0 else (), code, None, "it could not", "skipped")
-
-    monkeypatch.setattr(compare_processes, "run_process", run_process)
-    monkeypatch.setattr(compare_processes, "unheard", contextlib.nullcontext)
-
-
-@pytest.fixture
-def mine(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(MINE)
-    return f"{path}:f"
 
 
 def compare_all(capsys, *words, op="relu"):
@@ -123,46 +94,24 @@ def compare_all(capsys, *words, op="relu"):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_rows_in_processes_go_on_until_they_hold_among_all_rows_of_the_table(capsys, world, mine, seed):
+def test_rows_go_on_until_they_hold_among_all_rows_of_the_table(capsys, world, seed):
     """12 rows of a true +3 % under 2 % noise: at the first p of 0.05 half of them would be chance among 12."""
-    words = ("--dtype", "fp32", "--shape", ",".join(SHAPES), "--provider", f"torch,{mine}", "--seed", 1000 * seed)
+    words = ("--dtype", "fp32", "--shape", ",".join(SHAPES), "--provider", "torch,torch", "--seed", 1000 * seed)
     found = compare_all(capsys, *words)
-    assert world.started == 12
     assert [row["verdict"] for row in found["rows"]] == ["SLOWER"] * 12
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("words", [("--processes", "2"), ("--processes", "1")])
-def test_all_processes_and_this_one_count_the_same_rows(capsys, world, monkeypatch, words):
-    counts = []
-    measure_case = world.measure_case
-
-    def counted(settings, rows, names, rule):
-        counts.append(rule.rows)
-        return measure_case(settings, rows, names, rule)
-
-    monkeypatch.setattr(world, "measure_case", counted)
-    compare_all(capsys, "--dtype", "fp32", "--shape", "1024,2048,4096", "--provider", "torch,torch,torch", *words)
-    processes = int(words[1])
-    assert world.started == (6 if processes == 2 else 0)
-    assert counts == [3 * 2 * processes] * (3 * processes)
 
 
 # ---- time ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("is_elsewhere", [False, True])
-def test_the_budget_includes_preparing_and_the_start_of_processes(capsys, world, mine, is_elsewhere):
-    """Four cases that never become clear, each prepared for 3 s, in processes of 1 s: they take the 20 s, no more."""
-    world.prepare_s, world.start_s, world.after_s, world.seconds = 3.0, 1.0, 0.1, 500.0
+def test_the_budget_includes_preparing(capsys, world):
+    """Four cases that never become clear, each prepared for 3 s: they take the 20 s, no more."""
+    world.prepare_s, world.after_s, world.seconds = 3.0, 0.1, 500.0
     words = ["--dtype", "fp32", "--shape", ",".join(SHAPES[:4]), "--margin", "3%", "--budget", "20"]
-    found = compare_all(capsys, *words, "--provider", f"torch,{mine if is_elsewhere else 'torch'}")
+    found = compare_all(capsys, *words, "--provider", "torch,torch")
     assert len(found["rows"]) == 4
-    assert world.started == 4 * is_elsewhere
     assert 19.5 <= world.seconds - 500 <= 20.5
-    start_s = world.start_s * is_elsewhere
-    assert [took + start_s for took in world.shares] == pytest.approx([5.0] * 4, abs=0.2)
+    assert world.shares == pytest.approx([5.0] * 4, abs=0.2)
 
 
 def test_what_a_case_leaves_is_for_the_others(capsys, world, monkeypatch):
@@ -182,30 +131,18 @@ def test_what_a_case_leaves_is_for_the_others(capsys, world, monkeypatch):
 def test_without_a_budget_only_the_rounds_are_limited(capsys, world):
     world.prepare_s = 30.0
     compare_all(capsys, "--dtype", "fp32", "--shape", "1024", "--margin", "3%", "--provider", "torch,torch")
-    assert world.shares == pytest.approx([30 + compare.CASE_S], abs=0.2)
-
-
-def test_a_budget_that_the_start_of_the_processes_spends_says_so(capsys, world, mine):
-    world.start_s = 4.0
-    words = ["compare", "--op", "relu", "--device", "cpu", "-q", "--dtype", "fp32", "--shape", "1024,2048"]
-    assert command.main([*words, "--provider", f"torch,{mine}", "--budget", "3"]) == 2
-    err = capsys.readouterr().err
-    assert "the budget of 3 s was spent before its process had started" in err
-    assert "larger --budget" in err
-    assert err.count("\n") == 1
-    assert world.started == 1  # none is started for the second case, which has no time
+    assert world.shares == pytest.approx([30 + compare_plan.CASE_S], abs=0.2)
 
 
 # ---- what cannot be measured --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def quick(runs, monkeypatch, tmp_path):
-    """Measure for real, but not for long; what stands for a new process is this one."""
+def quick(runs, monkeypatch):
+    """Measure for real, but not for long."""
     commands.keep_ceilings(runs)
     monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
     monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.01))
-    processes_of_this_one(monkeypatch, tmp_path, SimpleNamespace(started=0, start_s=0.0, seconds=0.0))
 
 
 def full(*shape):
@@ -221,83 +158,69 @@ def outcome(capsys, *words, op="relu"):
     return [(row["dtype"], row["case"]) for row in found["rows"]], left
 
 
-WAYS = pytest.mark.parametrize("way", [(), ("--processes", "2")], ids=["here", "elsewhere"])
 NOTHING = "skipped: nothing to compare with: torch skipped: "
 
 
-def expected(way, dtype, case, reason):
-    """Return both sides of a case that was refused; of several processes the reason says in how many."""
-    often = " (in 2 of 2 processes)" if way else ""
+def expected(dtype, case, reason):
+    """Return both sides of a case that was refused."""
     return [
-        ("baseline", dtype, case, "skipped", f"skipped: {reason}{often}"),
-        ("candidate", dtype, case, "skipped", f"{NOTHING}{reason}{often}"),
+        ("baseline", dtype, case, "skipped", f"skipped: {reason}"),
+        ("candidate", dtype, case, "skipped", f"{NOTHING}{reason}"),
     ]
 
 
-@pytest.mark.sampled(1)
-@WAYS
-def test_a_dtype_that_the_device_lacks_is_a_row_and_the_others_are_compared(capsys, quick, way):
-    compared, left = outcome(capsys, "--shape", "16", "--dtype", "tf32,fp32", *way, op="matmul")
+def test_a_dtype_that_the_device_lacks_is_a_row_and_the_others_are_compared(capsys, quick):
+    compared, left = outcome(capsys, "--shape", "16", "--dtype", "tf32,fp32", op="matmul")
     assert compared == [("fp32", "16x16x16")]
-    assert left == expected(way, "tf32", "16x16x16", f"{cpu_device().name} has no tf32 arithmetic")
+    assert left == expected("tf32", "16x16x16", f"{cpu_device().name} has no tf32 arithmetic")
 
 
-@pytest.mark.sampled(1)
-@WAYS
-def test_a_case_that_takes_too_long_is_a_row(capsys, quick, monkeypatch, way):
+def test_a_case_that_takes_too_long_is_a_row(capsys, quick, monkeypatch):
     def call_s(self, op, case):
         return 1e6 if case.shape["n"] == 2048 else None
 
     monkeypatch.setattr("bench.harness.measure.cost.CostEstimator.call_s", call_s)
-    compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "2048,1024", *way)
+    compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "2048,1024")
     assert compared == [("fp32", "1024")]
     text = "estimated 1,000,000 s a launch and 15,000,000 s for the case, more than the 10 s that a case may take"
     assert [one[4].split("; --budget")[0] for one in left] == [f"skipped: {text}", f"{NOTHING}{text}"]
 
 
-@pytest.mark.sampled(1)
-@WAYS
-def test_memory_that_runs_out_as_the_inputs_are_made_is_a_row(capsys, quick, monkeypatch, way):
+def test_memory_that_runs_out_as_the_inputs_are_made_is_a_row(capsys, quick, monkeypatch):
     make_sets = runner.inputs.make_sets
 
     def limited(op, case, *others):
         return full() if case.shape["n"] == 2048 else make_sets(op, case, *others)
 
     monkeypatch.setattr(runner.inputs, "make_sets", limited)
-    compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "2048,1024", *way)
+    compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "2048,1024")
     assert compared == [("fp32", "1024")]
-    assert left == expected(way, "fp32", "2048", "out of memory")
+    assert left == expected("fp32", "2048", "out of memory")
 
 
-@pytest.mark.sampled(1)
-@WAYS
-def test_memory_that_runs_out_as_a_provider_is_loaded_is_a_row(capsys, quick, monkeypatch, way):
+def test_memory_that_runs_out_as_a_provider_is_loaded_is_a_row(capsys, quick, monkeypatch):
     def load(name, op, family, device):
         if name == "torch-compile":
             raise torch.OutOfMemoryError("CUDA out of memory")
         return Provider(name, lambda x, out: torch.clamp_min(x, 0, out=out), takes_out=True)
 
     monkeypatch.setattr(runner, "load", load)
-    compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "1024", "--provider", "torch-compile", *way)
+    compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "1024", "--provider", "torch-compile")
     assert compared == [("fp32", "1024")]
-    often = " (in 2 of 2 processes)" if way else ""
-    assert left == [("candidate", "fp32", "1024", "skipped", f"skipped: out of memory{often}")]
+    assert left == [("candidate", "fp32", "1024", "skipped", "skipped: out of memory")]
 
 
-@WAYS
-def test_where_no_case_can_run_it_is_a_mistake_in_one_line(capsys, quick, monkeypatch, way):
+def test_where_no_case_can_run_it_is_a_mistake_in_one_line(capsys, quick, monkeypatch):
     monkeypatch.setattr("bench.harness.measure.cost.CostEstimator.call_s", lambda self, op, case: 1e6)
     words = ["compare", "--op", "relu", "--device", "cpu", "-q", "--dtype", "fp32", "--shape", "2048,1024"]
-    assert command.main([*words, "--provider", "torch,torch", *way]) == 2
+    assert command.main([*words, "--provider", "torch,torch"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "nothing could be compared: baseline: relu 2048 fp32 torch uniform: skipped: estimated 1,000,000 s" in err
 
 
-@pytest.mark.sampled(1)
-@WAYS
-def test_every_format_shows_what_was_refused(capsys, quick, way):
-    words = ["compare", "--op", "matmul", "--shape", "16", "--dtype", "tf32,fp32", "--provider", "torch,torch", *way]
+def test_every_format_shows_what_was_refused(capsys, quick):
+    words = ["compare", "--op", "matmul", "--shape", "16", "--dtype", "tf32,fp32", "--provider", "torch,torch"]
     words += ["--device", "cpu", "-q", "--no-save", "--rounds", "6"]
     shown = {}
     for name in ("table", "md", "csv"):

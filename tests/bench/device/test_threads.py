@@ -14,11 +14,7 @@ from bench.harness.calibrate.calibration import MeasuredCeilings, identity
 from bench.harness.cli import main, session
 from bench.harness.cli.arguments import UsageError
 from bench.harness.commands.findings import host_findings
-from bench.harness.compare.plan import Conditions
-from bench.harness.compare.processes import child_arguments
-from bench.harness.compare.rounds import Share
 from bench.harness.device import device, host
-from bench.harness.op import Case
 from bench.harness.scenarios.scenario import build_parser
 from bench.train_step import SCENARIO as TRAIN_STEP
 from bench.transfer import SCENARIO as TRANSFER
@@ -130,13 +126,6 @@ def test_a_number_that_cannot_be_takes_one_line(words, number, capsys):
 @pytest.mark.parametrize("scenario", [TRAIN_STEP, TRANSFER], ids=lambda scenario: scenario.name)
 def test_every_scenario_takes_the_threads(scenario):
     assert build_parser(scenario).parse_args(["--threads", "1"]).threads == 1
-
-
-def test_the_processes_of_a_comparison_are_told_the_threads():
-    values = {"device": "cpu", "gpu": None, "fill": "uniform", "cache": "cold", "margin": 0.01, "rounds": None}
-    conditions = Conditions(threads=1, budget=None, timeout=1.0, **values)
-    words = child_arguments(conditions, "add", Case("add", "fp32", {"n": 8}), ["torch", "torch"], 0, Share(1), 0.0)
-    assert words[words.index("--threads") + 1] == "1"
 
 
 def test_threads_are_refused_where_a_gpu_is_measured(monkeypatch):

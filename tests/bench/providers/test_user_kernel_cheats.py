@@ -13,8 +13,7 @@ from tests.bench.user_kernels import measure
 
 @pytest.fixture(scope="module")
 def workers():
-    with Workers(60) as workers:
-        yield workers
+    return Workers(60)
 
 
 @pytest.fixture(scope="module")
