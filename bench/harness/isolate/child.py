@@ -116,7 +116,8 @@ def prepare(device: Device) -> None:
 
 def op_of(job: Job) -> Op:
     """Return the op of a job, from the family's file."""
-    return next(op for op in module_of(job.family).OPS if op.name == job.op)
+    ops: dict[str, Op] = {op.name: op for op in module_of(job.family).OPS}
+    return ops[job.op]
 
 
 def _print_users_part(provider: str, error: BaseException) -> None:

@@ -189,10 +189,9 @@ def test_rows_that_were_measured_and_skipped_and_of_a_users_function_have_it(tmp
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("more", [(), ("--processes", "2")], ids=["here", "elsewhere"])
-def test_rows_of_a_comparison_have_it(tmp_path, more):
+def test_rows_of_a_comparison_have_it(tmp_path):
     words = ("compare", "--op", "relu", "--dtype", "fp32", "--shape", "4096", "--provider", "torch,torch")
-    words += ("--rounds", "10", "--device", "cpu", "-q", "--output", tmp_path, *more)
+    words += ("--rounds", "10", "--device", "cpu", "-q", "--output", tmp_path)
     code, _, err = commands.finish(commands.start("bench", *map(str, words)))
     assert code in (0, 1), err
     assert {one.op_sha256 for one in kept(tmp_path)} == {op_sha256(OPS["relu"][1])}
@@ -215,9 +214,9 @@ def test_an_op_that_is_edited_during_a_run_is_not_measured_by_a_worker_as_if_it_
     blank = blank_record(OPS["relu"][1], case, "mine.py:relu", Settings())
     monkeypatch.setattr(plan, "op_sha256", lambda op: "f" * 64)
     other = blank_record(OPS["relu"][1], case, "mine.py:relu", Settings())
-    assert pool._record(blank.to_dict(), blank) == blank
+    assert pool.record_of(blank.to_dict(), blank) == blank
     with pytest.raises(pool.WorkerError, match="definition of relu in its file was changed during the run"):
-        pool._record(other.to_dict(), blank)
+        pool.record_of(other.to_dict(), blank)
 
 
 @pytest.mark.exhaustive
