@@ -26,7 +26,7 @@ from bench.harness.isolate.job import DEFAULT_TIMEOUT_S, Job
 from results.record import Record, RecordError
 
 SERVER = "bench.harness.isolate.server"
-"""Module that the fork server loads, with torch."""
+"""Module that the fork server loads, after torch."""
 
 KILL_TIMEOUT_S = 10.0
 BUDGET_GRACE_S = 10.0
@@ -52,7 +52,7 @@ class WorkerError(RuntimeError):
 def start_server() -> None:
     """Start the process that children are forked from, unless it runs already; it begins to load torch at once."""
     with _without_main():
-        multiprocessing.set_forkserver_preload([SERVER])
+        multiprocessing.set_forkserver_preload(["torch", SERVER])
         forkserver.ensure_running()
 
 

@@ -1,6 +1,6 @@
-"""Loaded by the fork server before it forks: torch, and what a child runs, so that a child is there in milliseconds.
+"""Loaded by the fork server, after torch, before it forks: what a child runs, so that it is there in milliseconds.
 
-Nothing of torch runs here: a process that has used a GPU must not fork. When the command ends, the kernel sends a
+Nothing of torch runs there: a process that has used a GPU must not fork. When the command ends, the kernel sends a
 SIGTERM, and the fork server kills its children with all that they have started.
 """
 
@@ -11,7 +11,6 @@ import sys
 from contextlib import suppress
 
 import psutil
-import torch  # noqa: F401
 
 import bench.harness.isolate.child  # noqa: F401
 from bench.harness.isolate.ending import die_with
