@@ -54,7 +54,7 @@ COLUMNS = (
 def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
     parser = commands.add_parser("calibrate", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("--quick", action="store_true", help="a quarter of the time, and wider intervals")
+    parser.add_argument("--quick", action="store_true", help="a third of the time, and wider intervals")
     words = "dtypes of matmul and FMA (default: bf16,fp32 on a CPU, on a GPU all it has)"
     add_list(parser, "--dtype", words, dtype_words)
     add_device(parser)

@@ -318,11 +318,23 @@ def keep(directory, *entries):
     return machine
 
 
-def test_a_roof_that_was_disturbed_is_said_to_be_where_it_judges(tmp_path):
-    judging = Ceiling("bandwidth", "copy", 1e15, "measured", "here", disturbed=BUSY)
+@pytest.mark.parametrize("is_quiet", [False, True])
+def test_a_roof_that_was_disturbed_is_said_to_be_and_measured_again_when_it_is_quiet(tmp_path, monkeypatch, is_quiet):
+    judging = Ceiling("flops", "bf16", 1e15, "measured", "here", disturbed=BUSY)
     others = [replace(judging, quantity=quantity, name="fp32") for quantity in ("flops", "sustained")]
-    found = keep(tmp_path, judging, *others).complete(BLANK, ["bf16"], MATMUL[0])
-    assert "meanwhile: copy bandwidth; when" in found.note
+    machine = keep(tmp_path, judging, *others)
+    monkeypatch.setattr(machine, "_is_quiet", lambda: is_quiet)
+    found = machine.complete(BLANK, ["bf16"], MATMUL[0])
+    assert machine.said == ["calibrating: bf16 matmul"] * is_quiet
+    assert found.peak("bf16").value == (KEPT["bf16"] if is_quiet else 1e15)
+    assert ("meanwhile: bf16 peak; when" in (found.note or "")) != is_quiet
+
+
+def test_quiet_is_what_work_of_a_moment_is_not_disturbed_in(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration, "QUIET_LOOK_S", 0.01)
+    for disturbed in (None, BUSY):
+        monkeypatch.setattr(calibration, "disturbance", lambda telemetry, is_gpu, found=disturbed: found)
+        assert Machine(tmp_path)._is_quiet() is (disturbed is None)
 
 
 @pytest.mark.parametrize(
