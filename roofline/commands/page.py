@@ -11,14 +11,13 @@ from results.show.terminal import USAGE, OutputError, fail, one_line, print_out,
 from results.store.runs import StoreError
 from roofline.ceilings import CeilingError, gpu_ceilings
 from roofline.commands.plot import (
-    Source,
     UsageError,
     add_sources,
     default_dtypes,
     known_dtypes,
     load_runs,
-    merged_sources,
-    source_of_run,
+    machine_of,
+    merged,
     words_of,
 )
 from roofline.hardware.gpu import UnknownGpuError, find_gpu
@@ -77,12 +76,12 @@ def _page(args: argparse.Namespace) -> int:
     if not args.runs and not slugs:
         raise UsageError("nothing to show: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
     chosen = latest_of(args)
-    gpus = [Source(slug, PlotMachine(gpu_ceilings(find_gpu(slug)))) for slug in slugs]
+    gpus = [PlotMachine(gpu_ceilings(find_gpu(slug))) for slug in slugs]
     loaded = load_runs(args.runs, args.folder, chosen)
-    sources = merged_sources([*(source_of_run(one) for one in loaded), *gpus])
-    scene = build_scene([source.machine for source in sources])
+    machines = merged([*(machine_of(one) for one in loaded), *gpus])
+    scene = build_scene(machines)
     verdicts = verdicts_of([one.path for one in loaded], chosen.wanted)
-    dtypes = wanted or default_dtypes(sources)
+    dtypes = wanted or default_dtypes(machines)
     content = page_content(scene, dtypes, args.title, verdicts, estimates_of(args.estimate))
     write_output(args.output, page_html(content).encode("utf-8", "backslashreplace"))
     problems = [problem for one in loaded for problem in one.problems]

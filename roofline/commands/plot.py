@@ -58,24 +58,16 @@ class UsageError(ValueError):
     """What was asked for cannot be; the message is one line for the user."""
 
 
-class Source(NamedTuple):
-    """A machine to draw, and how the user named it."""
-
-    name: str
-    machine: PlotMachine
-
-
 class Picture(NamedTuple):
     """What is drawn: machines with the records of runs, and the runs as they were read."""
 
-    sources: list[Source]
+    machines: list[PlotMachine]
     dtypes: list[str]
     runs: list[Run]
 
     def figure(self, title: str | None, theme: str, axes: Axes | None = None) -> Figure:
         """Return the roofline; raises as `draw_roofline` does."""
-        machines = [source.machine for source in self.sources]
-        return draw_roofline(machines, self.dtypes, title, axes=axes, theme=theme)
+        return draw_roofline(self.machines, self.dtypes, title, axes=axes, theme=theme)
 
 
 def draw(
@@ -204,19 +196,19 @@ def _picture(
     wanted = known_dtypes(wanted)
     if not names and not slugs:
         raise UsageError("nothing to draw: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
-    gpus = [Source(slug, PlotMachine(gpu_ceilings(find_gpu(slug)))) for slug in slugs]
+    gpus = [PlotMachine(gpu_ceilings(find_gpu(slug))) for slug in slugs]
     runs = load_runs(names, folder, chosen)
-    sources = merged_sources([*(source_of_run(loaded) for loaded in runs), *gpus])
-    if len(sources) > MOST_MACHINES:
+    machines = merged([*(machine_of(loaded) for loaded in runs), *gpus])
+    if len(machines) > MOST_MACHINES:
         raise UsageError(
-            f"{len(sources)} machines are too many for one picture; at most {MOST_MACHINES} can be told apart: "
+            f"{len(machines)} machines are too many for one picture; at most {MOST_MACHINES} can be told apart: "
             "draw some of them, or compare all with python -m roofline gpus"
         )
-    dtypes = wanted or default_dtypes(sources)
-    scene = build_scene([source.machine for source in sources], dtypes)
-    _check_dtypes(sources, scene, dtypes, is_asked_for=bool(wanted) or bool(runs))
-    _note_empty(runs, sources, scene)
-    return Picture(sources, dtypes, runs)
+    dtypes = wanted or default_dtypes(machines)
+    scene = build_scene(machines, dtypes)
+    _check_dtypes(machines, scene, dtypes, is_asked_for=bool(wanted) or bool(runs))
+    _note_empty(runs, machines, scene)
+    return Picture(machines, dtypes, runs)
 
 
 def _floor(text: str) -> tuple[str, float]:
@@ -238,7 +230,7 @@ def _short_of(floor: tuple[str, float], picture: Picture) -> list[str]:
         UsageError: there is no row of the op, so that nothing was checked.
     """
     op, share = floor
-    machines = [source.machine for source in picture.sources]
+    machines = picture.machines
     rows = [
         (machine, row) for machine in machines for row in machine.records if row.op == op and row.status != "skipped"
     ]
@@ -283,43 +275,45 @@ def load_runs(names: Iterable[str], folder: Path | None, chosen: Selection) -> l
     return runs
 
 
-def source_of_run(loaded: Run) -> Source:
-    """Return the machine of a run with its records, named by the file.
+def machine_of(loaded: Run) -> PlotMachine:
+    """Return the machine of a run with its records.
 
     Raises:
         UsageError: its ceilings cannot be used.
     """
     try:
-        return Source(str(loaded.path), run_machine(loaded.environment, loaded.records))
+        return run_machine(loaded.environment, loaded.records)
     except CeilingError as error:
         raise UsageError(f"{loaded.path}: the ceilings of this run cannot be used: {error}") from None
 
 
-def merged_sources(sources: Iterable[Source]) -> list[Source]:
-    """Return one source per machine: runs of one machine share a ceiling, and a GPU adds its datasheet to its runs."""
-    merged: dict[str, Source] = {}
-    for source in sources:
-        slug = source.machine.ceilings.slug
-        merged[slug] = _joined(merged[slug], source) if slug in merged else source
-    return list(merged.values())
+def merged(machines: Iterable[PlotMachine]) -> list[PlotMachine]:
+    """Return each machine once: runs of one machine share a ceiling, and a GPU adds its datasheet to its runs."""
+    found: dict[str, PlotMachine] = {}
+    for machine in machines:
+        slug = machine.ceilings.slug
+        found[slug] = _joined(found[slug], machine) if slug in found else machine
+    return list(found.values())
 
 
-def _joined(first: Source, second: Source) -> Source:
-    """Return two sources of one machine as one, under the ceilings of the newer run."""
-    older, newer = sorted((first, second), key=lambda source: _newest(source.machine))
-    known = {(entry.quantity, entry.name, entry.kind): entry for entry in newer.machine.ceilings.entries}
-    old = {(entry.quantity, entry.name, entry.kind): entry for entry in older.machine.ceilings.entries}
+def _joined(first: PlotMachine, second: PlotMachine) -> PlotMachine:
+    """Return one machine twice as one, under the ceilings of the newer run."""
+    older, newer = sorted((first, second), key=_newest)
+    known = {(entry.quantity, entry.name, entry.kind): entry for entry in newer.ceilings.entries}
+    old = {(entry.quantity, entry.name, entry.kind): entry for entry in older.ceilings.entries}
     if any(known[key].value != old[key].value for key in known.keys() & old.keys()):
-        _note(f"{first.name} and {second.name} differ in their ceilings; those of {newer.name} are drawn")
-    ceilings = newer.machine.ceilings.with_entries(entry for key, entry in old.items() if key not in known)
-    records = first.machine.records + second.machine.records
-    environments = first.machine.environments + second.machine.environments
+        _note(f"runs of {newer.ceilings.slug} differ in their ceilings; those of {_newest(newer)} are drawn")
     counts = tuple(
         count
-        for machine in (first.machine, second.machine)
+        for machine in (first, second)
         for count in machine.counts or (len(machine.records),) * len(machine.environments)
     )
-    return Source(f"{first.name}, {second.name}", PlotMachine(ceilings, records, environments, counts))
+    return PlotMachine(
+        newer.ceilings.with_entries(entry for key, entry in old.items() if key not in known),
+        first.records + second.records,
+        first.environments + second.environments,
+        counts,
+    )
 
 
 def _newest(machine: PlotMachine) -> str:
@@ -327,15 +321,15 @@ def _newest(machine: PlotMachine) -> str:
     return max((environment.started_at for environment in machine.environments), default="")
 
 
-def default_dtypes(sources: Sequence[Source]) -> list[str]:
+def default_dtypes(machines: Sequence[PlotMachine]) -> list[str]:
     """Return the dtypes of the runs; without a run, a few that the GPUs have."""
-    measured = [record.dtype for source in sources for record in source.machine.records]
+    measured = [record.dtype for machine in machines for record in machine.records]
     if measured:
         return ordered_dtypes(measured)
-    groups = DEFAULT_DTYPES if len(sources) == 1 else DEFAULT_DTYPES[:OVERLAY_GROUPS]
+    groups = DEFAULT_DTYPES if len(machines) == 1 else DEFAULT_DTYPES[:OVERLAY_GROUPS]
     chosen = []
-    for source in sources:
-        known = _known_dtypes(source.machine.ceilings)
+    for machine in machines:
+        known = _known_dtypes(machine.ceilings)
         chosen += [dtype for group in groups for dtype in [next((d for d in group if d in known), None)] if dtype]
         if not chosen:
             chosen += known
@@ -346,18 +340,18 @@ def _known_dtypes(ceilings: Ceilings) -> list[str]:
     return ordered_dtypes(entry.name for entry in ceilings.entries if entry.quantity == "flops")
 
 
-def _check_dtypes(sources: Sequence[Source], scene: Scene, dtypes: Sequence[str], is_asked_for: bool) -> None:
+def _check_dtypes(machines: Sequence[PlotMachine], scene: Scene, dtypes: Sequence[str], is_asked_for: bool) -> None:
     """Note which ceiling a machine lacks.
 
     Raises:
         UsageError: no machine has any of the ceilings, and there is no point either.
     """
     lacking = []
-    for index, source in enumerate(sources):
+    for index, machine in enumerate(machines):
         drawn = {flat.dtype for flat in scene.flats if flat.machine == index}
         missing = [dtype for dtype in dtypes if dtype not in drawn]
         if missing:
-            slug, known = source.machine.ceilings.slug, ", ".join(_known_dtypes(source.machine.ceilings)) or "none"
+            slug, known = machine.ceilings.slug, ", ".join(_known_dtypes(machine.ceilings)) or "none"
             lacking.append(f"{slug} has no known peak of {', '.join(missing)} (known: {known})")
     if not scene.flats and not scene.points:
         raise UsageError("no ceiling to draw: " + "; ".join(lacking))
@@ -365,15 +359,15 @@ def _check_dtypes(sources: Sequence[Source], scene: Scene, dtypes: Sequence[str]
         _note(text)
 
 
-def _note_empty(runs: Sequence[Run], sources: Sequence[Source], scene: Scene) -> None:
+def _note_empty(runs: Sequence[Run], machines: Sequence[PlotMachine], scene: Scene) -> None:
     """Note when runs were given, but there is nothing to see of them."""
     if runs and not scene.points:
         reasons = ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()) or "no record"
         _note(f"{', '.join(str(loaded.path) for loaded in runs)}: no point can be drawn ({reasons}); ceilings alone")
-    for index, source in enumerate(sources):
+    for index, machine in enumerate(machines):
         drawn = {slope.machine for slope in scene.slopes} | {flat.machine for flat in scene.flats}
         if index not in drawn:
-            _note(f"no ceiling is known of {source.machine.ceilings.slug}: its points have no ceiling of their own")
+            _note(f"no ceiling is known of {machine.ceilings.slug}: its points have no ceiling of their own")
 
 
 def _note(text: str) -> None:

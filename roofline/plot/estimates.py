@@ -19,7 +19,8 @@ from results.show.picture import (
     write_head,
 )
 from results.show.theme import tone
-from roofline.plot.style import significant, tick, time_words
+from roofline.accounting.answers.answer import duration
+from roofline.plot.style import significant, tick
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,6 +124,6 @@ def _name_ticks(axes: Axes, places: Sequence[float], is_time: bool) -> None:
             axes.set_xticks(places)
             axes.xaxis.set_minor_locator(NullLocator())
     if is_time:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: time_words(value) if value > 0 else "0"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value) if value > 0 else "0"))
     elif axes.get_yscale() == "log":
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))

@@ -40,9 +40,6 @@ __all__ = [
     "run_machine",
 ]
 
-MOST_TRIED = 1000
-"""With more points than this the widest is taken at once."""
-
 
 def draw_roofline(
     machines: Sequence[PlotMachine],
@@ -75,7 +72,7 @@ def draw_roofline(
             return given.figure
         longest = caption(scene, len(scene.points), len(scene.flats) + len(scene.slopes))
         sheets = []
-        for width in WIDTHS if len(scene.points) <= MOST_TRIED else WIDTHS[-1:]:
+        for width in WIDTHS:
             sheet = Sheet(view, heading, keys, longest, width)
             sheets.append((draw(scene, sheet), sheet))
             if not sheets[-1][0].cramped:

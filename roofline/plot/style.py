@@ -58,7 +58,6 @@ MACHINE_WIDTHS = (2.2, 1.4, 2.8, 1.0)
 MOST_MACHINES = len(SERIES_COLORS)
 """How many machines a picture tells apart, by color."""
 
-TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -121,12 +120,6 @@ def si(value: float, unit: str) -> str:
         if value >= factor:
             return f"{significant(value / factor)} {prefix}{unit}"
     return f"{significant(value)} {unit}"
-
-
-def time_words(time_s: float) -> str:
-    """Return a time above 0 in the unit that fits: 0.0045 is `4.5 ms`."""
-    factor, name = next((unit for unit in TIME_UNITS if time_s >= unit[0]), TIME_UNITS[-1])
-    return f"{significant(time_s / factor)} {name}"
 
 
 def rate_unit(largest: float) -> tuple[float, str]:

@@ -19,9 +19,6 @@ from roofline.accounting.config.keys import ConfigKeys, shown_value
 
 MODEL_FOLDER = Path(__file__).parents[1] / "models"
 
-MOST_BYTES = 1_000_000
-"""The largest config.json that is read; those of real models have a few thousand bytes."""
-
 HEADS = ("ForCausalLM", "LMHeadModel")
 """How the class names of language models end; other classes have another head."""
 
@@ -68,7 +65,11 @@ def load_config(path: Path) -> ModelConfig:
         ConfigError: it cannot be read, is no JSON object, lacks keys, holds a value that is not allowed, or is of an
             architecture that is not supported.
     """
-    return read_config(_decoded(_read_file(path), str(path)), str(path))
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {reason_of(error)}") from None
+    return config_of_bytes(raw, str(path))
 
 
 def config_of_bytes(raw: bytes, where: str) -> ModelConfig:
@@ -136,32 +137,11 @@ def _check_head(classes: object, where: str) -> None:
         raise ConfigError(f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head")
 
 
-def _read_file(path: Path) -> bytes:
-    try:
-        is_odd = path.exists() and not path.is_file()  # a pipe would wait for a writer
-        raw = b"" if is_odd else _first_bytes(path)
-    except (OSError, ValueError) as error:
-        reason = reason_of(error) if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"cannot read {path}: {reason}") from None
-    if is_odd:
-        raise ConfigError(f"cannot read {path}: it is no regular file")
-    return raw
-
-
 def _decoded(raw: bytes, where: str) -> Mapping[str, Any]:
-    if len(raw) > MOST_BYTES:
-        raise ConfigError(f"{where}: larger than {MOST_BYTES:,} bytes, so it is no config.json")
     try:
         values = msgspec.json.decode(raw)
-    except RecursionError:
-        raise ConfigError(f"{where}: nested too deeply to be a config.json") from None
-    except ValueError as error:  # also of text that is no UTF-8, and of a number of too many digits
+    except (ValueError, RecursionError) as error:  # also of text that is no UTF-8
         raise ConfigError(f"{where}: not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{where}: must hold one JSON object, found {shown_value(values)}")
     return values
-
-
-def _first_bytes(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MOST_BYTES + 1)

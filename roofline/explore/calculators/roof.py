@@ -6,7 +6,7 @@ from roofline.explore import pictures
 from roofline.explore.ask import Asked, Options
 from roofline.explore.calculators.matmul import product
 from roofline.explore.form import Form
-from roofline.model import least_time_s, ridge_intensity
+from roofline.model import ridge_intensity
 from roofline.work import DTYPES
 
 TITLE, COMMAND, PLACE = "Roofline", "matmul", 8
@@ -26,7 +26,8 @@ def more(asked: Asked, _: Form) -> None:
     ends = [*ridges.values(), *(row["intensity"] for row in rows)]
     lowest, highest = min(ends) / 32, max(ends) * 8
     roofs = {
-        name: [(x, attainable(x, *limit)) for x in (lowest, ridges[name], highest)] for name, limit in limits.items()
+        name: [(x, min(peak, x * bandwidth)) for x in (lowest, ridges[name], highest)]
+        for name, (peak, bandwidth) in limits.items()
     }
     dots = {
         f"the product, {name}": (row["intensity"], row["flops"] / row["seconds"])
@@ -34,12 +35,3 @@ def more(asked: Asked, _: Form) -> None:
     }
     marks = {f"ridge of {name}, {ridge:.1f} FLOP/B": ridge for name, ridge in ridges.items()}
     pictures.lines("arithmetic intensity, FLOP/byte", "attainable FLOP/s", roofs, marks, dots)
-
-
-def attainable(intensity: float, peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """Return FLOP/s at an intensity: those of so many bytes in their least time."""
-    flops, moved = round(intensity * MANY_BYTES), MANY_BYTES
-    return flops / least_time_s(flops, moved, peak_flops_per_s, bandwidth_bytes_per_s)
-
-
-MANY_BYTES = 10**12
