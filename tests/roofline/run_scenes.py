@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from plot_scenes import CPU, environment, matmul
@@ -165,12 +164,3 @@ RUNS: dict[str, tuple[list[PlotMachine], list[str] | None]] = {
     ),
     "a profile": (one(h100(), profiled()), ["bf16"]),
 }
-
-
-def save_all(folder: Path) -> None:
-    """Write each of them as a picture, to be looked at."""
-    from results.show.picture import save_picture
-    from roofline.plot.figure import draw_roofline
-
-    for name, scene in RUNS.items():
-        save_picture(draw_roofline(*scene), folder / f"{name.replace(' ', '-')}.png")

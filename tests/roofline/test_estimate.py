@@ -437,23 +437,6 @@ def test_numbers_for_people():
     assert [duration(value) for value in (86400, 2.5, 1e-3, 2e-6, 5e-9)] == ["1 days", "2.5 s", "1 ms", "2 us", "5 ns"]
 
 
-ABSURD = [
-    "infer --model llama-3-8b --gpu h100-sxm --prompt 1e12 --batch 1e12 --gpus 1e12",
-    "memory --model llama-3-405b --sequence 1e12 --batch 1e12 --attention unfused",
-    "train --params 1e30 --tokens 1e30 --gpu h100-sxm --peak 1e-30",
-    "fit --gpu h100-sxm --bytes-per-param 1e-30 --gpus 1e12",
-    "matmul --shape 1e10x1e10x1e10 --batch 1e12 --gpu h100-sxm",
-    "chinchilla --gpu h100-sxm --days 1e30 --gpus 1e12",
-    "dtype --value 1e-320",
-]
-
-
-@pytest.mark.parametrize("line", ABSURD)
-def test_absurd_sizes_are_still_answered(capsys, line):
-    assert text_of(capsys, line)
-    assert data_of(capsys, line)
-
-
 def test_it_starts_without_torch_and_the_heavy_libraries():
     code = (
         "import sys; from roofline.__main__ import main; "

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-from itertools import combinations
-
 import pytest
 from test_estimate import call, data_of, measured_run, text_of
 
 from roofline.accounting.config.file import load_preset
 from roofline.accounting.inference import decode_bytes, decode_flops
 from roofline.accounting.reply import Serving, decode_seconds
-from roofline.commands.estimate.parts import PARTS
 
 
 def test_utilization_of_palm(capsys):
@@ -182,80 +177,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "generate --model llama-3-8b --gpu h100-sxm --prompt 1e12 --output-tokens 1e12 --batch 1e12",
-        "gpus --params 1e9 --tokens 1e30 --days 1e-30 --mfu 1e-9 --gpu h100-sxm",
-        "mfu --params 1e30 --tokens-per-s 1e30 --gpu h100-sxm",
-        "memory --params 0.1",
-        "infer --params 1e30 --gpu h100-sxm --batch 1e12",
-        "generate --params 0.1 --gpu h100-sxm --output-tokens 1e12",
-        "infer --model gpt2 --gpu h100-sxm --memory 1e-30",
-        "memory --model gpt2 --lora 1e12 --loss-chunks 1e12",
-        "sweep infer --model gpt2 --gpu h100-sxm --over batch=1:1e12:x64",
-    ],
-)
-def test_absurd_sizes_are_answered(capsys, line):
-    assert text_of(capsys, line)
-
-
 @pytest.mark.parametrize(("line", "words"), REFUSED.items())
 def test_bad_input_gets_one_line(capsys, line, words):
     assert call(*line.split()) == 2
     printed = capsys.readouterr()
     assert printed.err.count("\n") == 1
     assert words in printed.err
-
-
-BASE = {
-    "tensor": ["--shape 4x8"],
-    "dtype": [""],
-    "matmul": ["--shape 64x32x16 --gpu h100-sxm"],
-    "params": ["", "--model gpt2"],
-    "flops": ["--model gpt2"],
-    "memory": ["--model gpt2"],
-    "train": ["--tokens 1e9 --gpu h100-sxm --params 1e9", "--tokens 1e9 --gpu h100-sxm --model gpt2"],
-    "fit": ["--gpu h100-sxm"],
-    "chinchilla": ["", "--gpu h100-sxm --days 2"],
-    "infer": ["--gpu h100-sxm --model gpt2", "--gpu h100-sxm --params 1e9"],
-    "generate": ["--gpu h100-sxm --model gpt2", "--gpu h100-sxm --params 1e9"],
-    "mfu": ["--gpu h100-sxm --model gpt2 --tokens-per-s 9e3", "--gpu h100-sxm --params 1e9"],
-    "gpus": ["--gpu h100-sxm --params 1e9", "--gpu h100-sxm --model gpt2 --tokens 1e9"],
-}
-GIVEN = {
-    **{
-        "frozen": None,
-        "document": "32",
-        "pipeline_parallel": "2",
-        "expert_parallel": "2",
-        "loss_chunks": "4",
-        "lora": "8",
-    },
-    **{"sequence_parallel": None},
-    **{"model": "gpt2", "params": "1e9", "tokens": "3e9", "days": "9", "flops": "1e21", "price": "2", "gpus": "3"},
-    **{"peak": "1e14", "bandwidth": "1e12", "memory": "7e10", "mfu": "0.3", "batch": "3", "sequence": "64"},
-    **{"prompt": "100", "output_tokens": "9", "dtype": "fp16", "weight_dtype": "int8", "kv_dtype": "fp8e4m3"},
-    **{"tokens_per_s": "1e4", "seconds_per_step": "2", "recompute": "full", "convention": "gemm-full"},
-    **{"attention": "unfused", "recipe": "amp", "optimizer": "lion", "checkpoint": "full", "accumulate": "2"},
-    **{"zero": "2", "data_parallel": "4", "tensor_parallel": "2", "dropout": None, "bytes_per_param": "12"},
-    **{"tokens_per_param": "30", "value": "0.1", "layers": "2", "tied": None, "style": "gpt2", "shape": "8x8x8"},
-}
-"""A value of each option that is not its default; those left out name what is not there, or go with others here."""
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(("part", "base"), [(part, base) for part in PARTS for base in BASE[part.name]])
-def test_each_pair_of_options_is_answered_or_refused_in_one_line(capsys, part, base):
-    parser = argparse.ArgumentParser()
-    part.add_options(parser)
-    known = {action.dest: action.option_strings[0] for action in parser._actions}
-    for pair in combinations([name for name in known if name in GIVEN and f"{known[name]} " not in base], 2):
-        words = [word for name in pair for word in (known[name], GIVEN[name]) if word is not None]
-        code = call(part.name, *base.split(), *words, "--format", "json")
-        printed = capsys.readouterr()
-        assert (code, printed.err.count("\n")) in ((0, 0), (2, 1)), pair
-        assert code or json.loads(printed.out)
 
 
 def test_adapters(capsys):

@@ -220,11 +220,3 @@ def test_a_measured_run_stands_among_the_machines(capsys, runs):
     box.set_value(next(name for name in box.options if name.startswith("measured"))).run()
     assert typed(capsys, app.code[0].value)["mfu"] == 0.8
     assert " --measured " in app.code[0].value
-
-
-def test_names_of_files_are_shown_and_never_read_as_markdown():
-    app = opened("params", by="config.json")
-    name = "![a](http://example.org/a.png) <b>$x$</b>.json"
-    app.file_uploader[0].upload(name, b'{"model_type": "gpt3"}', "application/json").run()
-    assert errors_of(app)[0].startswith(f"{name}: unsupported architecture")
-    assert r"\!\[a\]\(http\://example.org/a.png\) \<b\>\$x\$\</b\>" in app.error[0].value

@@ -128,12 +128,6 @@ def test_find_typo():
         find_gpu("h100-smx")
 
 
-def test_very_long_slug_stays_one_short_line():
-    with pytest.raises(UnknownGpuError) as caught:
-        find_gpu("x" * 100_000)
-    assert len(str(caught.value)) < 200
-
-
 @pytest.mark.parametrize(
     ("driver_name", "slug"),
     [
@@ -287,10 +281,6 @@ def test_unknown_gpu_has_derived_bandwidth_and_no_peak():
     assert (gpu.sm_count, gpu.memory_bytes, gpu.compute_capability) == (132, 95_830 * MIB, "9.0")
 
 
-def test_bandwidth_of_known_gpus_is_not_derived():
-    assert {gpu.bandwidth_kind for gpu in GPUS.values()} == {"datasheet"}
-
-
 @pytest.mark.parametrize("clock", [None, 0, -1.0, math.nan, math.inf])
 @pytest.mark.parametrize("bits", [None, 0, 5120])
 def test_unknown_gpu_without_a_usable_clock_has_no_bandwidth(clock, bits):
@@ -319,10 +309,6 @@ def test_integrated_gpu_has_no_derived_bandwidth():
 def test_slug_of_an_unknown_gpu_is_safe_in_a_path(driver_name, slug):
     assert derive_unknown_gpu(driver_name).slug == slug
     assert slug not in GPUS
-
-
-def test_slug_of_an_unknown_gpu_is_short():
-    assert len(derive_unknown_gpu("x" * 1000).slug) <= 80
 
 
 @pytest.mark.parametrize(

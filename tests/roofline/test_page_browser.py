@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from plot_scenes import CPU, CPU_MIXES, SCENES, calibrated, elementwise, environment, matmul
-from run_scenes import RUNS
 from test_page import HOSTILE, content_of
 
 from roofline.page.document import page_html
@@ -267,36 +265,3 @@ def test_hostile_names_are_text_and_nothing_stands_in_the_way_of_a_reader(visit:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert opened.is_quiet(), (opened.requests, opened.said)
     assert page.evaluate(FORBIDDEN) == [False, False]
-
-
-def test_ten_thousand_points_none_and_a_profile_on_a_phone(visit: Any, record_property: Any) -> None:
-    records = [
-        matmul(
-            16 + 16 * (i % 200),
-            "bf16",
-            1e10 * (1 + i % 97),
-            provider=f"version-{i // 200}",
-            flags=("preempted",) * (i % 3),
-        )
-        for i in range(10_000)
-    ]
-    content = content_of([run_machine(environment(), records)])
-    begun = time.perf_counter()
-    opened = visit(content)
-    opened.page.get_by_label("sort by median").click()
-    assert opened.size < 15e6
-    record_property("seconds to open and sort 10,000 points", round(time.perf_counter() - begun, 2))
-    assert opened.page.locator("#plot .scatterlayer .points path").count() >= 10_000
-    assert len(opened.column("op")) == 50
-    assert opened.is_quiet(), opened.said
-
-    nothing = visit(content_of([run_machine(environment(), [])]))
-    nothing.page.locator("#plot").focus()
-    nothing.page.keyboard.press("ArrowRight")
-    assert nothing.page.locator("#status").inner_text() == "There is no row."
-    assert nothing.is_quiet(), nothing.said
-
-    profile = visit(content_of(*RUNS["a profile"]), viewport={"width": 390, "height": 844})
-    assert profile.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert profile.is_quiet(), profile.said
-    assert json.loads(profile.page.locator("#content").text_content())["rows"]["share"]

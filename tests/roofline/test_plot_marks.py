@@ -134,14 +134,3 @@ def test_the_heading_of_a_legend_stands_in_the_row_of_its_first_entry() -> None:
         rows = {text.get_text(): text.get_position()[1] for text in figure.texts}
         if "from memory" in rows:
             assert rows["cache"] == rows["from memory"]
-
-
-def test_the_number_of_drawn_parts_does_not_grow_with_the_points() -> None:
-    """A picture of thousands of points takes seconds where each has a line, a bar or a cap of its own."""
-    floor = GPU.with_entries([Ceiling("launch", "launch", 2e-6, "measured", "a test")])
-
-    def count(points: int) -> int:
-        made = [matmul(64 + n, "bf16", 1e10 * (1 + n), flags=("preempted",) * (n % 2)) for n in range(points)]
-        return len(drawn(floor, *made).axes[0].get_children())
-
-    assert count(300) == count(30)

@@ -39,43 +39,10 @@ def test_a_closed_output_is_one_line_and_exit_2(arguments: str) -> None:
     assert done.returncode == 2
 
 
-@pytest.mark.exhaustive
-@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
-def test_a_picture_whose_path_cannot_be_printed_is_kept(tmp_path: Path) -> None:
-    target = tmp_path / "x.svg"
-    done = shell(f"plot --gpu t4 -o {target} >{FULL}")
-    assert done.stderr == (
-        "python -m roofline plot: error: cannot write the output: No space left on device; "
-        f"the picture is in {target}\n"
-    )
-    assert done.returncode == 2
-    assert target.read_text(encoding="utf-8").startswith("<?xml")
-
-
 @pytest.mark.parametrize("redirection", ["2>&-", f"2>{FULL}"])
 def test_an_error_that_nobody_reads_keeps_its_code_and_stays_off_stdout(redirection: str) -> None:
     done = shell(f"gpus no-such {redirection}")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
-
-
-@pytest.mark.exhaustive
-def test_a_picture_through_a_link_to_a_device_leaves_the_device(tmp_path: Path) -> None:
-    link = tmp_path / "x.png"
-    link.symlink_to("/dev/null")
-    done = shell(f"plot --gpu t4 -o {link}")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert Path("/dev/null").is_char_device()
-    assert not list(Path("/dev").glob(".null*"))
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("arguments", ["gpus", "gpus h100-sxm", "gpus --format csv", "gpus --format md"])
-def test_an_output_without_unicode_gets_question_marks(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii:strict")
-    done = shell(arguments)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.isascii()
-    assert "h100-sxm" in done.stdout
 
 
 def test_a_closed_stdout_is_an_error_with_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
