@@ -27,7 +27,8 @@ has 64-bit offsets. Its faults stay on record:
 - up to half of a block is idle, and rows beyond 65,536 columns are refused.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 import triton
@@ -122,21 +123,29 @@ _KERNEL_AND_EPS = {
     "residual-rmsnorm": (residual_rms_row, RMS_EPS),
 }
 
-VARIANTS: dict[tuple[str, torch.dtype, int], Variant] = {
-    (op, dtype, block): Variant(
-        kernel=kernel,
-        constants={"EPS": eps, "BLOCK": block},
-        options={"num_warps": WARPS, "enable_fp_fusion": True},
-        op=op,
-        dtype=DTYPES[dtype],
-        shape_class=f"n <= {block}",
-        elements=block,
-        bytes=block * dtype.itemsize * (4 if op == "residual-rmsnorm" else 2),
-    )
-    for op, (kernel, eps) in _KERNEL_AND_EPS.items()
-    for dtype in DTYPES
-    for block in BLOCKS
-}
+Variants = dict[tuple[str, torch.dtype, int], Variant]
+
+
+def variants_of(warps: Mapping[int, int]) -> Variants:
+    """Return the variants by operation, dtype and columns of the block, for the warps of a program by those columns."""
+    return {
+        (op, dtype, block): Variant(
+            kernel=kernel,
+            constants={"EPS": eps, "BLOCK": block},
+            options={"num_warps": count, "enable_fp_fusion": True},
+            op=op,
+            dtype=DTYPES[dtype],
+            shape_class=f"n <= {block}",
+            elements=block,
+            bytes=block * dtype.itemsize * (4 if op == "residual-rmsnorm" else 2),
+        )
+        for op, (kernel, eps) in _KERNEL_AND_EPS.items()
+        for dtype in DTYPES
+        for block, count in warps.items()
+    }
+
+
+VARIANTS = variants_of(dict.fromkeys(BLOCKS, WARPS))
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
@@ -147,10 +156,11 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(VARIANTS.values())
 
 
-def _launch(op: str, asked: Operands) -> None:
-    block = next(block for block in BLOCKS if asked.n <= block)
+def launch(found: Variants, op: str, asked: Operands) -> None:
+    """Start the variant with the smallest block that holds a row."""
+    block = min(block for _, _, block in found if asked.n <= block)
     sizes = (asked.n, *asked.strides, *((asked.plane,) if op == "residual-rmsnorm" else ()))
-    VARIANTS[op, asked.out.dtype, block].launch(asked.m, *asked.inputs, asked.out, *sizes)
+    found[op, asked.out.dtype, block].launch(asked.m, *asked.inputs, asked.out, *sizes)
 
 
-KERNELS: dict[str, Callable[..., None]] = launchers("v1", BLOCKS[-1], _launch)
+KERNELS: dict[str, Callable[..., None]] = launchers("v1", BLOCKS[-1], partial(launch, VARIANTS))

@@ -4,7 +4,8 @@ Computes what version 1 does, with the same bytes moved and the same rounding, b
 
 Changed against version 2:
 - Up to 1024 columns a program takes several rows and reduces them together, so that its warps do not wait for one row.
-- 32 elements a thread, not 64: programs share a multiprocessor, and one loads while one reduces.
+- 32 elements a thread, not 64, and weight and bias are loaded when the sums are done, so that they and the row do not
+  share the registers: programs share a multiprocessor, and one loads while one reduces.
 - Wider rows are walked twice, the second time backward: what was read last is in L1 and then in L2. Registers are
   for loads in flight, 64 KB a multiprocessor. A `tl.range` pipeline would take its buffers from L1.
 - layernorm adds up differences from a number k near the mean of the row: in registers the mean itself, in two walks the

@@ -5,7 +5,7 @@
 
 from planted import Bug
 
-V1, V2, V3 = "kernels/norm/v1_naive.py", "kernels/norm/v2_warps.py", "kernels/norm/v3_tiles.py"
+V1, V3 = "kernels/norm/v1_naive.py", "kernels/norm/v3_tiles.py"
 V4 = "kernels/norm/v4_split_rows.py"
 IN_DTYPE = ".to(out_ptr.dtype.element_ty)"
 STORED = f"{IN_DTYPE}.to(tl.float32)"
@@ -76,21 +76,15 @@ BUGS = [
         "inverse_deviation(squares / n, 0.0, EPS)",
     ),
     Bug("wrong accumulate dtype", V4, SQUARES, "squares += (x * x).to(tl.float32)"),
-    # Older versions.
-    *(
-        bug
-        for file in (V1, V2)
-        for bug in (
-            Bug("mask off by one", file, "inside = columns < n", "inside = columns <= n", count=3),
-            Bug("mask off by one", file, "inside = columns < n", "inside = columns < n - 1", count=3),
-            Bug("wrong stride", file, "row * out_stride + columns", "row * x_stride + columns", count=3),
-            Bug("wrong stride", file, "row * residual_stride", "row * x_stride"),
-            Bug("lost tail", file, "if asked.n <= block)", "if asked.n // 2 <= block)"),
-            Bug("int32 offset wrap", file, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=3),
-            Bug("eps misplaced", file, "tl.sum(h * h) / n + EPS", "(tl.sum(h * h) + EPS) / n"),
-            Bug("eps misplaced", file, "tl.rsqrt(tl.sum(d * d) / n + EPS)", "tl.rsqrt(tl.sum(d * d) / n) + EPS"),
-            Bug("swapped rounding", file, "rounded.to(tl.float32)", "x.to(tl.float32) + r.to(tl.float32)"),
-            Bug("wrong accumulate dtype", file, "tl.sum(x * x)", "tl.sum((x * x).to(out_ptr.dtype.element_ty))"),
-        )
-    ),
+    # The first version.
+    Bug("mask off by one", V1, "inside = columns < n", "inside = columns <= n", count=3),
+    Bug("mask off by one", V1, "inside = columns < n", "inside = columns < n - 1", count=3),
+    Bug("wrong stride", V1, "row * out_stride + columns", "row * x_stride + columns", count=3),
+    Bug("wrong stride", V1, "row * residual_stride", "row * x_stride"),
+    Bug("lost tail", V1, "if asked.n <= block)", "if asked.n // 2 <= block)"),
+    Bug("int32 offset wrap", V1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=3),
+    Bug("eps misplaced", V1, "tl.sum(h * h) / n + EPS", "(tl.sum(h * h) + EPS) / n"),
+    Bug("eps misplaced", V1, "tl.rsqrt(tl.sum(d * d) / n + EPS)", "tl.rsqrt(tl.sum(d * d) / n) + EPS"),
+    Bug("swapped rounding", V1, "rounded.to(tl.float32)", "x.to(tl.float32) + r.to(tl.float32)"),
+    Bug("wrong accumulate dtype", V1, "tl.sum(x * x)", "tl.sum((x * x).to(out_ptr.dtype.element_ty))"),
 ]
