@@ -177,21 +177,6 @@ def dtypes_of(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.case.dtype for row in rows if not row.refused))
 
 
-def conduct(
-    run: PlannedRun,
-    dtypes: Sequence[str],
-    measure: Callable[[Session, Progress, Ceilings, float | None], None],
-    prepare: Callable[[Progress], None] = lambda progress: None,
-    render: Render | None = None,
-    document: Document | None = None,
-) -> int:
-    """Go through a run from the ceilings to the last line, whatever its rows are, and return the exit code.
-
-    Arguments and errors as of `gather` and `conclude`.
-    """
-    return conclude(run, gather(run, dtypes, measure, prepare), render, document)
-
-
 def gather(
     run: PlannedRun,
     dtypes: Sequence[str],

@@ -85,7 +85,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     """Profile what the arguments name and return the exit code."""
     from bench.harness.cli.main import check_places, device_of
-    from bench.harness.cli.session import PlannedRun, Request, conduct, use_threads
+    from bench.harness.cli.session import PlannedRun, Request, conclude, gather, use_threads
     from bench.harness.measure.plan import Settings
     from bench.harness.profile import profiling
     from bench.harness.profile.step import ProfiledStep
@@ -131,7 +131,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     plan = PlannedRun("bench", "profile", Request.of(args), device, settings, argv=argv)
-    return conduct(plan, report.product_dtypes(accounted.calls), measure, render=render, document=document)
+    finished = gather(plan, report.product_dtypes(accounted.calls), measure)
+    return conclude(plan, finished, render, document)
 
 
 def with_replays(

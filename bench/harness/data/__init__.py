@@ -1,1 +1,1 @@
-"""The tensors of a case: inputs and their copies, guarded buffers, and the checks of a result."""
+"""The tensors of a case: inputs and their copies, and the checks of a result."""

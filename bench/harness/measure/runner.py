@@ -123,7 +123,11 @@ class Runner:
         for provider in (row.provider, *row.stand_ins):
             one = replace(row, provider=provider)
             try:
-                record = self._measure(one, rows_left)
+                prepared = self.prepare(one)
+                if isinstance(prepared, Record):
+                    record = prepared
+                else:
+                    record = self.finish(prepared, self.time(prepared, rows_left))
             except ProviderUnavailableError as error:
                 passed_over[provider] = str(error)
                 continue
@@ -133,10 +137,6 @@ class Runner:
                 release(self._device)
             return replace(record, passed_over=passed_over) if passed_over else record
         return replace(self.blank(row), reason=passed_over[row.provider])
-
-    def _measure(self, row: Row, rows_left: int) -> Record:
-        prepared = self.prepare(row)
-        return prepared if isinstance(prepared, Record) else self.finish(prepared, self.time(prepared, rows_left))
 
     def blank(self, row: Row) -> Record:
         """Return the record of a row with nothing measured."""

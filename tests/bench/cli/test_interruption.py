@@ -109,7 +109,7 @@ def test_ctrl_c_and_sigterm_print_and_keep_what_was_finished(runs, number):
 
 def interrupt_in_row(monkeypatch, number):
     """Let the row of this number, counted from 0, be interrupted while it is measured."""
-    measure, seen = runner.Runner._measure, []
+    measure, seen = runner.Runner.prepare, []
 
     def interrupted(self, *arguments):
         seen.append(None)
@@ -117,7 +117,7 @@ def interrupt_in_row(monkeypatch, number):
             raise KeyboardInterrupt
         return measure(self, *arguments)
 
-    monkeypatch.setattr(runner.Runner, "_measure", interrupted)
+    monkeypatch.setattr(runner.Runner, "prepare", interrupted)
 
 
 @pytest.mark.exhaustive
