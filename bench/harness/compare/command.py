@@ -48,9 +48,9 @@ verdicts, of the candidate's time over the baseline's:
 A comparison ends as soon as its verdicts are clear, else after 10 s a case, or with --budget. It looks again and again,
 so its interval is wider than that of a fixed count of rounds (--rounds). Each provider is verified before and after.
 
-A function of your own, path/to/file.py:function, is compared in a process beside this one: what it breaks is its own
-row. All go round the same memory. One that cannot be loaded fails, and the others are compared. A case that cannot be
-measured (a dtype the device lacks, no memory, no time) is listed as not compared, with the reason.
+If a function of your own is compared, path/to/file.py:function, each case runs in another process: what the function
+breaks is its own row. All providers use the same memory. One that cannot be loaded fails, and the others are compared.
+A case that cannot be measured (a dtype the device lacks, no memory, no time) is listed with the reason.
 What speaks against a measurement is shown as flags; a time that cannot be true is no time, and has no verdict.
 A provider that is named twice is compared with itself, as NAME and NAME#2: that must come out as SAME."""
 
