@@ -49,6 +49,7 @@ Times = tuple[Time, ...]
 FileWord = Annotated[str, Meta(pattern=r"^(?!\.\.?\Z)[^/\\\0]+\Z")]
 OPTIONAL_KEYS = (
     ("units",),
+    ("visits",),
     ("passed_over",),
     ("output",),
     ("process",),
@@ -164,6 +165,9 @@ class Record:
     fill: str | None = None
     """Distribution of the inputs: `uniform` in [-1, 1], `normal`, `zeros`."""
     median_s: Time | None = None
+    visits: tuple[Count, ...] = ()
+    """How many of `samples_s` belong to each visit: a row is visited several times during its run, among other rows.
+    Empty: one visit, as in older files."""
     ci95_s: tuple[Time, Time] | None = None
     """95 % confidence interval of the median, seconds."""
     converged: bool | None = None

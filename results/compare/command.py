@@ -90,8 +90,8 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
         "--drift",
         type=margin,
         metavar="SHARE",
-        help="how much the machine itself may have changed between two runs, 0%% for not at all (default: the spread "
-        "of rows that were measured several times, else 3%%); rows that took turns in `bench compare` need none",
+        help="how much two runs of the same code may differ, 0%% for not at all (default: learned from repeated visits "
+        "of rows and earlier runs beside these); rows of `bench compare` are interleaved and need none",
     )
     parser.add_argument(
         "--fail-on",
@@ -119,6 +119,7 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
         StoreError: a run cannot be found or read, the two cannot be compared, or the picture cannot be written.
     """
     from results.compare.comparison import compare
+    from results.compare.earlier import runs_beside
     from results.compare.load import load
     from results.compare.output import as_csv, as_json, as_markdown, exit_code, geomean_lines, print_table
     from results.compare.plot import draw
@@ -133,7 +134,9 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
         if not one.records:
             raise StoreError(_empty(one, wanted))
     request = CompareOptions(options.by, options.baseline, options.margin, options.force)
-    compared = compare(loaded[0], loaded[1] if len(loaded) == 2 else None, request, options.drift)
+    second = loaded[1] if len(loaded) == 2 else None
+    earlier = runs_beside(loaded) if second and options.drift is None else []
+    compared = compare(loaded[0], second, request, options.drift, earlier)
     if options.output is not None:
         save_picture(draw(compared, options.theme), options.output)
     writers = {"json": lambda: as_json(compared, options.fail_on), "csv": lambda: as_csv(compared)}

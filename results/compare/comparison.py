@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from results.compare.earlier import RUNS, VISITS, RunMedians, of_same_code, visits_of
 from results.compare.flags import with_flags
 from results.compare.load import turns_of, windows
 from results.compare.match import MatchedPair, Unmatched, match
@@ -23,8 +24,8 @@ from results.compare.sides import (
 from results.compare.turns import Pair, compare_cycles, compare_turns, side_by_side
 from results.record import Environment, Record
 from results.stats.comparison import FASTER, MORE_SAMPLES, SLOWER, Comparison, with_holm
-from results.stats.drift import Drift, drift_of
-from results.stats.unpaired import compare_sides, side_of, spread_between
+from results.stats.spread import GIVEN, Repeats, Spread, Typical, given_spread, spread_of, widest
+from results.stats.unpaired import MORE_RUNS, compare_sides, side_of
 from results.stats.verdict import times_longer
 from results.store.runfile import Run
 
@@ -40,30 +41,35 @@ class Compared:
     rows: tuple[ComparedRow, ...]
     unmatched: tuple[Unmatched, ...]
     notes: tuple[str, ...]
-    drift: Drift | None = None
-    """Allowance for drift between two windows; None if both sides of every row were interleaved."""
+    spread: Spread | None = None
+    """Widest spread that the verdicts allow for; None if all rows were interleaved, or nothing was repeated."""
 
 
-def compare(first: Run, second: Run | None, request: CompareOptions, drift: float | None = None) -> Compared:
+def compare(
+    first: Run, second: Run | None, request: CompareOptions, drift: float | None = None, earlier: Sequence[Run] = ()
+) -> Compared:
     """Compare two runs, or two selections of one.
 
     Args:
         first: the baseline's run.
         second: the candidate's; None if both are in one run.
         request: how.
-        drift: what to allow for between two windows, as a fraction; None: what the runs tell, else what is usual.
+        drift: how much the machine may have changed between two runs, as a fraction; None: learned from repeats.
+        earlier: other runs of the same machine, for the spread between runs of the same code.
 
     Raises:
         CompareError: nothing is common to both, they differ in what must agree, or a name is unknown.
     """
-    found = compared_of(first, second, request, drift)
+    found = compared_of(first, second, request, drift, earlier)
     if not found.rows:
         raise CompareError(_nothing_common(found.unmatched))
     return found
 
 
-def compared_of(first: Run, second: Run | None, request: CompareOptions, drift: float | None) -> Compared:
-    """Return a comparison that may have no rows; arguments and errors as of `compare`."""
+def compared_of(
+    first: Run, second: Run | None, request: CompareOptions, drift: float | None, earlier: Sequence[Run] = ()
+) -> Compared:
+    """Return a comparison that may have no rows; arguments and errors as for `compare`."""
     is_one_run, other = second is None, second or first
     check_request(first, other, request, is_one_run)
     name, baseline = baseline_side(first, request)
@@ -74,36 +80,71 @@ def compared_of(first: Run, second: Run | None, request: CompareOptions, drift: 
     labels = labels_of(first, other, request, name)
     # Only records of one run can have been interleaved.
     turns = [side_by_side(pair.baseline, pair.candidate) if is_one_run else None for pair in pairs]
-    results, allowed = _compared(pairs, turns, request.margin, drift)
+    apart = [pair for pair, shared in zip(pairs, turns, strict=True) if not shared]
+    spreads = iter(_spreads(apart, drift, is_one_run, RunMedians([first, *([second] if second else []), *earlier])))
+    environments = (first.environment, other.environment)
+    results, used = [], []
+    for pair, shared in zip(pairs, turns, strict=True):
+        if shared:
+            one = _with_remedy(compare_turns(shared, request.margin), shared[1])
+            results.append(with_flags(one, [shared[0]], [shared[1]], is_paired=True))
+            continue
+        spread, counts = next(spreads), _counts(pair, is_one_run)
+        used.append(spread)
+        sides = side_of(windows(pair.baseline)), side_of(windows(pair.candidate))
+        one = with_flags(
+            compare_sides(*sides, request.margin, spread, counts), pair.baseline, pair.candidate, is_paired=False
+        )
+        results.append(of_same_code(one, pair.baseline[0], pair.candidate[0], environments))
     rows = tuple(
         _row(pair, shared, (first, other), labels, result)
-        for pair, shared, result in zip(pairs, turns, results, strict=True)
+        for pair, shared, result in zip(pairs, turns, with_holm(results), strict=True)
     )
-    notes += [*matching.notes, *_repeats(pairs), *_allowance(pairs, turns, allowed)]
-    environments = (first.environment, other.environment)
+    notes += [*matching.notes, *_repeats(pairs), *_spread_notes(used)]
     unmatched = (*matching.unmatched, *_no_versions(other, request))
-    return Compared(*labels, environments, request, rows, unmatched, tuple(notes), allowed)
+    return Compared(*labels, environments, request, rows, unmatched, tuple(notes), widest(used))
 
 
-def _compared(
-    pairs: Sequence[MatchedPair], turns: Sequence[Pair | None], margin: float, given: float | None
-) -> tuple[list[Comparison], Drift | None]:
-    """Return the comparison of each pair, corrected for their number, and the allowance for drift."""
-    apart = {
-        index: (side_of(windows(pair.baseline)), side_of(windows(pair.candidate)))
-        for index, (pair, shared) in enumerate(zip(pairs, turns, strict=True))
-        if not shared
-    }
-    drift = drift_of(given, *spread_between([side for sides in apart.values() for side in sides])) if apart else None
-    found = []
-    for index, (pair, shared) in enumerate(zip(pairs, turns, strict=True)):
-        if shared:
-            one = _with_remedy(compare_turns(shared, margin), shared[1])
-            found.append(with_flags(one, [shared[0]], [shared[1]], is_paired=True))
-        else:
-            one = compare_sides(*apart[index], margin, drift)
-            found.append(with_flags(one, pair.baseline, pair.candidate, is_paired=False))
-    return with_holm(found), drift
+def _counts(pair: MatchedPair, is_one_run: bool) -> tuple[int, int]:
+    """Return how many measurements each side has: visits if both sides were visited in turns, else runs."""
+    if is_one_run:
+        return len(windows(pair.baseline)), len(windows(pair.candidate))
+    return len(pair.baseline), len(pair.candidate)
+
+
+def _spreads(
+    pairs: Sequence[MatchedPair], given: float | None, is_one_run: bool, medians: RunMedians
+) -> list[Spread | None]:
+    """Return for each pair the spread between two measurements of the same code; None if nothing was repeated.
+
+    Visits of a row within its run are some seconds apart, runs may be days apart: the wider of the two counts.
+    """
+    if given is not None:
+        return [given_spread(given)] * len(pairs)
+    visits = [visits_of((*pair.baseline, *pair.candidate)) for pair in pairs]
+    runs = [Repeats() if is_one_run else medians.repeats(pair.baseline[0], pair.candidate[0]) for pair in pairs]
+    of_visits, of_runs = Typical.of(visits), Typical.of(runs)
+    return [
+        widest([spread_of(of_row, of_visits, VISITS), spread_of(between, of_runs, RUNS)])
+        for of_row, between in zip(visits, runs, strict=True)
+    ]
+
+
+def _spread_notes(spreads: Sequence[Spread | None]) -> list[str]:
+    """Return a note on the spread between measurements that the verdicts allow for."""
+    known = [spread for spread in spreads if spread]
+    notes = []
+    if known:
+        shares = sorted(100 * spread.share for spread in known)
+        shown = f"{shares[0]:.2g} %" if len(shares) == 1 else f"{shares[0]:.2g} to {shares[-1]:.2g} %"
+        sources = list(dict.fromkeys(spread.source for spread in known))
+        if sources != [GIVEN]:
+            learned = " and ".join(sources)
+            notes.append(f"measurements of the same code differ by ±{shown} on this machine, learned from {learned}")
+    if missing := len(spreads) - len(known):
+        which = "no row has" if missing == len(spreads) else f"{missing} rows have no"
+        notes.append(f"{which} repeated measurements, so differences get no verdict: {MORE_RUNS}")
+    return notes
 
 
 def _with_remedy(compared: Comparison, candidate: Record) -> Comparison:
@@ -181,20 +222,6 @@ def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:
                 f"{one.provider}: taken as repeated measurements, whose spread widens the interval"
             )
     return notes
-
-
-def _allowance(pairs: Sequence[MatchedPair], turns: Sequence[Pair | None], drift: Drift | None) -> list[str]:
-    """Return a note on rows that were measured once on either side: the allowance for drift between the two."""
-    apart = sum(
-        not shared and len(pair.baseline) == len(pair.candidate) == 1 for pair, shared in zip(pairs, turns, strict=True)
-    )
-    if not apart or drift is None:
-        return []
-    which = "each row was" if apart == len(pairs) else f"{apart} of {len(pairs)} rows were"
-    changed = "changes of the machine between the two times"
-    allowed = f"±{100 * drift.share:.2g} % are allowed for {changed}"
-    differ = allowed if drift.share else f"{changed} are not in the intervals"
-    return [f"{which} measured once on either side; {differ} ({drift.source})"]
 
 
 def _nothing_common(unmatched: Sequence[Unmatched]) -> str:

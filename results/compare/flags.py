@@ -11,7 +11,7 @@ from dataclasses import replace
 from results.record import Record
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE, Comparison, is_beyond_disturbance, verdict_of
 from results.stats.samples import median
-from results.stats.unpaired import MORE_WINDOWS
+from results.stats.unpaired import MORE_RUNS
 
 DISTURBED = frozenset({"preempted", "throttled", "drifting", "bimodal", "tick-limited"})
 """The time may be off by more than its samples tell: others had the cores, heat held the clock down, the speed was
@@ -62,9 +62,10 @@ def with_flags(
             )
             return replace(compared, verdict=UNSURE, reason=reason, p_value=1.0)
     may_explain = _too_few_rounds if is_paired else _may_explain
-    if compared.verdict not in (FASTER, SLOWER) or not may_explain(compared, before, after):
+    judged = (FASTER, SLOWER) if is_paired else (FASTER, SLOWER, SAME)
+    if compared.verdict not in judged or not may_explain(compared, before, after):
         return replace(compared, reason=f"{compared.reason}; {told}")
-    advice = f"{compared.pairs} rounds are too few for that" if is_paired else MORE_WINDOWS
+    advice = f"{compared.pairs} rounds are too few for that" if is_paired else MORE_RUNS
     reason = f"{compared.reason}, but {told}; {advice}"
     return replace(compared, verdict=UNSURE, reason=reason, p_value=1.0)
 
@@ -102,7 +103,5 @@ def _too_few_rounds(compared: Comparison, baseline: Sequence[str], candidate: Se
 
 def _may_explain(compared: Comparison, baseline: Sequence[str], candidate: Sequence[str]) -> bool:
     """Return whether a gap between records that were measured apart may come from what is flagged."""
-    flags = {*baseline, *candidate}
-    if not ONE_SIDED.isdisjoint(set(baseline) ^ set(candidate)):
-        return True
-    return not DISTURBED.isdisjoint(flags) and not is_beyond_disturbance(compared.ci95, compared.margin)
+    is_one_sided = not ONE_SIDED.isdisjoint(set(baseline) ^ set(candidate))
+    return is_one_sided or not DISTURBED.isdisjoint({*baseline, *candidate})

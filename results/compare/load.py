@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,8 +61,13 @@ def revision_text(git: Mapping[str, Any] | None) -> str | None:
 
 
 def windows(records: Iterable[Record]) -> list[list[float]]:
-    """Return the samples of each record, seconds; its median alone if it has no samples."""
-    return [list(one.samples_s) or [one.median_s or 0.0] for one in records]
+    """Return the samples of each visit of each record, seconds; its median alone if it has no samples."""
+    found = []
+    for one in records:
+        samples_s = list(one.samples_s) or [one.median_s or 0.0]
+        ends = list(accumulate(one.visits)) or [len(samples_s)]
+        found += [samples_s[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return found
 
 
 @dataclass(frozen=True)

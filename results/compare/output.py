@@ -20,7 +20,7 @@ from results.show.grid import Column, print_grid
 from results.show.table import ABSENT, format_number, format_percent, format_time
 from results.show.terminal import printable, table_console
 from results.stats.comparison import FASTER, MORE_SAMPLES, SAME, SLOWER, UNSURE, geometric_mean
-from results.stats.unpaired import MORE_WINDOWS
+from results.stats.unpaired import MORE_RUNS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,7 +68,7 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
         "metric": "time",
         "margin": compared.request.margin,
         "fail_on": fail_on,
-        "drift": {"share": drift.share, "source": drift.source} if (drift := compared.drift) else None,
+        "drift": {"share": spread.share, "source": spread.source} if (spread := compared.spread) else None,
         "rows": len(compared.rows),
         "counts": counts(compared),
         "geomean": only.ratio if only else None,
@@ -358,7 +358,7 @@ def _providers(rows: Sequence[ComparedRow]) -> list[str]:
 
 def _said_once(reasons: Sequence[str], compared: Compared) -> tuple[list[str], list[str]]:
     """Return the reasons without what many of them say, and a line for each such phrase with how many rows say it."""
-    phrases = [MORE_SAMPLES, MORE_WINDOWS, *([compared.drift.words] if compared.drift else [])]
+    phrases = [MORE_SAMPLES, MORE_RUNS]
     counted = {phrase: sum(phrase in reason for reason in reasons) for phrase in phrases}
     shorter = list(reasons)
     for phrase in phrases:

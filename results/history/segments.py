@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
+from results.compare.earlier import RUNS, VISITS, RunMedians, of_same_code, visits_of
 from results.compare.flags import with_flags
 from results.compare.load import Wanted, load, windows
 from results.compare.match import RowKey, definitions
@@ -15,9 +15,9 @@ from results.compare.row import Side
 from results.compare.sides import CompareError, revision_of
 from results.record import Record
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, Comparison, with_holm
-from results.stats.drift import drift_of
-from results.stats.samples import median, median_ci95
-from results.stats.unpaired import compare_many
+from results.stats.samples import median_ci95
+from results.stats.spread import Repeats, Typical, spread_of, widest
+from results.stats.unpaired import compare_sides, side_of
 from results.store.runfile import Run, RunFileError
 from results.store.runs import RunSummary
 
@@ -26,15 +26,6 @@ METRICS = {"time": "time", "flops": "FLOP/s", "mfu": "MFU", "mbu": "MBU"}
 
 LISTED = 6
 """Names in a message before it is cut."""
-
-LEAST_RUNS = 9
-"""With fewer runs, how much runs of one code differ is unknown."""
-
-MAD_FACTOR, MAD_EFFICIENCY = 1.4826, 0.37
-"""Standard deviation of normal noise over its median absolute deviation; samples that a standard deviation would need
-to be known as well, as a fraction.
-
-Source: Rousseeuw and Croux, Alternatives to the median absolute deviation, JASA 88 (1993) 1273."""
 
 
 @dataclass(frozen=True)
@@ -212,25 +203,20 @@ def _judged(series: Sequence[Series], margin: float) -> list[Series]:
 
 
 def _steps(points: Sequence[HistoryPoint], margin: float) -> list[Comparison]:
-    """Return each run against the run before, with an allowance for how much runs of one code differ."""
-    drift = drift_of(None, *_spread_of_runs([point.median_s for point in points]))
-    steps = list(pairwise(windows(point.records) for point in points))
-    return [
-        with_flags(one, before.records, after.records, is_paired=False)
-        for one, (before, after) in zip(compare_many(steps, margin, drift), pairwise(points), strict=True)
-    ]
-
-
-def _spread_of_runs(medians_s: Sequence[float]) -> tuple[float, float]:
-    """Return the standard deviation of the logarithm between runs of one code, and its degrees of freedom.
-
-    It is taken from the median of the steps from run to run, most of which are between runs of one code. With few runs
-    nothing is known: a change would be taken for spread.
-    """
-    if len(medians_s) < LEAST_RUNS:
-        return 0.0, 0.0
-    steps = [abs(math.log(after / before)) for before, after in pairwise(medians_s)]
-    return MAD_FACTOR * median(steps) / math.sqrt(2), MAD_EFFICIENCY * len(steps)
+    """Return each run compared with the run before, by the same rule as `results compare`."""
+    medians = RunMedians(point.run for point in points)
+    runs = medians.repeats(points[0].records[0])
+    visits = [visits_of(point.records) for point in points]
+    steps = []
+    for (before, after), (old, new) in zip(pairwise(points), pairwise(visits), strict=True):
+        of_pair = Repeats(old.squares + new.squares, old.degrees + new.degrees)
+        spread = widest([spread_of(of_pair, Typical.of(visits), VISITS), spread_of(runs, Typical.of([runs]), RUNS)])
+        sides = side_of(windows(before.records)), side_of(windows(after.records))
+        found = compare_sides(*sides, margin, spread, (len(before.records), len(after.records)))
+        found = with_flags(found, before.records, after.records, is_paired=False)
+        environments = before.run.environment, after.run.environment
+        steps.append(of_same_code(found, before.records[0], after.records[0], environments))
+    return steps
 
 
 def _spread(records: Sequence[Record]) -> tuple[float, float] | None:

@@ -1,13 +1,13 @@
 """Is one version slower than another that was measured at another time? The ratio of two medians, with its interval.
 
-The interval includes the scatter within the two series. How the machine differed between the two times is included if
-a side was measured in several windows, or if it is allowed for (`results.stats.drift`).
+The interval includes the scatter within the two series, and the spread between measurements of the same code
+(`results.stats.spread`). Without a known spread there is no verdict.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from results.stats.comparison import (
@@ -15,18 +15,19 @@ from results.stats.comparison import (
     LEAST_PAIRS,
     MORE_SAMPLES,
     UNKNOWN,
+    UNSURE,
     Comparison,
     check_margin,
     judged,
 )
-from results.stats.drift import Drift
-from results.stats.samples import interval_of_median, student_t_975
+from results.stats.samples import LEAST_CORRELATED, interval_of_median, student_t_975
+from results.stats.spread import Spread
 
-MORE_WINDOWS = "measuring both again, or in turns (bench compare), would tell"
-"""What helps if the interval is mostly an allowance for drift."""
+MORE_RUNS = "save more runs of both, or compare them live with bench compare"
+"""What helps if the interval is mostly the spread between runs."""
 
 MOSTLY = 0.5**0.5
-"""Fraction of an interval's half width from which on its larger part, in squares, is for drift."""
+"""Fraction of an interval's half width from which on its larger part, in squares, is the spread."""
 
 Windows = Sequence[Sequence[float]]
 """The times of each window of one side, above 0."""
@@ -41,21 +42,7 @@ class SideMean:
     """How far the 95 % interval reaches below the center, by the scatter within the windows."""
     above: float
     degrees: float
-    windows: int
-    squares: float
-    """Sum of the squared deviations of the windows from their center."""
     samples: int
-
-
-def compare_many(
-    rows: Iterable[tuple[Windows, Windows]], margin: float = DEFAULT_MARGIN, drift: Drift | None = None
-) -> list[Comparison]:
-    """Return the comparison of each row, which is the windows of the baseline and of the candidate.
-
-    Arguments and errors as of `side_of` and `compare_sides`.
-    """
-    check_margin(margin)
-    return [compare_sides(side_of(baseline), side_of(candidate), margin, drift) for baseline, candidate in rows]
 
 
 def side_of(windows: Windows) -> SideMean:
@@ -74,59 +61,59 @@ def side_of(windows: Windows) -> SideMean:
         below=math.hypot(*(one.center - one.low for one in medians)) / count,
         above=math.hypot(*(one.high - one.center for one in medians)) / count,
         degrees=math.fsum(one.degrees for one in medians),
-        windows=count,
-        squares=math.fsum((one.center - center) ** 2 for one in medians),
         samples=sum(map(len, windows)),
     )
 
 
-def spread_between(sides: Iterable[SideMean]) -> tuple[float, float]:
-    """Return the standard deviation between windows of the same side, over all sides, and its degrees of freedom."""
-    sides = list(sides)
-    degrees = sum(side.windows - 1 for side in sides)
-    return math.sqrt(math.fsum(side.squares for side in sides) / degrees) if degrees else 0.0, float(degrees)
-
-
 def compare_sides(
-    baseline: SideMean, candidate: SideMean, margin: float = DEFAULT_MARGIN, drift: Drift | None = None
+    baseline: SideMean,
+    candidate: SideMean,
+    margin: float = DEFAULT_MARGIN,
+    spread: Spread | None = None,
+    counts: tuple[int, int] = (1, 1),
 ) -> Comparison:
-    """Return the ratio of two sides that were not interleaved, with its interval and what it means.
-
-    The interval is the wider one of what the samples within the windows tell and what the windows tell by differing
-    from each other; a side with one window borrows the spread of the other one. How the machine differed between two
-    single windows is only included as `drift`.
+    """Return the ratio of two sides that were not interleaved, with its interval and verdict.
 
     Args:
         baseline: as `side_of` returns it.
         candidate: likewise.
         margin: change of the time, as a fraction, that does not matter.
-        drift: what to allow for if both sides have one window; None for nothing.
+        spread: between measurements of the same code; None if unknown, and then there is no verdict.
+        counts: how many measurements each side is the mean of: runs, or visits if both sides are of one run.
 
     Source: the limits of a difference from the limits of its parts, Zou and Donner, Construction of confidence limits
         about effect measures, Statistics in Medicine 27 (2008) 1693; the spread of repeated runs above that of the
-        samples within, Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013.
+        samples within, Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013; degrees of freedom of
+        a sum of variances, Satterthwaite, Biometrics Bulletin 2 (1946) 110.
     """
+    check_margin(margin)
     below, above, degrees = _within(baseline, candidate)
-    drift_half = 0.0
-    if repeated := baseline.windows + candidate.windows - 2:
-        spread = math.sqrt((baseline.squares + candidate.squares) / repeated)
-        between = student_t_975(repeated) * spread * math.sqrt(1 / baseline.windows + 1 / candidate.windows)
-        degrees = repeated if between > min(below, above) else degrees
-        below, above = max(below, between), max(above, between)
-    elif drift is not None and drift.share:
-        drift_half, half = drift.half_width, (below + above) / 2
-        degrees = (half**2 + drift_half**2) ** 2 / (half**4 / degrees + drift_half**4 / drift.degrees)
-        below, above = math.hypot(below, drift_half), math.hypot(above, drift_half)
+    between = spread.half_width(*counts) if spread else 0.0
+    if spread and between:
+        half = (below + above) / 2
+        degrees = (half**2 + between**2) ** 2 / (half**4 / degrees + between**4 / spread.degrees)
+        below, above = math.hypot(below, between), math.hypot(above, between)
     center = candidate.center - baseline.center
-    is_by_drift = drift_half > (below + above) / 2 * MOSTLY
+    samples = min(baseline.samples, candidate.samples)
+    is_by_spread = between > (below + above) / 2 * MOSTLY
     compared = judged(
-        *(center, center - below, center + above, degrees, min(baseline.samples, candidate.samples), margin),
-        drift=drift_half,
-        remedy=MORE_WINDOWS if is_by_drift else MORE_SAMPLES,
-        note=f"; {drift.words}" if drift and drift_half else "",
+        *(center, center - below, center + above, degrees, samples, margin),
+        drift=between,
+        remedy=MORE_RUNS if is_by_spread else MORE_SAMPLES,
+        note=f"; ±{100 * math.expm1(between):.2g} % is the spread between measurements" if between else "",
     )
-    # The range of a few samples is no interval of 95 %.
-    return replace(compared, ci95=UNKNOWN, drift=0.0) if compared.pairs < LEAST_PAIRS else compared
+    if samples < LEAST_PAIRS:  # the range of a few samples is no interval of 95 %
+        return replace(compared, ci95=UNKNOWN, drift=0.0)
+    if spread is None:
+        return without_verdict(compared, f"the spread between runs of this machine is unknown: {MORE_RUNS}")
+    if samples < LEAST_CORRELATED and compared.verdict != UNSURE:
+        return without_verdict(compared, f"{samples} samples are too few to know how they correlate")
+    return compared
+
+
+def without_verdict(compared: Comparison, reason: str) -> Comparison:
+    """Return a comparison as UNSURE, with the reason why its interval gives no verdict."""
+    return replace(compared, verdict=UNSURE, reason=f"{compared.reason}, but {reason}", p_value=1.0)
 
 
 def _within(baseline: SideMean, candidate: SideMean) -> tuple[float, float, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +78,22 @@ def load_run(path: Path | str) -> Run:
                     problems.append(f"{path}:{number}: {error}")
                 else:
                     notes.append(f"{path}:{number}: the last line was cut off and is left out")
-    return Run(path, environment, tuple(records), tuple(notes), tuple(problems))
+    return Run(path, environment, latest_visits(records), tuple(notes), tuple(problems))
+
+
+def latest_visits(records: Sequence[Record]) -> tuple[Record, ...]:
+    """Return records without those that a later line of the same row contains.
+
+    While a run is measured, each visit of a row appends a record with the samples of all its visits so far.
+    """
+    found = dict(enumerate(records))
+    numbers: dict[tuple[object, ...], list[int]] = {}
+    for number, one in enumerate(records):
+        row = (one.op, one.provider, one.dtype, one.case, str(one.options), one.fill)
+        if len(one.visits) > 1 and (earlier := numbers.get((*row, one.visits[:-1]))):
+            del found[earlier.pop(0)]
+        numbers.setdefault((*row, one.visits), []).append(number)
+    return tuple(found.values())
 
 
 def read_head(path: Path, counts_records: bool = True) -> tuple[Environment, int | None]:

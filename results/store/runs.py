@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -81,6 +81,7 @@ class RunWriter:
         self.path = path
         self._descriptor = descriptor
         self._bytes_written = 0
+        self._first_line = b""
 
     @classmethod
     def create(cls, environment: Environment, op: str, output: Path | str | None = None) -> RunWriter:
@@ -110,6 +111,7 @@ class RunWriter:
         writer = cls(path, descriptor)
         try:
             writer._write(first_line)
+            writer._first_line = first_line
         except StoreError:
             writer.close()
             if is_new:
@@ -126,6 +128,23 @@ class RunWriter:
             RecordError: the record holds what may not be written, such as NaN or a negative time.
         """
         self._write(encode_line(record))
+
+    def finish(self, records: Iterable[Record]) -> None:
+        """Close the file and replace it by one with these records, each row once.
+
+        Raises:
+            StoreError: the new file could not be written, and the old one is unchanged.
+        """
+        self.close()
+        new = self.path.with_name(f"{self.path.name}.new")
+        try:
+            with new.open("wb") as file:
+                file.writelines([self._first_line, *map(encode_line, records)])
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.path)
+        except OSError as error:
+            raise _write_error(new, error) from None
 
     def close(self) -> None:
         """Close the file; closing it again does nothing."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from results.compare.comparison import compare
+from results.compare.earlier import runs_beside
 from results.compare.load import Wanted, load, text_of
 from results.compare.output import describe, foremost, headline, json_rows
 from results.compare.sides import CompareOptions
@@ -28,13 +29,14 @@ def verdicts_of(paths: Sequence[Path], wanted: Wanted) -> list[dict[str, Any]]:
     runs = [load(path, wanted) for path in paths]
     if len(runs) == 1 and len({one.provider for one in runs[0].records if one.status == "ok"}) > 1:
         return [_compared(runs[0], None)]
-    return [_compared(runs[0], other) for other in runs[1:]]
+    earlier = runs_beside(runs) if len(runs) > 1 else []
+    return [_compared(runs[0], other, earlier) for other in runs[1:]]
 
 
-def _compared(first: Run, other: Run | None) -> dict[str, Any]:
+def _compared(first: Run, other: Run | None, earlier: Sequence[Run] = ()) -> dict[str, Any]:
     known = {"runs": [run.environment.run_id for run in (first, other or first)]}
     try:
-        compared = compare(first, other, CompareOptions(by=None if other else "provider"))
+        compared = compare(first, other, CompareOptions(by=None if other else "provider"), earlier=earlier)
     except StoreError as error:
         names = " and ".join(dict.fromkeys(known["runs"]))
         none: dict[str, Any] = {"rows": [], "left_out": 0, "unmatched": [], "notes": []}

@@ -87,7 +87,7 @@ def test_rounds_of_one_run_are_compared_as_the_live_command_did(save, interleave
     kept, rows = both(capsys, save("a", *records))
     assert_alike(kept, rows)
     assert {"SLOWER", "FASTER"} <= {row["verdict"] for row in kept}
-    assert not any("allowed for drift" in row["reason"] for row in kept)
+    assert not any("spread between measurements" in row["reason"] for row in kept)
     assert all(row["drift"] == 0 for row in kept)
 
 
@@ -133,7 +133,7 @@ def test_what_did_not_share_rounds_is_compared_apart(save, interleaved, capsys, 
     second.interleaved.update(broken)
     (row,) = compared(capsys, save("a", first, second), "--by", "provider", "--drift", "3%")[1]["rows"]
     assert not row["paired"]
-    assert "allowed for drift" in row["reason"]
+    assert "is the spread between measurements" in row["reason"]
 
 
 def test_medians_that_contradict_the_rounds_are_remarked(save, make_record, interleaved, capsys):

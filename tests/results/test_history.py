@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from results.__main__ import main
-from results.history import plot, segments
+from results.history import plot
 from results.store.runs import RunWriter
 
 
@@ -28,6 +28,7 @@ def keep(make_environment, make_record):
                 {
                     "provider": provider,
                     "samples_s": samples,
+                    "visits": (20, 20, 20),
                     "median_s": (ordered[29] + ordered[30]) / 2,
                     "ci95_s": (ordered[20], ordered[40]),
                 }
@@ -67,9 +68,8 @@ def test_runs_come_by_date_with_their_revisions_and_verdicts(keep, capsys):
     points = series["points"]
     assert [point["started_at"][:10] for point in points] == ["2026-11-01", "2026-11-02", "2026-11-03"]
     assert [point["revision"] for point in points] == ["0101010101", "0202020202-dirty", "0303030303"]
-    # Of so few runs it is not known how far runs of one level lie apart; 3 % are allowed for.
-    assert [point["verdict"] for point in points] == [None, "UNSURE", "SLOWER"]
-    assert "±3 % allowed for drift between the two measurements" in points[2]["reason"]
+    assert [point["verdict"] for point in points] == [None, "SAME", "SLOWER"]
+    assert "is the spread between measurements" in points[2]["reason"]
     assert points[2]["ratio_to_last"] == pytest.approx(1.1, rel=0.003)
     assert [point["value"] for point in points] == [point["median_s"] for point in points]
     assert points[0]["ci95"] == points[0]["ci95_s"]
@@ -120,9 +120,9 @@ def test_each_provider_has_its_own_series(keep, capsys):
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert sorted((row["provider"], row["verdict"]) for row in rows) == [
         ("torch", ""),
-        ("torch", "UNSURE"),
+        ("torch", "SAME"),
         ("triton-v1", ""),
-        ("triton-v1", "UNSURE"),
+        ("triton-v1", "SAME"),
     ]
     main(["history", "--format", "md"])
     out = capsys.readouterr().out
@@ -173,11 +173,11 @@ def test_a_broken_run_is_left_out_and_said(keep, runs, capsys):
     assert ":3: not JSON" in err
 
 
-def test_steps_from_run_to_run_allow_for_what_runs_of_one_level_differ_by(keep, capsys):
+def test_steps_allow_for_the_spread_between_runs_of_the_same_code(keep, capsys):
     scales = np.exp(np.random.default_rng(1).normal(0, 0.01, 20))
     for day, scale in enumerate(scales, start=1):
-        keep(day, scale)
-    keep(21, 1.2)
+        keep(day, scale, op_sha256="2:" + "a" * 64)
+    keep(21, 1.2, op_sha256="2:" + "a" * 64, source_sha256="b" * 64)
     (series,) = shown(capsys)
     verdicts = [point["verdict"] for point in series["points"][1:]]
     assert verdicts[-1] == "SLOWER"
@@ -189,14 +189,6 @@ def test_quiet_runs_are_the_same(keep, capsys):
     for day in range(1, 13):
         keep(day)
     assert {point["verdict"] for point in shown(capsys)[0]["points"][1:]} == {"SAME"}
-
-
-def test_a_step_that_may_be_chance_among_many_is_said_to_be(keep, capsys, monkeypatch):
-    monkeypatch.setattr(segments, "drift_of", lambda *known: None)
-    for day in range(1, 25):
-        keep(day, 1.0 if day < 24 else 1.0112)
-    point = shown(capsys)[0]["points"][-1]
-    assert (point["verdict"], "chance among 23 rows" in point["reason"]) == ("UNSURE", True)
 
 
 # ---- whose revision --------------------------------------------------------------------------------------------------

@@ -223,7 +223,11 @@ def test_runs_are_compared_with_the_first(tmp_path: Path) -> None:
     def measured(name: str, rate: float, size: int = 512) -> Path:
         record = matmul(size, "bf16", rate)
         samples = tuple((record.median_s or 0) * (1 + 0.001 * i) for i in range(-10, 11))
-        return save(tmp_path / name, [replace(record, samples_s=samples)], environment(run_id=name))
+        return save(
+            tmp_path / name,
+            [replace(record, samples_s=samples, visits=(7, 7, 7))],
+            environment(run_id=name, git={"sha": name}),
+        )
 
     paths = [measured("a", 4e11), measured("b", 8e11), measured("c", 8e11, 1024)]
     faster, none = verdicts_of(paths, EVERYTHING)
@@ -237,7 +241,9 @@ def test_runs_are_compared_with_the_first(tmp_path: Path) -> None:
 
 def test_providers_of_one_run_are_compared_with_torch(tmp_path: Path) -> None:
     records = [
-        replace(record, samples_s=tuple((record.median_s or 0) * (1 + 0.001 * i) for i in range(-10, 11)))
+        replace(
+            record, samples_s=tuple((record.median_s or 0) * (1 + 0.001 * i) for i in range(-10, 11)), visits=(7, 7, 7)
+        )
         for record in (matmul(512, "bf16", rate, provider) for provider, rate in (("torch", 4e11), ("mine", 8e11)))
     ]
     path = save(tmp_path / "run", records, environment(run_id="run"))
@@ -253,8 +259,8 @@ def test_rows_tell_their_verdict_and_which_row_is_their_baseline(tmp_path: Path)
         records = [
             matmul(n, "bf16", rate, provider=p, options={"z": 1, "a": 2}) for p in ("x", "y") for n in (512, 1024)
         ]
-        records = [replace(record, samples_s=(record.median_s or 1.0,) * 21) for record in records]
-        paths.append(save(tmp_path / name, records, environment(run_id=name)))
+        records = [replace(record, samples_s=(record.median_s or 1.0,) * 21, visits=(7, 7, 7)) for record in records]
+        paths.append(save(tmp_path / name, records, environment(run_id=name, git={"sha": name})))
         machines.append(run_machine(environment(run_id=name), records))
     verdicts = verdicts_of(paths, EVERYTHING)
     rows = content_of(machines, verdicts=verdicts)["rows"]

@@ -107,8 +107,16 @@ class Session:
     problem: StoreError | None = None
     """Why it could not be written."""
 
-    def keep(self, record: Record) -> None:
-        """Take a finished record, on disk first; where the disk is full it is still shown at the end."""
+    def keep(self, record: Record, replaces: Record | None = None) -> Record:
+        """Take a finished record, on disk first; if the disk is full it is still shown at the end.
+
+        Args:
+            record: of a row.
+            replaces: the record of the same row that this one adds a visit to.
+
+        Returns:
+            The record as it was saved.
+        """
         from results.store.runs import StoreError
 
         record = with_revision(record)
@@ -118,8 +126,22 @@ class Session:
             except StoreError as error:
                 self.problem = error
                 say(f"records are not kept from here on: {error}")
-        self.unsaved += self.problem is not None
-        self.records.append(record)
+        if replaces is None:
+            self.unsaved += self.problem is not None
+            self.records.append(record)
+        else:
+            self.records[next(at for at, one in enumerate(self.records) if one is replaces)] = record
+        return record
+
+    def finish(self) -> None:
+        """Write the run file once more with each row once, after several visits of the rows."""
+        from results.store.runs import StoreError
+
+        if self.writer is not None and self.problem is None:
+            try:
+                self.writer.finish(self.records)
+            except StoreError as error:
+                say(f"the run file keeps a line for each visit of a row: {error}")
 
     def close(self) -> None:
         """Close the run file: nothing follows."""
@@ -341,58 +363,81 @@ def _failed(row: Row, problem: str, settings: Settings) -> Row:
 def measure_all(
     run: PlannedRun, session: Session, progress: Progress, ceilings: Ceilings, deadline: float | None, workers: Workers
 ) -> None:
-    """Measure row by row, each kept as soon as it is finished."""
+    """Measure all rows, then visit each of them again; what is measured is saved after each visit."""
     from bench.harness.measure.compile import compile_rows
     from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.plan import out_of_time
     from bench.harness.measure.runner import Runner
+    from bench.harness.measure.visits import VISITS, limits_of_visit, with_visit
     from bench.harness.timing.protocol import limits_of
 
     settings = run.settings
     estimator = CostEstimator(run.device, settings.fill, settings.seed)
-    runners: dict[str, Runner] = {}
+    whole = limits_of(run.device)
+    limits = limits_of_visit(whole)
+    runners = {
+        family: Runner(family, run.device, settings, estimator, limits, deadline, ceilings)
+        for family in dict.fromkeys(family for family, _ in run.rows)
+    }
     pace, done, late = Pace(deadline, len(run.rows)), 0, 0
     for name, reason in compile_rows(run.rows, run.device).items():
         progress.note(f"{name} does not compile: {reason}")
-    progress.expect(len(run.rows), pace.left_s)
+    progress.expect(len(run.rows) * VISITS, pace.left_s)
+
+    def visit(family: str, row: Row, share: int) -> Record:
+        """Measure a row once, in its share of the time that is left."""
+        progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}")
+        runner = runners[family]
+        if not is_user_kernel(row.provider):
+            return runner.measure(row, share)
+        job = Job(
+            family=family,
+            op=row.op.name,
+            provider=row.provider,
+            device=run.device,
+            case=row.case,
+            settings=settings,
+            limits=limits,
+            deadline=deadline,
+            ceilings=ceilings,
+        )
+        return runner.refused(row) or workers.measure(job, runner.blank(row))
+
     waiting = deque(run.rows)
+    measured: list[tuple[FamilyRow, Record]] = []
     while waiting:
         family, row = waiting.popleft()
-        if family not in runners:
-            runners[family] = Runner(family, run.device, settings, estimator, None, deadline, ceilings)
-        runner = runners[family]
         may_not_fit = deadline is not None and not row.refused and pace.has_time()
-        expected_s = runner.expected_s(row) if may_not_fit else 0.0
+        expected_s = runners[family].expected_s(row) if may_not_fit else 0.0
         if run.may_reorder and put_off((family, row), waiting, pace, done, expected_s):
             continue
         if not (row.refused or pace.has_time(expected_s)):
-            session.keep(replace(runner.blank(row), reason=out_of_time(settings.budget_s)))
+            session.keep(replace(runners[family].blank(row), reason=out_of_time(settings.budget_s)))
             late += 1
             continue
-        done += 1
         began = time.perf_counter()
-        progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}")
-        if is_user_kernel(row.provider):
-            job = Job(
-                family=family,
-                op=row.op.name,
-                provider=row.provider,
-                device=run.device,
-                case=row.case,
-                settings=settings,
-                limits=limits_of(run.device),
-                deadline=deadline,
-                ceilings=ceilings,
-            )
-            record = runner.refused(row) or workers.measure(job, runner.blank(row))
-        else:
-            record = runner.measure(row, pace.together(done - 1))
+        record = with_visit(None, visit(family, row, pace.together(done) + (VISITS - 1) * len(run.rows)), whole)
+        done += 1
         pace.took(record, began, expected_s)
-        session.keep(record)
+        measured.append(((family, row), session.keep(record)))
         progress.advance()
         for line in passed_over(record):
             progress.note(line)
-        if run.request.verbose:
+    for number in range(1, VISITS):
+        rest = [(row, record) for row, record in measured if record.status == "ok"]
+        for index, ((family, row), record) in enumerate(rest):
+            if not pace.has_time():
+                break
+            share = len(rest) - index + (VISITS - 1 - number) * len(rest)
+            found = with_visit(record, visit(family, row, share), whole)
+            if found is record:
+                continue
+            found = session.keep(found, replaces=record)
+            measured[next(at for at, (_, one) in enumerate(measured) if one is record)] = ((family, row), found)
+            progress.advance()
+    session.finish()
+    if run.request.verbose:
+        for _, record in measured:
             printed = [f"  | {line}" for line in (record.output or "").splitlines()]
             for line in [*describe(record), *printed]:
                 progress.note(line)

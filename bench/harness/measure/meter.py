@@ -15,7 +15,7 @@ from bench.harness.device.telemetry import Monitor, Poller, row_telemetry
 from bench.harness.measure.evidence import disturbance
 from bench.harness.timing import samplers
 from bench.harness.timing.launched import Launched, launched
-from bench.harness.timing.protocol import FEWEST_SAMPLES, Limits, Sampler, Samples, collect, limits_of
+from bench.harness.timing.protocol import Limits, Sampler, Samples, collect, limits_of
 from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
 from results.stats.samples import two_modes
 
@@ -165,7 +165,7 @@ class Meter:
         """
         limits = self._limits
         if launch_s >= LONG_LAUNCH_S:
-            least_s = max(limits.min_time_s, ON_THE_CLOCK * beside_s)
+            least_s = max(limits.min_time_s, ON_THE_CLOCK * beside_s / limits.visits)
             if self._device.is_gpu:
                 least_s = min(least_s, limits.cap_s)
             limits = replace(limits, min_time_s=least_s, cap_s=max(limits.cap_s, least_s))
@@ -200,7 +200,7 @@ class Meter:
 
     def _warm_s(self, calls: Sequence[samplers.Call], samples: Samples) -> float | None:
         """Return the median seconds of a warm launch beside a cold one, None where it is not worth its time."""
-        if samples.cache != "cold" or samples.median_s * FEWEST_SAMPLES > WARM_CAP_S:
+        if samples.cache != "cold" or samples.median_s * WARM_LIMITS.fewest_samples > WARM_CAP_S:
             return None
         capturable = self._is_capturable and samples.method == "graph"
         sampler = samplers.make_sampler(calls[:1], self._device, WARM_LIMITS, capturable)

@@ -49,6 +49,10 @@ class Limits:
     """Time that the real launches run before the first sample counts."""
     min_sample_s: float
     """Shortest sample, so that the tick of the clock does not show."""
+    fewest_samples: int = 5
+    """Taken even if the cap is reached before: fewer carry no interval at all."""
+    visits: int = 1
+    """Visits that share the time of a row, each with limits of its own."""
 
 
 CPU_LIMITS = Limits(20, 0.02, 0.0, 2.0, 0.1, 1e-3)
@@ -61,9 +65,6 @@ def limits_of(device: Device) -> Limits:
     """Return when a measurement on a device is good enough."""
     return GPU_LIMITS if device.is_gpu else CPU_LIMITS
 
-
-FEWEST_SAMPLES = 5
-"""Taken even if the cap is reached before: fewer carry no interval at all."""
 
 CHECK_EVERY = 1.25
 """The interval is computed again when there are this many times more samples: it costs up to 1 ms."""
@@ -108,7 +109,7 @@ def collect(sampler: Sampler, limits: Limits, cache: str, now: Callable[[], floa
         while not converged:
             samples.append(sampler.sample() / sampler.launches_per_sample)
             elapsed = now() - start
-            if elapsed >= limits.cap_s and len(samples) >= FEWEST_SAMPLES:
+            if elapsed >= limits.cap_s and len(samples) >= limits.fewest_samples:
                 break
             if len(samples) >= next_check and elapsed >= limits.min_time_s:
                 looks += 1

@@ -192,7 +192,7 @@ def test_json_is_one_document_that_the_run_file_and_show_agree_with(capsys, runs
 
     (saved,) = commands.run_files(runs)
     assert err.splitlines()[-1] == f"saved: {saved}"
-    assert re.match(r"\[1/4, \d+ s left\] matmul 64x64x64 bf16 torch\n", err)
+    assert re.match(r"\[1/12, \d+ s left\] matmul 64x64x64 bf16 torch\n", err)
     first, *rest = commands.lines_of(saved)
     assert first == environment
     for kept, record in zip(rest, records, strict=True):

@@ -10,7 +10,6 @@ import pytest
 from bench.harness.timing import protocol
 from bench.harness.timing.protocol import (
     CPU_LIMITS,
-    FEWEST_SAMPLES,
     GPU_LIMITS,
     Limits,
     clock_tick_s,
@@ -109,7 +108,7 @@ def test_at_the_cap_it_stops_and_says_that_it_did_not_converge():
 @pytest.mark.parametrize("duration_s", [3.0, 100.0])
 def test_a_slow_case_still_gets_the_fewest_samples_and_is_never_empty(duration_s):
     samples = measured(steady(duration_s), with_limits(cap_s=2.0))
-    assert samples.samples_s == (duration_s,) * FEWEST_SAMPLES
+    assert samples.samples_s == (duration_s,) * LIMITS.fewest_samples
     assert not samples.converged  # steady as they are, five samples are fewer than asked for
 
 
@@ -233,7 +232,7 @@ def test_the_count_of_ticks_can_be_chosen():
 
 @pytest.mark.parametrize("limits", [CPU_LIMITS, GPU_LIMITS])
 def test_the_limits_in_use_can_be_met(limits):
-    assert limits.min_samples >= FEWEST_SAMPLES
+    assert limits.min_samples >= limits.fewest_samples
     assert limits.min_samples * limits.min_sample_s < limits.cap_s
     assert limits.min_time_s < limits.cap_s
     assert 0 < limits.target_half_width <= 0.02  # no looser than the documented 2 %

@@ -1,0 +1,92 @@
+"""Earlier runs of the rows of a comparison: how much the time of the same code differs from run to run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from results.compare.flags import DISTURBED
+from results.compare.load import load, windows
+from results.compare.match import RowKey
+from results.record import DEFINITION_PREFIX, Environment, Record
+from results.stats.comparison import FASTER, SLOWER, Comparison
+from results.stats.samples import median
+from results.stats.spread import Repeats
+from results.stats.unpaired import without_verdict
+from results.store.runfile import Run, RunFileError, read_head
+
+MAX_RUNS = 40
+"""Runs read at most, the newest first: a spread needs tens of repeats, not all that were ever saved."""
+
+VISITS, RUNS = "visits of each row in its run", "earlier runs of the same code"
+"""What was repeated, as text."""
+
+CODE_VERSIONS = ("torch", "triton", "cuda", "driver")
+
+
+def machine_of(environment: Environment) -> tuple[object, ...]:
+    """Return what must agree for two runs to be of one machine, measured alike."""
+    device = environment.device
+    names = ("slug", "name", "uuid", "threads")
+    return (environment.host.get("name"), *(device.get(name) for name in names))
+
+
+def code_of(record: Record, environment: Environment) -> tuple[object, ...]:
+    """Return what identifies the code that a record measured: the same for two records of identical code.
+
+    With known hashes of the op's definition and of a kernel's source, the revision of the rest of the repository does
+    not matter.
+    """
+    has_hash = (record.op_sha256 or "").startswith(DEFINITION_PREFIX)
+    revision = None if has_hash else (environment.git or {}).get("sha")
+    versions = tuple(environment.versions.get(name) for name in CODE_VERSIONS)
+    return record.provider, record.source_sha256, record.op_sha256, str(record.compiled), versions, revision
+
+
+def runs_beside(runs: Sequence[Run]) -> list[Run]:
+    """Return the newest other runs of the same machine that are saved beside these."""
+    known = {run.path.resolve() for run in runs}
+    machine = machine_of(runs[0].environment)
+    paths = {path for run in runs for path in run.path.parent.glob("*.jsonl") if path.resolve() not in known}
+    found = []
+    for path in sorted(paths, key=lambda path: path.name, reverse=True):
+        with suppress(RunFileError):
+            if machine_of(read_head(path, counts_records=False)[0]) == machine:
+                found.append(load(path))
+        if len(found) == MAX_RUNS:
+            break
+    return found
+
+
+class RunMedians:
+    """Medians of rows over runs of one machine, by the code that they measured."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        """Collect the finished, undisturbed rows of some runs."""
+        self._logs: dict[RowKey, dict[tuple[object, ...], list[float]]] = {}
+        for run in runs:
+            for one in run.records:
+                if one.status == "ok" and one.median_s and DISTURBED.isdisjoint(one.flags) and not one.interleaved:
+                    groups = self._logs.setdefault(RowKey.of(one, with_provider=True), {})
+                    groups.setdefault(code_of(one, run.environment), []).append(math.log(one.median_s))
+
+    def repeats(self, *records: Record) -> Repeats:
+        """Return the repeats of the rows that some records are of."""
+        keys = dict.fromkeys(RowKey.of(one, with_provider=True) for one in records)
+        return Repeats.of(group for key in keys for group in self._logs.get(key, {}).values())
+
+
+def visits_of(records: Iterable[Record]) -> Repeats:
+    """Return the repeats of rows within their runs: the medians of the visits of each record."""
+    return Repeats.of([math.log(median(visit)) for visit in windows([one])] for one in records)
+
+
+def of_same_code(
+    compared: Comparison, before: Record, after: Record, environments: tuple[Environment, Environment]
+) -> Comparison:
+    """Return a comparison without FASTER or SLOWER if both records measured the same code: the machine changed."""
+    codes = {code_of(one, environment) for one, environment in zip((before, after), environments, strict=True)}
+    if len(codes) > 1 or compared.verdict not in (FASTER, SLOWER):
+        return compared
+    return without_verdict(compared, "the code is the same: the machine changed")

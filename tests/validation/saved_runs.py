@@ -1,0 +1,111 @@
+"""How often saved runs of identical code get a false verdict, and whether a slowdown of 25 % is found.
+
+    python -m tests.validation.saved_runs --output DIR
+    python -m tests.validation.saved_runs --output DIR --busy 1 --planted 0
+
+Each run is a separate process. All pairs of runs of identical code are compared three times: as `results compare`
+does it; by the statistics alone, as if the two were different code, with the other runs as history; and without a
+history. The slowdown is a function that computes a quarter of the matmul a second time, in three runs of each function.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+from results.compare.comparison import compare
+from results.compare.load import load
+from results.compare.sides import CompareOptions
+from results.show.export import markdown_text
+from results.stats.comparison import FASTER, SLOWER
+
+ROWS = ("bench.matmul", "--dtype", "bf16,fp32", "--shape", "256,512,1024")
+BUSY = "while True: sum(range(10_000))"
+PLANTED_RUNS = 3
+
+FUNCTIONS = {
+    "before": "def matmul(a, b, out):\n    a.matmul(b, out=out)\n",
+    "after": "def matmul(a, b, out):\n    a[: len(a) // 4] @ b\n    a.matmul(b, out=out)\n",
+}
+"""The second one does a quarter of the work twice: 25 % more."""
+
+
+def measure(path, *options):
+    """Save one run, unless it is there already."""
+    if not path.exists():
+        command = [sys.executable, "-m", *ROWS, "-q", "--format", "json", "--output", str(path), *options]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return load(path)
+
+
+def as_other_code(run, name):
+    """Return a run whose records say that they measured other code."""
+    return replace(run, records=tuple(replace(one, source_sha256=name) for one in run.records))
+
+
+def verdicts(first, second, earlier):
+    """Return the verdict of each row."""
+    return Counter(row.compared.verdict for row in compare(first, second, CompareOptions(), None, earlier).rows)
+
+
+def judge_pairs(runs):
+    """Return for each way to compare, the verdicts of all pairs of runs of identical code."""
+    found = {"results compare": Counter(), "statistics, with history": Counter(), "statistics, no history": Counter()}
+    for first, second in combinations(runs, 2):
+        others = [run for run in runs if run is not first and run is not second]
+        pretended = as_other_code(first, "one"), as_other_code(second, "other")
+        found["results compare"] += verdicts(first, second, others)
+        found["statistics, with history"] += verdicts(*pretended, others)
+        found["statistics, no history"] += verdicts(*pretended, [])
+    return found
+
+
+def main():
+    """Measure what is missing, and print a table of all verdicts."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory of the runs")
+    parser.add_argument("--runs", type=int, default=20, help="runs of identical code (default: 20)")
+    parser.add_argument(
+        "--planted", type=int, default=PLANTED_RUNS, help="runs of each of the two functions (default: 3)"
+    )
+    parser.add_argument("--busy", type=int, default=0, help="processes that compute meanwhile (default: 0)")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(options.busy)]
+    began = time.perf_counter()
+    try:
+        runs = [measure(options.output / f"same{number:02d}.jsonl") for number in range(options.runs)]
+        sides = {}
+        for number in range(options.planted):
+            for name, text in FUNCTIONS.items():
+                file = options.output / name / "mine.py"
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(text)
+                path = options.output / f"{name}{number}.jsonl"
+                sides.setdefault(name, []).append(measure(path, "--provider", f"{file}:matmul"))
+    finally:
+        for process in busy:
+            process.kill()
+    rows = []
+    for way, counts in judge_pairs(runs).items():
+        total, false = counts.total(), counts[FASTER] + counts[SLOWER]
+        rows.append({"code": "identical", "by": way, "rows": total, **counts, "false": f"{100 * false / total:.2f} %"})
+    if sides:
+        # The path of the file is part of the provider's name, so both sides take the name of the first.
+        before, after = (
+            [replace(run, records=tuple(replace(one, provider="mine") for one in run.records)) for run in side]
+            for side in sides.values()
+        )
+        counts = verdicts(before[-1], after[-1], [*before[:-1], *after[:-1]])
+        rows.append({"code": "25 % more work", "by": "results compare", "rows": counts.total(), **counts})
+    columns = ("code", "by", "rows", "SAME", "UNSURE", "FASTER", "SLOWER", "false")
+    print(markdown_text([{name: row.get(name, 0) for name in columns} for row in rows], columns))
+    print(f"{len(runs)} runs, {options.busy} busy processes, {time.perf_counter() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
