@@ -7,7 +7,6 @@ SIGTERM, and the fork server kills its children with all that they have started.
 import atexit
 import os
 import signal
-import sys
 from contextlib import suppress
 
 import psutil
@@ -16,13 +15,14 @@ import bench.harness.isolate.child  # noqa: F401
 from bench.harness.isolate.ending import die_with
 
 
-def kill_children() -> None:
-    """Kill the process group of each child."""
+def end(*_: object) -> None:
+    """Kill the process group of each child, and end."""
     for child in psutil.Process().children():
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
+    os._exit(0)
 
 
-atexit.register(kill_children)
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+atexit.register(end)
+signal.signal(signal.SIGTERM, end)
 die_with(os.getppid(), signal.SIGTERM)
