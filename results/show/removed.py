@@ -14,7 +14,7 @@ OPTIONS = {
     "--panels": "draw one plot per dtype with --dtype",
     "--processes": "run the comparison again; `python -m results compare` compares the saved runs",
     "--ranges": "run the operation under Nsight Compute: ncu python -m bench.matmul",
-    "--time": "use `python -m results compare --plot`",
+    "--time": "`python -m results show` lists the times; `python -m results compare --plot` draws two versions",
 }
 
 VALUES = {
