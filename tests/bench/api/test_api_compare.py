@@ -70,6 +70,11 @@ def test_its_records_are_kept_and_compared_again(found):
     assert {record.flops for record in kept.records} == {32 * 32}
 
 
+def test_two_comparisons_of_a_process_are_two_runs(found):
+    other = bench.compare({"a": double, "b": twice}, X, **QUICK)
+    assert len({load_run(one.save()).environment.run_id for one in (found, other)}) == 2
+
+
 def test_the_baseline_is_the_first_or_the_one_named():
     assert list(bench.compare({"a": double, "b": twice}, X, **QUICK).rows) == ["b"]
     other = bench.compare({"a": double, "b": twice}, X, baseline="b", cache="warm", flops=7, **QUICK)
@@ -165,3 +170,9 @@ def test_results_are_equal_within_the_rounding_of_their_dtype(truth, result, sai
 def test_a_tolerance_is_taken_of_the_largest_element():
     assert difference(torch.tensor([100.0, 1.0]), torch.tensor([100.0, 1.9]), 0.01) is None
     assert difference(torch.tensor([100.0, 1.0]), torch.tensor([100.0, 2.1]), 0.01) is not None
+
+
+def test_complex_results_are_compared_within_the_tolerance():
+    truth = torch.tensor([3 + 4j, 1 - 1j])
+    assert difference(truth, truth * (1 + 1e-6)) is None
+    assert difference(truth, truth.conj()) is not None

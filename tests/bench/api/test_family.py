@@ -102,6 +102,7 @@ def test_a_scenario_is_called_like_an_op(monkeypatch):
         ({"shape": len}, bench.UsageError, "shape= takes no builtin"),
         ({"plot": "x.png"}, bench.UsageError, r"takes no plot=: Records.plot\(path\) draws it"),
         ({"format": "json"}, bench.UsageError, "takes no format="),
+        ({"help": True}, bench.UsageError, "takes no help=: the command's own --help lists"),
         ({"provider": "nobody"}, bench.UsageError, "nobody"),
         ({"gpu": "h900"}, bench.UsageError, "unknown GPU"),
         ({"device": "cuda:99"}, bench.NoDeviceError, "no device 'cuda:99'"),

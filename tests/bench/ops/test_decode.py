@@ -16,6 +16,7 @@ from bench.harness.providers.registry import load, numerics
 from bench.harness.scenarios import decoder
 from results.record import Environment, Record
 from roofline.ceilings import Ceiling, Ceilings
+from roofline.plot.scene import PlotMachine, build_scene
 from tests.bench.commands import here, keep_ceilings
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
@@ -353,6 +354,15 @@ def test_the_critical_batch_is_that_of_the_machine():
     (line,) = critical_batch_lines(ENVIRONMENT, [row(), row(), row("fp16")])
     assert line == "decode-block bf16: critical batch 10, without the cache (measured 0.2 TFLOP/s, measured 20 GB/s)"
     assert critical_batch_lines(replace(ENVIRONMENT, hardware={}), [row()]) == []
+
+
+def test_the_critical_batch_is_the_ridge_point_of_the_plot():
+    """In 16 bit a weight is 2 bytes, so a batch of b has b FLOP/byte; several measured mixes have one ridge point."""
+    slower = Ceiling("bandwidth", "triad", 0.8 * BANDWIDTH, "measured", "made up")  # nearest to a row that mostly reads
+    ceilings = Ceilings("cpu", "a CPU", (*CEILINGS.entries, slower))
+    (flat,) = build_scene([PlotMachine(ceilings)]).flats
+    assert flat.ridge == 10
+    assert "critical batch 10, " in critical_batch_lines(replace(ENVIRONMENT, hardware=ceilings.to_dict()), [row()])[0]
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
