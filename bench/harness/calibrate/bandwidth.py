@@ -107,8 +107,9 @@ def operand_bytes(device: Device) -> int:
 def filled(device: Device, size_bytes: int) -> Arrays:
     """Return three arrays on the device, every page of them written with random bits.
 
-    Pages that were never written all read from one page of zeros, which stays in the cache. On a CPU the numbers are in
-    [0, 1): sums of denormal numbers are slow.
+    Pages that were never written all read from one page of zeros, which stays in the cache. On a CPU all threads write
+    first, each its part, because a page lies on the NUMA node of the thread that writes it first; the numbers are in
+    [0, 1), because sums of denormal numbers are slow.
     """
     import torch
 
@@ -116,7 +117,7 @@ def filled(device: Device, size_bytes: int) -> Arrays:
 
     def array() -> Tensor:
         if not device.is_gpu:
-            return torch.rand(size_bytes // 4, generator=generator)
+            return torch.empty(size_bytes // 4).fill_(0.0).uniform_(generator=generator)  # uniform_ runs on one thread
         words = torch.empty(size_bytes // 8, dtype=torch.int64, device=device.torch_name)
         return words.random_(-(2**63), None, generator=generator).view(torch.float32)
 

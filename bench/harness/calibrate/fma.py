@@ -85,19 +85,20 @@ def dtypes_of(device: Device) -> tuple[str, ...]:
 
 
 def _measure(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
-    chosen = setup.fastest_of(f"{dtype} FMA", candidates(dtype, setup.device), note)
+    with ThreadPoolExecutor(setup.device.threads or 1) as pool:
+        chosen = setup.fastest_of(f"{dtype} FMA", candidates(dtype, setup.device, pool), note)
     flops = chosen.rate.work_per_launch
     record = setup.record_of("fma", dtype, {"n": max(1, flops // 2)}, chosen.rate, flops=flops)
     return PartOutcome((setup.of_rate("fma", dtype, chosen.rate),), (record,), chosen.notes)
 
 
-def candidates(dtype: str, device: Device) -> list[Candidate]:
-    """Return what may reach the rate of fused multiply-adds of a dtype.
+def candidates(dtype: str, device: Device, pool: ThreadPoolExecutor) -> list[Candidate]:
+    """Return what may reach the rate of fused multiply-adds of a dtype; on a CPU they run on the threads of `pool`.
 
     Raises:
         NotMeasuredError: there is no such rate here that could be measured; the message says why.
     """
-    return gpu_candidates(dtype, device) if device.is_gpu else cpu_candidates(dtype, device)
+    return gpu_candidates(dtype, device) if device.is_gpu else cpu_candidates(dtype, device, pool)
 
 
 def gpu_candidates(dtype: str, device: Device) -> list[Candidate]:
@@ -120,7 +121,7 @@ def gpu_candidates(dtype: str, device: Device) -> list[Candidate]:
     return [Candidate(f"triton v1, {config.words}", partial(prepare, config)) for config in v1_chains.CONFIGS]
 
 
-def cpu_candidates(dtype: str, device: Device) -> list[Candidate]:
+def cpu_candidates(dtype: str, device: Device, pool: ThreadPoolExecutor) -> list[Candidate]:
     """Return chains of each width that may be the fastest; see `candidates`."""
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
@@ -128,19 +129,20 @@ def cpu_candidates(dtype: str, device: Device) -> list[Candidate]:
     return [
         Candidate(
             f"C, {chains} chains of {8 * size_bytes} bits a thread",
-            partial(_cpu_launch, compiler, dtype, size_bytes, chains, device.threads or 1),
+            partial(_cpu_launch, compiler, dtype, size_bytes, chains, device.threads or 1, pool),
         )
         for size_bytes, chains in WIDTHS
     ]
 
 
-def _cpu_launch(compiler: str, dtype: str, size_bytes: int, chains: int, threads: int) -> Launch:
+def _cpu_launch(
+    compiler: str, dtype: str, size_bytes: int, chains: int, threads: int, pool: ThreadPoolExecutor
+) -> Launch:
     """Compile one width, check what it computes, and return its launch on all threads."""
     function = _compiled(compiler, CPU_TYPES[dtype], size_bytes, chains)
     lanes, steps = size_bytes // (8 if dtype == "fp64" else 4), STEPS // chains
     if abs(function(steps, FACTOR, SUMMAND) / (lanes * chains) - 1) > 1e-3:
         raise NotMeasuredError("the chains of multiply-adds do not compute what they should")
-    pool = ThreadPoolExecutor(threads)
 
     def call() -> None:
         list(pool.map(lambda _: function(steps, FACTOR, SUMMAND), range(threads)))  # ctypes lets other threads run

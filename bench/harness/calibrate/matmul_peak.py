@@ -55,6 +55,9 @@ the larger ones are for more cores."""
 MEMORY_SHARE = 8
 """The three matrices take at most this fraction of the free memory, `1 / MEMORY_SHARE`."""
 
+IDLE_S = 3.0
+"""The device does nothing for this long before a long run, so that its burst is that of an idle, cool device."""
+
 BURST_S = 0.1
 """A burst lasts this long: a GPU that was idle draws more power than its limit allows it for longer."""
 
@@ -100,7 +103,7 @@ def _measure(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
     if setup.device.is_gpu and setup.effort.long_run_s:
         note(f"{dtype}: {chosen.rate.config}, a long run")
         with numerics(dtype):
-            long = setup.timed(chosen.rate.config, chosen.launch, setup.effort.long_run_s, is_warmed_up=False)
+            long = setup.timed(chosen.rate.config, chosen.launch, setup.effort.long_run_s, IDLE_S)
         try:
             rates |= burst_and_sustained(long)
         except NotMeasuredError as error:

@@ -7,6 +7,7 @@ it is what the median time gives.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -163,15 +164,21 @@ class CalibrationSetup:
     monitor: Monitor
     """Reads clocks and throttling around every measurement."""
 
-    def timed(self, config: str, launch: Launch, seconds: float, is_warmed_up: bool = True) -> Rate:
-        """Return the rate of a launch that runs again and again for some seconds."""
+    def timed(self, config: str, launch: Launch, seconds: float, idle_s: float = 0.0) -> Rate:
+        """Return the rate of a launch that runs again and again for some seconds.
+
+        It is warmed up before, or where `idle_s` is given, the device does nothing for so many seconds.
+        """
         launch.call()  # compiles, and loads libraries
         usual = limits_of(self.device)
         # No interval ends it: the shortest time of a noisy machine needs all the time there is.
         limits = replace(usual, min_samples=sys.maxsize, cap_s=seconds)
         poller = Poller(self.monitor)
         sampler = make_sampler([launch.call], self.device, limits, while_running=poller)
-        if is_warmed_up:
+        if idle_s:
+            self.device.synchronize()
+            time.sleep(idle_s)
+        else:
             warm_up(sampler, min(usual.warm_up_s, WARM_UP_SHARE * seconds))
         poller.begin()
         before = self.monitor.snapshot()

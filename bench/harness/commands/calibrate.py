@@ -30,8 +30,8 @@ DESCRIPTION = """\
 Measure the ceilings of this machine, and keep them for every other bench command.
 
 Memory bandwidth by its mix of reads and writes, the fastest of which is the ceiling; the fastest matmul of each dtype,
-fused multiply-adds, and the shortest launch. On a GPU a long run of the fastest matmul also gives the rate of its first
-0.1 s (burst) and of its later half (sustained), each with clock and power.
+fused multiply-adds, and the shortest launch. On a GPU a long run of the fastest matmul, begun on an idle device, also
+gives the rate of its first 0.1 s (burst) and of its later half (sustained), each with clock and power.
 
 A CPU is judged by these ceilings. A GPU of the table is still judged by its datasheet, and its measured ceilings stand
 beside it. They hold until the device, its driver, torch, triton, the power limit or the threads change."""

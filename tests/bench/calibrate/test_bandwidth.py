@@ -4,6 +4,9 @@ The Triton kernels are run word by word in tests/kernels/interpreted/check_calib
 """
 
 import dataclasses
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -74,6 +77,28 @@ def test_every_array_is_written_with_bits_of_its_own():
         assert normal.min() >= torch.finfo(torch.float32).smallest_normal  # denormal numbers are slow on a CPU
     assert not torch.equal(x, y)
     assert not torch.equal(y, out)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs the page faults of each thread")
+def test_the_threads_that_measure_write_each_page_first():
+    code = """
+import pathlib, torch
+from bench.harness.calibrate.bandwidth import filled
+from bench.harness.device.device import cpu_device
+
+def faults():
+    stats = {task.name: (task / "stat").read_text() for task in pathlib.Path("/proc/self/task").iterdir()}
+    return {name: int(text.rpartition(")")[2].split()[7]) for name, text in stats.items()}
+
+torch.set_num_threads(2)
+torch.ones(2**20).add_(1)  # the threads exist
+before = faults()
+arrays = filled(cpu_device(2), 2**25)
+seen = [count - before.get(name, 0) for name, count in faults().items()]
+print(max(seen) / sum(seen))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 0.75  # of two threads that each write one half
 
 
 def test_on_a_gpu_every_bit_is_random():

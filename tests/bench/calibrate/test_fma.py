@@ -2,6 +2,8 @@
 
 import dataclasses
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from test_setup import setup_of
@@ -18,41 +20,44 @@ needs_a_compiler = pytest.mark.skipif(not any(map(shutil.which, fma.COMPILERS)),
 def test_without_a_compiler_the_rate_of_a_cpu_is_absent_with_the_reason(monkeypatch):
     monkeypatch.setattr(fma.shutil, "which", lambda name: None)
     with pytest.raises(NotMeasuredError, match="need a C compiler, and there is none of cc, gcc, clang"):
-        fma.candidates("fp32", CPU)
+        fma.candidates("fp32", CPU, None)
 
 
 @needs_a_compiler
 @pytest.mark.parametrize("threads", [1, 2])
 def test_chains_of_this_very_cpu_are_counted_and_checked(threads, monkeypatch):
     monkeypatch.setattr(fma, "STEPS", 1200)
-    launch = fma.candidates("fp32", dataclasses.replace(CPU, threads=threads))[0].prepare()
-    assert launch.work == 2 * (16 // 4) * 1200 * threads
-    launch.call()
+    with ThreadPoolExecutor(threads) as pool:
+        launch = fma.candidates("fp32", dataclasses.replace(CPU, threads=threads), pool)[0].prepare()
+        assert launch.work == 2 * (16 // 4) * 1200 * threads
+        launch.call()
 
 
 @needs_a_compiler
 def test_chains_that_compute_something_else_are_no_rate(monkeypatch):
     monkeypatch.setattr(fma, "SOURCE", fma.SOURCE.replace("return sum;", "return 2 * sum;"))
     with pytest.raises(NotMeasuredError, match="do not compute what they should"):
-        fma.candidates("fp64", CPU)[0].prepare()
+        fma.candidates("fp64", CPU, None)[0].prepare()
     monkeypatch.setattr(fma, "SOURCE", "no C")
     with pytest.raises(NotMeasuredError, match="cannot compile the chains"):
-        fma.candidates("fp64", CPU)[0].prepare()
+        fma.candidates("fp64", CPU, None)[0].prepare()
 
 
 @needs_a_compiler
 def test_the_rate_of_this_very_cpu_is_a_ceiling(monkeypatch):
     monkeypatch.setattr(fma, "STEPS", 1200)
     monkeypatch.setattr(fma, "WIDTHS", fma.WIDTHS[:1])
+    threads = threading.active_count()
     outcome = fma.part(setup_of(CPU, screening_s=0.01, confirming_s=0.02), "fp32").measure(print)
     [ceiling], [record] = outcome.ceilings, outcome.records
     assert (ceiling.quantity, ceiling.name, ceiling.config) == ("fma", "fp32", "C, 12 chains of 128 bits a thread")
     assert (record.op, record.provider, record.flops) == ("calibrate-fma", "c", ceiling.work_per_launch)
+    assert threading.active_count() == threads
 
 
 @pytest.mark.parametrize("dtype", fma.GPU_DTYPES)
 def test_every_gpu_launch_gives_each_scheduler_the_same_count_of_instructions(dtype):
-    candidates = fma.candidates(dtype, GPU)
+    candidates = fma.candidates(dtype, GPU, None)
     assert len({candidate.name for candidate in candidates}) == len(candidates) >= 8
     for candidate in candidates:
         launch = candidate.prepare()
@@ -64,4 +69,4 @@ def test_every_gpu_launch_gives_each_scheduler_the_same_count_of_instructions(dt
 
 def test_where_there_is_no_kernel_the_reason_is_told():
     with pytest.raises(NotMeasuredError, match="needs an NVIDIA GPU and Triton"):
-        fma.candidates("fp32", dataclasses.replace(GPU, type="rocm"))
+        fma.candidates("fp32", dataclasses.replace(GPU, type="rocm"), None)

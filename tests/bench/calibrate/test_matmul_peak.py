@@ -58,8 +58,8 @@ def simulated(monkeypatch, roomy):
     gflops = {}
     monkeypatch.setattr(matmul_peak, "_launch", lambda setup, case: case.dtype)
 
-    def timed(self, config, launch, seconds, is_warmed_up=True):
-        if is_warmed_up:
+    def timed(self, config, launch, seconds, idle_s=0.0):
+        if not idle_s:
             return rate_of(config, 10**9, 1 / gflops[launch])
         long = rate_of(config, 10**9, *LONG, telemetry={"sm_clock_hz": 1e9, "throttle": {"sw_power_cap": 0.9}})
         long.poller.places = [0, 5, 8]  # samples before each reading; two of `LONG` are the burst

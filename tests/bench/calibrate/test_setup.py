@@ -46,7 +46,7 @@ def simulated(monkeypatch):
     """Let launches take what their calls say; returns the configurations measured, each with its seconds."""
     measured = []
 
-    def timed(self, config, launch, seconds, is_warmed_up=True):
+    def timed(self, config, launch, seconds):
         measured.append((config, seconds))
         return rate_of(config, launch.work, *launch.call())
 
@@ -101,6 +101,16 @@ def test_a_kernel_is_compiled_before_its_launches_are_timed(monkeypatch):
     assert calls_before_the_clock == [1]
     assert rate.work_per_launch == 8
     assert len(rate.samples.samples_s) >= 5
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 3.0])
+def test_before_the_samples_the_device_is_either_warmed_up_or_idle(monkeypatch, idle_s):
+    happened = []
+    monkeypatch.setattr(setup, "make_sampler", lambda calls, *_, **__: happened.append("made") or HostSampler(calls, 1))
+    monkeypatch.setattr(setup, "warm_up", lambda *_: happened.append("warmed up"))
+    monkeypatch.setattr(setup.time, "sleep", lambda seconds: happened.append(seconds))
+    setup_of(CPU).timed("a way", Launch(lambda: None, 8), 0.01, idle_s)
+    assert happened == ["made", idle_s or "warmed up"]
 
 
 def test_a_rate_has_its_interval_and_quantiles_the_right_way_round():

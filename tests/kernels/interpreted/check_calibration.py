@@ -123,7 +123,7 @@ def test_every_candidate_moves_the_bytes_it_counts(mix):
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16"])
 def test_every_fma_candidate_can_be_launched(dtype, monkeypatch):
     monkeypatch.setattr(fma, "ISSUE_SLOTS", 2**14)
-    launches = [candidate.prepare() for candidate in fma.candidates(dtype, GPU)]
+    launches = [candidate.prepare() for candidate in fma.candidates(dtype, GPU, None)]
     assert len({launch.work for launch in launches}) == 1
     launches[0].call()
 
