@@ -323,7 +323,7 @@ def critical_batch_lines(environment: Environment, records: Sequence[Record]) ->
     ceilings, lines = Ceilings.from_dict(environment.hardware), {}
     for record in records:
         peak = ceilings.peak(record.dtype)
-        bandwidth = ceilings.bandwidth_for(record.bytes_read or 0, record.bytes_written or 0)
+        bandwidth = ceilings.bandwidth()  # as the ridge point of the plot
         if peak is not None and bandwidth is not None and (record.op, record.dtype) not in lines:
             batch = critical_batch(peak.value, bandwidth.value, DTYPE_BITS[record.dtype] / 8)
             lines[record.op, record.dtype] = (

@@ -350,6 +350,8 @@ def _of_tensors(truth: Any, result: Any, tolerance: float | None) -> str | None:
 
     if not truth.numel():
         return None
+    if truth.is_complex() and result.is_complex():
+        truth, result = torch.view_as_real(truth.resolve_conj()), torch.view_as_real(result.resolve_conj())
     if not truth.dtype.is_floating_point or not result.dtype.is_floating_point:
         count = int((truth != result).sum())
         return f"its result differs from the baseline's in {count:,} of {truth.numel():,} elements" if count else None

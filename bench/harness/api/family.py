@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NOT_HERE = {
     "format": "Records.to_dataframe() and its repr show it",
+    "help": "the command's own --help lists the options",
     "no_save": "nothing is kept but where save= asks for it",
     "output": "save= takes the path of a run file",
     "plot": "Records.plot(path) draws it",

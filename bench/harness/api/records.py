@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -228,12 +229,14 @@ def _environment(device: Device, command: str, hardware: str) -> Environment:
 
 
 def environment_of(device: Device, command: str) -> Environment:
-    """Return the environment of what is measured in this process on a device; its ceilings are those known now."""
+    """Return the environment of a new run in this process on a device; its ceilings are those known now."""
     import json
 
     from bench.harness.fixture.function import known_ceilings
+    from results.store.runs import new_run_id
 
-    return _environment(device, command, json.dumps(known_ceilings(device).to_dict(), sort_keys=True))
+    known = _environment(device, command, json.dumps(known_ceilings(device).to_dict(), sort_keys=True))
+    return replace(known, run_id=new_run_id(), started_at=datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 def called(name: str, call: Callable[[], Any]) -> Any:

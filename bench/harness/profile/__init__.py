@@ -2,7 +2,7 @@
 
 A profile is made in this order: `target` builds what is profiled, `step` runs it, `account` counts the work of each
 call by the rules of `counts`, `recording` reads what torch.profiler saw, `join` gives each call its time, `report` sums
-and judges, `show` prints, `session` goes through all of it for the command and for `bench.profile`.
+and judges, `show` prints, `profiling` goes through all of it for the command and for `bench.profile`.
 
 It stands above `scenarios` and below `commands`, and may import whatever stands to the left of it.
 """

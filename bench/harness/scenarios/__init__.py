@@ -1,1 +1,1 @@
-"""What takes the host's clock: scenarios of several steps, such as decoding."""
+"""Scenarios of several steps, such as training or a transfer, timed by the host's clock; and the layers of decoding."""
