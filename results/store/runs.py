@@ -80,7 +80,6 @@ class RunWriter:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
-        self._bytes_written = 0
         self._first_line = b""
 
     @classmethod
@@ -163,6 +162,7 @@ class RunWriter:
     def _write(self, line: bytes) -> None:
         if self._descriptor < 0:
             raise StoreError(f"cannot write {self.path}: the run is closed")
+        size_before = os.fstat(self._descriptor).st_size  # an interrupted write may have added a line
         try:
             rest = memoryview(line)
             while rest:  # one turn, but for a disk that is about to be full
@@ -171,9 +171,8 @@ class RunWriter:
         except OSError as error:
             # Half a line in the middle of the file would spoil the next one too.
             with suppress(OSError):
-                os.ftruncate(self._descriptor, self._bytes_written)
+                os.ftruncate(self._descriptor, size_before)
             raise _write_error(self.path, error) from None
-        self._bytes_written += len(line)
 
 
 def _file_name(environment: Environment, op: str) -> str:

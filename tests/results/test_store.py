@@ -99,6 +99,22 @@ def test_every_record_is_on_the_disk_before_append_returns(make_environment, mak
         assert len(load_run(writer.path).records) == 1
 
 
+def test_a_failed_append_keeps_a_record_whose_fsync_was_interrupted(make_environment, make_record, monkeypatch):
+    def failing(error):
+        def fsync(descriptor):
+            raise error
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+    with RunWriter.create(make_environment(), "matmul") as writer:
+        for error in (KeyboardInterrupt(), OSError(28, "No space left on device")):
+            failing(error)
+            with pytest.raises((KeyboardInterrupt, store.StoreError)):
+                writer.append(make_record())
+        run = load_run(writer.path)
+    assert (len(run.records), run.problems) == (1, ())
+
+
 def test_a_run_killed_at_any_moment_keeps_every_finished_record(template):
     process = start_writer(template, -1)
     path = Path(process.stdout.readline().strip())
