@@ -22,8 +22,7 @@ COMMANDS = {
 }
 
 FOLDERS = {"estimate": "estimate.command"}
-"""Commands of more than one file."""
-"""Modules of `roofline.commands`, and what each is for."""
+"""Commands whose module in `roofline.commands` has another name."""
 
 EXAMPLES = """examples:
   python -m roofline gpus                                 dense peaks, bandwidth and ridge points of every GPU

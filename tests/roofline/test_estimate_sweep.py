@@ -76,6 +76,15 @@ def test_a_picture_has_a_line_for_each_of_the_other_values_and_the_critical_batc
 
 
 @pytest.mark.parametrize(
+    ("part", "can_draw"), [("dtype", False), ("infer", False), ("fit", False), ("memory", True), ("train", True)]
+)
+def test_only_estimates_that_can_draw_offer_plot(capsys, part, can_draw):
+    with pytest.raises(SystemExit):
+        call(part, "--help")
+    assert ("--plot" in (text := capsys.readouterr().out), "--theme" in text) == (can_draw, can_draw)
+
+
+@pytest.mark.parametrize(
     ("line", "words"),
     [
         ("sweep", "sweep needs one of"),

@@ -249,9 +249,11 @@ def size_against_data(flops: float, tokens_per_param: float, run: tuple[float, f
 
 
 def loss_along(flops: float) -> list[tuple[float, float]]:
-    """Return parameters and fitted loss of models that a budget trains, by the fit's own optimum and around it.
+    """Return (parameters, fitted loss) of models that are trained with a compute budget of `flops`.
 
-    Source: `fitted_loss` at D = C / (6 N).
+    The sizes are multiples of the compute-optimal one; the tokens of each are D = C / (6 N).
+
+    Source: `fitted_loss`.
     """
     sizes = (compute_optimal_params(flops) * size for size in SIZES)
     return [(params, fitted_loss(params, flops / (6 * params))) for params in sizes]

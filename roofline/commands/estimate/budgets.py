@@ -207,10 +207,15 @@ def _chinchilla(args: argparse.Namespace) -> Answer:
     return budget.chinchilla_answer(uses, args.gpus, args.days, args.mfu, args.tokens_per_param, missing)
 
 
+CURVE_PLOT = "draw parameters against tokens for the same compute"
+
 BUDGET_PARTS = (
     Part("mfu", "utilization of a training run", "MFU and HFU by every convention.", _mfu_options, _mfu),
     Part("gpus", "devices that a plan takes", "Devices to hold a model or to finish in time.", _gpus_options, _gpus),
-    Part("train", "time of a training run", "Days that a training run takes.", _train_options, _train),
+    Part("train", "time of a training run", "Days that a training run takes.", _train_options, _train, CURVE_PLOT),
     Part("fit", "largest model that fits", "Largest model whose state fits in memory.", _fit_options, _fit),
-    Part("chinchilla", "compute-optimal size", "Compute-optimal model of a budget.", _chinchilla_options, _chinchilla),
+    Part(
+        *("chinchilla", "compute-optimal size", "Compute-optimal model of a budget."),
+        *(_chinchilla_options, _chinchilla, CURVE_PLOT),
+    ),
 )

@@ -50,12 +50,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for part in PARTS:
         inner = parts.add_parser(part.name, help=part.help, description=part.description)
         part.add_options(inner)
-        inner.add_argument(
-            "--plot", type=Path, metavar="PATH", help="draw the parts, or of a budget parameters against tokens"
-        )
-        add_theme(inner)
+        inner.add_argument("--plot", type=Path, metavar="PATH", help=part.plot)
+        if part.plot != argparse.SUPPRESS:
+            add_theme(inner)
         inner.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
-        inner.set_defaults(run=run, answer=part.answer, part=part.name)
+        inner.set_defaults(run=run, answer=part.answer, part=part.name, theme=inner.get_default("theme"))
 
     sweep = parts.add_parser("sweep", help="any of these over one or two of its options", description=SWEEP)
     sweep.add_argument("words", nargs=argparse.REMAINDER, metavar="WHAT [options] --over OPTION=VALUES")

@@ -26,6 +26,8 @@ class Part(NamedTuple):
     description: str
     add_options: Callable[[argparse.ArgumentParser], None]
     answer: Callable[[argparse.Namespace], Answer]
+    plot: str = argparse.SUPPRESS
+    """Help of `--plot`, hidden if the answer has nothing to draw."""
 
 
 def model_options(parser: argparse.ArgumentParser) -> None:

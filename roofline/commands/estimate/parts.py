@@ -134,6 +134,8 @@ def answer_memory(args: argparse.Namespace) -> Answer:
     return model.memory_answer(arguments.model_of(args), plan, machines)
 
 
+BAR_PLOT = "draw the parts"
+
 PARTS = (
     Part(
         "tensor", "elements and bytes of a tensor", "Elements, bytes and strides of a tensor.", _tensor_options, _tensor
@@ -142,9 +144,15 @@ PARTS = (
     Part(
         "matmul", "least time of a matrix product", "Least time of a product by the roofline.", _matmul_options, _matmul
     ),
-    Part("params", "parameters of a model", "Parameters of a model by component.", _params_options, _params),
-    Part("flops", "FLOPs of a training step", "FLOPs of a training step by component.", _flops_options, _flops),
-    Part("memory", "memory of training", "Memory of training on one device.", _memory_options, answer_memory),
+    Part("params", "parameters of a model", "Parameters of a model by component.", _params_options, _params, BAR_PLOT),
+    Part(
+        *("flops", "FLOPs of a training step", "FLOPs of a training step by component."),
+        *(_flops_options, _flops, BAR_PLOT),
+    ),
+    Part(
+        *("memory", "memory of training", "Memory of training on one device."),
+        *(_memory_options, answer_memory, BAR_PLOT),
+    ),
     *BUDGET_PARTS,
     *SERVING_PARTS,
 )
