@@ -51,7 +51,7 @@ def answer(asked: str) -> list[str]:
         kinds = {"flags": FLAGS, "columns": COLUMNS, "rows": ROWS, "verdicts": VERDICTS, "bounds": BOUNDS}
         return [f"{kind}: {', '.join(words)}" for kind, words in kinds.items()]
     place, _, share = asked.rpartition(" ")
-    if place and share.rstrip("%").replace(".", "", 1).isdigit():
+    if place and share.rstrip("%").replace(".", "", 1).isdecimal():
         bound = known_as(place.removesuffix(" at").removesuffix("-bound"), BOUNDS)
         share_pct = float(share.rstrip("%"))
         if bound not in BOUNDS or not share_pct > 0:

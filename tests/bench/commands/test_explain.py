@@ -128,6 +128,7 @@ def test_all_words_are_listed(capsys):
         (("preemted",), "unknown word 'preemted'; did you mean preempted"),
         (("zzzz",), "unknown word 'zzzz'; `python -m bench explain` lists all"),
         (("gelu", "40%"), "'gelu 40%' is no bound with a share above 0; write memory or compute"),
+        (("memory", "²"), "unknown word 'memory ²'"),
         (("memory", "0%"), "'memory 0%' is no bound with a share above 0"),
     ],
 )
