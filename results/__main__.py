@@ -132,6 +132,7 @@ def _show(options: argparse.Namespace) -> int:
         print_out(render(run.environment, run.records, options.format, problems.append))
         return _report(run, problems, options)
     print_out(drawn(lambda console: render_table(run.environment, run.records, console, problems.append)))
+    print_out(compare_command.saved_verdicts(run, stdout()))
     for record in run.records if options.verbose else ():
         for line in describe(record):
             say(line)

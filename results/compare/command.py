@@ -86,6 +86,7 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
     add_records(parser)
     add_runs(parser, "with `latest`: the newest run")
     add_margin(parser)
+    parser.set_defaults(margin=None)  # a saved comparison has its own
     parser.add_argument(
         "--drift",
         type=margin,
@@ -121,7 +122,7 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
     from results.compare.comparison import compare
     from results.compare.earlier import runs_beside
     from results.compare.load import load
-    from results.compare.output import as_csv, as_json, as_markdown, exit_code, geomean_lines, print_table
+    from results.compare.output import as_text, exit_code
     from results.compare.plot import draw
     from results.show.picture import check_picture, save_picture
 
@@ -133,25 +134,41 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
     for one in loaded:
         if not one.records:
             raise StoreError(_empty(one, wanted))
-    request = CompareOptions(options.by, options.baseline, options.margin, options.force)
     second = loaded[1] if len(loaded) == 2 else None
+    request = _request(options, loaded[0] if second is None else None)
     earlier = runs_beside(loaded) if second and options.drift is None else []
     compared = compare(loaded[0], second, request, options.drift, earlier)
     if options.output is not None:
         save_picture(draw(compared, options.theme), options.output)
-    writers = {"json": lambda: as_json(compared, options.fail_on), "csv": lambda: as_csv(compared)}
-    writers |= {"md": lambda: as_markdown(compared), "table": lambda: print_table(compared, stdout)}
-    text = writers[options.format]()
-    if options.format in ("md", "table"):
-        text += "".join(f"{line}\n" for line in _spaced(geomean_lines(compared), options.format))
+    text = as_text(compared, options.format, options.fail_on, stdout)
     notes = [note for one in loaded for note in one.notes] + list(compared.notes)
     problems = tuple(problem for one in loaded for problem in one.problems)
     return Output(text, tuple(notes), exit_code(compared, options.fail_on), options.output, problems)
 
 
-def _spaced(lines: list[str], form: str) -> list[str]:
-    """Return lines that Markdown does not join into one."""
-    return [part for line in lines for part in ("", f"- {line}")] if form == "md" else lines
+def saved_verdicts(run: Run, stdout: TextIO) -> str:
+    """Return the table of a saved comparison; nothing for a run that is none, or has nothing to compare."""
+    from results.compare.comparison import compared_of
+    from results.compare.live import saved_request
+    from results.compare.output import as_text
+    from results.compare.sides import CompareError
+
+    request = saved_request(run)
+    try:
+        found = compared_of(run, None, request, None) if request else None
+    except CompareError:  # the records that were selected have no baseline
+        return ""
+    return "\n" + as_text(found, "table", "slower", stdout) if found and found.rows else ""
+
+
+def _request(options: argparse.Namespace, alone: Run | None) -> CompareOptions:
+    """Return how to compare: a saved comparison that is compared again has its own baseline and margin as defaults."""
+    from results.compare.live import saved_request
+
+    saved = saved_request(alone) if alone and options.by in (None, "provider") else None
+    saved = saved or CompareOptions(options.by)
+    margin = saved.margin if options.margin is None else options.margin
+    return CompareOptions(saved.by, options.baseline or saved.baseline, margin, options.force)
 
 
 def _empty(run: Run, wanted: object) -> str:

@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from results.compare.comparison import Compared, compared_of
+from results.compare.load import turns_of
 from results.compare.match import WRONG
 from results.compare.sides import CompareOptions
 from results.record import Environment, Record
+from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run
 
 
@@ -30,3 +32,17 @@ def compare_live(environment: Environment, records: Iterable[Record], baseline: 
         if one.side == "candidate" or one.record.status != "ok"
     )
     return replace(found, unmatched=unmatched)
+
+
+def with_request(environment: Environment, baseline: str, margin: float) -> Environment:
+    """Return the environment of a comparison: its settings also have the baseline and the margin."""
+    return replace(environment, settings=environment.settings | {"baseline": baseline, "margin": float(margin)})
+
+
+def saved_request(run: Run) -> CompareOptions | None:
+    """Return how a saved comparison was compared; None for a run whose rows were not interleaved."""
+    names = next((one.interleaved["with"] for one in run.records if turns_of(one)), None)
+    if not names:
+        return None
+    settings = {"baseline": names[0], "margin": DEFAULT_MARGIN} | run.environment.settings
+    return CompareOptions("provider", str(settings["baseline"]), float(settings["margin"]))

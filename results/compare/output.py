@@ -76,6 +76,7 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
         "metric_geomean": only.ratio if only else None,
         "metric_geomean_ci95": list(only.ci95) if only else None,
         "geomean_rows": sum(mean.rows for mean in means),
+        "geomean_by_candidate": _by_candidate(means),
         "geomeans": [asdict(mean) | {"metric_ratio": mean.ratio, "metric_ci95": mean.ci95} for mean in means],
         "unmatched": len(compared.unmatched),
         "broken": sum(one.is_broken for one in compared.unmatched),
@@ -114,17 +115,22 @@ def geomeans(compared: Compared) -> list[Mean]:
     return found
 
 
+def _by_candidate(means: Sequence[Mean]) -> dict[str, dict[str, Any]]:
+    """Return the means of the candidates whose rows are of one op."""
+    counted = Counter(mean.candidate for mean in means)
+    only = [mean for mean in means if counted[mean.candidate] == 1]
+    return {mean.candidate: {"ratio": mean.ratio, "ci95": list(mean.ci95), "rows": mean.rows} for mean in only}
+
+
 def geomean_lines(compared: Compared) -> list[str]:
     """Return a line for each kind of rows where there are several; one kind is in the headline."""
     means = geomeans(compared)
-    if len(means) < 2:
-        return []
     return [
         printable(
             f"{' '.join(word for word in (mean.op, mean.provider) if word)}, {mean.baseline} -> {mean.candidate}: "
             f"geometric mean {_mean_words(mean)}, {mean.rows:,} row{'s' * (mean.rows != 1)}"
         )
-        for mean in means
+        for mean in (means if len(means) > 1 else ())
     ]
 
 
@@ -185,11 +191,31 @@ def _json_unmatched(one: Unmatched) -> dict[str, Any]:
     return {"side": one.side} | known | {"reason": one.reason, "broken": one.is_broken}
 
 
-def as_json(compared: Compared, fail_on: str) -> str:
-    """Return the comparison as one JSON document."""
+def as_text(compared: Compared, form: str, fail_on: str, file: TextIO, **of_summary: Any) -> str:
+    """Return the comparison as `table`, `md`, `csv` or `json`.
+
+    Args:
+        compared: the comparison.
+        form: the format.
+        fail_on: verdicts that exit with 1.
+        file: where the text will be printed, for its width.
+        of_summary: values of the summary in place of those that `summary` returns; for JSON.
+    """
+    if form == "json":
+        return as_json(compared, fail_on, **of_summary)
+    if form == "csv":
+        return as_csv(compared)
+    lines = [f"{line}\n" for line in geomean_lines(compared)]
+    if form == "table":
+        return print_table(compared, file) + "".join(lines)
+    return as_markdown(compared) + "\n" * bool(lines) + "".join(f"- {line}".replace("<", "&lt;") for line in lines)
+
+
+def as_json(compared: Compared, fail_on: str, **of_summary: Any) -> str:
+    """Return the comparison as one JSON document; `of_summary` replaces values of its summary."""
     return json_text(
         {
-            "summary": summary(compared, fail_on),
+            "summary": summary(compared, fail_on) | of_summary,
             "rows": json_rows(compared),
             "unmatched": [_json_unmatched(one) for one in compared.unmatched],
         }

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from compare_runs import case, compared
 
+from results.__main__ import main
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
 from results.compare.live import compare_live as live
 from results.store.runs import load_run
@@ -153,3 +154,15 @@ def test_medians_that_contradict_the_rounds_are_remarked(save, make_record, inte
         "the two medians stand at 1.0875: the speed changed between the rounds, and the ratio is taken within each"
     )
     assert math.isclose(row["candidate_s"] / row["baseline_s"], 1.0875)
+
+
+def test_a_saved_comparison_is_compared_and_shown_as_it_was(save, interleaved, capsys):
+    records = interleaved({"a": 1.0, "torch": 1.1})
+    old, new = save("old", *records), save("new", *records, settings={"baseline": "a", "margin": 0.2})
+    for path, margin, verdict in ((old, 0.01, "SLOWER"), (new, 0.2, "SAME")):
+        found = compared(capsys, path)[1]
+        (row,) = found["rows"]
+        assert (found["summary"]["margin"], row["provider_baseline"], row["verdict"]) == (margin, "a", verdict)
+        assert main(["show", path]) == 0
+        assert f"\n{verdict} " in capsys.readouterr().out
+    assert compared(capsys, new, "--margin", "1%", "--by", "provider")[1]["rows"][0]["verdict"] == "SLOWER"

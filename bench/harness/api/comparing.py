@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import html
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,9 +69,9 @@ class Verdicts:
 
     def __repr__(self) -> str:
         """Return the table of the command."""
-        from bench.harness.compare.show import text_of
+        from results.compare.output import as_text
 
-        return text_of(self.compared, "table", "slower", 0)
+        return as_text(self.compared, "table", "slower", sys.stdout)
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook, all names escaped."""
@@ -197,12 +198,12 @@ class _Comparison:
 
     def verdicts(self) -> Verdicts:
         """Call each, let all that are right take turns, and judge them."""
-        from results.compare.live import compare_live
+        from results.compare.live import compare_live, with_request
         from results.compare.output import describe
 
         wrong = {name: reason for name in self._names if (reason := self._wrong(name)) is not None}
         device = self._device()
-        environment = environment_of(device, "compare")
+        environment = with_request(environment_of(device, "compare"), self._names[0], self._how.margin)
         known = called(
             self._names[0],
             lambda: known_of(self._named[self._names[0]], fresh(self._first), self._kwargs, self._question),

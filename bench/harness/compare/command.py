@@ -298,6 +298,7 @@ def measure(plan: ComparePlan, argv: Sequence[str] | None) -> tuple[Environment,
     from bench.harness.cli import session
     from bench.harness.cli.terminal import Progress
     from bench.harness.measure.plan import plan as planned_rows
+    from results.compare.live import with_request
     from results.store.runs import RunWriter
 
     request, kept, interrupted = plan.request, session.Session(), False
@@ -313,6 +314,7 @@ def measure(plan: ComparePlan, argv: Sequence[str] | None) -> tuple[Environment,
         )
         ceilings = session.calibrated(request.recalibrate, session.dtypes_of(rows), plan.device, ceilings, progress)
         environment = session.stamp("bench", plan.device, ceilings, plan.settings, argv)
+        environment = with_request(environment, plan.names[0], plan.margin)
         if request.verbose:
             progress.note(f"ceilings and the state of the machine took {time.perf_counter() - began:.1f} s")
         if request.saves:

@@ -1,15 +1,15 @@
 """`bench.compare`: paired rounds of functions, wrong results left out, and the command's own table and verdicts."""
 
 import re
+import sys
 
 import pytest
 import torch
 
 import bench
 from bench.harness.api.comparing import difference
-from bench.harness.compare.show import text_of
 from results.compare.live import compare_live
-from results.compare.output import json_rows
+from results.compare.output import as_text, json_rows
 from results.store.runs import load_run
 
 QUICK = {"budget_s": 0.05, "rounds": 6}
@@ -52,7 +52,7 @@ def test_what_is_right_gets_a_verdict_and_the_rest_a_reason(found):
 
 
 def test_it_prints_the_table_of_the_command(found):
-    assert repr(found) == text_of(found.compared, "table", "slower", 0)
+    assert repr(found) == as_text(found.compared, "table", "slower", sys.stdout)
     assert found.verdicts["slow"] in repr(found)
     assert "not compared:" in repr(found)
     assert found._repr_html_().startswith("<pre>")
@@ -64,6 +64,7 @@ def test_its_frame_has_the_rows_of_the_command(found):
 
 def test_its_records_are_kept_and_compared_again(found):
     kept = load_run(found.save())
+    assert kept.environment.settings["baseline"] == "double"
     again = compare_live(kept.environment, kept.records, "double", 0.01)
     assert [row.compared for row in again.rows] == [row.compared for row in found.compared.rows]
     assert {record.extra["work"] for record in kept.records} == {"counted by the profiler's rules: add, of double"}

@@ -15,6 +15,7 @@ from bench.harness.measure import plan, runner
 from bench.harness.providers.registry import Provider, ProviderUnavailableError
 from bench.harness.timing import protocol
 from bench.harness.timing.settle import SettleLimits
+from results import __main__ as results
 from results.store.runs import load_run
 from tests.bench import commands
 
@@ -270,6 +271,16 @@ def test_a_saved_run_tells_the_same_again(capsys, runs, provide):
     run = load_run(commands.run_files(runs)[0])
     again = compare_live(run.environment, run.records, "torch", 0.01)
     assert [again.rows[0].ratio, *again.rows[0].ci95] == [found["rows"][0]["ratio"], *found["rows"][0]["ci95"]]
+
+
+def test_a_saved_run_is_compared_again_with_its_baseline_and_margin(capsys, runs, provide):
+    provide(torch=same, torch_compile=slow)
+    assert compare(*CASE, *ROUNDS, "-q", "--provider", "torch-compile,torch", "--margin", "20%") == 0
+    capsys.readouterr()
+    assert results.main(["compare", "latest", "--by", "provider", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["summary"]["margin"] == 0.2
+    assert (found["rows"][0]["baseline"], found["rows"][0]["candidate"]) == ("torch-compile", "torch")
 
 
 @pytest.mark.exhaustive
