@@ -100,7 +100,7 @@ class InterleavingRunner(Runner):
         new_call = (lambda copy: provider.call(sets[copy])) if calls is prepared.calls else None
         replay = partial(_replay_check, row, sets) if self._device.is_gpu else None
         slow_s = least_s(time.perf_counter() - began)
-        ready = Ready(calls, prepared.cache, turn.announce, slow_s, new_call, replay, prepared.host_calls)
+        ready = Ready(calls, prepared.cache, turn.announce, slow_s, new_call, replay)
         refuse_if_too_slow(ready.least_s, others_s, left_s)
         return prepared, ready
 

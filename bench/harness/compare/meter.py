@@ -88,8 +88,6 @@ class Ready:
     """Makes a call on a copy of the inputs once more; None for calls so slow that their place does not matter."""
     replay: Callable[[int], ReplayCheck] | None = None
     """Returns what verifies a graph of the calls that begins with the call on this copy; None on a CPU."""
-    host_calls: Sequence[samplers.Call] = ()
-    """The same launches without checks of ours, for the time that they take the host; none: the calls."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +199,7 @@ class InterleavingMeter(Meter):
         # One window for all of them, but each ran at a clock of its own.
         clocks_hz = [clock for clock in found.rounds.clocks_hz[place] if clock is not None]
         telemetry = found.telemetry | ({"sm_clock_hz": median(clocks_hz)} if clocks_hz else {})
-        host_s = self.host_s(ready.calls, ready.host_calls or ready.calls)
+        host_s = self.host_s(ready.calls)
         return self.measured(ready.calls, host_s, turns.sampler, samples, found.settling, telemetry, turns.replay)
 
 

@@ -91,7 +91,6 @@ class Meter:
         left_s: float | None = None,
         prepared_s: float = 0.0,
         replay: ReplayCheck | None = None,
-        host_calls: Sequence[samplers.Call] | None = None,
     ) -> Measurement:
         """Let the device settle, sample, and measure the same launches warm and from the host.
 
@@ -103,13 +102,12 @@ class Meter:
             prepared_s: time that making and checking the inputs and the result takes; launches of more than a
                 millisecond are sampled for a multiple of it, so that most of a run is spent on the clock.
             replay: verifies what a graph of the calls writes, before it is timed and afterwards.
-            host_calls: the same launches without checks of ours, whose time on the host counts; None: the calls.
         """
         begin = time.perf_counter()
         sampler = self.sampler(calls, self._limits, replay)
         settle_limits = GPU_SETTLE if self._device.is_gpu else CPU_SETTLE
         settling = settle(sampler.sample, settle_limits)
-        host_s = self.host_s(calls, host_calls or calls)  # before the samples, which are the last steps of training
+        host_s = self.host_s(calls)  # before the samples, which are the last steps of training
         launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
         beside_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")
         if self._device.is_gpu:
@@ -121,10 +119,10 @@ class Meter:
         # Last: the profiler stays attached to the process.
         return replace(measured, launched=launched(calls, samples.median_s, self._device.synchronize))
 
-    def host_s(self, calls: Sequence[samplers.Call], host_calls: Sequence[samplers.Call]) -> tuple[float, float]:
+    def host_s(self, calls: Sequence[samplers.Call]) -> tuple[float, float]:
         """Return the seconds that a launch keeps the host, and from a launch to its finished result."""
         synchronize = self._device.synchronize
-        return samplers.host_launch_s(host_calls, synchronize), samplers.host_latency_s(calls, synchronize)
+        return samplers.host_launch_s(calls, synchronize), samplers.host_latency_s(calls, synchronize)
 
     def measured(
         self,

@@ -48,9 +48,6 @@ LEAST_ROW_S = 0.7
 CHECK_S_PER_BYTE = 3e-8
 """Time to check the result twice on a processor, per byte of one set of inputs and outputs, as two cores take it."""
 
-HOST_CALLS = 5
-"""Launches whose time on the host is taken, each on a copy of its own."""
-
 Call = Callable[[], object]
 SILENT = Turn()
 
@@ -72,8 +69,6 @@ class Prepared:
     earlier: Launch | None
     """The first launch, for an op whose results must differ."""
     first_call_s: float
-    host_calls: Sequence[Call]
-    """The same launches without checks of ours, for the time that they take the host."""
     prepared_s: float
     """Time that making and checking inputs and results takes, before and after the timing."""
     check_s: float
@@ -236,7 +231,6 @@ class Runner:
             before=before,
             earlier=(sets[0].inputs, checks.result) if op.check_result else None,
             first_call_s=first_call_s,
-            host_calls=[provider.without_checks(call) for call in calls[:HOST_CALLS]],
             prepared_s=ready - begin + check_s,  # it is checked once more at the end
             check_s=check_s,
         )
@@ -254,7 +248,6 @@ class Runner:
                 left_s,
                 prepared.prepared_s,
                 ReplayCheck(prepared.row.op, prepared.row.case, prepared.sets) if self._device.is_gpu else None,
-                prepared.host_calls,
             )
 
     def finish(self, prepared: Prepared, measured: Measurement) -> Record:

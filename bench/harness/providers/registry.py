@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from bench.harness.data.inputs import InputSet
     from bench.harness.device.device import Device
 
-Call = Callable[[], object]
-
 AUTOTUNE = "-autotune"
 USER_KERNEL = "path/to/file.py:function"
 """How a user's own function is written, for messages and help."""
@@ -69,8 +67,6 @@ class Provider:
     """By dtype, the compile options that all kernels of the op share; None where they are not known."""
     restored: tuple[str, ...] = ()
     """Settings that importing the user's file changed, and that were set back."""
-    without_checks: Callable[[Call], Call] = lambda call: call
-    """Returns a launch without what is ours alone: the checks of its tensors before the kernels."""
     tolerance: float = 1.0
     """Times the error that rounding explains which its results may have."""
 
@@ -243,34 +239,7 @@ def _triton(name: str, op: Op, path: str, arch: int) -> Provider:
         source_sha256=versions.source_sha256(path),
         refuses_with=(ValueError,),
         compile_options=lambda dtype: None if is_tuned else shared_options(module, op.name, dtype, arch),
-        without_checks=kernels_alone,
     )
-
-
-def kernels_alone(call: Call) -> Call:
-    """Return what starts the Triton kernels that a launch starts, with the same arguments and nothing else.
-
-    The launch is made once, to see them. One that starts no Triton kernel is returned as it is.
-    """
-    from unittest.mock import patch  # which takes long to import
-
-    from triton.runtime.jit import JITFunction
-
-    started: list[Call] = []
-    run = JITFunction.run
-
-    def seen(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        started.append(partial(run, kernel, *args, **kwargs))
-        return started[-1]()
-
-    with patch.object(JITFunction, "run", seen):
-        call()
-
-    def again() -> None:
-        for start in started:
-            start()
-
-    return again if started else call
 
 
 def shared_options(module: ModuleType, op: str, dtype: str, arch: int) -> dict[str, Any] | None:

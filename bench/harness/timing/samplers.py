@@ -15,7 +15,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from bench.harness.device.device import Device
+import psutil
+
+from bench.harness.device.device import MIB, Device
+from bench.harness.device.host import available_memory_bytes
 from bench.harness.timing.protocol import Limits, Sampler, clock_tick_s, launches_for, no_garbage_collection
 from results.stats.samples import median
 
@@ -74,6 +77,9 @@ LATENCY_CALLS = 50
 PROBE_CAP_S = 0.2
 """Time after which estimates stop calling: one call of a slow case is enough to know it."""
 
+MAX_KEPT_BYTES = 1024 * MIB
+"""Maximum memory for the results that `HostSampler` keeps; a quarter of the free memory if that is less."""
+
 _failed_graphs: list[Any] = []
 """Graphs whose capture failed, kept: torch's allocator asks them about every later capture."""
 
@@ -92,23 +98,34 @@ class HostSampler:
     ) -> None:
         """Go round `calls`, `launches_per_sample` of them between two readings.
 
-        `before` is called ahead of each sample, and is not timed.
+        What several calls return is kept for a round of them, so that every launch of it writes memory of its own:
+        malloc would return the block that the previous launch has just left in the cache. `before` is called ahead of
+        each sample, and is not timed.
         """
         self.launches_per_sample, self._before = launches_per_sample, before
+        self._kept: deque[object] = deque(maxlen=len(calls) if len(calls) > 1 else 0)
+        self._max_rss = _rss_bytes() + min(MAX_KEPT_BYTES, available_memory_bytes() // 4)
         self.begin_with(calls)
 
     def begin_with(self, calls: Sequence[Call], first: int = 0) -> None:
         """Replace the calls that samples go round; the next sample begins with the one at this index."""
-        self._calls = itertools.islice(itertools.cycle(calls), first, None)
+        self._calls = itertools.cycle([*calls[first:], *calls[:first]])
 
     def sample(self) -> float:
         """Return the duration of one sample, seconds."""
-        launches = itertools.islice(self._calls, self.launches_per_sample)
+        launches, keep = itertools.islice(self._calls, self.launches_per_sample), self._kept.append
         self._before()
         start = time.perf_counter()
         for call in launches:
-            call()
-        return time.perf_counter() - start
+            keep(call())
+        sample_s = time.perf_counter() - start
+        if len(self._kept) < (self._kept.maxlen or 0) and _rss_bytes() > self._max_rss:
+            self._kept = deque(self._kept, maxlen=len(self._kept))
+        return sample_s
+
+
+def _rss_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)
 
 
 class GraphSampler:

@@ -4,6 +4,7 @@ import itertools
 import re
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,11 +12,12 @@ import torch
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.commands.suite import planned
 from bench.harness.device.device import Device
-from bench.harness.measure import runner
+from bench.harness.measure import meter, runner
 from bench.harness.measure.cost import CALLS_PER_CASE
 from bench.harness.measure.plan import Row, Settings, blank_record, plan
 from bench.harness.measure.runner import CASE_ALLOWANCE_S, Runner, is_out_of_memory, one_line
 from bench.harness.op import Case
+from bench.harness.providers import registry
 from bench.harness.providers.registry import Provider, ProviderUnavailableError
 from bench.harness.timing.protocol import Limits
 from bench.matmul import OPS as MATMUL
@@ -448,3 +450,36 @@ def test_each_row_samples_for_its_share_of_the_time_that_is_left(providers, monk
     monkeypatch.setattr(made._meter, "measure", take_notice)
     made.measure(Row(ADD, CASE, "right"), rows_left)
     assert left == [pytest.approx(1000 / rows_left, rel=0.05)]
+
+
+def test_the_time_of_the_host_is_that_of_the_whole_launcher_of_a_built_in_kernel(monkeypatch):
+    jit = pytest.importorskip("triton.runtime.jit")
+    monkeypatch.setattr(jit.JITFunction, "run", lambda kernel, *args, **options: None)
+    kernel, checks = jit.JITFunction(launch_of_two), []
+
+    def launcher(x, y, out):
+        checks.append(None)
+        kernel[(1,)](1, width=2)
+        torch.add(x, y, out=out)
+
+    monkeypatch.setattr(registry.importlib, "import_module", lambda path: SimpleNamespace(KERNELS={"add": launcher}))
+    built_in = registry._triton("triton-v1", ADD, registry.kernel_versions("elementwise")["triton-v1"], 90)
+    monkeypatch.setattr(runner, "load", lambda *_: built_in)
+    launches, host_launch_s = [], meter.samplers.host_launch_s
+
+    def watched(calls, synchronize):
+        before = len(checks)
+        found = host_launch_s(calls, synchronize)
+        launches.append(len(checks) - before)
+        return found
+
+    monkeypatch.setattr(meter.samplers, "host_launch_s", watched)
+    record = Runner("elementwise", CPU, Settings(cache="warm"), NoEstimate(), LIMITS).measure(
+        Row(ADD, CASE, "triton-v1")
+    )
+    assert record.status == "ok"
+    assert launches == [meter.samplers.ESTIMATE_LAUNCHES]
+
+
+def launch_of_two(x, width):
+    """Stand for a kernel."""

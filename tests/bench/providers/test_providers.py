@@ -20,7 +20,6 @@ from bench.harness.providers.registry import (
     check_names,
     default_providers,
     kernel_versions,
-    kernels_alone,
     load,
     minimum_arch,
     numerics,
@@ -389,31 +388,3 @@ def test_tf32_can_be_compiled():
     a = torch.ones(32, 32)
     with numerics("tf32"):
         assert torch.equal(torch.compile(lambda x: x @ x, dynamic=False)(a), a @ a)
-
-
-def test_the_time_of_the_host_is_that_of_the_kernels_without_our_checks(monkeypatch):
-    jit = pytest.importorskip("triton.runtime.jit")
-    started, checks = [], []
-    monkeypatch.setattr(
-        jit.JITFunction, "run", lambda kernel, *args, **options: started.append((kernel, args, options))
-    )
-    kernel = jit.JITFunction(launch_of_two)
-
-    def launch():
-        checks.append(None)
-        kernel[(4,)](1, width=2)
-        kernel[(8,)](3)
-
-    again = kernels_alone(launch)
-    assert (len(checks), len(started)) == (1, 2)
-    again()
-    assert len(checks) == 1
-    assert started[2:] == started[:2]
-    assert started[0] == (kernel, (1,), {"grid": (4,), "warmup": False, "width": 2})
-    assert jit.JITFunction.run(None) is None  # as it was before, and not what looks on
-    assert len(started) == 5
-    assert kernels_alone(print) is print
-
-
-def launch_of_two(x, width):
-    """Stand for a kernel."""

@@ -172,6 +172,54 @@ def test_the_host_sampler_goes_on_where_the_last_sample_ended(monkeypatch):
     assert sampler.method == "host"
 
 
+def test_the_host_sampler_skips_the_first_calls_before_its_samples(monkeypatch):
+    clock = HostClock(monkeypatch)
+
+    class Slow(list):
+        def __iter__(self):
+            for call in super().__iter__():
+                clock.seconds += 10.0
+                yield call
+
+    sampler = HostSampler([clock.call("z", 0.5)], launches_per_sample=1)
+    sampler.begin_with(Slow(clock.call(name, 0.5) for name in "abc"), first=2)
+    assert sampler.sample() == 0.5
+    assert clock.log == ["c"]
+
+
+def test_results_on_the_host_are_kept_for_a_round_of_the_calls():
+    alive = weakref.WeakSet()
+    sampler = HostSampler([lambda: made(alive)] * 5, launches_per_sample=3)
+    seen = []
+    for _ in range(4):
+        sampler.sample()
+        seen.append(len(alive))
+    assert seen == [3, 5, 5, 5]
+    sampler = HostSampler([lambda: made(alive)], launches_per_sample=3)  # warm: the same memory again
+    seen = len(alive)
+    sampler.sample()
+    assert len(alive) <= seen
+
+
+def made(alive):
+    result = torch.empty(1)
+    alive.add(result)
+    return result
+
+
+def test_results_on_the_host_are_kept_within_a_limit_of_memory(monkeypatch):
+    rss = iter([0, 10, 90, 110, 1000])
+    monkeypatch.setattr(samplers, "_rss_bytes", lambda: next(rss))
+    monkeypatch.setattr(samplers, "MAX_KEPT_BYTES", 100)
+    alive = weakref.WeakSet()
+    sampler = HostSampler([lambda: made(alive)] * 50, launches_per_sample=4)
+    seen = []
+    for _ in range(6):
+        sampler.sample()
+        seen.append(len(alive))
+    assert seen == [4, 8, 12, 12, 12, 12]
+
+
 def test_a_graph_is_timed_by_replaying_it(gpu):
     sampler = GraphSampler([gpu.launch(name, 10e-6) for name in "abc"], launches=6)
     assert gpu.log == []  # capturing runs nothing
