@@ -14,6 +14,8 @@ from tests.simulated_gpu.tensors import TIMELINE, Capture, capturing
 FREE_BYTES = 2 * 2**30
 SPIN_CYCLES_PER_S = 1.98e9
 EVENT_S = 1e-6
+POOLS = set()
+"""Memory pools of captures that are not released."""
 
 PROPERTIES = SimpleNamespace(
     name="NVIDIA H100 80GB HBM3",
@@ -104,12 +106,13 @@ class CUDAGraph:
     since the last one: the same operations on the same buffers would give the same values."""
 
     def __init__(self, keep_graph=False):
-        self._capture, self._ran_at = None, -1
+        self._capture, self._ran_at, self._pool = None, -1, None
 
     def capture_begin(self, pool=None, capture_error_mode="global"):
         if capturing:
             raise RuntimeError("a capture is under way already")
-        self._capture = Capture()
+        self._capture, self._pool = Capture(), pool
+        POOLS.add(pool)
         capturing.append(self._capture)
 
     def capture_end(self):
@@ -130,6 +133,8 @@ class CUDAGraph:
     def reset(self):
         if capturing and self._capture not in (None, capturing[-1]):
             capturing[-1].is_broken = True  # no graph may be destroyed while another one is captured
+        if self._capture is not None and not self._capture.is_broken:  # a failed capture keeps its pool
+            POOLS.discard(self._pool)
         self._capture = None
 
     def __del__(self):
@@ -140,12 +145,12 @@ class graph:  # noqa: N801  the name of torch
     """Captures what runs within the context, on a stream that is not the default one."""
 
     def __init__(self, cuda_graph, pool=None, stream=None, capture_error_mode="global"):
-        self._graph, self._stream = cuda_graph, stream or Stream()
+        self._graph, self._stream, self._pool = cuda_graph, stream or Stream(), pool or object()
 
     def __enter__(self):
         synchronize()
         self._stream.__enter__()
-        self._graph.capture_begin()
+        self._graph.capture_begin(self._pool)
 
     def __exit__(self, kind, error, trace):
         self._graph.capture_end()
@@ -215,6 +220,7 @@ STANDS_FOR = {
     "set_device": index_of,
     "synchronize": synchronize,
     "empty_cache": lambda: None,
+    "graph_pool_handle": object,
     "mem_get_info": mem_get_info,
     "get_device_properties": answering(PROPERTIES),
     "max_memory_allocated": answering(0),
@@ -231,6 +237,8 @@ def install():
         if not hasattr(torch.cuda, name):
             raise AttributeError(f"torch.cuda has no {name}")
         setattr(torch.cuda, name, value)
+    torch._C._cuda_endAllocateToPool = lambda device, pool: None
+    torch._C._cuda_releasePool = lambda device, pool: POOLS.remove(pool)
     torch.version.cuda = "13.0"
     torch.Generator = HostGenerator
     pinned = set()

@@ -59,7 +59,8 @@ IDLE_S = 3.0
 """The device does nothing for this long before a long run, so that its burst is that of an idle, cool device."""
 
 BURST_S = 0.1
-"""A burst lasts this long: a GPU that was idle draws more power than its limit allows it for longer."""
+"""A burst lasts this long, by its samples: a GPU that was idle draws more power than its limit allows it for longer.
+Reading its clock adds 0.05 s of work that is not timed."""
 
 SUSTAINED_SHARE = 0.5
 """The last part of a run, by time, that counts as sustained."""

@@ -19,7 +19,7 @@ from bench.harness.measure.evidence import disturbance, preempted, throttled
 from bench.harness.measure.runner import one_line
 from bench.harness.op import Op
 from bench.harness.timing.protocol import Samples, collect, limits_of, warm_up
-from bench.harness.timing.samplers import Call, make_sampler
+from bench.harness.timing.samplers import Call, GraphSampler, make_sampler
 from results.record import Record
 from results.stats.samples import half_width, median, median_ci95, quantile
 from roofline.ceilings import Ceiling
@@ -174,15 +174,19 @@ class CalibrationSetup:
         # No interval ends it: the shortest time of a noisy machine needs all the time there is.
         limits = replace(usual, min_samples=sys.maxsize, cap_s=seconds)
         poller = Poller(self.monitor)
-        sampler = make_sampler([launch.call], self.device, limits, while_running=poller)
+        sampler = make_sampler([launch.call], self.device, limits, reading=poller)
         if idle_s:
             self.device.synchronize()
             time.sleep(idle_s)
+            if isinstance(sampler, GraphSampler):
+                sampler.runs_ahead = True
         else:
             warm_up(sampler, min(usual.warm_up_s, WARM_UP_SHARE * seconds))
         poller.begin()
         before = self.monitor.snapshot()
         samples = collect(sampler, limits, "warm")
+        if idle_s:
+            self.device.synchronize()  # one sample was queued ahead
         telemetry = row_telemetry(before, self.monitor.snapshot(), polled=poller.seen)
         return Rate(config, launch.work, samples, telemetry, poller)
 

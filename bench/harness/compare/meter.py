@@ -126,6 +126,7 @@ class InterleavingMeter(Meter):
                 turn.call_s = min(times_s) / turn.sampler.launches_per_sample  # a single one may have been held up
                 turn.samples = samples_per_turn(median(times_s[-CALIBRATION_TURNS:]), self._device.type)
         share_launches(turns)
+        self._poller.begin()
         before = self._monitor.snapshot()
         order = random.Random(rule.seed)
 
@@ -170,7 +171,10 @@ class InterleavingMeter(Meter):
         return launch
 
     def _clock_hz(self) -> float | None:
-        return self._monitor.clock_and_power().sm_clock_hz
+        """Return the clock that was read in the turn that ends, and read again in the next one."""
+        seen = self._poller.seen
+        self._poller.begin()
+        return seen[-1].sm_clock_hz if seen else None
 
     def measurement(self, ready: Ready, place: int, found: Interleaved) -> Measurement:
         """Return what the rounds tell of one provider, with what is measured beside them.

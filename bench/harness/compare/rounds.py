@@ -63,7 +63,7 @@ class Rounds:
 
     slots: list[list[tuple[float, ...]]]
     clocks_hz: list[list[float | None]]
-    """SM clock at the end of each turn; None where it cannot be read."""
+    """SM clock in each turn; None where it cannot be read."""
     errors: dict[int, BaseException] = field(default_factory=dict)
     """What a contender raised in its turn; it takes no part from there on."""
     seconds: float = 0.0
@@ -98,7 +98,7 @@ def run_rounds(
         contenders: the baseline first.
         rule: margin, time and seed; its deadline is a reading of `now`.
         now: seconds of a clock that only runs forward.
-        clock_hz: reads the SM clock, right after each turn.
+        clock_hz: returns the SM clock of a turn, right after it.
         exchange: called before the first round and again and again: exchanges what may favor one of the contenders.
         is_disturbed: whether something took time from the rounds so far. Then a verdict takes more of them, as it does
             where the samples show it: two speeds, or a drift.

@@ -55,8 +55,8 @@ MIN_THROTTLE_WINDOW_S = 2 * COUNTER_STEP_S
 MIN_LOST_SHARE = 0.01
 """Smallest fraction of lost time that is reported; boosting GPUs touch their power limit for moments at any load."""
 
-POLL_EVERY_S = 0.05
-"""Time between two readings while samples run: one costs up to a few milliseconds."""
+POLL_EVERY_S = 0.5
+"""Time between two readings: for each of them the GPU works 0.05 s that no sample counts."""
 
 EVENT_CAUSES = ("sw_thermal", "hw_thermal", "power_brake")
 """Causes that only the clock events show."""
@@ -105,7 +105,7 @@ class ClockAndPower:
 
 
 class Poller:
-    """Reads clock and power while samples run: called during each of them, it asks every `POLL_EVERY_S`."""
+    """Reads clock and power of a GPU at work: called after each sample, it asks every `POLL_EVERY_S`."""
 
     def __init__(self, monitor: Monitor, now: Callable[[], float] = time.perf_counter) -> None:
         """Read from `monitor`; `now` gives seconds of a clock that only runs forward."""
@@ -113,11 +113,17 @@ class Poller:
         self._next_s, self._samples = -math.inf, 0
         self.seen: list[ClockAndPower] = []
         self.places: list[int] = []
-        """For each reading the number of samples before it."""
+        """For each reading the number of samples before that which it follows."""
+        self.launches = 0
+        """Queued for the readings."""
 
-    def __call__(self) -> None:
-        """Read, if the last reading is long enough ago."""
+    def __call__(self, keep_busy: Callable[[], int]) -> None:
+        """Read if the last reading is long enough ago, behind untimed launches: an idle GPU has another clock.
+
+        `keep_busy` queues these launches, waits for none of them, and returns how many they are.
+        """
         if self._now() >= self._next_s:
+            self.launches += keep_busy()
             self.seen.append(self._monitor.clock_and_power())
             self.places.append(self._samples)
             self._next_s = self._now() + POLL_EVERY_S
@@ -125,7 +131,7 @@ class Poller:
 
     def begin(self) -> None:
         """Forget what was read, and read at the next call."""
-        self._next_s, self._samples = -math.inf, 0
+        self._next_s, self._samples, self.launches = -math.inf, 0, 0
         self.seen, self.places = [], []
 
     def between(self, first: int, end: int) -> list[ClockAndPower]:

@@ -186,7 +186,7 @@ class Meter:
             before = self._monitor.snapshot()
             self._poller.begin()
             samples = collect(sampler, limits, cache)
-            launches = len(samples.samples_s) * samples.launches_per_sample
+            launches = len(samples.samples_s) * samples.launches_per_sample + self._poller.launches
             after, polled = self._monitor.snapshot(), self._poller.seen
             telemetry = row_telemetry(before, after, launches=launches, flops=flops, polled=polled)
             telemetry["repeats"] = repeats

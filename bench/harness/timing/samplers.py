@@ -13,6 +13,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import psutil
@@ -45,8 +46,8 @@ MAX_QUEUED = 300
 """Launches queued behind a spinning kernel: well below the roughly 1024 entries of the launch queue, so that the
 host never waits for the GPU within a sample."""
 
-SPIN_CYCLES_PER_S = 2e9
-"""Cycles of the spinning kernel per second at the highest clock of today's GPUs: slower clocks only spin longer."""
+SPIN_CYCLES_PER_S = 3.2e9
+"""Cycles of the spinning kernel per second, above all clocks of the GPU table: slower clocks only spin longer."""
 
 SPIN_SHARE = 1.3
 """The spin lasts so many times what it takes to queue the launches behind it."""
@@ -74,6 +75,10 @@ GROWN = 1.5
 """A graph whose replay is shorter than wanted by this factor is captured again, with more launches."""
 
 LATENCY_CALLS = 50
+BUSY_S = 0.05
+"""Work that is queued before clock and power are read, so that the GPU is busy until both are known: a reading of NVML
+takes up to 20 ms."""
+
 PROBE_CAP_S = 0.2
 """Time after which estimates stop calling: one call of a slow case is enough to know it."""
 
@@ -81,7 +86,15 @@ MAX_KEPT_BYTES = 1024 * MIB
 """Maximum memory for the results that `HostSampler` keeps; a quarter of the free memory if that is less."""
 
 _failed_graphs: list[Any] = []
-"""Graphs whose capture failed, kept: torch's allocator asks them about every later capture."""
+"""Graphs whose capture failed, without their memory: torch's allocator of pinned memory asks them about every later
+capture."""
+
+Queue = Callable[[], int]
+"""Queues `BUSY_S` of work on the GPU and returns its launches."""
+
+
+def no_reading(keep_busy: Queue) -> None:
+    """Read nothing."""
 
 
 class HostSampler:
@@ -138,11 +151,15 @@ class GraphSampler:
     method = "graph"
     why_no_graph: str | None = None
 
-    def __init__(self, calls: Sequence[Call], launches: int, while_running: Call = nothing) -> None:
+    runs_ahead = False
+    """Whether the next replay is queued before this one is waited for, so that the GPU is never idle between samples;
+    whoever sets it waits for the device at the end."""
+
+    def __init__(self, calls: Sequence[Call], launches: int, reading: Callable[[Queue], object] = no_reading) -> None:
         """Capture `launches` launches, whole rounds of `calls`, on a stream of its own.
 
         What a call returns is kept until the same call is made again, so that every launch of a round writes memory of
-        its own. `while_running` is called while a replay runs.
+        its own. `reading` is called after each sample; it may queue untimed replays and read clock and power.
 
         Raises:
             RuntimeError: something in the calls cannot be captured, or nothing of them was.
@@ -150,11 +167,11 @@ class GraphSampler:
         import torch
 
         self.launches_per_sample = launches
-        self._while_running = while_running
+        self._reading = reading
         self._spin_s = LEAST_SPIN_S
+        self._ahead: tuple[Any, Any, bool] | None = None
         self._stream = torch.cuda.Stream()
-        self._graph = torch.cuda.CUDAGraph()
-        self._start, self._end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self._graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         self.results: list[object] = [None] * len(calls)
         """What the last captured launch of each call returned: a replay writes it anew."""
         torch.cuda.synchronize()
@@ -165,13 +182,14 @@ class GraphSampler:
                 no_garbage_collection(),
                 warnings.catch_warnings(record=True) as told,
                 torch.cuda.stream(torch.cuda.current_stream()),
-                torch.cuda.graph(self._graph, stream=self._stream),
+                torch.cuda.graph(self._graph, pool=pool, stream=self._stream),
             ):
                 warnings.simplefilter("always")
                 for place in range(launches):
                     self.results[place % len(calls)] = calls[place % len(calls)]()
         except RuntimeError:
-            _after_failed_capture(self._graph, self._stream)
+            self.results.clear()
+            _after_failed_capture(self._graph, pool, self._stream)
             raise
         if any("graph is empty" in str(warning.message).lower() for warning in told):
             raise RuntimeError("nothing was captured: the work is on a stream that a capture does not see")
@@ -195,32 +213,53 @@ class GraphSampler:
             self._spin_s = min(2 * self._spin_s, LONGEST_GRAPH_SPIN_S)
             sample_s, was_late = self._sample()
         self._spin_s = max(LEAST_SPIN_S, SHORTER_SPIN * self._spin_s)
+        self._reading(partial(self._keep_busy, sample_s))
         return sample_s
 
     def _sample(self) -> tuple[float, bool]:
         """Return the duration of one replay, and whether the GPU had begun before all of it was queued."""
+        start, end, was_late = self._ahead or self._queued()
+        self._ahead = self._queued() if self.runs_ahead else None
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3, was_late
+
+    def _queued(self) -> tuple[Any, Any, bool]:
+        """Queue a replay behind a spin; return the events around it, and whether the GPU had begun before the end."""
         import torch
 
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self._stream):
             torch.cuda._sleep(math.ceil(self._spin_s * SPIN_CYCLES_PER_S))
-            self._start.record()
+            start.record()
             self._graph.replay()
-            self._end.record()
-        was_late = self._start.query()
-        self._while_running()
-        self._end.synchronize()
-        return float(self._start.elapsed_time(self._end)) / 1e3, was_late
+            end.record()
+        return start, end, start.query()
+
+    def _keep_busy(self, sample_s: float) -> int:
+        import torch
+
+        replays = math.ceil(BUSY_S / max(sample_s, SHORTEST_LAUNCH_S))
+        with torch.cuda.stream(self._stream):
+            for _ in range(replays):
+                self._graph.replay()
+        return replays * self.launches_per_sample
 
 
-def _after_failed_capture(graph: Any, stream: Any) -> None:
-    """Make torch's generator usable again: it still takes itself to be captured, until one more capture ends.
+def _after_failed_capture(graph: Any, pool: Any, stream: Any) -> None:
+    """Give the memory of a failed capture back, and make torch's generator usable again.
+
+    The generator takes itself to be captured until one more capture ends, which also empties the allocator's cache.
 
     Source: torch 2.11, `CUDAGraph::capture_end` returns with the error of `cudaStreamEndCapture` before it tells the
-    default generator, whose next number then raises "Offset increment outside graph capture encountered unexpectedly".
+    allocator, whose pool lives on, and the default generator, whose next number then raises "Offset increment outside
+    graph capture encountered unexpectedly". `torch.cuda.use_mem_pool` ends and releases a pool as here.
     """
     import torch
 
     _failed_graphs.append(graph)
+    for give_back in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
+        with suppress(RuntimeError):
+            give_back(torch.cuda.current_device(), pool)
     with warnings.catch_warnings(), suppress(RuntimeError), torch.cuda.stream(torch.cuda.current_stream()):
         warnings.simplefilter("ignore")  # that it is empty
         empty = torch.cuda.CUDAGraph()
@@ -242,21 +281,21 @@ class EventSampler:
         calls: Sequence[Call],
         launches_per_sample: int,
         enqueue_s: float,
-        while_running: Call = nothing,
+        reading: Callable[[Queue], object] = no_reading,
         why_no_graph: str | None = None,
         before: Call = nothing,
     ) -> None:
         """Queue `launches_per_sample` calls a sample; enqueuing one takes the host `enqueue_s` seconds.
 
         What a call returns is kept for a round of the calls, so that every launch of it writes memory of its own.
-        `why_no_graph` says why these calls are not timed by replaying a graph, where that was tried. `before` is called
-        ahead of each sample, behind the spin, and is not timed.
+        `reading` is as of `GraphSampler`. `why_no_graph` says why these calls are not timed by replaying a graph, where
+        that was tried. `before` is called ahead of each sample, behind the spin, and is not timed.
         """
         import torch
 
         self.launches_per_sample = launches_per_sample
         self.why_no_graph = why_no_graph
-        self._while_running, self._before = while_running, before
+        self._reading, self._before = reading, before
         self._calls = itertools.cycle(calls)
         self._kept: deque[object] = deque(maxlen=len(calls))
         self._spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
@@ -272,6 +311,7 @@ class EventSampler:
         while was_late and self._spin_s < self._longest_spin_s:
             self._spin_s = min(2 * self._spin_s, self._longest_spin_s)
             sample_s, was_late = self._sample()
+        self._reading(partial(self._keep_busy, sample_s))
         return sample_s
 
     def _sample(self) -> tuple[float, bool]:
@@ -285,9 +325,16 @@ class EventSampler:
             self._kept.append(call())
         self._end.record()
         was_late = self._start.query()
-        self._while_running()
         self._end.synchronize()
         return float(self._start.elapsed_time(self._end)) / 1e3, was_late
+
+    def _keep_busy(self, sample_s: float) -> int:
+        """Queue less than `BUSY_S` where launches are so short that the queue does not hold enough of them."""
+        launch_s = max(sample_s / self.launches_per_sample, SHORTEST_LAUNCH_S)
+        launches = min(MAX_QUEUED, math.ceil(BUSY_S / launch_s))
+        for call in itertools.islice(self._calls, launches):
+            self._kept.append(call())
+        return launches
 
 
 def wanted_spin_s(enqueue_s: float, launches: int) -> float:
@@ -301,7 +348,7 @@ def make_sampler(
     limits: Limits,
     is_capturable: bool = True,
     refusal: Callable[[GraphSampler], str | None] = lambda graph: None,
-    while_running: Call = nothing,
+    reading: Callable[[Queue], object] = no_reading,
 ) -> Sampler:
     """Return the best sampler that this device and these calls allow.
 
@@ -311,7 +358,7 @@ def make_sampler(
         limits: of which the least time of a sample is used.
         is_capturable: whether a CUDA graph may be tried.
         refusal: returns why a graph that was captured is not to be timed, or None.
-        while_running: called while a sample runs on a GPU.
+        reading: as of `GraphSampler`; nothing calls it on a CPU.
     """
     if not device.is_gpu:
         return _host_sampler(calls, limits)
@@ -323,13 +370,13 @@ def make_sampler(
     why_no_graph: str | None = None
     try:
         if is_capturable:
-            graph = _graph_sampler(calls, wanted, limits, while_running)
+            graph = _graph_sampler(calls, wanted, limits, reading)
             if (why_no_graph := refusal(graph)) is None:
                 return graph
     except RuntimeError as error:
         device.synchronize()
         why_no_graph = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:150]
-    return EventSampler(calls, min(MAX_QUEUED, wanted), launch_s, while_running, why_no_graph)
+    return EventSampler(calls, min(MAX_QUEUED, wanted), launch_s, reading, why_no_graph)
 
 
 def _host_sampler(calls: Sequence[Call], limits: Limits) -> HostSampler:
@@ -340,7 +387,9 @@ def _host_sampler(calls: Sequence[Call], limits: Limits) -> HostSampler:
     return HostSampler(calls, launches_for(launch_s, limits.min_sample_s, tick_s))
 
 
-def _graph_sampler(calls: Sequence[Call], wanted: int, limits: Limits, while_running: Call) -> GraphSampler:
+def _graph_sampler(
+    calls: Sequence[Call], wanted: int, limits: Limits, reading: Callable[[Queue], object]
+) -> GraphSampler:
     """Return a graph of about `wanted` launches, or of more where its replay turns out to be too short.
 
     Between two events a short launch seems longer than it is, and a late host makes it seem longer still: then so few
@@ -349,11 +398,14 @@ def _graph_sampler(calls: Sequence[Call], wanted: int, limits: Limits, while_run
     Raises:
         RuntimeError: something in the calls cannot be captured.
     """
-    sampler = GraphSampler(calls, graph_launches(len(calls), wanted), while_running)
+    sampler = GraphSampler(calls, graph_launches(len(calls), wanted), reading)
     replay_s = min(sampler.sample() for _ in range(2))  # the first also moves the graph to the GPU
     launch_s = max(replay_s / sampler.launches_per_sample, SHORTEST_LAUNCH_S)
     launches = graph_launches(len(calls), launches_for(launch_s, limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS))
-    return sampler if launches < GROWN * sampler.launches_per_sample else GraphSampler(calls, launches, while_running)
+    if launches < GROWN * sampler.launches_per_sample:
+        return sampler
+    del sampler  # with its memory, before the next capture takes as much
+    return GraphSampler(calls, launches, reading)
 
 
 def graph_launches(copies: int, wanted: int) -> int:

@@ -76,15 +76,19 @@ def test_the_fewest_calls_of_a_slow_provider_are_fifteen_of_those_that_probed_it
 
 
 @pytest.mark.parametrize(("deadline", "left_s"), [(5.0, 5.0), (None, 100.0)])
-def test_a_baseline_that_is_left_alone_has_the_time_of_its_case_and_not_all(monkeypatch, deadline, left_s):
+def test_a_baseline_that_is_left_alone_has_the_time_of_its_case_and_its_graph_is_verified(
+    monkeypatch, deadline, left_s
+):
     for module in (runner, compare_case):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
     made = InterleavingRunner("elementwise", cpu_device(), Settings(), None, 100.0, Ceilings("x", "X"))
-    monkeypatch.setattr(made._meter, "measure", lambda calls, cache, flops, left_s, prepared_s: left_s)
+    monkeypatch.setattr(made._meter, "measure", lambda *given: given)
     monkeypatch.setattr(made, "finish", lambda prepared, measured: measured)
     prepared = SimpleNamespace(blank=SimpleNamespace(flops=1), prepared_s=0.0)
-    ready = Ready([lambda: None], "cold", lambda: None)
-    assert made._measure_alone(prepared, ready, Rule(0.01, deadline=deadline)) == left_s
+    host_calls = [lambda: None]
+    ready = Ready([lambda: None], "cold", lambda: None, replay=lambda first: ("check", first), host_calls=host_calls)
+    given = made._measure_alone(prepared, ready, Rule(0.01, deadline=deadline))
+    assert given[3:] == (left_s, 0.0, ("check", 0), host_calls)  # its graph is verified as that of any other row
 
 
 def test_the_estimate_of_a_case_is_for_all_providers_that_are_still_to_be_prepared(monkeypatch):

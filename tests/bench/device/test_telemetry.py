@@ -222,11 +222,12 @@ def test_clock_and_power_are_those_of_the_samples_and_not_of_the_end(machine):
     assert (row["power_w"], row["power_source"]) == (690.0, "polled")
 
 
-def test_the_poller_reads_every_50_ms_and_remembers_for_which_samples():
-    clock = iter([0.0, 0.0, 0.02, 0.04, 0.06, 0.06, 0.08, 0.12, 0.12])
+def test_the_poller_reads_behind_queued_work_and_remembers_for_which_samples():
+    clock = iter([0.0, 0.0, 0.2, 0.4, 0.6, 0.6, 0.8, 1.2, 1.2])
     poller = telemetry.Poller(Polled([(1.9e9, 500.0), (1.5e9, 700.0), (1.4e9, 700.0)]), lambda: next(clock))
     for _ in range(6):
-        poller()
+        poller(lambda: 100)
+    assert poller.launches == 300
     assert poller.places == [0, 3, 5]
     assert [one.sm_clock_hz for one in poller.between(0, 2)] == [1.9e9]  # a burst
     assert [one.sm_clock_hz for one in poller.between(3, 99)] == [1.5e9, 1.4e9]  # what it could sustain

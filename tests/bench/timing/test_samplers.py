@@ -12,6 +12,7 @@ from bench.harness.device.device import Device
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, Limits
 from bench.harness.timing.samplers import (
+    BUSY_S,
     EVENT_TICK_S,
     EVENT_TICKS,
     LATENCY_CALLS,
@@ -27,6 +28,7 @@ from bench.harness.timing.samplers import (
     host_latency_s,
     make_sampler,
 )
+from roofline.hardware.gpu import load_gpus
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 GPU = Device(type="cuda", torch_name="cuda:0", slug="gpu", name="a GPU", cache_bytes=2**20, memory_bytes=2**30)
@@ -42,6 +44,7 @@ class FakeGpu:
         self.streams, self.current = [], "default stream"
         self.draws_recorded_numbers = False
         self.graph_launch_s, self.misses, self.replays = 0.0, set(), 0
+        self.pools, self.graphs, self.most_graphs = [], weakref.WeakSet(), 0
 
     def launch(self, name, duration_s):
         """Return a call that runs `duration_s` on the device, or is captured."""
@@ -69,11 +72,12 @@ class FakeGpu:
         self.host_s = max(self.host_s, self.device_s)
 
     @contextlib.contextmanager
-    def graph(self, graph, stream):
+    def graph(self, graph, stream, pool=None):
         """Record; where that fails, leave behind what torch does: the stream, and the state of the generator."""
         assert stream is self.streams[-1]  # captured on the stream that it is replayed on
         before, self.current = self.current, stream
         self.capturing, self.draws_recorded_numbers = graph.captured, True
+        self.most_graphs = max(self.most_graphs, len(self.graphs))
         try:
             yield
         finally:
@@ -107,7 +111,8 @@ class FakeGpu:
                 return self.at_s <= gpu.host_s
 
             def synchronize(self):
-                gpu.synchronize()
+                gpu.log.append("wait")
+                gpu.host_s = max(gpu.host_s, self.at_s)
 
             def elapsed_time(self, other):
                 return (other.at_s - self.at_s) * 1e3  # milliseconds, as torch has it
@@ -115,6 +120,7 @@ class FakeGpu:
         class Graph:
             def __init__(self):
                 self.captured = []
+                gpu.graphs.add(self)
 
             def replay(self):
                 gpu.replays += 1
@@ -142,8 +148,15 @@ def gpu(monkeypatch):
         "current_stream": lambda: fake.current,
         "synchronize": fake.synchronize,
         "_sleep": fake.sleep,
+        "graph_pool_handle": lambda: fake.pools.append(object()) or fake.pools[-1],
+        "current_device": lambda: 0,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
+    ended = []
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda device, pool: ended.append(pool))
+    monkeypatch.setattr(
+        torch._C, "_cuda_releasePool", lambda device, pool: ended.remove(pool) or fake.pools.remove(pool)
+    )
     monkeypatch.setattr(samplers.time, "perf_counter", lambda: fake.host_s)
     return fake
 
@@ -224,7 +237,7 @@ def test_a_graph_is_timed_by_replaying_it(gpu):
     sampler = GraphSampler([gpu.launch(name, 10e-6) for name in "abc"], launches=6)
     assert gpu.log == []  # capturing runs nothing
     assert sampler.sample() == pytest.approx(60e-6)
-    assert gpu.log == ["spin", *"abcabc"]
+    assert gpu.log == ["spin", *"abcabc", "wait"]
     assert (sampler.method, sampler.launches_per_sample) == ("graph", 6)
 
 
@@ -313,24 +326,39 @@ def test_results_live_for_a_round_so_that_each_launch_writes_memory_of_its_own(g
     assert (max(most) >= copies + 1, len(alive)) == (True, copies)
 
 
-def test_clock_and_power_are_read_while_the_gpu_works(gpu):
+def test_clock_and_power_are_read_while_work_is_queued_that_no_sample_counts(gpu):
     busy_s = []
 
-    def read():
+    def read(keep_busy):
+        assert keep_busy() == 300
+        gpu.log.append("read")
         busy_s.append(gpu.device_s - gpu.host_s)
 
-    call = gpu.launch("a", 10e-6)
-    GraphSampler([call], 100, read).sample()
-    EventSampler([call], 100, 2e-6, read).sample()
-    assert len(busy_s) == 2
-    assert min(busy_s) > 0.0005
+    call = gpu.launch("a", BUSY_S / 299.5)
+    for sampler in (GraphSampler([call], 30, read), EventSampler([call], 30, 2e-6, read)):
+        gpu.log.clear()
+        assert [sampler.sample(), sampler.sample()] == pytest.approx([30 * BUSY_S / 299.5] * 2)
+        one = ["spin", *["a"] * 30, "wait", *["a"] * 300, "read"]
+        assert gpu.log == one * 2
+    assert min(busy_s) > 0.9 * BUSY_S
+
+
+def test_a_long_run_queues_the_next_replay_before_it_waits(gpu):
+    sampler = GraphSampler([gpu.launch("a", 5e-3)], 1)
+    sampler.runs_ahead = True
+    assert [sampler.sample(), sampler.sample()] == pytest.approx([5e-3] * 2)
+    assert gpu.log == ["spin", "a", "spin", "a", "wait", "spin", "a", "wait"]
+
+
+def test_the_spin_lasts_long_enough_at_the_highest_clock_of_the_table():
+    assert max(gpu.max_clock_hz or 0 for gpu in load_gpus().values()) <= SPIN_CYCLES_PER_S
 
 
 def test_queued_launches_wait_behind_a_spin_so_that_the_host_is_not_measured(gpu):
     gpu.enqueue_s = 50e-6  # the host is slower than the 10 us that a launch runs
     sampler = EventSampler([gpu.launch("a", 10e-6)], launches_per_sample=100, enqueue_s=50e-6)
     assert sampler.sample() == pytest.approx(100 * 10e-6)
-    assert gpu.log == ["spin"] + ["a"] * 100
+    assert gpu.log == ["spin"] + ["a"] * 100 + ["wait"]
     assert (sampler.method, sampler.launches_per_sample) == ("events", 100)
 
 
@@ -408,20 +436,20 @@ def test_on_a_gpu_a_graph_is_the_sampler_and_holds_whole_rounds(gpu, duration_s)
     assert sampler.launches_per_sample % 7 == 0
     gpu.log.clear()
     sample_s = sampler.sample()
-    launches = [name for name in gpu.log if name != "spin"]
+    launches = [name for name in gpu.log if name not in ("spin", "wait")]
     assert launches == [str(index) for index in range(7)] * (sampler.launches_per_sample // 7)
     assert sample_s >= GPU_LIMITS.min_sample_s * 0.99
     assert sample_s / sampler.launches_per_sample == pytest.approx(duration_s)
 
 
-def sample_of_a_short_launch(calls, duration_s=2e-6):
+def sample_of_a_short_launch(calls, duration_s=5e-6):
     sampler = make_sampler(calls, GPU, GPU_LIMITS)
     return sampler, sampler.launches_per_sample * duration_s
 
 
 def test_the_cost_of_events_does_not_make_the_samples_of_one_short_launch_shorter(gpu):
-    gpu.event_s = 4e-6  # between two events the launch of 2 us seems to take 6 us
-    sampler, launched_s = sample_of_a_short_launch([gpu.launch("a", 2e-6)])
+    gpu.event_s = 8e-6  # between two events the launch of 5 us seems to take 13 us
+    sampler, launched_s = sample_of_a_short_launch([gpu.launch("a", 5e-6)])
     assert isinstance(sampler, GraphSampler)
     assert launched_s >= GPU_LIMITS.min_sample_s * 0.98
 
@@ -429,7 +457,7 @@ def test_the_cost_of_events_does_not_make_the_samples_of_one_short_launch_shorte
 @pytest.mark.parametrize("late", [3, 5])
 def test_a_late_host_does_not_make_the_samples_shorter(gpu, late):
     """The first five calls tell what one keeps the host, the next five are queued behind a spin that is too short."""
-    launch, calls = gpu.launch("a", 2e-6), iter(range(10**6))
+    launch, calls = gpu.launch("a", 5e-6), iter(range(10**6))
 
     def call():
         gpu.host_s += 1e-3 if 5 <= next(calls) < 5 + late else 0.0
@@ -455,6 +483,21 @@ def test_a_failed_capture_leaves_nothing_behind(gpu):
     make_sampler([gpu.launch("a", 1e-4)], GPU, GPU_LIMITS)
     assert gpu.current == "default stream"
     assert not gpu.draws_recorded_numbers
+    assert gpu.pools == []
+
+
+def test_a_capture_that_was_too_short_gives_its_memory_back_before_the_next_one(gpu):
+    gpu.event_s = 4e-6
+    graphs = []
+
+    def call():
+        graphs.append(gpu.most_graphs)
+        launch()
+
+    launch = gpu.launch("a", 5e-6)
+    sampler = make_sampler([call], GPU, GPU_LIMITS)
+    assert (sampler.method, gpu.most_graphs) == ("graph", 1)
+    assert len(gpu.pools) == 2  # it was captured again
 
 
 def test_the_queue_of_a_short_launch_stays_below_its_limit(gpu):

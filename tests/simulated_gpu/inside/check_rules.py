@@ -11,10 +11,11 @@ from bench.harness.device.device import detect
 from bench.harness.measure.plan import Row, Settings
 from bench.harness.measure.runner import Runner
 from bench.harness.op import Case
-from bench.harness.timing.protocol import Limits
-from bench.harness.timing.samplers import GraphSampler
-from tests.simulated_gpu.cuda import EVENT_S, on_legacy_stream
-from tests.simulated_gpu.tensors import seconds_of
+from bench.harness.timing import samplers
+from bench.harness.timing.protocol import GPU_LIMITS, Limits
+from bench.harness.timing.samplers import BUSY_S, GraphSampler
+from tests.simulated_gpu.cuda import EVENT_S, POOLS, on_legacy_stream
+from tests.simulated_gpu.tensors import TIMELINE, seconds_of
 
 GPU = "cuda:0"
 
@@ -153,6 +154,38 @@ def test_half_a_capture_is_not_timed_by_a_graph_either():
     record = measured(half)
     assert (record.status, record.method) == ("ok", "events"), record.reason
     assert "its replay does not do what the calls do" in record.flag_reasons["not-captured"]
+
+
+def test_clock_and_power_are_read_while_replays_are_queued():
+    x, queued_s = torch.ones(2**20, device=GPU), []
+
+    def read(keep_busy):
+        assert TIMELINE.waited_s == TIMELINE.now_s  # the sample is over
+        assert keep_busy() > 0
+        queued_s.append(TIMELINE.now_s - TIMELINE.waited_s)
+
+    GraphSampler([lambda: x.add_(1)], 20, read).sample()
+    assert 0.98 * BUSY_S < queued_s[0] < 1.1 * BUSY_S
+
+
+def test_a_failed_capture_keeps_no_memory_and_a_second_one_comes_after_the_first_is_gone():
+    x = torch.ones(2**10, device=GPU)
+    gc.collect()
+    before = set(POOLS)
+    with pytest.raises(RuntimeError, match="capturing"):
+        GraphSampler([lambda: (x + 1).sum().item()], 2)
+    assert before == POOLS
+    most, counts, capture_begin = [], iter([10, 1000]), torch.cuda.CUDAGraph.capture_begin
+
+    def begin(graph, pool, **options):
+        most.append(len(POOLS - before))
+        capture_begin(graph, pool, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda.CUDAGraph, "capture_begin", begin)
+        patch.setattr(samplers, "graph_launches", lambda copies, wanted: next(counts))
+        assert samplers.make_sampler([lambda: x.add_(1)], detect("cuda"), GPU_LIMITS).method == "graph"
+    assert most == [0, 0]
 
 
 def test_results_that_are_returned_are_kept_for_a_round():
