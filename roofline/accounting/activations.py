@@ -7,11 +7,12 @@ the allocator and temporaries of the backward pass are left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, isqrt
 
 from roofline.accounting.config.config import ConfigError, Experts, ModelConfig
+from roofline.accounting.state import Recipe
 
 FP32_BYTES = 4
 ID_BYTES = 8
@@ -66,6 +67,39 @@ class Kernels:
     def saves_input(self, norm: str) -> bool:
         """Return whether a norm keeps its input itself, so that no other tensor that holds it costs anything."""
         return norm == "layer" or self.is_norm_fused or self.stream_bytes == FP32_BYTES
+
+
+EFFICIENT_ATTENTION_QUERIES = 32
+"""Source: torch 2.11, `torch/_meta_registrations.py`, `meta__scaled_dot_product_efficient_attention`."""
+
+
+def torch_kernels(config: ModelConfig, recipe: Recipe, device_type: str = "cuda", is_eager: bool = False) -> Kernels:
+    """Return what torch's kernels keep: on a CPU RMSNorm is taken apart, and LayerNorm keeps bf16 statistics in bf16.
+
+    On a GPU attention in fp32 is the memory-efficient one: it takes no groups of heads, and keeps a log-sum-exp for a
+    multiple of 32 queries. In 16 bits it is cuDNN's or flash attention, by device and version; both keep the same.
+    Under autocast the stream stays in fp32, and each product casts its input.
+
+    Args:
+        config: the model.
+        recipe: in what precision it is trained.
+        device_type: `cpu` or `cuda`.
+        is_eager: plain operations run in place of fused kernels, as in `eager_kernels`.
+
+    Source: torch 2.13, `torch.nn.functional.rms_norm`, `layer_norm` and `scaled_dot_product_attention`; torch 2.11 and
+        2.13, `torch/_meta_registrations.py`, for the tensors that attention returns. Not measured on a GPU yet.
+    """
+    is_cpu, is_mixed = device_type == "cpu", recipe.name == "amp"
+    is_efficient = not is_cpu and recipe.compute_dtype == "fp32"
+    fused = Kernels(
+        element_bytes=recipe.activation_bytes,
+        is_norm_fused=not is_cpu,
+        statistic_bytes=2 if is_cpu and config.norm == "layer" and recipe.weight_bytes == 2 else 4,
+        query_multiple=EFFICIENT_ATTENTION_QUERIES if is_efficient else 1,
+        is_key_expanded=is_efficient,
+    )
+    kernels = eager_kernels(config, recipe.activation_bytes) if is_eager else fused
+    return replace(kernels, residual_bytes=4 if is_mixed else None, is_input_cast_apart=is_mixed)
 
 
 EAGER_MEASURED = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
@@ -276,34 +310,3 @@ def checkpoint_group(checkpoint: str, layers: int) -> int:
         return int(digits)
     allowed = ", ".join(CHECKPOINTS)
     raise ConfigError(f"unknown checkpointing {checkpoint!r}; allowed: {allowed}, K a whole number from 1 to {layers}")
-
-
-def head_activations(
-    config: ModelConfig,
-    sequence: int,
-    batch: int = 1,
-    element_bytes: int = 2,
-    chunks: int = 1,
-    tensor_parallel: int = 1,
-) -> dict[str, int]:
-    """Return the bytes of token ids, the final norm's input and output, logits, their fp32 copy and their gradients.
-
-    Args:
-        config: the model.
-        sequence: tokens of a sequence.
-        batch: sequences of a micro-batch.
-        element_bytes: of one logit as the head computes it.
-        chunks: parts that the loss is computed in, one after the other.
-        tensor_parallel: devices that divide the vocabulary.
-
-    Source: torch.nn.functional.cross_entropy on logits cast to fp32: 2 s b V, 4 s b V, and the gradients of both.
-    """
-    tokens = sequence * batch
-    logits = ceil(tokens * config.vocabulary / (chunks * tensor_parallel))
-    return {
-        "token_ids": ID_BYTES * tokens,
-        "final_norm": 2 * element_bytes * tokens * config.width,
-        "logits": element_bytes * logits,
-        "logits_fp32": FP32_BYTES * logits,
-        "logits_gradients": (element_bytes + FP32_BYTES) * logits,
-    }

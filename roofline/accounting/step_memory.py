@@ -1,14 +1,14 @@
-"""The most memory that one training step on one device takes, at which moment, and what it is made of.
+"""The most memory that one training step takes on one device, at which moment, and what it is made of.
 
 State stays from step to step. Above it come what the forward pass keeps for the backward pass, and temporaries. Their
 sum has its largest value at one of a few moments: while the loss is differentiated, within the layers, or in the
-optimizer. `activations` counts what is kept; this says when, and what is there beside it.
+optimizer. `activations` counts what is kept; this says when, and what is there beside it. Devices may share the model.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass, field, replace
+from math import ceil, prod
 
 from roofline.accounting.activations import (
     FP32_BYTES,
@@ -19,8 +19,7 @@ from roofline.accounting.activations import (
     model_activations,
 )
 from roofline.accounting.config.config import ModelConfig
-from roofline.accounting.parameters import weights
-from roofline.accounting.state import Recipe, optimizer_bytes, state_bytes
+from roofline.accounting.state import Recipe, Sharding, adapters, held_weights, optimizer_bytes, state_bytes
 
 STEP_COUNTERS = ("adagrad", "rmsprop", "adam", "adamw")
 """Optimizers of torch that keep an fp32 count of steps for each tensor."""
@@ -28,8 +27,8 @@ STEP_COUNTERS = ("adagrad", "rmsprop", "adam", "adamw")
 UNFUSED = {"adagrad": 1, "rmsprop": 1}
 """Copies of the largest weight that an optimizer makes meanwhile, where no fused kernel does all of it."""
 
-SCALAR_BYTES = 4
-"""Of the loss and of its gradient, each."""
+SCALARS = 2 * 4
+"""Bytes of the loss and of its gradient."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,13 @@ class StepPlan:
     """Parts of a step whose gradients are summed up, one after the other."""
     checkpoint: str = "none"
     kernels: Kernels | None = None
+    sharding: Sharding = field(default_factory=Sharding)
+    is_sequence_parallel: bool = False
+    """Whether tensor parallelism divides norms and inputs, too."""
+    loss_chunks: int = 1
+    """Parts of a micro-batch that the loss is computed in, forward and backward, one after the other."""
+    lora_rank: int | None = None
+    """Of the adapters that are trained in place of the weights."""
 
     @property
     def tokens(self) -> int:
@@ -53,21 +59,40 @@ class StepPlan:
         return self.sequence * self.batch // self.micro_batches
 
 
+MOMENTS = {
+    "forward": "at the end of the forward pass",
+    "loss": "while the loss is differentiated",
+    "head": "while the gradients of the head are computed",
+    "layers": "when the backward pass enters the last layers",
+    "embedding": "when the backward pass reaches the embedding",
+    "optimizer": "while the optimizer updates",
+}
+
+
 @dataclass(frozen=True)
 class Moment:
     """What a step holds above its state at one moment, bytes."""
 
     name: str
-    """`forward`, `loss` (its gradient), `head`, `layers` (the backward pass enters the last
-    ones), `embedding` or `optimizer`."""
+    """One of `MOMENTS`."""
     temporary: int
     """Gradients of activations, and what the optimizer needs meanwhile."""
-    activations: int = 0
-    """Kept by the layers."""
+    layers: dict[str, int] = field(default_factory=dict)
+    """Kept by the layers, by component as in `activations.model_activations`."""
     cast_copies: int = 0
     """Weights in the compute dtype under autocast, as far as they are kept."""
-    logits_loss: int = 0
+    head: dict[str, int] = field(default_factory=dict)
     """Kept by the final norm, the head and the loss."""
+
+    @property
+    def activations(self) -> int:
+        """All that the layers keep."""
+        return sum(self.layers.values())
+
+    @property
+    def logits_loss(self) -> int:
+        """All that the final norm, the head and the loss keep."""
+        return sum(self.head.values())
 
     @property
     def total(self) -> int:
@@ -79,18 +104,37 @@ class Moment:
 class StepMemory:
     """Bytes of a step on one device at the moment when it holds most."""
 
-    parameters: int
-    gradients: int
-    optimizer_state: int
+    state: dict[str, int]
+    """What stays from step to step, as in `state.state_bytes`."""
+    step_counters: int
+    """Of the optimizer, for each tensor."""
     inputs: int
     """Token ids and targets of the whole step, and the table of rotations where positions are rotary."""
     moment: Moment
     kept_by_layers: int
     """The most that the layers keep at any moment, whether it is this one or not: what checkpointing makes less."""
 
+    @property
+    def parameters(self) -> int:
+        """The weights, and the layer that ZeRO 3 gathers."""
+        return self.state["weights"] + self.state.get("gathered_layer", 0)
+
+    @property
+    def gradients(self) -> int:
+        """The gradients of the weights, which are kept from step to step."""
+        return self.state["gradients"]
+
+    @property
+    def optimizer_state(self) -> int:
+        """All else that stays: moments, counts of steps, master copy."""
+        return sum(self.state.values()) - self.parameters - self.gradients + self.step_counters
+
     def components(self) -> dict[str, int]:
         """Return the bytes by component, in the order in which they are shown."""
-        return {name: getattr(self if hasattr(self, name) else self.moment, name) for name in COMPONENTS}
+        of_state = (self.parameters, self.gradients, self.optimizer_state, self.inputs)
+        moment = self.moment
+        above = (moment.activations, moment.cast_copies, moment.logits_loss, moment.temporary)
+        return dict(zip(COMPONENTS, (*of_state, *above), strict=True))
 
     @property
     def total(self) -> int:
@@ -111,178 +155,207 @@ COMPONENTS = (
 def step_memory(plan: StepPlan) -> StepMemory:
     """Return the memory of a step when it is largest, gradients being kept from step to step.
 
-    Exact for GPT and Llama blocks but for the temporaries within the layers, which are estimated.
+    Exact for GPT and Llama blocks on one device but for the temporaries within the layers, which are estimated. Of a
+    pipeline it is the fuller one of the first stage and the last.
 
     Raises:
-        ConfigError: an unknown optimizer or way of checkpointing.
+        ConfigError: an unknown optimizer or way of checkpointing, or a sharding that cannot be.
 
     Source: parts as of `state.state_bytes` and `activations.model_activations`; moments as torch.autograd runs a step.
     """
-    config, recipe = plan.config, plan.recipe
-    state = state_bytes(config, recipe, plan.optimizer)
-    counters = FP32_BYTES * sum(weight.copies for weight in weights(config)) if plan.optimizer in STEP_COUNTERS else 0
-    cast = state.get("cast_copies", 0)
-    moments = (
-        *(_at_loss(plan, cast), _in_forward(plan, cast), _at_head(plan, cast)),
-        *(_in_layers(plan), _at_embedding(plan), _in_optimizer(plan)),
-    )
-    return StepMemory(
-        parameters=state["weights"],
-        gradients=state["gradients"],
-        optimizer_state=state.get("optimizer_states", 0) + counters,
-        inputs=2 * ID_BYTES * plan.sequence * plan.batch + _rotations(plan),
-        moment=max(moments, key=lambda moment: moment.total),
-        kept_by_layers=_most_kept_by_layers(plan),
-    )
+    stages = [_Stage(plan, is_last).memory() for is_last in (False, True)[: plan.sharding.pipeline_parallel]]
+    return max(stages, key=lambda memory: memory.total)
 
 
-def _rotations(plan: StepPlan) -> int:
-    """Return the bytes of a cosine and a sine for each position and element of a head; 0 with learned positions."""
-    table = 2 * plan.recipe.activation_bytes * plan.sequence * plan.config.head_dim
-    return 0 if plan.config.position_embeddings else table
+class _Stage:
+    """The part of a step on a device of the first or the last stage of a pipeline; of one stage, all of it.
 
+    The first stage has as many micro-batches under way as there are stages, the last one a single one.
 
-def _kernels(plan: StepPlan) -> Kernels:
-    return plan.kernels or Kernels(plan.recipe.activation_bytes)
-
-
-def _kept_by_layers(plan: StepPlan) -> dict[str, int]:
-    batch = plan.batch // plan.micro_batches
-    return model_activations(plan.config, plan.sequence, batch, _kernels(plan), plan.checkpoint)
-
-
-def kept_by_head(plan: StepPlan) -> int:
-    """Return what the final norm, the head and the loss keep of a micro-batch: 4 V of log-probabilities a token.
-
-    Source: torch.nn.functional.cross_entropy keeps the fp32 output of log_softmax, not the logits.
+    Source: Narayanan et al. (2021), section 2.2: one forward pass, one backward pass in turn.
     """
-    config, kernels, tokens = plan.config, _kernels(plan), plan.tokens
-    layer = layer_activations(config, tokens, kernels=kernels)
-    norm = (layer["norm_inputs"] + layer["norm_statistics"]) // config.norms_per_layer
-    product_input = kernels.element_bytes * tokens * config.width
-    return norm + product_input + FP32_BYTES * tokens * config.vocabulary
 
+    def __init__(self, plan: StepPlan, is_last: bool) -> None:
+        sharding, is_whole = plan.sharding, plan.sharding.pipeline_parallel == 1
+        self.plan, self.recipe, self.ways = plan, plan.recipe, sharding.tensor_parallel
+        self.config = sharding.stage(plan.config)
+        self.kernels = plan.kernels or Kernels(plan.recipe.activation_bytes)
+        self.held = held_weights(plan.config, sharding, is_last)
+        self.trained = self.held if plan.lora_rank is None else adapters(self.held, plan.lora_rank)
+        self.state = state_bytes(plan.config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora_rank)
+        self.cast_copies = self.state.pop("cast_copies", 0)
+        self.has_head, self.has_embedding = is_whole or is_last, is_whole or not is_last
+        self.under_way = 1 if is_last else min(sharding.pipeline_parallel, plan.micro_batches)
+        self.group = checkpoint_group(plan.checkpoint, self.config.layers)
+        self.table = ceil(self.config.vocabulary / self.ways) * self.config.width
+        """Elements of the embedding, or of the head, on this device."""
+        self.head = self.table if self.has_head else 0
+        self.logits = ceil(plan.tokens / plan.loss_chunks) * self.head // self.config.width
+        """Elements of the logits that exist at once."""
+        self.rows = ceil(plan.tokens * self.config.width / (self.ways if plan.is_sequence_parallel else 1))
+        """Elements of the residual stream on this device."""
+        self.stream = self.kernels.stream_bytes * self.rows
 
-def _at_loss(plan: StepPlan, cast_copies: int) -> Moment:
-    """Return what is there while the gradient of log_softmax is computed: all that was kept, and 8 V a token.
+    def memory(self) -> StepMemory:
+        """Return what the stage holds at the moment when it holds most."""
+        plan, config = self.plan, self.config
+        counters = FP32_BYTES * sum(w.copies for w in self.trained) if plan.optimizer in STEP_COUNTERS else 0
+        ids = ID_BYTES * plan.sequence * plan.batch * (self.has_head + self.has_embedding)
+        rotations = 2 * plan.recipe.activation_bytes * plan.sequence * config.head_dim
+        moments = (
+            *(self._at_loss(), self._in_forward(), self._at_head()),
+            *(self._in_layers(), self._at_embedding(), self._in_optimizer()),
+        )
+        return StepMemory(
+            state=self.state,
+            step_counters=counters,
+            inputs=ids + (0 if config.position_embeddings else rotations),
+            moment=max(moments, key=lambda moment: moment.total),
+            kept_by_layers=sum(self._most_kept().values()),
+        )
 
-    Nothing is released yet. With checkpointing the layers keep only what their groups begin with.
-    """
-    group = checkpoint_group(plan.checkpoint, plan.config.layers)
-    kept = _kept_by_layers(plan)
-    gradients = 2 * FP32_BYTES * plan.tokens * plan.config.vocabulary
-    head_cast = plan.recipe.cast_bytes * plan.config.vocabulary * plan.config.width
-    return Moment(
-        "loss",
-        temporary=gradients + 2 * SCALAR_BYTES,
-        activations=kept["checkpoints"] if group else sum(kept.values()),
-        cast_copies=head_cast if group else cast_copies,
-        logits_loss=kept_by_head(plan),
-    )
+    def _kept(self, micro_batches: int) -> dict[str, int]:
+        """Return what the layers keep of some micro-batches, and what one backward pass recomputes."""
+        plan = self.plan
+        shape, shared = (plan.sequence, plan.batch // plan.micro_batches), (self.ways, plan.is_sequence_parallel)
+        kinds = (self.kernels, plan.checkpoint)
+        return model_activations(self.config, *shape, *kinds, *shared, micro_batches=micro_batches)
 
+    def _stored(self, micro_batches: int) -> dict[str, int]:
+        """Return what the layers keep of some micro-batches while nothing is recomputed."""
+        kept = self._kept(micro_batches)
+        if self.group:
+            return {"checkpoints": kept["checkpoints"]}
+        is_selective = self.plan.checkpoint == "selective"
+        return {name: size for name, size in kept.items() if not (is_selective and name == "attention_scores")}
 
-def _in_forward(plan: StepPlan, cast_copies: int) -> Moment:
-    """Return what is there while the loss is computed, where that may be most: with autocast and checkpointing.
+    def _most_kept(self) -> dict[str, int]:
+        """Return the most that the layers keep at any moment: with checkpointing, when the last group was recomputed.
 
-    Autocast caches its copies of all weights until the forward pass ends, also of those that no layer keeps; the
-    logits and their log-probabilities are there in fp32.
-    """
-    at_loss = _at_loss(plan, cast_copies)
-    scalars = SCALAR_BYTES * (2 if plan.micro_batches == 1 else 3)
-    logits = FP32_BYTES * plan.tokens * plan.config.vocabulary
-    # Biases are cast for the forward pass, too, but no product needs them in the backward pass.
-    biases = sum(w.elements for w in weights(plan.config) if w.name.endswith(" bias") and w.component != "norms")
-    cached = cast_copies - at_loss.cast_copies + plan.recipe.cast_bytes * biases
-    return replace(at_loss, name="forward", temporary=cached + logits + scalars)
+        The input of that group is kept already; where its first norm keeps its input itself, that is the same tensor.
+        """
+        kept = self._kept(self.under_way)
+        if not self.group or not self.kernels.saves_input(self.config.norm):
+            return kept
+        return kept | {"norm_inputs": kept["norm_inputs"] - self.stream}
 
+    def _gradient(self, elements: int) -> int:
+        """Return the bytes of the gradient of a weight outside the adapters, which has none where they are trained."""
+        return self.recipe.gradient_bytes * elements if self.plan.lora_rank is None else 0
 
-def _at_head(plan: StepPlan, cast_copies: int) -> Moment:
-    """Return what is there while the head's gradients are computed, where few tokens meet a large vocabulary.
+    def _kept_by_head(self) -> dict[str, int]:
+        """Return what the final norm, the head and the loss keep of a micro-batch: 4 V of log-probabilities a token.
 
-    The log-probabilities are released; the gradients of the logits, of the head's input and of its weights are there.
-    Under autocast the weights' gradient is cast to fp32 next.
-    """
-    at_loss, width, config = _at_loss(plan, cast_copies), plan.recipe.activation_bytes, plan.config
-    head, logits = config.vocabulary * config.width, config.vocabulary * plan.tokens
-    stream = width * plan.tokens * config.width
-    kept = at_loss.logits_loss - FP32_BYTES * logits
-    product = Moment(
-        "head",
-        temporary=width * (logits + head) + stream + 2 * SCALAR_BYTES,
-        activations=at_loss.activations,
-        cast_copies=at_loss.cast_copies,
-        logits_loss=kept,
-    )
-    if not plan.recipe.cast_bytes:
-        return product
-    cast = replace(
-        product,
-        temporary=(width + plan.recipe.gradient_bytes) * head + stream + 2 * SCALAR_BYTES,
-        cast_copies=at_loss.cast_copies - plan.recipe.cast_bytes * head,
-        logits_loss=kept - stream,
-    )
-    return max(product, cast, key=lambda moment: moment.total)
+        Source: torch.nn.functional.cross_entropy keeps the fp32 output of log_softmax, not the logits.
+        """
+        if not self.has_head:
+            return {}
+        options = (self.kernels, self.ways, self.plan.is_sequence_parallel)
+        layer = layer_activations(self.config, self.plan.tokens, 1, *options)
+        return {
+            "final_norm": (layer["norm_inputs"] + layer["norm_statistics"]) // self.config.norms_per_layer,
+            "product_input": self.kernels.element_bytes * self.rows,
+            "log_probabilities": FP32_BYTES * self.logits,
+        }
 
+    def _at_loss(self) -> Moment:
+        """Return what is there while the gradient of log_softmax is computed: all that was kept, and 8 V a token.
 
-def _at_embedding(plan: StepPlan) -> Moment:
-    """Return what is there at the end of the backward pass: the embedding's gradient, a row for each of the vocabulary.
+        Nothing is released yet. With checkpointing the layers keep only what their groups begin with.
+        """
+        return Moment(
+            "loss",
+            temporary=2 * FP32_BYTES * self.logits + SCALARS * self.has_head,
+            layers=self._stored(self.under_way),
+            cast_copies=self.recipe.cast_bytes * self.head if self.group else self.cast_copies,
+            head=self._kept_by_head(),
+        )
 
-    Where the head has the same weights, its part has waited for the embedding's, and there are two and their sum; a
-    part that autocast has cast is added to in place.
-    """
-    config, kernels = plan.config, _kernels(plan)
-    table = plan.recipe.gradient_bytes * config.vocabulary * config.width
-    stream = kernels.stream_bytes * plan.tokens * config.width
-    tables = (2 if plan.recipe.cast_bytes else 3) if config.is_tied else 1
-    return Moment("embedding", temporary=tables * table + (stream if tables < 3 else 0) + 2 * SCALAR_BYTES)
+    def _in_forward(self) -> Moment:
+        """Return what is there while the loss is computed, where that may be most: with autocast and checkpointing.
 
+        Autocast caches its copies of all weights until the forward pass ends, also of those that no layer keeps; the
+        logits and their log-probabilities are there in fp32. The sum of the losses of several micro-batches is there.
+        """
+        at_loss = self._at_loss()
+        scalars = SCALARS * self.has_head + (0 if self.plan.micro_batches == 1 else SCALARS // 2)
+        # Biases are cast for the forward pass, too, but no product needs them in the backward pass.
+        biases = sum(w.elements for w in self.held if w.name.endswith(" bias") and w.component != "norms")
+        cached = self.cast_copies - at_loss.cast_copies + self.recipe.cast_bytes * biases
+        return replace(at_loss, name="forward", temporary=cached + FP32_BYTES * self.logits + scalars)
 
-def _in_layers(plan: StepPlan) -> Moment:
-    """Return what is there when the backward pass enters the last layers: the head's tensors are released.
+    def _at_head(self) -> Moment:
+        """Return what is there while the head's gradients are computed, where few tokens meet a large vocabulary.
 
-    Alive are the gradient of the stream (with checkpointing also the one that its group was handed), that of the MLP's
-    width (gated: two), and that of the largest product's weights; with a tied embedding also the head's part of its
-    gradient, until the backward pass reaches the embedding.
-    """
-    config, recipe, kernels = plan.config, plan.recipe, _kernels(plan)
-    group = checkpoint_group(plan.checkpoint, config.layers)
-    inside = [w for w in weights(config) if w.is_gemm and w.component != "lm_head"]
-    largest = max(prod(w.shape) for w in inside) + (config.width if config.has_mlp_bias else 0)
-    per_layer = sum(w.elements for w in inside) // config.layers
-    stream = kernels.stream_bytes * plan.tokens * config.width
-    tied = recipe.gradient_bytes * config.vocabulary * config.width if config.is_tied else 0
-    wide = recipe.activation_bytes * plan.tokens * config.mlp_width
-    entering = Moment(
-        "layers",
-        temporary=stream * (2 if group else 1) + wide + recipe.gradient_bytes * largest + tied + 2 * SCALAR_BYTES,
-        activations=_most_kept_by_layers(plan),
-        cast_copies=recipe.cast_bytes * per_layer * (group or config.layers),
-    )
-    if not config.is_gated:
-        return entering
-    # The last product is done: its input and its weights' copy are released, gradients of gate and up take the place.
-    gated = replace(
-        entering,
-        temporary=entering.temporary - recipe.gradient_bytes * largest + 2 * wide,
-        activations=entering.activations - wide,
-        cast_copies=entering.cast_copies - recipe.cast_bytes * config.width * config.mlp_width,
-    )
-    return max(entering, gated, key=lambda moment: moment.total)
+        The log-probabilities are released; the gradients of the logits, of the head's input and of its weights are
+        there. Under autocast the weights' gradient is cast to fp32 next.
+        """
+        at_loss, width = self._at_loss(), self.recipe.activation_bytes
+        trained = self.head if self.plan.lora_rank is None else 0
+        beside = width * self.rows + SCALARS
+        kept = {name: size for name, size in at_loss.head.items() if name != "log_probabilities"}
+        product = replace(
+            at_loss, name="head", temporary=width * (self.logits + trained) + beside * self.has_head, head=kept
+        )
+        if not self.recipe.cast_bytes or not self.has_head:
+            return product
+        cast = replace(
+            product,
+            temporary=width * trained + self._gradient(self.head) + beside,
+            cast_copies=at_loss.cast_copies - self.recipe.cast_bytes * self.head,
+            head={"final_norm": kept["final_norm"]},
+        )
+        return max(product, cast, key=lambda moment: moment.total)
 
+    def _at_embedding(self) -> Moment:
+        """Return what is there at the end of a backward pass: the embedding's gradient, a row for each token there is.
 
-def _most_kept_by_layers(plan: StepPlan) -> int:
-    """Return the most that the layers keep at any moment: with checkpointing, when the last group was recomputed.
+        Where the head has the same weights, its part has waited for the embedding's, and there are two and their sum;
+        a part that autocast has cast is added to in place. Other micro-batches may be under way.
+        """
+        is_shared = self.config.is_tied and self.has_head and self.has_embedding
+        tables = (2 if self.recipe.cast_bytes else 3) if is_shared else 1
+        table = self._gradient(self.table) if self.has_embedding else 0
+        temporary = tables * table + (self.stream if tables < 3 else 0) + SCALARS
+        return Moment("embedding", temporary, layers=self._stored(self.under_way - 1))
 
-    The input of that group is kept already; where its first norm keeps its input itself, that is the same tensor.
-    """
-    config, kernels = plan.config, _kernels(plan)
-    kept = sum(_kept_by_layers(plan).values())
-    if not checkpoint_group(plan.checkpoint, config.layers) or not kernels.saves_input(config.norm):
-        return kept
-    return kept - kernels.stream_bytes * plan.tokens * config.width
+    def _in_layers(self) -> Moment:
+        """Return what is there when the backward pass enters the last layers: the head's tensors are released.
 
+        Alive are the gradient of the stream (with checkpointing also the one that its group was handed), that of the
+        MLP's width (gated: two), and that of the largest product's weights; with a tied embedding also the head's part
+        of its gradient, until the backward pass reaches the embedding.
+        """
+        config, recipe, experts = self.config, self.recipe, self.config.experts
+        trained, inside = (
+            [w for w in found if w.is_gemm and w.component != "lm_head"] for found in (self.trained, self.held)
+        )
+        largest = recipe.gradient_bytes * (
+            max(prod(w.shape) for w in trained) + (config.width if config.has_mlp_bias else 0)
+        )
+        tied = self._gradient(self.head) if config.is_tied and self.has_embedding else 0
+        mlp_width = ceil((experts.mlp_width if experts else config.mlp_width) / self.ways)
+        wide = recipe.activation_bytes * self.plan.tokens * mlp_width * (experts.per_token if experts else 1)
+        cast = recipe.cast_bytes * (sum(w.elements for w in inside) // config.layers)
+        entering = Moment(
+            "layers",
+            temporary=self.stream * (2 if self.group else 1) + wide + largest + tied + SCALARS,
+            layers=self._most_kept(),
+            cast_copies=cast * (self.group or config.layers),
+        )
+        if not config.is_gated:
+            return entering
+        # The last product is done: its input and its weights' copy are released, gradients of gate and up follow.
+        mlp = "experts" if experts else "mlp"
+        gated = replace(
+            entering,
+            temporary=entering.temporary - largest + 2 * wide,
+            layers=entering.layers | {mlp: entering.layers[mlp] - wide},
+            cast_copies=entering.cast_copies - recipe.cast_bytes * config.width * mlp_width,
+        )
+        return max(entering, gated, key=lambda moment: moment.total)
 
-def _in_optimizer(plan: StepPlan) -> Moment:
-    """Return what is there during the update: nothing is kept any more."""
-    largest = max(optimizer_bytes(w, "momentum", plan.recipe.moment_bytes) // w.copies for w in weights(plan.config))
-    return Moment("optimizer", temporary=UNFUSED.get(plan.optimizer, 0) * largest)
+    def _in_optimizer(self) -> Moment:
+        """Return what is there during the update: nothing is kept any more."""
+        largest = max(optimizer_bytes(w, "momentum", self.recipe.moment_bytes) // w.copies for w in self.trained)
+        return Moment("optimizer", temporary=UNFUSED.get(self.plan.optimizer, 0) * largest)

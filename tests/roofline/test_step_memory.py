@@ -7,8 +7,8 @@ import pytest
 from roofline.accounting.activations import Kernels, layer_activations
 from roofline.accounting.config.config import ConfigError
 from roofline.accounting.config.file import load_preset
-from roofline.accounting.state import RECIPES
-from roofline.accounting.step_memory import StepPlan, kept_by_head, step_memory
+from roofline.accounting.state import RECIPES, Sharding
+from roofline.accounting.step_memory import StepPlan, step_memory
 
 GPT2, PARAMS, H, V, LAYERS = load_preset("gpt2"), 124_439_808, 768, 50257, 12
 TOKENS = 4 * 1024
@@ -92,8 +92,54 @@ def test_sgd_keeps_nothing_and_rmsprop_a_copy_of_a_weight_meanwhile():
 
 
 def test_the_head_keeps_log_probabilities_in_fp32_whatever_the_logits_are():
-    kept = kept_by_head(plan(recipe=RECIPES["bf16"], kernels=Kernels(2)))
+    kept = step_memory(plan(recipe=RECIPES["bf16"], kernels=Kernels(2))).moment.logits_loss
     assert kept == TOKENS * (2 * 2 * H + 8 + 4 * V)
+
+
+def test_logits_of_llama_3():
+    """Llama 3, s 8192: 4.2 GB for one fp32 copy, of which torch's cross entropy holds three at most."""
+    step = plan(config=load_preset("llama-3-8b"), recipe=RECIPES["bf16"], sequence=8192, batch=1, kernels=Kernels(2))
+    whole = step_memory(step).moment
+    copy = 4 * 8192 * 128256
+    assert round(copy / 1e9, 1) == 4.2
+    assert (whole.name, whole.head["log_probabilities"], whole.temporary) == ("loss", copy, 2 * copy + 8)
+    chunked = step_memory(replace(step, loss_chunks=2)).moment
+    assert (chunked.name, 2 * chunked.head["log_probabilities"]) == ("loss", copy)
+
+
+def test_selective_checkpointing_keeps_no_scores_while_the_loss_is_differentiated():
+    step = plan(kernels=Kernels(4, is_flash=False), checkpoint="selective")
+    found = step_memory(step)
+    assert (found.moment.name, "attention_scores" in found.moment.layers) == ("loss", False)
+    assert found.kept_by_layers - found.moment.activations == 4 * 4 * 12 * 1024 * 1024  # one layer's
+
+
+def test_a_stage_of_a_pipeline_holds_its_micro_batches_under_way():
+    """The first of four stages holds four micro-batches of three layers, and no logits."""
+    step = plan(config=replace(GPT2, vocabulary=1000), batch=8, micro_batches=8)
+    whole, piped = step_memory(step), step_memory(replace(step, sharding=Sharding(pipeline_parallel=4)))
+    assert piped.kept_by_layers == whole.kept_by_layers
+    assert piped.moment.head == {}
+    assert piped.inputs * 2 == whole.inputs == 16 * 8 * 1024
+    full = step_memory(replace(step, checkpoint="full", sharding=Sharding(pipeline_parallel=4)))
+    layer = whole.kept_by_layers // LAYERS
+    assert full.kept_by_layers == (4 * 3 - 1) * 4 * 1024 * H + layer
+
+
+def test_tensor_parallelism_divides_what_the_vocabulary_costs():
+    config = load_preset("llama-3-8b")
+    step = plan(config=config, recipe=RECIPES["bf16"], sequence=8192, batch=1, kernels=Kernels(2))
+    halves = [step_memory(replace(step, sharding=Sharding(tensor_parallel=t))).moment for t in (1, 2)]
+    assert [moment.name for moment in halves] == ["loss", "loss"]
+    assert halves[0].temporary - 8 == 2 * (halves[1].temporary - 8)
+    assert halves[0].head["log_probabilities"] == 2 * halves[1].head["log_probabilities"]
+
+
+def test_adapters_need_no_gradients_of_what_they_leave_alone():
+    step = plan(sequence=8, batch=1)
+    trained, adapted = step_memory(step), step_memory(replace(step, lora_rank=4))
+    assert trained.moment.name == "embedding"
+    assert adapted.moment.temporary < 4 * V * H < trained.moment.temporary
 
 
 def test_unknown_words_are_refused():

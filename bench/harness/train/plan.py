@@ -5,18 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bench.harness.train.options import TrainingCase
-from roofline.accounting.activations import Kernels
-from roofline.accounting.config.config import ModelConfig
+from roofline.accounting.activations import Kernels, torch_kernels
 from roofline.accounting.flops import FlopCount, train_flops
 from roofline.accounting.parameters import count_parameters
-from roofline.accounting.state import RECIPES, Recipe
+from roofline.accounting.state import RECIPES
 from roofline.accounting.step_memory import StepPlan, step_memory
 
 CONVENTION = "gemm-causal-exact"
 """How the model's FLOPs are counted: every product, and the pairs of tokens that a causal mask lets through."""
-
-EFFICIENT_ATTENTION_QUERIES = 32
-"""Source: torch 2.11, `torch/_meta_registrations.py`, `meta__scaled_dot_product_efficient_attention`."""
 
 WIDE_BYTES = {"fp32": 8, "bf16": 4}
 """Bytes of an element in the precision that a step is verified in, by compute dtype."""
@@ -25,31 +21,9 @@ WIDE_BYTES = {"fp32": 8, "bf16": 4}
 def plan_of(case: TrainingCase, device_type: str) -> StepPlan:
     """Return a case as accounting sees it."""
     recipe = RECIPES[case.recipe]
-    kernels = kernels_of(recipe, case.config, device_type)
+    kernels = torch_kernels(case.config, recipe, device_type)
     shape = (case.sequence, case.batch, case.micro_batches)
     return StepPlan(case.config, recipe, case.optimizer, *shape, case.checkpoint, kernels)
-
-
-def kernels_of(recipe: Recipe, config: ModelConfig, device_type: str) -> Kernels:
-    """Return what torch's kernels keep: on a CPU RMSNorm is taken apart, and LayerNorm keeps bf16 statistics in bf16.
-
-    On a GPU attention in fp32 is the memory-efficient one: it takes no groups of heads, and keeps a log-sum-exp for a
-    multiple of 32 queries. In 16 bits it is cuDNN's or flash attention, by device and version; both keep the same.
-
-    Source: torch 2.13, `torch.nn.functional.rms_norm`, `layer_norm` and `scaled_dot_product_attention`; torch 2.11 and
-        2.13, `torch/_meta_registrations.py`, for the tensors that attention returns. Not measured on a GPU yet.
-    """
-    is_cpu, is_mixed = device_type == "cpu", recipe.name == "amp"
-    is_efficient = not is_cpu and recipe.compute_dtype == "fp32"
-    return Kernels(
-        element_bytes=recipe.activation_bytes,
-        residual_bytes=4 if is_mixed else None,
-        is_norm_fused=not is_cpu,
-        statistic_bytes=2 if is_cpu and config.norm == "layer" and recipe.weight_bytes == 2 else 4,
-        is_input_cast_apart=is_mixed,
-        query_multiple=EFFICIENT_ATTENTION_QUERIES if is_efficient else 1,
-        is_key_expanded=is_efficient,
-    )
 
 
 def flops_of(plan: StepPlan) -> FlopCount:

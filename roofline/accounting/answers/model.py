@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from roofline.accounting import activations, parameters
-from roofline.accounting.activations import EAGER_MEASURED, Kernels, eager_kernels, head_activations, model_activations
+from roofline.accounting.activations import EAGER_MEASURED, Kernels
 from roofline.accounting.answers.answer import Answer, Step, count, memory, number, size
 from roofline.accounting.budget import six_nd
 from roofline.accounting.config.config import ModelConfig
 from roofline.accounting.flops import train_flops
 from roofline.accounting.machines import Machine
 from roofline.accounting.parameters import count_parameters, weights
-from roofline.accounting.state import OPTIMIZERS, Recipe, Sharding, bytes_per_param, state_bytes, zero_bytes
+from roofline.accounting.state import OPTIMIZERS, Recipe, Sharding, bytes_per_param, zero_bytes
+from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
 
 
 def params_answer(config: ModelConfig) -> Answer:
@@ -110,45 +111,6 @@ def _attention_note(is_flash: bool, recompute: str) -> str:
     return f"{kernel}; recomputation: {recompute}"
 
 
-@dataclass(frozen=True)
-class TrainingPlan:
-    """How a model is trained on one device."""
-
-    recipe: Recipe
-    optimizer: str = "adamw"
-    sequence: int = 2048
-    batch: int = 1
-    """Sequences of a micro-batch."""
-    accumulate: int = 1
-    """Micro-batches of a step."""
-    checkpoint: str = "none"
-    sharding: Sharding = field(default_factory=Sharding)
-    is_flash: bool = True
-    has_dropout: bool = False
-    is_sequence_parallel: bool = False
-    loss_chunks: int = 1
-    lora_rank: int | None = None
-
-    is_eager: bool = False
-    """Whether the framework's plain operations run in place of fused kernels."""
-
-    def kernels(self, config: ModelConfig) -> Kernels:
-        """Return what the kernels save; under autocast the stream stays in fp32, and each product casts its input."""
-        is_mixed, width = self.recipe.name == "amp", self.recipe.activation_bytes
-        chosen = eager_kernels(config, width) if self.is_eager else Kernels(width, is_flash=self.is_flash)
-        return replace(
-            chosen,
-            residual_bytes=4 if is_mixed else None,
-            has_dropout=self.has_dropout,
-            is_input_cast_apart=is_mixed,
-        )
-
-    @property
-    def sequences(self) -> int:
-        """Sequences of a step on all devices."""
-        return self.batch * self.accumulate * self.sharding.data_parallel
-
-
 def flops_of_parameters(params: float, sequence: int, batch: int) -> Answer:
     """Return the FLOPs of a training step by the number of parameters alone."""
     tokens, per_token = batch * sequence, six_nd(params, 1)
@@ -217,102 +179,84 @@ MIN_HEADROOM = 0.1
 """Warn below this fraction of the memory: CUDA context, workspaces and fragmentation are not estimated."""
 
 
-def memory_answer(config: ModelConfig, plan: TrainingPlan, machines: Sequence[Machine] = ()) -> Answer:
+def memory_answer(plan: StepPlan, machines: Sequence[Machine] = (), is_eager: bool = False) -> Answer:
     """Return the memory of training on one device, by component, and whether it fits on each machine.
+
+    Args:
+        plan: the step.
+        machines: to say whether it fits.
+        is_eager: whether the kernels of the plan are the plain operations of transformers.
 
     Raises:
         ConfigError: an unknown optimizer or way of checkpointing, or a sharding that cannot be.
     """
-    state, activation = training_memory(config, plan)
-    components = state | activation
-    total, of_state = sum(components.values()), sum(state.values())
-    rest = total - of_state
+    found, config = step_memory(plan), plan.config
+    moment, total, of_state = found.moment, found.total, sum(found.state.values())
+    parts = {
+        **found.state,
+        **{"step_counters": found.step_counters, "inputs": found.inputs, "cast_copies": moment.cast_copies},
+        **{f"activations_{name}": part for name, part in moment.layers.items()},
+        **{f"head_{name}": part for name, part in moment.head.items()},
+        "temporary": moment.temporary,
+    }
+    components, rest = {name: part for name, part in parts.items() if part}, total - of_state
     steps = [Step(name.replace("_", " "), _share(part, total), size(part), part) for name, part in components.items()]
+    micro_batch = f"micro-batch {plan.batch // plan.micro_batches} x {plan.sequence}"
     steps.append(Step("all state", "weights, gradients, optimizer", size(of_state)))
-    steps.append(Step("all activations", f"micro-batch {plan.batch} x {plan.sequence}", size(rest)))
+    steps.append(Step("all activations", f"{micro_batch}, inputs and temporaries", size(rest)))
     steps.append(Step("total", f"{total:,} bytes", size(total)))
-    whole = sum(state_bytes(config, plan.recipe, plan.optimizer, lora_rank=plan.lora_rank).values())
+    whole = sum(step_memory(replace(plan, sharding=Sharding())).state.values())
     fits = [_fit_row(machine, total, rest, whole) for machine in machines]
     values: dict[str, Any] = {"zero": plan.sharding.zero}
     values |= {"total_bytes": total, "components": components, "state_bytes": of_state, "activation_bytes": rest}
     return Answer(
         main=("total_bytes", "state_bytes", "activation_bytes"),
         title=f"Memory of training {config.name} on one device: {plan.recipe.name}, {plan.optimizer}",
-        values=values | {"sequences_per_step": plan.sequences},
+        values=values | {"sequences_per_step": plan.batch * plan.sharding.data_parallel, "moment": moment.name},
         steps=steps,
-        formula=f"state: bytes per parameter of the recipe; {activations.FORMULA}; logits 2 + 4 + their gradients",
+        formula=f"state: bytes per parameter of the recipe; {activations.FORMULA}; loss 4 V kept, 8 V beside",
         source=f"{plan.recipe.source}; {OPTIMIZERS[plan.optimizer]}; {activations.SOURCE}; {config.source}",
-        assumptions=[*_memory_notes(config, plan), *_lacking(plan, machines), *config.notes_on(plan.sequence)],
+        assumptions=[
+            *_memory_notes(plan, MOMENTS[moment.name], is_eager),
+            *_lacking(plan, machines),
+            *config.notes_on(plan.sequence),
+        ],
         rows=fits,
         columns=FIT_COLUMNS if fits else (),
         warnings=_memory_warnings(fits, total),
     )
 
 
-def training_memory(config: ModelConfig, plan: TrainingPlan) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the bytes of the state and those of the activations on one device, each by component.
-
-    Raises:
-        ConfigError: as of `memory_answer`.
-
-    Source: as of `state.state_bytes`, `activations.model_activations` and `activations.head_activations`.
-    """
-    stages = [_stage_memory(config, plan, is_last) for is_last in (False, True)[: plan.sharding.pipeline_parallel]]
-    return max(stages, key=lambda parts: sum(sum(part.values()) for part in parts))
-
-
-def _stage_memory(config: ModelConfig, plan: TrainingPlan, is_last: bool) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the bytes of the state and of the activations on a device of the first or last stage of a pipeline.
-
-    The first stage has as many micro-batches under way as there are stages, the last one a single one.
-
-    Source: Narayanan et al. (2021), section 2.2: one forward pass, one backward pass in turn.
-    """
-    sharding, width = plan.sharding, plan.recipe.activation_bytes
-    ways, stages = sharding.tensor_parallel, sharding.pipeline_parallel
-    state = state_bytes(config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora_rank)
-    shape = (plan.sequence, plan.batch)
-    under_way = 1 if is_last else min(stages, plan.accumulate)
-    stage, kernels = sharding.stage(config), plan.kernels(config)
-    kept = model_activations(
-        stage, *shape, kernels, plan.checkpoint, ways, plan.is_sequence_parallel, micro_batches=under_way
-    )
-    activation = {f"activations_{name}": part for name, part in kept.items()}
-    head = head_activations(config, *shape, width, plan.loss_chunks, ways)
-    if stages > 1 and not is_last:
-        head = {"token_ids": head["token_ids"]}
-    activation |= {name if name == "token_ids" else f"head_{name}": part for name, part in head.items()}
-    return state, activation
-
-
-def _lacking(plan: TrainingPlan, machines: Sequence[Machine]) -> list[str]:
+def _lacking(plan: StepPlan, machines: Sequence[Machine]) -> list[str]:
     """Return a line for each machine that has peaks, but none of the recipe's dtype."""
     dtype = plan.recipe.compute_dtype
     known = [machine for machine in machines if machine.peaks_flops_per_s]
     return [f"{m.slug} has {m.why_not(dtype)} {dtype}" for m in known if dtype not in m.peaks_flops_per_s]
 
 
-def _memory_notes(config: ModelConfig, plan: TrainingPlan) -> list[str]:
-    sharding, kernel = plan.sharding, "flash" if plan.is_flash and not plan.is_eager else "unfused"
-    kernels = "plain operations of transformers" if plan.is_eager else "fused norms"
+def _memory_notes(plan: StepPlan, moment: str, is_eager: bool) -> list[str]:
+    config, sharding, saved = plan.config, plan.sharding, plan.kernels or Kernels()
+    attention, dropout = "flash" if saved.is_flash else "unfused", "with" if saved.has_dropout else "no"
+    norms = "fused norms" if saved.is_norm_fused else "norms taken apart"
+    kernels = "plain operations of transformers" if is_eager else norms
     notes = [
         f"ZeRO {sharding.zero} over {sharding.data_parallel}, tensor parallelism of {sharding.tensor_parallel}",
-        f"kernels: {kernels}, {kernel} attention, {'with' if plan.has_dropout else 'no'} dropout",
+        f"kernels: {kernels}, {attention} attention, {dropout} dropout",
         f"checkpointing: {plan.checkpoint}",
-        f"loss: logits and their fp32 copy at once, in {plan.loss_chunks} part(s)",
-        f"{plan.sequences} sequences a step; of {plan.accumulate} micro-batch(es) on a device one is in memory",
+        f"when most is held: {moment}",
+        f"loss: torch's cross entropy, which keeps log-probabilities in fp32, in {plan.loss_chunks} part(s)",
+        f"{plan.batch * sharding.data_parallel} sequences a step, in {plan.micro_batches} micro-batch(es) on a device",
         "left out: CUDA context, workspaces, buffers of collectives, rounding and fragmentation of the allocator",
     ]
     if sharding.pipeline_parallel > 1:
-        notes.append(
-            f"the fuller one of first and last stage of {sharding.pipeline_parallel}, one forward and backward in turn"
-        )
+        stages = f"first and last stage of {sharding.pipeline_parallel}"
+        notes.append(f"the fuller one of {stages}, one forward and backward in turn")
     if sharding.expert_parallel > 1:
         kept = f"each keeps 1/{sharding.expert_parallel} of them"
         notes.append(f"experts are shared among {sharding.expert_parallel} data-parallel devices: {kept}")
     if plan.lora_rank:
         notes.append("approximate: adapters' own activations are left out; the base is frozen, in the recipe's weights")
-    if plan.is_eager and config.family not in EAGER_MEASURED:
+    if is_eager and config.family not in EAGER_MEASURED:
         notes.append(f"approximate: plain operations were compared with real models of {', '.join(EAGER_MEASURED)}")
     if config.experts:
         notes.append("approximate: experts keep what an even load brings them, their inputs gathered, outputs kept")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from textwrap import fill
 
+from roofline.accounting.activations import torch_kernels
 from roofline.accounting.answers import model, tensor
 from roofline.accounting.answers.answer import Answer
 from roofline.accounting.config.file import preset_names
 from roofline.accounting.flops import DEFAULT_CONVENTION, RECOMPUTE
 from roofline.accounting.number_formats import FORMATS
 from roofline.accounting.state import Sharding, recipe_of
+from roofline.accounting.step_memory import StepPlan
 from roofline.commands.estimate import arguments, options
 from roofline.commands.estimate.budgets import BUDGET_PARTS
 from roofline.commands.estimate.options import Part
@@ -85,7 +88,8 @@ def _memory_options(parser: argparse.ArgumentParser) -> None:
     _step_options(parser)
     options.state_options(parser, "bf16-master")
     add = parser.add_argument
-    add("--kernels", choices=("fused", "eager"), default="fused", help="eager: transformers' own; default: %(default)s")
+    kernels = "eager: those of transformers; cpu: those of torch on a CPU; default: %(default)s"
+    add("--kernels", choices=("fused", "eager", "cpu"), default="fused", help=kernels)
     add("--checkpoint", default="none", help="none, selective, full, every-K or sqrt; default: %(default)s")
     add(
         "--accumulate", type=arguments.whole, default=1, help="micro-batches of --batch in a step; default: %(default)s"
@@ -114,24 +118,25 @@ def answer_memory(args: argparse.Namespace) -> Answer:
         arguments.refuse_model(args)
         state = (recipe_of(args.recipe), args.optimizer, args.zero, args.data_parallel)
         return model.state_of_parameters(args.params, *state, machines)
-    plan = model.TrainingPlan(
-        recipe=recipe_of(args.recipe),
+    config, recipe, is_eager = arguments.model_of(args), recipe_of(args.recipe), args.kernels == "eager"
+    kernels = torch_kernels(config, recipe, "cpu" if args.kernels == "cpu" else "cuda", is_eager)
+    plan = StepPlan(
+        config=config,
+        recipe=recipe,
         optimizer=args.optimizer,
         sequence=args.sequence,
-        batch=args.batch,
-        accumulate=args.accumulate,
+        batch=args.batch * args.accumulate,
+        micro_batches=args.accumulate,
         checkpoint=args.checkpoint,
+        kernels=replace(kernels, is_flash=kernels.is_flash and args.attention == "flash", has_dropout=args.dropout),
         sharding=Sharding(
             args.zero, args.data_parallel, args.tensor_parallel, args.pipeline_parallel, args.expert_parallel
         ),
         is_sequence_parallel=args.sequence_parallel,
         loss_chunks=args.loss_chunks,
         lora_rank=args.lora,
-        is_flash=args.attention == "flash",
-        has_dropout=args.dropout,
-        is_eager=args.kernels == "eager",
     )
-    return model.memory_answer(arguments.model_of(args), plan, machines)
+    return model.memory_answer(plan, machines, is_eager)
 
 
 BAR_PLOT = "draw the parts"

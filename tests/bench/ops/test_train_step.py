@@ -29,7 +29,8 @@ from bench.harness.train.options import OPTIMIZER_NAMES, TrainingCase
 from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
 from bench.harness.train.step import OPTIMIZERS, PhaseClock, TrainingStep
 from bench.harness.train.transformer import Transformer
-from roofline.accounting.config.file import read_config
+from roofline import estimate
+from roofline.accounting.config.file import load_preset, read_config
 from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.step_memory import step_memory
 from roofline.ceilings import Ceilings
@@ -128,6 +129,34 @@ def test_few_tokens_and_a_large_vocabulary_have_their_peak_at_its_matrices(confi
     report = report_of(plan(config, recipe, batch=1, sequence=4))
     assert report["estimated"]["moment"] == ("embedding" if config.is_tied else "head")
     assert abs(report["error_pct"]["total"]) < 0.1
+
+
+TINY_LLAMA = {"style": "llama", "layers": 9, "width": 256, "heads": 8, "kv_heads": 2, "ffn": 1024, "vocab": 4096}
+ONE_PLAN = [
+    ("tiny-llama", 9, 4, 64, "fp32", {**TINY_LLAMA, "tied": True}),
+    ("gpt2", 12, 8, 1024, "amp", {"model": "gpt2"}),
+]
+"""A step for the bench, and the same model for `estimate memory`."""
+
+
+@pytest.mark.parametrize(("kernels", "device_type"), [("fused", "cuda"), ("cpu", "cpu")])
+@pytest.mark.parametrize(("model", "layers", "batch", "sequence", "recipe", "options"), ONE_PLAN)
+def test_the_estimate_and_the_step_give_one_figure(
+    model, layers, batch, sequence, recipe, options, kernels, device_type
+):
+    """With full checkpointing and one plan they gave 179.3 and 169.2 MB, and 7,758 and 7,349 MB."""
+    config = replace(load_preset(model), layers=layers)
+    case = TrainingCase(config, batch, sequence, recipe, "full", 1, "adamw", "torch")
+    of_step = step_memory(plan_of(case, device_type)).total
+    asked = {"batch": batch, "sequence": sequence, "recipe": recipe, "checkpoint": "full", "kernels": kernels}
+    assert estimate.memory(**options, **asked).values["total_bytes"] == of_step
+
+
+def test_the_estimate_is_what_a_step_holds():
+    step = plan(replace(load_preset("tiny-llama"), layers=9), checkpoint="full", sequence=64)
+    asked = {"batch": 4, "sequence": 64, "recipe": "fp32", "checkpoint": "full", "kernels": "cpu"}
+    estimated = estimate.memory(**ONE_PLAN[0][-1], **asked).values["total_bytes"]
+    assert estimated == report_of(step)["measured"]["total"] == 169_444_692
 
 
 PROFILED = """
