@@ -20,7 +20,7 @@ SCHEMA = 1
 
 STATUSES = ("ok", "skipped", "invalid", "failed")
 METHODS = ("graph", "events", "host")
-CACHE_STATES = ("cold", "warm")
+CACHE_STATES = ("cold", "warm", "partly-cold")
 UNITS = ("matrix", "vector")
 DTYPES = (
     *("fp64", "fp32", "tf32", "fp16", "bf16", "fp8e4m3", "fp8e5m2", "int8", "nvfp4"),
@@ -159,7 +159,8 @@ class Record:
     method: Annotated[str, one_of(METHODS)] | None = None
     """How the clock was read: `graph` (CUDA graph replay), `events` (CUDA events), `host` (host clock)."""
     cache: Annotated[str, one_of(CACHE_STATES)] | None = None
-    """`cold`: every launch finds its inputs outside the last-level cache; `warm`: the same inputs again."""
+    """`cold`: every launch finds its inputs outside the last-level cache; `warm`: the same inputs again;
+    `partly-cold`: some of the inputs that it finds may be in the cache. Older files call that `warm` too."""
     copies: Count | None = None
     """Copies of the inputs that the launches went round."""
     fill: str | None = None

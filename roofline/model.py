@@ -298,7 +298,7 @@ def excess_cause(record: Record, judged: Mapping[str, Any]) -> str | None:
     over_peak = (judged.get("mfu") or 0) > 1 or (not over_bandwidth and (judged.get("roofline_pct") or 0) > 100)
     over_memory = over_bandwidth or (judged.get("mix_pct") or 0) > 100
     if over_memory and record.cache != "cold":
-        return "above the memory ceiling: warm inputs are served by the cache"
+        return "above the memory ceiling: inputs that are not cold are served by the cache"
     if over_peak and judged.get("peak_kind") != "measured":
         return "above the datasheet peak: the clock ran above the datasheet's, or the peak is of another dtype"
     if over_bandwidth and judged.get("bandwidth_kind") != "measured":

@@ -40,8 +40,8 @@ FLAGS = {
         "Give a larger --budget, or let nothing else run; compare only differences larger than the interval.",
     ),
     "not-cold": _flag(
-        "The copies of the inputs did not fill the last-level cache, so a launch may have found some there.",
-        "Take a larger shape, or ask for --cache warm and say so.",
+        "The copies of the inputs did not fill the last-level cache: the time is `partly-cold` (one copy: `warm`).",
+        "Take a larger shape, or ask for --cache warm: one copy, and a time of another meaning.",
     ),
     "l2-suspect": _flag(
         "The time is as short as from a cache, or nothing shows that it is not.",

@@ -159,8 +159,8 @@ class InterleavingMeter(Meter):
             return Broken(error)
 
     def _lead_in(self, ready: Ready) -> Callable[[], object]:
-        """Return what runs before a turn: one launch where the data is to be warm, nothing where it is cold anyway."""
-        if ready.cache == "cold":
+        """Return what runs before a turn: one launch where the data is to be warm, else nothing."""
+        if ready.cache != "warm":
             return nothing
         calls = itertools.cycle(ready.calls)
 

@@ -48,7 +48,8 @@ class Rotation:
 
     copies: int
     cache: str
-    """`cold` where the copies flush each other out of the last-level cache, else `warm`."""
+    """`cold`: the copies flush each other out of the last-level cache; `partly-cold`: they do so in part; `warm`: one
+    copy."""
 
 
 def plan_rotation(set_bytes: int, cache_bytes: int, free_bytes: int, device_type: str, cache: str) -> Rotation:
@@ -61,7 +62,7 @@ def plan_rotation(set_bytes: int, cache_bytes: int, free_bytes: int, device_type
         device_type: `cuda`, `rocm` or `cpu`.
         cache: `cold` or `warm`, as asked for.
 
-    A case that cannot be made cold within the limits comes back as `warm`.
+    A case that cannot be made cold within the limits is `partly-cold`, or `warm` if only one copy fits.
     """
     if cache == "warm":
         return Rotation(1, "warm")
@@ -72,7 +73,9 @@ def plan_rotation(set_bytes: int, cache_bytes: int, free_bytes: int, device_type
     wanted = max(2, math.ceil(needed_bytes / set_bytes) + 1)
     affordable = max(1, min(MAX_COPIES, limit_bytes // set_bytes))
     copies = min(wanted, affordable)
-    return Rotation(copies, "cold" if copies * set_bytes >= needed_bytes else "warm")
+    if copies * set_bytes >= needed_bytes:
+        return Rotation(copies, "cold")
+    return Rotation(copies, "partly-cold" if copies > 1 else "warm")
 
 
 def torch_dtype(dtype: str) -> torch.dtype:

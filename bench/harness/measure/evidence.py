@@ -204,7 +204,9 @@ def _above(reached: float, ceiling: Ceiling, cache: str) -> Flag:
         return Flag("above-roof", f"{100 * reached:.0f} % of the {ceiling.kind} peak", advice)
     reason = f"{100 * reached:.0f} % of the {ceiling.kind} {ceiling.name} bandwidth"
     if cache != "cold":
-        return Flag("above-roof", f"{reason}: warm data comes from the cache", "for the memory's speed, --cache cold")
+        return Flag(
+            "above-roof", f"{reason}: {cache} data comes from the cache", "for the memory's speed, --cache cold"
+        )
     if not was_measured:
         return Flag("above-roof", f"{reason}, so not all bytes came from there", "check the bytes that the op counts")
     advice = (
@@ -263,14 +265,15 @@ def l2_suspect(samples: Samples, context: Context) -> Flag | None:
 
 
 def not_cold(cache: str, asked_cache: str) -> Flag | None:
-    """Flag a row that was asked for cold and could only be measured warm."""
+    """Flag a row that could not be made cold as requested."""
     if asked_cache != "cold" or cache == "cold":
         return None
-    return Flag(
-        "not-cold",
-        "the copies of the inputs do not fill the cache several times over",
-        "free memory for more copies, or read the time as warm",
-    )
+    if cache == "warm":
+        reason, advice = "every launch uses the same inputs again", "free memory for a second copy of the inputs"
+    else:
+        reason = "the copies of the inputs do not fill the cache several times over: the time is neither cold nor warm"
+        advice = "a larger shape or more free memory, or --cache warm for the time with one copy"
+    return Flag("not-cold", reason, advice)
 
 
 # ---- the clock ----------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ class Meter:
 
         Args:
             calls: one call for each copy of the inputs.
-            cache: `cold` or `warm`, what launches going round the calls find.
+            cache: `cold`, `warm` or `partly-cold`, what launches going round the calls find.
             flops: of one launch, for FLOP/J.
             left_s: time that sampling may take at most, beside its own cap.
             prepared_s: time that making and checking the inputs and the result takes; launches of more than a

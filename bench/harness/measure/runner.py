@@ -64,7 +64,7 @@ class Prepared:
     calls: Sequence[Call]
     """A call for each copy of the inputs."""
     cache: str
-    """`cold` or `warm`, what launches going round the calls find."""
+    """`cold`, `warm` or `partly-cold`, what launches going round the calls find."""
     before: verify.CheckResult
     earlier: Launch | None
     """The first launch, for an op whose results must differ."""

@@ -97,12 +97,13 @@ def _measured(func: Any, args: Any, kwargs: Any, device: Device) -> Replayed:
     tensors = [one for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
     held = sum({one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}.values())
     plan = plan_rotation(max(1, held), device.cache_bytes, device.free_bytes(), device.type, "cold")
+    is_cold = plan.cache == "cold"
     with torch.no_grad():
-        sets = [copied(args, kwargs) for _ in range(max(1, plan.copies))]
+        sets = [copied(args, kwargs) for _ in range(plan.copies if is_cold else 1)]
         calls = [partial(func, *own_args, **own_kwargs) for own_args, own_kwargs in sets]
         # What an operation calls inside may not be allowed in a capture, and a failed one leaves the stream unusable.
-        measured = Meter(device, LIMITS, is_capturable=False).measure(calls, plan.cache)
-    if plan.cache == "cold" and measured.warm_s is not None:
+        measured = Meter(device, LIMITS, is_capturable=False).measure(calls, "cold" if is_cold else "warm")
+    if is_cold and measured.warm_s is not None:
         return Replayed(measured.samples.median_s, measured.warm_s)
     return Replayed(None, measured.samples.median_s)
 

@@ -99,7 +99,7 @@ def collect(sampler: Sampler, limits: Limits, cache: str, now: Callable[[], floa
     Args:
         sampler: reads the clock.
         limits: when to stop.
-        cache: `cold` or `warm`, what the sampler's launches find; only passed on.
+        cache: `cold`, `warm` or `partly-cold`, what the sampler's launches find; only passed on.
         now: seconds of a clock that only runs forward, for the cap.
     """
     samples: list[float] = []

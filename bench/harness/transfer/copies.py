@@ -52,7 +52,7 @@ class Pair:
 
 
 def make_pairs(direction: str, memory: str, size_bytes: int, device: Device, seed: int) -> tuple[list[Pair], str]:
-    """Return as many pairs as keep the caches cold, filled with random numbers, and whether they do: `cold` or `warm`.
+    """Return as many pairs as keep the caches cold, filled with random numbers, and the cache state of that.
 
     Args:
         direction: `h2d` or `d2h`.

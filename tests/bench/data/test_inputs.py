@@ -72,9 +72,10 @@ def test_the_factors_are_those_of_the_protocol():
         (MIB, 32 * MIB, 100 * GIB, "cpu", Rotation(129, "cold")),
         (10 * GIB, 50 * MIB, 100 * GIB, "cuda", Rotation(2, "cold")),  # two copies even of what exceeds the cache
         (10 * GIB, 32 * MIB, 11 * GIB, "cpu", Rotation(1, "cold")),  # one, if there is no room: it flushes itself
-        (KIB, 50 * MIB, 100 * GIB, "cuda", Rotation(2000, "warm")),  # too small for the most copies
-        (MIB, 50 * MIB, 100 * MIB, "cuda", Rotation(25, "warm")),  # too little memory
-        (MIB, 400 * MIB, 100 * GIB, "cpu", Rotation(1024, "warm")),  # beyond the limit of a CPU
+        (KIB, 50 * MIB, 100 * GIB, "cuda", Rotation(2000, "partly-cold")),  # too small for the most copies
+        (MIB, 50 * MIB, 100 * MIB, "cuda", Rotation(25, "partly-cold")),  # too little memory
+        (MIB, 400 * MIB, 100 * GIB, "cpu", Rotation(1024, "partly-cold")),  # beyond the limit of a CPU
+        (40 * MIB, 50 * MIB, 100 * MIB, "cuda", Rotation(1, "warm")),  # room for one copy
     ],
 )
 def test_copies_by_hand(set_bytes, cache_bytes, free_bytes, device_type, rotation):

@@ -392,6 +392,13 @@ def test_not_cold_is_what_was_asked_for_and_not_given(cache, asked, is_flagged):
     assert (not_cold(cache, asked) is not None) is is_flagged
 
 
+def test_a_time_that_is_neither_cold_nor_warm_says_so():
+    flag = not_cold("partly-cold", "cold")
+    assert "neither cold nor warm" in flag.reason
+    assert "--cache warm for the time with one copy" in flag.advice
+    assert "same inputs again" in not_cold("warm", "cold").reason
+
+
 # ---- the clock ----------------------------------------------------------------------------------------------------
 
 
