@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from results.stats.samples import Z_975, normal_deviate, student_t_975
+from results.stats.samples import LEAST_CORRELATED, Z_975, normal_deviate, student_t_975
 
 DEFAULT_MARGIN = 0.01
 """Change of the time below which two versions count as equally fast."""
@@ -99,16 +99,15 @@ def judged(
     """
     ends = (math.exp(low), math.exp(min(high, MAX_LOG)))
     verdict = verdict_of(*ends, margin, count)
-    is_few, edge = count < LEAST_PAIRS, math.log1p(margin)
-    p_value = 1.0 if is_few else _p_value(center, low, high, degrees, edge, halves_in_ranks)
-    if is_few:
-        reason = f"only {count} {unit}{'s' * (count != 1)}: {LEAST_PAIRS} or more can tell"
+    p_value = _p_value(center, low, high, degrees, math.log1p(margin), halves_in_ranks)
+    reason = _reason(*ends, margin, remedy) + note
+    if count < LEAST_PAIRS:
+        p_value, reason = 1.0, f"only {count} {unit}{'s' * (count != 1)}: {LEAST_PAIRS} or more can tell"
     elif is_too_narrow and not is_beyond_disturbance(ends, margin):
         verdict, p_value = UNSURE, 1.0
-        reason = _reason(verdict, *ends, margin, remedy) + note
         reason += f"; the interval is too narrow: each {unit} resembles the one before it, and {count} are too few"
-    else:
-        reason = _reason(verdict, *ends, margin, remedy) + note
+    elif verdict != _verdict_of(*ends, margin):
+        p_value, reason = 1.0, f"{reason}, but {count} {unit}s are too few to know how they correlate"
     return Comparison(math.exp(center), ends, verdict, reason, count, margin, p_value, drift, degrees)
 
 
@@ -135,9 +134,17 @@ def is_beyond_disturbance(ci95: tuple[float, float], margin: float) -> bool:
 
 
 def verdict_of(low: float, high: float, margin: float, pairs: int) -> str:
-    """Return the verdict on an interval of the ratio of the times, from so many pairs or samples."""
-    if pairs < LEAST_PAIRS:
-        return UNSURE
+    """Return the verdict on an interval of the ratio of the times of `pairs` pairs or samples.
+
+    Fewer than `LEAST_CORRELATED` of them do not show how neighbors correlate, so only a change that no disturbance
+    explains gets a verdict. 10 % of simulated comparisons of 14 pairs, with neighbors that correlate by 0.8 and the
+    true change at the margin, were called FASTER or SLOWER without this rule.
+    """
+    is_enough = pairs >= LEAST_CORRELATED or (pairs >= LEAST_PAIRS and is_beyond_disturbance((low, high), margin))
+    return _verdict_of(low, high, margin) if is_enough else UNSURE
+
+
+def _verdict_of(low: float, high: float, margin: float) -> str:
     if high < 1 / (1 + margin):
         return FASTER
     if low > 1 + margin:
@@ -145,8 +152,9 @@ def verdict_of(low: float, high: float, margin: float, pairs: int) -> str:
     return SAME if low >= 1 / (1 + margin) and high <= 1 + margin else UNSURE
 
 
-def _reason(verdict: str, low: float, high: float, margin: float, remedy: str) -> str:
-    """Return why the verdict is what it is, in one sentence."""
+def _reason(low: float, high: float, margin: float, remedy: str) -> str:
+    """Return where an interval is, in one sentence."""
+    verdict = _verdict_of(low, high, margin)
     between = f"time {100 * (low - 1):+.2f} % to {100 * (high - 1):+.2f} %"
     allowed = f"the margin of {100 * margin:g} %"
     if verdict in (FASTER, SLOWER):

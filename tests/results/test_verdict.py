@@ -129,10 +129,19 @@ def test_series_without_noise_show_any_change_beyond_the_margin():
     ],
 )
 def test_the_margin_parts_the_verdicts(ratio, verdict, reason):
-    found = compare_pairs([2.0] * 10, [2.0 * ratio] * 10)
+    found = compare_pairs([2.0] * 20, [2.0 * ratio] * 20)
     assert found.ratio == pytest.approx(ratio)
     assert found.ci95 == pytest.approx((ratio, ratio))
-    assert (found.verdict, found.reason, found.pairs, found.margin) == (verdict, reason, 10, 0.01)
+    assert (found.verdict, found.reason, found.pairs, found.margin) == (verdict, reason, 20, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("count", "ratio", "verdict"), [(14, 1.0, UNSURE), (14, 1.5, UNSURE), (14, 3.0, SLOWER), (15, 1.5, SLOWER)]
+)
+def test_fewer_than_15_pairs_show_no_correlation_and_get_no_verdict(count, ratio, verdict):
+    found = compare_pairs([2.0] * count, [2.0 * ratio] * count)
+    assert found.verdict == verdict
+    assert ("14 pairs are too few to know how they correlate" in found.reason) is (verdict == UNSURE)
 
 
 @pytest.mark.parametrize(
