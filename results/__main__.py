@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 
 from results.compare import command as compare_command
 from results.compare.selection import NAMED, Selection, add_records, add_runs
@@ -18,6 +19,7 @@ from results.store.runfile import Run, StoreError, reason_of
 from results.store.runs import list_runs, runs_directory
 
 INTERRUPTED = 130
+PROFILE = "bench.harness.profile.show:render"
 
 LIST_COLUMNS = ("run_id", "started_at", "device_slug", "op", "records", "command", "path", "error")
 RUN_HELP = "a path, a run id, the beginning of one that no other run shares, or `latest`"
@@ -131,7 +133,13 @@ def _show(options: argparse.Namespace) -> int:
     if options.format != "table":
         print_out(render(run.environment, run.records, options.format, problems.append))
         return _report(run, problems, options)
-    print_out(drawn(lambda console: render_table(run.environment, run.records, console, problems.append)))
+    if any("share" in record.extra for record in run.records):
+        show_profile = resolve_name(PROFILE)
+        print_out(
+            drawn(lambda console: show_profile(run.environment, run.records, console, len(run.records), has_tree=True))
+        )
+    else:
+        print_out(drawn(lambda console: render_table(run.environment, run.records, console, problems.append)))
     print_out(compare_command.saved_verdicts(run, stdout()))
     for record in run.records if options.verbose else ():
         for line in describe(record):

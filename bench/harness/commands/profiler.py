@@ -100,39 +100,31 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     use_threads(device)
     step = ProfiledStep(target_from(args, device), profiling.mode_of(args.backward, args.train))
     accounted = profiling.account(step)
-    timing: list[report.Timing] = []
 
     def measure(session: Any, progress: Any, ceilings: Any, deadline: float | None) -> None:
         nonlocal accounted
         progress.say(f"timing {step.target.name}")
         try:
             if args.compile:
-                accounted, measured = profiling.compiled(step, accounted, device, args.budget, args.trace)
+                accounted, timing = profiling.compiled(step, accounted, device, args.budget, args.trace)
             else:
-                measured = profiling.timed(step, accounted, device, args.budget, args.trace)
-            timing.append(measured)
+                timing = profiling.timed(step, accounted, device, args.budget, args.trace)
         except UsageError as error:
             records = report.failed_records(accounted, "torch", str(error))
         else:
-            records = report.records_of(accounted, timing[0], "torch")
+            records = report.records_of(accounted, timing, "torch")
             if args.replay:
-                records = with_replays(records, step, accounted, timing[0], device, progress)
+                records = with_replays(records, step, accounted, timing, device, progress)
         for record in records:
             session.keep(record)
 
-    def totals(environment: Environment, records: Sequence[Record]) -> Mapping[str, Any]:
-        return report.totals_of(environment, records, accounted, timing[0]) if timing else {}
-
-    def document(environment: Environment, records: Sequence[Record]) -> Mapping[str, Any]:
-        return report.document_of(environment, records, totals(environment, records))
-
     def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
-        show.render(environment, records, totals(environment, records), console, args.top, args.by)
+        show.render(environment, records, console, args.top, args.by)
 
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     plan = PlannedRun("bench", "profile", Request.of(args), device, settings, argv=argv)
     finished = gather(plan, report.product_dtypes(accounted.calls), measure)
-    return conclude(plan, finished, render, document)
+    return conclude(plan, finished, render, report.document_of)
 
 
 def with_replays(

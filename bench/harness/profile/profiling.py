@@ -31,13 +31,11 @@ class Profile:
     environment: Environment
     records: Sequence[Record]
     """A row for each signature and for each remainder, the longest first."""
-    accounted: Accounted
-    timing: Timing
 
     @cached_property
     def totals(self) -> dict[str, Any]:
         """Sums of the step, see `report.totals_of`."""
-        return report.totals_of(self.environment, self.records, self.accounted, self.timing)
+        return report.totals_of(self.environment, self.records)
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return the rows as a frame, with the keys of `--format json`."""
@@ -49,7 +47,7 @@ class Profile:
         return pd.DataFrame(
             [
                 {key: getattr(record, key) for key in plain}
-                | dict(record.extra)
+                | {key: value for key, value in record.extra.items() if key != "step"}
                 | {key: score[key] for key in judged_keys}
                 | {"flags": ", ".join(record.flags)}
                 for record, score in zip(self.records, scores, strict=True)
@@ -76,7 +74,7 @@ class Profile:
         """Return the table."""
         from results.show.terminal import drawn
 
-        return drawn(lambda console: show.render(self.environment, self.records, self.totals, console))
+        return drawn(lambda console: show.render(self.environment, self.records, console))
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook, all names escaped."""
@@ -133,7 +131,7 @@ def profile(
     records = report.records_of(accounted, timing, "torch")
     if replay:
         records = replayed(step, records, accounted, timing, device)
-    return Profile(environment, records, accounted, timing)
+    return Profile(environment, records)
 
 
 def mode_of(backward: bool, train: bool) -> str:

@@ -178,7 +178,21 @@ def records_of(accounted: Accounted, timing: Timing, provider: str) -> list[Reco
                 extra |= {"kernels": names, "kernels_s": [of_step[kernel] * NS for kernel in names]}
             options = {"module": module} if module else {}
             found.append(_timed(replace(blank, options=options, extra=extra), times_ns, chosen, total_ns))
-    return sorted(found, key=lambda record: -record.extra["time_s"])
+    first, *others = sorted(found, key=lambda record: -record.extra["time_s"])
+    return [replace(first, extra=first.extra | {"step": _facts(accounted, timing)}), *others]
+
+
+def _facts(accounted: Accounted, timing: Timing) -> dict[str, Any]:
+    """Return what the totals need that is not in the rows; the longest row holds it."""
+    calls = accounted.calls
+    known = [call for call in calls if call.is_modelled]
+    return {
+        "time_s": timing.unprofiled_s,
+        "unique_bytes": accounted.unique_bytes,
+        "eager_bytes": accounted.eager_bytes,
+        "modelled_flops": _share(known, calls, lambda call: call.flops),
+        "modelled_bytes": _share(known, calls, lambda call: call.bytes_read + call.bytes_written),
+    }
 
 
 def failed_records(accounted: Accounted, provider: str, reason: str) -> list[Record]:
@@ -218,21 +232,18 @@ def _blank(row: CallRow, provider: str) -> Record:
 
 
 def _timed(blank: Record, times_ns: Sequence[int], chosen: int, total_ns: int) -> Record:
-    """Return a record with the times of each step; `time_s` and `share` are of the chosen step."""
-    from results.stats.samples import median, median_ci95
-
-    extra = blank.extra | {"time_s": times_ns[chosen] * NS, "share": times_ns[chosen] / total_ns}
-    samples_s = tuple(value * NS for value in times_ns if value * NS >= MIN_TIME_S)
-    if not samples_s:
+    """Return a record with its time in the chosen step, whose rows sum to the step."""
+    time_s = times_ns[chosen] * NS
+    extra = blank.extra | {"time_s": time_s, "share": times_ns[chosen] / total_ns}
+    if time_s < MIN_TIME_S:
         return replace(blank, status="skipped", reason="it took no time of its own", extra=extra)
     return replace(
         blank,
-        samples_s=samples_s,
+        samples_s=(time_s,),
         launches_per_sample=1,
         method="host",
         cache="warm",
-        median_s=float(median(samples_s)),
-        ci95_s=median_ci95(samples_s) if len(samples_s) > 1 else None,
+        median_s=time_s,
         extra=extra,
     )
 
@@ -257,47 +268,48 @@ def product_dtypes(calls: Sequence[Call]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(dtype_of(call) for call in calls if call.matmul_flops)) or (main_dtype(calls),)
 
 
-def totals_of(
-    environment: Environment, records: Sequence[Record], accounted: Accounted, timing: Timing
-) -> dict[str, Any]:
-    """Return the sums of a step and what follows from them; None where a ceiling or a time is missing.
+def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
+    """Return the sums of a step and what follows from them, None if a ceiling is missing; empty if nothing was timed.
 
     `fusable_s` is the time that the bytes take at the memory ceiling which operations move beyond each storage once.
     `attributed` is the share of time with an owner: a counted operation, a module's gap on the host, or the profiler;
     `in_operations` is that of counted operations alone. `at_roof_s` is the time of the step if each operation reached
     its roof and the host took as long as it does.
     """
-    calls, ceilings = accounted.calls, Ceilings.from_dict(environment.hardware)
-    known = [call for call in calls if call.is_modelled]
-    flops, read, written = (sum(getattr(c, key) for c in known) for key in ("flops", "bytes_read", "bytes_written"))
+    step: dict[str, Any] | None = next((record.extra["step"] for record in records if "step" in record.extra), None)
+    if step is None:
+        return {}
+    ceilings = Ceilings.from_dict(environment.hardware)
+    keys = ("flops", "bytes_read", "bytes_written")
+    flops, read, written = (sum(getattr(record, key) or 0 for record in records) for key in keys)
+    matmul_flops: dict[str, int] = {}
+    for record in records:
+        if record.extra["matmul_flops"]:
+            matmul_flops[record.dtype] = matmul_flops.get(record.dtype, 0) + record.extra["matmul_flops"]
     bandwidth = ceilings.bandwidth_for(read, written)
-    time_s, step = timing.unprofiled_s, timing.steps[timing.chosen]
+    remains = {name: sum(r.extra["share"] for r in records if r.op == name) for name in REMAINDERS}
     scores = scores_of(environment, records)
     spent = {
         kind: sum(r.extra["share"] for r, s in zip(records, scores, strict=True) if s["bound"] == kind)
         for kind in BOUNDS
     }
     at_roof = [_at_roof_s(record, score) for record, score in zip(records, scores, strict=True)]
-    peak_s = _peak_s(known, ceilings)
-    return {
-        "time_s": time_s,
-        "profiled_s": step.step * NS,
+    peaks = {dtype: ceilings.peak(dtype) for dtype in matmul_flops}
+    peak_s = sum(matmul_flops[d] / p.value for d, p in peaks.items() if p) if all(peaks.values()) else None
+    return step | {
+        "profiled_s": sum(record.extra["time_s"] for record in records),
         "flops": flops,
-        "matmul_flops": sum(call.matmul_flops for call in known),
+        "matmul_flops": sum(matmul_flops.values()),
         "bytes_read": read,
         "bytes_written": written,
-        "unique_bytes": accounted.unique_bytes,
-        "eager_bytes": accounted.eager_bytes,
-        "fusable_s": max(0, read + written - accounted.unique_bytes) / bandwidth.value if bandwidth else None,
+        "fusable_s": max(0, read + written - step["unique_bytes"]) / bandwidth.value if bandwidth else None,
         "at_roof_s": sum(at_roof),
         "memory_bound": spent["memory"],
         "compute_bound": spent["compute"],
-        "attributed": 1 - sum(step.unattributed.values()) / step.step,
-        "in_operations": (step.parts() - sum(step.unattributed.values()) - sum(step.gaps.values())) / step.step,
-        "modelled_flops": _share(known, calls, lambda call: call.flops),
-        "modelled_bytes": _share(known, calls, lambda call: call.bytes_read + call.bytes_written),
-        "mfu": None if peak_s is None else mfu(rate(peak_s, time_s), 1.0),
-        "mbu": mbu(rate(read + written, time_s), bandwidth.value) if bandwidth else None,
+        "attributed": 1 - remains[UNATTRIBUTED],
+        "in_operations": 1 - sum(remains.values()),
+        "mfu": None if peak_s is None else mfu(rate(peak_s, step["time_s"]), 1.0),
+        "mbu": mbu(rate(read + written, step["time_s"]), bandwidth.value) if bandwidth else None,
     }
 
 
@@ -306,34 +318,24 @@ BOUNDS = ("memory", "compute")
 
 
 def scores_of(environment: Environment, records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return the judged keys of records by the times of the chosen step, which are those of the report."""
+    """Return the judged keys of records by `time_s`; `median_s` of older files is that of all recorded steps."""
     timed = [replace(r, median_s=r.extra["time_s"] or None, samples_s=()) if r.status == "ok" else r for r in records]
     return judged(environment, timed)
 
 
-def document_of(environment: Environment, records: Sequence[Record], totals: Mapping[str, Any]) -> dict[str, Any]:
+def document_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
     """Return a profile as the object that `--format json` prints."""
     from results.show.rows import document
 
     whole, scores = document(environment, records), scores_of(environment, records)
     rows = [row | score for row, score in zip(whole["records"], scores, strict=True)]
-    return {"environment": whole["environment"], "totals": dict(totals), "records": rows}
+    return {"environment": whole["environment"], "totals": totals_of(environment, records), "records": rows}
 
 
 def _share(known: Sequence[Call], calls: Sequence[Call], work: Any) -> float:
     """Return the share of work that has a rule; what has none is taken as what a generic rule would give."""
     total = sum(map(work, calls))
     return sum(map(work, known)) / total if total else 1.0
-
-
-def _peak_s(calls: Sequence[Call], ceilings: Ceilings) -> float | None:
-    """Return the time that all products take at the peaks of their dtypes; None where one is not known."""
-    by_dtype: dict[str, int] = {}
-    for call in calls:
-        if call.matmul_flops:
-            by_dtype[dtype_of(call)] = by_dtype.get(dtype_of(call), 0) + call.matmul_flops
-    peaks = {dtype: ceilings.peak(dtype) for dtype in by_dtype}
-    return sum(by_dtype[d] / p.value for d, p in peaks.items() if p) if all(peaks.values()) else None
 
 
 def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:

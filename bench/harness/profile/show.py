@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.profile.report import REMAINDERS, scores_of
+from bench.harness.profile.report import REMAINDERS, scores_of, totals_of
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
 from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time, header_lines
@@ -41,20 +41,20 @@ BY: dict[str, Callable[[Record], str]] = {
 def render(
     environment: Environment,
     records: Sequence[Record],
-    totals: Mapping[str, Any],
     console: Console,
     top: int = 20,
     by: str | None = None,
+    has_tree: bool = False,
 ) -> None:
     """Print a profile.
 
     Args:
         environment: where it was taken.
         records: its rows.
-        totals: of `report.totals_of`; empty where no time was measured.
         console: where to.
         top: so many rows of the table, the longest.
         by: a key of `BY` that rows are put together by; None: each signature is a row.
+        has_tree: whether the tree of the modules follows.
     """
     for line in header_lines(environment, records):
         _line(console, line)
@@ -63,14 +63,15 @@ def render(
         for record, score in zip(records, scores_of(environment, records), strict=True)
         if record.status == "ok"
     ]
-    if not scored or not totals:
+    if not scored:
         for reason in dict.fromkeys(record.reason for record in records if record.reason):
             _line(console, f"no time was measured: {reason}")
         return
     _line(console, "")
     for line in [*bars(scored), ""]:
         _line(console, line)
-    for sentence in sentences(totals):
+    totals = totals_of(environment, records)
+    for sentence in sentences(totals) if totals else ():
         for line in [sentence] if console.width >= WIDE else textwrap.wrap(sentence, console.width):
             _line(console, line)
     _line(console, "")
@@ -80,6 +81,9 @@ def render(
         _print_groups(scored, BY[by], by, console, top)
     else:
         _print_rows(scored, console, top)
+    if has_tree:
+        _line(console, "")
+        _print_tree(scored, console, top)
 
 
 def sentences(totals: Mapping[str, Any]) -> list[str]:
@@ -92,6 +96,7 @@ def sentences(totals: Mapping[str, Any]) -> list[str]:
     used = f"MFU {_pct(totals['mfu'])}, MBU {_pct(totals['mbu'])}"
     lines = [
         f"A step takes {format_time(time_s)}; under the profiler {profiled}, {within} of it in operations.",
+        "Times and shares of operations are those of one profiled step, the one nearest to the time of a step.",
         f"It computes {flops}, {products} of them in products; its operations move {format_rate(moved, 'B')}: {used}.",
         f"{memory} of the time is in operations that memory bounds, {compute} in those that computing bounds.",
         f"{neither} of the time is in other operations: launches or both bound them, or no roof is known.",

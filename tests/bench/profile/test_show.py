@@ -11,6 +11,7 @@ from bench.harness.profile.account import Accounted, Call
 from bench.harness.profile.join import StepTimes
 from bench.harness.profile.profiling import Profile
 from bench.harness.profile.report import Timing, document_of, records_of
+from results.__main__ import main as results_command
 from results.record import Environment
 from results.store.runfile import load_run
 from roofline.ceilings import Ceiling, Ceilings
@@ -48,12 +49,12 @@ STEP.unattributed["mine_kernel"] = 1_000
 @pytest.fixture
 def made():
     accounted, timing = Accounted(CALLS, 2000), Timing([19e-6], [STEP])
-    return Profile(ENVIRONMENT, records_of(accounted, timing, "torch"), accounted, timing)
+    return Profile(ENVIRONMENT, records_of(accounted, timing, "torch"))
 
 
 def printed(made, width=160, **options):
     console = Console(file=io.StringIO(), width=width)
-    show.render(made.environment, made.records, made.totals, console, **options)
+    show.render(made.environment, made.records, console, **options)
     return console.file.getvalue().splitlines()
 
 
@@ -104,7 +105,7 @@ def test_long_shapes_and_modules_stand_below_their_row_on_a_narrow_terminal(made
     first, *others = made.records
     long = replace(first, case=shapes, extra=first.extra | {"module": module})
     console = Console(file=io.StringIO(), width=80)
-    show.render(made.environment, [long, *others], made.totals, console)
+    show.render(made.environment, [long, *others], console)
     lines = console.file.getvalue().splitlines()
     table = lines[next(i for i, line in enumerate(lines) if line.startswith("op ")) :]
     assert max(map(len, table)) <= 80
@@ -153,7 +154,7 @@ def test_it_shows_itself_as_a_table_and_escapes_names_in_a_notebook(made):
 
 
 def test_rows_of_a_frame_of_json_and_of_a_kept_run_are_the_same(made, tmp_path):
-    document = document_of(made.environment, made.records, made.totals)
+    document = document_of(made.environment, made.records)
     frame = made.to_dataframe()
     kept = load_run(made.save(tmp_path / "run.jsonl")).records
     assert list(frame["op"]) == [row["op"] for row in document["records"]] == [record.op for record in kept]
@@ -167,3 +168,15 @@ def test_rows_of_a_frame_of_json_and_of_a_kept_run_are_the_same(made, tmp_path):
 def test_its_picture_is_written(made, tmp_path):
     made.plot(tmp_path / "profile.png")
     assert (tmp_path / "profile.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_saved_profile_has_the_times_shares_summary_and_tree_of_the_command(tmp_path, capsys):
+    """The median of both steps is 6 us for the sum; the first one is nearest to the time without the profiler."""
+    slow = StepTimes(40_000, {0: 5_000, 1: 4_000, 2: 10_000}, gaps={"": 21_000})
+    timing = Timing([19e-6], [STEP, slow])
+    made = Profile(ENVIRONMENT, records_of(Accounted(CALLS, 2000), timing, "torch"))
+    assert all(record.median_s == record.extra["time_s"] for record in made.records)
+    assert results_command(["show", str(made.save(tmp_path / "run.jsonl"))]) == 0
+    shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    for options in ({}, {"by": "module"}):
+        assert [line for line in map(str.rstrip, printed(made, 400, **options)) if line not in shown] == []
