@@ -62,6 +62,8 @@ class Machine:
     bandwidth_bytes_per_s: float | None = None
     memory_bytes: int | None = None
     """What the device reports, or where that is not known, what it is sold with: its GB are of 2^30 bytes."""
+    sold_bytes: int | None = None
+    """What it is sold with, its GB read as 10^9 bytes; None where other memory was given."""
     source: str
     power_w: float | None = None
     """The most that it draws, by its datasheet; None where it is not known."""
@@ -150,6 +152,7 @@ def gpu_machine(gpu: Gpu) -> Machine:
         peaks_flops_per_s=dict(gpu.peaks_flops_per_s),
         bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         memory_bytes=gpu.memory_reported_bytes or gpu.memory_bytes,
+        sold_bytes=gpu.memory_bytes and gpu.memory_bytes * 10**9 // 2**30,
         power_w=gpu.tdp_w,
         source=f"dense peak and bandwidth of roofline/gpus/{gpu.slug}.toml",
         lacking={dtype: "no hardware path for" for dtype in DTYPES if gpu.lacks(dtype)},

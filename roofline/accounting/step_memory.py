@@ -216,10 +216,9 @@ class _Stage:
 
     def _kept(self, micro_batches: int) -> dict[str, int]:
         """Return what the layers keep of some micro-batches, and what one backward pass recomputes."""
-        plan = self.plan
-        shape, shared = (plan.sequence, plan.batch // plan.micro_batches), (self.ways, plan.is_sequence_parallel)
-        kinds = (self.kernels, plan.checkpoint)
-        return model_activations(self.config, *shape, *kinds, *shared, micro_batches=micro_batches)
+        plan, batch = self.plan, self.plan.batch // self.plan.micro_batches
+        shared = (self.ways, plan.is_sequence_parallel, micro_batches)
+        return model_activations(self.config, plan.sequence, batch, self.kernels, plan.checkpoint, *shared)
 
     def _stored(self, micro_batches: int) -> dict[str, int]:
         """Return what the layers keep of some micro-batches while nothing is recomputed."""
@@ -291,24 +290,24 @@ class _Stage:
         there. Under autocast the weights' gradient is cast to fp32 next.
         """
         at_loss, width = self._at_loss(), self.recipe.activation_bytes
-        trained = self.head if self.plan.lora_rank is None else 0
-        beside = width * self.rows + SCALARS
+        if not self.has_head:
+            return at_loss
+        table = width * self.head if self.plan.lora_rank is None else 0
+        beside = table + width * self.rows + SCALARS
         kept = {name: size for name, size in at_loss.head.items() if name != "log_probabilities"}
-        product = replace(
-            at_loss, name="head", temporary=width * (self.logits + trained) + beside * self.has_head, head=kept
-        )
-        if not self.recipe.cast_bytes or not self.has_head:
+        product = replace(at_loss, name="head", temporary=width * self.logits + beside, head=kept)
+        if not self.recipe.cast_bytes:
             return product
         cast = replace(
             product,
-            temporary=width * trained + self._gradient(self.head) + beside,
+            temporary=self._gradient(self.head) + beside,
             cast_copies=at_loss.cast_copies - self.recipe.cast_bytes * self.head,
             head={"final_norm": kept["final_norm"]},
         )
         return max(product, cast, key=lambda moment: moment.total)
 
     def _at_embedding(self) -> Moment:
-        """Return what is there at the end of a backward pass: the embedding's gradient, a row for each token there is.
+        """Return what is there when a backward pass ends: the embedding's gradient, a row for each of the vocabulary.
 
         Where the head has the same weights, its part has waited for the embedding's, and there are two and their sum;
         a part that autocast has cast is added to in place. Other micro-batches may be under way.
@@ -326,13 +325,11 @@ class _Stage:
         MLP's width (gated: two), and that of the largest product's weights; with a tied embedding also the head's part
         of its gradient, until the backward pass reaches the embedding.
         """
-        config, recipe, experts = self.config, self.recipe, self.config.experts
-        trained, inside = (
-            [w for w in found if w.is_gemm and w.component != "lm_head"] for found in (self.trained, self.held)
-        )
-        largest = recipe.gradient_bytes * (
-            max(prod(w.shape) for w in trained) + (config.width if config.has_mlp_bias else 0)
-        )
+        config, recipe, kept = self.config, self.recipe, self._most_kept()
+        mlp, experts = ("experts", config.experts) if "experts" in kept else ("mlp", None)
+        inside = [w for w in self.held if w.is_gemm and w.component != "lm_head"]
+        product = max(prod(w.shape) for w in self.trained if w.is_gemm and w.component != "lm_head")
+        largest = recipe.gradient_bytes * (product + (config.width if config.has_mlp_bias else 0))
         tied = self._gradient(self.head) if config.is_tied and self.has_embedding else 0
         mlp_width = ceil((experts.mlp_width if experts else config.mlp_width) / self.ways)
         wide = recipe.activation_bytes * self.plan.tokens * mlp_width * (experts.per_token if experts else 1)
@@ -340,17 +337,16 @@ class _Stage:
         entering = Moment(
             "layers",
             temporary=self.stream * (2 if self.group else 1) + wide + largest + tied + SCALARS,
-            layers=self._most_kept(),
+            layers=kept,
             cast_copies=cast * (self.group or config.layers),
         )
         if not config.is_gated:
             return entering
         # The last product is done: its input and its weights' copy are released, gradients of gate and up follow.
-        mlp = "experts" if experts else "mlp"
         gated = replace(
             entering,
             temporary=entering.temporary - largest + 2 * wide,
-            layers=entering.layers | {mlp: entering.layers[mlp] - wide},
+            layers=kept | {mlp: kept[mlp] - wide},
             cast_copies=entering.cast_copies - recipe.cast_bytes * config.width * mlp_width,
         )
         return max(entering, gated, key=lambda moment: moment.total)

@@ -73,6 +73,17 @@ def test_largest_model(capsys, gpus, size_of_one, shown):
     assert data_of(capsys, line)["params"] == 80 * 10**9 * gpus // size_of_one
 
 
+def test_fit_says_what_the_memory_holds_as_it_is_sold(capsys):
+    """`notes` and CS336 count 80 GB of an H100 as 80e9 bytes: 40.0e9 parameters on eight; it reports 85.0e9."""
+    data = data_of(capsys, "fit --gpu h100-sxm --gpus 8")
+    assert data["params"] == 42_513_989_632
+    note = "memory as h100-sxm reports it; its 80 GB read as 80e9 bytes hold 40.00e9 parameters"
+    assert note in data["assumptions"]
+    given = data_of(capsys, "fit --gpu h100-sxm --gpus 8 --memory 80e9")
+    assert given["params"] == 40 * 10**9
+    assert not any("read as" in line for line in given["assumptions"])
+
+
 def test_shares_in_per_cent_and_names_of_torch_are_understood(capsys):
     line = "train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --dtype {} --mfu {}"
     assert (

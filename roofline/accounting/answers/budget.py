@@ -141,6 +141,7 @@ def fit_answer(machines: Sequence[Machine], gpus: int, bytes_per_param: float, r
         row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": machine.memory(), "params": params}
         rows.append(row | {"bytes_per_param": bytes_per_param})
     first = rows[0]
+    sold = [(m.slug, m.sold_bytes) for m in machines if m.sold_bytes]
     return Answer(
         main=("params",),
         title=f"Largest model whose state fits on {devices(gpus)}",
@@ -157,7 +158,11 @@ def fit_answer(machines: Sequence[Machine], gpus: int, bytes_per_param: float, r
         source="CS336 (2025) lecture 2; " + "; ".join(dict.fromkeys(machine.source for machine in machines)),
         assumptions=[
             "the state is sharded evenly over all devices (ZeRO 3), nothing is left for activations: an upper bound",
-            "memory as the device reports it, in GiB of 2^30 bytes, as it is sold; --memory 80e9 for other figures",
+            *(
+                f"memory as {slug} reports it; its {size(held)} read as {held / 1e9:g}e9 bytes hold "
+                f"{billions(largest_params(held, gpus, bytes_per_param))} parameters"
+                for slug, held in sold
+            ),
         ],
         rows=rows,
         columns=[("gpu", "GPU"), ("gpus", "GPUs"), ("memory_bytes", "memory"), ("params", "parameters")],

@@ -192,6 +192,7 @@ def memory_answer(plan: StepPlan, machines: Sequence[Machine] = (), is_eager: bo
     """
     found, config = step_memory(plan), plan.config
     moment, total, of_state = found.moment, found.total, sum(found.state.values())
+    batch, sequences = plan.batch // plan.micro_batches, plan.batch * plan.sharding.data_parallel
     parts = {
         **found.state,
         **{"step_counters": found.step_counters, "inputs": found.inputs, "cast_copies": moment.cast_copies},
@@ -201,26 +202,20 @@ def memory_answer(plan: StepPlan, machines: Sequence[Machine] = (), is_eager: bo
     }
     components, rest = {name: part for name, part in parts.items() if part}, total - of_state
     steps = [Step(name.replace("_", " "), _share(part, total), size(part), part) for name, part in components.items()]
-    micro_batch = f"micro-batch {plan.batch // plan.micro_batches} x {plan.sequence}"
     steps.append(Step("all state", "weights, gradients, optimizer", size(of_state)))
-    steps.append(Step("all activations", f"{micro_batch}, inputs and temporaries", size(rest)))
+    steps.append(Step("all activations", f"micro-batch {batch} x {plan.sequence}, inputs and temporaries", size(rest)))
     steps.append(Step("total", f"{total:,} bytes", size(total)))
     whole = sum(step_memory(replace(plan, sharding=Sharding())).state.values())
     fits = [_fit_row(machine, total, rest, whole) for machine in machines]
-    values: dict[str, Any] = {"zero": plan.sharding.zero}
-    values |= {"total_bytes": total, "components": components, "state_bytes": of_state, "activation_bytes": rest}
+    values = {"total_bytes": total, "components": components, "state_bytes": of_state, "activation_bytes": rest}
     return Answer(
         main=("total_bytes", "state_bytes", "activation_bytes"),
         title=f"Memory of training {config.name} on one device: {plan.recipe.name}, {plan.optimizer}",
-        values=values | {"sequences_per_step": plan.batch * plan.sharding.data_parallel, "moment": moment.name},
+        values={"zero": plan.sharding.zero, **values, "sequences_per_step": sequences, "moment": moment.name},
         steps=steps,
         formula=f"state: bytes per parameter of the recipe; {activations.FORMULA}; loss 4 V kept, 8 V beside",
         source=f"{plan.recipe.source}; {OPTIMIZERS[plan.optimizer]}; {activations.SOURCE}; {config.source}",
-        assumptions=[
-            *_memory_notes(plan, MOMENTS[moment.name], is_eager),
-            *_lacking(plan, machines),
-            *config.notes_on(plan.sequence),
-        ],
+        assumptions=[*_memory_notes(plan, moment.name, is_eager), *_lacking(plan, machines)],
         rows=fits,
         columns=FIT_COLUMNS if fits else (),
         warnings=_memory_warnings(fits, total),
@@ -243,7 +238,7 @@ def _memory_notes(plan: StepPlan, moment: str, is_eager: bool) -> list[str]:
         f"ZeRO {sharding.zero} over {sharding.data_parallel}, tensor parallelism of {sharding.tensor_parallel}",
         f"kernels: {kernels}, {attention} attention, {dropout} dropout",
         f"checkpointing: {plan.checkpoint}",
-        f"when most is held: {moment}",
+        f"when most is held: {MOMENTS[moment]}",
         f"loss: torch's cross entropy, which keeps log-probabilities in fp32, in {plan.loss_chunks} part(s)",
         f"{plan.batch * sharding.data_parallel} sequences a step, in {plan.micro_batches} micro-batch(es) on a device",
         "left out: CUDA context, workspaces, buffers of collectives, rounding and fragmentation of the allocator",
@@ -262,7 +257,7 @@ def _memory_notes(plan: StepPlan, moment: str, is_eager: bool) -> list[str]:
         notes.append("approximate: experts keep what an even load brings them, their inputs gathered, outputs kept")
     if config.latent:
         notes.append("approximate: latent attention keeps expanded keys and values, and its low-rank inputs twice")
-    return notes
+    return [*notes, *config.notes_on(plan.sequence)]
 
 
 def _share(part: int, total: int) -> str:

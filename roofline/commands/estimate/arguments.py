@@ -287,7 +287,7 @@ def _as_given(machine: Machine, args: argparse.Namespace) -> Machine:
     if given["bandwidth"] is not None:
         changes["bandwidth_bytes_per_s"] = float(given["bandwidth"])
     if given["memory"] is not None:
-        changes["memory_bytes"] = max(1, int(given["memory"]))
+        changes |= {"memory_bytes": max(1, int(given["memory"])), "sold_bytes": None}
     names = " and ".join(name for name, value in given.items() if value is not None)
     sources = [f"{names} as given" if names else "", machine.source]
     return replace(machine, **changes, source="; ".join(filter(None, sources)))
