@@ -156,8 +156,8 @@ class Judgment:
     mbu: float | None = None
     """Fraction of the memory bandwidth: the published one, else the measured one of `mix`."""
     roofline_pct: float | None = None
-    """Percent of min(peak, intensity x bandwidth), with the peak of `units` and the bandwidth of `mbu`."""
-    units: str | None = None
+    """Percent of min(peak, intensity x bandwidth), with the peak of `peak_units` and the bandwidth of `mbu`."""
+    peak_units: str | None = None
     """Whose peak that is: `matrix` for products (tensor cores), `vector` for what has none, see `peak_of`."""
     held_back_by: str | None = None
     """`OTHER_CAUSES` where less than `FAR_BELOW_PCT` of every ceiling is reached; else None."""
@@ -255,7 +255,7 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
     if peak and bandwidth:
         values["roofline_pct"] = roofline_pct(time_s, flops, moved, peak.value, bandwidth.value)
         limits = limits_s(record, ceilings) or (0.0, 0.0, 0.0)
-        values |= {"units": units, "bound": bound(*limits), "held_back_by": held_back_by(time_s, limits)}
+        values |= {"peak_units": units, "bound": bound(*limits), "held_back_by": held_back_by(time_s, limits)}
     values |= training_values(record, time_s, dense) | transfers
     is_vector = units == "vector"
     measured = ceilings.vector_peak(record.dtype, ["measured"]) if is_vector else ceilings.measured_peak(record.dtype)

@@ -24,7 +24,7 @@ JUDGED_KEYS = (
     "mfu",
     "mbu",
     "roofline_pct",
-    "units",
+    "peak_units",
     "held_back_by",
     "peak_kind",
     "bandwidth_kind",
@@ -40,7 +40,7 @@ JUDGED_KEYS = (
 )
 """The keys that a record gets when it is read; none of them is stored."""
 
-JUDGED_TEXTS = ("bound", "units", "held_back_by", "peak_kind", "bandwidth_kind", "mix", "excess")
+JUDGED_TEXTS = ("bound", "peak_units", "held_back_by", "peak_kind", "bandwidth_kind", "mix", "excess")
 """Those of them that are words; all others are numbers."""
 
 Report = Callable[[str], None]

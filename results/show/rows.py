@@ -23,7 +23,7 @@ COLUMNS = (
     *JUDGED_KEYS,
     *("flops", "bytes_read", "bytes_written", "launches_per_sample", "method", "cache", "copies", "fill"),
     *("converged", "settled", "host_latency_s", "first_call_s", "flags", "flag_reasons", "source_sha256", "source_git"),
-    "op_sha256",
+    *("op_sha256", "units"),
 )
 """The columns that every row has, in this order. After them come `shape_<axis>`, `option_<name>`, `telemetry_<name>`
 and `verified_<name>`, as far as the records have them."""
@@ -101,6 +101,7 @@ def _row(environment: Environment, record: Record, score: dict[str, Any]) -> dic
     low, high = record.ci95_s or (None, None)
     known = record.to_dict() | score
     known |= {
+        "units": record.units,
         "run_id": environment.run_id,
         "started_at": environment.started_at,
         "device_slug": environment.device["slug"],

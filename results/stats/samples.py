@@ -216,7 +216,7 @@ def student_t_975(degrees_of_freedom: float) -> float:
     if nu < max(SMALL_T_975):
         below = math.floor(nu)
         part = (1 / below - 1 / nu) * below * (below + 1)
-        return SMALL_T_975[below] ** (1 - part) * SMALL_T_975[below + 1] ** part
+        return math.pow(SMALL_T_975[below], 1 - part) * math.pow(SMALL_T_975[below + 1], part)
     terms = (
         (z**3 + z) / (4 * nu),
         (5 * z**5 + 16 * z**3 + 3 * z) / (96 * nu**2),

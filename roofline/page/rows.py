@@ -13,7 +13,7 @@ from roofline.plot.scene import PlotMachine, PlotPoint, Scene
 
 JUDGED = (
     *("flops_per_s", "bytes_per_s", "intensity", "bound", "mfu", "mbu", "roofline_pct", "measured_pct"),
-    *("units", "held_back_by", "mix", "excess"),
+    *("peak_units", "held_back_by", "mix", "excess"),
 )
 """What a row shows of the judgment of its record."""
 KEPT = ("op", "case", "dtype", "provider", "status", "reason", "median_s", "flops", "method", "cache", "fill")

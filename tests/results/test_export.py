@@ -36,6 +36,13 @@ def run(make_environment, records, tmp_path):
     return Run(tmp_path / "run.jsonl", make_environment(), tuple(records))
 
 
+def test_units_of_the_op_are_not_those_of_the_peak_that_judges_it(run, make_record):
+    """The vector peak of this machine is unknown, so the matrix peak stands in."""
+    record = make_record(op="gelu", units="vector")
+    for row in (document(run.environment, [record])["records"][0], flat_rows(run.environment, [record])[0]):
+        assert (row["units"], row["peak_units"]) == ("vector", "matrix")
+
+
 def test_json_holds_everything_and_the_judged_keys(run):
     read = json.loads(render(run.environment, run.records, "json"))
     assert read["environment"] == run.environment.to_dict() | {"argv": list(run.environment.argv)}

@@ -330,8 +330,8 @@ VECTOR = Ceilings(
 def test_ops_without_a_product_are_held_against_the_vector_units_and_products_against_the_tensor_cores() -> None:
     work = {"flops": 2**31, "bytes_read": 2**25, "bytes_written": 2**21, "median_s": 2**31 / 25e12}  # 60 FLOP/byte
     gelu, product = (judge(record(op=op, **work), VECTOR) for op in ("gelu", "matmul"))
-    assert (gelu.units, gelu.bound, gelu.roofline_pct) == ("vector", "compute", pytest.approx(50))
-    assert (product.units, product.bound) == ("matrix", "memory")
+    assert (gelu.peak_units, gelu.bound, gelu.roofline_pct) == ("vector", "compute", pytest.approx(50))
+    assert (product.peak_units, product.bound) == ("matrix", "memory")
     assert gelu.mfu == product.mfu == 0.025  # over the dense peak of the dtype, whatever the units
 
 
@@ -344,7 +344,7 @@ def test_a_dtype_without_vector_units_of_its_own_is_computed_in_fp32_but_fp64_is
 
 
 def test_without_a_rate_of_vector_units_the_peak_of_products_stands_in() -> None:
-    assert judge(record(op="gelu"), ceilings(flops=PEAK, bandwidth=BANDWIDTH)).units == "matrix"
+    assert judge(record(op="gelu"), ceilings(flops=PEAK, bandwidth=BANDWIDTH)).peak_units == "matrix"
 
 
 def test_more_than_the_peak_of_the_vector_units_has_a_cause() -> None:
@@ -373,4 +373,4 @@ def test_a_row_far_below_every_ceiling_is_held_back_by_what_no_ceiling_tells(
     ],
 )
 def test_what_the_definition_of_an_op_says_of_its_units_comes_before_its_name(op, units, judged_by) -> None:
-    assert judge(record(op=op, units=units), VECTOR).units == judged_by
+    assert judge(record(op=op, units=units), VECTOR).peak_units == judged_by
