@@ -97,6 +97,14 @@ class Option:
         """The name of its values among the parsed arguments."""
         return self.name.replace("-", "_")
 
+    def default_text(self, usual: str, dtypes: Sequence[str]) -> str:
+        """Return the default for the dtype `usual`, and the dtypes that have another one."""
+        others: dict[Any, list[str]] = {self.default(usual): []}
+        for dtype in dtypes:
+            others.setdefault(self.default(dtype), []).append(dtype)
+        common, *rest = others
+        return "; ".join([str(common), *(f"{value} for {', '.join(others[value])}" for value in rest)])
+
     def label_of(self, value: Any, dtype: str) -> str:
         """Return how a value is shown in the name of a case of this dtype; empty where it is left out."""
         if self.label is not None:

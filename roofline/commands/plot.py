@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from results.compare.selection import Selection, add_latest, latest_of
 from results.show.picture import check_picture, save_picture
+from results.show.spelling import did_you_mean
 from results.show.terminal import USAGE, OutputError, fail, one_line, print_out, say
 from results.show.theme import THEMES, add_theme
 from results.store.runs import Run, StoreError
@@ -181,7 +182,8 @@ def known_dtypes(words: Sequence[str]) -> list[str]:
     named = [dtype_named(word) for word in words]
     for dtype in named:
         if dtype not in DTYPES:
-            raise UsageError(f"unknown dtype '{dtype}'; known: {', '.join(DTYPES)}")
+            hint = did_you_mean(dtype, DTYPES) or f"known: {', '.join(DTYPES)}"
+            raise UsageError(f"unknown dtype '{dtype}'; {hint}")
     return named
 
 

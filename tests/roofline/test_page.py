@@ -373,7 +373,9 @@ def test_what_cannot_be_shown_is_one_line(tmp_path: Path, capsys: pytest.Capture
     assert refused(["page", "latest", "-o", tmp_path / "a.png"], capsys).endswith("allowed: .html, .htm")
     assert refused(["page", run, "-o", page], capsys).startswith("no ceiling is known for cpu")
     assert refused(["page", "--gpu", "h900", "-o", page], capsys).startswith("unknown GPU 'h900'")
-    assert refused(["page", "--gpu", "h100-sxm", "--dtype", "fp7", "-o", page], capsys).startswith("unknown dtype")
+    for dtype, hint in (("fp8", "did you mean fp8e"), ("nothing", "known: fp64, fp32")):
+        message = refused(["page", "--gpu", "h100-sxm", "--dtype", dtype, "-o", page], capsys)
+        assert message.startswith(f"unknown dtype '{dtype}'; {hint}")
     assert not page.exists()
 
 

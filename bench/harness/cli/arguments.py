@@ -179,8 +179,8 @@ def build_parser(
     if all(op.is_sized for op in ops):
         add_list(what, "--size", "instead of a shape: bytes of one operand, such as 256MiB or 1GB")
     for option in options:
-        default = option.default(DEFAULT_DTYPE)
-        add_list(what, f"--{option.name}", f"{option.help} (default: {default})".replace("%", "%%"))
+        text = f"{option.help} (default: {option.default_text(DEFAULT_DTYPE, dtypes)})"
+        add_list(what, f"--{option.name}", text.replace("%", "%%"))
     usual = "torch, newest triton" if kernel_versions(family) else "torch"
     names = ", ".join((*provider_names(family), USER_KERNEL, "package.module:function"))
     add_list(what, "--provider", f"who computes: {names} (default: {usual})")
