@@ -128,17 +128,24 @@ class RunWriter:
         """
         self._write(encode_line(record))
 
-    def finish(self, records: Iterable[Record]) -> None:
-        """Close the file and replace it by one with these records, each row once.
+    def finish(self, records: Iterable[Record], environment: Environment | None = None) -> None:
+        """Close the file and replace it by one with these records, each row once; a device or a link stays as it is.
+
+        Args:
+            records: all of the run.
+            environment: the first line, where it is another one now.
 
         Raises:
             StoreError: the new file could not be written, and the old one is unchanged.
         """
         self.close()
+        if self.path.is_symlink() or not self.path.is_file():
+            return
+        first_line = self._first_line if environment is None else encode_line(environment)
         new = self.path.with_name(f"{self.path.name}.new")
         try:
             with new.open("wb") as file:
-                file.writelines([self._first_line, *map(encode_line, records)])
+                file.writelines([first_line, *map(encode_line, records)])
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self.path)

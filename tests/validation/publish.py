@@ -95,7 +95,7 @@ def steps():
         *(compare(*one) for one in compared),
         # To forty-five: the whole calibration and the suite judged by it, other timers, whole models, all tests.
         CALIBRATE,
-        Step("suite-full", "bench suite --budget {budget} --plot suite-full.png", 500, is_judged=True),
+        Step("suite-full", "bench suite --budget {budget} --plot suite-full.png", 380, is_judged=True),
         Step("side-by-side", "tests.validation.side_by_side --output side_by_side.json", 180),
         Step(
             "train-step", "bench.train_step --checkpoint none,full --budget {budget} --plot train-step.png", 140, True

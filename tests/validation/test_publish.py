@@ -37,6 +37,12 @@ def test_the_order_is_doctor_calibration_suite_and_tests_of_kernels_last():
     assert names[-1].startswith("tests-")
 
 
+def test_the_whole_calibration_and_the_suite_judged_by_it_fit_into_one_call(tmp_path):
+    clock = Clock(publish.CALIBRATE.limit_s)
+    call(tmp_path, [one for one in publish.steps() if one.name in ("calibrate", "suite-full")], clock, 9 * 60.0)
+    assert clock.ran == ["calibrate", "suite-full"]
+
+
 class Clock:
     """A clock that only moves while a step runs, and the steps that have run."""
 

@@ -1,8 +1,9 @@
 """The ceilings of this machine: from the datasheet for a GPU of the table, measured here for a CPU.
 
 A CPU has no datasheet peak that torch could reach, so its ceilings are what it does when it does nothing else: the
-fastest copy and triad far beyond the cache, and the fastest matmul of each dtype. They are kept beside the runs with
-the identity of the machine, and measured anew when that changes.
+fastest copy, triad, read and write far beyond the cache, and the fastest matmul of each dtype. The four bandwidths are
+measured on a GPU too, and stand beside its datasheet. All are kept beside the runs with the identity of the machine,
+and measured anew when that changes, on a CPU also when a row is above one.
 
 Any command measures the ceilings that are missing, with the effort of `--quick`. `python -m bench calibrate` measures
 more of them, and keeps what it finds in the same file.
@@ -15,7 +16,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -23,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness.calibrate import bandwidth, matmul_peak, parts
-from bench.harness.calibrate.setup import QUICK, CalibrationPart, CalibrationSetup, Note
+from bench.harness.calibrate.setup import FULL, QUICK, CalibrationPart, CalibrationSetup, Note
 from bench.harness.device import nvml
 from bench.harness.device.device import Device
 from bench.harness.device.stamp import installed_version
 from bench.harness.device.telemetry import Monitor, row_telemetry
 from bench.harness.measure.evidence import disturbance
-from bench.harness.measure.runner import one_line
+from bench.harness.measure.runner import one_line, release
 from bench.harness.op import Op
 from results.store.runs import lock_file
 from roofline.ceilings import Ceiling, CeilingError, Ceilings, gpu_ceilings
@@ -42,9 +43,6 @@ from roofline.hardware.gpu import (
     load_gpus,
     match_driver_name,
 )
-
-MIXES = ("copy", "triad")
-"""Mixes whose bandwidth any command measures: those of STREAM; McCalpin, IEEE TCCA Newsletter, December 1995."""
 
 QUIET_LOOK_S = 0.3
 """Seconds of work whose disturbances show whether the machine is quiet: longer than the least window of each
@@ -159,13 +157,15 @@ def explaining(ceilings: Ceilings) -> list[Ceiling]:
     return found
 
 
-def merged(known: Ceilings, found: Iterable[Ceiling]) -> Ceilings:
-    """Return the ceilings with what was found; a disturbed ceiling never replaces a better one."""
+def merged(known: Ceilings, found: Iterable[Ceiling], too_low: Collection[Ceiling] = ()) -> Ceilings:
+    """Return the ceilings with what was found; neither a disturbed ceiling nor one of those too low replaces a better
+    one.
+    """
     kept = {(e.quantity, e.name): e for e in known.entries if e.kind == "measured"}
 
     def is_better(new: Ceiling) -> bool:
         old = kept.get((new.quantity, new.name))
-        if old is None or not new.disturbed:
+        if old is None or not (new.disturbed or old in too_low):
             return True
         return new.value < old.value if new.quantity == "launch" else new.value > old.value
 
@@ -241,7 +241,14 @@ class MeasuredCeilings:
                 self._note(f"{self.path}: the measured ceilings are not kept: {error.strerror}")
             self._could_save = False
 
-    def complete(self, ceilings: Ceilings, dtypes: Iterable[str], matmul: Op, again: bool = False) -> Ceilings:
+    def complete(
+        self,
+        ceilings: Ceilings,
+        dtypes: Iterable[str],
+        matmul: Op,
+        again: bool = False,
+        too_low: Collection[Ceiling] = (),
+    ) -> Ceilings:
         """Return `ceilings` with what is measured on this machine.
 
         Only what is not kept yet is measured, and on a quiet machine what was disturbed when it was measured.
@@ -251,6 +258,7 @@ class MeasuredCeilings:
             dtypes: dtypes whose fastest matmul is needed.
             matmul: the op to find it with.
             again: measure all of it even if it is kept.
+            too_low: measure these even if they are kept, because a row is above them, and keep the higher rate.
         """
         wanted = list(dict.fromkeys(dtypes))
         found = ceilings.with_entries(self.load())
@@ -259,15 +267,15 @@ class MeasuredCeilings:
 
         def due() -> list[Callable[[CalibrationSetup], CalibrationPart]]:
             known = Ceilings("", "") if again else _undisturbed(found) if repeats else found
-            return self._due(known, wanted, matmul)
+            return self._due(known, wanted, matmul, too_low)
 
         if due():
             with self.alone() as has_waited:
                 if has_waited:  # for another command that may have measured the same
                     found = ceilings.with_entries(self.load())
-                setup = CalibrationSetup(self._device, QUICK, matmul, Monitor(self._device))
+                setup = CalibrationSetup(self._device, FULL if too_low else QUICK, matmul, Monitor(self._device))
                 for part in due():
-                    found = merged(found, self._measured(part(setup)))
+                    found = merged(found, self._measured(part(setup)), too_low)
                 self.save(found)
         notes = [found.note, *peak_sentences(found, wanted)]
         disturbed = [e.title for e in found.entries if e.disturbed and e.judges(wanted)]
@@ -280,20 +288,21 @@ class MeasuredCeilings:
         return Ceilings(shown.slug, shown.name, shown.entries, "; ".join(note for note in notes if note) or None)
 
     def _due(
-        self, found: Ceilings, wanted: Sequence[str], matmul: Op
+        self, found: Ceilings, wanted: Sequence[str], matmul: Op, too_low: Collection[Ceiling] = ()
     ) -> list[Callable[[CalibrationSetup], CalibrationPart]]:
         """Return what makes the parts that measure what any command needs and what is not known.
 
-        A GPU is judged by its datasheet; of it only the launch floor is needed.
+        A GPU is judged by its datasheet, and beside it by the bandwidth of the mixes of reads and writes.
         """
         due: list[Callable[[CalibrationSetup], CalibrationPart]] = []
         if found.launch_floor() is None:
             due.append(parts.launch)
-        if not self._device.is_gpu and found.bandwidth() is None:
-            due.append(partial(bandwidth.part, mixes=MIXES))
+        mixes = [entry.name for entry in found.mixes() if entry in too_low]
+        if mixes or not found.mixes():
+            due.append(partial(bandwidth.part, mixes=mixes or bandwidth.MIXES))
         if not self._device.is_gpu:
-            missing = [dtype for dtype in wanted if dtype in matmul.dtypes and found.peak(dtype) is None]
-            due += [partial(matmul_peak.part, dtype=dtype) for dtype in missing]
+            peaks = [d for d in wanted if d in matmul.dtypes and (found.peak(d) is None or found.peak(d) in too_low)]
+            due += [partial(matmul_peak.part, dtype=dtype) for dtype in peaks]
         return due
 
     def _is_quiet(self) -> bool:
@@ -316,6 +325,8 @@ class MeasuredCeilings:
         except (RuntimeError, MemoryError, CeilingError) as error:
             self._note(f"the {part.name} of this machine is not known: {one_line(error)}")
             return ()
+        finally:
+            release(self._device)
         for line in () if outcome.ceilings else outcome.notes:
             self._note(f"the {part.name} of this machine is not known: {line}")
         return outcome.ceilings

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from bench.harness.isolate.pool import Workers
     from bench.harness.measure.plan import Row, Settings
     from results.store.runs import RunWriter, StoreError
-    from roofline.ceilings import Ceilings
+    from roofline.ceilings import Ceiling, Ceilings
 
     FamilyRow = tuple[str, Row]
 
@@ -133,13 +134,13 @@ class Session:
             self.records[next(at for at, one in enumerate(self.records) if one is replaces)] = record
         return record
 
-    def finish(self) -> None:
-        """Write the run file once more with each row once, after several visits of the rows."""
+    def finish(self, environment: Environment | None = None) -> None:
+        """Write the run file once more with each row once, after several visits of the rows, or judged again."""
         from results.store.runs import StoreError
 
         if self.writer is not None and self.problem is None:
             try:
-                self.writer.finish(self.records)
+                self.writer.finish(self.records, environment)
             except StoreError as error:
                 say(f"the run file keeps a line for each visit of a row: {error}")
 
@@ -228,7 +229,7 @@ def gather(
     with Progress(request.quiet) as progress:
         prepare(progress)
         use_threads(run.device)
-        ceilings = calibrated(request.recalibrate, dtypes, run.device, ceilings, progress)
+        known, ceilings = ceilings, calibrated(request.recalibrate, dtypes, run.device, ceilings, progress)
         environment = stamp(run.command, run.device, ceilings, run.settings, run.argv)
         if request.saves:
             session.writer = RunWriter.create(environment, run.name, request.output)
@@ -241,9 +242,44 @@ def gather(
             session.close()
         if session.records:
             progress.note(where_time_went(session.records, time.perf_counter() - began))
+        if not (interrupted or run.device.is_gpu):
+            try:
+                again = partial(calibrated, False, dtypes, run.device, known, progress)
+                environment = judge_again(session, environment, run.device, ceilings, again, progress)
+            except KeyboardInterrupt:
+                interrupted = True
         if interrupted:
             progress.note("interrupted: what was finished is kept")
     return Finished(environment, session, interrupted)
+
+
+def judge_again(
+    session: Session,
+    environment: Environment,
+    device: Device,
+    ceilings: Ceilings,
+    measure: Callable[[Sequence[Ceiling]], Ceilings],
+    progress: Progress,
+) -> Environment:
+    """Measure again the ceilings that rows are above, judge all rows by what comes out, and save both.
+
+    Returns:
+        The environment with the ceilings that hold now.
+    """
+    from bench.harness.measure.finish import judged_again
+
+    judged = [judged_again(record, device, ceilings) for record in session.records]
+    low = list(dict.fromkeys(ceiling for _, found in judged for ceiling in found))
+    if not low:
+        return environment
+    names = ", ".join(ceiling.title for ceiling in low)
+    progress.note(f"rows are above the {names}, which was too low: it is measured again, and they are judged by that")
+    progress.expect(0)
+    ceilings = measure(low)
+    environment = replace(environment, hardware=ceilings.to_dict())
+    session.records[:] = [judged_again(record, device, ceilings)[0] for record in session.records]
+    session.finish(environment)
+    return environment
 
 
 def conclude(
@@ -280,14 +316,21 @@ def use_threads(device: Device) -> None:
         torch.set_num_threads(device.threads)
 
 
-def calibrated(again: bool, dtypes: Sequence[str], device: Device, ceilings: Ceilings, progress: Progress) -> Ceilings:
+def calibrated(
+    again: bool,
+    dtypes: Sequence[str],
+    device: Device,
+    ceilings: Ceilings,
+    progress: Progress,
+    too_low: Sequence[Ceiling] = (),
+) -> Ceilings:
     """Return the ceilings with those that have to be measured on this machine, the peaks of `dtypes` among them."""
     from bench.harness.calibrate.calibration import MeasuredCeilings
     from bench.harness.op_file import module_of
     from results.store.runs import runs_directory
 
     measured = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
-    return measured.complete(ceilings, dtypes, module_of("matmul").OPS[0], again=again)
+    return measured.complete(ceilings, dtypes, module_of("matmul").OPS[0], again, too_low)
 
 
 def stamp(

@@ -63,6 +63,9 @@ CACHED_RESULT = 20.0
 count."""
 
 
+ROOF_FLAGS = ("above-roof", "l2-suspect", "doubtful-roof")
+
+
 @dataclass(frozen=True)
 class Flag:
     """One thing that speaks against a row."""
@@ -119,9 +122,7 @@ def flags_of(samples: Samples, context: Context) -> tuple[Flag, ...]:
     time_s, launches = samples.median_s, samples.launches_per_sample
     found = (
         physics_gate(samples, context),
-        above_roof(samples, context),
-        l2_suspect(samples, context),
-        doubtful_roof(context),
+        *roof_flags(samples, context),
         not_cold(samples.cache, context.asked_cache),
         tick_limited(time_s, launches, context.tick_s),
         throttled(context.telemetry, context.is_gpu),
@@ -179,6 +180,24 @@ def _likely_cause(times: float, counted: str) -> str:
     if counted == "bytes":
         return "likely the data came from the cache, or not all of it is touched"
     return "likely part of the work is left out, or the FLOPs or the peak are those of another dtype"
+
+
+def too_low(samples: Samples, context: Context) -> list[Ceiling]:
+    """Return the measured ceilings that a row is above; data that may come from a cache tells nothing of the memory."""
+    judges = [(context.flops, context.peak)]
+    if samples.cache == "cold" and _exceeds_cache(context):
+        judges.append((context.bytes_moved, context.bandwidth))
+    return [
+        ceiling
+        for count, ceiling in judges
+        if count and ceiling and ceiling.kind == "measured"
+        if rate(count, samples.median_s) > ABOVE_ROOF * ceiling.value
+    ]
+
+
+def roof_flags(samples: Samples, context: Context) -> tuple[Flag | None, ...]:
+    """Return the flags that the ceilings of a row decide; their names are `ROOF_FLAGS`."""
+    return above_roof(samples, context), l2_suspect(samples, context), doubtful_roof(context)
 
 
 def above_roof(samples: Samples, context: Context) -> Flag | None:

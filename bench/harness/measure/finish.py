@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from bench.harness.device.device import Device
-from bench.harness.measure.evidence import Context, Flag, flags_of
+from bench.harness.measure.evidence import ROOF_FLAGS, Context, Flag, flags_of, roof_flags, too_low
 from bench.harness.measure.meter import Measurement
+from bench.harness.timing.protocol import Samples
 from results.record import Record
 from results.stats.samples import outlier_count
 from roofline.ceilings import Ceiling, Ceilings
@@ -79,6 +80,26 @@ def finished(
         kernel_s=seen.kernel_s if seen else None,
         eager_s=seen.eager_s if seen else None,
     )
+
+
+def judged_again(record: Record, device: Device, ceilings: Ceilings) -> tuple[Record, list[Ceiling]]:
+    """Return a finished record with the flags that these ceilings give it, and those of them that it is above."""
+    if record.status != "ok" or not record.samples_s or not record.median_s or not record.ci95_s:
+        return record, []
+    timed = record.samples_s, record.launches_per_sample or 1, record.method or "", record.cache or ""
+    samples = Samples(*timed, record.median_s, record.ci95_s, bool(record.converged))
+    work = Work(record.flops or 0, record.bytes_read or 0, record.bytes_written or 0)
+    context = Context(
+        is_gpu=device.is_gpu,
+        flops=work.flops or None,
+        bytes_moved=work.bytes or None,
+        cache_bytes=device.cache_bytes,
+        warm_s=record.warm_median_s,
+        **roofs_of(ceilings, record.dtype, work),
+    )
+    reasons = {flag.name: f"{flag.reason}; {flag.advice}" for flag in roof_flags(samples, context) if flag}
+    reasons |= {name: reason for name, reason in record.flag_reasons.items() if name not in ROOF_FLAGS}
+    return replace(record, flags=tuple(reasons), flag_reasons=reasons), too_low(samples, context)
 
 
 def roofs_of(ceilings: Ceilings | None, dtype: str, work: Work) -> dict[str, Any]:

@@ -14,5 +14,6 @@ def tiny_calibration(monkeypatch):
     tiny = replace(setup.QUICK, screening_s=0.01, confirming_s=0.02, long_run_s=0.0)
     for module in (setup, calibration):
         monkeypatch.setattr(module, "QUICK", tiny)
+        monkeypatch.setattr(module, "FULL", tiny)
     monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 4 * MIB)
     monkeypatch.setattr(matmul_peak, "CPU_EXTENTS", ((64, 64, 64), (128, 128, 128)))

@@ -332,7 +332,7 @@ def test_other_commands_print_that_line_for_a_calibrated_gpu(tmp_path, monkeypat
     machine = calibration.MeasuredCeilings(H100, tmp_path, notes.append, notes.append)
     floor = Ceiling("launch", "launch", 2e-6, "measured", "a test")
     peak = Ceiling("flops", "bf16", 790e12, "measured", "a test", sm_clock_hz=1.755e9)
-    machine.save(Ceilings(H100.slug, H100.name, (floor, peak)))
+    machine.save(Ceilings(H100.slug, H100.name, (floor, peak, a_ceiling())))
     found = machine.complete(calibration.ceilings_of(H100, None), ["bf16"], MATMUL[0])
     assert found.note.startswith("bf16: datasheet 989.4 TFLOP/s -> x clock 0.96")
     assert notes == []

@@ -79,15 +79,17 @@ class Machine(MeasuredCeilings):
                 raise self.broken[part.name]
             if part.name == "launch":
                 return outcome("launch", launch=self.launch_s)
-            if part.name == "bandwidth of copy, triad":
-                return outcome("bandwidth", copy=COPY_BYTES / self.launch_s, triad=TRIAD_BYTES / self.launch_s)
+            if part.name.startswith("bandwidth"):
+                names = part.name.removeprefix("bandwidth of ").split(", ")
+                return outcome("bandwidth", **{name: MIX_BYTES[name] / self.launch_s for name in names})
             return outcome("flops", **{part.name.removesuffix(" matmul"): FLOPS / self.launch_s})
 
         return super()._measured(replace(part, measure=measure))
 
 
-COPY_BYTES, TRIAD_BYTES, FLOPS = 2 * MIB, 3 * MIB, 2 * 32**3
-KEPT = {"launch": 2.0**-20, "copy": COPY_BYTES * 2**20, "triad": TRIAD_BYTES * 2**20, "bf16": FLOPS * 2**20}
+MIX = Ceiling("bandwidth", "copy", 1e12, "measured", "a test")
+MIX_BYTES, FLOPS = {"copy": 2 * MIB, "triad": 3 * MIB, "read": MIB, "write": MIB}, 2 * 32**3
+KEPT = {"launch": 2.0**-20, **{name: moved * 2**20 for name, moved in MIX_BYTES.items()}, "bf16": FLOPS * 2**20}
 """What a machine keeps whose launch takes 2^-20 s."""
 
 
@@ -104,7 +106,8 @@ def test_a_cpu_is_measured_and_every_ceiling_says_how(tmp_path):
     assert found.bandwidth().name == "triad"  # the roof is the fastest mix
     assert machine.notes == []
     assert machine.said == [
-        f"calibrating: {name}" for name in ("launch", "bandwidth of copy, triad", "bf16 matmul", "fp32 matmul")
+        f"calibrating: {name}"
+        for name in ("launch", "bandwidth of copy, triad, read, write", "bf16 matmul", "fp32 matmul")
     ]
 
 
@@ -130,7 +133,7 @@ def test_recalibrating_measures_anew_and_keeps_that(tmp_path):
     Machine(tmp_path).complete(BLANK, ["bf16"], MATMUL[0])
     again = Machine(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"], MATMUL[0], again=True)
     assert again.peak("bf16").value == FLOPS
-    assert again.bandwidth().value == TRIAD_BYTES
+    assert again.bandwidth().value == MIX_BYTES["triad"]
     assert Machine(tmp_path, launch_s=9.0).complete(BLANK, ["bf16"], MATMUL[0]) == again
 
 
@@ -235,7 +238,7 @@ def test_without_memory_there_is_no_bandwidth_and_no_traceback(tmp_path, monkeyp
     notes = []
     machine = MeasuredCeilings(CPU, tmp_path, notes.append, notes.append)
     assert machine.complete(BLANK, [], MATMUL[0]).bandwidth() is None
-    unknown = "the bandwidth of copy, triad of this machine is not known: NotMeasuredError: "
+    unknown = "the bandwidth of copy, triad, read, write of this machine is not known: NotMeasuredError: "
     assert [note for note in notes if note.startswith(unknown)]
 
 
@@ -244,12 +247,35 @@ def test_ctrl_c_ends_the_calibration(tmp_path):
         Machine(tmp_path, broken={"bf16 matmul": KeyboardInterrupt()}).complete(BLANK, ["bf16"], MATMUL[0])
 
 
-def test_a_gpu_is_asked_for_its_launch_floor_alone(tmp_path):
+def test_a_gpu_that_was_never_seen_gets_its_launch_floor_and_the_roof_of_every_mix(tmp_path):
     machine = Machine(tmp_path, H100)
     found = machine.complete(ceilings_of(H100, None), ["bf16"], MATMUL[0])
     assert found.launch_floor().value == 2.0**-20
-    assert found.peak("bf16").kind == "datasheet"
-    assert machine.said == ["calibrating: launch"]
+    assert found.peak("bf16").kind == found.bandwidth().kind == "datasheet"
+    assert {entry.name: entry.value for entry in found.mixes()} == {name: KEPT[name] for name in MIX_BYTES}
+    assert machine.said == ["calibrating: launch", "calibrating: bandwidth of copy, triad, read, write"]
+
+
+@pytest.mark.parametrize("device", [CPU, H100])
+def test_a_mix_that_a_row_is_above_is_measured_alone(tmp_path, device):
+    first = Machine(tmp_path, device).complete(ceilings_of(device, None), [], MATMUL[0])
+    again = Machine(tmp_path, device, launch_s=2.0**-21)
+    found = again.complete(ceilings_of(device, None), [], MATMUL[0], too_low=[first.mix(1, 0)])
+    assert again.said == ["calibrating: bandwidth of read"]
+    assert {entry.name: entry.value for entry in found.mixes()} == {
+        name: KEPT[name] * (2 if name == "read" else 1) for name in MIX_BYTES
+    }
+
+
+@pytest.mark.parametrize(("launch_s", "is_higher"), [(2.0**-21, True), (1.0, False)])
+def test_of_a_ceiling_that_rows_are_above_the_higher_rate_is_kept(tmp_path, launch_s, is_higher):
+    first = Machine(tmp_path).complete(BLANK, ["bf16", "fp32"], MATMUL[0])
+    again = Machine(tmp_path, launch_s=launch_s)
+    found = again.complete(BLANK, ["bf16", "fp32"], MATMUL[0], too_low=[first.peak("bf16")])
+    assert again.said == ["calibrating: bf16 matmul"]
+    assert found.peak("bf16").value == KEPT["bf16"] * (2 if is_higher else 1)
+    assert found.peak("fp32").value == KEPT["bf16"]
+    assert Ceilings("", "", again.load()).peak("bf16") == found.peak("bf16")
 
 
 def test_a_calibrated_gpu_has_three_compute_levels_apart(tmp_path, monkeypatch):
@@ -257,7 +283,7 @@ def test_a_calibrated_gpu_has_three_compute_levels_apart(tmp_path, monkeypatch):
     measured = Ceiling("flops", "bf16", 790e12, "measured", "a test", sm_clock_hz=1.755e9)
     unclocked = Ceiling("flops", "fp16", 780e12, "measured", "a test")
     monkeypatch.setattr(
-        machine, "load", lambda: (measured, unclocked, Ceiling("launch", "launch", 2e-6, "measured", "a test"))
+        machine, "load", lambda: (measured, unclocked, Ceiling("launch", "launch", 2e-6, "measured", "a test"), MIX)
     )
     found = machine.complete(ceilings_of(H100, None), ["bf16"], MATMUL[0])
     levels = {entry.kind: entry.value for entry in found.entries if (entry.quantity, entry.name) == ("flops", "bf16")}
@@ -274,7 +300,7 @@ def test_what_a_gpu_sustains_at_its_power_limit_is_a_level_of_its_own(tmp_path, 
     facts = {"sm_clock_hz": 1.41e9, "power_w": 698.0, "at_power_limit": is_limited}
     sustained = Ceiling("sustained", "bf16", 670e12, "measured", "a test", **facts)
     floor = Ceiling("launch", "launch", 2e-6, "measured", "a test")
-    monkeypatch.setattr(machine, "load", lambda: (peak, sustained, floor))
+    monkeypatch.setattr(machine, "load", lambda: (peak, sustained, floor, MIX))
     found = machine.complete(ceilings_of(H100, None), ["bf16"], MATMUL[0])
     levels = [entry for entry in found.entries if (entry.quantity, entry.kind) == ("flops", "power-limited")]
     if not is_limited:
@@ -288,19 +314,6 @@ def test_what_a_gpu_sustains_at_its_power_limit_is_a_level_of_its_own(tmp_path, 
     assert Ceilings.from_dict(found.to_dict()) == found
 
 
-@pytest.mark.parametrize("device", [CPU, H100])
-def test_recalibrating_keeps_the_mixes_that_only_the_command_measures(tmp_path, device):
-    machine = Machine(tmp_path, device)
-    old = tuple(Ceiling("bandwidth", mix, 1.0, "measured", "a test") for mix in ("read", "write", "copy", "triad"))
-    machine.save(Ceilings(device.slug, device.name, old))
-    found = machine.complete(ceilings_of(device, None), ["bf16"], MATMUL[0], again=True)
-    values = {entry.name: entry.value for entry in found.entries if (entry.quantity, entry.kind) == OF_A_MIX}
-    assert values["read"] == values["write"] == 1.0
-    assert (values["copy"] == 1.0) == (device is H100)
-    assert found.launch_floor().value == 2.0**-20
-
-
-OF_A_MIX = ("bandwidth", "measured")
 BUSY = "300 times a second a thread lost its core"
 
 
@@ -308,8 +321,7 @@ def keep(directory, *entries):
     """Keep ceilings as another command would have, all that a CPU needs among them, and return a machine of its own."""
     usual = (
         ("launch", "launch", 1e-6),
-        ("bandwidth", "copy", 1e10),
-        ("bandwidth", "triad", 1e10),
+        *(("bandwidth", mix, 1e10) for mix in MIX_BYTES),
         ("flops", "bf16", 1e9),
     )
     machine = Machine(directory)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.harness.device.device import Device
 from bench.harness.measure.evidence import (
     ABOVE_ROOF,
     CACHED_RESULT,
@@ -23,8 +24,9 @@ from bench.harness.measure.evidence import (
     preempted,
     throttled,
     tick_limited,
+    too_low,
 )
-from bench.harness.measure.finish import roofs_of
+from bench.harness.measure.finish import judged_again, roofs_of
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.samplers import LONGEST_SPIN_S
 from results.record import Record
@@ -67,6 +69,34 @@ def names(flags):
 
 def test_a_clean_row_has_no_flag():
     assert flags_of(samples_of(), context_of()) == ()
+
+
+def test_a_measured_ceiling_that_a_row_is_above_is_too_low_unless_the_cache_explains_it():
+    peak, copy = (
+        Ceiling("flops", "bf16", 1e12, "measured", "here"),
+        Ceiling("bandwidth", "copy", 1e9, "measured", "here"),
+    )
+    context = context_of(is_gpu=False, peak=peak, bandwidth=copy, cache_bytes=10**6)
+    assert too_low(samples_of(), context) == [peak, copy]
+    assert too_low(samples_of(), replace(context, cache_bytes=10**9)) == [peak]
+    assert too_low(samples_of(cache="warm"), context) == [peak]
+    assert too_low(samples_of(2e-3), context) == [copy]  # 1 TFLOP/s, not above it
+    assert too_low(samples_of(), context_of(peak=replace(peak, kind="datasheet"))) == []
+
+
+def test_flags_by_ceilings_are_decided_again_and_the_others_stay():
+    samples = samples_of()
+    reasons = {"above-roof": "2000 % of the measured peak; a reason", "preempted": "busy"}
+    row = {"op": "matmul", "provider": "torch", "dtype": "bf16", "shape": {}, "case": "1", "status": "ok"}
+    seen = {"samples_s": samples.samples_s, "median_s": 1e-4, "ci95_s": samples.ci95_s}
+    record = Record(**row, **seen, flops=2 * 10**9, flags=tuple(reasons), flag_reasons=reasons)
+    low, high = (Ceilings("a", "a", (Ceiling("flops", "bf16", value, "measured", "here"),)) for value in (1e12, 1e14))
+    device = Device("cpu", "cpu", "cpu", "a CPU", 2**20, 2**30, threads=2)
+    still, found = judged_again(record, device, low)
+    assert (still.flags, found) == (("above-roof", "preempted"), list(low.entries))
+    assert still.flag_reasons["above-roof"].startswith("2000 % of the measured peak")
+    clean, found = judged_again(record, device, high)
+    assert (clean.flags, clean.flag_reasons, found) == (("preempted",), {"preempted": "busy"}, [])
 
 
 def test_a_row_of_which_nothing_else_is_known_has_no_flag():
