@@ -5,8 +5,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
-from kernels.audit import output
-from kernels.audit.errors import AuditError
+from kernels.audit import AuditError, output
 from results.show.terminal import OutputError, Parser, fail, print_out, say
 
 INTERRUPTED = 130
@@ -77,24 +76,17 @@ def _add_choices(audit: argparse.ArgumentParser) -> None:
         "--arch": "architectures, sm_90; default: sm_80, sm_90 and sm_100",
         "--dtype": "dtypes, bf16; default: all",
         "--version": "versions, v2; default: all",
-        "--gpu": "slugs of GPUs whose clock and bandwidth make the bound; default: one for each architecture",
     }.items():
         audit.add_argument(option, action="extend", type=_comma_list, default=[], metavar="LIST", help=help_text)
     audit.add_argument("--format", choices=output.FORMATS, default="table")
     audit.add_argument("--all", action="store_true", help="all variants of all versions: some minutes")
-    audit.add_argument(
-        "--quick", action="store_true", help="the quick set of what is named, in place of all of its variants"
-    )
-    audit.add_argument(
-        "--odd-sizes", action="store_true", help="compile for sizes that may be odd, in place of multiples of 16"
-    )
     audit.add_argument(
         "--sass",
         action="store_true",
         help="print the machine code of the loop that takes the time, or of the longest path without a loop",
     )
     audit.add_argument("--check", action="store_true", help="exit with 1 where a figure is worse than the recorded one")
-    audit.add_argument("--record", action="store_true", help="record these figures, for --check to compare with")
+    audit.add_argument("--record", action="store_true", help="record the figures of the quick set for --check")
 
 
 def _add_own_kernel(audit: argparse.ArgumentParser) -> None:
@@ -103,11 +95,6 @@ def _add_own_kernel(audit: argparse.ArgumentParser) -> None:
     own.add_argument("--constexpr", metavar="NAME=VALUE,...", help=CONSTEXPR)
     own.add_argument("--num-warps", type=_warps, metavar="N", help="default: 4")
     own.add_argument("--num-stages", type=_positive, metavar="N", help="default: 3")
-    own.add_argument(
-        "--fp-fusion",
-        action=argparse.BooleanOptionalAction,
-        help="whether a product and a sum may become one instruction; default: yes",
-    )
     own.add_argument(
         "--elements", type=_positive, metavar="N", help="elements that one program handles in one pass of its main loop"
     )

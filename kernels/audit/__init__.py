@@ -1,1 +1,5 @@
-"""What the compiler makes of a kernel, read from its machine code on any machine, with or without a GPU."""
+"""Compiles kernels for GPUs that need not be present, and reads the machine code."""
+
+
+class AuditError(Exception):
+    """One line for the user: what is wrong, which value, what is allowed."""

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from kernels import versions
-from kernels.audit.errors import AuditError
+from kernels.audit import AuditError
 from kernels.launch import Variant
 from results.show.spelling import did_you_mean
 
@@ -161,9 +162,9 @@ def _require_known(what: str, asked: Sequence[str], known: dict[str, None]) -> N
             raise AuditError(f"unknown {what} '{value}'; {hint}")
 
 
-def listing() -> list[dict[str, object]]:
+def listing() -> list[dict[str, Any]]:
     """Return a row for each operation of each version: what `python -m kernels list` gives to programs."""
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for version in shipped():
         dtypes: dict[str, dict[str, None]] = {}
         for arch in ARCHES:
@@ -178,12 +179,12 @@ def listing() -> list[dict[str, object]]:
     return rows
 
 
-def by_version() -> list[dict[str, object]]:
+def by_version() -> list[dict[str, Any]]:
     """Return a row for each version of each family: what `python -m kernels list` shows to people."""
-    found = []
-    for version in shipped():
-        variants = [variant for arch in ARCHES for variant in version.variants(arch)]
-        ops, dtypes = ({getattr(variant, name): None for variant in variants} for name in ("op", "dtype"))
-        named = {"family": version.family, "version": version.name, "ops": list(ops), "dtypes": list(dtypes)}
-        found.append({**named, "change": version.change})
-    return found
+    found: dict[str, dict[str, Any]] = {}
+    for row in listing():
+        named = {"family": row["family"], "version": row["version"], "ops": [], "dtypes": [], "change": row["change"]}
+        joined = found.setdefault(row["file"], named)
+        joined["ops"].append(row["op"])
+        joined["dtypes"] += [dtype for dtype in row["dtypes"] if dtype not in joined["dtypes"]]
+    return list(found.values())

@@ -7,6 +7,7 @@ from entry to exit with the widest accesses: with blocks split into full and par
 block. Among ways of equal accesses it is the shortest, which leaves slow paths out.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from kernels.audit.sass import MMA, TMA, Instruction, count
 ENDS = frozenset(("EXIT", "RET", "KILL", "BPT"))
 WAITS = frozenset(("SYNCS", "NANOSLEEP", "DEPBAR", "UCGABAR_WAIT"))
 RANKS = (TMA, 256, 128, 64, 32, 16, 8)  # widest access first
+PTX_ACCESS = re.compile(r"\b(?:(?:ld|st)\.global|cp\.async\.c[ag]|cp\.async\.bulk\.(?:tensor|shared|global))\b")
+PTX_MMA = re.compile(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma)\b")
 TILE_BITS = 2**20  # an access by TMA outweighs any number of others
 
 
@@ -90,3 +93,36 @@ def _widest_way(
         way.append(instructions[at])
         at = best[at][1]
     return tuple(way)
+
+
+def passes(path: HotPath, ptx: str) -> int:
+    """Return how many passes of the loop as written one pass of the machine code is: the assembler unrolls loops."""
+    written_mma, written_accesses = accesses_a_pass(ptx) if path.is_loop else (0, 0)
+    found_accesses = sum(item.access is not None for item in path.instructions)
+    if written_accesses and found_accesses:
+        return max(1, round(found_accesses / written_accesses))
+    found_mma = sum(item.base in MMA for item in path.instructions)
+    return max(1, round(found_mma / written_mma)) if written_mma else 1
+
+
+def accesses_a_pass(ptx: str) -> tuple[int, int]:
+    """Return tensor-core instructions and global accesses in the heaviest innermost loop of PTX; (0, 0) without one.
+
+    PTX still has the loop as it was written.
+    """
+    lines = ptx.splitlines()
+    labels: dict[str, int] = {}
+    spans: list[tuple[int, int]] = []
+    for number, line in enumerate(lines):
+        label = re.match(r"\s*(\$L\w+):", line)
+        if label:
+            labels[label[1]] = number
+        branch = re.search(r"\bbra(?:\.uni)?\s+(\$L\w+)", line)
+        if branch and branch[1] in labels:
+            spans.append((labels[branch[1]], number))
+    found = [(0, 0)]
+    for start, end in spans:
+        if not any((start, end) != other and start <= other[0] and other[1] <= end for other in spans):
+            body = lines[start:end]
+            found.append((sum(map(bool, map(PTX_MMA.search, body))), sum(map(bool, map(PTX_ACCESS.search, body)))))
+    return max(found)

@@ -37,7 +37,6 @@ GOING_BELOW = ("dtypes", "ops")
 """Which columns join the note below their row, in this order."""
 NOTE = "change"
 """The column that stands below its row where it has no room."""
-ABSENT = "-"
 
 
 def render(rows: Sequence[Mapping[str, Any]], how: str, columns: Sequence[str], environment: Mapping[str, Any]) -> str:
@@ -49,27 +48,24 @@ def render(rows: Sequence[Mapping[str, Any]], how: str, columns: Sequence[str], 
         columns: Those of the table and of Markdown; the other formats have all.
         environment: What the rows have in common, for JSON.
     """
+    from results.show.export import csv_text, markdown_text
+
     if how == "json":
         return json.dumps({"environment": dict(environment), "rows": list(rows)}, indent=1) + "\n"
     if how == "csv":
-        from results.show.export import csv_text
-
-        return csv_text([{key: _plain(value) for key, value in row.items()} for row in rows], columns)
-    used = [
-        name for name in columns if name == "occupancy" or any(row[name] not in (None, "", 0) for row in rows)
-    ] or list(columns)
-    return _markdown(rows, used) if how == "md" else drawn(lambda console: _print_table(console, rows, used))
-
-
-def _plain(value: Any) -> Any:
-    return ",".join(map(str, value)) if isinstance(value, list) else value
+        plain = [{key: ",".join(v) if isinstance(v, list) else v for key, v in row.items()} for row in rows]
+        return csv_text(plain, columns)
+    used = [name for name in columns if name == "occupancy" or any(row[name] not in (None, "", 0) for row in rows)]
+    if how == "md":
+        return markdown_text([{TITLES.get(name, name): _shown(name, row[name]) for name in used} for row in rows], used)
+    return drawn(lambda console: _print_table(console, rows, used))
 
 
 def _shown(name: str, value: Any) -> str:
     if value is None or value == "":
-        return ABSENT
+        return "-"
     if isinstance(value, list):
-        return ", ".join(map(str, value))
+        return ", ".join(value)
     if name == "occupancy":
         return f"{100 * value:.0f}%"
     if isinstance(value, float):
@@ -77,16 +73,12 @@ def _shown(name: str, value: Any) -> str:
     return str(value)
 
 
-def _is_numeric(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    return all(isinstance(row[name], int | float | None) for row in rows)
-
-
 def _print_table(console: Any, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
     columns = [
         Column(
             TITLES.get(name, name),
             [_shown(name, row[name]) for row in rows],
-            "right" if _is_numeric(rows, name) else "left",
+            "right" if all(isinstance(row[name], int | float | None) for row in rows) else "left",
             leaves=LEAVING.index(name) + 1 if name in LEAVING else 0,
             goes_below=GOING_BELOW.index(name) + 1 if name in GOING_BELOW else 0,
             heads=name == "kernel",
@@ -95,10 +87,3 @@ def _print_table(console: Any, rows: Sequence[Mapping[str, Any]], names: Sequenc
         if name != NOTE
     ]
     print_grid(console, columns, [row[NOTE] for row in rows] if NOTE in names else (), NOTE)
-
-
-def _markdown(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    cells = [[TITLES.get(name, name) for name in names], *([_shown(name, row[name]) for name in names] for row in rows)]
-    lines = ["| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in cells]
-    lines.insert(1, "|" + "|".join(" ---: " if _is_numeric(rows, name) else " --- " for name in names) + "|")
-    return "\n".join(lines) + "\n"

@@ -1,13 +1,19 @@
-"""Machine code as `nvdisasm` and `cuobjdump` list it, and what each instruction does.
+"""Machine code as `cuobjdump` from Triton's wheel lists it, and what each instruction does.
 
 Names of instructions: CUDA Binary Utilities, "Instruction Set Reference", https://docs.nvidia.com/cuda/cuda-binary-utilities/.
 """
 
 import re
+import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import triton
+
+from kernels.audit import AuditError
 
 TMA = "tma"
 """Stands for the width of an access by the tensor memory accelerator, which moves a tile in one instruction."""
@@ -25,7 +31,6 @@ TMA_LOADS = frozenset(("UTMALDG", "UBLKCP"))
 TMA_STORES = frozenset(("UTMASTG", "UTMAREDG"))
 SPILLS = frozenset(("LDL", "STL"))
 DOUBLE = frozenset(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "DMMA"))
-RELATIVE = frozenset(("BRA", "BSSY", "CALL", "WARPSYNC"))  # name an address of the code
 NARROW = {"U8": 8, "S8": 8, "U16": 16, "S16": 16}
 
 INSTRUCTION = re.compile(
@@ -33,6 +38,7 @@ INSTRUCTION = re.compile(
     r"(?P<predicate>@!?U?P[T\d]\w*\s+)?(?P<opcode>[A-Z][\w.]*)(?P<operands>[^;]*);",
     re.MULTILINE,
 )
+USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 TARGET = re.compile(r"\b0x([0-9a-f]+)\s*$")
 
 Width = int | Literal["tma"]
@@ -105,38 +111,50 @@ class Instruction:
                 return NARROW[modifier]
         return 32
 
-    def moved(self, by: int) -> "Instruction":
-        """Return the same instruction at another address, with the addresses it names moved along."""
-        operands = self.operands
-        if self.base in RELATIVE:
-            operands = TARGET.sub(lambda hit: f"0x{int(hit[1], 16) + by:x}", operands)
-        return Instruction(self.address + by, self.opcode, self.predicate, operands)
-
     def __str__(self) -> str:
         return f"/*{self.address:04x}*/  {self.predicate:5} {self.opcode} {self.operands}".rstrip()
 
 
 def parse(listing: str) -> list[Instruction]:
-    """Return the instructions of a listing by `nvdisasm` or `cuobjdump`.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Return the instructions of a listing, without the padding and the branch to itself behind the last exit."""
     found = [
         Instruction(int(hit["address"], 16), hit["opcode"], (hit["predicate"] or "").strip(), hit["operands"].strip())
         for hit in INSTRUCTION.finditer(listing)
     ]
-    if not found:
-        raise ValueError("no instruction in the listing")
-    return found
-
-
-def without_padding(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """Return instructions without the padding and the branch to itself behind the last exit."""
-    found = list(instructions)
     while len(found) > 1 and (found[-1].is_padding or found[-1].target == found[-1].address):
         found.pop()
     return found
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A compiled kernel as read back."""
+
+    instructions: tuple[Instruction, ...]
+    registers: int
+    """Of one thread."""
+    stack_bytes: int
+    """Of one thread."""
+    shared_bytes: int
+    """Static shared memory of one program."""
+
+
+def read_back(cubin: bytes) -> Binary:
+    """Return the instructions and resources of a compiled kernel.
+
+    Raises:
+        AuditError: Triton has no `cuobjdump`, or it cannot read the kernel.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "-sass", "-res-usage", file.name]
+        try:
+            listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise AuditError(f"cannot read the compiled kernel: {error}") from error
+    registers, stack, shared = map(int, USAGE.search(listing).groups())
+    return Binary(tuple(parse(listing)), registers, stack, shared)
 
 
 def count(instructions: Iterable[Instruction]) -> int:

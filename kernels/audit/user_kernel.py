@@ -18,23 +18,20 @@ import contextlib
 import importlib.util
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import triton.language as tl
+from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from kernels.audit.compiling import TRITON_TYPES, Source
-from kernels.audit.errors import AuditError, one_line
+from kernels.audit import AuditError
+from kernels.audit.compiling import TRITON_TYPES, ast_source
+from kernels.launch import Variant
 
-SCALARS = (
-    *("i1", "i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64"),
-    *("fp8e4nv", "fp8e5", "fp8e4b15", "fp8e4b8", "fp8e5b16", "fp16", "bf16", "fp32", "fp64"),
-)
+POINTER = re.compile(r"\*k?(\w+)|tensordesc<(\w+)\[")
 OWN_NAMES = {triton_name: name for name, triton_name in TRITON_TYPES.items() if name != "tf32"}
-NAMED = re.compile(r"[A-Za-z_]\w*\s*=")
 DTYPES = {name: kind for name, kind in vars(tl).items() if type(kind) is tl.dtype}
 DTYPES |= {str(kind): kind for kind in DTYPES.values()}
 DTYPES |= {name: DTYPES[triton_name] for triton_name, name in OWN_NAMES.items() if triton_name in DTYPES}
@@ -45,16 +42,15 @@ def load(path_and_name: str) -> tuple[JITFunction, ModuleType]:
     """Import the file of `path/to/file.py:kernel` and return the kernel and its module.
 
     Raises:
-        AuditError: The file is not there, cannot be read or imported, or has no such kernel.
+        AuditError: The file is not there, cannot be imported, or has no such kernel.
     """
-    text, colon, name = path_and_name.rpartition(":")
-    if not colon:
-        raise AuditError(f"{path_and_name}: name the kernel, {path_and_name}:KERNEL")
-    module = _imported(Path(text))
+    path, _, name = path_and_name.rpartition(":")
+    if not path.endswith(".py") or not Path(path).is_file():
+        raise AuditError(f"{path_and_name}: give an existing file and its kernel, path/to/file.py:kernel")
+    module = _imported(Path(path).resolve())
     found = {key: kernel for key, value in vars(module).items() if (kernel := _unwrapped(value))}
     if name not in found:
-        has = f"it has {', '.join(found)}" if found else "it has no triton.jit function"
-        raise AuditError(f"{text}: no kernel '{name}'; {has}")
+        raise AuditError(f"{path}: no kernel '{name}'; it has {', '.join(found) or 'no triton.jit function'}")
     if hasattr(vars(module)[name], "configs"):
         instead = "give constants by --constexpr and warps by --num-warps"
         print(f"note: {name} is autotuned; its configurations are not taken, {instead}", file=sys.stderr)
@@ -69,120 +65,83 @@ def _unwrapped(value: Any) -> JITFunction | None:
 
 
 def _imported(path: Path) -> ModuleType:
-    if not path.exists():
-        raise AuditError(f"{path}: no such file")
-    spec = importlib.util.spec_from_file_location(f"audited_{path.stem}", path.resolve())
-    if spec is None or spec.loader is None:
-        raise AuditError(f"{path}: is no Python file; its name must end in .py")
+    spec = importlib.util.spec_from_file_location(f"audited_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    sys.path.insert(0, str(path.resolve().parent))  # as `python path/to/file.py` would
+    sys.path.insert(0, str(path.parent))  # as `python path/to/file.py` would
     try:
         with contextlib.redirect_stdout(sys.stderr):
             spec.loader.exec_module(module)
-    except SyntaxError as error:
-        raise AuditError(f"{path}:{error.lineno}: syntax error: {error.msg}") from None
     except (Exception, SystemExit) as error:
-        raise AuditError(f"{path}: cannot be imported: {type(error).__name__}: {one_line(error)}") from None
+        reason = str(error).partition("\n")[0]
+        raise AuditError(f"{path}: cannot be imported: {type(error).__name__}: {reason}") from None
     return module
 
 
-def source(kernel: JITFunction, module: ModuleType, signature: str, constexpr: str) -> Source:
-    """Return types, constants and known divisors of a kernel as the user gave them.
+def variant(
+    kernel: JITFunction,
+    module: ModuleType,
+    signature: str,
+    constexpr: str,
+    options: dict[str, Any],
+    elements: int = 0,
+    bytes: int | None = None,
+) -> tuple[Variant, ASTSource]:
+    """Return a kernel with the types, constants and known divisors that the user gave, and what Triton compiles.
 
     Args:
         kernel: The kernel.
         module: Where the names of functions among the constants are looked up.
         signature: See above.
         constexpr: `BLOCK=1024,ROUND=True`.
+        options: Of the compiler.
+        elements: What one program handles in one pass of its main loop.
+        bytes: That memory moves for them.
 
     Raises:
-        AuditError: An argument is missing, unknown, given twice or of an unknown type; the line names it.
+        AuditError: An argument is missing, unknown or of an unknown type; the line names it.
     """
     parameters = {parameter.name: parameter for parameter in kernel.params}
-    constants = {name: _constant(name, text, module) for name, text in _pairs(constexpr, "--constexpr").items()}
-    given = _by_name(signature, [name for name in parameters if name not in constants])
-    for option, names in (("--constexpr", constants), ("--signature", given)):
-        for name in names:
-            if name not in parameters:
-                raise AuditError(f"{option}: the kernel has no argument '{name}'; it has {', '.join(parameters)}")
+    constants = {name: constant(text, module) for name, text in _by_name(constexpr, ()).items()}
     types, divisible = {}, set()
-    for name, text in given.items():
-        kind, colon, divisor = text.partition(":")
-        if _is_type(kind) and divisor != "1" and not parameters[name].is_constexpr:
-            if colon and divisor != "16":
-                raise AuditError(f"argument '{name}': '{text}' ends in ':{divisor}'; allowed are ':16' and ':1'")
-            types[name] = kind
-            divisible |= {name} if colon else set()
-        else:
-            constants[name] = 1 if divisor == "1" else _literal(name, text)
+    for name, text in _by_name(signature, [name for name in parameters if name not in constants]).items():
+        kind, _, divisor = text.partition(":")
+        if divisor == "1" or kind[:1].isdigit() or (name in parameters and parameters[name].is_constexpr):
+            constants[name] = 1 if divisor == "1" else constant(kind, module)
+            continue
+        if not (POINTER.match(kind) or re.fullmatch(r"[iu]\d+|b?fp?\d+", kind)) or divisor not in ("", "16"):
+            raise AuditError(f"argument '{name}': unknown type '{text}'; write *bf16:16, i32 or fp32")
+        types[name] = kind
+        divisible |= {name} if divisor else set()
+    for name in (types | constants).keys() - parameters.keys():
+        raise AuditError(f"the kernel has no argument '{name}'; it has {', '.join(parameters)}")
     for name, parameter in parameters.items():
         if name not in types and name not in constants:
             if not parameter.has_default:
                 where = "--constexpr" if parameter.is_constexpr else "--signature"
                 raise AuditError(f"argument '{name}' of {kernel.fn.__name__} is missing; add it to {where}")
             constants[name] = parameter.default
-    return Source({name: types.get(name, "constexpr") for name in parameters}, constants, frozenset(divisible))
+    pointed = next(filter(None, map(POINTER.match, types.values())), None)
+    dtype = pointed[1] or pointed[2] if pointed else ""
+    found = Variant(kernel, constants, options, dtype=OWN_NAMES.get(dtype, dtype), elements=elements, bytes=bytes)
+    return found, ast_source(kernel, types, constants, divisible)
 
 
-def dtype(found: Source) -> str:
-    """Return the dtype of the row: that of the first pointer or descriptor."""
-    for kind in found.signature.values():
-        pointed = re.match(r"\*k?(\w+)|tensordesc<(\w+)\[", kind)
-        if pointed:
-            name = pointed[1] or pointed[2]
-            return OWN_NAMES.get(name, name)
-    return ""
+def _by_name(text: str, in_order: list[str] | tuple[()]) -> dict[str, str]:
+    """Return `NAME=VALUE` at commas outside brackets by name; without names the values are those `in_order`."""
+    parts = [part.strip() for part in re.split(r",(?![^\[<(]*[\]>)])", text) if part.strip()]
+    pairs = [re.fullmatch(r"([A-Za-z_]\w*)\s*=\s*(.+)", part) for part in parts]
+    if all(pairs):
+        return {pair[1]: pair[2] for pair in pairs}
+    if any(pairs) or not in_order:
+        raise AuditError(f"'{parts[pairs.index(None)]}' is not NAME=VALUE")
+    if len(parts) > len(in_order):
+        raise AuditError(f"--signature has {len(parts)} types, the kernel takes {len(in_order)}: {', '.join(in_order)}")
+    return dict(zip(in_order, parts, strict=False))
 
 
-def _by_name(signature: str, free: Sequence[str]) -> dict[str, str]:
-    """Return the types of a signature by argument; without names they are those of the `free` arguments in order."""
-    parts = _split(signature)
-    if any(NAMED.match(part) for part in parts):
-        return _pairs(signature, "--signature")
-    if len(parts) > len(free):
-        raise AuditError(f"--signature has {len(parts)} types, the kernel takes {len(free)}: {', '.join(free)}")
-    return dict(zip(free, parts, strict=False))
-
-
-def _split(text: str) -> list[str]:
-    """Split at commas outside brackets."""
-    return [part.strip() for part in re.split(r",(?![^\[<(]*[\]>)])", text) if part.strip()]
-
-
-def _pairs(text: str, option: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for part in _split(text):
-        name, equals, value = (word.strip() for word in part.partition("="))
-        if not equals or not name.isidentifier() or not value:
-            raise AuditError(f"{option}: '{part}' is not NAME=VALUE")
-        if name in found:
-            raise AuditError(f"{option}: argument '{name}' is given twice")
-        found[name] = value
-    return found
-
-
-def _is_type(kind: str) -> bool:
-    return kind.removeprefix("*") in SCALARS or bool(re.fullmatch(r"tensordesc<\w+\[[\d, ]+\].*>", kind))
-
-
-def _literal(name: str, text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        kinds = f"{', '.join(SCALARS)}, '*' in front for a pointer, or tensordesc<TYPE[SHAPE]>"
-        raise AuditError(f"argument '{name}': unknown type '{text}'; allowed are {kinds}") from None
-
-
-def _constant(name: str, text: str, module: ModuleType) -> Any:
+def constant(text: str, module: ModuleType) -> Any:
     """Return a literal, a name of the file, a dtype, or the word as text."""
     with contextlib.suppress(ValueError, SyntaxError):
         return ast.literal_eval(text)
-    if hasattr(module, text):
-        return getattr(module, text)
-    kind = text.removeprefix("tl.")
-    if kind in DTYPES:
-        return DTYPES[kind]
-    if text.isidentifier():
-        return text
-    raise AuditError(f"--constexpr: {name}={text} is no number, no dtype, no text and no name in the file")
+    return getattr(module, text, DTYPES.get(text.removeprefix("tl."), text))

@@ -9,10 +9,15 @@ COMMANDS = {
 OPTIONS = {
     "--counters": "run the operation under Nsight Compute: ncu python -m bench.matmul",
     "--fill-sensitivity": "measure twice, with --fill uniform and --fill zeros, and use `python -m results compare`",
+    "--fp-fusion": "kernels are compiled with fusion, as Triton does by default",
+    "--gpu": "one GPU stands for each architecture; choose with --arch",
     "--metric": "results compare prints the MFU of both sides if the peak is known",
+    "--no-fp-fusion": "kernels are compiled with fusion, as Triton does by default",
+    "--odd-sizes": "audit your kernel with a signature without :16, python -m kernels audit file.py:kernel --signature",
     "--page-cache": "the file stays in the page cache; drop it before a run with: echo 1 > /proc/sys/vm/drop_caches",
     "--panels": "draw one plot per dtype with --dtype",
     "--processes": "run the comparison again; `python -m results compare` compares the saved runs",
+    "--quick": "python -m kernels audit without a name compiles the quick set",
     "--ranges": "run the operation under Nsight Compute: ncu python -m bench.matmul",
     "--time": "`python -m results show` lists the times; `python -m results compare --plot` draws two versions",
 }

@@ -3,8 +3,7 @@
 import functools
 import re
 
-from kernels.audit import catalog, compiling, golden, limits, reading, sass, work
-from kernels.audit.rows import AuditRow
+from kernels.audit import catalog, compiling, golden, rows, sass
 
 ARCHES = catalog.ARCHES
 
@@ -12,13 +11,12 @@ ARCHES = catalog.ARCHES
 def compile_ahead(variant, arch, integers="i32", known_sizes=True):
     """Compile as a launch would: aligned pointers, and sizes known to be multiples of 16 only if specialized."""
     source = compiling.source_of(variant, integers, known_sizes)
-    return compiling.compile_ahead(variant.kernel, source, arch, variant.options)
+    return compiling.compile_ahead(source, arch, variant.options)
 
 
 def read_back(compiled):
     """Return resources and instructions of one compiled kernel."""
-    [binary] = reading.read_back([compiled])
-    return binary
+    return sass.read_back(compiled.asm["cubin"])
 
 
 def widths(instructions, kind):
@@ -40,7 +38,7 @@ def widened_first(ir):
     return all(f"arith.extsi {program} : i32 to i64" in line for line in uses)
 
 
-IS_RECORDED_TRITON = golden.load().same_triton
+IS_RECORDED_TRITON = golden.is_same_triton(golden.load())
 """Whether this is the Triton that figures are recorded of, and the kernels are written for."""
 
 STACK_BYTES = 0 if IS_RECORDED_TRITON else 32
@@ -50,14 +48,14 @@ STACK_BYTES = 0 if IS_RECORDED_TRITON else 32
 def assert_lean(binary, allow_double=False):
     """No spill, no stack, no fp64 arithmetic; with another Triton than the recorded one a few bytes of stack."""
     assert binary.registers > 0
-    assert max(binary.stack_bytes, binary.local_bytes) <= STACK_BYTES
+    assert binary.stack_bytes <= STACK_BYTES
     assert not (IS_RECORDED_TRITON and [item for item in binary.instructions if item.spill_bytes])
     assert any(item.base == "EXIT" for item in binary.instructions)
     assert allow_double or not [str(item) for item in binary.instructions if item.is_double]
 
 
 @functools.cache
-def shipped_rows() -> tuple[AuditRow, ...]:
+def shipped_rows() -> tuple[rows.Row, ...]:
     """Return the audit of a part of what figures are recorded of, compiled once for all tests of a run.
 
     Of the newest versions the quick set in bf16 for sm_90, and of each dtype the first shape for all; of each older
@@ -74,7 +72,7 @@ def shipped_rows() -> tuple[AuditRow, ...]:
         )
     main = [choice for choice in quick if choice.arch == 90 and choice.variant.dtype == "bf16"]
     chosen = list(dict.fromkeys([*main, *firsts.values()]))
-    return tuple(work.audit_all([work.Job(choice, limits.DEFAULT_GPUS[choice.arch]) for choice in chosen]))
+    return tuple(rows.audit_all(chosen))
 
 
 FAMILIES_OF_ODD_SIZES = ("elementwise", "matvec", "reduction", "softmax", "cross_entropy")
@@ -82,10 +80,10 @@ FAMILIES_OF_ODD_SIZES = ("elementwise", "matvec", "reduction", "softmax", "cross
 
 
 @functools.cache
-def odd_size_rows() -> tuple[AuditRow, ...]:
+def odd_size_rows() -> tuple[rows.Row, ...]:
     """Return the audit of the newest versions in bf16 on sm_90, for sizes of which nothing is known."""
     newest = {version for version in catalog.newest() if version.family in FAMILIES_OF_ODD_SIZES}
     chosen = [
         choice for choice in catalog.choices((90,)) if choice.version in newest and choice.variant.dtype == "bf16"
     ]
-    return tuple(work.audit_all([work.Job(choice, "h100-sxm", known_sizes=False) for choice in chosen]))
+    return tuple(rows.audit_all(chosen, known_sizes=False))

@@ -1,11 +1,8 @@
 """Occupancy and issue budget against published figures."""
 
-import dataclasses
-
 import pytest
 
 from kernels.audit import limits, rows
-from kernels.audit.errors import AuditError
 
 
 @pytest.mark.parametrize(
@@ -31,56 +28,35 @@ def test_occupancy(arch, registers, shared_bytes, threads, resident):
 
 
 @pytest.mark.parametrize(
-    ("arch", "needs", "obstacle"),
+    ("arch", "needs", "obstacles"),
     [
-        (90, (64, 227 * 1024, 1024, 512), None),
-        (90, (65, 0, 1024), "65 registers x 1,024 threads"),
-        (80, (32, 163 * 1024 + 1, 128), "166,913 bytes of shared memory"),
-        (100, (32, 0, 1056), "1,056 threads"),
-        (100, (32, 0, 128, 1024), "1024 columns of tensor memory"),
-        (86, (255, 100 * 1024, 512), "255 registers x 512 threads and 102,400 bytes of shared memory"),
+        (90, (64, 227 * 1024, 1024, 512), set()),
+        (90, (65, 0, 1024), {"registers"}),
+        (80, (32, 163 * 1024 + 1, 128), {"shared memory"}),
+        (100, (32, 0, 1056), {"threads"}),
+        (100, (32, 0, 128, 1024), {"tensor memory"}),
+        (86, (255, 100 * 1024, 512), {"registers", "shared memory"}),
     ],
 )
-def test_what_keeps_a_program_from_launching(arch, needs, obstacle):
+def test_what_keeps_a_program_from_launching(arch, needs, obstacles):
     fitting = limits.programs_by(arch, *needs)
-    assert limits.obstacle(fitting, arch) == (obstacle and f"a program needs {obstacle}, more than sm_{arch} has")
-    assert (limits.occupancy(fitting, arch, needs[2]) == 0) is (obstacle is not None)
+    assert {name for name, programs in fitting.items() if not programs} == obstacles
+    assert (limits.occupancy(fitting, arch, needs[2]) == 0) is bool(obstacles)
 
 
 def test_tensor_memory_limits_programs():
-    assert min(limits.programs_by(100, 32, 0, 128, tensor_memory_columns=256).values()) == 2
+    assert min(limits.programs_by(100, 32, 0, 128, columns=256).values()) == 2
 
 
-@pytest.mark.parametrize(
-    ("slug", "clock_hz", "bandwidth", "budget"),
-    [
-        ("h100-sxm", 1_755_000_000, 3.0e12, 39.5),
-        ("h100-sxm", 1_980_000_000, 3.0e12, 44.6),
-        ("h200-sxm", 1_980_000_000, 4.0e12, 33.5),
-        ("a100-sxm-80gb", 1_410_000_000, 1.74e12, 44.8),
-    ],
-)
-def test_issue_budget_of_a_bf16_copy(slug, clock_hz, bandwidth, budget):
-    measured = dataclasses.replace(limits.gpu(slug), clock_hz=clock_hz, bandwidth_bytes_per_s=bandwidth)
-    assert measured.issue_budget(4) == pytest.approx(budget, abs=0.05)
+@pytest.mark.parametrize(("arch", "budget"), [(80, 39.0), (90, 39.92)])
+def test_issue_budget_of_a_bf16_copy(arch, budget):
+    """132 x 128 x 1.98 GHz x 4 / 3.352 TB/s, and 108 x 128 x 1.41 GHz x 4 / 2.039 TB/s."""
+    assert limits.issue_budget(arch, 4) == pytest.approx(budget, rel=0.03)
 
 
-def test_facts_come_from_the_table():
-    h100 = limits.gpu("h100-sxm")
-    assert (h100.arch, h100.sm_count, h100.clock_hz) == (90, 132, 1_980_000_000)
-    assert h100.bandwidth_bytes_per_s == 3_352_000_000_000
-    for arch, slug in limits.DEFAULT_GPUS.items():
-        assert limits.gpu(slug).arch == arch
-    assert set(limits.DEFAULT_GPUS) == set(limits.MULTIPROCESSORS)
-
-
-def test_unknown_gpus_are_named():
-    with pytest.raises(AuditError, match=r"^unknown GPU 'h100'; did you mean "):
-        limits.gpu("h100")
-    with pytest.raises(AuditError, match=r"^GPU 'mi300x' is of another architecture"):
-        limits.gpu("mi300x")
-    with pytest.raises(AuditError, match=r"^GPU 't4' is of another architecture"):
-        limits.gpu("t4")
+def test_every_architecture_has_a_gpu_of_the_table():
+    for arch in limits.MULTIPROCESSORS:
+        assert limits.issue_budget(arch, 4) > 10
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from types import ModuleType
 import pytest
 
 from kernels import precompile, workers
-from kernels.audit import work
-from kernels.audit.errors import AuditError
+from kernels.audit import AuditError, rows
 from kernels.launch import Gpu
 
 H100 = Gpu(90, 132, 50 * 2**20)
@@ -55,9 +54,9 @@ def test_processes_do_not_run_the_script_that_started_them(tmp_path, monkeypatch
 
 def test_an_audit_says_so_in_a_line(pools, monkeypatch):
     pools(0)
-    monkeypatch.setattr(work, "FEW", 0)
+    monkeypatch.setattr(rows, "FEW", 0)
     with pytest.raises(AuditError, match="a process that compiles was ended from outside"):
-        work.audit_all([None] * 30)
+        rows.audit_all([None] * 30)
 
 
 def test_launches_that_were_not_compiled_are_named(pools, monkeypatch):
