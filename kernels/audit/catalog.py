@@ -1,11 +1,9 @@
 """The shipped kernels: every version of every family, and which of them a name means."""
 
-import ast
 import functools
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -28,21 +26,9 @@ class Version:
     module_name: str
 
     @property
-    def path(self) -> Path:
-        """The file."""
-        return versions.PACKAGE / self.family / f"{self.module_name.rpartition('.')[2]}.py"
-
-    @property
     def module(self) -> ModuleType:
         """The file as a module; it is imported when first asked for."""
         return importlib.import_module(self.module_name)
-
-    @property
-    def change(self) -> str:
-        """What the opening line of the file says of it."""
-        docstring = ast.get_docstring(ast.parse(self.path.read_text(encoding="utf-8"))) or ""
-        opening = " ".join(docstring.partition("\n\n")[0].split())
-        return opening.partition(": ")[2].rstrip(".")
 
     def variants(self, arch: int) -> tuple[Variant, ...]:
         """Return what the version compiles for an architecture."""
@@ -130,21 +116,22 @@ def select(
     Raises:
         AuditError: A name, dtype or version that nothing has; or nothing has all that is asked for together.
     """
-    every = choices()
-    _require_known("kernel", names, {word: None for choice in every for word in _words(choice)})
-    _require_known("dtype", dtypes, {choice.variant.dtype: None for choice in every})
-    _require_known("version", wanted_versions, {choice.version.name: None for choice in every})
-    found = [
-        choice
-        for choice in every
-        if choice.arch in arches
-        and (not names or set(_words(choice)) & set(names))
-        and (not dtypes or choice.variant.dtype in dtypes)
-        and (not wanted_versions or choice.version.name in wanted_versions)
-    ]
+    found = choices()
+    for what, asked, words_of in (
+        ("kernel", names, _words),
+        ("dtype", dtypes, lambda choice: [choice.variant.dtype]),
+        ("version", wanted_versions, lambda choice: [choice.version.name]),
+    ):
+        known = dict.fromkeys(word for choice in choices() for word in words_of(choice))
+        for value in asked:
+            if value not in known:
+                allowed = ", ".join(word for word in known if "/" not in word)
+                raise AuditError(f"unknown {what} '{value}'; {did_you_mean(value, known) or f'allowed are {allowed}'}")
+        found = [choice for choice in found if not asked or set(words_of(choice)) & set(asked)]
+    found = [choice for choice in found if choice.arch in arches]
     if not found:
-        asked = ", ".join([*names, *dtypes, *wanted_versions, *(f"sm_{arch}" for arch in arches)])
-        raise AuditError(f"no kernel fits all of {asked}; `python -m kernels list` shows what there is")
+        asked_for = ", ".join([*names, *dtypes, *wanted_versions, *(f"sm_{arch}" for arch in arches)])
+        raise AuditError(f"no kernel fits all of {asked_for}; `python -m kernels list` shows what there is")
     return found
 
 
@@ -155,27 +142,21 @@ def _words(choice: Choice) -> list[str]:
     return [*plain, *(f"{word}/{version}" for word in plain)]
 
 
-def _require_known(what: str, asked: Sequence[str], known: dict[str, None]) -> None:
-    for value in asked:
-        if value not in known:
-            hint = did_you_mean(value, known) or f"allowed are {', '.join(word for word in known if '/' not in word)}"
-            raise AuditError(f"unknown {what} '{value}'; {hint}")
-
-
 def listing() -> list[dict[str, Any]]:
     """Return a row for each operation of each version: what `python -m kernels list` gives to programs."""
-    rows: list[dict[str, Any]] = []
+    rows = []
     for version in shipped():
         dtypes: dict[str, dict[str, None]] = {}
         for arch in ARCHES:
             for variant in version.variants(arch):
                 dtypes.setdefault(variant.op, {})[variant.dtype] = None
-        file = version.path.relative_to(versions.PACKAGE.parent).as_posix()
-        named = {"file": file, "change": version.change}
-        rows += [
-            {"family": version.family, "op": op, "version": version.name, "dtypes": list(found), **named}
-            for op, found in dtypes.items()
-        ]
+        opening = " ".join(version.module.__doc__.partition("\n\n")[0].split())
+        named = {
+            "file": f"{version.module_name.replace('.', '/')}.py",
+            "change": opening.partition(": ")[2].rstrip("."),
+        }
+        for op, found in dtypes.items():
+            rows.append({"family": version.family, "op": op, "version": version.name, "dtypes": list(found), **named})
     return rows
 
 

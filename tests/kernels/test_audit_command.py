@@ -2,8 +2,6 @@
 
 import csv
 import json
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 import samples_audit
 import triton.language as tl
 
-from kernels import workers
+from kernels import launch, workers
 from kernels.__main__ import main
 from kernels.audit import catalog, command, compiling, limits, rows, user_kernel
 from kernels.launch import INTERPRETED
@@ -81,12 +79,9 @@ def test_sass_prints_the_hot_path_alone(capsys):
 
 
 def test_a_signature_may_be_a_list_in_order(capsys):
-    for signature in ("*bf16:16,*bf16:16,i32:16,1024", "*bf16:16, *bf16:16, i32:16, BLOCK=1024"):
-        named = "BLOCK=" in signature
-        code, out, err = said(capsys, "audit", COPY, "--signature", signature, "--arch", "sm_90", "--format", "csv")
-        assert code == (2 if named else 0), err
-        if not named:
-            assert next(csv.DictReader(out.splitlines()))["registers"] == "14"
+    signature = ("--signature", "*bf16:16, *bf16:16,i32:16,1024")
+    _, out, _ = said(capsys, "audit", COPY, *signature, "--arch", "sm_90", "--format", "csv")
+    assert next(csv.DictReader(out.splitlines()))["registers"] == "14"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +89,6 @@ def test_a_signature_may_be_a_list_in_order(capsys):
     [
         ("None", None),
         ("True", True),
-        ("-3", -3),
         ("1e-6", 1e-6),
         ("gelu", "gelu"),
         ("'bf16'", "bf16"),
@@ -189,21 +183,13 @@ def test_a_file_that_cannot_be_used_gets_one_line(capsys, tmp_path, text, wanted
     assert wanted in line
 
 
-def test_what_a_file_prints_stays_out_of_the_data(capsys, tmp_path):
-    (tmp_path / "loud.py").write_text("print('hello')\n" + SAMPLES.read_text(encoding="utf-8"))
-    code, out, _ = said(
-        capsys, "audit", f"{tmp_path / 'loud.py'}:masked_copy", *KNOWN, "--arch", "sm_90", "--format", "json"
-    )
-    assert code == 0
-    assert len(json.loads(out)["rows"]) == 1
-
-
-def test_what_a_kernel_prints_stays_out_of_the_data(capsys, tmp_path):
+def test_what_a_file_and_its_kernel_print_stays_out_of_the_data(capsys, tmp_path):
     text = SAMPLES.read_text(encoding="utf-8").replace("    inside =", "    tl.static_print('hello')\n    inside =")
-    (tmp_path / "loud_kernel.py").write_text(text)
-    name = f"{tmp_path / 'loud_kernel.py'}:masked_copy"
+    (tmp_path / "loud.py").write_text(f"print('good morning')\n{text}", encoding="utf-8")
+    name = f"{tmp_path / 'loud.py'}:masked_copy"
     code, out, err = said(capsys, "audit", name, *KNOWN, "--arch", "sm_90", "--format", "json")
     assert code == 0
+    assert "good morning" in err
     assert "hello" in err
     assert len(json.loads(out)["rows"]) == 1
 
@@ -218,34 +204,11 @@ def test_a_kernel_that_does_not_launch_is_told(capsys, monkeypatch):
     assert row["obstacle"] == "shared memory"
 
 
-@pytest.mark.exhaustive
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_full_disk_gets_one_line():
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "kernels", "list"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
-        )
-    assert done.returncode == 2
-    assert done.stderr == "python -m kernels list: error: cannot write the output: No space left on device\n"
-
-
-def run(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "kernels", *arguments],
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-@pytest.mark.exhaustive
-def test_the_interpreter_must_be_off():
-    done = run("audit", "gelu", TRITON_INTERPRET="1")
-    assert (done.returncode, done.stdout) == (2, "")
-    [line] = done.stderr.splitlines()
-    assert "TRITON_INTERPRET is set" in line
+def test_the_interpreter_must_be_off(capsys, monkeypatch):
+    monkeypatch.setattr(launch, "INTERPRETED", True)
+    code, out, err = said(capsys, "audit", "gelu")
+    assert (code, out) == (2, "")
+    assert "TRITON_INTERPRET is set" in err
 
 
 def test_help_imports_nothing_heavy():
@@ -275,19 +238,15 @@ def test_list_shows_every_version(capsys):
     assert {row["file"] for row in rows} == files
 
 
-@pytest.mark.parametrize("how", ["table", "md"])
-def test_list_shows_people_one_row_for_each_version(capsys, how):
+def test_list_shows_people_one_row_for_each_version(capsys):
     listed = json.loads(said(capsys, "list", "--format", "json")[1])["rows"]
-    _, text, _ = said(capsys, "list", "--format", how)
+    _, text, _ = said(capsys, "list", "--format", "md")
     wanted = {}
     for row in listed:
         wanted.setdefault((row["family"], row["version"]), []).append(row["op"])
-    cells = [re.split(r" {2,}|\s*\|\s*", line.strip("| ")) for line in text.splitlines()]
-    rows = [line for line in cells if line[0] in {family for family, _ in wanted}]
-    assert [tuple(line[:2]) for line in rows] == list(wanted)
-    for ops in wanted.values():
-        assert all(re.search(rf"(?<![\w-]){op}(?![\w-])", text) for op in ops)
-    assert ", ".join(wanted["norm", "v1"]) in text
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
+    assert [tuple(row[:2]) for row in rows] == list(wanted)
+    assert [row[2] for row in rows] == [", ".join(ops) for ops in wanted.values()]
 
 
 def test_progress_is_told_where_it_takes_long(capsys, monkeypatch):
