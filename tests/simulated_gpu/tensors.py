@@ -8,7 +8,7 @@ CUDA = torch.device("cuda", 0)
 CROSSING = ("aten::_to_copy", "aten::copy_", "aten::_copy_from")
 WAITING = ("aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item")
 VIEWS_ONLY = ("aten::detach", "aten::alias", "aten::lift_fresh", "aten::set_")
-LAUNCH_S = 2e-6
+LAUNCH_S = 2e-5
 BYTES_PER_S = 1e12
 
 

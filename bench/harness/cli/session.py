@@ -6,6 +6,7 @@ import argparse
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -407,10 +408,12 @@ def measure_all(
     run: PlannedRun, session: Session, progress: Progress, ceilings: Ceilings, deadline: float | None, workers: Workers
 ) -> None:
     """Measure all rows, then visit each of them again; what is measured is saved after each visit."""
+    from bench.harness.isolate.child import record_kernels
+    from bench.harness.isolate.pool import WorkerError
     from bench.harness.measure.compile import compile_rows
     from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.plan import out_of_time
-    from bench.harness.measure.runner import Runner
+    from bench.harness.measure.runner import Runner, release
     from bench.harness.measure.visits import VISITS, limits_of_visit, with_visit
     from bench.harness.timing.protocol import limits_of
 
@@ -427,16 +430,12 @@ def measure_all(
         progress.note(f"{name} does not compile: {reason}")
     progress.expect(len(run.rows) * VISITS, pace.left_s)
 
-    def visit(family: str, row: Row, share: int) -> Record:
-        """Measure a row once, in its share of the time that is left."""
-        progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}")
-        runner = runners[family]
-        if not is_user_kernel(row.provider):
-            return runner.measure(row, share)
-        job = Job(
+    def job_of(family: str, row: Row) -> Job:
+        return Job(
             family=family,
             op=row.op.name,
             provider=row.provider,
+            stand_ins=row.stand_ins,
             device=run.device,
             case=row.case,
             settings=settings,
@@ -444,13 +443,21 @@ def measure_all(
             deadline=deadline,
             ceilings=ceilings,
         )
-        return runner.refused(row) or workers.measure(job, runner.blank(row))
+
+    def visit(family: str, row: Row, share: int) -> Record:
+        """Measure a row once, in its share of the time that is left."""
+        progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}")
+        runner, has_device = runners[family], release(run.device)
+        if has_device and not is_user_kernel(row.provider):
+            return runner.measure(row, share)
+        refused = runner.refused(row) if has_device else row.refused
+        return refused or workers.measure(job_of(family, row), runner.blank(row))
 
     waiting = deque(run.rows)
     measured: list[tuple[FamilyRow, Record]] = []
     while waiting:
         family, row = waiting.popleft()
-        may_not_fit = deadline is not None and not row.refused and pace.has_time()
+        may_not_fit = deadline is not None and not row.refused and pace.has_time() and release(run.device)
         expected_s = runners[family].expected_s(row) if may_not_fit else 0.0
         if run.may_reorder and put_off((family, row), waiting, pace, done, expected_s):
             continue
@@ -478,6 +485,13 @@ def measure_all(
             found = session.keep(found, replaces=record)
             measured[next(at for at, (_, one) in enumerate(measured) if one is record)] = ((family, row), found)
             progress.advance()
+    for index, ((family, row), record) in enumerate(measured):
+        if settings.kernels and run.device.is_gpu and record.status == "ok" and pace.has_time():
+            job = replace(job_of(family, row), provider=record.provider)
+            with suppress(WorkerError):
+                fields, _ = workers.ask(record_kernels, job, record.median_s, deadline=deadline)
+                record = session.keep(Record.from_dict(record.to_dict() | fields), replaces=record)
+                measured[index] = (family, row), record
     session.finish()
     if run.request.verbose:
         for _, record in measured:

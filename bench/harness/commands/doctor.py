@@ -202,7 +202,7 @@ def check_all(checkup: Checkup) -> None:
     checks: tuple[tuple[str, Callable[[Checkup], Iterable[Finding]]], ...] = (
         ("the device", device_check),
         ("launches", launch_check),
-        ("one kernel as two providers", noise_check),  # before any row: torch's profiler stays attached after those
+        ("one kernel as two providers", noise_check),
         ("large matmul and copy", large_check),
         ("families", family_check),
     )

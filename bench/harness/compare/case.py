@@ -133,10 +133,8 @@ class InterleavingRunner(Runner):
     def _measure_alone(self, prepared: Prepared, ready: Ready, rule: Rule) -> Record:
         left_s = self.left_s() if rule.deadline is None else max(0.0, rule.deadline - time.perf_counter())
         flops, prepared_s = prepared.blank.flops, prepared.prepared_s
-        of_graph = (ready.replay(0) if ready.replay else None, ready.host_calls)
-        return self.finish(
-            prepared, self._meter.measure(ready.calls, ready.cache, flops, left_s, prepared_s, *of_graph)
-        )
+        replay = ready.replay(0) if ready.replay else None
+        return self.finish(prepared, self._meter.measure(ready.calls, ready.cache, flops, left_s, prepared_s, replay))
 
     def _finish_turns(self, prepared: Prepared, ready: Ready, order: int, found: Interleaved) -> Record:
         return self.finish(prepared, self._turns.measurement(ready, order, found))

@@ -27,7 +27,8 @@ from bench.harness.measure.runner import Runner, user_line
 from bench.harness.op import Op
 from bench.harness.op_file import module_of
 from bench.harness.providers.registry import load, numerics
-from bench.harness.providers.user_kernel import UserKernelError, find, left_by
+from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel, left_by
+from bench.harness.timing.launched import launched
 from bench.harness.timing.protocol import Limits, Sampler
 from results.record import Record
 from results.store.runfile import encode_line
@@ -77,10 +78,13 @@ def measure_row(heartbeat: Heartbeat, job: Job) -> bytes:
     assert job.settings is not None
     try:
         prepare(job.device)
-        meter = AnnouncingMeter(job.device, job.limits, heartbeat.announce, job.settings.kernels)
+        meter = AnnouncingMeter(job.device, job.limits, heartbeat.announce)
         runner = Runner(job.family, job.device, job.settings, None, None, job.deadline, job.ceilings, meter)
         op = replace(op_of(job), tolerance=job.settings.tolerance)
-        return encode_line(_measured(runner, Row(op, job.case, job.provider), job.device, heartbeat))
+        row = Row(op, job.case, job.provider, stand_ins=job.stand_ins)
+        if not is_user_kernel(row.provider):
+            return encode_line(runner.measure(row))
+        return encode_line(_measured(runner, row, job.device, heartbeat))
     except SystemExit as error:
         return json.dumps({"failed": left_by(error)}).encode()
     except BaseException as error:
@@ -88,6 +92,25 @@ def measure_row(heartbeat: Heartbeat, job: Job) -> bytes:
         line = next((part.strip() for part in str(error).splitlines() if part.strip()), "")
         failed = f"{type(error).__name__}: {line[:200]}{user_line(job.provider, error)}"
         return json.dumps({"failed": failed}).encode()
+
+
+def record_kernels(heartbeat: Heartbeat, job: Job, launch_s: float) -> bytes:
+    """Return the fields of a record that say what a launch of `launch_s` seconds starts; none where nothing can.
+
+    Torch's profiler stays attached to this process, which times nothing else.
+    """
+    assert job.case is not None
+    assert job.settings is not None
+    fields: dict[str, Any] = {}
+    with suppress(Exception), numerics(job.case.dtype):
+        prepare(job.device)
+        runner, turn = Runner(job.family, job.device, job.settings), Turn(heartbeat.announce, heartbeat.rest)
+        prepared = runner.prepare(Row(op_of(job), job.case, job.provider), turn=turn)
+        if not isinstance(prepared, Record):
+            heartbeat.announce()
+            if seen := launched(prepared.calls, launch_s, job.device.synchronize):
+                fields = {"launched_kernels": seen.kernels, "kernel_s": seen.kernel_s, "eager_s": seen.eager_s}
+    return json.dumps(fields).encode()
 
 
 def load_problem(heartbeat: Heartbeat, job: Job) -> bytes:
@@ -122,7 +145,7 @@ def op_of(job: Job) -> Op:
 
 def _print_users_part(provider: str, error: BaseException) -> None:
     """Print the traceback of an error, from the user's file on if it came through it."""
-    file, trace = find(provider).file, error.__traceback__
+    file, trace = find(provider).file if is_user_kernel(provider) else None, error.__traceback__
     while trace is not None and Path(trace.tb_frame.f_code.co_filename) != file:
         trace = trace.tb_next
     traceback.print_exception(type(error), error, trace or error.__traceback__)
@@ -131,11 +154,9 @@ def _print_users_part(provider: str, error: BaseException) -> None:
 class AnnouncingMeter(Meter):
     """The meter in a child: announces each sample."""
 
-    def __init__(
-        self, device: Device, limits: Limits | None, announce: Callable[[], None], records_kernels: bool
-    ) -> None:
+    def __init__(self, device: Device, limits: Limits | None, announce: Callable[[], None]) -> None:
         """Open the telemetry of the device."""
-        super().__init__(device, limits, records_kernels=records_kernels)
+        super().__init__(device, limits)
         self._announce = announce
 
     def sampler(self, calls: Sequence[Call], limits: Limits, replay: ReplayCheck | None = None) -> Sampler:

@@ -23,6 +23,8 @@ class Job:
     family: str
     op: str
     provider: str
+    stand_ins: tuple[str, ...] = ()
+    """Measured in its place where it refuses the case; no user's function has any."""
     device: Device
     case: Case | None = None
     settings: Settings | None = None

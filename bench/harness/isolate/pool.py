@@ -82,14 +82,16 @@ class Workers:
             blank: its record with nothing measured.
         """
         from bench.harness.isolate.child import measure_row
-        from bench.harness.providers.user_kernel import find
+        from bench.harness.providers.user_kernel import find, is_user_kernel
 
         try:
             answer, output = self.ask(measure_row, job, deadline=job.deadline)
+            if answer.get("provider") in job.stand_ins:
+                blank = replace(blank, provider=answer["provider"])
             record = record_of(answer, blank)
         except WorkerError as error:
             record, output = replace(blank, status="failed", reason=str(error)), error.output
-        if record.source_sha256 is None:
+        if record.source_sha256 is None and is_user_kernel(job.provider):
             record = replace(record, source_sha256=find(job.provider).sha256())
         return replace(record, output=output) if output else record
 

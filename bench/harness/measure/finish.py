@@ -56,7 +56,6 @@ def finished(
         why_no_graph=measured.why_no_graph,
     )
     flags = flags_of(samples, context) + also
-    seen = measured.launched
     impossible = next((flag for flag in flags if flag.name == INVALID_FLAG), None)
     return replace(
         blank,
@@ -76,9 +75,6 @@ def finished(
         flags=tuple(flag.name for flag in flags),
         flag_reasons={flag.name: f"{flag.reason}; {flag.advice}" if has_advice else flag.reason for flag in flags},
         telemetry=measured.telemetry,
-        launched_kernels=seen.kernels if seen else (),
-        kernel_s=seen.kernel_s if seen else None,
-        eager_s=seen.eager_s if seen else None,
     )
 
 

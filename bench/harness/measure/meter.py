@@ -14,7 +14,6 @@ from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Monitor, Poller, row_telemetry
 from bench.harness.measure.evidence import disturbance
 from bench.harness.timing import samplers
-from bench.harness.timing.launched import Launched, launched
 from bench.harness.timing.protocol import Limits, Sampler, Samples, collect, limits_of
 from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
 from results.stats.samples import two_modes
@@ -55,16 +54,12 @@ class Measurement:
     """Why the launches were not timed by replaying a graph, where that was tried."""
     replayed: CheckResult | None = None
     """The check of what a replay wrote after the samples; None where no graph was timed, or nothing checks it."""
-    launched: Launched | None = None
-    """What a launch starts on a GPU; None unless it was requested."""
 
 
 class Meter:
     """Measures calls on one device, by the same protocol every time."""
 
-    def __init__(
-        self, device: Device, limits: Limits | None = None, is_capturable: bool = True, records_kernels: bool = False
-    ) -> None:
+    def __init__(self, device: Device, limits: Limits | None = None, is_capturable: bool = True) -> None:
         """Open the telemetry of the device.
 
         Args:
@@ -72,11 +67,9 @@ class Meter:
             limits: when to stop sampling; by default what suits the device.
             is_capturable: whether a CUDA graph of the calls may be tried; an update of weights by torch's optimizers,
                 and its backward pass, would leave a capture that fails halfway.
-            records_kernels: whether the kernels of a launch are recorded on a GPU, after all timing.
         """
         self._device, self._limits, self._monitor = device, limits or limits_of(device), Monitor(device)
         self._is_capturable, self._poller = is_capturable, Poller(self._monitor)
-        self._records_kernels = records_kernels and device.is_gpu
 
     @functools.cached_property
     def tick_s(self) -> float:
@@ -113,11 +106,7 @@ class Meter:
         if self._device.is_gpu:
             beside_s -= settling.seconds  # during which the launches run too
         samples, telemetry = self._undisturbed(sampler, self._sampling(launch_s, beside_s, left_s), cache, flops)
-        measured = self.measured(calls, host_s, sampler, samples, settling, telemetry, replay)
-        if not self._records_kernels:
-            return measured
-        # Last: the profiler stays attached to the process.
-        return replace(measured, launched=launched(calls, samples.median_s, self._device.synchronize))
+        return self.measured(calls, host_s, sampler, samples, settling, telemetry, replay)
 
     def host_s(self, calls: Sequence[samplers.Call]) -> tuple[float, float]:
         """Return the seconds that a launch keeps the host, and from a launch to its finished result."""

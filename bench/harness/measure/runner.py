@@ -103,7 +103,7 @@ class Runner:
         """
         self._family, self._device, self._settings = family, device, settings
         self._estimator, self._deadline, self._ceilings = estimator, deadline, ceilings
-        self._meter = meter or Meter(device, limits, records_kernels=settings.kernels)
+        self._meter = meter or Meter(device, limits)
 
     def measure(self, row: Row, rows_left: int = 1) -> Record:
         """Return the record of one row, whatever becomes of it; `passed_over` says who refused it before a stand-in.
@@ -311,12 +311,21 @@ class Runner:
         return f"estimated {estimated}, more than {limit}; --budget {enough} would allow it"
 
 
-def release(device: Device) -> None:
-    """Give back what a row's tensors held, so that the next row finds what is really free."""
+def release(device: Device) -> bool:
+    """Give back what a row's tensors held, so that the next row finds what is really free.
+
+    Returns:
+        Whether this process can still use the device: after an illegal access every call of CUDA raises that again.
+    """
     if device.is_gpu:
         import torch
 
-        torch.cuda.empty_cache()
+        try:
+            device.synchronize()
+            torch.cuda.empty_cache()
+        except RuntimeError:
+            return False
+    return True
 
 
 def restored_settings(restored: tuple[str, ...]) -> tuple[Flag, ...]:

@@ -85,10 +85,9 @@ def test_a_baseline_that_is_left_alone_has_the_time_of_its_case_and_its_graph_is
     monkeypatch.setattr(made._meter, "measure", lambda *given: given)
     monkeypatch.setattr(made, "finish", lambda prepared, measured: measured)
     prepared = SimpleNamespace(blank=SimpleNamespace(flops=1), prepared_s=0.0)
-    host_calls = [lambda: None]
-    ready = Ready([lambda: None], "cold", lambda: None, replay=lambda first: ("check", first), host_calls=host_calls)
+    ready = Ready([lambda: None], "cold", lambda: None, replay=lambda first: ("check", first))
     given = made._measure_alone(prepared, ready, Rule(0.01, deadline=deadline))
-    assert given[3:] == (left_s, 0.0, ("check", 0), host_calls)  # its graph is verified as that of any other row
+    assert given[3:] == (left_s, 0.0, ("check", 0))  # its graph is verified as that of any other row
 
 
 def test_the_estimate_of_a_case_is_for_all_providers_that_are_still_to_be_prepared(monkeypatch):

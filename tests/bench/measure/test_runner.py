@@ -403,6 +403,7 @@ def test_a_row_carries_what_was_seen_meanwhile(providers):
 
 def test_a_gpu_gives_its_memory_back_after_each_row_even_a_failed_one(providers, monkeypatch):
     log = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: log.append("emptied"))
     providers["broken"] = RuntimeError("no device")
     record = measure("broken", device=GPU)

@@ -1,0 +1,123 @@
+"""An error that the GPU keeps costs its row alone, and the profiler comes after all timing, in another process."""
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import pytest
+
+from bench.elementwise import OPS
+from bench.harness.cli import session
+from bench.harness.isolate.child import record_kernels
+from bench.harness.isolate.job import Job
+from bench.harness.isolate.pool import Workers
+from bench.harness.measure.plan import Row, Settings, blank_record
+from bench.harness.measure.visits import VISITS
+from bench.harness.op import Case
+from tests.bench.commands import QUICK
+
+GELU = next(op for op in OPS if op.name == "gelu")
+ROWS = [Row(GELU, Case("gelu", "fp32", {"n": n}, {}), "torch") for n in (64, 128, 256)]
+
+
+@dataclass
+class Machine:
+    """A GPU, the runner of this process and the workers; `breaks_at` is the row whose error the GPU keeps."""
+
+    breaks_at: int | None = None
+    is_gpu = True
+    type = "rocm"
+    is_dead = False
+
+    def __post_init__(self):
+        self.log = []
+
+    def synchronize(self):
+        if self.is_dead:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def expected_s(self, row):
+        self.synchronize()  # it asks for the free memory
+        return 0.0
+
+    def blank(self, row):
+        return blank_record(row.op, row.case, row.provider, Settings())
+
+    def timed(self, blank):
+        return replace(blank, status="ok", median_s=1e-5, samples_s=(1e-5,) * 5, launches_per_sample=1, method="graph")
+
+    def refused(self, row):
+        self.synchronize()
+        return row.refused
+
+    def here(self, row, share):
+        self.synchronize()
+        self.log.append(("here", row.case.shape["n"]))
+        self.is_dead = row.case.shape["n"] == self.breaks_at
+        failed = replace(self.blank(row), status="failed", reason="CUDA error: an illegal memory access")
+        return failed if self.is_dead else self.timed(self.blank(row))
+
+    def measure(self, job, blank):
+        self.log.append(("worker", job.case.shape["n"]))
+        return self.timed(blank)
+
+    def ask(self, work, job, launch_s, deadline):
+        assert (work, launch_s) == (record_kernels, 1e-5)
+        self.log.append(("kernels", job.case.shape["n"]))
+        return {"launched_kernels": [{"name": "gelu_kernel"}], "kernel_s": 9e-6, "eager_s": 2e-5}, ""
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Return a function that measures the rows on a machine; it returns the records."""
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
+
+    def run(machine, deadline=None, **settings):
+        runner = SimpleNamespace(
+            blank=machine.blank, expected_s=machine.expected_s, refused=machine.refused, measure=machine.here
+        )
+        monkeypatch.setattr("bench.harness.measure.runner.Runner", lambda *arguments: runner)
+        request = SimpleNamespace(verbose=False)
+        rows = [("elementwise", row) for row in ROWS]
+        planned = session.PlannedRun("bench", "suite", request, machine, Settings(**settings), rows)
+        progress = SimpleNamespace(expect=print, say=print, advance=lambda: None, note=print)
+        kept = session.Session()
+        session.measure_all(planned, kept, progress, None, deadline, machine)
+        return kept.records
+
+    return run
+
+
+@pytest.mark.parametrize("deadline", [None, 1e9])
+def test_an_error_that_the_gpu_keeps_costs_its_row_and_the_rest_goes_on_in_new_processes(measured, deadline):
+    machine = Machine(breaks_at=128)
+    records = measured(machine, deadline)
+    assert [record.status for record in records] == ["ok", "failed", "ok"]
+    assert machine.log[:3] == [("here", 64), ("here", 128), ("worker", 256)]
+    assert machine.log[3:] == [("worker", 64), ("worker", 256)] * (VISITS - 1)
+
+
+def test_kernels_are_recorded_by_other_processes_after_all_timing(measured):
+    machine = Machine()
+    records = measured(machine, kernels=True)
+    sizes = [row.case.shape["n"] for row in ROWS]
+    assert machine.log == [("here", n) for n in sizes] * VISITS + [("kernels", n) for n in sizes]
+    assert [record.launched_kernels for record in records] == [({"name": "gelu_kernel"},)] * 3
+    assert len(records[0].samples_s) == 5 * VISITS
+    machine = Machine()
+    assert measured(machine)[0].launched_kernels == ()
+
+
+def test_a_worker_measures_a_row_of_any_provider():
+    from bench.harness.device.device import cpu_device
+
+    row = ROWS[0]
+    what = {
+        "family": "elementwise",
+        "op": "gelu",
+        "provider": "triton-v1",
+        "stand_ins": ("torch",),
+        "device": cpu_device(),
+    }
+    job = Job(case=row.case, settings=Settings(), limits=QUICK, **what)
+    record = Workers(60).measure(job, blank_record(GELU, row.case, "triton-v1", Settings()))
+    assert (record.status, record.provider) == ("ok", "torch"), record.reason
