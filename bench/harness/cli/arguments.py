@@ -201,6 +201,16 @@ def add_how(group: Any) -> None:
     add_machine(group)
     group.add_argument("--fill", choices=FILLS, default="uniform", help="inputs (default: uniform in [-1, 1])")
     group.add_argument("--cache", choices=CACHE_STATES[:2], default="cold", help="state of the caches (default: cold)")
+    add_timeout(group)
+    factor = number(1, 1e6, "a number from 1 to 1e6")
+    text = "times the error that rounding explains which a result may have; what needs it is flagged (default: 1)"
+    group.add_argument("--tolerance", metavar="FACTOR", type=factor, default=1.0, help=text)
+    text = "on a GPU, record after the timing which kernels a launch starts; -v prints them"
+    group.add_argument("--kernels", action="store_true", help=text)
+
+
+def add_timeout(group: Any) -> None:
+    """Add the option that limits a call of a user's function."""
     group.add_argument(
         "--timeout",
         metavar="SECONDS",
@@ -208,11 +218,6 @@ def add_how(group: Any) -> None:
         default=DEFAULT_TIMEOUT_S,
         help=f"longest call, or import, of a function of your own (default: {DEFAULT_TIMEOUT_S:g})",
     )
-    factor = number(1, 1e6, "a number from 1 to 1e6")
-    text = "times the error that rounding explains which a result may have; what needs it is flagged (default: 1)"
-    group.add_argument("--tolerance", metavar="FACTOR", type=factor, default=1.0, help=text)
-    text = "on a GPU, record after the timing which kernels a launch starts; -v prints them"
-    group.add_argument("--kernels", action="store_true", help=text)
 
 
 def add_machine(group: Any) -> None:

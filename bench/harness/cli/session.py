@@ -241,7 +241,7 @@ def gather(
             interrupted = True
         finally:
             session.close()
-        if session.records:
+        if session.records and "share" not in session.records[0].extra:  # a row of a profile is a part of a step
             progress.note(where_time_went(session.records, time.perf_counter() - began))
         if not (interrupted or run.device.is_gpu):
             try:

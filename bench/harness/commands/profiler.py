@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import UsageError, add_machine, add_output, dtype_words, number, path
+from bench.harness.cli.arguments import UsageError, add_machine, add_output, add_timeout, dtype_words, number, path
+from bench.harness.device.device import NoDeviceError
+from bench.harness.isolate.heartbeat import Heartbeat
+from bench.harness.isolate.pool import WorkerError, Workers
 from bench.harness.op import Op
 from bench.harness.profile import report, show
 from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target
 from bench.harness.shapes import ShapeError, parse_batch_shape
 from results.record import Environment, Record
-from results.show.terminal import Parser
+from results.show.terminal import Parser, print_out, say
+from results.store.runfile import encode_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +30,7 @@ DESCRIPTION = """\
 Say where the time of a model or a function goes, operation by operation: how far each is from its roof, what bounds it,
 and what fusing could save. FILE:FUNCTION names a function of yours that returns what is profiled: a function that takes
 nothing, or a tuple of a module or a function and its positional arguments (a dict at the end: its keyword arguments).
-It runs in this process. --signature prints a file to start from.
+It runs in a process of its own. --signature prints a file to start from.
 
   python -m bench profile mine.py:make --backward
   python -m bench profile --model llama-3.2-1b --layers 2 --shape 4x512 --dtype bf16
@@ -68,7 +73,9 @@ def add_parser(commands: Any) -> None:
         "--replay", action="store_true", help="measure the operations worth 95 %% of the time alone too, cold and warm"
     )
     what.add_argument("--signature", action="store_true", help="print a file to start from, and exit")
-    add_machine(parser.add_argument_group("how to measure"))
+    how = parser.add_argument_group("how to measure")
+    add_machine(how)
+    add_timeout(how)
     output = parser.add_argument_group("what to do with it")
     add_output(output)
     output.add_argument(
@@ -87,9 +94,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.cli.main import check_places, device_of
     from bench.harness.cli.session import PlannedRun, Request, conclude, gather, use_threads
     from bench.harness.measure.plan import Settings
-    from bench.harness.profile import profiling
-    from bench.harness.profile.step import ProfiledStep
-    from results.show.terminal import print_out
 
     if args.signature:
         print_out(SIGNATURE)
@@ -98,46 +102,72 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     check_places(args)
     device = device_of(args)
     use_threads(device)
-    step = ProfiledStep(target_from(args, device), profiling.mode_of(args.backward, args.train))
-    accounted = profiling.account(step)
+    answer = json.loads(profiled(Heartbeat([0, 0]), args, device)) if args.target is None else isolated(args, device)
+    if "error" in answer:
+        raise (NoDeviceError if answer["needs_gpu"] else UsageError)(answer["error"])
 
     def measure(session: Any, progress: Any, ceilings: Any, deadline: float | None) -> None:
-        nonlocal accounted
-        progress.say(f"timing {step.target.name}")
-        try:
-            if args.compile:
-                accounted, timing = profiling.compiled(step, accounted, device, args.budget, args.trace)
-            else:
-                timing = profiling.timed(step, accounted, device, args.budget, args.trace)
-        except UsageError as error:
-            records = report.failed_records(accounted, "torch", str(error))
-        else:
-            records = report.records_of(accounted, timing, "torch")
-            if args.replay:
-                records = with_replays(records, step, accounted, timing, device, progress)
-        for record in records:
-            session.keep(record)
+        for note in answer["notes"]:
+            progress.note(note)
+        for record in answer["records"]:
+            session.keep(Record.from_dict(record))
 
     def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
         show.render(environment, records, console, args.top, args.by)
 
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     plan = PlannedRun("bench", "profile", Request.of(args), device, settings, argv=argv)
-    finished = gather(plan, report.product_dtypes(accounted.calls), measure)
+    finished = gather(plan, answer["dtypes"], measure)
     return conclude(plan, finished, render, report.document_of)
 
 
-def with_replays(
-    records: list[Record], step: Any, accounted: Any, timing: report.Timing, device: Device, progress: Any
-) -> list[Record]:
-    """Return records with the times of operations measured alone, or as they were, with a note, where that fails."""
-    from bench.harness.profile import profiling
+def isolated(args: argparse.Namespace, device: Device) -> dict[str, Any]:
+    """Return the answer of `profiled` in a process of its own, which a user's file may end or keep waiting.
 
+    Raises:
+        UsageError: the process gave no answer.
+    """
     try:
-        return profiling.replayed(step, records, accounted, timing, device, progress.say)
+        answer, output = Workers(args.timeout).ask(profiled, args, device, what="a call, or the import,")
+    except WorkerError as error:
+        raise UsageError(f"{args.target}: {error}") from None
+    for line in dict.fromkeys(output.splitlines()):  # a step that prints does so in each of its many calls
+        say(line)
+    return answer
+
+
+def profiled(heartbeat: Heartbeat, args: argparse.Namespace, device: Device) -> bytes:
+    """Return the records of a profile, the dtypes of its matmuls and notes, or the error, as JSON."""
+    from bench.harness.isolate.child import prepare
+    from bench.harness.profile import profiling
+    from bench.harness.profile.step import ProfiledStep
+
+    prepare(device)
+    notes: list[str] = []
+    try:
+        heartbeat.announce()
+        target = replace(target_from(args, device), heartbeat=heartbeat)
+        heartbeat.rest()
+        step = ProfiledStep(target, profiling.mode_of(args.backward, args.train))
+        accounted = profiling.account(step)
+    except (UsageError, NoDeviceError) as error:
+        return json.dumps({"error": str(error), "needs_gpu": isinstance(error, NoDeviceError)}).encode()
+    dtypes = report.product_dtypes(accounted.calls)
+    try:
+        if args.compile:
+            accounted, timing = profiling.compiled(step, accounted, device, args.budget, args.trace)
+        else:
+            timing = profiling.timed(step, accounted, device, args.budget, args.trace)
+        records = report.records_of(accounted, timing, "torch")
     except UsageError as error:
-        progress.note(f"no replay: {error}")
-        return records
+        records = report.failed_records(accounted, "torch", str(error))
+    else:
+        try:
+            records = profiling.replayed(step, records, accounted, timing, device) if args.replay else records
+        except UsageError as error:
+            notes.append(f"no replay: {error}")
+    found = {"dtypes": dtypes, "notes": notes, "records": [json.loads(encode_line(record)) for record in records]}
+    return json.dumps(found).encode()
 
 
 def check(args: argparse.Namespace) -> None:

@@ -17,6 +17,7 @@ from bench.harness.op_file import import_file
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 
 if TYPE_CHECKING:
+    from bench.harness.isolate.heartbeat import Heartbeat
     from roofline.accounting.config.config import ModelConfig
 
 TORCH_DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -51,10 +52,18 @@ class Target:
     device: str = "cpu"
     modules: Any = None
     """The module whose parameters have gradients; None for a function."""
+    heartbeat: Heartbeat | None = None
+    """Told of each call."""
 
     def __call__(self) -> Any:
         """Call it."""
-        return self.function(*self.args, **self.kwargs)
+        if self.heartbeat is None:
+            return self.function(*self.args, **self.kwargs)
+        self.heartbeat.announce()
+        try:
+            return self.function(*self.args, **self.kwargs)
+        finally:
+            self.heartbeat.rest()
 
     def named_modules(self) -> Iterator[tuple[str, Any]]:
         """Yield the modules that are known by a path."""

@@ -331,9 +331,11 @@ def test_what_an_error_says_after_a_colon_is_not_lost():
 
 
 USER = """
+import os
 import torch
 def make():
     print("noise")
+    os.write(1, b"raw noise\\n")
     return torch.nn.Linear(32, 32), torch.ones(4, 32)
 def nothing(): pass
 def leaves(): raise SystemExit(3)
@@ -396,6 +398,22 @@ def test_options_that_cannot_be_end_with_a_line_before_anything_runs(words, said
     assert said in heard.err
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import os; os._exit(7)", "ended its process with exit code 7 before there was a result"),
+        ("import time; time.sleep(99)", "did not end within 0.5 s; --timeout allows more"),
+    ],
+)
+def test_a_file_that_ends_or_sleeps_costs_one_line(tmp_path, capsys, text, said):
+    file = tmp_path / "mine.py"
+    file.write_text(f"{text}\ndef make(): pass\n")
+    assert main(["profile", f"{file}:make", "--device", "cpu", "--no-save", "--timeout", "0.5"]) == 2
+    heard = capsys.readouterr()
+    assert (heard.out, heard.err.count("\n")) == ("", 1)
+    assert said in heard.err
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_what_needs_a_gpu_that_is_not_there_ends_with_3(tmp_path, capsys):
     file = tmp_path / "mine.py"
@@ -430,7 +448,9 @@ def test_the_command_prints_totals_and_rows_that_sum_to_the_step(tmp_path, capsy
     file.write_text(USER)
     arguments = ["--device", "cpu", "--backward", "--budget", "0.1", "--format", "json", "-q"]
     assert main(["profile", f"{file}:make", *arguments]) == 0
-    document = json.loads(capsys.readouterr().out)
+    heard = capsys.readouterr()
+    assert heard.err.splitlines()[:2] == ["noise", "raw noise"]
+    document = json.loads(heard.out)
     totals, records = document["totals"], document["records"]
     assert sum(record["time_s"] for record in records) == pytest.approx(totals["profiled_s"], rel=1e-9)
     assert totals["matmul_flops"] == 2 * (2 * 4 * 32 * 32)  # no gradient of the input is asked for
