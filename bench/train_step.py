@@ -89,8 +89,8 @@ def row_of(case: TrainingCase, device: Device, free_bytes: int) -> ScenarioRow:
 
 def blank_record(case: TrainingCase, step: StepPlan, memory: StepMemory, reason: str | None) -> Record:
     """Return what a case is, with its work and its estimates, and nothing measured."""
-    flops = flops_of(step)
-    state = memory.parameters + memory.optimizer_state
+    flops, parts = flops_of(step), memory.components()
+    state = parts["parameters"] + parts["optimizer_state"]
     return Record(
         op="train-step",
         provider=case.provider,

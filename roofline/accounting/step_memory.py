@@ -114,25 +114,11 @@ class StepMemory:
     kept_by_layers: int
     """The most that the layers keep at any moment, whether it is this one or not: what checkpointing makes less."""
 
-    @property
-    def parameters(self) -> int:
-        """The weights, and the layer that ZeRO 3 gathers."""
-        return self.state["weights"] + self.state.get("gathered_layer", 0)
-
-    @property
-    def gradients(self) -> int:
-        """The gradients of the weights, which are kept from step to step."""
-        return self.state["gradients"]
-
-    @property
-    def optimizer_state(self) -> int:
-        """All else that stays: moments, counts of steps, master copy."""
-        return sum(self.state.values()) - self.parameters - self.gradients + self.step_counters
-
     def components(self) -> dict[str, int]:
         """Return the bytes by component, in the order in which they are shown."""
-        of_state = (self.parameters, self.gradients, self.optimizer_state, self.inputs)
-        moment = self.moment
+        moment, held = self.moment, sum(self.state.values()) + self.step_counters
+        weights, gradients = self.state["weights"] + self.state.get("gathered_layer", 0), self.state["gradients"]
+        of_state = (weights, gradients, held - weights - gradients, self.inputs)
         above = (moment.activations, moment.cast_copies, moment.logits_loss, moment.temporary)
         return dict(zip(COMPONENTS, (*of_state, *above), strict=True))
 

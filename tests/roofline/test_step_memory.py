@@ -23,11 +23,11 @@ def test_gpt_2_in_fp32_at_4x1024():
     """A layer keeps 16 w h + 4 a + 16 bytes a token, the head 2 w h + 8 + 4 V; 8 V more while the loss goes back."""
     found = step_memory(plan())
     assert found.moment.name == "loss"
-    assert (found.parameters, found.gradients) == (4 * PARAMS, 4 * PARAMS)
-    tensors = 2 + LAYERS * 16 + 2
-    assert found.optimizer_state == 8 * PARAMS + 4 * tensors
-    assert found.inputs == 16 * TOKENS
     sizes = found.sizes()
+    assert (sizes["parameters"], sizes["gradients"]) == (4 * PARAMS, 4 * PARAMS)
+    tensors = 2 + LAYERS * 16 + 2
+    assert sizes["optimizer_state"] == 8 * PARAMS + 4 * tensors
+    assert sizes["inputs"] == 16 * TOKENS
     assert sizes["activations"] == LAYERS * TOKENS * (16 * 4 * H + 4 * 12 + 16) == sizes["kept_by_layers"]
     assert sizes["logits_loss"] == TOKENS * (2 * 4 * H + 8 + 4 * V)
     assert sizes["temporary"] == TOKENS * 8 * V + 8
@@ -85,7 +85,7 @@ def test_few_tokens_hold_most_at_the_vocabulary():
 
 
 def test_sgd_keeps_nothing_and_rmsprop_a_copy_of_a_weight_meanwhile():
-    assert step_memory(plan(optimizer="sgd")).optimizer_state == 0
+    assert step_memory(plan(optimizer="sgd")).sizes()["optimizer_state"] == 0
     small = replace(GPT2, vocabulary=10)
     found = step_memory(plan(config=small, optimizer="rmsprop", sequence=1, batch=1))
     assert found.moment.name in ("layers", "optimizer")

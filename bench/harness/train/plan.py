@@ -48,14 +48,10 @@ def checking_bytes(plan: StepPlan, device_type: str) -> int:
     has_scores = device_type != "cpu" and plan.recipe.compute_dtype == "fp32"
     kernels = Kernels(wide, is_norm_fused=False, is_flash=not has_scores, is_key_expanded=device_type != "cpu")
     plain = replace(plan, recipe=recipe, batch=1, micro_batches=1, checkpoint="none", kernels=kernels)
-    own = step_memory(replace(plan, optimizer="sgd"))
+    own = step_memory(replace(plan, optimizer="sgd")).components()
     # A copy is made in the weights' own dtype first, gradients and all, and the gradients are compared in fp64.
     copied = plan.recipe.weight_bytes + plan.recipe.gradient_bytes
     largest = 3 * 8 * plan.config.vocabulary * plan.config.width
-    resident = own.parameters + own.gradients + own.inputs
-    return (
-        resident
-        + copied * count_parameters(plan.config).total
-        + step_memory(replace(plain, optimizer="sgd")).total
-        + largest
-    )
+    resident = own["parameters"] + own["gradients"] + own["inputs"]
+    checked = step_memory(replace(plain, optimizer="sgd")).total
+    return resident + copied * count_parameters(plan.config).total + checked + largest
