@@ -10,8 +10,8 @@ import os
 import platform
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -224,6 +224,8 @@ class HostSnapshot:
     """Time that the hypervisor gave to other guests, seconds, summed over the cores of this process."""
     total_s: float | None
     """All time of the same cores."""
+    by_thread: Mapping[str, int] = field(default_factory=dict)
+    """Involuntary context switches of each thread of this process by its id; empty without procfs."""
 
 
 def snapshot(cores: frozenset[int], root: Path = ROOT) -> HostSnapshot:
@@ -234,13 +236,20 @@ def snapshot(cores: frozenset[int], root: Path = ROOT) -> HostSnapshot:
         root: directory below which Linux has its control groups.
     """
     steal_s, total_s = attempt(lambda: _steal_and_total_s(cores)) or (None, None)
-    return HostSnapshot(attempt(_switches), _throttling(root), steal_s, total_s)
+    return HostSnapshot(attempt(_switches), _throttling(root), steal_s, total_s, _switches_by_thread(root))
 
 
 def _switches() -> tuple[int, int]:
     """Source: getrusage(2); psutil counts those of the main thread alone on Linux."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_nivcsw, usage.ru_nvcsw
+
+
+def _switches_by_thread(root: Path) -> dict[str, int]:
+    """Source: proc_pid_status(5)."""
+    tasks = {path.parent.name: text_of(path) for path in (root / "proc/self/task").glob("*/status")}
+    found = {task: re.search(r"^nonvoluntary_ctxt_switches:\s*(\d+)$", text, re.M) for task, text in tasks.items()}
+    return {task: int(match[1]) for task, match in found.items() if match}
 
 
 def _steal_and_total_s(cores: frozenset[int]) -> tuple[float, float]:
@@ -258,13 +267,16 @@ def rates(before: HostSnapshot, after: HostSnapshot, window_s: float | None) -> 
     """Return context switches per second, from two snapshots that lie `window_s` apart, and throttled periods.
 
     `involuntary_switches_per_s` and `voluntary_switches_per_s` count threads of this process that lost or gave up
-    their core; `cgroup_throttled_periods` is how often a quota ran out.
+    their core, `thread_switches_per_s` the thread that lost it most often; `cgroup_throttled_periods` is how often a
+    quota ran out.
     """
     pairs = zip(before.switches or (None, None), after.switches or (None, None), strict=True)
     involuntary, voluntary = (
         None if count is None or window_s is None else count / window_s for count in (growth(*pair) for pair in pairs)
     )
+    by_thread = [growth(before.by_thread.get(task, 0), count) or 0 for task, count in after.by_thread.items()]
     return {
+        "thread_switches_per_s": max(by_thread) / window_s if by_thread and window_s else None,
         "involuntary_switches_per_s": involuntary,
         "voluntary_switches_per_s": voluntary,
         "cgroup_throttled_periods": _most_throttled(before, after, 0),

@@ -19,8 +19,8 @@ Keys of the JSON object, the same for every device, SI base units, None if unkno
   differently. `throttle_resolution`: by how much a fraction can be off.
 - `host_throttle`: the same for the cores of the host of a GPU; None on a CPU, where `throttle` has it.
 - `clock_events`: what held the clocks down at the first or the last moment, names of `nvml.CLOCK_EVENTS`.
-- `involuntary_switches_per_s`, `voluntary_switches_per_s`, `cgroup_throttled_periods`, `load_average`, `governor`,
-  `turbo`: of the host, see `host`.
+- `thread_switches_per_s`, `involuntary_switches_per_s`, `voluntary_switches_per_s`, `cgroup_throttled_periods`,
+  `load_average`, `governor`, `turbo`: of the host, see `host`.
 - `errors`: `nvml`, the name of the error if NVML could not be asked at all.
 """
 

@@ -33,10 +33,11 @@ warm one: arithmetic can hide a smaller share."""
 ROOF_MARGIN = 1.02
 """A rate above the ceiling by more than this is impossible: clocks and counters are off by 2 % at most."""
 
-PREEMPTIONS_PER_S = 80.0
-"""Involuntary context switches per second above which other processes took a CPU measurement's cores away. Measured on
-a guest with two cores: 25 to 60 when nothing else ran, 170 to 700 beside one busy process. All samples may then be
-equally slow, so that the interval of the median tells nothing."""
+PREEMPTIONS_PER_S = 70.0
+"""Involuntary context switches per second of one thread above which other processes took its core away. Measured on a
+guest with two cores, both threads together: 25 to 60 when nothing else ran, so no thread had more; 170 to 700 beside
+one busy process, so one thread had 85 at least. All samples may then be equally slow, so that the interval of the
+median tells nothing."""
 
 LEAST_PREEMPTIONS = 5
 """Fewer switches in a window say nothing about their rate."""
@@ -397,7 +398,7 @@ def disturbance(telemetry: Mapping[str, Any], is_gpu: bool) -> str | None:
 
 def preempted(telemetry: Mapping[str, Any]) -> Flag | None:
     """Flag a CPU measurement whose cores other processes or other guests of the host used meanwhile."""
-    switches_per_s = telemetry.get("involuntary_switches_per_s") or 0.0
+    switches_per_s = telemetry.get("thread_switches_per_s") or 0.0
     seen = []
     window_s = telemetry.get("window_s") or 1.0
     if switches_per_s > PREEMPTIONS_PER_S and switches_per_s * window_s >= LEAST_PREEMPTIONS:

@@ -132,7 +132,7 @@ def test_a_part_of_a_run_has_the_clock_and_the_power_of_its_own_samples():
 
 def test_a_measurement_whose_core_was_taken_away_carries_the_flag_and_is_named():
     def record(switches_per_s):
-        rate = rate_of("a way", 8, 1e-3, telemetry={"involuntary_switches_per_s": switches_per_s})
+        rate = rate_of("a way", 8, 1e-3, telemetry={"thread_switches_per_s": switches_per_s})
         return setup_of(CPU).record_of("copy", "fp32", {"n": 1}, rate)
 
     busy, quiet = record(1e4), record(0.0)

@@ -18,6 +18,7 @@ from bench.harness.device.host import (
     snapshot,
     total_memory_bytes,
 )
+from bench.harness.measure.evidence import preempted
 
 MIB, GIB = 2**20, 2**30
 CORES = frozenset({0, 1})
@@ -319,6 +320,22 @@ def test_switches_are_differences_per_second():
     for pair in ((before, untold), (untold, after)):
         assert rates(*pair, 2.0)["involuntary_switches_per_s"] is None
     assert rates(before, after, None)["involuntary_switches_per_s"] is None
+
+
+def test_preemption_is_that_of_one_thread_however_many_there_are(tmp_path):
+    def snapshot_of(counts):
+        for thread, count in enumerate(counts):
+            status = tmp_path / f"proc/self/task/{thread}/status"
+            status.parent.mkdir(parents=True, exist_ok=True)
+            status.write_text(f"Name:\tpython\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t{count}\n")
+        return host.snapshot(frozenset({0}), tmp_path)
+
+    before = snapshot_of([100] * 16)
+    quiet = rates(before, snapshot_of([120] * 16), 1.0)
+    assert quiet["thread_switches_per_s"] == 20.0
+    assert preempted(quiet | {"window_s": 1.0, "involuntary_switches_per_s": 320.0}) is None
+    busy = rates(before, snapshot_of([120] * 15 + [300, 50]), 1.0)
+    assert preempted(busy | {"window_s": 1.0}).reason == "200 times a second a thread lost its core"
 
 
 def test_a_process_that_waits_counts_voluntary_switches():

@@ -114,7 +114,7 @@ def test_a_row_of_which_nothing_else_is_known_has_no_flag():
         (samples_of(), {"tick_s": 1e-4}, "tick-limited"),
         (samples_of(), {"telemetry": {"throttle": {"hw_thermal": 0.1}}}, "throttled"),
         (samples_of(), {"telemetry": {"throttle": {"sw_power_cap": 0.1}}}, "power-limited"),
-        (samples_of(), {"is_gpu": False, "telemetry": {"involuntary_switches_per_s": 500.0}}, "preempted"),
+        (samples_of(), {"is_gpu": False, "telemetry": {"thread_switches_per_s": 500.0}}, "preempted"),
         (samples_of(converged=False), {}, "not-converged"),
         (samples_of(), {"host_launch_s": 2e-4}, "launch-limited"),
     ],
@@ -484,7 +484,7 @@ def test_the_share_of_time_lost_is_told_for_each_cause():
     assert "quota" in throttled({"throttle": {"cgroup_quota": 0.2}}, False).advice
 
 
-@pytest.mark.parametrize("telemetry", [{}, {"throttle": None}, {"throttle": {}, "involuntary_switches_per_s": None}])
+@pytest.mark.parametrize("telemetry", [{}, {"throttle": None}, {"throttle": {}, "thread_switches_per_s": None}])
 def test_missing_telemetry_speaks_against_nothing(telemetry):
     assert throttled(telemetry, True) is None
     assert power_limited(telemetry) is None
@@ -492,10 +492,10 @@ def test_missing_telemetry_speaks_against_nothing(telemetry):
 
 
 def test_lost_cores_and_stolen_time_are_preemption():
-    assert preempted({"involuntary_switches_per_s": PREEMPTIONS_PER_S}) is None
-    assert preempted({"involuntary_switches_per_s": 3 * PREEMPTIONS_PER_S}).reason.startswith("240 times a second")
-    few = {"involuntary_switches_per_s": 3 * PREEMPTIONS_PER_S, "window_s": 0.01}
-    assert preempted(few) is None  # three switches are no rate
+    assert preempted({"thread_switches_per_s": PREEMPTIONS_PER_S}) is None
+    assert preempted({"thread_switches_per_s": 3 * PREEMPTIONS_PER_S}).reason.startswith("210 times a second")
+    few = {"thread_switches_per_s": 3 * PREEMPTIONS_PER_S, "window_s": 0.01}
+    assert preempted(few) is None  # two switches are not a rate
     assert "steal 30 %" in preempted({"throttle": {"steal": 0.3}}).reason
 
 

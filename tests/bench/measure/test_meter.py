@@ -74,7 +74,7 @@ def test_short_launches_are_sampled_as_the_limits_say(limits_seen):
     ("disturbed", "repeats"),
     [([], 0), ([0], 1), ([0, 1], 2), ([0, 1, 2], 3), ([0, 1, 2, 3], 3), ([1], 0)],
 )
-@pytest.mark.parametrize("how", ["involuntary_switches_per_s", "cgroup_quota"])
+@pytest.mark.parametrize("how", ["thread_switches_per_s", "cgroup_quota"])
 def test_what_was_disturbed_is_measured_again_three_times_at_most(monkeypatch, disturbed, repeats, how):
     turn = iter(range(100))
 
@@ -101,7 +101,7 @@ def test_samples_of_two_speeds_are_taken_again_on_a_cpu(monkeypatch):
 
 @pytest.mark.exhaustive
 def test_nothing_is_repeated_beyond_the_cap(monkeypatch):
-    monkeypatch.setattr(meter, "row_telemetry", lambda before, after, **counted: {"involuntary_switches_per_s": 1e4})
+    monkeypatch.setattr(meter, "row_telemetry", lambda before, after, **counted: {"thread_switches_per_s": 1e4})
     found = Meter(cpu_device(), LIMITS).measure([lambda: time.sleep(0.03)], "warm")
     assert found.telemetry["repeats"] == 0
 
