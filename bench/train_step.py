@@ -18,12 +18,14 @@ Source  Chowdhery et al., PaLM (2022), appendix B, for MFU and HFU; Korthikanti 
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
+from bench.harness.cli import session
 from bench.harness.scenarios.scenario import Column, Scenario, ScenarioContext, ScenarioRow, percent_of, spread
 from bench.harness.train.options import PROVIDERS, RECIPE_NAMES, TrainingCase, add_options, cases_of, check
 from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
@@ -72,19 +74,27 @@ CASE_ALLOWANCE_S = 60.0
 
 def rows_of(args: argparse.Namespace, device: Device, settings: Settings) -> list[ScenarioRow]:
     """Return a row for each case, those that need more memory than there is with their estimate."""
-    free_bytes = device.free_bytes()
-    return [row_of(case, device, free_bytes) for case in cases_of(args, device.type)]
+    from bench.harness.train.step import product_flops_per_s
+
+    session.use_threads(device)
+    free_bytes, product = device.free_bytes(), functools.cache(product_flops_per_s)
+    rows = [(case, plan_of(case, device.type)) for case in cases_of(args, device.type)]
+    # The products are timed here, where the budget does not run yet.
+    return [row_of(case, step, product(step.recipe.compute_dtype, device), device, free_bytes) for case, step in rows]
 
 
-def row_of(case: TrainingCase, device: Device, free_bytes: int) -> ScenarioRow:
+def row_of(
+    case: TrainingCase, step: StepPlan, product_flops_per_s: float, device: Device, free_bytes: int
+) -> ScenarioRow:
     """Return the row of one case."""
-    step = plan_of(case, device.type)
     memory = step_memory(step)
     needed = max(memory.total, checking_bytes(step, device.type))
     reason = None
     if needed > free_bytes:
         reason = f"needs an estimated {megabytes(needed)}, the device has {megabytes(free_bytes)} free"
-    return ScenarioRow(blank_record(case, step, memory, reason), partial(measure, case, step, memory), case.label)
+    return ScenarioRow(
+        blank_record(case, step, memory, reason), partial(measure, case, step, memory, product_flops_per_s), case.label
+    )
 
 
 def blank_record(case: TrainingCase, step: StepPlan, memory: StepMemory, reason: str | None) -> Record:
@@ -111,14 +121,16 @@ def blank_record(case: TrainingCase, step: StepPlan, memory: StepMemory, reason:
     )
 
 
-def measure(case: TrainingCase, plan: StepPlan, memory: StepMemory, bench: ScenarioContext) -> Record:
+def measure(
+    case: TrainingCase, plan: StepPlan, memory: StepMemory, product_flops_per_s: float, bench: ScenarioContext
+) -> Record:
     """Verify the step, count what it computes and holds, time it, and return its record."""
     from bench.harness.train.audit import counted_flops, explanations, measured_memory, memory_report
     from bench.harness.train.check import check_step
     from bench.harness.train.step import TrainingStep
 
     blank = blank_record(case, plan, memory, None)
-    too_long = expected_too_long(blank, bench)
+    too_long = expected_too_long(blank, product_flops_per_s, bench)
     if too_long:
         return replace(blank, reason=too_long)
     is_compiled = case.provider == "torch-compile"
@@ -189,15 +201,13 @@ def phases_of(step: TrainingStep, measured: Measurement) -> dict[str, float]:
     return {name: median([phase[name] for phase in phases]) for name in phases[0]}
 
 
-def expected_too_long(blank: Record, bench: ScenarioContext) -> str | None:
+def expected_too_long(blank: Record, product_flops_per_s: float, bench: ScenarioContext) -> str | None:
     """Return why a case does not fit the time there is, with a guess of its time, or None.
 
-    The guess takes the faster of the ceiling and of a product timed now: a ceiling from a busy moment is too low.
+    The guess takes the faster of the ceiling and of a product of this run: a ceiling from a busy moment is too low.
     """
-    from bench.harness.train.step import product_flops_per_s
-
     peak = bench.ceilings.peak(blank.dtype)
-    fastest = max(peak.value if peak else 0.0, product_flops_per_s(blank.dtype, bench.device))
+    fastest = max(peak.value if peak else 0.0, product_flops_per_s)
     left_s = bench.left_s()
     allowance_s = CASE_ALLOWANCE_S if left_s is None else left_s
     step_s = (blank.hardware_flops or 0) / (LIKELY_SHARE * fastest)

@@ -441,6 +441,7 @@ def measure_all(
             settings=settings,
             limits=limits,
             deadline=deadline,
+            rows_left=share,
             ceilings=ceilings,
         )
 

@@ -83,8 +83,8 @@ def measure_row(heartbeat: Heartbeat, job: Job) -> bytes:
         op = replace(op_of(job), tolerance=job.settings.tolerance)
         row = Row(op, job.case, job.provider, stand_ins=job.stand_ins)
         if not is_user_kernel(row.provider):
-            return encode_line(runner.measure(row))
-        return encode_line(_measured(runner, row, job.device, heartbeat))
+            return encode_line(runner.measure(row, job.rows_left))
+        return encode_line(_measured(runner, row, job, heartbeat))
     except SystemExit as error:
         return json.dumps({"failed": left_by(error)}).encode()
     except BaseException as error:
@@ -164,16 +164,16 @@ class AnnouncingMeter(Meter):
         return AnnouncedSampler(super().sampler(calls, limits, replay), self._announce)
 
 
-def _measured(runner: Runner, row: Row, device: Device, heartbeat: Heartbeat) -> Record:
+def _measured(runner: Runner, row: Row, job: Job, heartbeat: Heartbeat) -> Record:
     """Return the record of a row; the heartbeat says when the user's code runs, and what that raises is printed."""
     try:
         prepared = runner.prepare(row, turn=Turn(heartbeat.announce, heartbeat.rest))
         if isinstance(prepared, Record):
             return prepared
         with numerics(row.case.dtype):
-            calls = announced(prepared.calls, heartbeat.announce, device.synchronize)
+            calls = announced(prepared.calls, heartbeat.announce, job.device.synchronize)
         heartbeat.announce()
-        measured = runner.time(replace(prepared, calls=calls))
+        measured = runner.time(replace(prepared, calls=calls), job.rows_left)
         heartbeat.rest()
         return runner.finish(prepared, measured)
     except Exception as error:

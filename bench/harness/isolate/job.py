@@ -31,4 +31,6 @@ class Job:
     limits: Limits | None = None
     deadline: float | None = None
     """Reading of `time.perf_counter`, which all processes of a machine share."""
+    rows_left: int = 1
+    """Rows that the time until the deadline is for, this one among them."""
     ceilings: Ceilings | None = None

@@ -49,7 +49,7 @@ class ScenarioContext:
 
     def left_s(self) -> float | None:
         """Return the seconds of the budget that this row may take; None without a budget."""
-        return None if self.deadline is None else (self.deadline - time.perf_counter()) / self.rows_left
+        return None if self.deadline is None else max(0.0, self.deadline - time.perf_counter()) / self.rows_left
 
 
 @dataclass(frozen=True)

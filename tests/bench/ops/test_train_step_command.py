@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 from bench.harness.cli import session
 from bench.harness.device import device
 from bench.harness.measure import meter
-from bench.harness.scenarios.scenario import main
+from bench.harness.scenarios import scenario
+from bench.harness.scenarios.scenario import ScenarioContext, main
 from bench.harness.timing import protocol
 from bench.harness.timing.settle import SettleLimits
 from bench.harness.train import step
@@ -174,6 +176,19 @@ def test_a_step_that_takes_too_long_is_skipped_with_a_budget_that_would_do(monke
     assert record.status == "skipped"
     assert "s a step" in record.reason
     assert "--budget" in record.reason
+
+
+def test_the_pilot_of_a_step_is_not_part_of_the_budget(monkeypatch, runs):
+    order, gather = [], scenario.gather
+    monkeypatch.setattr(step, "product_flops_per_s", lambda *_: order.append("pilot") or 1e9)
+    monkeypatch.setattr(scenario, "gather", lambda *given: order.append("budget") or gather(*given))
+    assert run(*SMALL, "--recipe", "fp32,amp", "--micro-batches", "1,2", "--budget", "20") == 0
+    assert order == ["pilot", "pilot", "budget"]
+
+
+def test_the_time_of_a_scenario_row_is_never_negative():
+    bench = ScenarioContext(None, None, None, None, time.perf_counter() - 5.0, rows_left=2)
+    assert bench.left_s() == 0.0
 
 
 def test_a_wrong_gradient_is_invalid_and_never_timed(capsys, monkeypatch, runs):
