@@ -430,7 +430,7 @@ def measure_all(
         progress.note(f"{name} does not compile: {reason}")
     progress.expect(len(run.rows) * VISITS, pace.left_s)
 
-    def job_of(family: str, row: Row) -> Job:
+    def job_of(family: str, row: Row, share: int = 1) -> Job:
         return Job(
             family=family,
             op=row.op.name,
@@ -452,7 +452,7 @@ def measure_all(
         if has_device and not is_user_kernel(row.provider):
             return runner.measure(row, share)
         refused = runner.refused(row) if has_device else row.refused
-        return refused or workers.measure(job_of(family, row), runner.blank(row))
+        return refused or workers.measure(job_of(family, row, share), runner.blank(row))
 
     waiting = deque(run.rows)
     measured: list[tuple[FamilyRow, Record]] = []
