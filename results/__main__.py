@@ -192,12 +192,10 @@ def _finish(output: compare_command.Output) -> int:
 
 
 def _load(options: argparse.Namespace) -> tuple[Run, list[str]]:
-    """Return the run that was asked for with the records that are wanted, and a list for what cannot be judged."""
     return Selection.of(options).load(options.run, _directory(options)), []
 
 
 def _report(run: Run, problems: Sequence[str], options: argparse.Namespace) -> int:
-    """Say on stderr what was wrong with a run, after its good rows were printed; return the exit code."""
     if not run.records and not run.problems:
         say(f"note: {run.path} has no record{'' if Selection.of(options).is_all else f' of {NAMED}'}")
     for note in run.notes:

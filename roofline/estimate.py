@@ -39,7 +39,6 @@ def __dir__() -> list[str]:
 
 
 def _function(name: str, description: str) -> Estimate:
-    """Return the function that answers one command, documented by the options of that command."""
 
     def estimate(**options: Any) -> Answer:
         from roofline.explore.ask import read
@@ -59,7 +58,6 @@ def _function(name: str, description: str) -> Estimate:
 
 
 def _options(name: str) -> str:
-    """Return a line for each option of a command."""
     from roofline.commands.estimate.parts import PARTS
 
     parser = argparse.ArgumentParser(add_help=False)

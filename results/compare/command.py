@@ -172,7 +172,6 @@ def _request(options: argparse.Namespace, alone: Run | None) -> CompareOptions:
 
 
 def _empty(run: Run, wanted: object) -> str:
-    """Return why there is nothing of a run to compare."""
     from results.compare.load import EVERYTHING
     from results.store.runfile import MEASURING
 

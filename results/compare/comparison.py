@@ -131,7 +131,6 @@ def _spreads(
 
 
 def _spread_notes(spreads: Sequence[Spread | None]) -> list[str]:
-    """Return a note on the spread between measurements that the verdicts allow for."""
     known = [spread for spread in spreads if spread]
     notes = []
     if known:
@@ -211,7 +210,6 @@ def _no_versions(run: Run, request: CompareOptions) -> list[Unmatched]:
 
 
 def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:
-    """Return a note on keys that are there more than once."""
     notes = []
     for side in ("baseline", "candidate"):
         again = [records for records in (getattr(pair, side) for pair in pairs) if len(records) > 1]
@@ -225,7 +223,6 @@ def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:
 
 
 def _nothing_common(unmatched: Sequence[Unmatched]) -> str:
-    """Return why there is no row, with an example of each side."""
     shown = []
     for side in ("baseline", "candidate"):
         of_side = [one for one in unmatched if one.side == side]

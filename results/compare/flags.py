@@ -87,7 +87,6 @@ def _may_hide_a_difference(compared: Comparison, waited: float) -> bool:
 
 
 def _flagged(baseline: Sequence[str], candidate: Sequence[str]) -> str:
-    """Return which flags the sides have: first those of both."""
     both = [flag for flag in baseline if flag in candidate]
     sides = {"baseline is": baseline, "candidate is": candidate}
     own = {f"the {side}": [flag for flag in flags if flag not in both] for side, flags in sides.items()}

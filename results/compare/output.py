@@ -192,15 +192,7 @@ def _json_unmatched(one: Unmatched) -> dict[str, Any]:
 
 
 def as_text(compared: Compared, form: str, fail_on: str, file: TextIO, **of_summary: Any) -> str:
-    """Return the comparison as `table`, `md`, `csv` or `json`.
-
-    Args:
-        compared: the comparison.
-        form: the format.
-        fail_on: verdicts that exit with 1.
-        file: where the text will be printed, for its width.
-        of_summary: values of the summary in place of those that `summary` returns; for JSON.
-    """
+    """Return the comparison as `table`, as wide as `file` can show, `md`, `csv` or `json`, see `as_json`."""
     if form == "json":
         return as_json(compared, fail_on, **of_summary)
     if form == "csv":
@@ -240,10 +232,8 @@ def as_csv(compared: Compared) -> str:
 
 def as_markdown(compared: Compared) -> str:
     """Return a summary in one line, the table, and what was not compared: made to be pasted into a pull request."""
-    lines = [f"**{headline(compared)}**", ""]
-    cells = [_cells(row) for row in compared.rows]
-    shown = _without_constant(cells)
-    text = "\n".join(lines) + "\n" + markdown_text(shown, list(shown[0]))
+    shown = _without_constant([_cells(row) for row in compared.rows])
+    text = f"**{headline(compared)}**\n\n{markdown_text(shown, list(shown[0]))}"
     text += "\n" + "".join(f"- {line}\n".replace("<", "&lt;") for line in _run_lines(compared))
     if compared.unmatched:
         listed = [f"- {printable(describe(one))}" for one in compared.unmatched]
@@ -289,7 +279,6 @@ def _cells(row: ComparedRow) -> dict[str, str]:
 
 
 def _of_ceiling(row: ComparedRow) -> str:
-    """Return what share of the ceiling that binds both reach, and which ceiling that is."""
     before, after = row.baseline.of_ceiling, row.candidate.of_ceiling
     if before is None or after is None:
         return ABSENT
@@ -298,7 +287,6 @@ def _of_ceiling(row: ComparedRow) -> str:
 
 
 def _flagged(row: ComparedRow) -> str:
-    """Return which sides are flagged; the reason says with what."""
     flagged = [side for side, flags in (("baseline", row.baseline.flags), ("candidate", row.candidate.flags)) if flags]
     return "both" if len(flagged) == 2 else "".join(flagged)
 
@@ -333,7 +321,6 @@ def print_table(compared: Compared, file: TextIO) -> str:
 
 
 def _run_lines(compared: Compared) -> list[str]:
-    """Return what each side is called, and the machine, the run, the time and the code that it was measured with."""
     lines = []
     names = {"baseline": compared.baseline, "candidate": compared.candidate}
     for (side, name), environment in zip(names.items(), compared.environments, strict=True):

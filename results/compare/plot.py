@@ -130,7 +130,6 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
 
 
 def _finish(axes: Axes, title: str, columns: int = 5) -> None:
-    """Give axes the frame of all pictures, the name of their values, and their legend below it."""
     frame(axes, "x")
     axes.set_xlabel(title, fontsize=AXIS_PT, labelpad=5)
     style: dict[str, Any] = {"fontsize": LEGEND_PT, "frameon": False, "borderaxespad": 4.2}

@@ -94,7 +94,6 @@ def revisions(first: Run, second: Run) -> tuple[str | None, str | None]:
 
 
 def _changed_sources(first: Run, second: Run) -> list[str]:
-    """Return the providers whose source is another one in the second run."""
     before, after = ({one.provider: one.source_sha256 for one in run.records} for run in (first, second))
     return [name for name in before if None not in (known := (before[name], after.get(name))) and known[0] != known[1]]
 

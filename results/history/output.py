@@ -51,12 +51,8 @@ def as_csv(series: Sequence[Series]) -> str:
     rows = []
     for one in series:
         for point in one.points:
-            row: dict[str, Any] = {
-                "op": one.key.op,
-                "dtype": one.key.dtype,
-                "case": one.key.case,
-                "provider": one.provider,
-            }
+            row: dict[str, Any] = {name: getattr(one.key, name) for name in ("op", "dtype", "case")}
+            row["provider"] = one.provider
             for name, value in (row | {"metric": one.metric} | _json_point(point)).items():
                 if name in ("ci95_s", "ci95", "ratio_ci95"):
                     row |= {f"{name}_low": value[0] if value else None, f"{name}_high": value[1] if value else None}

@@ -97,7 +97,6 @@ def _is_disturbed(point: HistoryPoint) -> bool:
 
 
 def _scale(series: Sequence[Series]) -> tuple[float, str]:
-    """Return the unit of the picture: by how much to divide, and its name."""
     metric, largest = series[0].metric, max(point.value for one in series for point in one.points)
     if metric in ("mfu", "mbu"):
         return 0.01, "%"

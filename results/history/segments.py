@@ -164,7 +164,6 @@ def describe(wanted: Wanted) -> str:
 
 
 def _points(entries: Sequence[tuple[Run, list[Record]]], metric: str) -> tuple[list[HistoryPoint], list[str]]:
-    """Return the runs whose metric is known, without verdicts, and a note on each other one."""
     points, notes = [], []
     last: str | None = None
     for run, records in entries:
@@ -194,7 +193,6 @@ def _redefinitions(provider: str, points: Sequence[HistoryPoint]) -> list[str]:
 
 
 def _judged(series: Sequence[Series], margin: float) -> list[Series]:
-    """Return all series with their verdicts, corrected for how many there are."""
     changes = iter(with_holm([step for one in series for step in _steps(one.points, margin)]))
     return [
         replace(one, points=(one.points[0], *(replace(point, since_last=next(changes)) for point in one.points[1:])))

@@ -181,7 +181,6 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
 
 
 def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> str | None:
-    """Return the ceilings that concern the dtypes at hand."""
     dtypes = {record.dtype for record in records}
     entries = hardware.get("entries")
     found: dict[str, list[str]] = {}
@@ -205,7 +204,6 @@ def _options(records: Sequence[Record]) -> list[Column]:
 
 
 def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return all columns of measured or other records, but for options and flags."""
     fastest = max((score["flops_per_s"] or 0 for score in scores), default=0)
     scale, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
 

@@ -91,7 +91,6 @@ def _judged_pairs(
     widening: float,
     unit: str,
 ) -> Comparison:
-    """Return the comparison of two series whose values of the same place belong together."""
     check_margin(margin)
     ratios = _log_ratios(baseline_s, candidate_s)
     found = interval_of_median(ratios, widening)

@@ -370,5 +370,4 @@ def _latest(runs: list[RunSummary], directory: Path, fits: Callable[[RunSummary]
 
 
 def _names(run: RunSummary) -> tuple[str, ...]:
-    """Return the names of a run."""
     return (run.run_id, run.path.stem, run.path.name, run.run_id.rpartition("-")[2])

@@ -192,7 +192,6 @@ def _times(count: FlopCount, batch: int) -> FlopCount:
 
 
 def _forward(config: ModelConfig, sequence: int, convention: str, document: int | None) -> dict[str, int]:
-    """Return the forward FLOPs of one sequence by component."""
     count = count_parameters(config)
     if convention in _PARAMETERS:
         flops = {"parameters": 2 * sequence * _PARAMETERS[convention](config, count)}

@@ -189,7 +189,6 @@ def run_machine(run: Run, where: str) -> Machine:
 
 
 def _reached(records: Iterable[Record], dtype: str, peak: float) -> tuple[float, str] | None:
-    """Return the best MFU of a dtype in a run, and of what."""
     best: dict[str, tuple[float, str]] = {}
     for record in records:
         if record.status != "ok" or record.dtype != dtype or not record.flops or record.median_s is None:

@@ -126,7 +126,6 @@ def _unit(label: str) -> str:
 
 
 def _cells(gpu: Gpu) -> dict[str, str]:
-    """Return the text of every column of the table, by column."""
     cells = {
         label: _missing(gpu, dtype) if dtype not in gpu.peaks_flops_per_s else _tera(gpu.peaks_flops_per_s[dtype])
         for label, dtype in SHOWN_DTYPES.items()
@@ -235,7 +234,6 @@ def _with_kind(text: str, kind: str) -> str:
 
 
 def _page_rows(gpu: Gpu) -> list[tuple[str, str, str]]:
-    """Return label, text and kind of every value: peaks, ridge points, then the rest."""
     rows = []
     for label in TABLE_COLUMNS:
         key = peak_key(gpu.stated_peaks_flops_per_s, SHOWN_DTYPES[label], gpu.vendor)
@@ -247,7 +245,6 @@ def _page_rows(gpu: Gpu) -> list[tuple[str, str, str]]:
 
 
 def _fact_rows(gpu: Gpu) -> list[tuple[str, str, str]]:
-    """Return label, text and kind of every value that is no peak."""
     rows = []
     for label, key, scale in FACTS:
         value = getattr(gpu, key)

@@ -362,7 +362,6 @@ def _check_dtypes(machines: Sequence[PlotMachine], scene: Scene, dtypes: Sequenc
 
 
 def _note_empty(runs: Sequence[Run], machines: Sequence[PlotMachine], scene: Scene) -> None:
-    """Note when runs were given, but there is nothing to see of them."""
     if runs and not scene.points:
         reasons = ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()) or "no record"
         _note(f"{', '.join(str(loaded.path) for loaded in runs)}: no point can be drawn ({reasons}); ceilings alone")

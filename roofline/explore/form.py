@@ -101,7 +101,6 @@ class Form:
         return text
 
     def _typed(self, name: str, default: str) -> str:
-        """Return what is typed: at first what the address has."""
         text: str = st.session_state.setdefault(self._key(name), st.query_params.get(name, default)[:LONGEST])
         return text
 
@@ -191,7 +190,6 @@ class Form:
         return f"{self.page} {name}"
 
     def _take(self, name: str) -> None:
-        """Type what the slider of a number stands at."""
         stop = st.session_state[self._key(f"{name} slider")]
         st.session_state[self._key(name)] = "" if stop == NOT_GIVEN else spelled(stop)
 

@@ -54,7 +54,6 @@ def draw(calculator: Calculator) -> None:
 
 
 def _say(asked: Asked, first: str) -> None:
-    """Say what was asked first, what speaks against it, and the command that gives it."""
     answer = asked.answer
     for warning in answer.warnings:
         st.warning(plain(warning), icon=":material/warning:")
@@ -67,7 +66,6 @@ def _say(asked: Asked, first: str) -> None:
 
 
 def _show(asked: Asked, form: Form, more: Callable[[Asked, Form], None] | None) -> None:
-    """Show the picture of an answer, its steps, and what it stands on."""
     answer = asked.answer
     if more:
         more(asked, form)
@@ -90,7 +88,6 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]])
 
 
 def _apart(titles: Sequence[str]) -> list[str]:
-    """Return titles of which no two are alike."""
     return [title + " " * titles[:place].count(title) for place, title in enumerate(titles)]
 
 

@@ -145,7 +145,6 @@ def _scale(values: Sequence[float]) -> alt.Scale:
 
 
 def _axis(name: str, values: Sequence[float]) -> alt.Axis:
-    """Return an axis with few marks: powers of ten, and between them where there are few."""
     looks: dict[str, Any] = {"labelExpr": _spelled(name), "labelOverlap": True, "tickCount": MANY}
     if _is_far(values):
         first, last = floor(log10(min(values))), floor(log10(max(values)))

@@ -77,12 +77,10 @@ def _row(
 
 
 def _first_run(scene: Scene, machine: int) -> int:
-    """Return the index among all runs of the first run of a machine."""
     return sum(len(before.environments) for before in scene.machines[:machine])
 
 
 def _flags(record: Record) -> dict[str, str]:
-    """Return the flags of a record, each with its reason, which may be empty."""
     names = [*record.flags, *(["not-converged"] if record.converged is False else [])]
     return {name: str(record.flag_reasons.get(name, "")) for name in dict.fromkeys(names)}
 

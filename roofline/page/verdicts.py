@@ -74,5 +74,4 @@ def told_rows(scene: Scene, verdicts: Sequence[dict[str, Any]]) -> dict[str, lis
 
 
 def _key(record: Record) -> tuple[str, ...]:
-    """Return what a row of a comparison names a record by."""
     return record.op, record.dtype, record.case, text_of(record.options), record.provider

@@ -139,7 +139,6 @@ def draw(scene: Scene, sheet: Sheet) -> Labeling:
 
 
 def _groups(flats: Sequence[Flat]) -> list[list[Flat]]:
-    """Return flat ceilings that lie on one another together, the highest first."""
     groups: list[list[Flat]] = []
     for flat in sorted(flats, key=lambda flat: -flat.peak.value):
         if groups and groups[-1][0].peak.value <= flat.peak.value * SAME_CEILING:
@@ -247,7 +246,6 @@ def _size_order(point: PlotPoint) -> tuple[object, ...]:
 
 
 def _draw_shares(scene: Scene, sheet: Sheet, placer: Placer) -> None:
-    """Draw the points of a profile, the large ones first: the area of each is its share of the time."""
     for point in sorted(scene.points, key=lambda point: -(point.share or 0)):
         spot, side_pt = (point.intensity, point.flops_per_s), point.diameter_pt
         style = {"marker": "o", "markersize": side_pt, "markeredgecolor": tone("white"), "markeredgewidth": 0.6}
@@ -390,7 +388,6 @@ def _label_points(scene: Scene, sheet: Sheet, placer: Placer) -> tuple[int, int]
 
 
 def _write_label(sheet: Sheet, place: Candidate, text: str, size: float, color: str, weight: str = "normal") -> None:
-    """Write a label at its place, and the line that ties it to what it names."""
     from matplotlib.patheffects import withStroke
 
     if place.leader and math.dist(*place.leader) > SHORTEST_LEADER:
@@ -404,7 +401,6 @@ def _write_label(sheet: Sheet, place: Candidate, text: str, size: float, color: 
 
 
 def _line(color: str, kind: str, machine: int, turn: int = 0, turns: int = 1) -> dict[str, Any]:
-    """Return the style of a ceiling."""
     pattern = line_pattern(kind, turn, turns)
     style = {"color": color, "linewidth": machine_width(machine), "dash_capstyle": "butt"}
     return style | {"linestyle": (pattern if pattern[1] else "solid")}

@@ -115,7 +115,6 @@ def draw_lines(
 
 
 def _name_ticks(axes: Axes, places: Sequence[float], is_time: bool) -> None:
-    """Name the values of the option that there are, if they are few, and write numbers without exponents."""
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     if axes.get_xscale() == "log":

@@ -167,7 +167,6 @@ class Placer:
         return not self._count("text", _array(boxes_along(*candidate.leader)))
 
     def _count(self, kind: str, boxes: NDArray[Any]) -> int:
-        """Return how many taken boxes of a kind the given boxes cover."""
         if not self._taken[kind]:
             return 0
         if kind not in self._arrays:

@@ -69,7 +69,6 @@ def place_labels(placer: Placer, labels: Sequence[PointLabel], spots: Sequence[S
 
 
 def _groups(labels: Sequence[PointLabel]) -> list[list[int]]:
-    """Return the labels whose points lie close together as lists of their indexes, those of single points too."""
     rest, groups = list(range(len(labels))), []
     while rest:
         group, queue = [], [rest.pop(0)]
@@ -141,7 +140,6 @@ def _distance_to_line(spot: Spot, start: Spot, end: Spot) -> float:
 
 
 def _column(placer: Placer, labels: Sequence[PointLabel], spots: Sequence[Spot]) -> list[Candidate] | None:
-    """Take the best free place of a column with all of these labels; None where there is none."""
     order = sorted(range(len(labels)), key=lambda index: (-labels[index].spot[1], labels[index].spot[0]))
     best: tuple[float, list[Candidate]] | None = None
     for offset, shift, side in product(OFFSETS, SHIFTS, (1, -1)):

@@ -333,7 +333,6 @@ def _fastest(ceilings: Ceilings, quantity: str, name: str | None = None) -> list
 
 
 def _flats(index: int, ceilings: Ceilings, dtypes: Sequence[str] | None) -> list[Flat]:
-    """Return the flat ceilings of one machine, each with the slope of its own kind where there is one."""
     known = ordered_dtypes(entry.name for entry in ceilings.entries if entry.quantity == "flops")
     return [
         Flat(index, peak, _slope_of(peak, ceilings))
@@ -397,7 +396,6 @@ def share_of(record: Record) -> object:
 
 
 def _point(index: int, record: Record, machine: PlotMachine, run: int, dtypes: Sequence[str] | None) -> PlotPoint | str:
-    """Return the point of a record, or the reason why it has none."""
     if record.status != "ok":
         return record.status
     if dtypes is not None and record.dtype not in dtypes:

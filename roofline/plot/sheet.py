@@ -251,7 +251,6 @@ class Sheet:
             y -= ROW_HEIGHT
 
     def _rows(self, keys: Sequence[Key]) -> list[list[tuple[float, Key]]]:
-        """Return the entries of the legend in rows, each with its left end."""
         rows: list[list[tuple[float, Key]]] = []
         x = self.width
         widths = [key.sample_width + self.measure(key.label, LEGEND_PT)[0] for key in keys]
@@ -265,7 +264,6 @@ class Sheet:
         return rows
 
     def _wrapped(self, text: str, size: float, weight: str = "normal") -> list[str]:
-        """Return `text` in lines that fit the width of the figure."""
         room = self.width - INDENT - RIGHT
         lines: list[str] = []
         for word in text.split():

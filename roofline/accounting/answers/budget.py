@@ -96,7 +96,6 @@ def train_answer(
 
 
 def _cost_steps(machine: Machine, row: dict[str, Any], price: float | None) -> list[Step]:
-    """Return the steps to price and energy, as far as they are known."""
     steps = []
     if price is not None:
         steps.append(Step("price", f"{number(row['device_hours'])} hours x {price:g}", number(row["price"])))

@@ -201,7 +201,6 @@ def held_in(
 
 
 def _share_of(machine: Machine, gpus: int, stored: int, cache: int | None) -> dict[str, Any]:
-    """Return what weights, and where it is known the cache, take of the memory of devices."""
     held, total = machine.memory_bytes, stored + (cache or 0)
     return {
         "weight_bytes": stored,

@@ -279,7 +279,6 @@ def machines_of(args: argparse.Namespace) -> list[Machine]:
 
 
 def _as_given(machine: Machine, args: argparse.Namespace) -> Machine:
-    """Return a machine with the peak, bandwidth and memory that were given in place of its own."""
     given = {name: getattr(args, name, None) for name in GIVEN}
     changes: dict[str, Any] = {}
     if given["peak"] is not None:
