@@ -202,26 +202,11 @@ class MeasuredCeilings:
                 raise CeilingError("it belongs to another machine")
             entries = Ceilings.from_dict(data).entries
         except FileNotFoundError:
-            self._report_stale()
             return ()
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             self._note(f"{self.path}: not used and measured anew: {error or type(error).__name__}")
             return ()
         return tuple(entry for entry in entries if entry.kind == "measured")
-
-    def _report_stale(self) -> None:
-        try:
-            kept = sorted(self.path.parent.glob("ceilings-*.json"), key=lambda path: path.stat().st_mtime)
-            known = json.loads(kept[-1].read_text(encoding="utf-8"))["identity"] if kept else {}
-            changed = [
-                f"{key} was {known.get(key)!r:.60} and is {value!r:.60}"
-                for key, value in self._identity.items()
-                if known and known.get(key) != value
-            ]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return  # a file of another identity is not used anyway
-        if changed:
-            self._note(f"{kept[-1]}: stale and not used, measured anew: {'; '.join(changed)}")
 
     def save(self, ceilings: Ceilings) -> None:
         """Keep the measured entries; where they cannot be written, a note says so and the next run measures them again.
@@ -269,6 +254,8 @@ class MeasuredCeilings:
             known = Ceilings("", "") if again else _undisturbed(found) if repeats else found
             return self._due(known, wanted, matmul, too_low)
 
+        if too_low:
+            self._note(f"rows are above, so it is measured again: {', '.join(entry.title for entry in too_low)}")
         if due():
             with self.alone() as has_waited:
                 if has_waited:  # for another command that may have measured the same
@@ -346,7 +333,13 @@ class MeasuredCeilings:
             yield False
             return
         try:
-            has_waited = self._wait_for(descriptor)
+            has_waited = False
+            while not _is_locked(descriptor):
+                if not has_waited:
+                    holder = os.pread(descriptor, 20, 0).decode(errors="replace") or "of another command"
+                    self._note(f"process {holder} measures the ceilings of this machine; waiting until it has finished")
+                has_waited = True
+                time.sleep(POLL_S)
             os.truncate(descriptor, 0)
             os.lseek(descriptor, 0, os.SEEK_SET)
             os.write(descriptor, str(os.getpid()).encode())
@@ -354,18 +347,11 @@ class MeasuredCeilings:
         finally:
             os.close(descriptor)
 
-    def _wait_for(self, descriptor: int) -> bool:
-        """Take the lock, and return whether another process had it."""
-        has_waited = False
-        while True:
-            try:
-                lock_file(descriptor)
-            except BlockingIOError:
-                if not has_waited:
-                    os.lseek(descriptor, 0, os.SEEK_SET)
-                    holder = os.read(descriptor, 20).decode(errors="replace") or "of another command"
-                    self._note(f"process {holder} measures the ceilings of this machine; waiting until it has finished")
-                has_waited = True
-                time.sleep(POLL_S)
-            else:
-                return has_waited
+
+def _is_locked(descriptor: int) -> bool:
+    """Return whether this process has the lock of a file now."""
+    try:
+        lock_file(descriptor)
+    except BlockingIOError:
+        return False
+    return True

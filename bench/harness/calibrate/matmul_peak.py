@@ -7,7 +7,7 @@ On a GPU one long run of the fastest shape also gives the rate of its first 0.1 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
@@ -28,7 +28,6 @@ from bench.harness.op import Case
 from bench.harness.op_file import options_of
 from bench.harness.providers.registry import load, numerics
 from roofline.ceilings import Ceiling
-from roofline.work import Work, matmul_work
 
 GPU_EXTENTS = (
     # the fastest in bf16 of A100 PCIe, A100 SXM, H100 and H200, GH200, B200, GB200, B300, MI300X
@@ -66,40 +65,21 @@ SUSTAINED_SHARE = 0.5
 """The last part of a run, by time, that counts as sustained."""
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A matmul C (m, n) = A (m, k) B (k, n)."""
-
-    m: int
-    n: int
-    k: int
-    layout: str = "nn"
-    """How A and B are stored, as in `bench/matmul.py`."""
-
-    def case(self, dtype: str) -> Case:
-        """Return the case of `bench.matmul` that this is in a dtype."""
-        extents = {"m": self.m, "n": self.n, "k": self.k}
-        return Case.of("matmul", dtype, extents, options_of("matmul"), {"layout": self.layout, "batch": 1})
-
-    def work(self, dtype: str, out_dtype: str) -> Work:
-        """Return its FLOPs and compulsory bytes."""
-        return matmul_work(self.m, self.n, self.k, dtype, out_dtype)
-
-
 def part(setup: CalibrationSetup, dtype: str) -> CalibrationPart:
     """Return the part that looks for the fastest matmul of a dtype."""
     return CalibrationPart(f"{dtype} matmul", partial(_measure, setup, dtype))
 
 
 def _measure(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
-    shape, chosen = _fastest(setup, dtype, note)
-    computed_in = dtype
+    case, chosen = _fastest(setup, dtype, note)
     if dtype == "fp16" and not setup.device.is_gpu:
         # Without fp16 arithmetic a CPU multiplies a thousand times slower than it could by widening to fp32.
-        wide_shape, wide = _fastest(setup, "fp32", note)
+        wide_case, wide = _fastest(setup, "fp32", note)
         if setup.value(wide.rate) > setup.value(chosen.rate):
-            shape, computed_in = wide_shape, "fp32"
-            chosen = replace(wide, rate=replace(wide.rate, config=f"{wide.rate.config}, widened to fp32"))
+            case, chosen = (
+                wide_case,
+                replace(wide, rate=replace(wide.rate, config=f"{wide.rate.config}, widened to fp32")),
+            )
     rates, notes = {"matmul": chosen.rate}, chosen.notes
     if setup.device.is_gpu and setup.effort.long_run_s:
         note(f"{dtype}: {chosen.rate.config}, a long run")
@@ -109,13 +89,12 @@ def _measure(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
             rates |= burst_and_sustained(long)
         except NotMeasuredError as error:
             notes = (*notes, f"{dtype}: burst and sustained cannot be separated: {error}")
-    work = shape.work(computed_in, setup.matmul.output_dtype(computed_in))
+    work = setup.matmul.work(case)
     fields = {
         **{"flops": work.flops, "bytes_read": work.bytes_read, "bytes_written": work.bytes_written},
-        **{"fill": "uniform", "options": {"layout": shape.layout, "config": chosen.rate.config}},
+        **{"fill": "uniform", "options": {"layout": case.options["layout"], "config": chosen.rate.config}},
     }
-    extents = {"m": shape.m, "n": shape.n, "k": shape.k}
-    records = [setup.record_of(name, computed_in, extents, rate, **fields) for name, rate in rates.items()]
+    records = [setup.record_of(name, case.dtype, dict(case.shape), rate, **fields) for name, rate in rates.items()]
     return PartOutcome(tuple(_ceiling(setup, name, dtype, rate) for name, rate in rates.items()), tuple(records), notes)
 
 
@@ -125,19 +104,18 @@ def _ceiling(setup: CalibrationSetup, name: str, dtype: str, rate: Rate) -> Ceil
     return setup.of_rate(name, dtype, rate, at_power_limit=power_limited(rate.telemetry) is not None)
 
 
-def _fastest(setup: CalibrationSetup, dtype: str, note: Note) -> tuple[Shape, Chosen]:
-    """Return the fastest shape of a dtype, measured once more."""
-    shapes = {f"matmul {shape.case(dtype).name}": shape for shape in shapes_of(setup, dtype)}
+def _fastest(setup: CalibrationSetup, dtype: str, note: Note) -> tuple[Case, Chosen]:
+    """Return the fastest case of a dtype, measured once more."""
+    cases = {f"matmul {case.name}": case for case in cases_of(setup, dtype)}
     candidates = [
-        Candidate(name, partial(_launch, setup, shape.case(dtype)), shape.work(dtype, dtype).flops)
-        for name, shape in shapes.items()
+        Candidate(name, partial(_launch, setup, case), setup.matmul.work(case).flops) for name, case in cases.items()
     ]
     with numerics(dtype):
         chosen = setup.fastest_of(dtype, candidates, note)
-    return shapes[chosen.rate.config], chosen
+    return cases[chosen.rate.config], chosen
 
 
-def shapes_of(setup: CalibrationSetup, dtype: str) -> list[Shape]:
+def cases_of(setup: CalibrationSetup, dtype: str) -> list[Case]:
     """Return the matmuls to try in a dtype, as far as they fit into memory, the smallest first.
 
     Raises:
@@ -146,11 +124,14 @@ def shapes_of(setup: CalibrationSetup, dtype: str) -> list[Shape]:
     is_gpu = setup.device.is_gpu
     layout = "nt" if is_gpu and (dtype.startswith("fp8") or dtype == "int8") else "nn"
     memory_bytes = setup.device.free_bytes() // MEMORY_SHARE
-    shapes = [Shape(*extents, layout) for extents in (GPU_EXTENTS if is_gpu else CPU_EXTENTS)]
-    found = [shape for shape in shapes if shape.work(dtype, setup.matmul.output_dtype(dtype)).bytes <= memory_bytes]
+    cases = [
+        Case.of("matmul", dtype, {"m": m, "n": n, "k": k}, options_of("matmul"), {"layout": layout, "batch": 1})
+        for m, n, k in (GPU_EXTENTS if is_gpu else CPU_EXTENTS)
+    ]
+    found = [case for case in cases if setup.matmul.work(case).bytes <= memory_bytes]
     if not found:
         raise NotMeasuredError(f"no {dtype} matmul of the list fits into {memory_bytes / 1e9:.2g} GB")
-    return sorted(found, key=lambda shape: shape.m * shape.n * shape.k)
+    return sorted(found, key=lambda case: setup.matmul.work(case).flops)
 
 
 def _launch(setup: CalibrationSetup, case: Case) -> Launch:

@@ -230,7 +230,8 @@ def gather(
     with Progress(request.quiet) as progress:
         prepare(progress)
         use_threads(run.device)
-        known, ceilings = ceilings, calibrated(request.recalibrate, dtypes, run.device, ceilings, progress)
+        calibrate = partial(calibrated, dtypes=dtypes, device=run.device, ceilings=ceilings, progress=progress)
+        ceilings = calibrate(request.recalibrate)
         environment = stamp(run.command, run.device, ceilings, run.settings, run.argv)
         if request.saves:
             session.writer = RunWriter.create(environment, run.name, request.output)
@@ -244,9 +245,9 @@ def gather(
         if session.records and "share" not in session.records[0].extra:  # a row of a profile is a part of a step
             progress.note(where_time_went(session.records, time.perf_counter() - began))
         if not (interrupted or run.device.is_gpu):
+            progress.expect(0)
             try:
-                again = partial(calibrated, False, dtypes, run.device, known, progress)
-                environment = judge_again(session, environment, run.device, ceilings, again, progress)
+                environment = judge_again(session, environment, run.device, lambda low: calibrate(False, too_low=low))
             except KeyboardInterrupt:
                 interrupted = True
         if interrupted:
@@ -255,31 +256,19 @@ def gather(
 
 
 def judge_again(
-    session: Session,
-    environment: Environment,
-    device: Device,
-    ceilings: Ceilings,
-    measure: Callable[[Sequence[Ceiling]], Ceilings],
-    progress: Progress,
+    session: Session, environment: Environment, device: Device, measure: Callable[[Sequence[Ceiling]], Ceilings]
 ) -> Environment:
-    """Measure again the ceilings that rows are above, judge all rows by what comes out, and save both.
-
-    Returns:
-        The environment with the ceilings that hold now.
-    """
+    """Measure again the ceilings that rows are above, judge all rows by what comes out, and save both."""
     from bench.harness.measure.finish import judged_again
+    from roofline.ceilings import Ceilings
 
-    judged = [judged_again(record, device, ceilings) for record in session.records]
-    low = list(dict.fromkeys(ceiling for _, found in judged for ceiling in found))
-    if not low:
-        return environment
-    names = ", ".join(ceiling.title for ceiling in low)
-    progress.note(f"rows are above the {names}, which was too low: it is measured again, and they are judged by that")
-    progress.expect(0)
-    ceilings = measure(low)
-    environment = replace(environment, hardware=ceilings.to_dict())
-    session.records[:] = [judged_again(record, device, ceilings)[0] for record in session.records]
-    session.finish(environment)
+    known = Ceilings.from_dict(environment.hardware)
+    low = list(dict.fromkeys(entry for record in session.records for entry in judged_again(record, device, known)[1]))
+    if low:
+        ceilings = measure(low)
+        environment = replace(environment, hardware=ceilings.to_dict())
+        session.records[:] = [judged_again(record, device, ceilings)[0] for record in session.records]
+        session.finish(environment)
     return environment
 
 

@@ -65,6 +65,7 @@ count."""
 
 
 ROOF_FLAGS = ("above-roof", "l2-suspect", "doubtful-roof")
+"""Decided by the ceilings."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,9 @@ def flags_of(samples: Samples, context: Context) -> tuple[Flag, ...]:
     time_s, launches = samples.median_s, samples.launches_per_sample
     found = (
         physics_gate(samples, context),
-        *roof_flags(samples, context),
+        above_roof(samples, context),
+        l2_suspect(samples, context),
+        doubtful_roof(context),
         not_cold(samples.cache, context.asked_cache),
         tick_limited(time_s, launches, context.tick_s),
         throttled(context.telemetry, context.is_gpu),
@@ -194,11 +197,6 @@ def too_low(samples: Samples, context: Context) -> list[Ceiling]:
         if count and ceiling and ceiling.kind == "measured"
         if rate(count, samples.median_s) > ABOVE_ROOF * ceiling.value
     ]
-
-
-def roof_flags(samples: Samples, context: Context) -> tuple[Flag | None, ...]:
-    """Return the flags that the ceilings of a row decide; their names are `ROOF_FLAGS`."""
-    return above_roof(samples, context), l2_suspect(samples, context), doubtful_roof(context)
 
 
 def above_roof(samples: Samples, context: Context) -> Flag | None:

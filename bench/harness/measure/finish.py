@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from bench.harness.device.device import Device
-from bench.harness.measure.evidence import ROOF_FLAGS, Context, Flag, flags_of, roof_flags, too_low
+from bench.harness.measure.evidence import ROOF_FLAGS, Context, Flag, flags_of, too_low
 from bench.harness.measure.meter import Measurement
 from bench.harness.timing.protocol import Samples
 from results.record import Record
@@ -40,18 +40,14 @@ def finished(
         has_advice: whether the reason of a flag ends in its advice, which speaks of the commands' options.
     """
     samples = measured.samples
-    work = Work(blank.flops or 0, blank.bytes_read or 0, blank.bytes_written or 0)
     context = Context(
         is_gpu=device.is_gpu,
         asked_cache=asked_cache or samples.cache,
         tick_s=measured.tick_s,
         host_launch_s=measured.host_launch_s,
         target_half_width=measured.target_half_width,
-        flops=work.flops or None,
-        bytes_moved=work.bytes or None,
-        cache_bytes=device.cache_bytes,
         warm_s=measured.warm_s,
-        **roofs_of(ceilings, blank.dtype, work),
+        **work_of(blank, device, ceilings),
         telemetry=measured.telemetry,
         why_no_graph=measured.why_no_graph,
     )
@@ -84,18 +80,17 @@ def judged_again(record: Record, device: Device, ceilings: Ceilings) -> tuple[Re
         return record, []
     timed = record.samples_s, record.launches_per_sample or 1, record.method or "", record.cache or ""
     samples = Samples(*timed, record.median_s, record.ci95_s, bool(record.converged))
-    work = Work(record.flops or 0, record.bytes_read or 0, record.bytes_written or 0)
-    context = Context(
-        is_gpu=device.is_gpu,
-        flops=work.flops or None,
-        bytes_moved=work.bytes or None,
-        cache_bytes=device.cache_bytes,
-        warm_s=record.warm_median_s,
-        **roofs_of(ceilings, record.dtype, work),
-    )
-    reasons = {flag.name: f"{flag.reason}; {flag.advice}" for flag in roof_flags(samples, context) if flag}
+    context = Context(is_gpu=device.is_gpu, warm_s=record.warm_median_s, **work_of(record, device, ceilings))
+    reasons = {f.name: f"{f.reason}; {f.advice}" for f in flags_of(samples, context) if f.name in ROOF_FLAGS}
     reasons |= {name: reason for name, reason in record.flag_reasons.items() if name not in ROOF_FLAGS}
     return replace(record, flags=tuple(reasons), flag_reasons=reasons), too_low(samples, context)
+
+
+def work_of(record: Record, device: Device, ceilings: Ceilings | None) -> dict[str, Any]:
+    """Return the fields of a `Context` for what a row does, and the ceilings of that."""
+    work = Work(record.flops or 0, record.bytes_read or 0, record.bytes_written or 0)
+    known = {"flops": work.flops or None, "bytes_moved": work.bytes or None, "cache_bytes": device.cache_bytes}
+    return known | roofs_of(ceilings, record.dtype, work)
 
 
 def roofs_of(ceilings: Ceilings | None, dtype: str, work: Work) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """The fastest matmul of a dtype, and the burst and the sustained rate of its long run."""
 
+import math
 from dataclasses import replace
 
 import pytest
 from test_setup import CPU, H100, rate_of, samples, setup_of
 
 from bench.harness.calibrate import matmul_peak
-from bench.harness.calibrate.matmul_peak import CPU_EXTENTS, GPU_EXTENTS, burst_and_sustained, shapes_of
+from bench.harness.calibrate.matmul_peak import CPU_EXTENTS, GPU_EXTENTS, burst_and_sustained, cases_of
 from bench.harness.calibrate.setup import CalibrationSetup, NotMeasuredError
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import ClockAndPower
@@ -24,20 +25,20 @@ def test_the_lists_are_short_and_hold_the_published_best(roomy):
     assert len(GPU_EXTENTS) == len(set(GPU_EXTENTS)) <= 16
     assert len(CPU_EXTENTS) == len(set(CPU_EXTENTS)) <= 16
     assert (2048, 2048, 13312) in GPU_EXTENTS  # bf16 on an H100
-    assert {(s.m, s.n, s.k) for s in shapes_of(setup_of(H100), "bf16")} == set(GPU_EXTENTS)
-    assert {(s.m, s.n, s.k) for s in shapes_of(setup_of(CPU), "fp32")} == set(CPU_EXTENTS)
+    assert {tuple(case.shape.values()) for case in cases_of(setup_of(H100), "bf16")} == set(GPU_EXTENTS)
+    assert {tuple(case.shape.values()) for case in cases_of(setup_of(CPU), "fp32")} == set(CPU_EXTENTS)
 
 
 def test_fp8_has_the_one_layout_it_takes_and_memory_bounds_the_shapes(roomy, monkeypatch):
-    assert {shape.layout for shape in shapes_of(setup_of(H100), "fp8e4m3")} == {"nt"}
-    assert {shape.layout for shape in shapes_of(setup_of(H100), "bf16")} == {"nn"}
+    assert {case.options["layout"] for case in cases_of(setup_of(H100), "fp8e4m3")} == {"nt"}
+    assert {case.options["layout"] for case in cases_of(setup_of(H100), "bf16")} == {"nn"}
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**30)
-    few = shapes_of(setup_of(H100), "bf16")
+    few = cases_of(setup_of(H100), "bf16")
     assert 0 < len(few) < len(GPU_EXTENTS)
-    assert [s.m * s.n * s.k for s in few] == sorted(s.m * s.n * s.k for s in few)
+    assert [math.prod(c.shape.values()) for c in few] == sorted(math.prod(c.shape.values()) for c in few)
     monkeypatch.setattr(Device, "free_bytes", lambda self: 8)
     with pytest.raises(NotMeasuredError, match="no bf16 matmul of the list fits"):
-        shapes_of(setup_of(CPU), "bf16")
+        cases_of(setup_of(CPU), "bf16")
 
 
 def test_the_fastest_matmul_of_this_very_machine(tiny_calibration):
