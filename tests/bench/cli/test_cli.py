@@ -308,7 +308,7 @@ def test_verbose_says_of_each_row_how_it_was_verified_and_timed(capsys):
     assert commands.here("matmul", "--shape", "16", "--dtype", "fp32,tf32", "-v", "--no-save") == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("[")]
     assert re.fullmatch(
-        r"matmul 16x16x16 fp32 torch: \d+ samples of \d+ launches by host, (cold|warm) \(\d+ copies\), "
+        r"matmul 16x16x16 fp32 torch: \d+ samples of \d+ launches by host, (cold|partly-cold|warm) \(\d+ copies\), "
         r"first call \S+ \S+, host latency \S+ \S+, verified 256 of 256 elements, largest error \S+ of the bound",
         notes[0],
     )
