@@ -236,7 +236,7 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
     if flops is None or read is None or written is None:
         return Judgment(**transfers)
     moved, time_s = read + written, record.median_s
-    if record.status != "ok" or time_s is None:
+    if record.status != "ok" or time_s is None or "interpreted" in record.flags:
         return Judgment(intensity=intensity(flops, moved))
     dense, bandwidth = ceilings.peak(record.dtype), ceilings.bandwidth_for(read, written)
     peak, units = peak_of(record, ceilings)

@@ -13,9 +13,9 @@ from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE, Comparison, i
 from results.stats.samples import median
 from results.stats.unpaired import MORE_RUNS
 
-DISTURBED = frozenset({"preempted", "throttled", "drifting", "bimodal", "tick-limited"})
+DISTURBED = frozenset({"preempted", "throttled", "drifting", "bimodal", "tick-limited", "interpreted"})
 """The time may be off by more than its samples tell: others had the cores, heat held the clock down, the speed was
-still changing, the median is that of one of two speeds, or the clock is too coarse."""
+still changing, the median is that of one of two speeds, the clock is too coarse, or an interpreter ran the kernel."""
 
 LEAST_DISTURBED_ROUNDS = 80
 """Rounds in which what disturbs both sides meets them about equally: a process that takes a core for some milliseconds

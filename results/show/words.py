@@ -71,6 +71,10 @@ FLAGS = {
         "A CUDA graph of the launches could not be timed, or its replay did not do what they do; queued launches were.",
         "Work on torch's current stream and without a wait for the host, so that it can be captured.",
     ),
+    "interpreted": _flag(
+        "The kernel ran in Triton's interpreter (TRITON_INTERPRET): its result is checked, its time means nothing.",
+        "Time the kernel on a GPU, without TRITON_INTERPRET.",
+    ),
     "near-floor": _flag(
         "An empty kernel takes a tenth of this time or more: the row measures launching as well.",
         "Take a larger case, or do the work of several launches in one kernel.",

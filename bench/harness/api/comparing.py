@@ -304,7 +304,7 @@ class _Comparison:
         """Return the record of one function, its result checked once more."""
         from bench.harness.compare.case import interleaving
         from bench.harness.measure.finish import finished
-        from bench.harness.measure.runner import one_line
+        from bench.harness.measure.runner import interpreted, one_line
 
         meter, ready, order, found, rule, names = turns
         blank = self._blank(name, known)
@@ -312,7 +312,8 @@ class _Comparison:
             measured = meter.measurement(ready, order, found)
         except Exception as error:
             return replace(blank, status="failed", reason=f"raised {one_line(error)}")
-        record = finished(blank, measured, device, ceilings, self._question.cache, has_advice=False)
+        also = interpreted(self._named[name])
+        record = finished(blank, measured, device, ceilings, self._question.cache, also, has_advice=False)
         note = interleaving(found.rounds, rule, order, names, list(range(len(names))))
         record = replace(record, interleaved=note, copies=len(ready.calls))
         reason = self._wrong(name)

@@ -263,6 +263,7 @@ class Runner:
             reason = f"after timing: {after.reason}"
             return replace(prepared.blank, status="invalid", reason=reason, verified=verified)
         also = (*restored_settings(provider.restored), *beyond_rounding(after.max_error_of_bound))
+        also += interpreted(provider.function)
         record = finished(prepared.blank, measured, self._device, self._ceilings, self._settings.cache, also)
         if self._estimator is not None and provider.name == "torch" and record.status == "ok":
             self._estimator.learn(row.op, row.case, measured.samples.median_s)
@@ -328,6 +329,15 @@ def release(device: Device) -> bool:
     return True
 
 
+def interpreted(function: Callable[..., object]) -> tuple[Flag, ...]:
+    """Return the flag of a function whose module has Triton kernels that run in the interpreter."""
+    names = getattr(function, "__globals__", {}).values()
+    if not any(type(one).__name__ == "InterpretedFunction" for one in names):
+        return ()
+    reason = "Triton's interpreter ran the kernel on the CPU: its result is checked, its time means nothing"
+    return (Flag("interpreted", reason, "time it on a GPU, without TRITON_INTERPRET"),)
+
+
 def restored_settings(restored: tuple[str, ...]) -> tuple[Flag, ...]:
     """Return the flag of a user's file that changed settings while it was imported; they were set back."""
     if not restored:
@@ -361,6 +371,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def one_line(error: BaseException) -> str:
     """Return the class and the first line of an error, with the next where it ends in a colon, cut for a table."""
+    if "0 active drivers" in str(error):
+        return "a Triton kernel needs a GPU and there is none; with TRITON_INTERPRET=1 Triton's interpreter checks it"
     text, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     said = f"{text} {more[0]}" if text.endswith(":") and more else text
     return f"{type(error).__name__}: {said}"[:200]

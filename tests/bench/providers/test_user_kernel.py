@@ -7,6 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from bench.harness.isolate.job import Job
 from bench.harness.isolate.pool import WorkerError, Workers
@@ -328,3 +329,36 @@ def test_a_function_of_an_installed_module_is_a_provider(runs, capsys):
     assert commands.here("elementwise", *words, "--provider", "torch.nn.functional:gelu", "--format", "csv") == 0
     assert ",torch.nn.functional:gelu," in capsys.readouterr().out
     assert os.environ["RIDGEPOINT_RUNS"] == str(runs)
+
+
+TRITON = """
+import torch, triton, triton.language as tl
+@triton.jit
+def kernel(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.maximum(tl.load(x + at, mask=at < n), 0.0), mask=at < n)
+def relu(x):
+    out = torch.empty_like(x)
+    kernel[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), 1024)
+    return out
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("interprets", ["0", "1"])
+def test_a_triton_kernel_without_a_gpu_is_checked_in_the_interpreter(tmp_path, runs, interprets):
+    pytest.importorskip("triton")
+    commands.keep_ceilings(runs)
+    (tmp_path / "mine.py").write_text(TRITON)
+    words = [sys.executable, "-m", "bench.elementwise", "--op", "relu", "--dtype", "fp32", "--size", "4KiB"]
+    words += ["--provider", f"{tmp_path}/mine.py:relu", "--device", "cpu", "--budget", "1", "--format", "json"]
+    environment = os.environ | {"TRITON_INTERPRET": interprets, "RIDGEPOINT_RUNS": str(runs)}
+    done = subprocess.run(
+        words, env=environment, cwd=commands.ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    (record,) = json.loads(done.stdout)["records"]
+    if interprets == "1":
+        assert (record["status"], record["mfu"], record["roofline_pct"]) == ("ok", None, None)
+        assert "interpreted" in record["flags"]
+    else:
+        assert (record["status"], "TRITON_INTERPRET=1" in record["reason"]) == ("failed", True)
