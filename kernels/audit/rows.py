@@ -55,7 +55,7 @@ def row(kernel: str, version: str | None, variant: Variant, compiled: Any, arch:
     ptx = compiled.asm["ptx"]
     # More than 32 times `num_warps` if warps are specialized.
     found_threads = PTX_THREADS.search(ptx)
-    threads = int(found_threads[1]) if found_threads else limits.WARP_SIZE * compiled.metadata.num_warps
+    threads = int(found_threads[1]) if found_threads else compiling.WARP_SIZE * compiled.metadata.num_warps
     shared_bytes = binary.shared_bytes + compiled.metadata.shared
     columns = getattr(compiled.metadata, "tmem_size", 0) or 0
     fitting = limits.programs_by(arch, binary.registers, shared_bytes, threads, columns)

@@ -30,7 +30,11 @@ from kernels.audit import AuditError
 from kernels.audit.compiling import TRITON_TYPES, ast_source
 from kernels.launch import Variant
 
-POINTER = re.compile(r"\*k?(\w+)|tensordesc<(\w+)\[")
+SCALARS = (
+    *("i1", "i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64"),
+    *("fp8e4nv", "fp8e5", "fp8e4b15", "fp8e4b8", "fp8e5b16", "fp16", "bf16", "fp32", "fp64"),
+)
+POINTER = re.compile(r"\*(\w+)|tensordesc<(\w+)\[")
 OWN_NAMES = {triton_name: name for name, triton_name in TRITON_TYPES.items() if name != "tf32"}
 DTYPES = {name: kind for name, kind in vars(tl).items() if type(kind) is tl.dtype}
 DTYPES |= {str(kind): kind for kind in DTYPES.values()}
@@ -109,8 +113,10 @@ def variant(
         if divisor == "1" or kind[:1].isdigit() or (name in parameters and parameters[name].is_constexpr):
             constants[name] = 1 if divisor == "1" else constant(kind, module)
             continue
-        if not (POINTER.match(kind) or re.fullmatch(r"[iu]\d+|b?fp?\d+", kind)) or divisor not in ("", "16"):
-            raise AuditError(f"argument '{name}': unknown type '{text}'; write *bf16:16, i32 or fp32")
+        is_type = kind.removeprefix("*") in SCALARS or kind.startswith("tensordesc<")
+        if not is_type or divisor not in ("", "16"):
+            known = f"{', '.join(SCALARS)}, '*' in front of a pointer, ':16' or ':1' behind"
+            raise AuditError(f"argument '{name}': unknown type '{text}'; allowed are {known}")
         types[name] = kind
         divisible |= {name} if divisor else set()
     for name in (types | constants).keys() - parameters.keys():

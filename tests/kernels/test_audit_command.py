@@ -124,7 +124,10 @@ MISTAKES = {
     "no kernel named": ([str(SAMPLES), *KNOWN], "give an existing file and its kernel, path/to/file.py:kernel"),
     "missing argument": ([COPY, "--signature", "*bf16,*bf16"], "argument 'n' of masked_copy is missing"),
     "no signature": ([COPY], "argument 'x_ptr' of masked_copy is missing; add it to --signature"),
-    "unknown type": ([COPY, "--signature", "bf,*bf16,i32"], "argument 'x_ptr': unknown type 'bf'; write *bf16:16,"),
+    "unknown type": (
+        [COPY, "--signature", "*bf17,*bf16,i32"],
+        "argument 'x_ptr': unknown type '*bf17'; allowed are i1",
+    ),
     "unknown argument": (
         [COPY, "--signature", "x_ptr=*bf16,y=i32"],
         "no argument 'y'; it has x_ptr, out_ptr, n, BLOCK",
