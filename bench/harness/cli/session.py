@@ -419,20 +419,11 @@ def measure_all(
         progress.note(f"{name} does not compile: {reason}")
     progress.expect(len(run.rows) * VISITS, pace.left_s)
 
-    def job_of(family: str, row: Row, share: int = 1) -> Job:
-        return Job(
-            family=family,
-            op=row.op.name,
-            provider=row.provider,
-            stand_ins=row.stand_ins,
-            device=run.device,
-            case=row.case,
-            settings=settings,
-            limits=limits,
-            deadline=deadline,
-            rows_left=share,
-            ceilings=ceilings,
-        )
+    job = partial(Job, device=run.device, settings=settings, limits=limits, deadline=deadline, ceilings=ceilings)
+
+    def job_of(family: str, row: Row, provider: str, share: int = 1) -> Job:
+        what = partial(job, family=family, op=row.op.name, case=row.case)
+        return what(provider=provider, stand_ins=row.stand_ins, rows_left=share)
 
     def visit(family: str, row: Row, share: int) -> Record:
         """Measure a row once, in its share of the time that is left."""
@@ -441,7 +432,7 @@ def measure_all(
         if has_device and not is_user_kernel(row.provider):
             return runner.measure(row, share)
         refused = runner.refused(row) if has_device else row.refused
-        return refused or workers.measure(job_of(family, row, share), runner.blank(row))
+        return refused or workers.measure(job_of(family, row, row.provider, share), runner.blank(row))
 
     waiting = deque(run.rows)
     measured: list[tuple[FamilyRow, Record]] = []
@@ -477,9 +468,9 @@ def measure_all(
             progress.advance()
     for index, ((family, row), record) in enumerate(measured):
         if settings.kernels and run.device.is_gpu and record.status == "ok" and pace.has_time():
-            job = replace(job_of(family, row), provider=record.provider)
             with suppress(WorkerError):
-                fields, _ = workers.ask(record_kernels, job, record.median_s, deadline=deadline)
+                asked = job_of(family, row, record.provider), record.median_s
+                fields, _ = workers.ask(record_kernels, *asked, deadline=deadline)
                 record = session.keep(Record.from_dict(record.to_dict() | fields), replaces=record)
                 measured[index] = (family, row), record
     session.finish()

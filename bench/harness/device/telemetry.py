@@ -118,10 +118,7 @@ class Poller:
         """Queued for the readings."""
 
     def __call__(self, keep_busy: Callable[[], int]) -> None:
-        """Read if the last reading is long enough ago, behind untimed launches: an idle GPU has another clock.
-
-        `keep_busy` queues these launches, waits for none of them, and returns how many they are.
-        """
+        """Read if the last reading is long enough ago, behind the launches that `keep_busy` queues and counts."""
         if self._now() >= self._next_s:
             self.launches += keep_busy()
             self.seen.append(self._monitor.clock_and_power())

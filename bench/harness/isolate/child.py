@@ -95,10 +95,7 @@ def measure_row(heartbeat: Heartbeat, job: Job) -> bytes:
 
 
 def record_kernels(heartbeat: Heartbeat, job: Job, launch_s: float) -> bytes:
-    """Return the fields of a record that say what a launch of `launch_s` seconds starts; none where nothing can.
-
-    Torch's profiler stays attached to this process, which times nothing else.
-    """
+    """Return the fields of a record that say what a launch of `launch_s` seconds starts; none if that is not known."""
     assert job.case is not None
     assert job.settings is not None
     fields: dict[str, Any] = {}

@@ -313,10 +313,9 @@ class Runner:
 
 
 def release(device: Device) -> bool:
-    """Give back what a row's tensors held, so that the next row finds what is really free.
+    """Give back what a row's tensors held; return whether this process can still use the device.
 
-    Returns:
-        Whether this process can still use the device: after an illegal access every call of CUDA raises that again.
+    After an illegal access every call of CUDA raises that again.
     """
     if device.is_gpu:
         import torch

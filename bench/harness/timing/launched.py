@@ -26,10 +26,6 @@ SESSIONS = 2
 SPIN = "spin_kernel"
 """In the name of the kernel of `torch.cuda._sleep`."""
 
-_recordings = itertools.count(1)
-"""CUPTI of CUDA 12.6 to 13.0 loses as many kernels at the beginning of a recording as the process has made of them.
-Source: pytorch#192021."""
-
 EAGER_SAMPLES = 3
 EAGER_SAMPLE_S = 1e-3
 MOST_EAGER_LAUNCHES = 30
@@ -137,7 +133,7 @@ def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], No
         path = Path(folder) / "trace.json"
         try:
             with profile(activities=[ProfilerActivity.CUDA]) as recording:
-                for _ in range(next(_recordings)):
+                for _ in range(SESSIONS):  # CUPTI of CUDA 12.6 to 13.0 loses a kernel a recording: pytorch#192021
                     torch.cuda._sleep(0)
                 for call in itertools.islice(itertools.cycle(calls), RECORDED_LAUNCHES):
                     synchronize()

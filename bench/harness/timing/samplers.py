@@ -62,9 +62,8 @@ SHORTER_SPIN = 0.98
 """Factor by which a spin that had to be made longer becomes shorter again with each sample that was queued in time."""
 
 LONGEST_SPIN_S = 0.5
-"""Longest spin before queued launches: the host queues `MAX_QUEUED` of them in that time where one takes it a
-millisecond. The spin does not wait for a slower host: one enqueue time that contains a compilation would otherwise make
-every sample last minutes."""
+"""Longest spin before queued launches. It does not wait for a slower host: one enqueue time that contains a compilation
+would make every sample last minutes."""
 
 MOST_LONGER = 8
 """Factor by which the spin before queued launches may grow when the host is late."""
@@ -76,8 +75,7 @@ GROWN = 1.5
 
 LATENCY_CALLS = 50
 BUSY_S = 0.05
-"""Work that is queued before clock and power are read, so that the GPU is busy until both are known: a reading of NVML
-takes up to 20 ms."""
+"""Work that is queued before clock and power are read, so that the GPU is busy meanwhile: each takes up to 20 ms."""
 
 PROBE_CAP_S = 0.2
 """Time after which estimates stop calling: one call of a slow case is enough to know it."""
@@ -86,15 +84,10 @@ MAX_KEPT_BYTES = 1024 * MIB
 """Maximum memory for the results that `HostSampler` keeps; a quarter of the free memory if that is less."""
 
 _failed_graphs: list[Any] = []
-"""Graphs whose capture failed, without their memory: torch's allocator of pinned memory asks them about every later
-capture."""
+"""Graphs whose capture failed, without memory: torch's allocator of pinned memory asks them about every later one."""
 
-Queue = Callable[[], int]
-"""Queues `BUSY_S` of work on the GPU and returns its launches."""
-
-
-def no_reading(keep_busy: Queue) -> None:
-    """Read nothing."""
+Reading = Callable[[Callable[[], int]], object]
+"""Called after a sample with what queues `BUSY_S` of untimed work and counts its launches; reads clock and power."""
 
 
 class HostSampler:
@@ -152,14 +145,13 @@ class GraphSampler:
     why_no_graph: str | None = None
 
     runs_ahead = False
-    """Whether the next replay is queued before this one is waited for, so that the GPU is never idle between samples;
-    whoever sets it waits for the device at the end."""
+    """Whether the next replay is queued before this one is waited for; whoever sets it waits for it at the end."""
 
-    def __init__(self, calls: Sequence[Call], launches: int, reading: Callable[[Queue], object] = no_reading) -> None:
+    def __init__(self, calls: Sequence[Call], launches: int, reading: Reading = lambda keep_busy: None) -> None:
         """Capture `launches` launches, whole rounds of `calls`, on a stream of its own.
 
         What a call returns is kept until the same call is made again, so that every launch of a round writes memory of
-        its own. `reading` is called after each sample; it may queue untimed replays and read clock and power.
+        its own.
 
         Raises:
             RuntimeError: something in the calls cannot be captured, or nothing of them was.
@@ -246,13 +238,10 @@ class GraphSampler:
 
 
 def _after_failed_capture(graph: Any, pool: Any, stream: Any) -> None:
-    """Give the memory of a failed capture back, and make torch's generator usable again.
-
-    The generator takes itself to be captured until one more capture ends, which also empties the allocator's cache.
+    """Give the memory of a failed capture back, and let one more capture end, which makes torch's generator usable.
 
     Source: torch 2.11, `CUDAGraph::capture_end` returns with the error of `cudaStreamEndCapture` before it tells the
-    allocator, whose pool lives on, and the default generator, whose next number then raises "Offset increment outside
-    graph capture encountered unexpectedly". `torch.cuda.use_mem_pool` ends and releases a pool as here.
+    allocator and the default generator, whose next number then raises "Offset increment outside graph capture".
     """
     import torch
 
@@ -281,15 +270,15 @@ class EventSampler:
         calls: Sequence[Call],
         launches_per_sample: int,
         enqueue_s: float,
-        reading: Callable[[Queue], object] = no_reading,
+        reading: Reading = lambda keep_busy: None,
         why_no_graph: str | None = None,
         before: Call = nothing,
     ) -> None:
         """Queue `launches_per_sample` calls a sample; enqueuing one takes the host `enqueue_s` seconds.
 
         What a call returns is kept for a round of the calls, so that every launch of it writes memory of its own.
-        `reading` is as of `GraphSampler`. `why_no_graph` says why these calls are not timed by replaying a graph, where
-        that was tried. `before` is called ahead of each sample, behind the spin, and is not timed.
+        `why_no_graph` says why these calls are not timed by replaying a graph, where that was tried. `before` is called
+        ahead of each sample, behind the spin, and is not timed.
         """
         import torch
 
@@ -348,7 +337,7 @@ def make_sampler(
     limits: Limits,
     is_capturable: bool = True,
     refusal: Callable[[GraphSampler], str | None] = lambda graph: None,
-    reading: Callable[[Queue], object] = no_reading,
+    reading: Reading = lambda keep_busy: None,
 ) -> Sampler:
     """Return the best sampler that this device and these calls allow.
 
@@ -358,7 +347,7 @@ def make_sampler(
         limits: of which the least time of a sample is used.
         is_capturable: whether a CUDA graph may be tried.
         refusal: returns why a graph that was captured is not to be timed, or None.
-        reading: as of `GraphSampler`; nothing calls it on a CPU.
+        reading: called after each sample on a GPU.
     """
     if not device.is_gpu:
         return _host_sampler(calls, limits)
@@ -387,13 +376,10 @@ def _host_sampler(calls: Sequence[Call], limits: Limits) -> HostSampler:
     return HostSampler(calls, launches_for(launch_s, limits.min_sample_s, tick_s))
 
 
-def _graph_sampler(
-    calls: Sequence[Call], wanted: int, limits: Limits, reading: Callable[[Queue], object]
-) -> GraphSampler:
+def _graph_sampler(calls: Sequence[Call], wanted: int, limits: Limits, reading: Reading) -> GraphSampler:
     """Return a graph of about `wanted` launches, or of more where its replay turns out to be too short.
 
-    Between two events a short launch seems longer than it is, and a late host makes it seem longer still: then so few
-    launches are wanted that the tick of the clock would show. Within a graph the GPU waits for nobody.
+    Between two events a short launch seems longer than it is, so that too few launches are wanted.
 
     Raises:
         RuntimeError: something in the calls cannot be captured.

@@ -13,6 +13,7 @@ import pytest
 
 from bench.harness.device import device
 from bench.harness.measure import meter
+from bench.harness.measure.compile import compile_rows
 from bench.harness.measure.plan import Settings, plan
 from bench.harness.measure.runner import Runner
 from bench.harness.op import Case
@@ -31,6 +32,7 @@ SHAPES = {
     "softmax": {"m": 33, "n": 4099},
     "cross_entropy": {"m": 33, "n": 8193},
 }
+SETTINGS = Settings(cache="warm")
 OP = {"elementwise": "gelu", "matvec": "matvec", "reduction": "sum", "norm": "rmsnorm"}
 """One op of the families that have many; the others have one."""
 
@@ -56,14 +58,23 @@ def gpu():
     return device.detect("cuda")
 
 
-def measured(family, dtype, provider):
-    """Return the record of one row, of a run as short as can be."""
+def row_of(family, dtype, provider):
     op = op_of(family)
     layout = {"layout": "nt" if dtype.startswith("fp8") else "nn", "batch": 1} if family == "matmul" else {}
     case = Case(op.name, dtype, dict(zip(op.axes, SHAPES[family].values(), strict=True)), layout)
-    settings = Settings(cache="warm")
-    [row] = plan([(op, case)], [provider], gpu(), settings)
-    return Runner(family, gpu(), settings, None, QUICK).measure(row)
+    [row] = plan([(op, case)], [provider], gpu(), SETTINGS)
+    return row
+
+
+def measured(family, dtype, provider):
+    """Return the record of one row, of a run as short as can be."""
+    return Runner(family, gpu(), SETTINGS, None, QUICK).measure(row_of(family, dtype, provider))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_beforehand():
+    """Compile all kernels at once, on all cores: one after the other they take minutes."""
+    compile_rows([(family, row_of(family, *rest)) for family, *rest in (one.values for one in cases())], gpu())
 
 
 @pytest.fixture(autouse=True)
