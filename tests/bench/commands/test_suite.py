@@ -63,7 +63,7 @@ def test_a_short_run_keeps_one_file_with_a_picture_beside_it(capsys, runs):
 def no_roof(monkeypatch):
     """Let no ceiling of the machine be known, and none be measured."""
     nothing = Ceilings("box", "a box")
-    monkeypatch.setattr(session, "calibrated", lambda *arguments: nothing)
+    monkeypatch.setattr(session, "calibrated", lambda *_, **__: nothing)
 
 
 @pytest.mark.sampled(1)
