@@ -299,7 +299,7 @@ def test_an_architecture_selects_from_the_quick_set(capsys, chosen):
         (("--version", "v1"), lambda choice: choice.version.name == "v1"),
         (("norm", "softmax"), lambda choice: choice.version.family in ("norm", "softmax")),
     ],
-    ids=str,
+    ids=["all", "op", "op-and-version", "dtype", "version", "families"],
 )
 def test_what_is_selected_is_compiled_whole(capsys, chosen, words, is_meant):
     assert said(capsys, "audit", *words)[0] == 0
