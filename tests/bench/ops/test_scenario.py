@@ -29,7 +29,7 @@ def blank(size, reason=None):
         case=str(size),
         status="skipped",
         reason=reason,
-        flops=10**9 * size,
+        flops=10**11 * size,
         bytes_read=8,
         bytes_written=8,
     )
@@ -45,7 +45,7 @@ def finished(size):
         ci95_s=(0.25, 0.25),
         phases_s={"asleep": 0.25},
         tokens_per_step=500,
-        hardware_flops=2 * 10**9 * size,
+        hardware_flops=2 * 10**11 * size,
     )
 
 
@@ -101,7 +101,7 @@ def test_a_table_has_the_columns_of_the_command_and_those_that_say_something(cap
     titles = next(line for line in out.splitlines() if "MFU" in line)
     assert titles.split() == ["size", "MFU", "HFU"]
     assert [line.split() for line in out.splitlines() if line[:1] in ("1", "2")] == [
-        ["1", "0.040", "0.080"],  # 1e9 FLOPs in 0.25 s, of the made-up 1e11 FLOP/s
+        ["1", "0.040", "0.080"],  # 1e11 FLOPs in 0.25 s, of the made-up 1e13 FLOP/s
         ["2", "0.080", "0.160"],
     ]
     assert "[2/2] nap of 2" in err
@@ -137,7 +137,7 @@ def test_json_keeps_what_only_this_command_records_and_judges_it_anew(capsys, ru
     assert (record["tokens_per_s"], record["mfu"], record["hfu"]) == (2000, 0.04, 0.08)
     (stored,) = commands.lines_of(commands.run_files(runs)[0])[1:]
     assert "hfu" not in stored
-    assert stored["hardware_flops"] == 2 * 10**9
+    assert stored["hardware_flops"] == 2 * 10**11
 
 
 def test_csv_has_the_judged_columns(capsys):
