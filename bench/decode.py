@@ -327,7 +327,7 @@ def critical_batch_lines(environment: Environment, records: Sequence[Record]) ->
         if peak is not None and bandwidth is not None and (record.op, record.dtype) not in lines:
             batch = critical_batch(peak.value, bandwidth.value, DTYPE_BITS[record.dtype] / 8)
             lines[record.op, record.dtype] = (
-                f"{record.op} {record.dtype}: critical batch {batch:.3g}, without the cache ({peak.kind} "
+                f"{record.op} {record.dtype}: critical batch {batch:,.0f}, without the cache ({peak.kind} "
                 f"{peak.value / 1e12:.3g} TFLOP/s, {bandwidth.kind} {bandwidth.value / 1e9:.3g} GB/s)"
             )
     return list(lines.values())

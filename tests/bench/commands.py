@@ -30,9 +30,9 @@ THREADS = default_threads()
 """Of a command in this process: asked for here, before any test gives torch another number."""
 
 
-def keep_ceilings(runs):
+def keep_ceilings(runs, device=None):
     """Put ceilings where a calibration of this CPU would have: known values, and no test has to wait for them."""
-    device = cpu_device(THREADS)
+    device = device or cpu_device(THREADS)
     entries = [
         Ceiling("launch", "launch", 1e-6, "measured", "made up"),
         Ceiling("bandwidth", "copy", BANDWIDTH_BYTES_PER_S, "measured", "made up"),

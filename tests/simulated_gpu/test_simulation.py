@@ -19,13 +19,28 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(bool(missing()), reason
 def run(runs):
     """Return a function that runs a module on the simulated GPU."""
 
-    def run(*words):
-        command, variables = [sys.executable, "-m", *words], environment() | {"RIDGEPOINT_RUNS": str(runs)}
+    def run(*words, option="-m"):
+        command, variables = [sys.executable, option, *words], environment() | {"RIDGEPOINT_RUNS": str(runs)}
         return subprocess.run(
             command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
         )
 
     return run
+
+
+KEEP_CEILINGS = """
+from bench.harness.device.device import gpu_device
+from results.store.runs import runs_directory
+from tests.bench.commands import keep_ceilings
+keep_ceilings(runs_directory(), gpu_device(0))
+"""
+
+
+@pytest.fixture
+def ceilings(run):
+    """Keep ceilings of the simulated GPU: its kernels are interpreted, and a calibration would take an hour."""
+    done = run(KEEP_CEILINGS, option="-c")
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_command_says_that_its_times_are_made_up():
@@ -50,7 +65,7 @@ def records(done):
     return printed["records"]
 
 
-def test_a_kernel_is_measured_by_graphs_on_cold_copies(run):
+def test_a_kernel_is_measured_by_graphs_on_cold_copies(run, ceilings):
     shape = "4x32768"  # wide, so that few copies, each of them interpreted, fill the cache
     command = ["bench.softmax", "--dtype", "fp16", "--shape", shape, "--provider", "torch,triton-v2"]
     rows = records(run(*command, "--kernels", "--format", "json"))
@@ -60,7 +75,7 @@ def test_a_kernel_is_measured_by_graphs_on_cold_copies(run):
     assert {row["dtype"] for row in rows} == {"fp16"}
 
 
-def test_a_comparison_gives_a_verdict(run):
+def test_a_comparison_gives_a_verdict(run, ceilings):
     command = ["bench", "compare", "--op", "gelu", "--dtype", "fp32", "--size", "64KiB", "--provider", "torch,torch"]
     done = run(*command, "--rounds", "20", "--format", "json")
     assert done.returncode == 0, done.stderr[-4000:]
@@ -78,7 +93,7 @@ def cached(x):
 """
 
 
-def test_users_functions_run_there_too_and_a_cached_result_is_found(run, tmp_path):
+def test_users_functions_run_there_too_and_a_cached_result_is_found(run, ceilings, tmp_path):
     (tmp_path / "mine.py").write_text(USERS)
     names = [f"{tmp_path}/mine.py:{name}" for name in ("gelu", "cached")]
     command = ["bench.elementwise", "--op", "gelu", "--dtype", "fp32", "--size", "64KiB", "--provider", ",".join(names)]

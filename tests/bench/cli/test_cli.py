@@ -250,7 +250,7 @@ def test_the_table_names_machine_and_ceilings_has_a_row_a_case_and_ends_with_the
     machine, ceilings, command, blank, titles, relu, add, *words, last = out.splitlines()
     assert machine.startswith(f"{environment['device']['name']} ({environment['device']['slug']}), python 3.")
     assert f"torch {environment['versions']['torch']}" in machine
-    assert ceilings == "copy bandwidth 20.00 GB/s measured; fp32 peak 100.0 GFLOP/s measured"
+    assert ceilings == "copy bandwidth 20.00 GB/s measured; fp32 peak 10.00 TFLOP/s measured"
     assert command == "python -m bench.elementwise --op relu,add --size 4KiB --dtype fp32 --device cpu"
     assert blank == ""
     for title in ("op", "case", "dtype", "provider", "median", "95% CI", "GFLOP/s", "GB/s", "FLOP/B", "bound", "MFU"):

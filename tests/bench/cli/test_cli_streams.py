@@ -38,7 +38,7 @@ def test_a_reader_that_leaves_ends_neither_the_run_nor_its_exit_code(runs, tmp_p
     process = commands.start(
         "bench.matmul", "--shape", "16,32", "--device", "cpu", "--plot", tmp_path / "a.png", stderr=subprocess.STDOUT
     )
-    assert process.stdout.readline() == "[1/2] matmul 16x16x16 bf16 torch\n"
+    assert process.stdout.readline() == "[1/6] matmul 16x16x16 bf16 torch\n"
     process.stdout.close()
     assert process.wait(timeout=120) == 0
     (saved,) = commands.run_files(runs)

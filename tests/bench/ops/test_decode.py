@@ -399,7 +399,7 @@ def test_the_critical_batch_stands_below_the_table(models, quick, capsys):
     assert here("decode", *words) == 0
     lines = capsys.readouterr().out.splitlines()
     (line,) = [line for line in lines if "critical batch" in line]
-    assert line.startswith("decode-block bf16: critical batch 10, without the cache")
+    assert line.startswith("decode-block bf16: critical batch 1,000, without the cache")
     assert OP["decode-attention"].notes is None  # no batch makes it compute-bound
 
 

@@ -13,7 +13,7 @@ def test_every_part_finds_its_ceiling(monkeypatch, capsys):
     monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 2**16)
     monkeypatch.setattr(v1_tiles, "configs", lambda sm_count: (v1_tiles.Config(1, 1),))  # each is interpreted
     monkeypatch.setattr(matmul_peak, "GPU_EXTENTS", ((32, 32, 32), (64, 64, 64)))
-    monkeypatch.setattr(matmul_peak, "BURST_S", 1e-3)
+    monkeypatch.setattr(matmul_peak, "BURST_S", 0.02)  # a sample lasts 5 ms
     monkeypatch.setattr(matmul_peak, "IDLE_S", 1e-3)
     code = main(["calibrate", "--device", "cuda", "-q", "--quick", "--dtype", "tf32,fp8e4m3", "--format", "json"])
     document = json.loads(capsys.readouterr().out)
