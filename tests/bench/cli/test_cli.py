@@ -259,7 +259,8 @@ def test_the_table_names_machine_and_ceilings_has_a_row_a_case_and_ends_with_the
     assert all(re.match(r"(memory|compute) side", line) for line in words)  # how it reads, where a row is far below
     assert last == f"saved: {saved}"
     *steps, share = err.splitlines()
-    assert steps == ["[1/2] relu 1024 fp32 torch", "[2/2] add 1024 fp32 torch"]
+    rows = ("relu 1024 fp32 torch", "add 1024 fp32 torch") * 3  # each is visited three times
+    assert steps == [f"[{number}/6] {row}" for number, row in enumerate(rows, 1)]
     assert re.fullmatch(r"measuring took \S+ s, \S+ s of it timed \(\d+ %\)", share)
     assert commands.show("latest") == (0, out.removesuffix(f"{last}\n"), "")
 
