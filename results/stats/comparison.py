@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from results.stats.samples import LEAST_CORRELATED, Z_975, normal_deviate, student_t_975
+from results.stats.samples import LEAST_CORRELATED, student_t_975
 
 DEFAULT_MARGIN = 0.01
 """Change of the time below which two versions count as equally fast."""
@@ -120,11 +120,10 @@ def _p_value(center: float, low: float, high: float, degrees: float, margin: flo
     distance, half = (center - margin, center - low) if center > 0 else (-margin - center, high - center)
     if distance <= 0:
         return 1.0
-    # Scaled so that the interval and the probability agree: just at the margin it is 0.05.
-    at_edge = student_t_975(degrees)
+    from scipy.special import stdtr
+
     halves = min(distance / half if half > 0 else math.inf, halves_in_ranks)
-    deviate = normal_deviate(halves * at_edge, degrees) / normal_deviate(at_edge, degrees) * Z_975
-    return math.erfc(deviate / math.sqrt(2))
+    return float(2 * stdtr(degrees, -halves * student_t_975(degrees)))  # 0.05 where the interval touches the margin
 
 
 def is_beyond_disturbance(ci95: tuple[float, float], margin: float) -> bool:

@@ -1,6 +1,6 @@
 """Statistics of samples: the median, its confidence interval, and what a look at all samples would show.
 
-NumPy is imported by the function that needs it.
+NumPy and SciPy are imported by the functions that need them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 Z_975 = NormalDist().inv_cdf(0.975)
 """The normal deviate that leaves 2.5 % on either side."""
-
-SMALL_T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
-"""Deviates of Student's t distribution that the expansion of `student_t_975` does not reach, by degrees of freedom."""
 
 LEAST_VARIANCE = 0.5
 """Neighbors that alternate can make an interval narrower than independent ones would, down to this share of its
@@ -205,35 +202,11 @@ def _variance_of_sum(side: NDArray[float64], block: int) -> float:
     return float(np.var(sums)) * count / block * max(1, count - 1) / max(1, count - block)
 
 
-def student_t_975(degrees_of_freedom: float) -> float:
-    """Return the deviate of Student's t distribution that leaves 2.5 % on either side.
+def student_t_975(degrees: float) -> float:
+    """Return the quantile of Student's t distribution at 97.5 %."""
+    from scipy.special import stdtrit
 
-    Within 1 % of the true deviate from 3 degrees on; below, at most 3 % above it. Needs 1 degree or more.
-
-    Source: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.5 and table 26.10.
-    """
-    z, nu = Z_975, degrees_of_freedom
-    if nu < max(SMALL_T_975):
-        below = math.floor(nu)
-        part = (1 / below - 1 / nu) * below * (below + 1)
-        return math.pow(SMALL_T_975[below], 1 - part) * math.pow(SMALL_T_975[below + 1], part)
-    terms = (
-        (z**3 + z) / (4 * nu),
-        (5 * z**5 + 16 * z**3 + 3 * z) / (96 * nu**2),
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * nu**3),
-    )
-    return z + math.fsum(terms)
-
-
-def normal_deviate(t: float, degrees_of_freedom: float) -> float:
-    """Return the normal deviate as likely to be exceeded as `t` is in Student's t distribution; within 2 % from 2
-    degrees on, and smaller than it should be below.
-
-    Source: Wallace, Bounds on normal approximations to Student's and the chi-square distributions, Annals of
-        Mathematical Statistics 30 (1959) 1121.
-    """
-    nu = degrees_of_freedom
-    return (8 * nu + 1) / (8 * nu + 3) * math.sqrt(nu * math.log1p(t * t / nu))
+    return float(stdtrit(degrees, 0.975))
 
 
 def block_length(count: int) -> int:
