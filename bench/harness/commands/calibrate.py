@@ -128,7 +128,7 @@ def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequen
             parts = plan_parts(CalibrationSetup(device, effort, matmul, Monitor(device)), dtypes)
             with job.kept.alone():
                 job.known = known.with_entries(job.kept.load())
-                measure_all(job, parts, progress, args.verbose)
+                measure_all(job, device, parts, progress, args.verbose)
         except KeyboardInterrupt:
             interrupted = True
             progress.note("interrupted: the ceilings that were finished are kept")
@@ -152,14 +152,19 @@ def chosen_dtypes(args: argparse.Namespace, device: Device, matmul: Op, job: Cal
     return there
 
 
-def measure_all(job: Calibration, parts: Sequence[CalibrationPart], progress: Progress, verbose: bool) -> None:
+def measure_all(
+    job: Calibration, device: Device, parts: Sequence[CalibrationPart], progress: Progress, verbose: bool
+) -> None:
     """Measure part after part; one that fails is noted, and the others are measured."""
-    from bench.harness.measure.runner import one_line
+    from bench.harness.measure.runner import DEVICE_LOST, one_line, release
 
     # Off a terminal every note would be a line, a hundred of them.
     note = progress.say if sys.stderr.isatty() else lambda line: None
     progress.expect(len(parts))
     for part in parts:
+        if not release(device):
+            job.missing.append(f"{part.name}: {DEVICE_LOST}")
+            continue
         progress.say(part.name)
         try:
             outcome = part.measure(note)

@@ -197,7 +197,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 def check_all(checkup: Checkup) -> None:
     """Run every check; an error in one adds a bad finding, and the next one runs."""
-    from bench.harness.measure.runner import one_line, release
+    from bench.harness.measure.runner import DEVICE_LOST, one_line, release
 
     checks: tuple[tuple[str, Callable[[Checkup], Iterable[Finding]]], ...] = (
         ("the device", device_check),
@@ -215,8 +215,9 @@ def check_all(checkup: Checkup) -> None:
             raise
         except Exception as error:  # compilers, drivers and libraries raise classes of their own
             checkup.add([Finding(name, BAD, one_line(error), "nothing that depends on it can be measured")])
-        finally:
-            release(checkup.device)
+        if not release(checkup.device):
+            checkup.add([Finding("the other checks", BAD, DEVICE_LOST)])
+            break
 
 
 # ---- the checks ------------------------------------------------------------------------------------------------------

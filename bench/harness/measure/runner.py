@@ -312,6 +312,9 @@ class Runner:
         return f"estimated {estimated}, more than {limit}; --budget {enough} would allow it"
 
 
+DEVICE_LOST = "not measured: after the error before, only a new process can use the GPU; run the command again"
+
+
 def release(device: Device) -> bool:
     """Give back what a row's tensors held; return whether this process can still use the device.
 

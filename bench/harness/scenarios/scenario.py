@@ -214,18 +214,18 @@ def measure_rows(
 
 def measured(row: ScenarioRow, bench: ScenarioContext) -> Record:
     """Return the record of one row, whatever becomes of it."""
-    from bench.harness.measure.runner import is_out_of_memory, one_line, release
+    from bench.harness.measure.runner import DEVICE_LOST, is_out_of_memory, one_line, release
 
     if row.blank.reason:
         return row.blank
+    if not release(bench.device):
+        return replace(row.blank, status="failed", reason=DEVICE_LOST)
     try:
         return row.measure(bench)
     except Exception as error:
         if is_out_of_memory(error):
             return replace(row.blank, reason="out of memory")
         return replace(row.blank, status="failed", reason=one_line(error))
-    finally:
-        release(bench.device)
 
 
 def render(scenario: Scenario, environment: Environment, records: Sequence[Record], console: Console) -> None:

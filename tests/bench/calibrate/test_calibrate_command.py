@@ -19,6 +19,7 @@ from bench.harness.calibrate.bandwidth import bytes_of_mix
 from bench.harness.calibrate.setup import FULL, QUICK, CalibrationPart, NotMeasuredError, PartOutcome
 from bench.harness.commands import calibrate as calibrate_command
 from bench.harness.device.device import MIB
+from bench.harness.measure import runner
 from bench.matmul import OPS as MATMUL
 from results.store.runfile import load_run
 from results.store.runs import RunWriter, StoreError
@@ -67,6 +68,15 @@ def run(capsys, *words):
 def kept(runs):
     (path,) = runs.rglob("ceilings-*.json")
     return {(e["quantity"], e["name"]): e["value"] for e in json.loads(path.read_text())["entries"]}
+
+
+def test_no_part_is_measured_where_the_gpu_keeps_an_error(capsys, given_parts, monkeypatch):
+    usable = [True, False]
+    monkeypatch.setattr(runner, "release", lambda device: usable.pop(0))
+    given_parts(a_part(a_ceiling()), a_part(a_ceiling(name="read"), name="the second"))
+    code, out, _ = run(capsys, "--format", "json", "-q")
+    assert code == 0
+    assert json.loads(out)["not_measured"] == [f"the second: {runner.DEVICE_LOST}"]
 
 
 # ---- the command, end to end ---------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from bench.harness.commands.findings import (
     verdict,
 )
 from bench.harness.device.device import cpu_device
+from bench.harness.measure import runner
 from bench.harness.timing.settle import Settling
 from results.record import Record
 from results.stats.comparison import SLOWER
@@ -268,6 +269,20 @@ def test_an_error_costs_its_own_check_and_each_line_is_printed_and_saved_at_once
     assert "first: 1" in text
     assert len(findings) == 3
     assert json.loads(saved.read_text(encoding="utf-8"))["self_comparison"] is None
+
+
+def test_no_check_follows_where_the_gpu_keeps_an_error(monkeypatch):
+    released = iter([True, False])
+    monkeypatch.setattr(runner, "release", lambda device: next(released))
+    for name in ("device", "launch", "noise", "large", "family"):
+        monkeypatch.setattr(doctor, f"{name}_check", lambda checkup, name=name: [Finding(name, OK, "")])
+    checkup = Checkup(cpu_device(), H100, {}, {})
+    doctor.check_all(checkup)
+    assert [(one.name, one.status) for one in checkup.findings] == [
+        ("device", OK),
+        ("launch", OK),
+        ("the other checks", BAD),
+    ]
 
 
 @pytest.mark.usefixtures("no_rows")

@@ -9,6 +9,7 @@ from dataclasses import replace
 import matplotlib.image
 import pytest
 
+from bench.harness.measure import runner
 from bench.harness.scenarios.scenario import Column, Scenario, ScenarioRow, main
 from results.record import Record
 from results.store.runs import RunWriter, StoreError, load_run
@@ -161,6 +162,14 @@ def test_a_row_that_raises_fails_alone(capsys, runs):
     assert "nap 2 fp32 torch: skipped: out of memory\n" in out
     found = [record.status for record in load_run(commands.run_files(runs)[0]).records]
     assert found == ["failed", "skipped", "ok"]
+
+
+def test_no_row_is_measured_where_the_gpu_keeps_an_error(capsys, runs, monkeypatch):
+    usable = [True, False]
+    monkeypatch.setattr(runner, "release", lambda device: usable.pop(0))
+    assert run(nap((1, ok), (2, ok)), "--format", "json") == 1
+    first, second = json.loads(capsys.readouterr().out)["records"]
+    assert (first["status"], second["status"], second["reason"]) == ("ok", "failed", runner.DEVICE_LOST)
 
 
 def test_rows_that_cannot_run_are_kept_with_their_reason_unless_all_are(capsys, runs):
