@@ -28,8 +28,8 @@ BUSY = "while True: sum(range(10_000))"
 PLANTED_RUNS = 3
 
 FUNCTIONS = {
-    "before": "def matmul(a, b, out):\n    a.matmul(b, out=out)\n",
-    "after": "def matmul(a, b, out):\n    a[: len(a) // 4] @ b\n    a.matmul(b, out=out)\n",
+    "before": "import torch\ndef matmul(a, b, out):\n    torch.matmul(a, b, out=out)\n",
+    "after": "import torch\ndef matmul(a, b, out):\n    a[: len(a) // 4] @ b\n    torch.matmul(a, b, out=out)\n",
 }
 """The second one does a quarter of the work twice: 25 % more."""
 
