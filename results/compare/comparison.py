@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from results.compare.earlier import RUNS, VISITS, RunMedians, of_same_code, visits_of
+from results.compare.earlier import RunMedians, of_same_code, visits_of
 from results.compare.flags import with_flags
 from results.compare.load import turns_of, windows
 from results.compare.match import MatchedPair, Unmatched, match
@@ -24,7 +24,7 @@ from results.compare.sides import (
 from results.compare.turns import Pair, compare_cycles, compare_turns, side_by_side
 from results.record import Environment, Record
 from results.stats.comparison import FASTER, MORE_SAMPLES, SLOWER, Comparison, with_holm
-from results.stats.spread import GIVEN, Repeats, Spread, Typical, given_spread, spread_of, widest
+from results.stats.spread import GIVEN, RUNS, VISITS, Repeats, Spread, Typical, given_spread, spread_of, widest
 from results.stats.unpaired import MORE_RUNS, compare_sides, side_of
 from results.stats.verdict import times_longer
 from results.store.runfile import Run

@@ -19,9 +19,6 @@ from results.store.runfile import Run, RunFileError, read_head
 MAX_RUNS = 40
 """Runs read at most, the newest first: a spread needs tens of repeats, not all that were ever saved."""
 
-VISITS, RUNS = "visits of each row in its run", "earlier runs of the same code"
-"""What was repeated, as text."""
-
 CODE_VERSIONS = ("torch", "triton", "cuda", "driver")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from results.compare.earlier import RUNS, VISITS, RunMedians, of_same_code, visits_of
+from results.compare.earlier import RunMedians, of_same_code, visits_of
 from results.compare.flags import with_flags
 from results.compare.load import Wanted, load, windows
 from results.compare.match import RowKey, definitions
@@ -16,7 +16,7 @@ from results.compare.sides import CompareError, revision_of
 from results.record import Record
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, Comparison, with_holm
 from results.stats.samples import median_ci95
-from results.stats.spread import Repeats, Typical, spread_of, widest
+from results.stats.spread import RUNS, VISITS, Repeats, Typical, spread_of, widest
 from results.stats.unpaired import compare_sides, side_of
 from results.store.runfile import Run, RunFileError
 from results.store.runs import RunSummary

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from results.stats.samples import LEAST_CORRELATED, student_t_975
+from results.stats.samples import LEAST_CORRELATED, student_t
 
 DEFAULT_MARGIN = 0.01
 """Change of the time below which two versions count as equally fast."""
@@ -123,7 +123,7 @@ def _p_value(center: float, low: float, high: float, degrees: float, margin: flo
     from scipy.special import stdtr
 
     halves = min(distance / half if half > 0 else math.inf, halves_in_ranks)
-    return float(2 * stdtr(degrees, -halves * student_t_975(degrees)))  # 0.05 where the interval touches the margin
+    return float(2 * stdtr(degrees, -halves * student_t(degrees)))  # 0.05 where the interval touches the margin
 
 
 def is_beyond_disturbance(ci95: tuple[float, float], margin: float) -> bool:

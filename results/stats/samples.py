@@ -156,7 +156,7 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
         factor = max(factor, _variance_of_sum(np.sign(ways).mean(axis=0), block) / count)
     degrees = max(1.0, count / factor - 2)
     middle = count / 2
-    half = widening * student_t_975(degrees) * math.sqrt(factor * count) / 2
+    half = widening * student_t(degrees) * math.sqrt(factor * count) / 2
     # The first sample is at rank 0.5; between two, the value is on the line through them.
     ranks = np.array([middle, middle - half, middle + half])
     center, low, high = np.interp(ranks, np.arange(count) + 0.5, np.sort(values)).tolist()
@@ -202,11 +202,11 @@ def _variance_of_sum(side: NDArray[float64], block: int) -> float:
     return float(np.var(sums)) * count / block * max(1, count - 1) / max(1, count - block)
 
 
-def student_t_975(degrees: float) -> float:
-    """Return the quantile of Student's t distribution at 97.5 %."""
+def student_t(degrees: float, probability: float = 0.975) -> float:
+    """Return the quantile of Student's t distribution at a probability."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(degrees, 0.975))
+    return float(stdtrit(degrees, probability))
 
 
 def block_length(count: int) -> int:

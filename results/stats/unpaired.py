@@ -20,7 +20,7 @@ from results.stats.comparison import (
     check_margin,
     judged,
 )
-from results.stats.samples import LEAST_CORRELATED, interval_of_median, student_t_975
+from results.stats.samples import LEAST_CORRELATED, interval_of_median, student_t
 from results.stats.spread import Spread
 
 MORE_RUNS = "save more runs of both, or compare them live with bench compare"
@@ -123,11 +123,11 @@ def _within(baseline: SideMean, candidate: SideMean) -> tuple[float, float, floa
         different population variances are involved, Biometrika 34 (1947) 28.
     """
     sides = (baseline, candidate)
-    deviates = [student_t_975(side.degrees) for side in sides]
+    deviates = [student_t(side.degrees) for side in sides]
     variances = [((side.below + side.above) / 2 / deviate) ** 2 for side, deviate in zip(sides, deviates, strict=True)]
     squares = math.fsum(variance**2 / side.degrees for variance, side in zip(variances, sides, strict=True))
     # If nothing scatters, any degrees of freedom do.
     degrees = max(1.0, sum(variances) ** 2 / squares) if squares else baseline.degrees + candidate.degrees
-    first, second = (student_t_975(degrees) / deviate for deviate in deviates)
+    first, second = (student_t(degrees) / deviate for deviate in deviates)
     below = math.hypot(second * candidate.below, first * baseline.above)
     return below, math.hypot(second * candidate.above, first * baseline.below), degrees

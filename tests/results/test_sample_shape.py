@@ -12,7 +12,7 @@ from results.stats.samples import (
     half_width,
     median_ci95,
     outlier_count,
-    student_t_975,
+    student_t,
     two_modes,
 )
 
@@ -30,7 +30,7 @@ SHAPES = {
     ("degrees", "deviate"), [(1, 12.706), (2, 4.303), (4, 2.776), (5, 2.571), (10, 2.228), (30, 2.042), (120, 1.980)]
 )
 def test_students_t_is_that_of_the_tables(degrees, deviate):
-    assert student_t_975(degrees) == pytest.approx(deviate, abs=0.0006)
+    assert student_t(degrees) == pytest.approx(deviate, abs=0.0006)
 
 
 def test_a_width_around_nothing_is_no_fraction():
