@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from results.compare.flags import DISTURBED
-from results.compare.load import load, windows
+from results.compare.load import is_users, load, revision_text, windows
 from results.compare.match import RowKey
 from results.record import DEFINITION_PREFIX, Environment, Record
 from results.stats.comparison import FASTER, SLOWER, Comparison
@@ -18,8 +18,6 @@ from results.store.runfile import Run, RunFileError, read_head
 
 MAX_RUNS = 40
 """Runs read at most, the newest first: a spread needs tens of repeats, not all that were ever saved."""
-
-CODE_VERSIONS = ("torch", "triton", "cuda", "driver")
 
 
 def machine_of(environment: Environment) -> tuple[object, ...]:
@@ -32,13 +30,19 @@ def machine_of(environment: Environment) -> tuple[object, ...]:
 def code_of(record: Record, environment: Environment) -> tuple[object, ...]:
     """Return what identifies the code that a record measured: the same for two records of identical code.
 
-    With known hashes of the op's definition and of a kernel's source, the revision of the rest of the repository does
-    not matter.
+    With a known hash of the op's definition, the revision of the rest of this repository does not matter. That of a
+    user's repository does: the hash of a user's file does not cover what the file imports.
     """
     has_hash = (record.op_sha256 or "").startswith(DEFINITION_PREFIX)
-    revision = None if has_hash else (environment.git or {}).get("sha")
-    versions = tuple(environment.versions.get(name) for name in CODE_VERSIONS)
-    return record.provider, record.source_sha256, record.op_sha256, str(record.compiled), versions, revision
+    git = record.source_git if is_users(record) else None if has_hash else environment.git
+    versions = tuple(sorted(environment.versions.items()))
+    hashes = record.source_sha256, record.op_sha256
+    return record.provider, hashes, str(record.compiled), versions, revision_text(git)
+
+
+def is_code_known(record: Record) -> bool:
+    """Return whether a record tells its code: not that of a function measured from Python, or of another library."""
+    return bool(record.source_sha256 or (record.op_sha256 and record.provider.startswith("torch")))
 
 
 def runs_beside(runs: Sequence[Run]) -> list[Run]:
@@ -83,7 +87,8 @@ def of_same_code(
     compared: Comparison, before: Record, after: Record, environments: tuple[Environment, Environment]
 ) -> Comparison:
     """Return a comparison without FASTER or SLOWER if both records measured the same code: the machine changed."""
-    codes = {code_of(one, environment) for one, environment in zip((before, after), environments, strict=True)}
-    if len(codes) > 1 or compared.verdict not in (FASTER, SLOWER):
+    records = before, after
+    codes = {code_of(one, environment) for one, environment in zip(records, environments, strict=True)}
+    if len(codes) > 1 or not all(map(is_code_known, records)) or compared.verdict not in (FASTER, SLOWER):
         return compared
     return without_verdict(compared, "the code is the same: the machine changed")

@@ -128,14 +128,37 @@ def test_visits_of_a_row_tell_the_spread(save, measured, capsys, change, verdict
     assert "from visits of each row in its run" in notes
 
 
+HASHED = {"op_sha256": "2:" + "a" * 64}
+
+
 def test_the_same_code_is_never_called_slower(save, measured, capsys):
     git = {"sha": "e" * 40}
     for run in range(4):
-        save(f"e{run}", measured(1.0 + run / 1000, seed=run), git=git)
-    slow = save("slow", measured(1.5, seed=9), git=git)
+        save(f"e{run}", measured(1.0 + run / 1000, seed=run, **HASHED), git=git)
+    slow = save("slow", measured(1.5, seed=9, **HASHED), git=git)
     (row,) = compared(capsys, str(Path(slow).parent / "e0.jsonl"), slow)[1]["rows"]
     assert row["verdict"] == "UNSURE"
     assert row["reason"].endswith("but the code is the same: the machine changed")
+
+
+USERS = HASHED | {"provider": "mine.py:f", "source_sha256": "b" * 64}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "versions"),
+    [
+        ({"provider": "function"}, {"provider": "function"}, {}),  # measured from Python, no hash
+        (HASHED | {"provider": "liger"}, HASHED | {"provider": "liger"}, {}),  # its version is not recorded
+        (USERS | {"source_git": {"sha": "c" * 40}}, USERS | {"source_git": {"sha": "d" * 40}}, {}),
+        (HASHED, HASHED, {"versions": {"python": "3.13.1", "torch": "2.13.0"}}),
+    ],
+    ids=["Python", "library", "a module that the file imports", "another interpreter"],
+)
+def test_code_that_may_have_changed_is_not_the_same_code(save, measured, capsys, before, after, versions):
+    git = {"git": {"sha": "e" * 40}}
+    paths = save("a", measured(seed=1, **before), **git), save("b", measured(1.5, seed=2, **after), **git, **versions)
+    code, document = compared(capsys, *paths)
+    assert (code, document["rows"][0]["verdict"]) == (1, "SLOWER")
 
 
 def test_a_wide_margin_can_still_say_same(save, measured, capsys):
