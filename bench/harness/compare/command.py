@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import (
@@ -312,7 +313,9 @@ def measure(plan: ComparePlan, argv: Sequence[str] | None) -> tuple[Environment,
         rows = planned_rows(
             [(one.op, one.case) for one in plan.cases], list(plan.providers[:1]), plan.device, plan.settings
         )
-        ceilings = session.calibrated(request.recalibrate, session.dtypes_of(rows), plan.device, ceilings, progress)
+        dtypes = session.dtypes_of(rows)
+        calibrate = partial(session.calibrated, dtypes=dtypes, device=plan.device, ceilings=ceilings, progress=progress)
+        ceilings = calibrate(request.recalibrate)
         environment = session.stamp("bench", plan.device, ceilings, plan.settings, argv)
         environment = with_request(environment, plan.names[0], plan.margin)
         if request.verbose:
@@ -323,6 +326,11 @@ def measure(plan: ComparePlan, argv: Sequence[str] | None) -> tuple[Environment,
             progress.note(f"baseline: {plan.names[0]}, the first provider; --baseline names another")
         try:
             measure_cases(plan, kept, progress, ceilings)
+            if not plan.device.is_gpu:
+                progress.expect(0)
+                environment = session.judge_again(
+                    kept, environment, plan.device, lambda low: calibrate(False, too_low=low)
+                )
         except KeyboardInterrupt:
             interrupted = True
             progress.note("interrupted: what was finished is kept")

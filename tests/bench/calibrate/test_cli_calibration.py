@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bench import __main__ as bench
 from bench.harness.calibrate.calibration import MeasuredCeilings
 from bench.harness.measure import finish
 from bench.harness.measure.evidence import ABOVE_ROOF
@@ -54,7 +55,9 @@ def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, mon
     assert set(anew) >= set(first)  # the values may be those of before: a disturbed one replaces no better one
 
 
-def test_a_ceiling_that_a_row_is_above_is_measured_again_before_the_row_is_judged(capsys, fresh_runs, monkeypatch):
+@pytest.fixture
+def low_peak(capsys, fresh_runs, monkeypatch):
+    """Keep an fp32 peak that is a million times too low; return its file, and the peak in FLOP/s."""
     monkeypatch.setattr(MeasuredCeilings, "_is_quiet", lambda ceilings: False)
     calibrated(capsys, "--dtype", "fp32")
     (kept,) = fresh_runs.rglob("ceilings-*.json")
@@ -62,6 +65,11 @@ def test_a_ceiling_that_a_row_is_above_is_measured_again_before_the_row_is_judge
     peak = next(entry for entry in data["entries"] if entry["quantity"] == "flops")
     peak["value"] /= 1e6
     kept.write_text(json.dumps(data))
+    return kept, peak["value"]
+
+
+def test_a_ceiling_that_a_row_is_above_is_measured_again_before_the_row_is_judged(capsys, fresh_runs, low_peak):
+    kept, low = low_peak
     run = fresh_runs / "run.jsonl"
     assert commands.here("matmul", "--dtype", "fp32", "--shape", "64", "--output", run, "--format", "json") == 0
     out, err = capsys.readouterr()
@@ -74,11 +82,21 @@ def test_a_ceiling_that_a_row_is_above_is_measured_again_before_the_row_is_judge
     }
     assert peaks == {Ceilings.from_dict(json.loads(kept.read_text())).peak("fp32").value}
     [judge] = peaks
-    assert judge > peak["value"]
+    assert judge > low
     for row, record in zip(document["records"], saved.records, strict=True):
         reached = 2 * 64**3 / record.median_s / judge
         assert row["mfu"] == pytest.approx(reached)
         assert ("measured peak" in record.flag_reasons.get("above-roof", "")) == (reached > ABOVE_ROOF)
+
+
+def test_a_ceiling_that_a_row_of_a_comparison_is_above_is_measured_again(capsys, fresh_runs, low_peak):
+    run = fresh_runs / "run.jsonl"
+    asked = ["--op", "matmul", "--dtype", "fp32", "--shape", "64", "--provider", "torch,torch", "--rounds", "15"]
+    bench.main(["compare", *asked, "--device", "cpu", "--output", str(run), "--format", "json"])
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    judge = Ceilings.from_dict(load_run(run).environment.hardware).peak("fp32").value
+    assert judge > low_peak[1]
+    assert row["mfu_baseline"] == pytest.approx(2 * 64**3 / row["baseline_s"] / judge)
 
 
 @pytest.mark.exhaustive
