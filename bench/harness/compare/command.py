@@ -347,6 +347,7 @@ def measure_cases(plan: ComparePlan, kept: Session, progress: Progress, ceilings
     from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.plan import plan as planned_rows
     from bench.harness.measure.plan import refusal
+    from bench.harness.measure.runner import release
     from results.show.table import describe
 
     settings, workers = plan.settings, Workers(plan.timeout_s)
@@ -356,10 +357,11 @@ def measure_cases(plan: ComparePlan, kept: Session, progress: Progress, ceilings
     for place, one in enumerate(plan.cases):
         progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}")
         rule, blanks = plan.rule(place, deadline, time.perf_counter()), plan.blanks(one)
-        refused = refusal(one.op, one.case, plan.device)
+        has_device = release(plan.device)
+        refused = refusal(one.op, one.case, plan.device) if has_device else None  # else the child refuses it
         if refused is not None:
             records = all_without(blanks, "skipped", refused)
-        elif plan.is_isolated:
+        elif plan.is_isolated or not has_device:
             job = CaseJob(
                 family=one.family,
                 case=one.case,

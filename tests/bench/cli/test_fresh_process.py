@@ -7,9 +7,12 @@ import pytest
 
 from bench.elementwise import OPS
 from bench.harness.cli import session
+from bench.harness.compare import case, command, isolated
+from bench.harness.compare.plan import ComparePlan, Planned
 from bench.harness.isolate.child import record_kernels
 from bench.harness.isolate.job import Job
 from bench.harness.isolate.pool import Workers
+from bench.harness.measure import plan
 from bench.harness.measure.plan import Row, Settings, blank_record
 from bench.harness.measure.visits import VISITS
 from bench.harness.op import Case
@@ -121,3 +124,39 @@ def test_a_worker_measures_a_row_of_any_provider():
     job = Job(case=row.case, settings=Settings(), limits=QUICK, **what)
     record = Workers(60).measure(job, blank_record(GELU, row.case, "triton-v1", Settings()))
     assert (record.status, record.provider) == ("ok", "torch"), record.reason
+
+
+def test_cases_of_a_comparison_go_on_in_new_processes_after_an_error_that_the_gpu_keeps(monkeypatch):
+    machine = Machine(breaks_at=128)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
+
+    def refusal(op, case, device):
+        device.synchronize()  # it asks for the free memory
+
+    def here(rows, names, rule):
+        machine.log.append(("here", rows[0].case.shape["n"]))
+        machine.is_dead = rows[0].case.shape["n"] == machine.breaks_at
+        return [machine.blank(row) for row in rows]
+
+    def in_worker(workers, job, blanks, note):
+        machine.log.append(("worker", job.case.shape["n"]))
+        return blanks
+
+    monkeypatch.setattr(plan, "refusal", refusal)
+    monkeypatch.setattr(plan, "plan", lambda cases, providers, device, settings: [Row(*cases[0], providers[0])])
+    monkeypatch.setattr(case, "InterleavingRunner", lambda *arguments: SimpleNamespace(measure_case=here))
+    monkeypatch.setattr(isolated, "records_of_case", in_worker)
+    planned = ComparePlan(
+        request=SimpleNamespace(verbose=False),
+        settings=Settings(),
+        cases=[Planned("elementwise", row.op, row.case) for row in ROWS],
+        providers=["torch", "torch"],
+        device=machine,
+        margin=0.01,
+        rounds=None,
+        timeout_s=60,
+        fail_on="slower",
+    )
+    progress = SimpleNamespace(expect=print, say=print, advance=lambda: None, note=print)
+    command.measure_cases(planned, session.Session(), progress, None)
+    assert machine.log == [("here", 64), ("here", 128), ("worker", 256)]
