@@ -296,6 +296,6 @@ def _memory_warnings(rows: Sequence[dict[str, Any]], total: int) -> list[str]:
         elif row["gpus_needed"] is None:
             lines.append(f"does not fit: {size(total)} on one {device}; the activations alone are larger")
         else:
-            shared = f"with ZeRO 3 the state needs at least {row['gpus_needed']:,}"
+            shared = f"at least {row['gpus_needed']:,} devices hold it, the state sharded evenly (ZeRO 3)"
             lines.append(f"does not fit: {size(total)} on one {device}; {shared}")
     return lines
