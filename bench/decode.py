@@ -27,14 +27,27 @@ Source  Formula 2 N + B s kv: Pope et al., Efficiently Scaling Transformer Infer
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
+from bench.harness.model.known import FAMILIES as BUILT_FAMILIES
+from bench.harness.model.known import load_model, unsupported
+from bench.harness.model.layers import (
+    LAYER,
+    decode_block,
+    decode_step,
+    library_attention,
+    plain_attend,
+    plain_attention,
+    rotation_table,
+    scores_of,
+    split_attend,
+    weighted,
+)
 from bench.harness.op import (
     Case,
     Op,
@@ -44,22 +57,8 @@ from bench.harness.op import (
     sequences_by_length,
     whole_number,
 )
-from bench.harness.scenarios.decoder import (
-    LAYER,
-    library_attention,
-    library_norm,
-    plain_attend,
-    plain_attention,
-    plain_norm,
-    plain_scores,
-    split_attend,
-    through_block,
-    through_step,
-    weighted,
-)
 from results.record import Environment, Record
-from roofline.accounting.config.config import ConfigError, ModelConfig
-from roofline.accounting.config.file import load_config, load_preset
+from roofline.accounting.config.config import ModelConfig
 from roofline.accounting.inference import (
     critical_batch,
     decode_attention_work,
@@ -80,47 +79,31 @@ EXAMPLES = (
 )
 
 DEFAULT_MODEL = "qwen2.5-0.5b"
-FAMILIES = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gpt2", "nanogpt")
-ROTATION_BASE = 10_000.0
+FAMILIES = (*BUILT_FAMILIES, "phi3")
 QUERY_GAIN = 2.0
 """Factor by which queries are longer than keys: it spreads the scores, so that attention prefers some positions, and a
 wrong scale, rotation or head shows in the result."""
 LAYER_ROUNDINGS = 8
 """A layer rounds about fifteen times on the way to its output; of random sign, they add up to four, and twice that."""
-MOST_LAYERS = 9999
+MAX_LAYERS = 9999
 
 
-@functools.lru_cache(maxsize=64)
-def model_of(word: str) -> ModelConfig:
-    """Return the model of a preset or of the path of a config.json.
-
-    Raises:
-        ConfigError: there is none, or it cannot be read.
-    """
-    if word.endswith(".json") or "/" in word:
-        return load_config(Path(word))
-    try:
-        return load_preset(word)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("--config", "--model")) from None
+def parse_model(name: str) -> str:
+    """Return the name of a preset or the path of a config.json; `load_model` raises `ConfigError` for any other."""
+    load_model(name)
+    return name
 
 
-def parse_model(word: str) -> str:
-    """Return the word of a model that can be read; `model_of` raises `ConfigError` for another."""
-    model_of(word)
-    return word
-
-
-def parse_layers(word: str) -> str:
-    """Return how many layers a step goes through, `all` or a number.
+def parse_layers(text: str) -> str:
+    """Return the number of layers of a step, `all` or an integer, as text.
 
     Raises:
         ValueError: it is neither.
     """
     try:
-        return word if word == "all" else str(whole_number(word, MOST_LAYERS))
+        return text if text == "all" else str(whole_number(text, MAX_LAYERS))
     except ValueError:
-        raise ValueError(f"layers '{word}' must be 'all' or a whole number from 1 to {MOST_LAYERS}") from None
+        raise ValueError(f"layers '{text}' must be 'all' or a whole number from 1 to {MAX_LAYERS}") from None
 
 
 OPTIONS = (
@@ -130,44 +113,32 @@ OPTIONS = (
 
 
 def config_of(case: Case) -> ModelConfig:
-    """Return the model of a case, with the layers of a step that are asked for."""
-    config, layers = model_of(case.options["model"]), case.options["layers"]
+    """Return the model of a case with the requested number of layers."""
+    config, layers = load_model(case.options["model"]), case.options["layers"]
     return config if layers == "all" else config.with_layers(int(layers))
 
 
 def check(case: Case, device_type: str) -> None:
-    """Refuse models that are built otherwise than the layer here.
+    """Reject models that the layer here does not compute.
 
     Raises:
-        UnsupportedCaseError: with what is different.
+        UnsupportedCaseError: with the reason.
     """
-    config, sequence = model_of(case.options["model"]), case.shape["s"]
-    layers, problem = case.options["layers"], None
-    if config.latent:
-        problem = "latent attention (MLA) is not measured"
-    elif config.experts:
-        problem = "a mixture of experts is not measured"
-    elif config.family not in FAMILIES:
-        problem = f"a {config.family} is not measured; supported: {', '.join(FAMILIES)}"
-    elif not config.position_embeddings and config.head_dim % 2:
-        problem = f"heads of {config.head_dim} cannot be rotated in pairs"
-    elif config.norm == "layer" and not config.has_norm_bias:
-        problem = "LayerNorm without biases is not measured"
-    elif config.windowed_layers and config.window and sequence > config.window:
-        problem = f"its sliding window is not measured; use a KV length up to {config.window}"
-    elif config.position_embeddings and sequence > config.position_embeddings:
-        problem = f"it has {config.position_embeddings} positions; use a KV length up to that"
-    elif case.op == "decode-step" and layers != "all" and int(layers) > config.layers:
-        problem = f"it has {config.layers} layers; use --layers {config.layers} or fewer"
+    config, layers = load_model(case.options["model"]), case.options["layers"]
+    problem = unsupported(config, case.shape["s"], FAMILIES)
+    if problem is None and config.norm == "layer" and not config.has_norm_bias:
+        problem = f"{config.name}: LayerNorm without biases is not supported"
+    if problem is None and case.op == "decode-step" and layers != "all" and int(layers) > config.layers:
+        problem = f"{config.name}: the model has {config.layers} layers; use --layers {config.layers} or fewer"
     if problem:
-        raise UnsupportedCaseError(f"{config.name}: {problem}")
+        raise UnsupportedCaseError(problem)
 
 
 # ---- inputs --------------------------------------------------------------------------------------------------------
 
 
 def layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each weight of a layer; what the model lacks is missing."""
+    """Return the shape of each weight of a layer, without those that the model lacks."""
     h, f, d = config.width, config.mlp_width, config.head_dim
     queries, projected = config.heads * d, (config.heads + 2 * config.kv_heads) * d
     inner = (2 if config.is_gated else 1) * f
@@ -186,54 +157,51 @@ def layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def sized(x: Tensor, size: float) -> Tensor:
-    """Return x brought to a root mean square of about `size`, judged by its first elements; zeros stay what they are.
+def scaled(x: Tensor, rms: float) -> Tensor:
+    """Scale x in place to a root mean square of about `rms`, estimated from its first elements; zeros stay zero.
 
     So a result is as sensitive to its inputs with one fill as with another.
     """
-    found = x.flatten()[:4096].double().square().mean().sqrt()
-    return x.mul_(size / found.clamp(min=1e-3).to(x.dtype))
+    current = x.flatten()[:4096].double().square().mean().sqrt()
+    return x.mul_(rms / current.clamp(min=1e-3).to(x.dtype))
 
 
 def weight(tensor: TensorMaker, *shape: int) -> Tensor:
-    """Return a vector of size 1, or a random matrix that keeps the size of what it is multiplied by."""
-    return sized(tensor(*shape), shape[1] ** -0.5 if len(shape) == 2 else 1.0)
+    """Return a vector of size 1, or a random matrix whose products are of the size of their factor."""
+    return scaled(tensor(*shape), shape[1] ** -0.5 if len(shape) == 2 else 1.0)
 
 
 def layer_inputs(config: ModelConfig, case: Case, tensor: TensorMaker, like: Tensor) -> list[Tensor]:
     """Return the weights of one layer and the keys and values of the earlier tokens, in the order of `LAYER`."""
     made = {name: weight(tensor, *shape) for name, shape in layer_shapes(config).items()}
-    gained = made["query_norm" if config.has_qk_norm else "qkv"]
-    gained[: config.heads * config.head_dim].mul_(QUERY_GAIN)
-    earlier = (case.shape["b"], config.kv_heads, case.shape["s"] - 1, config.head_dim)
+    made["query_norm" if config.has_qk_norm else "qkv"][: config.heads * config.head_dim].mul_(QUERY_GAIN)
+    cache = (case.shape["b"], config.kv_heads, case.shape["s"] - 1, config.head_dim)
     for name in ("keys", "values"):
-        made[name] = sized(tensor(*earlier), 1.0) if earlier[2] else like.new_empty(earlier)
+        made[name] = scaled(tensor(*cache), 1.0) if cache[2] else like.new_empty(cache)
     return [made.get(name, like.new_empty(0)) for name in LAYER]
 
 
 def rotation(config: ModelConfig, case: Case, tensor: TensorMaker, like: Tensor) -> Tensor:
-    """Return cosines and sines (2, d) of the new token's position, s - 1; empty where positions are learned."""
+    """Return cosines and sines (2, d) of the new token's position, s - 1; empty if positions are learned."""
     import torch
 
     if config.position_embeddings:
         return like.new_empty(0)
-    d = config.head_dim
-    angles = (case.shape["s"] - 1) * ROTATION_BASE ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
-    angles = torch.cat((angles, angles))
-    return tensor(2, d).copy_(torch.stack((angles.cos(), angles.sin())))
+    position = torch.tensor(case.shape["s"] - 1, device="cpu")
+    return tensor(2, config.head_dim).copy_(rotation_table(position, config.head_dim))
 
 
 def attention_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
     """Return q (b, a, d), and K and V (b, k, s, d)."""
-    config, b, s = model_of(case.options["model"]), case.shape["b"], case.shape["s"]
+    config, b, s = load_model(case.options["model"]), case.shape["b"], case.shape["s"]
     cache = (b, config.kv_heads, s, config.head_dim)
-    q = sized(tensor(b, config.heads, config.head_dim), QUERY_GAIN)
-    return q, sized(tensor(*cache), 1.0), sized(tensor(*cache), 1.0)
+    q = scaled(tensor(b, config.heads, config.head_dim), QUERY_GAIN)
+    return q, scaled(tensor(*cache), 1.0), scaled(tensor(*cache), 1.0)
 
 
 def block_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
     """Return hidden states (b, h), the rotation, and the layer's inputs."""
-    config = model_of(case.options["model"])
+    config = load_model(case.options["model"])
     x = tensor(case.shape["b"], config.width)
     return x, rotation(config, case, tensor, x), *layer_inputs(config, case, tensor, x)
 
@@ -253,21 +221,14 @@ def step_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
 # ---- ops -----------------------------------------------------------------------------------------------------------
 
 
-def joined(parts: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
-    """Return the parts of an output side by side, in `out` where it is given."""
-    import torch
-
-    return torch.cat(tuple(parts), -1) if out is None else torch.cat(tuple(parts), -1, out=out)
-
-
 def attention_eager(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the attention; torch's function has no form that writes into a given tensor."""
+    """Return the attention; torch's function cannot write into a given tensor."""
     return library_attention(q, keys, values)
 
 
 def block_reference(*inputs: Tensor) -> Tensor:
     """Return hidden states and the new key and value (b, h + 2 k d)."""
-    return joined(through_block(plain_norm, plain_attend, inputs))
+    return decode_block(plain_attend, inputs)
 
 
 block_reference.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what a function of a user's takes
@@ -276,25 +237,25 @@ block_reference.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
 
 
 def block_eager(*inputs: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the same by torch's functions, in `out` where it is given."""
-    return joined(through_block(library_norm, split_attend, inputs), out)
+    """Return the same without copying the cache."""
+    return decode_block(split_attend, inputs, out)
 
 
 def step_reference(
     x: Tensor, positions: Tensor, rotation: Tensor, norm: Tensor, norm_bias: Tensor, head: Tensor, *layers: Tensor
 ) -> Tensor:
     """Return logits, and the new key and value of each layer (b, V + 2 L k d)."""
-    return joined(through_step(plain_norm, plain_attend, (x, positions, rotation, norm, norm_bias, head, *layers)))
+    return decode_step(plain_attend, (x, positions, rotation, norm, norm_bias, head, *layers))
 
 
 def step_eager(*inputs: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the same by torch's functions, in `out` where it is given."""
-    return joined(through_step(library_norm, split_attend, inputs), out)
+    """Return the same without copying the caches."""
+    return decode_step(split_attend, inputs, out)
 
 
 def attention_magnitude(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Return what errors are proportional to: the sum of |terms|, each as often again as its score is long."""
-    scores = plain_scores(q, keys)
+    scores = scores_of(q, keys)
     return weighted(scores.softmax(-1) * (1 + scores.abs()), values.abs())
 
 
@@ -345,6 +306,30 @@ def step_shape(case: Case) -> tuple[int, ...]:
     return case.shape["b"], config.vocabulary + kv_bytes_per_token(config, 1)
 
 
+BLOCK = Op(
+    name="decode-block",
+    formula="out (b, h + 2 k d) = one layer of x (b, h) over a cache of s - 1 tokens; its key and value",
+    axes=("b", "s"),
+    extents=sequences_by_length,
+    default_shapes={
+        "cpu": ("1x128", *(f"{2**n}x128" for n in range(2, 9)), "1x8192"),
+        "cuda": (*(f"{2**n}x128" for n in range(11)), "1x8192", "1x131072"),
+    },
+    make_inputs=block_inputs,
+    output_shape=block_shape,
+    reference=block_reference,
+    eager=block_eager,
+    expression=block_eager,
+    writes_out_when_compiled=False,
+    work=work_by(decode_layer_work),
+    magnitude=layers_magnitude,
+    terms=terms,
+    intermediate_roundings=LAYER_ROUNDINGS,
+    defined_in=("bench.harness.model.layers",),
+    check=check,
+    notes=critical_batch_lines,
+)
+
 OPS = (
     Op(
         name="decode-attention",
@@ -364,37 +349,14 @@ OPS = (
         work=work_by(decode_attention_work),
         magnitude=attention_magnitude,
         intermediate_roundings=1,
-        defined_in=("bench.harness.scenarios.decoder",),
+        defined_in=("bench.harness.model.layers",),
         check=check,
     ),
-    Op(
-        name="decode-block",
-        formula="out (b, h + 2 k d) = one layer of x (b, h) over a cache of s - 1 tokens; its key and value",
-        axes=("b", "s"),
-        extents=sequences_by_length,
-        default_shapes={
-            "cpu": ("1x128", *(f"{2**n}x128" for n in range(2, 9)), "1x8192"),
-            "cuda": (*(f"{2**n}x128" for n in range(11)), "1x8192", "1x131072"),
-        },
-        make_inputs=block_inputs,
-        output_shape=block_shape,
-        reference=block_reference,
-        eager=block_eager,
-        expression=block_eager,
-        writes_out_when_compiled=False,
-        work=work_by(decode_layer_work),
-        magnitude=layers_magnitude,
-        terms=terms,
-        intermediate_roundings=LAYER_ROUNDINGS,
-        defined_in=("bench.harness.scenarios.decoder",),
-        check=check,
-        notes=critical_batch_lines,
-    ),
-    Op(
+    BLOCK,
+    replace(
+        BLOCK,
         name="decode-step",
         formula="out (b, V + 2 L k d) = logits of x (b, h) over caches of s - 1 tokens; keys and values of L layers",
-        axes=("b", "s"),
-        extents=sequences_by_length,
         default_shapes={"cpu": ("1x128",), "cuda": ("1x1024", "64x1024", "512x1024")},
         is_in_suite=False,
         make_inputs=step_inputs,
@@ -402,14 +364,7 @@ OPS = (
         reference=step_reference,
         eager=step_eager,
         expression=step_eager,
-        writes_out_when_compiled=False,
         work=work_by(decode_step_work),
-        magnitude=layers_magnitude,
-        terms=terms,
-        intermediate_roundings=LAYER_ROUNDINGS,
-        defined_in=("bench.harness.scenarios.decoder",),
-        check=check,
-        notes=critical_batch_lines,
     ),
 )
 

@@ -26,7 +26,19 @@ KERNEL_COMMANDS = ("kernels/__main__.py", "kernels/audit/command.py", "kernels/a
 FOLDERS = {
     "bench.harness": (
         *("op", "op_file", "shapes", "definition", "device", "timing", "data", "providers", "measure", "isolate"),
-        *("calibrate", "cli", "scenarios", "train", "transfer", "profile", "fixture", "commands", "compare", "api"),
+        *(
+            "calibrate",
+            "cli",
+            "model",
+            "scenarios",
+            "train",
+            "transfer",
+            "profile",
+            "fixture",
+            "commands",
+            "compare",
+            "api",
+        ),
     ),
     "roofline": (
         "work",
@@ -56,8 +68,9 @@ WITHOUT_TORCH = ("roofline", "results")
 HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml", "plotly", "jinja2"}
 """What takes long to import: only inside the functions that need it, so that every --help answers at once."""
 
-BUILT_ON_TORCH = {f"bench/harness/train/{name}.py" for name in ("audit", "check", "step", "transformer")} | {
-    "bench/harness/profile/account.py"
+BUILT_ON_TORCH = {f"bench/harness/train/{name}.py" for name in ("audit", "check", "step")} | {
+    "bench/harness/model/transformer.py",
+    "bench/harness/profile/account.py",
 }
 """What derives classes from torch's: such a file is itself imported only inside the functions that need it."""
 

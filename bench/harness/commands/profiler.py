@@ -212,16 +212,16 @@ def config_of(args: argparse.Namespace) -> Any:
     Raises:
         UsageError: there is no such preset, or it cannot be built.
     """
-    from bench.harness.train.options import check_model
+    from bench.harness.model.known import load_model, unsupported
     from roofline.accounting.config.config import ConfigError
-    from roofline.accounting.config.file import load_preset
 
     try:
-        config = load_preset(args.model)
-        config = config if args.layers is None else replace(config, layers=args.layers)
-        check_model(config, shape_of(args.shape)[1])
+        config = load_model(args.model)
     except ConfigError as error:
         raise UsageError(str(error)) from None
+    config = config if args.layers is None else replace(config, layers=args.layers)
+    if problem := unsupported(config, shape_of(args.shape)[1]):
+        raise UsageError(problem)
     return config
 
 

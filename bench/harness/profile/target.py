@@ -144,7 +144,7 @@ def from_preset(config: ModelConfig, batch: int, sequence: int, dtype: str, devi
     """Return the model of a preset with random weights and token ids; it returns the loss."""
     import torch
 
-    from bench.harness.train.transformer import Transformer
+    from bench.harness.model.transformer import Transformer
 
     torch.manual_seed(0)
     with torch.device(device):

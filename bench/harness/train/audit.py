@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
+from bench.harness.model.transformer import Transformer
 from bench.harness.train.step import TrainingStep
-from bench.harness.train.transformer import Transformer
 from roofline.accounting.step_memory import StepMemory, StepPlan
 
 NOT_COUNTED = "norms, activations, softmax, rotations, the loss, the optimizer; embedding rows are looked up"

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.harness.cli.arguments import UsageError, add_list, chosen, number, path, shape_words
+from bench.harness.model.known import load_model, unsupported
 from bench.harness.shapes import ShapeError, parse_batch_shape
 from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config.config import ConfigError, ModelConfig
-from roofline.accounting.config.file import load_config, load_preset
+from roofline.accounting.config.file import load_config
 from roofline.accounting.state import RECIPES
 
 RECIPE_NAMES = ("fp32", "amp", "bf16")
@@ -128,9 +129,10 @@ def _check_case(case: TrainingCase) -> None:
         )
     try:
         checkpoint_group(case.checkpoint, case.config.layers)
-        check_model(case.config, case.sequence)
     except ConfigError as error:
         raise UsageError(str(error)) from None
+    if problem := unsupported(case.config, case.sequence):
+        raise UsageError(problem)
 
 
 def _recipes(given: Sequence[str] | None) -> list[str]:
@@ -148,7 +150,7 @@ def _models(args: argparse.Namespace) -> list[ModelConfig]:
         if args.config is not None:
             configs = [load_config(args.config)]
         else:
-            configs = [load_preset(name) for name in args.model or DEFAULT_MODELS]
+            configs = [load_model(name) for name in args.model or DEFAULT_MODELS]
     except ConfigError as error:
         raise UsageError(str(error)) from None
     return [replace(config, layers=args.layers) for config in configs] if args.layers else configs
@@ -171,24 +173,3 @@ def _micro_batches(word: str) -> int:
     if not re.fullmatch(r"[0-9]{1,7}", word) or int(word) == 0:
         raise UsageError(f"--micro-batches '{word}' must be a whole number of 1 or more")
     return int(word)
-
-
-FAMILIES = ("gpt2", "nanogpt", "llama", "mistral", "qwen2", "qwen3")
-"""Families whose blocks `bench.harness.train.transformer` computes."""
-
-
-def check_model(config: ModelConfig, sequence: int) -> None:
-    """Refuse a model that is not built here, and a sequence that it cannot take.
-
-    Raises:
-        ConfigError: with what is allowed.
-    """
-    if config.family not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        raise ConfigError(f"{config.name}: {config.family} is counted, not built; families that train here: {known}")
-    if config.position_embeddings and sequence > config.position_embeddings:
-        raise ConfigError(f"{config.name} has {config.position_embeddings} positions, too few for {sequence} tokens")
-    if config.windowed_layers and config.window and sequence > config.window:
-        raise ConfigError(f"{config.name} sees {config.window} keys, and windows are not built: {sequence} is too long")
-    if not config.position_embeddings and config.head_dim % 2:
-        raise ConfigError(f"{config.name}: heads of {config.head_dim} cannot be rotated in pairs")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bench.harness.device.device import Device
-from bench.harness.train.transformer import Transformer
+from bench.harness.model.transformer import Transformer
 from roofline.accounting.flops import linear_flops
 from roofline.accounting.step_memory import StepPlan
 

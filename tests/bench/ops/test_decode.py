@@ -11,9 +11,9 @@ from bench.decode import LAYER, OPS, OPTIONS, critical_batch_lines
 from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.data.verify import check, run_poisoned, widened
 from bench.harness.device.device import Device
+from bench.harness.model import layers
 from bench.harness.op import Case
 from bench.harness.providers.registry import load, numerics
-from bench.harness.scenarios import decoder
 from results.record import Environment, Record
 from roofline.ceilings import Ceiling, Ceilings
 from roofline.plot.scene import PlotMachine, build_scene
@@ -247,25 +247,25 @@ def test_a_step_is_that_of_transformers_with_its_cache(models, family):
 
 
 def wrong_scale(q, keys, values, key, value):
-    return decoder.plain_attend(q / math.sqrt(q.shape[-1]), keys, values, key, value)
+    return layers.plain_attend(q / math.sqrt(q.shape[-1]), keys, values, key, value)
 
 
 def wrong_heads(q, keys, values, key, value):
     """Query head i reads key head i mod k instead of i // (a / k)."""
     order = torch.arange(q.shape[1]).view(-1, keys.shape[1]).T.flatten()
-    return decoder.plain_attend(q[:, order], keys, values, key, value)[:, order.argsort()]
+    return layers.plain_attend(q[:, order], keys, values, key, value)[:, order.argsort()]
 
 
 def without_the_new_token(q, keys, values, key, value):
-    return decoder.plain_attention(q, keys, values)
+    return layers.plain_attention(q, keys, values)
 
 
 def without_the_oldest_token(q, keys, values, key, value):
-    return decoder.plain_attend(q, keys[:, :, 1:], values[:, :, 1:], key, value)
+    return layers.plain_attend(q, keys[:, :, 1:], values[:, :, 1:], key, value)
 
 
 def block_with(attend):
-    return lambda *inputs: torch.cat(decoder.through_block(decoder.plain_norm, attend, inputs), -1)
+    return lambda *inputs: layers.decode_block(attend, inputs)
 
 
 def rotated_too_little(x, table, *tensors):
@@ -275,7 +275,7 @@ def rotated_too_little(x, table, *tensors):
     step = torch.cat((step, step))
     angle = torch.atan2(table[1].double(), table[0].double()) - step
     table = torch.stack((angle.cos(), angle.sin())).to(table.dtype)
-    return block_with(decoder.plain_attend)(x, table, *tensors)
+    return block_with(layers.plain_attend)(x, table, *tensors)
 
 
 MISTAKES = {
@@ -305,11 +305,11 @@ def test_a_mistake_in_attention_is_found(models, dtype):
     case = case_of("decode-attention", models["llama"], 16, 24, dtype)
     data = data_of(case)
     q, keys, values = data.inputs
-    swapped = decoder.plain_attention(q, keys.flip(1), values.flip(1))
+    swapped = layers.plain_attention(q, keys.flip(1), values.flip(1))
     for wrong in (
         swapped,
-        decoder.plain_attention(q / 8**0.5, keys, values),
-        decoder.plain_attention(q, keys[:, :, 1:], values[:, :, 1:]),
+        layers.plain_attention(q / 8**0.5, keys, values),
+        layers.plain_attention(q, keys[:, :, 1:], values[:, :, 1:]),
     ):
         assert not check(OP["decode-attention"], case, data, wrong.to(data.out.dtype)).is_right
 
@@ -406,13 +406,13 @@ def test_the_critical_batch_stands_below_the_table(models, quick, capsys):
 BAD = [
     (("--model", "nope"), "unknown model 'nope'"),
     (("--model", "no/such/config.json"), "cannot read no/such/config.json"),
-    (("--model", "mixtral-8x7b"), "a mixture of experts is not measured"),
-    (("--model", "deepseek-v3"), "latent attention (MLA) is not measured"),
+    (("--model", "mixtral-8x7b"), "mixtures of experts are not supported"),
+    (("--model", "deepseek-v3"), "latent attention (MLA) is not supported"),
     (("--layers", "0"), "layers '0' must be 'all' or a whole number"),
     (("--layers", "-1"), "layers '-1' must be"),
     (("--layers", "1.5"), "layers '1.5' must be"),
     (("--op", "decode-step", "--layers", "99"), "use --layers 24 or fewer"),
-    (("--model", "gpt2", "--shape", "2000"), "it has 1024 positions"),
+    (("--model", "gpt2", "--shape", "2000"), "the model has 1024 positions"),
     (("--shape", "1x2x3"), "write bxs"),
     (("--shape", "0x16"), "whole number from 1"),
     (("--dtype", "fp8e4m3"), "fp8e4m3"),

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.decode import FAMILIES, OPS, OPTIONS, model_of
+from bench.decode import FAMILIES, OPS, OPTIONS
 from bench.harness.data.inputs import torch_dtype
+from bench.harness.model.known import load_model
 from bench.harness.op import Case, UnsupportedCaseError
 from roofline.accounting.answers.infer import infer_answer
 from roofline.accounting.config.file import preset_names
@@ -101,7 +102,7 @@ def counted(function, inputs):
 @pytest.mark.parametrize("op", OP)
 def test_inputs_and_output_are_the_bytes_and_torch_counts_the_flops(op, model):
     """The tables of rotary positions are no traffic: they follow from the position."""
-    batch, length, config = 3, 40, model_of(model)
+    batch, length, config = 3, 40, load_model(model)
     case = case_of(op, model, batch, length, layers="2" if op == "decode-step" else "all")
     work, (inputs, out) = OP[op].work(case), meta(op, case)
     tables = 0 if op == "decode-attention" or config.position_embeddings else 2 * config.head_dim * 2
@@ -117,14 +118,14 @@ def test_inputs_and_output_are_the_bytes_and_torch_counts_the_flops(op, model):
 
 
 def test_at_least_one_model_of_each_family_but_biasless_gpt_is_measured():
-    assert {model_of(name).family for name in supported()} == set(FAMILIES) - {"nanogpt", "phi3"}
+    assert {load_model(name).family for name in supported()} == set(FAMILIES) - {"nanogpt", "phi3"}
 
 
 @pytest.mark.parametrize("batch", [1, 16, 512])
 @pytest.mark.parametrize("model", ["gpt2", "qwen2.5-0.5b", "llama-3-8b", "qwen3-0.6b"])
 def test_a_step_is_what_estimate_infer_predicts(model, batch):
     """`python -m roofline estimate infer` leaves the logits out, as activations; nothing else is different."""
-    length, config = 1000, model_of(model)
+    length, config = 1000, load_model(model)
     machine = gpu_machine(load_gpus()["h100-sxm"])
     row = infer_answer(config, [(machine, "bf16")], length, batch).rows[0]
     work = OP["decode-step"].work(case_of("decode-step", model, batch, length))
@@ -151,11 +152,11 @@ def test_attention_nears_heads_over_key_heads_at_any_batch_and_a_block_turns_at_
 
 REFUSED = [
     ("deepseek-v3", 64, "latent attention"),
-    ("mixtral-8x7b", 64, "a mixture of experts"),
-    ("gemma-2b", 64, "a gemma is not measured; supported: llama"),
+    ("mixtral-8x7b", 64, "mixtures of experts"),
+    ("gemma-2b", 64, "family gemma is not supported"),
     ("nanogpt-124m", 64, "LayerNorm without biases"),
-    ("gpt2", 1025, "it has 1024 positions"),
-    ("mistral-7b", 4097, "use a KV length up to 4096"),
+    ("gpt2", 1025, "the model has 1024 positions"),
+    ("mistral-7b", 4097, "use at most 4096 tokens"),
 ]
 
 

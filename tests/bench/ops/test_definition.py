@@ -124,6 +124,7 @@ def test_an_op_of_functions_without_a_text_has_none():
 MACHINERY = {
     "bench.harness.api.family",
     "bench.harness.cli.main",
+    "bench.harness.model.known",
     "bench.harness.op",
     "bench.harness.data.verify",
 }
@@ -148,7 +149,7 @@ def test_the_definition_of_decoding_covers_the_layer_that_is_decoded(tmp_path):
         return done.stdout.strip()
 
     first = found()
-    layer = repository / "bench" / "harness" / "scenarios" / "decoder.py"
+    layer = repository / "bench" / "harness" / "model" / "layers.py"
     text = layer.read_text(encoding="utf-8")
     layer.write_text(f"{text}\n# a comment\n", encoding="utf-8")
     assert found() == first

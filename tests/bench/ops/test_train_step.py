@@ -19,6 +19,7 @@ from bench.harness.device.device import cpu_device
 from bench.harness.measure import meter
 from bench.harness.measure.meter import Measurement
 from bench.harness.measure.plan import Settings
+from bench.harness.model.transformer import Transformer
 from bench.harness.scenarios.scenario import ScenarioContext
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.settle import Settling
@@ -28,7 +29,6 @@ from bench.harness.train.check import backward_of, check_step
 from bench.harness.train.options import OPTIMIZER_NAMES, TrainingCase
 from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
 from bench.harness.train.step import OPTIMIZERS, PhaseClock, TrainingStep
-from bench.harness.train.transformer import Transformer
 from roofline import estimate
 from roofline.accounting.config.file import load_preset, read_config
 from roofline.accounting.parameters import count_parameters, weights

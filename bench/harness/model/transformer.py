@@ -17,17 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from bench.harness.model.layers import RMSNORM_EPSILON, rotated, rotation_table
 from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config.config import ModelConfig
 
 DEVIATION = 0.02
 """Standard deviation of the weights at the start. Source: Radford et al., GPT-2 (2019)."""
-
-NORM_EPSILON = 1e-6
-"""Epsilon of RMSNorm, the same in every precision. Source: Llama's and Qwen's configurations have 1e-5 or 1e-6."""
-
-ROTARY_BASE = 10_000.0
-"""Source: Su et al., RoFormer (2021), section 3.2.2."""
 
 
 class HeadNorm(nn.RMSNorm):
@@ -52,8 +47,8 @@ class Attention(nn.Module):
         self.key = nn.Linear(config.width, keys, bias=config.has_qkv_bias)
         self.value = nn.Linear(config.width, keys, bias=config.has_qkv_bias)
         self.output = nn.Linear(queries, config.width, bias=config.has_output_bias)
-        self.query_norm = HeadNorm(config.head_dim, eps=NORM_EPSILON) if config.has_qk_norm else nn.Identity()
-        self.key_norm = HeadNorm(config.head_dim, eps=NORM_EPSILON) if config.has_qk_norm else nn.Identity()
+        self.query_norm = HeadNorm(config.head_dim, eps=RMSNORM_EPSILON) if config.has_qk_norm else nn.Identity()
+        self.key_norm = HeadNorm(config.head_dim, eps=RMSNORM_EPSILON) if config.has_qk_norm else nn.Identity()
 
     def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
         """Return (b, s, h); `rotation` (2, s, d) holds cosines and sines, None for learned positions."""
@@ -82,24 +77,6 @@ def lacks_grouped_kernel(query: Tensor) -> bool:
     return query.is_cuda and query.dtype == torch.float32 and not torch.is_autocast_enabled("cuda")
 
 
-def rotated(x: Tensor, rotation: Tensor) -> Tensor:
-    """Return x (b, heads, s, d) with the pairs (i, i + d/2) turned by the angles of their positions."""
-    cosines, sines = rotation.unbind()
-    first, second = x.chunk(2, dim=-1)
-    turned: Tensor = x * cosines + torch.cat((-second, first), dim=-1) * sines
-    return turned
-
-
-def rotation_of(sequence: int, head_dim: int) -> Tensor:
-    """Return cosines and sines (2, s, d) of position x 10000^(-2i/d), each angle for both halves, in fp64.
-
-    Source: Su et al., RoFormer (2021), equation 34.
-    """
-    rates = ROTARY_BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim)
-    angles = torch.arange(sequence, dtype=torch.float64, device="cpu")[:, None] * rates.repeat(2)
-    return torch.stack((angles.cos(), angles.sin()))
-
-
 class Mlp(nn.Module):
     """gelu(x up) down, or gated: (silu(x gate) * x up) down; up and gate (h, f), down (f, h)."""
 
@@ -120,7 +97,7 @@ class Mlp(nn.Module):
 def norm_of(config: ModelConfig) -> nn.Module:
     """Return a LayerNorm or an RMSNorm over the width."""
     if config.norm == "rms":
-        return nn.RMSNorm(config.width, eps=NORM_EPSILON)
+        return nn.RMSNorm(config.width, eps=RMSNORM_EPSILON)
     return nn.LayerNorm(config.width, bias=config.has_norm_bias)
 
 
@@ -160,7 +137,7 @@ class Transformer(nn.Module):
         """Build it with weights as they start, on the default device.
 
         Args:
-            config: the model; `bench.harness.train.options.check_model` says which can be built.
+            config: the model; `bench.harness.model.known.unsupported` says which cannot be built.
             checkpointing: `none`, `full`, `every-K` or `sqrt`: groups of layers of which only the input is kept.
 
         Raises:
@@ -197,7 +174,8 @@ class Transformer(nn.Module):
     def rotate_for(self, sequence: int, dtype: torch.dtype, device: torch.device | str) -> None:
         """Make the table of rotations for sequences of this length, in the dtype that queries are computed in."""
         if self.positions is None:
-            self.rotation = rotation_of(sequence, self.head_dim).to(device, dtype)
+            positions = torch.arange(sequence, device="cpu")
+            self.rotation = rotation_table(positions, self.head_dim).to(device, dtype)
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of predicting `targets` (b, s) from `ids` (b, s)."""

@@ -1,0 +1,161 @@
+"""Parts of a transformer layer in plain torch, and a layer that decodes one token with its cache.
+
+Sources: Touvron et al., LLaMA (2023), and Radford et al., GPT-2 (2019), as Hugging Face transformers builds them; Su et
+    al., RoFormer (2021), for the rotation, with the halves of a head paired as in transformers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+RMSNORM_EPSILON = 1e-6
+"""The same in every precision. Source: configurations of Llama and Qwen have 1e-5 or 1e-6; the cost is the same."""
+
+LAYERNORM_EPSILON = 1e-5
+"""Source: the default of torch.nn.LayerNorm."""
+
+ROTARY_BASE = 10_000.0
+"""Source: Su et al., RoFormer (2021), section 3.2.2."""
+
+LAYER = (
+    *("attention_norm", "attention_norm_bias", "qkv", "qkv_bias", "query_norm", "key_norm", "output", "output_bias"),
+    *("mlp_norm", "mlp_norm_bias", "up", "up_bias", "down", "down_bias", "keys", "values"),
+)
+"""Names of the inputs of a decoded layer, in order. A matrix is stored (outputs, inputs), as in torch.nn.Linear; an
+empty tensor leaves out a bias or the norms of queries and keys."""
+
+
+def rotation_table(positions: Tensor, head_dim: int) -> Tensor:
+    """Return cosines and sines (2, *positions, d) of position x 10000^(-2i/d), each angle for both halves, in fp64.
+
+    Source: Su et al., RoFormer (2021), equation 34.
+    """
+    import torch
+
+    rates = ROTARY_BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim)
+    angles = positions.double()[..., None] * rates.repeat(2)
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotated(x: Tensor, table: Tensor) -> Tensor:
+    """Rotate the pairs (i, i + d/2) of x (..., d) by cosines and sines (2, ..., d); an empty table changes nothing."""
+    import torch
+
+    if not table.numel():
+        return x
+    first, second = x.chunk(2, -1)
+    return x * table[0] + torch.cat((-second, first), -1) * table[1]
+
+
+def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return RMSNorm over the last axis, or LayerNorm if `bias` is not empty."""
+    from torch.nn import functional
+
+    if not bias.numel():
+        return functional.rms_norm(x, weight.shape, weight, RMSNORM_EPSILON)
+    return functional.layer_norm(x, weight.shape, weight, bias, LAYERNORM_EPSILON)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x W^T + bias; an empty bias is left out."""
+    from torch.nn import functional
+
+    return functional.linear(x, weight, bias if bias.numel() else None)
+
+
+def scores_of(q: Tensor, keys: Tensor) -> Tensor:
+    """Return q K^T / sqrt(d) of q (b, a, d) and K (b, k, s, d) as (b, k, a / k, s)."""
+    scores: Tensor = q.unflatten(1, (keys.shape[1], -1)) @ keys.mT
+    return scores / math.sqrt(q.shape[-1])
+
+
+def weighted(weights: Tensor, values: Tensor) -> Tensor:
+    """Return the sums (b, a, d) of V (b, k, s, d) with weights (b, k, a / k, s)."""
+    return (weights @ values).flatten(1, 2)
+
+
+def plain_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Return softmax(q K^T / sqrt(d)) V as (b, a, d)."""
+    return weighted(scores_of(q, keys).softmax(-1), values)
+
+
+def library_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Return `plain_attention` by torch's function; the query heads of a group are queries of one key head."""
+    from torch.nn import functional
+
+    grouped = q.unflatten(1, (keys.shape[1], -1))
+    return functional.scaled_dot_product_attention(grouped, keys, values).flatten(1, 2)
+
+
+def plain_attend(q: Tensor, keys: Tensor, values: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Return the attention of q (b, a, d) to a copy of the cache with the new key and value (b, k, d) appended."""
+    import torch
+
+    return plain_attention(q, torch.cat((keys, key[:, :, None]), 2), torch.cat((values, value[:, :, None]), 2))
+
+
+def split_attend(q: Tensor, keys: Tensor, values: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Return the same without copying the cache: one softmax over two products."""
+    import torch
+
+    grouped = q.unflatten(1, (keys.shape[1], -1))
+    scores = torch.cat((grouped @ keys.mT, grouped @ key.unsqueeze(-1)), -1)
+    weights = (scores / math.sqrt(q.shape[-1])).softmax(-1)
+    return torch.addcmul(weights[..., :-1] @ values, weights[..., -1:], value.unsqueeze(-2)).flatten(1, 2)
+
+
+def decode_layer(x: Tensor, table: Tensor, tensors: Sequence[Tensor], attend: Attend) -> list[Tensor]:
+    """Return the hidden states (b, h) behind one layer, and the new key and value, each (b, k d).
+
+    Args:
+        x: hidden states (b, h) of one new token of each sequence.
+        table: rotation of its position, (2, d); empty if positions are learned.
+        tensors: weights and cache, in the order of `LAYER`.
+        attend: attention of the new queries to the cache and the new token.
+    """
+    from torch.nn import functional
+
+    w = dict(zip(LAYER, tensors, strict=True))
+    _, kv_heads, _, d = w["keys"].shape
+    heads = w["output"].shape[1] // d
+    projected = linear(norm(x, w["attention_norm"], w["attention_norm_bias"]), w["qkv"], w["qkv_bias"])
+    q, key, value = projected.unflatten(-1, (-1, d)).split((heads, kv_heads, kv_heads), 1)
+    if w["query_norm"].numel():
+        q, key = norm(q, w["query_norm"], x.new_empty(0)), norm(key, w["key_norm"], x.new_empty(0))
+    q, key = rotated(q, table), rotated(key, table)
+    attended = attend(q, w["keys"], w["values"], key, value).flatten(1)
+    x = x + linear(attended, w["output"], w["output_bias"])
+    up = linear(norm(x, w["mlp_norm"], w["mlp_norm_bias"]), w["up"], w["up_bias"])
+    if up.shape[-1] == 2 * w["down"].shape[-1]:
+        gate, up = up.chunk(2, -1)
+        up = functional.silu(gate) * up
+    else:
+        up = functional.gelu(up, approximate="tanh")
+    return [x + linear(up, w["down"], w["down_bias"]), key.flatten(1), value.flatten(1)]
+
+
+def decode_block(attend: Attend, inputs: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+    """Return the output of decode-block: hidden states, new key and value (b, h + 2 k d)."""
+    import torch
+
+    x, table, *tensors = inputs
+    return torch.cat(decode_layer(x, table, tensors, attend), -1, out=out)
+
+
+def decode_step(attend: Attend, inputs: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+    """Return the output of decode-step: logits, then key and value of each layer (b, V + 2 L k d)."""
+    import torch
+
+    x, positions, table, last, last_bias, head, *tensors = inputs
+    x, new = x + positions if positions.numel() else x, []
+    for start in range(0, len(tensors), len(LAYER)):
+        x, *added = decode_layer(x, table, tensors[start : start + len(LAYER)], attend)
+        new += added
+    return torch.cat((linear(norm(x, last, last_bias), head, x.new_empty(0)), *new), -1, out=out)
