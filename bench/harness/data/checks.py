@@ -3,8 +3,7 @@
     output       poisoned before the call, so that an element that is not written shows
     late work    the result is copied at the moment the call returns, and the copy is verified
     inputs       compared with a copy that was made before the call
-    old results  new values in the same tensors, the output left as the timed launches left it; then new values in one
-                 of 32 elements only, because a cache may be keyed by a few elements
+    old results  new values in the same tensors, the output left as the timed launches left it
     settings     torch's threads, default dtype and fp32 precision, before and after
 
 They find mistakes, and tricks by which a function only seems fast. They do not find a write beyond the output (run
@@ -46,10 +45,6 @@ class Turn:
     rest: Callable[[], object] = nothing
     """The measuring code itself is at work."""
 
-
-NEW_SHARES = (1.0, 1 / 32)
-"""Fractions of the elements that get new values, one check for each. A cache that looks at three elements misses a
-change of all of them in 91 % of checks with 1/32."""
 
 STALE = "returns the result of an earlier call: the inputs are others, the result is the same"
 MUTATED = "changes its inputs: their bytes are others than before the call"
@@ -111,17 +106,15 @@ class UserChecks(Checks):
         self._random = random.Random()
 
     def last(self, call: Call, data: InputSet, earlier: Launch | None) -> CheckResult:
-        """Return the check of a call after timing, and of calls on new values in the same input tensors."""
+        """Return the check of a call after timing, and of one on new values in the same input tensors."""
         stale = self.result
         checked = self._checked(call, data, earlier)
         first_inputs = tuple(x.clone() for x in data.inputs)
-        for share in NEW_SHARES:
-            if not checked.is_right:
-                break
+        if checked.is_right:
             stale = self.result
             if earlier is not None:
                 earlier = tuple(x.clone() for x in data.inputs), stale
-            seed = self._renew(data, share)
+            seed = self._renew(data)
             checked = self._checked(call, data, earlier, is_poisoned=False)
             if not checked.is_right and checked.checked_elements:
                 reason = f"on new values in the same tensors (seed {seed}): {checked.reason}"
@@ -173,15 +166,13 @@ class UserChecks(Checks):
             x.copy_(before)
         return MUTATED
 
-    def _renew(self, data: InputSet, share: float) -> int:
-        """Give a fraction of the elements of each input new values, and return the seed of these values."""
-        import torch
-
+    def _renew(self, data: InputSet) -> int:
+        """Give each input new values, and return the seed of these values."""
         seed = self._random.getrandbits(32)
         fill = "uniform" if self._fill == "zeros" else self._fill
         fresh = self._op.make_inputs(self._case, Filler(fill, self._case.dtype, self._device, seed))
         for x, new in zip(data.inputs, fresh, strict=True):
-            x.copy_(torch.where(torch.rand(x.shape, device=x.device) < share, new, x))
+            x.copy_(new)
         return seed
 
 

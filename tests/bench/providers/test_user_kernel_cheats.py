@@ -53,8 +53,6 @@ CHANGED = "changed settings of the process and left them so: "
 CHEATS = [
     ("cached_by_shape", STALE),
     ("cached_by_address", STALE),
-    ("cached_by_a_few_elements", STALE),
-    ("cached_where_most_is_new", STALE),
     ("only_into_an_empty_output", STALE),
     ("on_another_thread", PARTIAL),
     ("returned_from_another_thread", "wrong result: an element is"),
