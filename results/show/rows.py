@@ -29,7 +29,7 @@ COLUMNS = (
 and `verified_<name>`, as far as the records have them."""
 
 TELEMETRY_NUMBERS = (
-    *("window_s", "sm_clock_hz", "memory_clock_hz", "temperature_c", "power_w", "energy_j"),
+    *("window_s", "sm_clock_hz", "sm_clock_start_hz", "memory_clock_hz", "temperature_c", "power_w", "energy_j"),
     *("flops_per_j", "throttle_resolution", "involuntary_switches_per_s", "voluntary_switches_per_s", "load_average"),
 )
 """Keys of the telemetry whose columns are floats, even if no record has a value."""
@@ -60,7 +60,9 @@ def document(environment: Environment, records: Iterable[Record], report: Report
     scores = judged(environment, records, report)
     return {
         "environment": environment.to_dict(),
-        "records": [record.to_dict() | score for record, score in zip(records, scores, strict=True)],
+        "records": [
+            record.to_dict() | {"units": record.units} | score for record, score in zip(records, scores, strict=True)
+        ],
     }
 
 

@@ -41,6 +41,7 @@ def test_units_of_the_op_are_not_those_of_the_peak_that_judges_it(run, make_reco
     record = make_record(op="gelu", units="vector")
     for row in (document(run.environment, [record])["records"][0], flat_rows(run.environment, [record])[0]):
         assert (row["units"], row["peak_units"]) == ("vector", "matrix")
+    assert document(run.environment, [make_record(op="mine")])["records"][0]["units"] is None
 
 
 def test_json_holds_everything_and_the_judged_keys(run):

@@ -9,10 +9,11 @@
 Keys of the JSON object, the same for every device, SI base units, None if unknown:
 
 - `window_s`: seconds between the snapshots.
-- `sm_clock_hz`: the median of what was polled while samples ran, at the end if nothing was polled (`polls` is None).
-  `memory_clock_hz`, `temperature_c`: at the end.
+- `sm_clock_hz`: the median of what was polled while samples ran, and `sm_clock_min_hz` and `sm_clock_max_hz` its ends;
+  at the end if nothing was polled (`polls` is None). `sm_clock_start_hz`: at the start. `memory_clock_hz`,
+  `temperature_c`: at the end.
 - `power_w` and `power_source`: `energy-counter` (the true mean over the window), `polled` (the median while samples
-  ran) or `power-usage` (one reading at the end).
+  ran) or `power-usage` (one reading at the end). `power_min_w` and `power_max_w`: the ends of what was polled.
 - `energy_j`: J per launch, with whatever the GPU drew between launches; `flops_per_j`: FLOP/J, which is FLOP/s per W.
 - `throttle`: fraction of the window that the device lost to each cause. Causes overlap in time, so the sum may exceed
   1. `sw_thermal`, `hw_thermal` and `power_brake` have clock events only, and are None: drivers number their counters
@@ -63,7 +64,8 @@ EVENT_CAUSES = ("sw_thermal", "hw_thermal", "power_brake")
 
 GPU_KEYS = (
     *("sm_clock_hz", "memory_clock_hz", "temperature_c", "power_w", "power_source", "energy_j", "flops_per_j"),
-    *("clock_events", "polls"),
+    *("clock_events", "polls", "sm_clock_start_hz"),
+    *("sm_clock_min_hz", "sm_clock_max_hz", "power_min_w", "power_max_w"),
 )
 """Keys of a record's telemetry that only a GPU has."""
 
@@ -211,7 +213,9 @@ def polled_row(row: Mapping[str, Any], polled: Sequence[ClockAndPower]) -> dict[
     powers = [seen.power_w for seen in polled if seen.power_w is not None]
     found: dict[str, Any] = {"polls": len(polled) or None}
     if clocks:
-        found |= {"sm_clock_hz": median(clocks)}
+        found |= {"sm_clock_hz": median(clocks), "sm_clock_min_hz": min(clocks), "sm_clock_max_hz": max(clocks)}
+    if powers:
+        found |= {"power_min_w": min(powers), "power_max_w": max(powers)}
     if powers and row["power_source"] != "energy-counter":
         found |= {"power_w": median(powers), "power_source": "polled"}
     return found
@@ -231,6 +235,7 @@ def _gpu_row(
     }
     return {
         "sm_clock_hz": after.sm_clock_hz,
+        "sm_clock_start_hz": before.sm_clock_hz,
         "memory_clock_hz": after.memory_clock_hz,
         "temperature_c": after.temperature_c,
         "power_w": power_w,

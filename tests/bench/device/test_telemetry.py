@@ -217,6 +217,8 @@ def test_clock_and_power_are_those_of_the_samples_and_not_of_the_end(machine):
     polled = [telemetry.ClockAndPower(*one) for one in ((1.4e9, 690.0), (1.5e9, 700.0), (1.7e9, 650.0))]
     row = measure(machine, polled=polled)
     assert (row["sm_clock_hz"], row["polls"]) == (1.5e9, 3)
+    assert [row[f"sm_clock_{which}_hz"] for which in ("start", "min", "max")] == [1980e6, 1.4e9, 1.7e9]
+    assert (row["power_min_w"], row["power_max_w"]) == (650.0, 700.0)
     assert (row["power_w"], row["power_source"]) == (pytest.approx(700), "energy-counter")  # better than a few readings
     row = measure(machine, polled=polled, window_s=0.5)
     assert (row["power_w"], row["power_source"]) == (690.0, "polled")
