@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from typing import Any
 
 import triton
@@ -120,12 +119,8 @@ def key_of(item: Row) -> str:
     return " | ".join(word for word in words if word)
 
 
-def audit(choices: Sequence[Choice], known_sizes: bool = True) -> list[Row]:
+def audit(choices: Sequence[Choice]) -> list[Row]:
     """Compile shipped variants in this process and return their rows.
-
-    Args:
-        choices: The variants.
-        known_sizes: Whether whole numbers that Triton may specialize are multiples of 16.
 
     Raises:
         AuditError: One of them does not compile.
@@ -133,23 +128,22 @@ def audit(choices: Sequence[Choice], known_sizes: bool = True) -> list[Row]:
     found = []
     for choice in choices:
         variant = choice.variant
-        source = compiling.source_of(variant, known_sizes=known_sizes)
+        source = compiling.source_of(variant)
         compiled = compiling.compile_ahead(source, choice.arch, variant.options)
         found.append(row(choice.kernel, choice.version.name, variant, compiled, choice.arch))
     return found
 
 
-def audit_all(choices: Sequence[Choice], known_sizes: bool = True) -> list[Row]:
+def audit_all(choices: Sequence[Choice]) -> list[Row]:
     """Compile shipped variants on all cores and return their rows in the order of kernels; progress goes to stderr.
 
     Raises:
         AuditError: One of them does not compile, or the processes that compile are ended from outside.
     """
-    one = partial(audit, known_sizes=known_sizes)
     if len(choices) <= FEW:
         with workers.told_if_slow(f"compiling {len(choices)} kernels"):
-            return sorted(one(choices), key=_place)
-    found = workers.in_processes(one, [[choice] for choice in choices], workers.cores())
+            return sorted(audit(choices), key=_place)
+    found = workers.in_processes(audit, [[choice] for choice in choices], workers.cores())
     try:
         return sorted((item for rows in found for item in rows), key=_place)
     except BrokenProcessPool as error:

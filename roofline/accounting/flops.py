@@ -271,13 +271,3 @@ def _all_layers_core(config: ModelConfig, sequence: int, mask: str, is_windowed:
     windowed = config.windowed_layers if is_windowed else 0
     full = (config.layers - windowed) * attention_core_flops(*shape)
     return full + (windowed * attention_core_flops(*shape, window=config.window) if windowed else 0)
-
-
-def attention_share(sequence: int, width: int, is_causal: bool = False) -> float:
-    """Return attention's own FLOPs as a fraction of those of the block's products: s / (6h), causal s / (12h).
-
-    So 6 N D is close only where s is far below 6h, not where it is below h.
-
-    Source: 4 s h of attention over 24 h^2 of a block with f = 4h; Narayanan et al. (2021), equation 3.
-    """
-    return sequence / ((12 if is_causal else 6) * width)

@@ -86,4 +86,8 @@ def odd_size_rows() -> tuple[rows.Row, ...]:
     chosen = [
         choice for choice in catalog.choices((90,)) if choice.version in newest and choice.variant.dtype == "bf16"
     ]
-    return tuple(rows.audit_all(chosen, known_sizes=False))
+    return tuple(
+        rows.row(choice.kernel, choice.version.name, choice.variant, compiled, choice.arch)
+        for choice in chosen
+        for compiled in [compile_ahead(choice.variant, choice.arch, known_sizes=False)]
+    )

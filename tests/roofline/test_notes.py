@@ -14,7 +14,7 @@ from roofline.accounting.activations import Kernels, model_activations
 from roofline.accounting.answers.answer import number, size
 from roofline.accounting.budget import SECONDS_PER_DAY, affordable_flops, largest_params, six_nd, training_seconds
 from roofline.accounting.config.file import load_preset, read_config
-from roofline.accounting.flops import attention_share, train_flops
+from roofline.accounting.flops import train_flops
 from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import RECIPES, bytes_per_param
@@ -53,6 +53,8 @@ H100 = find_gpu("h100-sxm")
 PEAKS = H100.peaks_flops_per_s
 RATIO = PEAKS["bf16"] / PEAKS["fp32"]
 SMALL, LARGE = gpt(1024, 12, 16, 50257), gpt(4096, 32, 32, 32000)
+FORWARD = train_flops(LARGE, 4096, convention="gemm-full").forward
+BLOCK = FORWARD["attention_projections"] + FORWARD["mlp"]
 GPT_3 = load_preset("gpt-3")
 GPT_3_FLOPS = 300_000_000_000 * train_flops(GPT_3, 2048, convention="6nd").per_token
 FULL = train_flops(GPT_3, 2048, convention="gemm-full", recompute="full", is_flash=False)
@@ -71,7 +73,7 @@ COMPUTED = {
     "Llama 3 70B over the 1.28B model": f"{six_nd(70e9, 15e12) / six_nd(1.28e9, 300e9):.0f}x",
     "FLOPs of 8 H100 in two weeks": number(affordable_flops(1979e12 / 2, 8, 1, 14 * SECONDS_PER_DAY)),
     "[4,8,16,32] @ [32,2]": f"{matmul_work(4 * 8 * 16, 2, 32, 'fp32', 'fp32').flops:,}",
-    "attention's share that 6 N D leaves out at T = d": f"{100 * attention_share(4096, 4096):.0f} %",
+    "attention's share that 6 N D leaves out at T = d": f"{100 * FORWARD['attention_core'] / BLOCK:.0f} %",
     "fp32 peak of an H100, TFLOP/s": f"{PEAKS['fp32'] / 1e12:g}",
     "bf16 over fp32 on an H100": f"{RATIO:.1f}",
     "fp8 over fp32 on tensor cores": f"{PEAKS['fp8e4m3'] / PEAKS['fp32']:.1f}x",
