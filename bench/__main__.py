@@ -23,7 +23,7 @@ COMMANDS = {
     "list": "the operations that can be measured, with their commands",
     "suite": "all operations at their default sizes, the most informative first",
     "compare": "which provider is faster, measured side by side, with a verdict",
-    "calibrate": "the ceilings of this machine: bandwidth, matmul, cache, launch",
+    "calibrate": "the ceilings of this machine: bandwidth, matmul, FMA, launch",
     "doctor": "does everything run on this machine, and how small a change could be seen",
     "profile": "every operation of a torch model or function of yours on the roofline",
     "explain": "what a flag, a column or a verdict means, and what to do about it",
