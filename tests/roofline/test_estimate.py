@@ -223,6 +223,11 @@ def test_a_machine_may_be_its_figures_alone(capsys, line, key, value):
     assert data_of(capsys, line)[key] == pytest.approx(value)
 
 
+def test_the_largest_model_is_named_with_headroom_too(capsys):
+    warning = data_of(capsys, "fit --memory 80e9 --gpus 8")["warnings"][0]
+    assert warning == "this leaves no headroom; with 10 % left free it is 36.00e9 parameters"
+
+
 def test_windows_are_in_the_flops_unasked(capsys):
     """Mistral 7B sees 4,096 of 16,384 keys: sum of min(i, 4096) pairs a layer, 4 a d each, forward three times."""
     data = data_of(capsys, "flops --model mistral-7b --sequence 16384")
