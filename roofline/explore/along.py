@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
+from roofline.commands.estimate.sweep import memory_marks
 from roofline.explore import pictures
 from roofline.explore.ask import Asked, command_line, sweep
 
@@ -29,8 +30,7 @@ def draw(
     """
     option = over.partition("=")[0]
     words, rows = sweep(asked, over)
-    too_large = [row[option] for row in rows if row.get("fits") is False]
-    marks = {**(marks or {}), **({f"does not fit from {min(too_large):g}": min(too_large)} if too_large else {})}
+    marks = {**(marks or {}), **memory_marks(rows, option)}
     st.code(command_line(words), language=None, wrap_lines=True)
     for unit, keys in panels.items():
         lines: dict[str, Sequence[tuple[float, float]]] = {

@@ -46,6 +46,7 @@ def _estimate(name: str, row: Mapping[str, Any], part: str) -> dict[str, Any] | 
     if flops is None or moved is None or seconds is None:
         return None
     words = [name, part.rstrip("_"), *(str(row[key]) for key in ("gpu", "dtype") if row.get(key))]
+    words += ["does not fit in memory"] if row.get("fits") is False else []
     return {
         "name": one_line(" ".join(filter(None, words)), 60),
         "flops": flops,

@@ -10,7 +10,8 @@ import pytest
 from test_estimate import call, data_of, text_of
 
 from roofline.commands.estimate.parts import PARTS
-from roofline.commands.estimate.sweep import draw, over, swept
+from roofline.commands.estimate.sweep import draw, memory_marks, over, swept
+from roofline.page.estimates import estimates_of
 from roofline.plot.estimates import draw_lines, draw_parts
 
 DECODE = "infer --model llama-3-8b --gpu h100-sxm --prompt 128"
@@ -59,6 +60,21 @@ def test_points_that_do_not_fit_are_marked(capsys):
         text.get_text().strip(): text.get_position()[0] for text in draw(swept(words.split(), PARTS)).axes[0].texts
     }
     assert texts["does not fit from 512"] == 512
+
+
+def test_what_fits_only_from_a_place_on_is_marked_up_to_it():
+    """Llama 3 8B trained with 142.7 GB on one H100 of 85.0 GB, with 72.4 GB on each of two."""
+    words = "memory --model llama-3-8b --gpu h100-sxm --over tensor-parallel=1:4:x2"
+    rows = swept(words.split(), PARTS).rows
+    assert [row["fits"] for row in rows] == [False, True, True]
+    assert memory_marks(rows, "tensor-parallel") == {"does not fit up to 1": 1}
+
+
+def test_what_does_not_fit_is_named_on_a_page(capsys, tmp_path):
+    path = tmp_path / "infer.json"
+    path.write_text(text_of(capsys, f"sweep {DECODE} --over batch=1,8192 --format json"))
+    small, large = [one["name"] for one in estimates_of([path]) if "decode" in one["name"]]
+    assert large == f"{small} does not fit in memory"
 
 
 def test_a_picture_has_a_line_for_each_of_the_other_values_and_the_critical_batch(tmp_path, capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -167,7 +167,7 @@ def draw(sweep: Sweep) -> Figure:
     ]
     lines: dict[str, list[tuple[float, float]]] = {}
     marks: dict[str, float] = {}
-    too_large: dict[str, float] = {}
+    drawn: dict[str, list[dict[str, Any]]] = {}
     for row in sweep.rows:
         if isinstance(row[x], str) or not isinstance(row[y], int | float):
             continue
@@ -175,9 +175,20 @@ def draw(sweep: Sweep) -> Figure:
         lines.setdefault(name, []).append((row[x], row[y]))
         if x == "batch" and row.get("critical_batch"):
             marks[f"critical batch {name}".strip()] = row["critical_batch"]
-        if row.get("fits") is False:
-            too_large.setdefault(name, row[x])
+        drawn.setdefault(name, []).append(row)
     if not lines:
         raise ConfigError(f"--plot needs numbers along --{x}: {y} has none")
-    marks |= {f"does not fit from {place:g} {name}".strip(): place for name, place in too_large.items()}
+    for name, rows in drawn.items():
+        marks |= {f"{words} {name}".strip(): place for words, place in memory_marks(rows, x).items()}
     return draw_lines(sweep.title, x, y.replace("_", " "), lines, marks, sweep.theme)
+
+
+def memory_marks(rows: Sequence[Mapping[str, Any]], option: str) -> dict[str, float]:
+    """Return where along an option the memory ends to be enough, or begins to be: what it is called, and its place."""
+    places = sorted((row[option], row.get("fits") is not False) for row in rows)
+    too_large = [place for place, fits in places if not fits]
+    if not too_large:
+        return {}
+    if places[-1][1]:  # such as more devices
+        return {f"does not fit up to {too_large[-1]:g}": too_large[-1]}
+    return {f"does not fit from {too_large[0]:g}": too_large[0]}
