@@ -1,6 +1,6 @@
 """Processes that compile for this one and end with it, however it ends, and their progress on stderr.
 
-They run no code of users but what is compiled, so that they need no heartbeat, and Python's own pool does.
+They run no code of users but what is compiled, so that no call needs a time limit, and Python's own pool does.
 """
 
 import ctypes

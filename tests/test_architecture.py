@@ -25,20 +25,10 @@ KERNEL_COMMANDS = ("kernels/__main__.py", "kernels/audit/command.py", "kernels/a
 
 FOLDERS = {
     "bench.harness": (
-        *("op", "op_file", "shapes", "definition", "device", "timing", "data", "providers", "measure", "isolate"),
-        *(
-            "calibrate",
-            "cli",
-            "model",
-            "scenarios",
-            "train",
-            "transfer",
-            "profile",
-            "fixture",
-            "commands",
-            "compare",
-            "api",
-        ),
+        *("worker", "preload"),
+        *("op", "op_file", "shapes", "definition", "device", "timing", "data", "providers", "measure"),
+        *("calibrate", "cli", "model", "scenarios", "train", "transfer", "profile", "fixture", "commands"),
+        *("compare", "api"),
     ),
     "roofline": (
         "work",

@@ -2,8 +2,8 @@
 
 from bench.elementwise import OPS
 from bench.harness.device.device import Device
-from bench.harness.isolate.job import Job
-from bench.harness.measure.plan import Settings, blank_record
+from bench.harness.measure.isolated import measure_isolated
+from bench.harness.measure.plan import Row, Settings
 from bench.harness.op import Case
 from bench.harness.timing.protocol import Limits
 
@@ -13,12 +13,10 @@ LIMITS = Limits(min_samples=5, target_half_width=1.0, min_time_s=0, cap_s=0.05, 
 ELEMENTS = 8192
 
 
-def measure(workers, provider, op="gelu", dtype="fp32", settings=None, deadline=None):
+def measure(provider, op="gelu", dtype="fp32", settings=None, deadline=None, timeout_s=60):
     """Return the record of one function on a small case, measured in a worker."""
-    settings, case = settings or Settings(), Case(op, dtype, {"n": ELEMENTS})
-    blank = blank_record(ELEMENTWISE[op], case, provider, settings)
-    asked = {"device": CPU, "case": case, "settings": settings, "limits": LIMITS, "deadline": deadline}
-    return workers.measure(Job(family="elementwise", op=op, provider=provider, **asked), blank)
+    row = Row(ELEMENTWISE[op], Case(op, dtype, {"n": ELEMENTS}), provider)
+    return measure_isolated("elementwise", row, CPU, settings or Settings(), LIMITS, None, timeout_s, deadline)
 
 
 HONEST = """

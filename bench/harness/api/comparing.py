@@ -291,7 +291,7 @@ class _Comparison:
         def call(copy: int) -> Callable[[], Any]:
             return functools.partial(fn, *sets[copy], **self._kwargs)
 
-        return Ready([call(copy) for copy in range(len(sets))], cache, lambda: None, new_call=call)
+        return Ready([call(copy) for copy in range(len(sets))], cache, new_call=call)
 
     def _finished(
         self,

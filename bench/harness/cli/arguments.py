@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness.data.inputs import FILLS
-from bench.harness.isolate.job import DEFAULT_TIMEOUT_S
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import OpFileError, command_of, own_families, own_file
 from bench.harness.providers.registry import USER_KERNEL, kernel_versions, provider_names
@@ -207,6 +206,10 @@ def add_how(group: Any) -> None:
     group.add_argument("--tolerance", metavar="FACTOR", type=factor, default=1.0, help=text)
     text = "on a GPU, record after the timing which kernels a launch starts; -v prints them"
     group.add_argument("--kernels", action="store_true", help=text)
+
+
+DEFAULT_TIMEOUT_S = 120.0
+"""The first call compiles and tunes a kernel, which may take a minute; an endless loop takes longer."""
 
 
 def add_timeout(group: Any) -> None:

@@ -6,7 +6,6 @@ import argparse
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +16,6 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.cli.pace import Pace
 from bench.harness.cli.terminal import Document, Progress, Render, print_path, print_run, table_of
-from bench.harness.isolate.job import Job
 from bench.harness.providers.user_kernel import is_user_kernel, with_revision
 from results.record import Environment, Record
 from results.show.table import describe, name_of
@@ -25,7 +23,6 @@ from results.show.terminal import say
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.isolate.pool import Workers
     from bench.harness.measure.plan import Row, Settings
     from results.store.runs import RunWriter, StoreError
     from roofline.ceilings import Ceiling, Ceilings
@@ -182,17 +179,14 @@ def measure_ops(run: PlannedRun) -> Finished:
     Raises:
         UsageError: the GPU named does not fit the device, or no row is left that could be measured.
     """
-    from bench.harness.isolate.pool import Workers
-
     rows = list(run.rows)
 
     def prepare(progress: Progress) -> None:
-        rows[:] = check_user_kernels(run, workers, progress)
+        rows[:] = check_user_kernels(run, progress)
 
     def measure(session: Session, progress: Progress, ceilings: Ceilings, deadline: float | None) -> None:
-        measure_all(replace(run, rows=rows), session, progress, ceilings, deadline, workers)
+        measure_all(replace(run, rows=rows), session, progress, ceilings, deadline)
 
-    workers = Workers(run.timeout_s)
     return gather(run, dtypes_of([row for _, row in run.rows]), measure, prepare)
 
 
@@ -358,20 +352,21 @@ def preflight(device: Device, ceilings: Ceilings) -> dict[str, float | None]:
     }
 
 
-def check_user_kernels(run: PlannedRun, workers: Workers, progress: Progress) -> list[FamilyRow]:
+def check_user_kernels(run: PlannedRun, progress: Progress) -> list[FamilyRow]:
     """Return all rows of a run; those of a user's function that cannot be used have failed already, with the reason.
 
     Raises:
         UsageError: no row is left that could be measured.
     """
+    from bench.harness.measure.isolated import load_problem
+
     problems: dict[tuple[str, str, str], str | None] = {}
     rows = []
     for family, row in run.rows:
         key = family, row.op.name, row.provider
         if is_user_kernel(row.provider) and row.refused is None and key not in problems:
             progress.say(f"importing {row.provider}")
-            job = Job(family=family, op=row.op.name, provider=row.provider, device=run.device)
-            problems[key] = workers.problem(job)
+            problems[key] = load_problem(family, row, run.device, run.timeout_s)
         problem = problems.get(key)
         rows.append((family, row if problem is None else _failed(row, problem, run.settings)))
     found = list(dict.fromkeys(problem for problem in problems.values() if problem is not None))
@@ -394,13 +389,12 @@ def _failed(row: Row, problem: str, settings: Settings) -> Row:
 
 
 def measure_all(
-    run: PlannedRun, session: Session, progress: Progress, ceilings: Ceilings, deadline: float | None, workers: Workers
+    run: PlannedRun, session: Session, progress: Progress, ceilings: Ceilings, deadline: float | None
 ) -> None:
     """Measure all rows, then visit each of them again; what is measured is saved after each visit."""
-    from bench.harness.isolate.child import record_kernels
-    from bench.harness.isolate.pool import WorkerError
     from bench.harness.measure.compile import compile_rows
     from bench.harness.measure.cost import CostEstimator
+    from bench.harness.measure.isolated import launched_fields, measure_isolated
     from bench.harness.measure.plan import out_of_time
     from bench.harness.measure.runner import Runner, release
     from bench.harness.measure.visits import VISITS, limits_of_visit, with_visit
@@ -419,12 +413,6 @@ def measure_all(
         progress.note(f"{name} does not compile: {reason}")
     progress.expect(len(run.rows) * VISITS, pace.left_s)
 
-    job = partial(Job, device=run.device, settings=settings, limits=limits, deadline=deadline, ceilings=ceilings)
-
-    def job_of(family: str, row: Row, provider: str, share: int = 1) -> Job:
-        what = partial(job, family=family, op=row.op.name, case=row.case)
-        return what(provider=provider, stand_ins=row.stand_ins, rows_left=share)
-
     def visit(family: str, row: Row, share: int) -> Record:
         """Measure a row once, in its share of the time that is left."""
         progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}")
@@ -432,7 +420,8 @@ def measure_all(
         if has_device and not is_user_kernel(row.provider):
             return runner.measure(row, share)
         refused = runner.refused(row) if has_device else row.refused
-        return refused or workers.measure(job_of(family, row, row.provider, share), runner.blank(row))
+        how = run.device, settings, limits, ceilings, run.timeout_s, deadline, share
+        return refused or measure_isolated(family, row, *how)
 
     waiting = deque(run.rows)
     measured: list[tuple[FamilyRow, Record]] = []
@@ -468,11 +457,10 @@ def measure_all(
             progress.advance()
     for index, ((family, row), record) in enumerate(measured):
         if settings.kernels and run.device.is_gpu and record.status == "ok" and pace.has_time():
-            with suppress(WorkerError):
-                asked = job_of(family, row, record.provider), record.median_s
-                fields, _ = workers.ask(record_kernels, *asked, deadline=deadline)
-                record = session.keep(Record.from_dict(record.to_dict() | fields), replaces=record)
-                measured[index] = (family, row), record
+            measured_row, how = replace(row, provider=record.provider), (run.device, settings, run.timeout_s, deadline)
+            fields = launched_fields(family, measured_row, record.median_s or 0.0, *how)
+            record = session.keep(replace(record, **fields), replaces=record)
+            measured[index] = (family, row), record
     session.finish()
     if run.request.verbose:
         for _, record in measured:

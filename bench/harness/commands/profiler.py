@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.harness import worker
 from bench.harness.cli.arguments import UsageError, add_machine, add_output, add_timeout, dtype_words, number, path
 from bench.harness.device.device import NoDeviceError
-from bench.harness.isolate.heartbeat import Heartbeat
-from bench.harness.isolate.pool import WorkerError, Workers
 from bench.harness.op import Op
 from bench.harness.profile import report, show
 from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target
 from bench.harness.shapes import ShapeError, parse_batch_shape
 from results.record import Environment, Record
 from results.show.terminal import Parser, print_out, say
-from results.store.runfile import encode_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,7 +99,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     check_places(args)
     device = device_of(args)
     use_threads(device)
-    answer = json.loads(profiled(Heartbeat([0, 0]), args, device)) if args.target is None else isolated(args, device)
+    answer = profiled(args, device) if args.target is None else isolated(args, device)
     if "error" in answer:
         raise (NoDeviceError if answer["needs_gpu"] else UsageError)(answer["error"])
 
@@ -110,7 +107,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         for note in answer["notes"]:
             progress.note(note)
         for record in answer["records"]:
-            session.keep(Record.from_dict(record))
+            session.keep(record)
 
     def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
         show.render(environment, records, console, args.top, args.by)
@@ -128,30 +125,31 @@ def isolated(args: argparse.Namespace, device: Device) -> dict[str, Any]:
         UsageError: the process gave no answer.
     """
     try:
-        answer, output = Workers(args.timeout).ask(profiled, args, device, what="a call, or the import,")
-    except WorkerError as error:
+        what = "a call, or the import,"
+        answer, output = worker.call(profiled, args, device, timeout_s=args.timeout, what=what)
+    except worker.WorkerError as error:
         raise UsageError(f"{args.target}: {error}") from None
     for line in dict.fromkeys(output.splitlines()):  # a step that prints does so in each of its many calls
         say(line)
     return answer
 
 
-def profiled(heartbeat: Heartbeat, args: argparse.Namespace, device: Device) -> bytes:
-    """Return the records of a profile, the dtypes of its matmuls and notes, or the error, as JSON."""
-    from bench.harness.isolate.child import prepare
+def profiled(args: argparse.Namespace, device: Device) -> dict[str, Any]:
+    """Return the records of a profile, the dtypes of its matmuls and notes, or the error."""
+    from bench.harness.measure.isolated import use
     from bench.harness.profile import profiling
     from bench.harness.profile.step import ProfiledStep
 
-    prepare(device)
+    use(device)
     notes: list[str] = []
     try:
-        heartbeat.announce()
-        target = replace(target_from(args, device), heartbeat=heartbeat)
-        heartbeat.rest()
+        worker.announce()
+        target = target_from(args, device)
+        worker.rest()
         step = ProfiledStep(target, profiling.mode_of(args.backward, args.train))
         accounted = profiling.account(step)
     except (UsageError, NoDeviceError) as error:
-        return json.dumps({"error": str(error), "needs_gpu": isinstance(error, NoDeviceError)}).encode()
+        return {"error": str(error), "needs_gpu": isinstance(error, NoDeviceError)}
     dtypes = report.product_dtypes(accounted.calls)
     try:
         if args.compile:
@@ -166,8 +164,7 @@ def profiled(heartbeat: Heartbeat, args: argparse.Namespace, device: Device) -> 
             records = profiling.replayed(step, records, accounted, timing, device) if args.replay else records
         except UsageError as error:
             notes.append(f"no replay: {error}")
-    found = {"dtypes": dtypes, "notes": notes, "records": [json.loads(encode_line(record)) for record in records]}
-    return json.dumps(found).encode()
+    return {"dtypes": dtypes, "notes": notes, "records": records}
 
 
 def check(args: argparse.Namespace) -> None:

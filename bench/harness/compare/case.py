@@ -11,13 +11,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from bench.harness import worker
 from bench.harness.compare.meter import Interleaved, InterleavingMeter, Ready, least_s
 from bench.harness.compare.rounds import Rounds, Rule
-from bench.harness.data.checks import Turn
 from bench.harness.data.inputs import InputSet
 from bench.harness.data.replay import ReplayCheck
 from bench.harness.device.device import Device
-from bench.harness.isolate.heartbeat import NOBODY, announced
 from bench.harness.measure.cost import CALLS_PER_CASE, CostEstimator
 from bench.harness.measure.plan import Row, Settings
 from bench.harness.measure.runner import Prepared, Runner, release
@@ -40,12 +39,10 @@ class InterleavingRunner(Runner):
         estimator: CostEstimator,
         deadline: float | None,
         ceilings: Ceilings,
-        announce: Callable[[int], None] = lambda place: None,
     ) -> None:
-        """Prepare; as of `Runner`, and `announce` is told the place of the provider whose code runs, or `NOBODY`."""
+        """Prepare; as of `Runner`."""
         self._turns = InterleavingMeter(device)
         super().__init__(family, device, settings, estimator, None, deadline, ceilings, self._turns)
-        self._announce = announce
         self._views: list[list[InputSet]] = []
 
     def measure_case(self, rows: Sequence[Row], names: Sequence[str], rule: Rule) -> list[Record]:
@@ -88,19 +85,16 @@ class InterleavingRunner(Runner):
             ProviderUnavailableError: its calls are so slow that the fewest, beside those of the others before it, which
                 take `others_s`, do not fit the time that is left.
         """
-        turn = self._turn(place)
-        prepared = self.prepare(row, together, turn)
+        prepared = self.prepare(row, together)
         if isinstance(prepared, Record):
             return prepared
-        left_s, began = self.left_s(), time.perf_counter()
+        left_s = self.left_s()
         with numerics(row.case.dtype):
-            calls = announced(prepared.calls, turn.announce, self._device.synchronize)
+            slow_s = least_s(prepared.calls[0], self._device.synchronize)
         provider, sets = prepared.provider, prepared.sets
-        # Slow calls are announced one by one, and where they lie does not matter.
-        new_call = (lambda copy: provider.call(sets[copy])) if calls is prepared.calls else None
+        new_call = None if slow_s else lambda copy: provider.call(sets[copy])
         replay = partial(_replay_check, row, sets) if self._device.is_gpu else None
-        slow_s = least_s(time.perf_counter() - began)
-        ready = Ready(calls, prepared.cache, turn.announce, slow_s, new_call, replay)
+        ready = Ready(prepared.calls, prepared.cache, place, slow_s, new_call, replay)
         refuse_if_too_slow(ready.least_s, others_s, left_s)
         return prepared, ready
 
@@ -143,21 +137,17 @@ class InterleavingRunner(Runner):
         """Return the result of a step, or the record of a row that ended in it; an error that should end the process
         counts too.
         """
-        turn = self._turn(place)
-        turn.announce()
+        worker.announce(place)
         try:
             found: T | Record = step()
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             found = self.ended(row, error)
-        turn.rest()
+        worker.rest()
         if isinstance(found, Record):
             release(self._device)
         return found
-
-    def _turn(self, place: int) -> Turn:
-        return Turn(partial(self._announce, place), partial(self._announce, NOBODY))
 
     def _input_sets(self, op: Op, case: Case, copies: int) -> list[InputSet]:
         """Return the same copies for every provider of the case, each time in tensors of their own.

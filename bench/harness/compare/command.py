@@ -162,8 +162,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.cli import main
     from bench.harness.compare.show import show
     from bench.harness.device.host import why_no_isolation
-    from bench.harness.isolate.pool import start_server
     from bench.harness.providers.user_kernel import is_user_kernel
+    from bench.harness.worker import start_server
 
     ops = chosen_ops(args.op, families)
     refuse_options_of_others(args, ops, families)
@@ -343,14 +343,13 @@ def measure_cases(plan: ComparePlan, kept: Session, progress: Progress, ceilings
     """Measure case by case; the records of one are kept as soon as all its providers are verified again."""
     from bench.harness.compare.case import InterleavingRunner, all_without
     from bench.harness.compare.isolated import CaseJob, records_of_case
-    from bench.harness.isolate.pool import Workers
     from bench.harness.measure.cost import CostEstimator
     from bench.harness.measure.plan import plan as planned_rows
     from bench.harness.measure.plan import refusal
     from bench.harness.measure.runner import release
     from results.show.table import describe
 
-    settings, workers = plan.settings, Workers(plan.timeout_s)
+    settings = plan.settings
     deadline = None if settings.budget_s is None else time.perf_counter() + settings.budget_s
     estimator = CostEstimator(plan.device, settings.fill, settings.seed)
     progress.expect(len(plan.cases))
@@ -373,7 +372,7 @@ def measure_cases(plan: ComparePlan, kept: Session, progress: Progress, ceilings
                 rule=rule,
                 deadline=deadline,
             )
-            records = records_of_case(workers, job, blanks, progress.note)
+            records = records_of_case(job, plan.timeout_s, blanks, progress.note)
         else:
             runner = InterleavingRunner(one.family, plan.device, settings, estimator, deadline, ceilings)
             rows = planned_rows([(one.op, one.case)], list(plan.providers), plan.device, settings)

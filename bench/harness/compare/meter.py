@@ -9,15 +9,15 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.harness import worker
 from bench.harness.compare.rounds import Rounds, Rule, run_rounds
-from bench.harness.data.checks import nothing
 from bench.harness.data.replay import ReplayCheck
 from bench.harness.device.telemetry import row_telemetry
-from bench.harness.isolate.heartbeat import PROBES, SLOW_CALL_S, Announce
 from bench.harness.measure.cost import CALLS_PER_CASE
 from bench.harness.measure.evidence import disturbance
 from bench.harness.measure.meter import Measurement, Meter
@@ -34,6 +34,10 @@ that other processes that come and go disturb both of a pair."""
 LONGEST_SHARED_S = 0.02
 """Longest sample, in seconds, of those that are made longer to match the samples of the other providers."""
 
+PROBES = 3
+SLOW_CALL_S = 0.01
+"""Calls from this length on are checked against the time that is left, and their place in memory does not matter."""
+
 CALIBRATION_TURNS = 3
 """Turns of the warm-up, the last ones, from which the count of samples in a turn is taken."""
 
@@ -45,8 +49,8 @@ class Turns:
     sampler: Sampler
     lead_in: Callable[[], object]
     """Runs before each turn, not timed: brings warm data back into the cache that others have used."""
-    announce: Announce = nothing
-    """Says that this one has its turn now."""
+    index: int = 0
+    """Index of the provider in its case, for `worker.announce`."""
     call_s: float = 0.0
     """Of one call, roughly."""
     samples: int = 1
@@ -58,7 +62,7 @@ class Turns:
 
     def slot(self) -> tuple[float, ...]:
         """Return the samples of one turn, seconds per launch."""
-        self.announce()
+        worker.announce(self.index)
         self.lead_in()
         self.first += self.samples * self.sampler.launches_per_sample
         return tuple(self.sampler.sample() / self.sampler.launches_per_sample for _ in range(self.samples))
@@ -81,7 +85,8 @@ class Ready:
 
     calls: Sequence[samplers.Call]
     cache: str
-    announce: Announce
+    index: int = 0
+    """Index of the provider in its case."""
     least_s: float = 0.0
     """Seconds of the calls that even the shortest comparison makes; 0 where calls are short."""
     new_call: Callable[[int], samplers.Call] | None = None
@@ -145,14 +150,14 @@ class InterleavingMeter(Meter):
 
     def _turns(self, ready: Sequence[Ready], place: int) -> Turns | Broken:
         one = ready[place]
-        one.announce()
+        worker.announce(one.index)
         # All go round the same copies, as far apart as can be, so that nobody finds what another has just touched.
         first = place * len(one.calls) // len(ready)
         try:
             replay = one.replay(first) if one.replay else None
             sampler = self.sampler([*one.calls[first:], *one.calls[:first]], self._limits, replay)
             call_s = sampler.sample() / sampler.launches_per_sample
-            return Turns(sampler, self._lead_in(one), one.announce, call_s, first=first, replay=replay)
+            return Turns(sampler, self._lead_in(one), one.index, call_s, first=first, replay=replay)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -161,7 +166,7 @@ class InterleavingMeter(Meter):
     def _lead_in(self, ready: Ready) -> Callable[[], object]:
         """Return what runs before a turn: one launch where the data is to be warm, else nothing."""
         if ready.cache != "warm":
-            return nothing
+            return samplers.nothing
         calls = itertools.cycle(ready.calls)
 
         def launch() -> None:
@@ -248,10 +253,18 @@ def exchange(ready: Sequence[Ready], turns: Sequence[Turns | Broken], order: ran
         sampler.begin_with(made, turn.first)
 
 
-def least_s(probing_s: float) -> float:
-    """Return the seconds of the fewest calls that a comparison makes, from those of probing; 0 for short calls."""
-    call_s = probing_s / PROBES
-    return CALLS_PER_CASE * call_s if call_s >= SLOW_CALL_S else 0.0
+def least_s(call: samplers.Call, synchronize: Callable[[], None]) -> float:
+    """Return the seconds of the fewest calls that a comparison makes; 0 for short calls."""
+    seconds = math.inf
+    for _ in range(PROBES):  # the minimum: an interrupted call is not a slow one
+        worker.announce()
+        start = time.perf_counter()
+        call()
+        synchronize()
+        seconds = min(seconds, time.perf_counter() - start)
+        if seconds < SLOW_CALL_S:
+            return 0.0
+    return CALLS_PER_CASE * seconds
 
 
 def samples_per_turn(sample_s: float, device_type: str) -> int:

@@ -15,9 +15,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from bench.harness import worker
 from bench.harness.data import verify
 from bench.harness.data.inputs import Filler, InputSet
 from bench.harness.data.verify import CheckResult
@@ -30,21 +31,6 @@ if TYPE_CHECKING:
     from bench.harness.op import Launch
 
 Call = Callable[[], object]
-
-
-def nothing() -> None:
-    """Do nothing."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Reports to another process whose code is running, so that it can kill a call that hangs and name who crashed."""
-
-    announce: Callable[[], object] = nothing
-    """A call of the provider begins."""
-    rest: Callable[[], object] = nothing
-    """The measuring code itself is at work."""
-
 
 STALE = "returns the result of an earlier call: the inputs are others, the result is the same"
 MUTATED = "changes its inputs: their bytes are others than before the call"
@@ -88,7 +74,6 @@ class UserChecks(Checks):
         fill: str,
         takes_out: bool,
         restore: Callable[[], Sequence[str]],
-        turn: Turn,
     ) -> None:
         """Prepare.
 
@@ -99,10 +84,9 @@ class UserChecks(Checks):
             fill: the inputs' fill.
             takes_out: whether the function has a parameter `out`.
             restore: sets back what the calls have changed of the process's settings, and returns what it was.
-            turn: is told before and after each call that is checked.
         """
         super().__init__(op, case, device)
-        self._fill, self._takes_out, self._restore, self._turn = fill, takes_out, restore, turn
+        self._fill, self._takes_out, self._restore = fill, takes_out, restore
         self._random = random.Random()
 
     def last(self, call: Call, data: InputSet, earlier: Launch | None) -> CheckResult:
@@ -135,7 +119,7 @@ class UserChecks(Checks):
             verify.poison(data.out)
         kept, places = [x.clone() for x in data.inputs], _places_of(data)
         self._device.synchronize()
-        self._turn.announce()
+        worker.announce()
         start = time.perf_counter()
         returned: Any = call()
         if self._takes_out and not isinstance(returned, torch.Tensor | tuple):
@@ -146,7 +130,7 @@ class UserChecks(Checks):
             result, parts = (returned.clone() if type(returned) is torch.Tensor else returned), (returned,)
         self._device.synchronize()
         self.call_s = time.perf_counter() - start
-        self._turn.rest()
+        worker.rest()
         found = self._side_effect(data, kept, places) or _strange(parts, result, data)
         del kept
         if found is not None:

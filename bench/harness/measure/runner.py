@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.harness import worker
 from bench.harness.data import inputs, verify
-from bench.harness.data.checks import Checks, Turn, UserChecks
+from bench.harness.data.checks import Checks, UserChecks
 from bench.harness.data.replay import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.measure.cost import CALLS_PER_CASE, CostEstimator
@@ -49,7 +52,6 @@ CHECK_S_PER_BYTE = 3e-8
 """Time to check the result twice on a processor, per byte of one set of inputs and outputs, as two cores take it."""
 
 Call = Callable[[], object]
-SILENT = Turn()
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class Runner:
         if row.refused is not None:
             return row.refused
         passed_over: dict[str, str] = {}
+        errors = BaseException if is_user_kernel(row.provider) else Exception
         for provider in (row.provider, *row.stand_ins):
             one = replace(row, provider=provider)
             try:
@@ -126,8 +129,10 @@ class Runner:
             except ProviderUnavailableError as error:
                 passed_over[provider] = str(error)
                 continue
-            except Exception as error:
+            except errors as error:
                 record = self.ended(one, error)
+                if record.status == "failed" and is_user_kernel(one.provider):
+                    print_user_traceback(one.provider, error)
             finally:
                 release(self._device)
             return replace(record, passed_over=passed_over) if passed_over else record
@@ -181,13 +186,12 @@ class Runner:
 
     # ---- the three steps of a measurement ---------------------------------------------------------------------------
 
-    def prepare(self, row: Row, together: int = 1, turn: Turn = SILENT) -> Prepared | Record:
+    def prepare(self, row: Row, together: int = 1) -> Prepared | Record:
         """Return a row ready for the clock, or its record where it ends here: no time for it, or a wrong result.
 
         Args:
             row: the row.
             together: as of `refused`.
-            turn: is told when the provider is loaded and called.
 
         Raises:
             ProviderUnavailableError: the provider cannot take the case.
@@ -195,13 +199,13 @@ class Runner:
         """
         if (refused := self.refused(row, together)) is not None:
             return refused
-        turn.announce()
+        worker.announce()
         provider = load(row.provider, row.op, self._family, self._device)
         if provider.tolerance != 1:
             row = replace(row, op=replace(row.op, tolerance=row.op.tolerance * provider.tolerance))
         with numerics(row.case.dtype):
-            turn.rest()
-            return self._verified(row, provider, self._checks(row, provider, turn))
+            worker.rest()
+            return self._verified(row, provider, self._checks(row, provider))
 
     def _verified(self, row: Row, provider: Provider, checks: Checks) -> Prepared | Record:
         op, case, blank, begin = row.op, row.case, self.blank(row), time.perf_counter()
@@ -253,6 +257,7 @@ class Runner:
     def finish(self, prepared: Prepared, measured: Measurement) -> Record:
         """Return the record of a measured row: its result is verified again, on another copy than the first."""
         row, provider, sets, calls = prepared.row, prepared.provider, prepared.sets, prepared.calls
+        worker.rest()
         last = len(sets) - 1 - self._settings.seed % max(1, len(sets) - 1)  # another copy than the first, if there is
         with numerics(row.case.dtype):
             after = prepared.checks.last(calls[last], sets[last], prepared.earlier)
@@ -278,11 +283,11 @@ class Runner:
 
     # ---- their parts ------------------------------------------------------------------------------------------------
 
-    def _checks(self, row: Row, provider: Provider, turn: Turn) -> Checks:
+    def _checks(self, row: Row, provider: Provider) -> Checks:
         if not is_user_kernel(provider.name):
             return Checks(row.op, row.case, self._device)
         restore = partial(restore_settings, current_settings())
-        return UserChecks(row.op, row.case, self._device, self._settings.fill, provider.takes_out, restore, turn)
+        return UserChecks(row.op, row.case, self._device, self._settings.fill, provider.takes_out, restore)
 
     def _input_sets(self, op: Op, case: Case, copies: int) -> list[inputs.InputSet]:
         filler = inputs.Filler(self._settings.fill, case.dtype, self._device, self._settings.seed)
@@ -359,6 +364,14 @@ def beyond_rounding(error_of_bound: float) -> tuple[Flag, ...]:
 def user_line(provider: str, error: BaseException) -> str:
     """Return the line of a user's file that an error came through, ` (line N)`, or nothing."""
     return line_in(error, find(provider).file) if is_user_kernel(provider) else ""
+
+
+def print_user_traceback(provider: str, error: BaseException) -> None:
+    """Print the traceback of an error, from the user's file on if it came through it."""
+    file, trace = find(provider).file, error.__traceback__
+    while trace is not None and Path(trace.tb_frame.f_code.co_filename) != file:
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace or error.__traceback__)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

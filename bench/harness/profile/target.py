@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.harness import worker
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import NoDeviceError
 from bench.harness.op_file import import_file
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 
 if TYPE_CHECKING:
-    from bench.harness.isolate.heartbeat import Heartbeat
     from roofline.accounting.config.config import ModelConfig
 
 TORCH_DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -52,18 +52,14 @@ class Target:
     device: str = "cpu"
     modules: Any = None
     """The module whose parameters have gradients; None for a function."""
-    heartbeat: Heartbeat | None = None
-    """Told of each call."""
 
     def __call__(self) -> Any:
         """Call it."""
-        if self.heartbeat is None:
-            return self.function(*self.args, **self.kwargs)
-        self.heartbeat.announce()
+        worker.announce()
         try:
             return self.function(*self.args, **self.kwargs)
         finally:
-            self.heartbeat.rest()
+            worker.rest()
 
     def named_modules(self) -> Iterator[tuple[str, Any]]:
         """Yield the modules that are known by a path."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from bench.harness import worker
 from bench.harness.device.device import MIB, Device
 from bench.harness.device.host import available_memory_bytes
 from bench.harness.timing.protocol import Limits, Sampler, clock_tick_s, launches_for, no_garbage_collection
@@ -121,6 +122,7 @@ class HostSampler:
         """Return the duration of one sample, seconds."""
         launches, keep = itertools.islice(self._calls, self.launches_per_sample), self._kept.append
         self._before()
+        worker.announce()
         start = time.perf_counter()
         for call in launches:
             keep(call())
@@ -178,6 +180,7 @@ class GraphSampler:
             ):
                 warnings.simplefilter("always")
                 for place in range(launches):
+                    worker.announce()
                     self.results[place % len(calls)] = calls[place % len(calls)]()
         except RuntimeError:
             self.results.clear()
@@ -200,6 +203,7 @@ class GraphSampler:
 
         A replay that was queued too late is taken again behind a longer spin, up to `LONGEST_GRAPH_SPIN_S`.
         """
+        worker.announce()
         sample_s, was_late = self._sample()
         while was_late and self._spin_s < LONGEST_GRAPH_SPIN_S:
             self._spin_s = min(2 * self._spin_s, LONGEST_GRAPH_SPIN_S)
@@ -311,6 +315,7 @@ class EventSampler:
         self._before()
         self._start.record()
         for call in itertools.islice(self._calls, self.launches_per_sample):
+            worker.announce()
             self._kept.append(call())
         self._end.record()
         was_late = self._start.query()
@@ -468,6 +473,7 @@ def _timed_calls(
     began = time.perf_counter()
     for call in itertools.islice(itertools.cycle(calls), count):
         before()
+        worker.announce()
         start = time.perf_counter()
         call()
         after()

@@ -9,10 +9,8 @@ from bench.elementwise import OPS
 from bench.harness.cli import session
 from bench.harness.compare import case, command, isolated
 from bench.harness.compare.plan import ComparePlan, Planned
-from bench.harness.isolate.child import record_kernels
-from bench.harness.isolate.job import Job
-from bench.harness.isolate.pool import Workers
 from bench.harness.measure import plan
+from bench.harness.measure.isolated import measure_isolated
 from bench.harness.measure.plan import Row, Settings, blank_record
 from bench.harness.measure.visits import VISITS
 from bench.harness.op import Case
@@ -59,14 +57,14 @@ class Machine:
         failed = replace(self.blank(row), status="failed", reason="CUDA error: an illegal memory access")
         return failed if self.is_dead else self.timed(self.blank(row))
 
-    def measure(self, job, blank):
-        self.log.append(("worker", job.case.shape["n"]))
-        return self.timed(blank)
+    def measure_isolated(self, family, row, *how):
+        self.log.append(("worker", row.case.shape["n"]))
+        return self.timed(self.blank(row))
 
-    def ask(self, work, job, launch_s, deadline):
-        assert (work, launch_s) == (record_kernels, 1e-5)
-        self.log.append(("kernels", job.case.shape["n"]))
-        return {"launched_kernels": [{"name": "gelu_kernel"}], "kernel_s": 9e-6, "eager_s": 2e-5}, ""
+    def launched_fields(self, family, row, launch_s, *how):
+        assert launch_s == 1e-5
+        self.log.append(("kernels", row.case.shape["n"]))
+        return {"launched_kernels": ({"name": "gelu_kernel"},), "kernel_s": 9e-6, "eager_s": 2e-5}
 
 
 @pytest.fixture
@@ -79,12 +77,14 @@ def measured(monkeypatch):
             blank=machine.blank, expected_s=machine.expected_s, refused=machine.refused, measure=machine.here
         )
         monkeypatch.setattr("bench.harness.measure.runner.Runner", lambda *arguments: runner)
+        for name in ("measure_isolated", "launched_fields"):
+            monkeypatch.setattr(f"bench.harness.measure.isolated.{name}", getattr(machine, name))
         request = SimpleNamespace(verbose=False)
         rows = [("elementwise", row) for row in ROWS]
         planned = session.PlannedRun("bench", "suite", request, machine, Settings(**settings), rows)
         progress = SimpleNamespace(expect=print, say=print, advance=lambda: None, note=print)
         kept = session.Session()
-        session.measure_all(planned, kept, progress, None, deadline, machine)
+        session.measure_all(planned, kept, progress, None, deadline)
         return kept.records
 
     return run
@@ -113,16 +113,8 @@ def test_kernels_are_recorded_by_other_processes_after_all_timing(measured):
 def test_a_worker_measures_a_row_of_any_provider():
     from bench.harness.device.device import cpu_device
 
-    row = ROWS[0]
-    what = {
-        "family": "elementwise",
-        "op": "gelu",
-        "provider": "triton-v1",
-        "stand_ins": ("torch",),
-        "device": cpu_device(),
-    }
-    job = Job(case=row.case, settings=Settings(), limits=QUICK, **what)
-    record = Workers(60).measure(job, blank_record(GELU, row.case, "triton-v1", Settings()))
+    row = replace(ROWS[0], provider="triton-v1", stand_ins=("torch",))
+    record = measure_isolated("elementwise", row, cpu_device(), Settings(), QUICK, None, 60)
     assert (record.status, record.provider) == ("ok", "torch"), record.reason
 
 
@@ -138,7 +130,7 @@ def test_cases_of_a_comparison_go_on_in_new_processes_after_an_error_that_the_gp
         machine.is_dead = rows[0].case.shape["n"] == machine.breaks_at
         return [machine.blank(row) for row in rows]
 
-    def in_worker(workers, job, blanks, note):
+    def in_worker(job, timeout_s, blanks, note):
         machine.log.append(("worker", job.case.shape["n"]))
         return blanks
 

@@ -12,10 +12,6 @@ from bench.harness.cli import session
 from bench.harness.cli.pace import Pace
 from bench.harness.cli.session import put_off
 from bench.harness.commands import suite
-from bench.harness.device.device import cpu_device
-from bench.harness.isolate import child
-from bench.harness.isolate.heartbeat import Heartbeat
-from bench.harness.isolate.job import Job
 from bench.harness.measure.plan import Row, Settings, out_of_time
 from bench.harness.op import Case
 from bench.matmul import OPS, OPTIONS
@@ -157,7 +153,7 @@ def test_a_suite_keeps_its_budget_and_measures_the_most_telling_ops_first(clock,
     kept, lines = session.Session(), []
     progress = SimpleNamespace(expect=lambda *words: None, say=lines.append, advance=lambda: None, note=lines.append)
     clock.deadline = clock.now + budget_s
-    session.measure_all(run, kept, progress, None, clock.deadline, None)
+    session.measure_all(run, kept, progress, None, clock.deadline)
     measured = [record.op for record in kept.records if record.status == "ok"]
     assert clock.now <= clock.deadline + 0.1 * budget_s
     assert len(kept.records) == len(planned_rows)
@@ -176,20 +172,12 @@ def test_a_users_function_has_its_share_of_the_budget(clock, monkeypatch):
     rows = [(family, Row(op, case, "mine.py:add"))] * 4
     run = session.PlannedRun("bench", "run", SimpleNamespace(verbose=False), device, settings, rows)
     progress = SimpleNamespace(expect=lambda *_: None, say=lambda _: None, advance=lambda: None, note=lambda _: None)
-    jobs = []
-    workers = SimpleNamespace(measure=lambda job, blank: jobs.append(job) or replace(RECORD, status="ok"))
-    session.measure_all(run, session.Session(), progress, None, clock.now + 100.0, workers)
-    assert [job.rows_left for job in jobs] == list(range(12, 0, -1))
+    shares = []
 
+    def measure_isolated(family, row, *how):
+        shares.append(how[-1])
+        return replace(RECORD, status="ok")
 
-def test_a_worker_samples_within_its_share_of_the_time(monkeypatch):
-    given = []
-    prepared = SimpleNamespace(calls=[lambda: None])
-    monkeypatch.setattr(child, "replace", lambda prepared, **_: prepared)
-    runner = SimpleNamespace(
-        prepare=lambda row, turn: prepared, time=lambda prepared, rows_left=1: given.append(rows_left), finish=print
-    )
-    heartbeat = Heartbeat([0, 0])
-    job = Job(family="elementwise", op="add", provider="mine.py:add", device=cpu_device(), rows_left=7)
-    child._measured(runner, SimpleNamespace(case=SimpleNamespace(dtype="fp32")), job, heartbeat)
-    assert given == [7]
+    monkeypatch.setattr("bench.harness.measure.isolated.measure_isolated", measure_isolated)
+    session.measure_all(run, session.Session(), progress, None, clock.now + 100.0)
+    assert shares == list(range(12, 0, -1))

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from bench.__main__ import main
+from bench.harness import worker
 from bench.harness.compare.isolated import CaseJob, records_of_case
 from bench.harness.compare.rounds import Rule
 from bench.harness.device.device import cpu_device
-from bench.harness.isolate.pool import WorkerError
 from bench.harness.measure.plan import Settings
 from bench.harness.op import Case
 from bench.matmul import OPTIONS
@@ -32,18 +32,18 @@ class DyingWorkers:
     def __init__(self, broken):
         self.broken, self.asked = broken, []
 
-    def ask(self, work, job, deadline):
+    def call(self, work, job, timeout_s, deadline):
         assert (job.rule.rows, deadline) == (12, 100.0)  # those of the whole table, however many are left of it
         self.asked.append(list(job.providers))
         for place, name in [(None, None), *enumerate(job.providers)]:
             if name in self.broken:
-                error = WorkerError(f"{name} died")
-                error.place = place
+                error = worker.WorkerError(f"{name} died")
+                error.index = place
                 raise error
-        return {"records": [{k: v for k, v in record(n).to_dict().items() if k != "kind"} for n in job.names]}, ""
+        return [record(name) for name in job.names], ""
 
 
-def ask(names, broken):
+def ask(monkeypatch, names, broken):
     """Return which providers each process had, and the records of the case."""
     blanks = [replace(record(f"{name}#"), status="skipped", median_s=None) for name in names]
     job = CaseJob(
@@ -58,18 +58,19 @@ def ask(names, broken):
         deadline=100.0,
     )
     workers = DyingWorkers(broken)
-    found = records_of_case(workers, job, blanks)
+    monkeypatch.setattr(worker, "call", workers.call)
+    found = records_of_case(job, 60.0, blanks)
     return workers.asked, [(one.provider, one.status, one.reason) for one in found]
 
 
-def test_all_go_well_in_one_process():
-    asked, found = ask(["torch", "a", "b"], ())
+def test_all_go_well_in_one_process(monkeypatch):
+    asked, found = ask(monkeypatch, ["torch", "a", "b"], ())
     assert asked == [["torch", "a", "b"]]
     assert found == [("torch#", "ok", None), ("a#", "ok", None), ("b#", "ok", None)]
 
 
-def test_those_that_break_it_are_left_out_one_by_one():
-    asked, found = ask(["torch", "a", "b", "c"], ("a", "c"))
+def test_those_that_break_it_are_left_out_one_by_one(monkeypatch):
+    asked, found = ask(monkeypatch, ["torch", "a", "b", "c"], ("a", "c"))
     assert asked == [["torch", "a", "b", "c"], ["torch", "b", "c"], ["torch", "b"]]
     assert found == [
         ("torch#", "ok", None),
@@ -79,8 +80,8 @@ def test_those_that_break_it_are_left_out_one_by_one():
     ]
 
 
-def test_without_the_baseline_the_others_are_not_measured():
-    asked, found = ask(["a", "torch", "b"], ("a",))
+def test_without_the_baseline_the_others_are_not_measured(monkeypatch):
+    asked, found = ask(monkeypatch, ["a", "torch", "b"], ("a",))
     assert len(asked) == 1
     assert found[0] == ("a#", "failed", "a died")
     assert [(status, reason) for _, status, reason in found[1:]] == [
@@ -88,14 +89,14 @@ def test_without_the_baseline_the_others_are_not_measured():
     ] * 2
 
 
-def test_a_baseline_that_is_left_alone_is_not_measured():
-    asked, found = ask(["torch", "a"], ("a",))
+def test_a_baseline_that_is_left_alone_is_not_measured(monkeypatch):
+    asked, found = ask(monkeypatch, ["torch", "a"], ("a",))
     assert len(asked) == 1
     assert [status for _, status, _ in found] == ["skipped", "failed"]
 
 
-def test_where_nobody_is_to_blame_all_say_why():
-    asked, found = ask(["torch", "a"], (None,))
+def test_where_nobody_is_to_blame_all_say_why(monkeypatch):
+    asked, found = ask(monkeypatch, ["torch", "a"], (None,))
     assert len(asked) == 1
     assert found == [
         ("torch#", "failed", "None died"),

@@ -1,6 +1,8 @@
 """All providers of a case go round the same copies of the inputs, and never right behind each other."""
 
 import random
+import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -51,7 +53,7 @@ def test_turns_begin_as_far_apart_as_the_copies_allow(monkeypatch, copies, provi
 
     monkeypatch.setattr(compare_meter.samplers, "make_sampler", watched)
     calls = [lambda copy=copy: copy for copy in range(copies)]
-    ready = [Ready(calls, "cold", lambda: None) for _ in range(providers)]
+    ready = [Ready(calls, "cold") for _ in range(providers)]
     for place in range(providers):
         assert not isinstance(meter._turns(ready, place), Broken)
     assert began == starts
@@ -70,9 +72,9 @@ def test_a_provider_that_is_too_slow_for_the_time_left_is_refused_before_the_rou
     refuse_if_too_slow(0.0, 10.0, 1e-3)  # for short calls there is the first estimate
 
 
-def test_the_fewest_calls_of_a_slow_provider_are_fifteen_of_those_that_probed_it():
-    assert least_s(3 * 2.0) == pytest.approx(30.0)
-    assert least_s(3 * 1e-3) == 0.0
+def test_the_fewest_calls_of_a_slow_provider_are_fifteen():
+    assert least_s(partial(time.sleep, 0.02), lambda: None) > 15 * 0.02
+    assert least_s(lambda: None, lambda: None) == 0.0
 
 
 @pytest.mark.parametrize(("deadline", "left_s"), [(5.0, 5.0), (None, 100.0)])
@@ -85,7 +87,7 @@ def test_a_baseline_that_is_left_alone_has_the_time_of_its_case_and_its_graph_is
     monkeypatch.setattr(made._meter, "measure", lambda *given: given)
     monkeypatch.setattr(made, "finish", lambda prepared, measured: measured)
     prepared = SimpleNamespace(blank=SimpleNamespace(flops=1), prepared_s=0.0)
-    ready = Ready([lambda: None], "cold", lambda: None, replay=lambda first: ("check", first))
+    ready = Ready([lambda: None], "cold", replay=lambda first: ("check", first))
     given = made._measure_alone(prepared, ready, Rule(0.01, deadline=deadline))
     assert given[3:] == (left_s, 0.0, ("check", 0))  # its graph is verified as that of any other row
 
@@ -131,7 +133,7 @@ def test_providers_exchange_copies_and_calls_and_stay_as_far_apart_as_can_be():
             made.append(name)
             return lambda: seen.update({name: copy})
 
-        return Ready([new_call(copy) for copy in range(12)], "cold", lambda: None, new_call=new_call)
+        return Ready([new_call(copy) for copy in range(12)], "cold", new_call=new_call)
 
     ready = [ready_of("first"), ready_of("second")]
     found = [meter._turns(ready, at) for at in range(2)]
@@ -153,7 +155,7 @@ def test_providers_exchange_copies_and_calls_and_stay_as_far_apart_as_can_be():
 
 def test_calls_that_are_announced_one_by_one_are_not_made_anew():
     calls = [lambda: None] * 3
-    ready = [Ready(calls, "warm", lambda: None) for _ in range(2)]
+    ready = [Ready(calls, "warm") for _ in range(2)]
     found = [InterleavingMeter(cpu_device(), LIMITS)._turns(ready, at) for at in range(2)]
     exchange(ready, [*found[:1], Broken(ValueError())], random.Random(0))
     assert next(found[0].sampler._calls) is calls[0]
@@ -164,5 +166,5 @@ def test_the_graph_of_each_provider_is_verified_from_the_copy_on_which_it_begins
     asked, calls = [], [lambda: None] * 4
     sampler = samplers.HostSampler(calls, 1)
     monkeypatch.setattr(made, "sampler", lambda calls, limits, replay=None: asked.append(replay) or sampler)
-    ready = [Ready(calls, "cold", lambda: None, replay=lambda first: f"from {first}") for _ in range(2)]
+    ready = [Ready(calls, "cold", replay=lambda first: f"from {first}") for _ in range(2)]
     assert [made._turns(ready, place).replay for place in range(2)] == asked == ["from 0", "from 2"]

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import families
-from bench.harness import op_file
+from bench.harness import op_file, worker
 from bench.harness.commands import catalog
 from bench.harness.definition import modules_sha256, op_sha256
-from bench.harness.isolate import pool
-from bench.harness.measure import plan
-from bench.harness.measure.plan import Settings, blank_record
+from bench.harness.device.device import cpu_device
+from bench.harness.measure.isolated import measure_isolated
+from bench.harness.measure.plan import Row, Settings, blank_record
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
 from bench.harness.scenarios.scenario import ScenarioRow, with_definition
@@ -211,13 +211,12 @@ def test_rows_of_a_scenario_have_that_of_its_command(family):
 
 
 def test_an_op_that_is_edited_during_a_run_is_not_measured_by_a_worker_as_if_it_were_the_same(monkeypatch):
-    case = Case("relu", "fp32", {"n": 64})
-    blank = blank_record(OPS["relu"][1], case, "mine.py:relu", Settings())
-    monkeypatch.setattr(plan, "op_sha256", lambda op: "f" * 64)
-    other = blank_record(OPS["relu"][1], case, "mine.py:relu", Settings())
-    assert pool.record_of(blank.to_dict(), blank) == blank
-    with pytest.raises(pool.WorkerError, match="definition of relu in its file was changed during the run"):
-        pool.record_of(other.to_dict(), blank)
+    row = Row(OPS["relu"][1], Case("relu", "fp32", {"n": 64}), "torch")
+    other = replace(blank_record(row.op, row.case, row.provider, Settings()), status="ok", op_sha256="f" * 64)
+    monkeypatch.setattr(worker, "call", lambda *arguments, **limits: (other, ""))
+    record = measure_isolated("elementwise", row, cpu_device(), Settings(), None, None, 60)
+    assert record.status == "failed"
+    assert "definition of relu in its file was changed during the run" in record.reason
 
 
 @pytest.mark.exhaustive

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.harness.isolate.job import Job
-from bench.harness.isolate.pool import WorkerError, Workers
+from bench.harness import worker
+from bench.harness.measure.isolated import load_problem
+from bench.harness.measure.plan import Row
+from bench.harness.op import Case
 from bench.harness.providers.registry import load
 from bench.harness.providers.user_kernel import UserKernelError, find, input_names, is_user_kernel
 from bench.matmul import OPS as MATMUL
@@ -114,7 +116,7 @@ def test_what_lies_beside_a_file_is_found_by_it_and_hides_nothing_later(tmp_path
         "import beside_a_kernel, torch\ndef gelu(x):\n    import beside_a_kernel, results.stats.samples\n"
         "    return torch.nn.functional.gelu(x)\n"
     )
-    assert measure(Workers(60), f"{file}:gelu").status == "ok"
+    assert measure(f"{file}:gelu").status == "ok"
 
 
 BAD = [
@@ -207,17 +209,12 @@ IMPORTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def workers():
-    return Workers(2)
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("text", "message"), IMPORTS)
-def test_what_an_import_shows_is_one_line(mine, workers, text, message):
+def test_what_an_import_shows_is_one_line(mine, text, message):
     mine.write_text(f"{text}\n")
-    workers.timeout_s = 2 if "while True" in text else 60
-    problem = workers.problem(Job(family="elementwise", op="copy", provider="mine.py:f", device=CPU))
+    row = Row(ELEMENTWISE["copy"], Case("copy", "fp32", {"n": 64}), "mine.py:f")
+    problem = load_problem("elementwise", row, CPU, 2 if "while True" in text else 60)
     assert problem.startswith("provider 'mine.py:f': ")
     assert message.replace("gelu", "copy") in problem
     assert "\n" not in problem
@@ -241,8 +238,8 @@ def test_a_worker_that_cannot_start_is_said_in_one_line(monkeypatch):
         raise OSError("no more processes")
 
     monkeypatch.setattr("multiprocessing.context.ForkServerProcess.start", fails)
-    with pytest.raises(WorkerError, match="no worker process can be started: no more processes"):
-        Workers(60).ask(print)
+    with pytest.raises(worker.WorkerError, match="no worker process can be started: no more processes"):
+        worker.call(print, timeout_s=60)
 
 
 def test_matmul_takes_the_scales_of_fp8_too(mine):

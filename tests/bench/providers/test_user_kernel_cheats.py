@@ -5,15 +5,9 @@ All of it in workers, as a user's function runs.
 
 import pytest
 
-from bench.harness.isolate.pool import Workers
 from bench.harness.measure.plan import Settings
 from tests.bench import user_kernels
 from tests.bench.user_kernels import measure
-
-
-@pytest.fixture(scope="module")
-def workers():
-    return Workers(60)
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +20,8 @@ def files(tmp_path_factory):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", ["into_out", "returned", "by_name", "with_a_pool", "settings_of_its_own"])
-def test_honest_functions_are_measured(workers, files, function):
-    record = measure(workers, f"{files}/honest.py:{function}")
+def test_honest_functions_are_measured(files, function):
+    record = measure(f"{files}/honest.py:{function}")
     assert (record.status, record.reason) == ("ok", None)
     assert record.median_s > 0
     assert record.verified["before"]["checked_elements"] == record.verified["after"]["checked_elements"] == 8192
@@ -36,13 +30,13 @@ def test_honest_functions_are_measured(workers, files, function):
 
 
 @pytest.mark.parametrize("fill", ["zeros", "normal"])
-def test_honest_functions_are_measured_with_other_fills_in_narrow_dtypes(workers, files, fill):
-    record = measure(workers, f"{files}/honest.py:into_out", dtype="bf16", settings=Settings(fill=fill, cache="warm"))
+def test_honest_functions_are_measured_with_other_fills_in_narrow_dtypes(files, fill):
+    record = measure(f"{files}/honest.py:into_out", dtype="bf16", settings=Settings(fill=fill, cache="warm"))
     assert (record.status, record.fill, record.copies) == ("ok", fill, 1)
 
 
-def test_an_honest_random_function_is_measured(workers, files):
-    assert measure(workers, f"{files}/honest.py:dropout", op="dropout").status == "ok"
+def test_an_honest_random_function_is_measured(files):
+    assert measure(f"{files}/honest.py:dropout", op="dropout").status == "ok"
 
 
 STALE = "returns the result of an earlier call"
@@ -77,38 +71,38 @@ CHEATS = [
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("function", "reason"), CHEATS)
-def test_a_cheat_is_invalid_with_its_reason(workers, files, function, reason):
-    record = measure(workers, f"{files}/cheats.py:{function}")
+def test_a_cheat_is_invalid_with_its_reason(files, function, reason):
+    record = measure(f"{files}/cheats.py:{function}")
     assert record.status == "invalid", record
     assert reason in record.reason
     assert record.median_s is None
 
 
-def test_old_results_show_with_one_copy_of_the_inputs_too(workers, files):
-    record = measure(workers, f"{files}/cheats.py:cached_by_shape", settings=Settings(cache="warm"))
+def test_old_results_show_with_one_copy_of_the_inputs_too(files):
+    record = measure(f"{files}/cheats.py:cached_by_shape", settings=Settings(cache="warm"))
     assert (record.status, STALE in record.reason) == ("invalid", True)
 
 
-def test_what_is_right_for_zeros_only_does_not_pass_where_zeros_are_measured(workers, files):
-    record = measure(workers, f"{files}/cheats.py:zeros", settings=Settings(fill="zeros"))
+def test_what_is_right_for_zeros_only_does_not_pass_where_zeros_are_measured(files):
+    record = measure(f"{files}/cheats.py:zeros", settings=Settings(fill="zeros"))
     assert record.status == "invalid"
     assert record.reason.startswith("after timing: ")
 
 
-def test_one_mask_for_all_seeds_is_no_dropout(workers, files):
-    record = measure(workers, f"{files}/cheats.py:same_mask", op="dropout")
+def test_one_mask_for_all_seeds_is_no_dropout(files):
+    record = measure(f"{files}/cheats.py:same_mask", op="dropout")
     assert record.status == "invalid"
     assert "the masks of two seeds agree" in record.reason
 
 
-def test_settings_of_an_import_are_set_back_and_flagged(workers, tmp_path):
+def test_settings_of_an_import_are_set_back_and_flagged(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "import torch\ntorch.set_num_threads(3)\ntorch.set_default_dtype(torch.float64)\n"
         "def gelu(x):\n    assert torch.get_num_threads() == 1 and torch.tensor(1.0).dtype is torch.float32\n"
         "    return torch.nn.functional.gelu(x)\n"
     )
-    record = measure(workers, f"{file}:gelu")
+    record = measure(f"{file}:gelu")
     assert (record.status, record.reason) == ("ok", None)
     assert "settings-restored" in record.flags
     assert "number of threads: 1 -> 3, default dtype: torch.float32 -> " in record.flag_reasons["settings-restored"]

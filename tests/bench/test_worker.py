@@ -8,20 +8,9 @@ import time
 import pytest
 
 from bench.harness.device.host import available_memory_bytes
-from bench.harness.isolate.pool import Workers
 from tests.bench import commands, user_kernels
 from tests.bench.process_checks import is_running, soon
 from tests.bench.user_kernels import measure
-
-
-@pytest.fixture(scope="module")
-def workers():
-    return Workers(60)
-
-
-@pytest.fixture(scope="module")
-def hasty():
-    return Workers(3)
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +32,15 @@ def line_of(text):
         ("segmentation_fault", "crashed: SIGSEGV (segmentation fault)"),
         ("aborts", "crashed: SIGABRT (aborted)"),
         ("leaves", "ended its process with exit code 0 before there was a result, as os._exit does"),
-        ("exits", "called sys.exit('enough')"),
+        ("exits", f"called sys.exit('enough') (line {line_of('sys.exit')})"),
         ("kills_its_parent", "killed its parent process"),
         ("raises", f"ValueError: three is (line {line_of('raise ValueError')})"),
         ("raises_what_is_no_exception", f"Fatal: the end (line {line_of('raise Fatal')})"),
         ("raises_later", f"RuntimeError: out of luck (line {line_of('raise RuntimeError')})"),
     ],
 )
-def test_what_ends_a_worker_fails_its_row_with_the_cause(workers, crashes, function, reason):
-    record = measure(workers, f"{crashes}:{function}")
+def test_what_ends_a_worker_fails_its_row_with_the_cause(crashes, function, reason):
+    record = measure(f"{crashes}:{function}")
     assert (record.status, record.reason) == ("failed", reason)
     assert record.median_s is None
     assert len(record.source_sha256) == 64
@@ -59,36 +48,36 @@ def test_what_ends_a_worker_fails_its_row_with_the_cause(workers, crashes, funct
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("function", ["endless", "waits_for_ever"])
-def test_what_never_returns_is_ended_after_the_timeout(hasty, crashes, function):
-    record = measure(hasty, f"{crashes}:{function}")
+def test_what_never_returns_is_ended_after_the_timeout(crashes, function):
+    record = measure(f"{crashes}:{function}", timeout_s=3)
     assert (record.status, record.reason) == ("failed", "a call did not end within 3 s; --timeout allows more")
 
 
-def test_the_next_row_finds_a_clean_process(workers, crashes):
+def test_the_next_row_finds_a_clean_process(crashes):
     for _ in range(2):
-        assert measure(workers, f"{crashes}:segmentation_fault").status == "failed"
-    assert measure(workers, f"{crashes}:prints").status == "ok"
+        assert measure(f"{crashes}:segmentation_fault").status == "failed"
+    assert measure(f"{crashes}:prints").status == "ok"
 
 
 @pytest.mark.exhaustive
-def test_a_slow_function_is_not_ended_though_its_row_takes_longer_than_one_call_may(hasty, crashes):
+def test_a_slow_function_is_not_ended_though_its_row_takes_longer_than_one_call_may(crashes):
     began = time.monotonic()
-    record = measure(hasty, f"{crashes}:slow")
+    record = measure(f"{crashes}:slow", timeout_s=3)
     assert (record.status, record.reason) == ("ok", None)
     assert record.median_s > 0.15
     assert time.monotonic() - began > 3
 
 
 @pytest.mark.exhaustive
-def test_a_budget_ends_a_row_before_the_timeout(workers, crashes, monkeypatch):
-    monkeypatch.setattr("bench.harness.isolate.pool.BUDGET_GRACE_S", 1.0)
-    assert measure(workers, f"{crashes}:prints").status == "ok"  # the fork server is there
-    record = measure(workers, f"{crashes}:endless", deadline=time.perf_counter() + 1)
+def test_a_budget_ends_a_row_before_the_timeout(crashes, monkeypatch):
+    monkeypatch.setattr("bench.harness.worker.BUDGET_GRACE_S", 1.0)
+    assert measure(f"{crashes}:prints").status == "ok"  # the fork server is there
+    record = measure(f"{crashes}:endless", deadline=time.perf_counter() + 1)
     assert (record.status, record.reason) == ("failed", "no result after 2 s; --budget allows more")
 
 
-def test_what_is_printed_is_kept_beside_the_record_and_mixed_up_with_nothing(workers, crashes, capfd):
-    record = measure(workers, f"{crashes}:prints")
+def test_what_is_printed_is_kept_beside_the_record_and_mixed_up_with_nothing(crashes, capfd):
+    record = measure(f"{crashes}:prints")
     assert record.status == "ok"
     for text in ("on stdout torch.Size([8192])", "on stderr", '{"kind": "record"}'):
         assert text in record.output
@@ -96,23 +85,23 @@ def test_what_is_printed_is_kept_beside_the_record_and_mixed_up_with_nothing(wor
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_traceback_is_kept_from_the_users_file_on(workers, crashes):
-    output = measure(workers, f"{crashes}:raises").output
+def test_a_traceback_is_kept_from_the_users_file_on(crashes):
+    output = measure(f"{crashes}:raises").output
     assert f"""crashes.py", line {line_of("raise ValueError")}, in raises""" in output
     assert "bench/harness" not in output
 
 
 @pytest.mark.exhaustive
-def test_leaked_memory_goes_with_its_process(workers, crashes):
-    measure(workers, f"{crashes}:prints")
+def test_leaked_memory_goes_with_its_process(crashes):
+    measure(f"{crashes}:prints")
     before = available_memory_bytes()
     for _ in range(4):  # so that what they would leave together stands out among what else runs on the machine
-        assert measure(workers, f"{crashes}:leaks").status == "ok"  # 8 x 64 MiB
+        assert measure(f"{crashes}:leaks").status == "ok"  # 8 x 64 MiB
     assert soon(lambda: before - available_memory_bytes() < 2**30)
 
 
-def test_threads_and_children_that_a_function_leaves_end_with_its_row(workers, crashes):
-    record = measure(workers, f"{crashes}:leaves_a_thread_and_a_process")
+def test_threads_and_children_that_a_function_leaves_end_with_its_row(crashes):
+    record = measure(f"{crashes}:leaves_a_thread_and_a_process")
     assert record.status == "ok"
     child = int(record.output.split()[1])
     assert soon(lambda: not is_running(child))
@@ -143,7 +132,7 @@ def test_bad_rows_leave_the_others_as_they_are(runs, crashes, tmp_path):
     assert found["mine.py:half"][0] == "invalid"
     assert found["crashes.py:segmentation_fault"] == ("failed", "crashed: SIGSEGV (segmentation fault)")
     assert found["crashes.py:kills_its_parent"] == ("failed", "killed its parent process")
-    assert found["crashes.py:exits"] == ("failed", "called sys.exit('enough')")
+    assert found["crashes.py:exits"] == ("failed", f"called sys.exit('enough') (line {line_of('sys.exit')})")
     assert found["crashes.py:endless"] == ("failed", "a call did not end within 12 s; --timeout allows more")
     assert "on stdout torch.Size([4096])" in err
     kept = commands.lines_of(commands.run_files(runs)[0])

@@ -1,1 +1,0 @@
-"""Processes for the code of users: started, watched by a heartbeat, and ended with their parent."""

@@ -1,0 +1,144 @@
+"""Measures a row in a new process, for a user's function or after an error that this process's GPU keeps."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from bench.harness import worker
+from bench.harness.device.device import Device
+from bench.harness.measure.plan import Row, Settings, blank_record
+from bench.harness.measure.runner import Prepared, Runner
+from bench.harness.op_file import module_of
+from bench.harness.providers.registry import load, numerics
+from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel, left_by
+from bench.harness.timing.launched import launched
+from bench.harness.timing.protocol import Limits
+from results.record import Record
+from roofline.ceilings import Ceilings
+
+Sent = tuple[Any, ...]
+"""A row as it is sent to another process: its op, which has functions, by family and name."""
+
+
+def measure_isolated(
+    family: str,
+    row: Row,
+    device: Device,
+    settings: Settings,
+    limits: Limits | None,
+    ceilings: Ceilings | None,
+    timeout_s: float,
+    deadline: float | None = None,
+    rows_left: int = 1,
+) -> Record:
+    """Return the record of a row that is measured in a new process; it is `failed` if the process sends none.
+
+    Args:
+        family: op file of the row.
+        row: the row.
+        device: the device under test.
+        settings: of the run.
+        limits: when to stop sampling.
+        ceilings: what the row is evaluated against.
+        timeout_s: longest call, or import, of a user's function.
+        deadline: reading of `time.perf_counter`, which all processes of a machine share.
+        rows_left: rows that the time until the deadline is for, this one among them.
+    """
+    blank = blank_record(row.op, row.case, row.provider, settings)
+    what = _sent(family, row), device, settings, limits, ceilings, deadline, rows_left
+    try:
+        record, output = worker.call(_measure, *what, timeout_s=timeout_s, deadline=deadline)
+        if record.op_sha256 != blank.op_sha256:
+            reason = f"the definition of {blank.op} in its file was changed during the run; start it again"
+            record = replace(blank, status="failed", reason=reason)
+    except worker.WorkerError as error:
+        record, output = replace(blank, status="failed", reason=str(error)), error.output
+    if record.source_sha256 is None and is_user_kernel(row.provider):
+        record = replace(record, source_sha256=find(row.provider).sha256())
+    return replace(record, output=output or None)
+
+
+def _measure(
+    sent: Sent,
+    device: Device,
+    settings: Settings,
+    limits: Limits | None,
+    ceilings: Ceilings | None,
+    deadline: float | None,
+    rows_left: int,
+) -> Record:
+    use(device)
+    family, row = _received(sent)
+    return Runner(family, device, settings, None, limits, deadline, ceilings).measure(row, rows_left)
+
+
+def load_problem(family: str, row: Row, device: Device, timeout_s: float) -> str | None:
+    """Return why a user's function cannot compute the op of a row, or None; it is imported in a new process."""
+    sent, name = _sent(family, row), row.provider
+    try:
+        problem, _ = worker.call(_load, sent, device, timeout_s=timeout_s, what="the import")
+    except worker.WorkerError as error:
+        *_, last = ["", *filter(None, map(str.strip, error.output.splitlines()))]
+        said = f"; the last that it printed: {last[:100]}" if last else ""
+        return f"provider '{name}': importing it: {error}{said}"
+    return problem
+
+
+def _load(sent: Sent, device: Device) -> str | None:
+    use(device)
+    family, row = _received(sent)
+    worker.announce()
+    try:
+        load(row.provider, row.op, family, device)
+    except UserKernelError as error:
+        return str(error)
+    except SystemExit as error:
+        return f"provider '{row.provider}': importing it {left_by(error)}"
+    return None
+
+
+def launched_fields(
+    family: str, row: Row, launch_s: float, device: Device, settings: Settings, timeout_s: float, deadline: float | None
+) -> dict[str, Any]:
+    """Return the fields of a record with the kernels that a launch starts, profiled in a new process; none if unknown.
+
+    `launch_s` is the time of a launch, roughly.
+    """
+    what = _sent(family, row), device, settings, launch_s
+    with suppress(worker.WorkerError):
+        return worker.call(_launched, *what, timeout_s=timeout_s, deadline=deadline)[0]
+    return {}
+
+
+def _launched(sent: Sent, device: Device, settings: Settings, launch_s: float) -> dict[str, Any]:
+    family, row = _received(sent)
+    with suppress(Exception), numerics(row.case.dtype):
+        use(device)
+        prepared = Runner(family, device, settings).prepare(row)
+        if isinstance(prepared, Prepared):
+            worker.announce()
+            if seen := launched(prepared.calls, launch_s, device.synchronize):
+                return {"launched_kernels": seen.kernels, "kernel_s": seen.kernel_s, "eager_s": seen.eager_s}
+    return {}
+
+
+def _sent(family: str, row: Row) -> Sent:
+    return family, row.op.name, row.op.tolerance, row.case, row.provider, row.stand_ins
+
+
+def _received(sent: Sent) -> tuple[str, Row]:
+    family, name, tolerance, case, provider, stand_ins = sent
+    op = next(op for op in module_of(family).OPS if op.name == name)
+    return family, Row(replace(op, tolerance=tolerance), case, provider, stand_ins=stand_ins)
+
+
+def use(device: Device) -> None:
+    """Make torch use a device in this process, with its threads."""
+    import torch
+
+    if device.is_gpu:
+        torch.cuda.set_device(device.torch_name)
+    if device.threads is not None:
+        torch.set_num_threads(device.threads)

@@ -1,0 +1,255 @@
+"""Runs a function in a new process, because a user's code may crash, never return, or end its process.
+
+Python's fork server (`multiprocessing`) forks each process after it has loaded torch, into a session of its own. What
+the process prints is kept apart from its answer. The process and everything it started are killed when the answer is
+there, when a call takes too long, and when the command ends, with SIGKILL too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, MutableSequence
+from contextlib import suppress
+from multiprocessing import connection, forkserver
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+PRELOADED = ["bench.harness.preload", "torch", "bench.harness.measure.isolated"]
+"""Modules that the fork server loads once, so that a new process starts within milliseconds."""
+
+OWN_TIMEOUT_S = 600.0
+"""Time limit for the work of the measuring code between two calls: filling gigabytes and checking them in fp64."""
+
+BUDGET_GRACE_S = 10.0
+"""Time to import, compile and check, beyond what is left of the budget."""
+
+POLL_S = 0.05
+"""Interval between two checks of the progress: long enough not to disturb the measurement."""
+
+KILL_TIMEOUT_S = 10.0
+MAX_OUTPUT = 4096
+"""Characters of a process's output that are kept, the last ones."""
+
+PR_SET_PDEATHSIG = 1
+"""`prctl` option: the signal that a process gets when its parent ends. Source: prctl(2)."""
+
+LOST_PARENT = 255
+"""Exit code that `multiprocessing` returns if the fork server ended before its child."""
+
+_progress: MutableSequence[int] = [0, 0, 0]
+"""Index of the provider, whether its code runs, and the number of announcements; a worker shares it with its parent."""
+
+
+class WorkerError(RuntimeError):
+    """A process gave no answer; the message is one line with the reason."""
+
+    output = ""
+    """End of what the process printed."""
+    index: int | None = None
+    """Index of the provider whose code was running; None for the measuring code."""
+
+
+def announce(index: int | None = None) -> None:
+    """Restart the time limit, because a call of a user's code starts.
+
+    Args:
+        index: of the provider, where several take turns; None for the same as before.
+    """
+    if index is not None:
+        _progress[0] = index
+    _progress[1] = 1
+    _progress[2] += 1
+
+
+def rest() -> None:
+    """Restart the time limit, because the user's code has returned and the measuring code works."""
+    _progress[1] = 0
+    _progress[2] += 1
+
+
+def start_server() -> None:
+    """Start the fork server unless it runs; it loads torch while this process goes on."""
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    forkserver.ensure_running()
+
+
+def call(
+    function: Callable[..., T],
+    *arguments: Any,
+    timeout_s: float,
+    deadline: float | None = None,
+    what: str = "a call",
+) -> tuple[T, str]:
+    """Return `function(*arguments)`, computed in a new process, and the end of what the process printed.
+
+    Args:
+        function: defined at the top level of its module; its result can be pickled.
+        arguments: can be pickled.
+        timeout_s: time limit between two calls of `announce`.
+        deadline: reading of `time.perf_counter`; the process is killed `BUDGET_GRACE_S` later.
+        what: names in the error what took longer than `timeout_s`.
+
+    Raises:
+        WorkerError: no answer.
+    """
+    worker = _Worker(function, arguments)
+    problem: WorkerError | None = None
+    try:
+        answer: T = worker.answer(timeout_s, deadline, what)
+    except WorkerError as error:
+        problem = error
+    finally:
+        output = worker.end()
+    if problem is not None:
+        problem.output, problem.index = output, worker.index
+        raise problem
+    return answer, output
+
+
+class _Worker:
+    """A process, its progress, and the pipes of its answer and of its output."""
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """Start it.
+
+        Raises:
+            WorkerError: no process can be started.
+        """
+        context = multiprocessing.get_context("forkserver")
+        self._progress = context.RawArray("q", 3)
+        self._answers, answers = context.Pipe(duplex=False)
+        self._output, output = context.Pipe(duplex=False)
+        self._printed = bytearray()
+        given = (function, arguments, self._progress, answers, output, dict(os.environ))
+        self._process = context.Process(target=_run, args=given)
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:
+            start_server()
+            self._process.start()  # would import the main module in the child
+        except (OSError, EOFError) as error:
+            raise WorkerError(f"no worker process can be started: {error or type(error).__name__}") from None
+        finally:
+            sys.modules["__main__"] = main
+            answers.close()
+            output.close()
+
+    @property
+    def index(self) -> int | None:
+        """Index of the provider whose code runs; None for the measuring code."""
+        return self._progress[0] if self._progress[1] else None
+
+    def answer(self, timeout_s: float, deadline: float | None, what: str) -> Any:
+        """Wait for the answer.
+
+        Raises:
+            WorkerError: the process ended, a call took too long, or the deadline has passed.
+        """
+        began = since = now = time.perf_counter()
+        left_s = float("inf") if deadline is None else max(0.0, deadline - began) + BUDGET_GRACE_S
+        last = list(self._progress)
+        while now - began <= left_s:
+            ready = connection.wait([self._answers, self._process.sentinel, *self._open_output()], POLL_S)
+            if self._output in ready:
+                self._read_output()
+            if self._answers in ready or self._process.sentinel in ready:
+                return self._received()
+            now = time.perf_counter()
+            if (progress := list(self._progress)) != last:
+                last, since = progress, now
+            if now - since > (timeout_s if last[1] else max(timeout_s, OWN_TIMEOUT_S)):
+                raise WorkerError(f"{what} did not end within {timeout_s:.3g} s; --timeout allows more")
+        raise WorkerError(f"no result after {left_s:.2g} s; --budget allows more")
+
+    def _received(self) -> Any:
+        """Return the answer of a process that has sent it or ended.
+
+        Raises:
+            WorkerError: it ended without an answer, or the answer is damaged.
+        """
+        try:
+            if self._answers.poll():
+                return self._answers.recv()
+        except EOFError:
+            pass
+        except Exception as error:
+            raise WorkerError(f"the worker's answer cannot be read: {error}") from None
+        self._process.join(KILL_TIMEOUT_S)
+        raise WorkerError(how_it_ended(self._process.exitcode))
+
+    def end(self) -> str:
+        """Kill the process and everything it started; return the end of what it printed."""
+        assert self._process.pid is not None
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.join(KILL_TIMEOUT_S)
+        while self._open_output() and self._output.poll():
+            self._read_output()
+        self._output.close()
+        self._answers.close()
+        return self._printed.decode("utf-8", "replace")[-MAX_OUTPUT:].strip()
+
+    def _open_output(self) -> list[Connection]:
+        return [] if self._output.closed else [self._output]
+
+    def _read_output(self) -> None:
+        part = os.read(self._output.fileno(), 65536)
+        if not part:
+            self._output.close()
+        self._printed += part
+        del self._printed[: -4 * MAX_OUTPUT]
+
+
+def _run(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    progress: MutableSequence[int],
+    answers: Connection,
+    output: Connection,
+    environment: Mapping[str, str],
+) -> None:
+    """Send the result of a function, in the new process, and end it with everything that user code left running."""
+    global _progress
+    _progress = progress
+    signal_on_parent_exit(signal.SIGKILL)
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ.clear()  # the fork server may have started with another environment
+    os.environ.update(environment)
+    for number, name in enumerate(("stdout", "stderr"), start=1):
+        os.dup2(output.fileno(), number)
+        setattr(sys, name, open(number, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False))  # noqa: SIM115
+    output.close()
+    faulthandler.enable()
+    answers.send(function(*arguments))
+    with suppress(Exception):
+        sys.stdout.flush()
+    os._exit(0)
+
+
+def signal_on_parent_exit(number: int) -> None:
+    """Make the kernel send this process a signal when its parent ends."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def how_it_ended(code: int | None) -> str:
+    """Return as text how a process ended that gave no answer; a negative `code` is a signal."""
+    if code is None or code == LOST_PARENT:
+        return "killed its parent process"
+    if code >= 0:
+        return f"ended its process with exit code {code} before there was a result, as os._exit does"
+    number = -code
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    if name == "SIGKILL":
+        return f"killed by {name}, which the system does when memory runs out"
+    return f"crashed: {name} ({(signal.strsignal(number) or 'no name').lower()})"
