@@ -25,6 +25,8 @@ from typing import Any
 
 import pynvml as real
 
+from bench.harness.device import gpu_state
+
 RECORDING = Path(__file__).parent / "nvml_machine.json"
 
 READS = re.compile(r"nvmlInit|nvmlDeviceGetHandleByUUID|nvml(Device|System)Get(?!HandleByIndex|Count)\w+")
@@ -103,5 +105,6 @@ def error(name: str) -> Exception:
 def install(monkeypatch: Any) -> Machine:
     """Put a machine in the place of pynvml."""
     machine = Machine()
+    gpu_state.handle_of.cache_clear()
     monkeypatch.setitem(sys.modules, "pynvml", machine.pynvml)
     return machine

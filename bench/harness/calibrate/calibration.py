@@ -25,10 +25,10 @@ from typing import Any
 
 from bench.harness.calibrate import bandwidth, matmul_peak, parts
 from bench.harness.calibrate.setup import FULL, QUICK, CalibrationPart, CalibrationSetup, Note
-from bench.harness.device import nvml
+from bench.harness.device import gpu_state
 from bench.harness.device.device import Device
 from bench.harness.device.stamp import installed_version
-from bench.harness.device.telemetry import Monitor, row_telemetry
+from bench.harness.device.telemetry import row_telemetry, snapshot
 from bench.harness.measure.evidence import disturbance
 from bench.harness.measure.runner import one_line, release
 from bench.harness.op import Op
@@ -102,8 +102,8 @@ def identity(device: Device) -> dict[str, Any]:
         "memory_bytes": device.memory_bytes,
         "torch": installed_version("torch"),
         "triton": installed_version("triton"),
-        "driver": nvml.driver_version() if device.is_gpu else None,
-        "power_limit_w": nvml.NvmlGpu(device.uuid).power_limit_w() if device.is_gpu else None,
+        "driver": gpu_state.driver_version() if device.is_gpu else None,
+        "power_limit_w": gpu_state.modes(device.uuid)["power_limit_w"] if device.is_gpu else None,
         "onednn_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),
         "method": 3,
     }
@@ -260,7 +260,7 @@ class MeasuredCeilings:
             with self.alone() as has_waited:
                 if has_waited:  # for another command that may have measured the same
                     found = ceilings.with_entries(self.load())
-                setup = CalibrationSetup(self._device, FULL if too_low else QUICK, matmul, Monitor(self._device))
+                setup = CalibrationSetup(self._device, FULL if too_low else QUICK, matmul)
                 for part in due():
                     found = merged(found, self._measured(part(setup)), too_low)
                 self.save(found)
@@ -297,12 +297,12 @@ class MeasuredCeilings:
         import torch
 
         self._progress("calibrating: is the machine quiet now?")
-        square, monitor = torch.ones(256, 256, device=self._device.torch_name), Monitor(self._device)
-        before, end = monitor.snapshot(), time.perf_counter() + QUIET_LOOK_S
+        square = torch.ones(256, 256, device=self._device.torch_name)
+        before, end = snapshot(self._device), time.perf_counter() + QUIET_LOOK_S
         while time.perf_counter() < end:
             torch.mm(square, square)
             self._device.synchronize()
-        return disturbance(row_telemetry(before, monitor.snapshot()), self._device.is_gpu) is None
+        return disturbance(row_telemetry(before, snapshot(self._device)), self._device.is_gpu) is None
 
     def _measured(self, part: CalibrationPart) -> Sequence[Ceiling]:
         """Return the ceilings that a part finds; without one some columns stay blank, and the measurements go on."""

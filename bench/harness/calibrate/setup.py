@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bench.harness.device.device import Device
-from bench.harness.device.telemetry import Monitor, Poller, polled_row, row_telemetry
+from bench.harness.device.telemetry import Poller, polled_row, row_telemetry, snapshot
 from bench.harness.measure.evidence import disturbance, preempted, throttled
 from bench.harness.measure.runner import one_line
 from bench.harness.op import Op
@@ -161,8 +161,6 @@ class CalibrationSetup:
     effort: Effort
     matmul: Op
     """The op of `bench/matmul.py`."""
-    monitor: Monitor
-    """Reads clocks and throttling around every measurement."""
 
     def timed(self, config: str, launch: Launch, seconds: float, idle_s: float = 0.0) -> Rate:
         """Return the rate of a launch that runs again and again for some seconds.
@@ -173,7 +171,7 @@ class CalibrationSetup:
         usual = limits_of(self.device)
         # No interval ends it: the shortest time of a noisy machine needs all the time there is.
         limits = replace(usual, min_samples=sys.maxsize, cap_s=seconds)
-        poller = Poller(self.monitor)
+        poller = Poller(self.device)
         sampler = make_sampler([launch.call], self.device, limits, reading=poller)
         if idle_s:
             self.device.synchronize()
@@ -183,11 +181,11 @@ class CalibrationSetup:
         else:
             warm_up(sampler, min(usual.warm_up_s, WARM_UP_SHARE * seconds))
         poller.begin()
-        before = self.monitor.snapshot()
+        before = snapshot(self.device)
         samples = collect(sampler, limits, "warm")
         if idle_s:
             self.device.synchronize()  # one sample was queued ahead
-        telemetry = row_telemetry(before, self.monitor.snapshot(), polled=poller.seen)
+        telemetry = row_telemetry(before, snapshot(self.device), polled=poller.seen)
         return Rate(config, launch.work, samples, telemetry, poller)
 
     def value(self, rate: Rate) -> float:

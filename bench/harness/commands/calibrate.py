@@ -111,7 +111,6 @@ def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequen
     from bench.harness.calibrate.parts import plan_parts
     from bench.harness.calibrate.setup import FULL, QUICK, CalibrationSetup
     from bench.harness.cli.session import Session, stamp, use_threads
-    from bench.harness.device.telemetry import Monitor
     from bench.harness.measure.plan import Settings
     from results.store.runs import RunWriter, runs_directory
 
@@ -125,7 +124,7 @@ def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequen
             session.writer = RunWriter.create(environment, "calibrate", args.output)
         try:
             dtypes = chosen_dtypes(args, device, matmul, job)
-            parts = plan_parts(CalibrationSetup(device, effort, matmul, Monitor(device)), dtypes)
+            parts = plan_parts(CalibrationSetup(device, effort, matmul), dtypes)
             with job.kept.alone():
                 job.known = known.with_entries(job.kept.load())
                 measure_all(job, device, parts, progress, args.verbose)

@@ -225,14 +225,14 @@ def check_all(checkup: Checkup) -> None:
 
 def device_check(checkup: Checkup) -> Iterator[Finding]:
     """Yield the state of the host, the device and its timer."""
-    from bench.harness.device import host, nvml
+    from bench.harness.device import gpu_state, host
     from bench.harness.timing import samplers
 
     device = checkup.device
     yield from host_findings(host.facts(), device)
     tick = tick_finding(samplers.tick_s(device), device.type)
     if device.is_gpu:  # after the timer, for which this process has become one of those that use the GPU
-        yield from gpu_findings(nvml.NvmlGpu(device.uuid).facts())
+        yield from gpu_findings(gpu_state.facts(device.uuid))
     if checkup.ceilings.note:
         yield finding("GPU table", checkup.ceilings.note, "--gpu names the entry to use")
     yield tick
@@ -267,14 +267,14 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
 def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -> SelfComparison:
     """Time one fp32 matmul as two providers, each pair in random order, for about `seconds`."""
     from bench.harness.data import inputs
-    from bench.harness.device.telemetry import Monitor, row_telemetry
+    from bench.harness.device.telemetry import row_telemetry, snapshot
     from bench.harness.measure.evidence import disturbance
     from bench.harness.providers.registry import load, numerics
     from bench.harness.timing import samplers
     from bench.harness.timing.protocol import limits_of, no_garbage_collection
     from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, settle
 
-    monitor, size = Monitor(device), SIZES[device.type]
+    size = SIZES[device.type]
     case = Case(matmul.name, "fp32", {"m": size, "n": size, "k": size}, {"layout": "nn", "batch": 1})
     data = inputs.make_sets(matmul, case, inputs.Filler("uniform", case.dtype, device, seed), device, 1)[0]
     order, series = random.Random(seed), ([], [])  # type: tuple[random.Random, tuple[list[float], list[float]]]
@@ -285,11 +285,11 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -
         launches = [sampler.launches_per_sample for sampler in pair]
         settle_limits = GPU_SETTLE if device.is_gpu else CPU_SETTLE
         settling = settle(pair[0].sample, settle_limits)
-        start, before = time.perf_counter(), monitor.snapshot()
+        start, before = time.perf_counter(), snapshot(device)
         while len(series[0]) < LEAST_PAIRS or (len(series[0]) < MOST_PAIRS and time.perf_counter() - start < seconds):
             for index in order.sample((0, 1), 2):
                 series[index].append(pair[index].sample() / launches[index])
-    disturbed = disturbance(row_telemetry(before, monitor.snapshot()), device.is_gpu)
+    disturbed = disturbance(row_telemetry(before, snapshot(device)), device.is_gpu)
     change = smallest_detectable_change(*series)
     return SelfComparison(compare_pairs(*series), change, settling, case.name, disturbed)
 

@@ -111,7 +111,7 @@ def tick_finding(tick_s: float, device_type: str) -> Finding:
 
 
 def gpu_findings(facts: Mapping[str, Any]) -> list[Finding]:
-    """Return what NVML reports; `facts` are those of `NvmlGpu.facts`."""
+    """Return what NVML reports; `facts` are those of `gpu_state.facts`."""
     problem = facts["errors"].get("nvml")
     if problem:
         advice = "clocks, power and throttling will be missing from every row; times are not affected"

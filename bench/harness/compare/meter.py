@@ -17,7 +17,7 @@ from typing import Any
 from bench.harness import worker
 from bench.harness.compare.rounds import Rounds, Rule, run_rounds
 from bench.harness.data.replay import ReplayCheck
-from bench.harness.device.telemetry import row_telemetry
+from bench.harness.device.telemetry import row_telemetry, snapshot
 from bench.harness.measure.cost import CALLS_PER_CASE
 from bench.harness.measure.evidence import disturbance
 from bench.harness.measure.meter import Measurement, Meter
@@ -132,11 +132,11 @@ class InterleavingMeter(Meter):
                 turn.samples = samples_per_turn(median(times_s[-CALIBRATION_TURNS:]), self._device.type)
         share_launches(turns)
         self._poller.begin()
-        before = self._monitor.snapshot()
+        before = snapshot(self._device)
         order = random.Random(rule.seed)
 
         def is_disturbed() -> bool:
-            return disturbance(row_telemetry(before, self._monitor.snapshot()), self._device.is_gpu) is not None
+            return disturbance(row_telemetry(before, snapshot(self._device)), self._device.is_gpu) is not None
 
         rounds = run_rounds(
             turns,
@@ -146,7 +146,7 @@ class InterleavingMeter(Meter):
             is_disturbed=is_disturbed,
         )
         # Without the count of launches: energy cannot be told apart between providers that take turns.
-        return Interleaved(rounds, turns, settling, row_telemetry(before, self._monitor.snapshot()))
+        return Interleaved(rounds, turns, settling, row_telemetry(before, snapshot(self._device)))
 
     def _turns(self, ready: Sequence[Ready], place: int) -> Turns | Broken:
         one = ready[place]

@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.harness.device import host, nvml
+from bench.harness.device import gpu_state, host
 
 MIB = 2**20
 
@@ -62,21 +62,14 @@ class Device:
 
     def synchronize(self) -> None:
         """Wait until the device has finished all work."""
-        if not self.is_gpu:
-            return
-        import torch
+        if self.is_gpu:
+            import torch
 
-        torch.cuda.synchronize(self.torch_name)
+            torch.cuda.synchronize(self.torch_name)
 
     def modes(self) -> dict[str, Any]:
-        """Return the settings that make two runs on one machine incomparable if they differ; None if unknown.
-
-        `clock_mode`, `power_limit_w` and `power_limit_default_w` of a GPU, see `NvmlGpu.modes`; `governor` and `turbo`
-        of a CPU.
-        """
-        if self.is_gpu:
-            return nvml.NvmlGpu(self.uuid).modes()
-        return {"governor": host.governor(), "turbo": host.turbo()}
+        """Return the settings that make two runs on one machine incomparable if they differ; None if unknown."""
+        return gpu_state.modes(self.uuid) if self.is_gpu else host.modes()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object kept under `device` in a run file."""
@@ -114,27 +107,23 @@ def allowed_threads() -> int:
     return cores if quota is None else max(1, min(cores, int(quota)))
 
 
-def default_threads() -> int:
-    """Return what torch starts with, as far as affinity and cgroup quota allow it.
-
-    Torch heeds OMP_NUM_THREADS and MKL_NUM_THREADS; without them, and where it is built with MKL, it takes one thread
-    for each physical core.
-    """
-    return min(_torch_threads(), allowed_threads())
-
-
-@functools.cache  # what it started with: commands of this process set it later
-def _torch_threads() -> int:
+@functools.cache  # commands of this process set another number later
+def torch_threads() -> int:
+    """Return what torch starts with: OMP_NUM_THREADS, MKL_NUM_THREADS, or a thread for each physical core."""
     import torch
 
     return torch.get_num_threads()
 
 
+def default_threads() -> int:
+    """Return what torch starts with, as far as affinity and cgroup quota allow it."""
+    return min(torch_threads(), allowed_threads())
+
+
 def cpu_device(threads: int | None = None) -> Device:
     """Return the CPU with this many threads; by default with all that affinity and cgroup quota leave."""
-    name, cpus = host.cpu_name(), sorted(host.allowed_cores())
-    threads = threads or allowed_threads()
-    cache_bytes = host.last_level_cache_bytes(cpus, threads)
+    name, threads = host.cpu_name(), threads or allowed_threads()
+    cache_bytes = host.last_level_cache_bytes(sorted(host.allowed_cores()), threads)
     return Device(
         type="cpu",
         torch_name="cpu",
@@ -148,30 +137,29 @@ def cpu_device(threads: int | None = None) -> Device:
 
 
 def gpu_device(index: int) -> Device:
-    """Return GPU `index` of torch, with what its properties and NVML tell."""
+    """Return GPU `index` of torch, with what its properties and NVML report."""
     import torch
 
     from roofline.hardware.gpu import match_driver_name
 
     torch.cuda.set_device(index)
     properties = torch.cuda.get_device_properties(index)
-    is_rocm = torch.version.hip is not None
-    uuid = str(getattr(properties, "uuid", "")) or None
-    gpu = nvml.NvmlGpu(uuid)
+    uuid, cache_bytes = str(getattr(properties, "uuid", "")) or None, int(getattr(properties, "L2_cache_size", 0))
     known = match_driver_name(properties.name, properties.total_memory, sm_count=properties.multi_processor_count).gpu
+    memory_clock_mhz = gpu_state.ask(uuid, "nvmlDeviceGetMaxClockInfo", gpu_state.CLOCK_MEMORY)
     return Device(
-        type="rocm" if is_rocm else "cuda",
+        type="cuda" if torch.version.hip is None else "rocm",
         torch_name=f"cuda:{index}",
         slug=known.slug if known else slugify(properties.name),
         name=properties.name,
-        cache_bytes=int(getattr(properties, "L2_cache_size", 0)) or 50 * MIB,
-        cache_is_assumed=not getattr(properties, "L2_cache_size", 0),
+        cache_bytes=cache_bytes or 50 * MIB,
+        cache_is_assumed=not cache_bytes,
         memory_bytes=int(properties.total_memory),
         sm_count=properties.multi_processor_count,
         compute_capability=f"{properties.major}.{properties.minor}",
         uuid=uuid,
-        memory_clock_hz=gpu.clock_hz(nvml.CLOCK_MEMORY, "nvmlDeviceGetMaxClockInfo"),
-        memory_bus_bits=gpu.memory_bus_bits(),
+        memory_clock_hz=memory_clock_mhz * 1e6 if memory_clock_mhz else None,
+        memory_bus_bits=gpu_state.ask(uuid, "nvmlDeviceGetMemoryBusWidth") or None,
     )
 
 

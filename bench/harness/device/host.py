@@ -10,8 +10,8 @@ import os
 import platform
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ except ImportError:  # Windows
 T = TypeVar("T")
 
 ROOT = Path("/")
+"""Directory below which Linux has `proc` and `sys`."""
 
 SIZE_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -42,26 +43,23 @@ def attempt(read: Callable[[], T]) -> T | None:
         return None
 
 
-def text_of(path: Path) -> str:
+def text_of(path: str | Path) -> str:
     """Return the text of a system file without surrounding white space, empty if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        return (ROOT / path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 
 
-def count_of(path: Path) -> int | None:
+def count_of(path: str | Path) -> int | None:
     """Return the integer in a system file, or None if it has other content, such as `max`."""
-    found = re.fullmatch(r"[0-9]{1,20}", text_of(path))
-    return int(found[0]) if found else None
+    text = text_of(path)
+    return int(text) if text.isdecimal() else None
 
 
-# ---- processor and memory -------------------------------------------------------------------------------------------
-
-
-def cpu_name(root: Path = ROOT) -> str:
+def cpu_name() -> str:
     """Return the processor's name, or its architecture if the name is unknown."""
-    match = re.search(r"^model name\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
+    match = re.search(r"^model name\s*:\s*(.+)$", text_of("proc/cpuinfo"), re.MULTILINE)
     return match[1].strip() if match else platform.processor() or platform.machine() or "unknown"
 
 
@@ -71,7 +69,7 @@ def allowed_cores() -> frozenset[int]:
     return frozenset(affinity() if affinity else range(os.cpu_count() or 1))
 
 
-def last_level_cache_bytes(cpus: Iterable[int], threads: int, root: Path = ROOT) -> int | None:
+def last_level_cache_bytes(cpus: Iterable[int], threads: int) -> int | None:
     """Return the total last-level cache of `threads` threads on `cpus`, bytes, or None without sysfs.
 
     A server has one last-level cache for each group of cores. Data that is spread over the threads is spread over
@@ -80,7 +78,7 @@ def last_level_cache_bytes(cpus: Iterable[int], threads: int, root: Path = ROOT)
     sizes: dict[str, int] = {}
     for cpu in cpus:
         largest = (0, "")
-        for folder in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
+        for folder in (ROOT / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
             size = re.fullmatch(r"([0-9]{1,9})([KMG])", text_of(folder / "size"))
             if size:
                 size_bytes = int(size[1]) * SIZE_UNITS[size[2]]
@@ -89,37 +87,36 @@ def last_level_cache_bytes(cpus: Iterable[int], threads: int, root: Path = ROOT)
     return sum(sorted(sizes.values(), reverse=True)[:threads]) or None
 
 
-def total_memory_bytes(root: Path = ROOT) -> int:
+def total_memory_bytes() -> int:
     """Return the memory of the machine or the lower limit of a control group, bytes."""
-    return min([psutil.virtual_memory().total, *(limit for limit, _ in _memory_limits(root))])
+    return min([psutil.virtual_memory().total, *(limit for limit, _ in _memory_limits())])
 
 
-def available_memory_bytes(root: Path = ROOT) -> int:
+def available_memory_bytes() -> int:
     """Return the memory that can be taken without swapping, bytes, within the limits of the control groups."""
-    left = [psutil.virtual_memory().available, *(limit - used for limit, used in _memory_limits(root))]
-    return max(0, min(left))
+    return max(0, min([psutil.virtual_memory().available, *(limit - used for limit, used in _memory_limits())]))
 
 
-def governor(root: Path = ROOT) -> str | None:
-    """Return the clock governor of the first core, for example `performance`. Source: Linux documentation, cpufreq."""
-    return text_of(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None
+def modes() -> dict[str, Any]:
+    """Return `governor`, the clock governor of the first core, and `turbo`, whether cores may exceed the nominal clock.
 
-
-def turbo(root: Path = ROOT) -> bool | None:
-    """Return whether cores may exceed their nominal clock.
-
-    Source: Linux documentation, `intel_pstate/no_turbo` (1: may not) and `cpufreq/boost` (1: may).
+    Source: Linux documentation, cpufreq; `intel_pstate/no_turbo` (1: may not) and `cpufreq/boost` (1: may).
     """
-    forbidden = count_of(root / "sys/devices/system/cpu/intel_pstate/no_turbo")
-    if forbidden is not None:
-        return forbidden == 0
-    allowed = count_of(root / "sys/devices/system/cpu/cpufreq/boost")
-    return None if allowed is None else allowed == 1
+    cpu = ROOT / "sys/devices/system/cpu"
+    forbidden, allowed = count_of(cpu / "intel_pstate/no_turbo"), count_of(cpu / "cpufreq/boost")
+    turbo = allowed == 1 if forbidden is None else forbidden == 0
+    governor = text_of(cpu / "cpu0/cpufreq/scaling_governor") or None
+    return {"governor": governor, "turbo": None if forbidden is allowed is None else turbo}
 
 
-def load_average() -> float | None:
-    """Return the mean number of runnable threads over the last minute."""
-    return attempt(lambda: psutil.getloadavg()[0])
+def state() -> dict[str, Any]:
+    """Return `load_average`, the mean number of runnable threads over the last minute, and the keys of `modes`."""
+    return {"load_average": attempt(lambda: psutil.getloadavg()[0])} | modes()
+
+
+def facts() -> dict[str, Any]:
+    """Return the keys of `state`, `cores_allowed`, and `cgroup_quota_cores`, None for no quota."""
+    return state() | {"cores_allowed": len(allowed_cores()), "cgroup_quota_cores": cpu_quota()}
 
 
 def why_no_isolation() -> str | None:
@@ -129,20 +126,24 @@ def why_no_isolation() -> str | None:
     return f"this Python has no {' and no '.join(missing)}" if missing else None
 
 
-def state(root: Path = ROOT) -> dict[str, Any]:
-    """Return `load_average`, `governor` and `turbo`."""
-    return {"load_average": load_average(), "governor": governor(root), "turbo": turbo(root)}
+def control_groups(controller: str) -> list[Path]:
+    """Return the directories of this process's control group and of those around it, versions 1 and 2.
+
+    In a container the mounted tree may start at the process's own group, whatever path the kernel gives, so the top
+    is always among them. Files that do not exist read as empty.
+    """
+    top = ROOT / "sys/fs/cgroup"
+    folders = [top, top / controller]
+    for line in text_of("proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        base = top / controllers  # version 2 names no controllers: the top itself
+        own = base / path.lstrip("/")
+        if controller in (controllers or controller).split(",") and ".." not in own.parts:
+            folders += [folder for folder in (own, *own.parents) if folder.is_relative_to(base)]
+    return list(dict.fromkeys(folders))
 
 
-def facts(root: Path = ROOT) -> dict[str, Any]:
-    """Return the keys of `state`, `cores_allowed`, and `cgroup_quota_cores`, None for no quota."""
-    return state(root) | {"cores_allowed": len(allowed_cores()), "cgroup_quota_cores": cpu_quota(root)}
-
-
-# ---- control groups -------------------------------------------------------------------------------------------------
-
-
-def cpu_quota(root: Path = ROOT) -> float | None:
+def cpu_quota() -> float | None:
     """Return the CPU time that this process may spend per unit of wall time, in cores, or None for no limit.
 
     Every control group around the process may set a limit; the lowest one applies.
@@ -150,112 +151,80 @@ def cpu_quota(root: Path = ROOT) -> float | None:
     Source: Linux documentation, cgroup-v2 `cpu.max` (quota and period) and cgroup-v1 `cpu.cfs_quota_us`.
     """
     quotas = []
-    for group in groups("cpu", root):
-        both = re.fullmatch(r"([0-9]{1,15}) ([0-9]{1,15})", text_of(group / "cpu.max"))
-        quota = int(both[1]) if both else count_of(group / "cpu.cfs_quota_us")
-        period = int(both[2]) if both else count_of(group / "cpu.cfs_period_us")
-        if quota and period:
-            quotas.append(quota / period)
+    for group in control_groups("cpu"):
+        both = (
+            text_of(group / "cpu.max")
+            or f"{text_of(group / 'cpu.cfs_quota_us')} {text_of(group / 'cpu.cfs_period_us')}"
+        )
+        if match := re.fullmatch(r"([1-9][0-9]{0,15}) ([1-9][0-9]{0,15})", both):
+            quotas.append(int(match[1]) / int(match[2]))
     return min(quotas, default=None)
 
 
-def groups(controller: str, root: Path) -> Iterator[Path]:
-    """Yield the directories of this process's control group and of those around it, v2 and v1.
-
-    In a container the mounted tree may start at the process's own group, whatever path the kernel gives, so the top
-    is always among them. Files that do not exist read as empty.
-    """
-    top = root / "sys/fs/cgroup"
-    yield from (top, top / controller)
-    for line in text_of(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        base = top / controllers  # v2 names no controllers: the top itself
-        own = base / path.lstrip("/")
-        if controller in (controllers or controller).split(",") and ".." not in own.parts:
-            yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(base))
-
-
-def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield limit and use of each control group that limits memory, bytes.
+def _memory_limits() -> list[tuple[int, int]]:
+    """Return limit and use of each control group that limits memory, bytes.
 
     Inactive file pages count as free, because the kernel reclaims them first.
 
     Source: Linux documentation, cgroup-v2 `memory.max`, `memory.current`, `memory.stat`, and their names in v1.
     """
-    for group in groups("memory", root):
-        for limit_name, used_name in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
-            limit, used = count_of(group / limit_name), count_of(group / used_name)
+    limits = []
+    for group in control_groups("memory"):
+        for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            limit, used = (count_of(group / name) for name in names)
             if limit is not None and used is not None:
-                statistics = text_of(group / "memory.stat")
-                inactive = re.search(r"^(?:total_)?inactive_file ([0-9]{1,20})$", statistics, re.MULTILINE)
-                yield limit, max(0, used - (int(inactive[1]) if inactive else 0))
+                match = re.search(r"^(?:total_)?inactive_file (\d+)$", text_of(group / "memory.stat"), re.MULTILINE)
+                limits.append((limit, max(0, used - int(match[1] if match else 0))))
+    return limits
 
 
-def _throttling(root: Path) -> dict[str, tuple[int, float]]:
+def _throttling() -> dict[str, tuple[int, float]]:
     """Return throttled periods and throttled seconds, summed over cores, of each control group by its directory.
 
     Source: Linux documentation, cgroup-v2 (`nr_throttled` and `throttled_usec` in `cpu.stat`, present if the
     controller is enabled) and scheduler/sched-bwc for version 1 (`throttled_time`, nanoseconds).
     """
-    found: dict[str, tuple[int, float]] = {}
-    for group in groups("cpu", root):
-        counts = dict(re.findall(r"^(\w+) ([0-9]{1,20})$", text_of(group / "cpu.stat"), re.MULTILINE))
+    throttled: dict[str, tuple[int, float]] = {}
+    for group in control_groups("cpu"):
+        counts = dict(re.findall(r"^(\w+) (\d+)$", text_of(group / "cpu.stat"), re.MULTILINE))
         for key, unit_s in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):
             if "nr_throttled" in counts and key in counts:
-                found[str(group)] = int(counts["nr_throttled"]), int(counts[key]) * unit_s
-    return found
-
-
-# ---- what a measurement lost -----------------------------------------------------------------------------------------
+                throttled[str(group)] = int(counts["nr_throttled"]), int(counts[key]) * unit_s
+    return throttled
 
 
 @dataclass(frozen=True)
-class HostSnapshot:
+class HostCounters:
     """The host's counters at one moment."""
 
-    switches: tuple[int, int] | None
-    """Involuntary and voluntary context switches of all threads of this process."""
-    throttled: dict[str, tuple[int, float]]
-    """Throttled periods and seconds of each control group that has a quota, see `_throttling`."""
-    steal_s: float | None
-    """Time that the hypervisor gave to other guests, seconds, summed over the cores of this process."""
-    total_s: float | None
-    """All time of the same cores."""
-    by_thread: Mapping[str, int] = field(default_factory=dict)
+    totals: dict[str, float | None]
+    """`involuntary` and `voluntary` context switches of all threads of this process; `stolen_s`, which the hypervisor
+    gave to other guests, and `total_s`, summed over the cores of this process."""
+    by_thread: dict[str, int]
     """Involuntary context switches of each thread of this process by its id; empty without procfs."""
+    throttled: dict[str, tuple[int, float]]
+    """Throttled periods and throttled seconds, summed over cores, of each control group that has a quota."""
 
 
-def snapshot(cores: frozenset[int], root: Path = ROOT) -> HostSnapshot:
-    """Return the host's counters now.
+def counters(cores: frozenset[int]) -> HostCounters:
+    """Return the host's counters now; `cores` are those that this process may use.
 
-    Args:
-        cores: cores that this process may use.
-        root: directory below which Linux has its control groups.
+    Source: getrusage(2), because psutil counts the switches of the main thread alone on Linux; proc_pid_status(5);
+    proc_stat(5): guest time is part of user time, so it is left out of the total.
     """
-    steal_s, total_s = attempt(lambda: _steal_and_total_s(cores)) or (None, None)
-    return HostSnapshot(attempt(_switches), _throttling(root), steal_s, total_s, _switches_by_thread(root))
-
-
-def _switches() -> tuple[int, int]:
-    """Source: getrusage(2); psutil counts those of the main thread alone on Linux."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_nivcsw, usage.ru_nvcsw
-
-
-def _switches_by_thread(root: Path) -> dict[str, int]:
-    """Source: proc_pid_status(5)."""
-    tasks = {path.parent.name: text_of(path) for path in (root / "proc/self/task").glob("*/status")}
-    found = {task: re.search(r"^nonvoluntary_ctxt_switches:\s*(\d+)$", text, re.M) for task, text in tasks.items()}
-    return {task: int(match[1]) for task, match in found.items() if match}
-
-
-def _steal_and_total_s(cores: frozenset[int]) -> tuple[float, float]:
-    """Source: proc_stat(5): guest time is part of user time, so it is left out of the total."""
-    times = [cpu for core, cpu in enumerate(psutil.cpu_times(percpu=True)) if core in cores]
-    return sum(cpu.steal for cpu in times), sum(sum(cpu[:8]) for cpu in times)
+    usage = resource.getrusage(resource.RUSAGE_SELF) if resource else None
+    times = [cpu for core, cpu in enumerate(attempt(lambda: psutil.cpu_times(percpu=True)) or ()) if core in cores]
+    by_thread = {}
+    for path in (ROOT / "proc/self/task").glob("*/status"):
+        if match := re.search(r"^nonvoluntary_ctxt_switches:\s*(\d+)$", text_of(path), re.MULTILINE):
+            by_thread[path.parent.name] = int(match[1])
+    totals = {
+        "involuntary": usage and usage.ru_nivcsw,
+        "voluntary": usage and usage.ru_nvcsw,
+        "stolen_s": attempt(lambda: sum(cpu.steal for cpu in times)),
+        "total_s": sum(sum(cpu[:8]) for cpu in times),
+    }
+    return HostCounters(totals, by_thread, _throttling())
 
 
 def growth(before: float | None, after: float | None) -> float | None:
@@ -263,52 +232,39 @@ def growth(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None or after < before else after - before
 
 
-def rates(before: HostSnapshot, after: HostSnapshot, window_s: float | None) -> dict[str, Any]:
-    """Return context switches per second, from two snapshots that lie `window_s` apart, and throttled periods.
-
-    `involuntary_switches_per_s` and `voluntary_switches_per_s` count threads of this process that lost or gave up
-    their core, `thread_switches_per_s` the thread that lost it most often; `cgroup_throttled_periods` is how often a
-    quota ran out.
-    """
-    pairs = zip(before.switches or (None, None), after.switches or (None, None), strict=True)
-    involuntary, voluntary = (
-        None if count is None or window_s is None else count / window_s for count in (growth(*pair) for pair in pairs)
-    )
-    by_thread = [growth(before.by_thread.get(task, 0), count) or 0 for task, count in after.by_thread.items()]
-    return {
-        "thread_switches_per_s": max(by_thread) / window_s if by_thread and window_s else None,
-        "involuntary_switches_per_s": involuntary,
-        "voluntary_switches_per_s": voluntary,
-        "cgroup_throttled_periods": _most_throttled(before, after, 0),
-    }
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
 
 
-def lost_shares(
-    before: HostSnapshot, after: HostSnapshot, window_s: float | None, cores: int
-) -> dict[str, float | None]:
-    """Return the fraction of the cores' time that was lost to each cause, 0 to 1.
-
-    Args:
-        before: snapshot before a measurement.
-        after: snapshot after it.
-        window_s: time between the two, seconds; None if unknown.
-        cores: cores that the process may use: throttled time is summed over them.
+def changes(
+    before: HostCounters, after: HostCounters, window_s: float, cores: int
+) -> tuple[dict[str, float | None], dict[str, float | None]]:
+    """Return what a process that may use `cores` cores lost in a window, and how often it was interrupted.
 
     Returns:
-        `cgroup_quota`: throttled time over window x cores; a stop is counted when it ends, so one that reaches over
-        an end of the window counts whole or not at all. `steal`: stolen over all time of these cores.
+        Fractions of the time of the cores, 0 to 1. `cgroup_quota`: a stop is counted when it ends, so one that reaches
+        over an end of the window counts whole or not at all. `steal`: what the hypervisor gave to other guests.
+
+        `involuntary_switches_per_s` and `voluntary_switches_per_s` of all threads, which lost or gave up their core;
+        `thread_switches_per_s` of the thread that lost it most often; `cgroup_throttled_periods`, how often a quota
+        ran out.
     """
-    throttled_s = _most_throttled(before, after, 1)
-    stolen_s, total_s = growth(before.steal_s, after.steal_s), growth(before.total_s, after.total_s)
-    quota = None
-    if throttled_s is not None and window_s and throttled_s <= (window_s + CGROUP_PERIOD_S) * cores:
-        quota = throttled_s / (window_s * cores)
-    return {"cgroup_quota": quota, "steal": stolen_s / total_s if stolen_s is not None and total_s else None}
-
-
-def _most_throttled(before: HostSnapshot, after: HostSnapshot, column: int) -> Any:
-    """Return the largest increase among the control groups: time lost at one level is not lost again above."""
-    both = before.throttled.keys() & after.throttled.keys()
-    changes = [growth(before.throttled[path][column], after.throttled[path][column]) for path in both]
-    known = [change for change in changes if change is not None]
-    return max(known) if known and len(known) == len(changes) else None
+    grown = {name: growth(before.totals[name], count) for name, count in after.totals.items()}
+    by_thread = [growth(before.by_thread.get(task, 0), count) or 0 for task, count in after.by_thread.items()]
+    # Time lost in one control group is not lost again in the group around it: the largest increase counts.
+    both = [(before.throttled[group], after.throttled[group]) for group in before.throttled.keys() & after.throttled]
+    periods = max((end[0] - start[0] for start, end in both), default=None)
+    throttled_s = max((end[1] - start[1] for start, end in both), default=None)
+    if throttled_s is not None and not 0 <= throttled_s <= (window_s + CGROUP_PERIOD_S) * cores:
+        throttled_s = None
+    lost = {
+        "cgroup_quota": _ratio(throttled_s, window_s * cores),
+        "steal": _ratio(grown["stolen_s"], grown["total_s"]),
+    }
+    counts = {
+        "thread_switches_per_s": _ratio(max(by_thread, default=None), window_s),
+        "involuntary_switches_per_s": _ratio(grown["involuntary"], window_s),
+        "voluntary_switches_per_s": _ratio(grown["voluntary"], window_s),
+        "cgroup_throttled_periods": periods,
+    }
+    return lost, counts

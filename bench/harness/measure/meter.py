@@ -11,7 +11,7 @@ from typing import Any
 from bench.harness.data.replay import ReplayCheck
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
-from bench.harness.device.telemetry import Monitor, Poller, row_telemetry
+from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.evidence import disturbance
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import Limits, Sampler, Samples, collect, limits_of
@@ -60,7 +60,7 @@ class Meter:
     """Measures calls on one device, by the same protocol every time."""
 
     def __init__(self, device: Device, limits: Limits | None = None, is_capturable: bool = True) -> None:
-        """Open the telemetry of the device.
+        """Prepare.
 
         Args:
             device: the device under test.
@@ -68,8 +68,8 @@ class Meter:
             is_capturable: whether a CUDA graph of the calls may be tried; an update of weights by torch's optimizers,
                 and its backward pass, would leave a capture that fails halfway.
         """
-        self._device, self._limits, self._monitor = device, limits or limits_of(device), Monitor(device)
-        self._is_capturable, self._poller = is_capturable, Poller(self._monitor)
+        self._device, self._limits = device, limits or limits_of(device)
+        self._is_capturable, self._poller = is_capturable, Poller(device)
 
     @functools.cached_property
     def tick_s(self) -> float:
@@ -172,11 +172,11 @@ class Meter:
         """
         is_gpu, end = self._device.is_gpu, time.perf_counter() + limits.cap_s
         for repeats in range(MOST_REPEATS + 1):
-            before = self._monitor.snapshot()
+            before = snapshot(self._device)
             self._poller.begin()
             samples = collect(sampler, limits, cache)
             launches = len(samples.samples_s) * samples.launches_per_sample + self._poller.launches
-            after, polled = self._monitor.snapshot(), self._poller.seen
+            after, polled = snapshot(self._device), self._poller.seen
             telemetry = row_telemetry(before, after, launches=launches, flops=flops, polled=polled)
             telemetry["repeats"] = repeats
             has_two_speeds = not is_gpu and two_modes(samples.samples_s) is not None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bench.harness.device.telemetry import Monitor, row_telemetry
+from bench.harness.device.telemetry import row_telemetry, snapshot
 from bench.harness.measure.finish import finished
 from bench.harness.measure.meter import Measurement
 from bench.harness.timing import samplers
@@ -30,15 +30,15 @@ def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float
         cache: `cold` or `warm`, what a step finds; only passed on.
         left_s: time that sampling may take at most, beside its own cap.
     """
-    sampler, monitor, limits = samplers.HostSampler([step], 1), Monitor(device), limits_of(device)
+    sampler, limits = samplers.HostSampler([step], 1), limits_of(device)
     if left_s is not None:
         cap_s = min(limits.cap_s, max(0.0, left_s))
         limits = replace(limits, cap_s=cap_s, min_time_s=min(limits.min_time_s, cap_s))
     settling = settle(sampler.sample, GPU_SETTLE if device.is_gpu else CPU_SETTLE)
-    before, began = monitor.snapshot(), time.perf_counter()
+    before, began = snapshot(device), time.perf_counter()
     samples = collect(sampler, limits, cache)
     elapsed_s = time.perf_counter() - began
-    telemetry = row_telemetry(before, monitor.snapshot(), launches=len(samples.samples_s), flops=None)
+    telemetry = row_telemetry(before, snapshot(device), launches=len(samples.samples_s), flops=None)
     step_s = elapsed_s / len(samples.samples_s)
     return Measurement(
         samples=samples,

@@ -15,7 +15,6 @@ from bench.harness.calibrate import bandwidth
 from bench.harness.calibrate.bandwidth import MIXES, bytes_of_mix, filled, operand_bytes
 from bench.harness.calibrate.setup import QUICK, CalibrationSetup, NotMeasuredError
 from bench.harness.device.device import MIB, Device
-from bench.harness.device.telemetry import Monitor
 from bench.matmul import OPS as MATMUL
 
 SIZE = MIB
@@ -158,7 +157,7 @@ def test_every_mix_of_this_very_machine_can_be_measured(tiny_calibration, monkey
     monkeypatch.setattr(bandwidth, "candidates", lambda mix, *of: [] if mix == "write" else made(mix, *of))
     effort = dataclasses.replace(QUICK, screening_s=0.01, confirming_s=0.02)
     said = []
-    outcome = bandwidth.part(CalibrationSetup(cpu(), effort, MATMUL[0], Monitor(cpu()))).measure(said.append)
+    outcome = bandwidth.part(CalibrationSetup(cpu(), effort, MATMUL[0])).measure(said.append)
     assert [ceiling.name for ceiling in outcome.ceilings] == ["copy", "triad", "read"]
     assert [record.op for record in outcome.records] == ["calibrate-copy", "calibrate-triad", "calibrate-read"]
     for ceiling, record in zip(outcome.ceilings, outcome.records, strict=True):

@@ -261,7 +261,7 @@ def test_a_file_of_another_torch_is_not_believed(capsys, runs, monkeypatch, give
 def test_the_power_limit_and_the_driver_are_part_of_what_a_gpu_is(monkeypatch):
     before = calibration.identity(H100)
     assert {"power_limit_w", "driver", "triton", "uuid", "torch", "threads"} <= set(before)
-    monkeypatch.setattr(calibration.nvml.NvmlGpu, "power_limit_w", lambda gpu: 350.0)
+    monkeypatch.setattr(calibration.gpu_state, "modes", lambda uuid: {"power_limit_w": 350.0})
     assert calibration.identity(H100) != before
 
 

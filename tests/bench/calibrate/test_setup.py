@@ -15,7 +15,7 @@ from bench.harness.calibrate.setup import (
 )
 from bench.harness.commands.calibrate import doubts
 from bench.harness.device.device import MIB, Device
-from bench.harness.device.telemetry import ClockAndPower, Monitor, Poller
+from bench.harness.device.telemetry import ClockAndPower, Poller
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.samplers import HostSampler
 from bench.matmul import OPS as MATMUL
@@ -34,11 +34,11 @@ def samples(*samples_s, launches=1):
 
 
 def setup_of(device, **effort):
-    return CalibrationSetup(device, replace(QUICK, **effort), MATMUL[0], Monitor(CPU))
+    return CalibrationSetup(device, replace(QUICK, **effort), MATMUL[0])
 
 
 def rate_of(config, work, *samples_s, telemetry=None):
-    return Rate(config, work, samples(*samples_s), telemetry or {}, Poller(Monitor(CPU)))
+    return Rate(config, work, samples(*samples_s), telemetry or {}, Poller(CPU))
 
 
 @pytest.fixture

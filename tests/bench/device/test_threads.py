@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ from test_telemetry import H100
 
 from bench.__main__ import main as bench_main
 from bench.harness.calibrate.calibration import MeasuredCeilings, identity
-from bench.harness.cli import main, session
+from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.commands.findings import host_findings
 from bench.harness.device import device, host
@@ -35,7 +34,7 @@ def machine(monkeypatch):
     """Return a function that sets what torch starts with, the CPUs of this process, and its quota."""
 
     def of(torch_threads, cpus, quota=None):
-        monkeypatch.setattr(device, "_torch_threads", lambda: torch_threads)
+        monkeypatch.setattr(device, "torch_threads", lambda: torch_threads)
         monkeypatch.setattr(host, "allowed_cores", lambda: frozenset(range(cpus)))
         monkeypatch.setattr(host, "cpu_quota", lambda: quota)
 
@@ -62,17 +61,6 @@ def test_what_torch_started_with_is_asked_once():
         assert device.default_threads() == first
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.exhaustive
-def test_one_thread_asked_for_by_the_environment_is_one_thread(runs):
-    commands.keep_ceilings(runs)
-    others = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    words = ("--shape", "64", "--dtype", "fp32", "--budget", "90", "--no-save", "-q", "--format", "json")
-    code, out, err = commands.call("matmul", *words, env=others | {"OMP_NUM_THREADS": "1"})
-    assert code == 0, err
-    found = json.loads(out)["environment"]["device"]
-    assert (found["threads"], found["slug"][-3:]) == (1, "-1t")
 
 
 @pytest.mark.exhaustive
@@ -133,12 +121,6 @@ def test_threads_are_refused_where_a_gpu_is_measured(monkeypatch):
     assert main.device_of(argparse.Namespace(device=None, threads=None)) is H100
     with pytest.raises(UsageError, match="--threads 1 does not fit: the device measured is a GPU; add --device cpu"):
         main.device_of(argparse.Namespace(device=None, threads=1))
-
-
-def test_a_gpus_measurement_leaves_torchs_threads_alone():
-    before = torch.get_num_threads()
-    session.use_threads(H100)
-    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,190 @@
+"""The state of one NVIDIA GPU: pynvml's readings in SI base units, read only; a missing fact is None.
+
+Only functions that read are called: nothing here changes a clock, a limit or a mode. Names and units are those of
+NVIDIA's nvml.h. A GPU is looked up by its UUID, as torch gives it, and never by number: torch counts the GPUs that
+CUDA_VISIBLE_DEVICES leaves, fastest first, NVML counts all of them in the order of the PCI bus.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+NOT_AVAILABLE = 2**64 - 1
+"""A counter that the driver does not have. Source: nvml.h, `NVML_VALUE_NOT_AVAILABLE`, all 64 bits set."""
+
+CLOCK_SM, CLOCK_MEMORY = 1, 2
+"""Source: nvml.h, `nvmlClockType_t`."""
+
+CLOCK_EVENTS = {
+    0x001: "gpu_idle",
+    0x002: "applications_clocks",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal",
+    0x040: "hw_thermal",
+    0x080: "power_brake",
+    0x100: "display_clocks",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
+"""Name of each bit of the clock event reasons; several can be set together. `applications_clocks` also stands for
+clocks locked by hand. `hw_slowdown` may show for a moment while the clock changes.
+
+Source: nvml.h, `nvmlClocksEventReason*`; the last two bits from nvidia-ml-py 13.615, `nvmlClocksThrottleReason*`."""
+
+THROTTLE_FIELDS = {"sw_power_cap": 74, "thermal": 75, "sync_boost": 76}
+"""Field ids of the counters of throttled time, nanoseconds.
+
+Source: nvml.h, `NVML_FI_DEV_PERF_POLICY_POWER`, `_THERMAL` and `_SYNC_BOOST`; NVIDIA's DCGM documents the unit for
+`DCGM_FI_DEV_POWER_VIOLATION` and its siblings, which read the same counters."""
+
+POWER_INSTANT_FIELD = 186
+"""Source: nvml.h, `NVML_FI_DEV_POWER_INSTANT`, in mW: the power now, without the mean of a second."""
+
+
+def gpu_state(uuid: str | None) -> dict[str, Any]:
+    """Return the state of a GPU now: the clocks first, because they fall within milliseconds once a GPU idles.
+
+    Returns:
+        Keys of a record's telemetry; `throttle_s`: seconds that each cause of `THROTTLE_FIELDS` has held the clocks
+        down so far; `total_energy_j`: since the driver was loaded; `errors`: `nvml`, the name of the error if NVML
+        could not be asked at all.
+    """
+    sm_clock_hz, power_w = clock_and_power(uuid)
+    return {
+        "sm_clock_hz": sm_clock_hz,
+        "memory_clock_hz": _scaled(ask(uuid, "nvmlDeviceGetClockInfo", CLOCK_MEMORY), 1e6),
+        "power_w": power_w,
+        "clock_events": clock_events(uuid),
+        "temperature_c": ask(uuid, "nvmlDeviceGetTemperature", 0),  # NVML_TEMPERATURE_GPU
+        "throttle_s": dict(zip(THROTTLE_FIELDS, _fields(uuid, 1e-9, *THROTTLE_FIELDS.values()), strict=True)),
+        "total_energy_j": _scaled(ask(uuid, "nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
+        "errors": errors(uuid),
+    }
+
+
+def clock_and_power(uuid: str | None) -> tuple[float | None, float | None]:
+    """Return the SM clock, Hz, and the power, W, or the power of the last second if the GPU lacks field 186."""
+    clock_hz = _scaled(ask(uuid, "nvmlDeviceGetClockInfo", CLOCK_SM), 1e6)
+    [power_w] = _fields(uuid, 1e-3, POWER_INSTANT_FIELD)
+    return clock_hz, power_w or _scaled(ask(uuid, "nvmlDeviceGetPowerUsage"), 1e-3)
+
+
+def clock_events(uuid: str | None) -> tuple[str, ...] | None:
+    """Return what holds the clocks down now, names of `CLOCK_EVENTS`; a newer bit stays a number."""
+    mask = ask(uuid, "nvmlDeviceGetCurrentClocksEventReasons")
+    if mask is None:
+        return None
+    bits = [1 << position for position in range(mask.bit_length()) if mask >> position & 1]
+    return tuple(CLOCK_EVENTS.get(bit, f"{bit:#x}") for bit in bits)
+
+
+def modes(uuid: str | None) -> dict[str, Any]:
+    """Return the settings that make two runs incomparable if they differ; ask a GPU that has just worked.
+
+    `clock_mode` is `default`, `applications 1410 MHz`, or `locked 1410 MHz`; `power_limit_w` and
+    `power_limit_default_w`. NVML reports applications clocks, but no locked ones: these show by the event
+    `applications_clocks` while the GPU works, at the clock of that moment. An idle GPU has no such event, and its
+    clock mode is not known.
+
+    Source: `nvmlDeviceGetApplicationsClock` and `nvmlDeviceGetDefaultApplicationsClock`, deprecated in CUDA 13.
+    """
+    target = ask(uuid, "nvmlDeviceGetApplicationsClock", CLOCK_SM)
+    usual = ask(uuid, "nvmlDeviceGetDefaultApplicationsClock", CLOCK_SM)
+    events, clock = clock_events(uuid), ask(uuid, "nvmlDeviceGetClockInfo", CLOCK_SM)
+    if target and usual and target != usual:
+        clock_mode = f"applications {target} MHz"
+    elif events is None or "gpu_idle" in events:
+        clock_mode = None
+    elif "applications_clocks" not in events:
+        clock_mode = "default"
+    else:
+        clock_mode = f"locked {clock} MHz" if clock else None
+    return {
+        "clock_mode": clock_mode,
+        "power_limit_w": _scaled(ask(uuid, "nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
+        "power_limit_default_w": _scaled(ask(uuid, "nvmlDeviceGetPowerManagementDefaultLimit"), 1e-3),
+    }
+
+
+def facts(uuid: str | None) -> dict[str, Any]:
+    """Return what a report on the state of the GPU needs.
+
+    Returns:
+        The keys of `modes`; `sm_clock_hz`, `max_sm_clock_hz`, `clock_events`; `remapped_rows`: `pending` (a reset is
+        needed) and `failed` (the memory is beyond repair); `other_processes`: `pid` of each other compute process;
+        `own_process_seen`: whether NVML lists this process, which it does not by its own id in a container; `errors`:
+        `nvml`, the name of the error if NVML could not be asked at all.
+    """
+    rows, listed = ask(uuid, "nvmlDeviceGetRemappedRows"), ask(uuid, "nvmlDeviceGetComputeRunningProcesses")
+    pids = None if listed is None else [int(process.pid) for process in listed]
+    return modes(uuid) | {
+        "sm_clock_hz": _scaled(ask(uuid, "nvmlDeviceGetClockInfo", CLOCK_SM), 1e6),
+        "max_sm_clock_hz": _scaled(ask(uuid, "nvmlDeviceGetMaxClockInfo", CLOCK_SM), 1e6),
+        "clock_events": clock_events(uuid),
+        "remapped_rows": None if rows is None else {"pending": bool(rows[2]), "failed": bool(rows[3])},
+        "other_processes": None if pids is None else [{"pid": pid} for pid in pids if pid != os.getpid()],
+        "own_process_seen": None if pids is None else os.getpid() in pids,
+        "errors": errors(uuid),
+    }
+
+
+def driver_version() -> str | None:
+    """Return the version of the driver, for example `580.95.05`."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception:
+        return None
+
+
+def errors(uuid: str | None) -> dict[str, str]:
+    """Return under `nvml` why NVML does not know a GPU, `NotSupported` for `NVML_ERROR_NOT_SUPPORTED`; else nothing."""
+    try:
+        handle_of(uuid)
+    except Exception as error:  # no binding, no driver, no such GPU
+        return {"nvml": type(error).__name__.removeprefix("NVMLError_")}
+    return {}
+
+
+def ask(uuid: str | None, function: str, *arguments: Any) -> Any:
+    """Return what an NVML function reports of a GPU, or None if binding, driver or GPU lack it."""
+    try:
+        import pynvml
+
+        return getattr(pynvml, function)(handle_of(uuid), *arguments)
+    except Exception:
+        return None
+
+
+@functools.cache
+def handle_of(uuid: str | None) -> Any:
+    """Return NVML's handle of a GPU; never shuts NVML down, because torch may use it in the same process."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{(uuid or 'unknown').removeprefix('GPU-')}")
+
+
+def _fields(uuid: str | None, unit: float, *ids: int) -> list[float | None]:
+    """Return field values from one call, times `unit`, None for each field that the GPU lacks.
+
+    Source: nvml.h, `nvmlDeviceGetFieldValues` and `nvmlFieldValue_t`: the call succeeds if any entry did; `valueType`
+    selects the member of the union.
+    """
+    members = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # nvmlValueType_t
+    entries = ask(uuid, "nvmlDeviceGetFieldValues", list(ids))
+    if entries is None:
+        return [None] * len(ids)
+    values = [getattr(x.value, members[x.valueType]) if x.nvmlReturn == 0 else NOT_AVAILABLE for x in entries]
+    return [None if value == NOT_AVAILABLE else value * unit for value in values]
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    """Return a reading in SI units; 0 is how NVML reports a clock or a power that it does not know."""
+    return value * unit if value else None

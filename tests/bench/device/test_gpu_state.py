@@ -1,0 +1,123 @@
+"""One GPU through a replayed NVML: what is reported, what is missing, and that nothing is written."""
+
+import os
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pynvml
+import pytest
+from test_telemetry import H100
+
+from bench.harness.device import gpu_state
+from tests.bench import nvml_replay
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    machine = nvml_replay.install(monkeypatch)
+    yield machine
+    assert machine.forbidden == []
+
+
+def test_facts_of_a_gpu(machine):
+    facts = {
+        "clock_mode": "default",
+        "power_limit_w": pytest.approx(700),
+        "power_limit_default_w": pytest.approx(700),
+        "sm_clock_hz": 1980e6,
+        "max_sm_clock_hz": 1980e6,
+        "clock_events": (),
+        "remapped_rows": {"pending": False, "failed": False},
+        "other_processes": [{"pid": 4242}],
+        "own_process_seen": False,
+        "errors": {},
+    }
+    assert gpu_state.facts(machine.uuid) == facts
+    assert gpu_state.driver_version() == "580.95.05"
+    machine.gpu["nvmlDeviceGetComputeRunningProcesses"] = [{"object": {"pid": pid}} for pid in (7, os.getpid())]
+    machine.gpu["nvmlDeviceGetRemappedRows"] = [12, 1, 1, 1]
+    sick = {"remapped_rows": {"pending": True, "failed": True}}
+    assert gpu_state.facts(machine.uuid) == facts | sick | {"other_processes": [{"pid": 7}], "own_process_seen": True}
+
+
+@pytest.mark.parametrize("answer", [{"error": "NotSupported"}, {"error": "GpuIsLost"}])
+def test_what_the_driver_refuses_is_missing(machine, answer):
+    machine.gpu.update(dict.fromkeys(machine.gpu, answer))
+    facts, state = gpu_state.facts(machine.uuid), gpu_state.gpu_state(machine.uuid)
+    assert facts.pop("errors") == state.pop("errors") == {}
+    assert set(state.pop("throttle_s").values()) == set(facts.values()) == set(state.values()) == {None}
+
+
+@pytest.mark.parametrize("what", ["NotFound", "LibraryNotFound", "ModuleNotFoundError"])
+def test_without_binding_driver_or_gpu_there_is_one_error(machine, monkeypatch, what):
+    uuid = None if what == "NotFound" else machine.uuid
+    if what == "LibraryNotFound":
+        machine.record["system"]["nvmlInit"] = {"error": what}
+    if what == "ModuleNotFoundError":
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+    facts = gpu_state.facts(uuid)
+    assert facts.pop("errors") == {"nvml": what}
+    assert set(facts.values()) == {None}
+
+
+def test_a_missing_field_is_replaced_or_missing(machine):
+    fields = machine.gpu["nvmlDeviceGetFieldValues"]["fields"]
+    fields["74"] = 2**64 - 1  # what the driver does not have
+    assert gpu_state.gpu_state(machine.uuid)["throttle_s"]["sw_power_cap"] is None
+    assert gpu_state.clock_and_power(machine.uuid) == (1980e6, pytest.approx(655))
+    del fields[str(gpu_state.POWER_INSTANT_FIELD)]
+    assert gpu_state.clock_and_power(machine.uuid) == (1980e6, pytest.approx(640.25))  # the mean of a second
+
+
+def test_numbers_are_those_of_the_installed_binding(machine):
+    fields = {"sw_power_cap": "POWER", "thermal": "THERMAL", "sync_boost": "SYNC_BOOST"}
+    numbers = {cause: getattr(pynvml, f"NVML_FI_DEV_PERF_POLICY_{name}") for cause, name in fields.items()}
+    assert numbers == gpu_state.THROTTLE_FIELDS
+    assert pynvml.NVML_FI_DEV_POWER_INSTANT == gpu_state.POWER_INSTANT_FIELD
+    assert (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM) == (gpu_state.CLOCK_SM, gpu_state.CLOCK_MEMORY)
+    machine.gpu["nvmlDeviceGetCurrentClocksEventReasons"] = pynvml.nvmlClocksThrottleReasonAll | 0x8000
+    assert gpu_state.clock_events(machine.uuid) == (*gpu_state.CLOCK_EVENTS.values(), "0x8000")
+    assert gpu_state.CLOCK_EVENTS[pynvml.nvmlClocksEventReasonSwThermalSlowdown] == "sw_thermal"
+
+
+LOCKED = {"nvmlDeviceGetCurrentClocksEventReasons": 2, "nvmlDeviceGetClockInfo": 1410}
+NO_APPLICATIONS = {f"nvmlDeviceGet{name}ApplicationsClock": {"error": "Deprecated"} for name in ("", "Default")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "clock_mode"),
+    [
+        ({}, "default"),
+        ({"nvmlDeviceGetCurrentClocksEventReasons": 4}, "default"),  # the power limit is no setting of the clocks
+        (LOCKED, "locked 1410 MHz"),
+        ({"nvmlDeviceGetApplicationsClock": 1200}, "applications 1200 MHz"),
+        (NO_APPLICATIONS | LOCKED, "locked 1410 MHz"),
+        (NO_APPLICATIONS | {"nvmlDeviceGetCurrentClocksEventReasons": 1}, None),  # idle: a lock would not show
+        ({"nvmlDeviceGetCurrentClocksEventReasons": {"error": "NotSupported"}}, None),
+    ],
+)
+def test_the_clock_mode_of_a_gpu(machine, changes, clock_mode):
+    machine.gpu.update(changes)
+    modes = {"clock_mode": clock_mode, "power_limit_w": 700.0, "power_limit_default_w": 700.0}
+    assert replace(H100, uuid=machine.uuid).modes() == modes
+
+
+WRITES = re.compile(r"nvml\w*(Set|Reset|Clear|Create|Destroy|Modify|Remove|Activate|Update|Control|Freeze)\w*")
+
+
+def test_no_source_names_a_function_that_writes_or_the_tool_that_does():
+    sources = [path for folder in ("bench", "kernels", "roofline", "results") for path in (ROOT / folder).rglob("*.py")]
+    assert len(sources) > 30
+    found = {
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in sources
+        for match in re.finditer(rf"{WRITES.pattern}|nvidia-smi['\", ]+-", path.read_text(encoding="utf-8"))
+    }
+    assert found == set()
+    names = [name for name in dir(pynvml) if callable(getattr(pynvml, name)) and name.startswith("nvmlDeviceSet")]
+    assert "nvmlDeviceSetGpuLockedClocks" in names
+    assert all(WRITES.fullmatch(name) and not nvml_replay.READS.fullmatch(name) for name in names)
