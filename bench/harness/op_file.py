@@ -70,8 +70,7 @@ def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
     try:
         module = module_of(family)
     except (Exception, SystemExit) as error:
-        line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        raise OpFileError(f"{type(error).__name__}: {line}{line_in(error, path)}") from None
+        raise OpFileError(error_text(error, path)) from None
     ops, options = getattr(module, "OPS", ()), getattr(module, "OPTIONS", ())
     if not ops:
         raise OpFileError("it has no OPS (of an operation) and no SCENARIO")
@@ -134,6 +133,12 @@ def import_file(file: Path) -> ModuleType:
             sys.path.remove(folder)
         sys.path.append(folder)
     return module
+
+
+def error_text(error: BaseException, file: Path | None) -> str:
+    """Return the class and first line of an error, with the line of the user's file that it came through."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}{line_in(error, file)}"
 
 
 def line_in(error: BaseException, file: Path | None) -> str:

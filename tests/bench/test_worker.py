@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from bench.harness import worker
 from bench.harness.device.host import available_memory_bytes
 from tests.bench import commands, user_kernels
 from tests.bench.process_checks import is_running, soon
@@ -105,6 +106,15 @@ def test_threads_and_children_that_a_function_leaves_end_with_its_row(crashes):
     assert record.status == "ok"
     child = int(record.output.split()[1])
     assert soon(lambda: not is_running(child))
+
+
+def test_a_worker_that_cannot_start_is_said_in_one_line(monkeypatch):
+    def fails(self):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr("multiprocessing.context.ForkServerProcess.start", fails)
+    with pytest.raises(worker.WorkerError, match="no worker process can be started: no more processes"):
+        worker.call(print, timeout_s=60)
 
 
 # ---- the whole command ---------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""The checks of a row's result, before it is timed and after: `Checks`, and for a user's function `UserChecks`.
+"""Checks of a row's result, before timing and after: `Checks`, and for a user's function `UserChecks`.
 
     output       poisoned before the call, so that an element that is not written shows
     late work    the result is copied at the moment the call returns, and the copy is verified
-    inputs       compared with a copy that was made before the call
+    inputs       compared with a copy from before the call
     old results  new values in the same tensors, the output left as the timed launches left it
     settings     torch's threads, default dtype and fp32 precision, before and after
 
@@ -30,33 +30,30 @@ if TYPE_CHECKING:
 
     from bench.harness.op import Launch
 
-Call = Callable[[], object]
-
 STALE = "returns the result of an earlier call: the inputs are others, the result is the same"
-MUTATED = "changes its inputs: their bytes are others than before the call"
 
 
 class Checks:
-    """Verifies calls of our own providers, whose code is known."""
+    """Verifies calls of built-in providers, whose code is known."""
 
     call_s = 0.0
     """Seconds from the last call to its finished result."""
     result: Tensor
-    """What the last call returned."""
+    """Result of the last call."""
 
     def __init__(self, op: Op, case: Case, device: Device) -> None:
         """Prepare to check the calls of one row."""
         self._op, self._case, self._device = op, case, device
 
-    def first(self, call: Call, data: InputSet) -> CheckResult:
-        """Return the check of a call on a poisoned output."""
+    def first(self, call: Callable[[], object], data: InputSet) -> CheckResult:
+        """Check a call on a poisoned output."""
         return self._checked(call, data)
 
-    def last(self, call: Call, data: InputSet, earlier: Launch | None) -> CheckResult:
-        """Return the check of a call after timing; a random result must differ from that of the `earlier` launch."""
+    def last(self, call: Callable[[], object], data: InputSet, earlier: Launch | None) -> CheckResult:
+        """Check a call after timing; a random result must differ from the result of the `earlier` launch."""
         return self._checked(call, data, earlier)
 
-    def _checked(self, call: Call, data: InputSet, earlier: Launch | None = None) -> CheckResult:
+    def _checked(self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None) -> CheckResult:
         start = time.perf_counter()
         self.result = verify.run_poisoned(call, data.out, self._device.synchronize)
         self.call_s = time.perf_counter() - start
@@ -64,119 +61,123 @@ class Checks:
 
 
 class UserChecks(Checks):
-    """Verifies calls of a function that is not ours."""
+    """Verifies calls of a user's function."""
 
-    def __init__(
-        self,
-        op: Op,
-        case: Case,
-        device: Device,
-        fill: str,
-        takes_out: bool,
-        restore: Callable[[], Sequence[str]],
-    ) -> None:
-        """Prepare.
-
-        Args:
-            op: the operation.
-            case: the case.
-            device: the device.
-            fill: the inputs' fill.
-            takes_out: whether the function has a parameter `out`.
-            restore: sets back what the calls have changed of the process's settings, and returns what it was.
-        """
+    def __init__(self, op: Op, case: Case, device: Device, fill: str, takes_out: bool) -> None:
+        """Prepare to check the calls of one row; `takes_out` says whether the function has a parameter `out`."""
         super().__init__(op, case, device)
-        self._fill, self._takes_out, self._restore = fill, takes_out, restore
-        self._random = random.Random()
+        self._fill, self._takes_out, self._settings = fill, takes_out, current_settings()
 
-    def last(self, call: Call, data: InputSet, earlier: Launch | None) -> CheckResult:
-        """Return the check of a call after timing, and of one on new values in the same input tensors."""
+    def last(self, call: Callable[[], object], data: InputSet, earlier: Launch | None) -> CheckResult:
+        """Check a call after timing, and a call on new values in the same input tensors."""
         stale = self.result
         checked = self._checked(call, data, earlier)
-        first_inputs = tuple(x.clone() for x in data.inputs)
+        inputs = tuple(x.clone() for x in data.inputs)
         if checked.is_right:
             stale = self.result
-            if earlier is not None:
-                earlier = tuple(x.clone() for x in data.inputs), stale
-            seed = self._renew(data)
-            checked = self._checked(call, data, earlier, is_poisoned=False)
+            seed = random.getrandbits(32)
+            fill = "uniform" if self._fill == "zeros" else self._fill
+            _fill(data, self._op.make_inputs(self._case, Filler(fill, self._case.dtype, self._device, seed)))
+            checked = self._checked(call, data, earlier and (inputs, stale), is_poisoned=False)
             if not checked.is_right and checked.checked_elements:
-                reason = f"on new values in the same tensors (seed {seed}): {checked.reason}"
-                checked = replace(checked, reason=reason)
+                checked = replace(checked, reason=f"on new values in the same tensors (seed {seed}): {checked.reason}")
         if not checked.is_right and checked.checked_elements and _same_bytes(self.result, stale):
             checked = replace(checked, reason=STALE)
-        for x, first in zip(data.inputs, first_inputs, strict=True):
-            x.copy_(first)  # others may share the buffers
+        _fill(data, inputs)  # others may share the buffers
         return checked
 
     def _checked(
-        self, call: Call, data: InputSet, earlier: Launch | None = None, is_poisoned: bool = True
+        self, call: Callable[[], Any], data: InputSet, earlier: Launch | None = None, is_poisoned: bool = True
     ) -> CheckResult:
-        """Return the check of a call; a finding about anything but the values checks no elements."""
+        """Check a call; a problem with anything but the values checks no elements."""
         import torch
 
         if is_poisoned:
             verify.poison(data.out)
-        kept, places = [x.clone() for x in data.inputs], _places_of(data)
+        before, addresses = [x.clone() for x in data.inputs], _addresses(data)
         self._device.synchronize()
         worker.announce()
         start = time.perf_counter()
-        returned: Any = call()
+        returned = call()
         if self._takes_out and not isinstance(returned, torch.Tensor | tuple):
-            returned = data.out  # a launcher may return whatever it likes
-        if isinstance(returned, tuple) and returned and all(isinstance(part, torch.Tensor) for part in returned):
-            result, parts = torch.stack(returned), returned
-        else:
-            result, parts = (returned.clone() if type(returned) is torch.Tensor else returned), (returned,)
+            returned = data.out  # a launcher may return anything
+        parts = returned if isinstance(returned, tuple) else (returned,)
+        has_tensors = bool(parts) and all(type(part) is torch.Tensor for part in parts)
+        if has_tensors:
+            self.result = torch.stack(parts) if isinstance(returned, tuple) else returned.clone()
         self._device.synchronize()
         self.call_s = time.perf_counter() - start
         worker.rest()
-        found = self._side_effect(data, kept, places) or _strange(parts, result, data)
-        del kept
-        if found is not None:
-            return CheckResult(False, found, float("inf"), 0, data.out.numel())
-        self.result = result
-        return verify.check(self._op, self._case, data, result, earlier)
+        problem = self._side_effect(data, before, addresses)
+        problem = problem or (_problem_of(parts, data) if has_tensors else _no_tensor(returned, data))
+        if problem is not None:
+            return CheckResult(False, problem, float("inf"), 0, data.out.numel())
+        return verify.check(self._op, self._case, data, self.result, earlier)
 
-    def _side_effect(self, data: InputSet, kept: Sequence[Tensor], places: tuple[int, ...]) -> str | None:
-        changed = self._restore()  # later calls in this process must not be blamed for it
+    def _side_effect(self, data: InputSet, before: Sequence[Tensor], addresses: tuple[int, ...]) -> str | None:
+        changed = restore_settings(self._settings)
         if changed:
             return f"changed settings of the process and left them so: {', '.join(changed)}"
-        if places != _places_of(data):
+        if addresses != _addresses(data):
             return "put other memory under an input or the output"
-        if all(map(_same_bytes, data.inputs, kept)):
+        if all(map(_same_bytes, data.inputs, before)):
             return None
-        for x, before in zip(data.inputs, kept, strict=True):
-            x.copy_(before)
-        return MUTATED
-
-    def _renew(self, data: InputSet) -> int:
-        """Give each input new values, and return the seed of these values."""
-        seed = self._random.getrandbits(32)
-        fill = "uniform" if self._fill == "zeros" else self._fill
-        fresh = self._op.make_inputs(self._case, Filler(fill, self._case.dtype, self._device, seed))
-        for x, new in zip(data.inputs, fresh, strict=True):
-            x.copy_(new)
-        return seed
+        _fill(data, before)
+        return "changes its inputs: their bytes are others than before the call"
 
 
-def _strange(parts: Sequence[Any], result: Any, data: InputSet) -> str | None:
-    """Return why a result was not computed into memory of its own, or None if it was."""
+def current_settings() -> dict[str, Any]:
+    """Read the settings of torch that decide what a launch computes or how long it takes."""
     import torch
 
-    if not isinstance(result, torch.Tensor) or any(type(part) is not torch.Tensor for part in parts):
-        kind = "None" if result is None else f"a {type(result).__name__}"
-        extents = "x".join(map(str, data.out.shape))
-        expected = f"a torch.Tensor of {extents} {data.out.dtype} is expected"
-        return f"wrong result: it returned {kind}; {expected}, or a parameter named out to write it into"
-    if result.device != data.out.device or result.layout is not torch.strided:
-        return f"wrong result: a tensor {result.layout} on {result.device} instead of a dense one on {data.out.device}"
-    if any(stride == 0 and extent > 1 for x in parts for stride, extent in zip(x.stride(), x.shape, strict=True)):
-        return "wrong result: its elements share memory (a stride of 0), so that they are not all written"
-    held = {x.untyped_storage().data_ptr() for x in data.inputs}
-    if any(part.untyped_storage().data_ptr() in held for part in parts):
-        return "returns a view of an input: nothing was written"
+    backends: Any = torch.backends
+    return {
+        "number of threads": torch.get_num_threads(),
+        "default dtype": torch.get_default_dtype(),
+        "fp32 precision of CUDA products": backends.cuda.matmul.fp32_precision,
+        "fp32 precision of CPU products": backends.mkldnn.matmul.fp32_precision,
+    }
+
+
+def restore_settings(before: dict[str, Any]) -> tuple[str, ...]:
+    """Restore the settings, and return what differed: `number of threads: 2 -> 1`."""
+    import torch
+
+    backends: Any = torch.backends
+    now = current_settings()
+    changed = tuple(f"{name}: {value} -> {now[name]}" for name, value in before.items() if now[name] != value)
+    if changed:
+        threads, dtype, cuda, cpu = before.values()
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
+        backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision = cuda, cpu
+    return changed
+
+
+def _no_tensor(returned: Any, data: InputSet) -> str:
+    kind = "None" if returned is None else f"a {type(returned).__name__}"
+    expected = f"a torch.Tensor of {'x'.join(map(str, data.out.shape))} {data.out.dtype} is expected"
+    return f"wrong result: it returned {kind}; {expected}, or a parameter named out to write it into"
+
+
+def _problem_of(parts: Sequence[Tensor], data: InputSet) -> str | None:
+    """Return why a result was not computed into its own memory, or None if it was."""
+    import torch
+
+    inputs = {x.untyped_storage().data_ptr() for x in data.inputs}
+    for x in parts:
+        if x.device != data.out.device or x.layout is not torch.strided:
+            return f"wrong result: a tensor {x.layout} on {x.device} instead of a dense one on {data.out.device}"
+        if any(stride == 0 and extent > 1 for stride, extent in zip(x.stride(), x.shape, strict=True)):
+            return "wrong result: its elements share memory (a stride of 0), so that they are not all written"
+        if x.untyped_storage().data_ptr() in inputs:
+            return "returns a view of an input: nothing was written"
     return None
+
+
+def _fill(data: InputSet, values: Sequence[Tensor]) -> None:
+    for x, value in zip(data.inputs, values, strict=True):
+        x.copy_(value)
 
 
 def _same_bytes(x: Tensor, other: Tensor) -> bool:
@@ -185,5 +186,5 @@ def _same_bytes(x: Tensor, other: Tensor) -> bool:
     return torch.equal(x.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
 
 
-def _places_of(data: InputSet) -> tuple[int, ...]:
+def _addresses(data: InputSet) -> tuple[int, ...]:
     return tuple(x.data_ptr() for x in (*data.inputs, data.out))

@@ -76,14 +76,12 @@ def _measure(
 
 def load_problem(family: str, row: Row, device: Device, timeout_s: float) -> str | None:
     """Return why a user's function cannot compute the op of a row, or None; it is imported in a new process."""
-    sent, name = _sent(family, row), row.provider
     try:
-        problem, _ = worker.call(_load, sent, device, timeout_s=timeout_s, what="the import")
+        problem, _ = worker.call(_load, _sent(family, row), device, timeout_s=timeout_s, what="the import")
     except worker.WorkerError as error:
         *_, last = ["", *filter(None, map(str.strip, error.output.splitlines()))]
-        said = f"; the last that it printed: {last[:100]}" if last else ""
-        return f"provider '{name}': importing it: {error}{said}"
-    return problem
+        problem = f"importing it: {error}" + (f"; the last that it printed: {last[:100]}" if last else "")
+    return problem and f"provider '{row.provider}': {problem}"
 
 
 def _load(sent: Sent, device: Device) -> str | None:
@@ -95,7 +93,7 @@ def _load(sent: Sent, device: Device) -> str | None:
     except UserKernelError as error:
         return str(error)
     except SystemExit as error:
-        return f"provider '{row.provider}': importing it {left_by(error)}"
+        return f"importing it {left_by(error)}"
     return None
 
 

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,6 @@ from bench.harness.measure.meter import Measurement, Meter
 from bench.harness.measure.plan import Row, Settings, blank_record, out_of_time, plain
 from bench.harness.op import Case, Op
 from bench.harness.op_file import line_in
-from bench.harness.providers.process_settings import current_settings, restore_settings
 from bench.harness.providers.registry import Provider, ProviderUnavailableError, load, numerics
 from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel, left_by
 from bench.harness.timing.protocol import Limits
@@ -165,7 +163,7 @@ class Runner:
         if is_out_of_memory(error):
             return replace(blank, reason="out of memory")
         if isinstance(error, UserKernelError):  # its text is a sentence
-            return replace(blank, status="failed", reason=str(error).removeprefix(f"provider '{row.provider}': "))
+            return replace(blank, status="failed", reason=str(error))
         what = left_by(error) if isinstance(error, SystemExit) else one_line(error)
         return replace(blank, status="failed", reason=what + user_line(row.provider, error))
 
@@ -286,8 +284,7 @@ class Runner:
     def _checks(self, row: Row, provider: Provider) -> Checks:
         if not is_user_kernel(provider.name):
             return Checks(row.op, row.case, self._device)
-        restore = partial(restore_settings, current_settings())
-        return UserChecks(row.op, row.case, self._device, self._settings.fill, provider.takes_out, restore)
+        return UserChecks(row.op, row.case, self._device, self._settings.fill, provider.takes_out)
 
     def _input_sets(self, op: Op, case: Case, copies: int) -> list[inputs.InputSet]:
         filler = inputs.Filler(self._settings.fill, case.dtype, self._device, self._settings.seed)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from bench.harness import worker
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import NoDeviceError
-from bench.harness.op_file import import_file
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 
 if TYPE_CHECKING:
@@ -104,14 +103,9 @@ def from_file(word: str, dtype: str | None, device: str) -> Target:
     except UserKernelError:
         raise UsageError(f"'{word}' must be written path/to/file.py:function; --signature prints a file") from None
     if source.problem is not None:
-        raise UsageError(source.problem.replace("provider ", "", 1))
+        raise UsageError(f"'{word}': {source.problem}")
     with guarded_call(word):
-        module = (
-            importlib.import_module(source.place)
-            if source.is_module
-            else import_file(source.file or Path(source.place))
-        )
-        made = getattr(module, source.function)()
+        made = getattr(source.module(), source.function)()
     if made is None:
         raise UsageError(f"{word} returned nothing; it must return a function, or a module with its arguments")
     function, *args = made if isinstance(made, tuple) else (made,)

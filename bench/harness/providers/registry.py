@@ -21,10 +21,10 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.data.checks import current_settings, restore_settings
 from bench.harness.device.host import why_no_isolation
 from bench.harness.op import Op
 from bench.harness.providers.baselines import BASELINES, Baseline, baselines
-from bench.harness.providers.process_settings import current_settings, restore_settings
 from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel
 from bench.harness.providers.user_kernel import load as load_user_kernel
 from kernels import versions
@@ -206,9 +206,8 @@ def _users(name: str, op: Op) -> Provider:
     What the import changed of the process's settings is set back.
     """
     before = current_settings()
-    loaded = load_user_kernel(name, op)
-    restored, sha256 = restore_settings(before), loaded.source.sha256()
-    return Provider(name, loaded.function, loaded.takes_out, source_sha256=sha256, restored=restored)
+    function, takes_out = load_user_kernel(name, op)
+    return Provider(name, function, takes_out, find(name).sha256(), restored=restore_settings(before))
 
 
 def _library(name: str, op: Op, by_op: Mapping[str, Baseline]) -> Provider:

@@ -4,17 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from bench.harness import worker
 from bench.harness.measure.isolated import load_problem
 from bench.harness.measure.plan import Row
 from bench.harness.op import Case
 from bench.harness.providers.registry import load
-from bench.harness.providers.user_kernel import UserKernelError, find, input_names, is_user_kernel
+from bench.harness.providers.user_kernel import UserKernelError, find
 from bench.matmul import OPS as MATMUL
 from tests.bench import commands
 from tests.bench.user_kernels import CPU, ELEMENTWISE, measure
@@ -25,9 +23,6 @@ import torch
 from torch.nn.functional import gelu as imported
 
 THREE = 3
-if torch.__version__:
-    def conditional(x):
-        return x
 
 def gelu(x, out):
     torch.ops.aten.gelu.out(x, out=out)
@@ -42,9 +37,6 @@ def any_number(*inputs, **more):
     return imported(*inputs)
 
 def option(x, approximate="none", *, out=None):
-    return None
-
-def positional(x, out, /):
     return None
 
 _hidden = lambda x: x
@@ -67,13 +59,6 @@ def mine(tmp_path, monkeypatch):
     return file
 
 
-def test_only_words_with_a_colon_name_functions_of_users():
-    assert is_user_kernel("a.py:f")
-    assert is_user_kernel("package.module:f")
-    assert not is_user_kernel("triton-v1")
-    assert not is_user_kernel("torch-compile")
-
-
 @pytest.mark.parametrize(
     ("function", "takes_out"),
     [("gelu", True), ("returned", False), ("any_number", False), ("option", True), ("imported", False)],
@@ -81,17 +66,24 @@ def test_only_words_with_a_colon_name_functions_of_users():
 def test_a_function_gets_out_where_it_has_a_parameter_of_that_name(mine, function, takes_out):
     provider = load(f"mine.py:{function}", GELU, "elementwise", CPU)
     assert provider.takes_out is takes_out
-    assert provider.name == f"mine.py:{function}"
     assert len(provider.source_sha256) == 64
     assert provider.restored == ()
+
+
+def test_matmul_takes_the_scales_of_fp8_too(mine):
+    mine.write_text("def two(a, b): pass\ndef four(a, b, c, d, out): pass\ndef three(a, b, *, c): pass\n")
+    assert not load("mine.py:two", MATMUL[0], "matmul", CPU).takes_out
+    assert load("mine.py:four", MATMUL[0], "matmul", CPU).takes_out
+    with pytest.raises(UserKernelError, match="missing a required"):
+        load("mine.py:three", MATMUL[0], "matmul", CPU)
 
 
 def test_finding_runs_nothing_of_the_file(mine):
     mine.write_text("raise SystemExit\ndef f(x): pass\nfrom a import b\n[c] = d.e, f2 = 1, 2\nwith g() as h: pass\n")
     for function in ("f", "b", "c", "f2", "h"):
-        assert find(f"mine.py:{function}").file == mine
+        assert find(f"mine.py:{function}").problem is None
     mine.write_text("from elsewhere import *\n")
-    assert find("mine.py:anything").function == "anything"
+    assert find("mine.py:anything").problem is None
 
 
 def test_modules_are_found_without_running_their_packages(mine, monkeypatch):
@@ -121,20 +113,16 @@ def test_what_lies_beside_a_file_is_found_by_it_and_hides_nothing_later(tmp_path
 
 BAD = [
     ("nosuch.py:f", "there is no file nosuch.py"),
-    ("mine.py:nosuch", "mine.py has no 'nosuch'; it has: gelu, returned, two, any_number, option, positional"),
-    ("folder:f", "folder is a folder; name a module in it"),
-    ("./folder:f", "./folder is a folder; name a Python file in it"),
-    ("text.txt:f", "there is no module 'text.txt'"),
-    ("./text.txt:f", "./text.txt is no Python file; its name must end in .py"),
+    ("mine.py:nosuch", "mine.py has no 'nosuch'; it has: gelu, returned, two, any_number, option"),
+    ("./text.txt:f", "./text.txt is not a Python file; its name must end in .py"),
     ("mine:f", "mine has no 'f'; it has: gelu, "),
     ("nosuch.module:f", "there is no module 'nosuch.module': 'nosuch' is not found"),
     ("mine.py:", "must be written path/to/file.py:function or package.module:function"),
     (":f", "must be written path/to/file.py:function or package.module:function"),
     ("mine.py:a:b", "must be written path/to/file.py:function or package.module:function"),
-    ("mine.py:f()", "must be written path/to/file.py:function or package.module:function"),
     ("broken.py:f", "broken.py is not Python in line 2: "),
     ("binary.py:f", "binary.py is not Python"),
-    ("empty.py:f", "empty.py has no 'f'; it has no function at its top level"),
+    ("empty.py:f", "empty.py has no 'f'; it has: no function at its top level"),
 ]
 
 
@@ -142,7 +130,6 @@ BAD = [
 def others(mine):
     """Files that are not what they should be, beside the good one."""
     folder = mine.parent
-    (folder / "folder").mkdir()
     (folder / "text.txt").write_text("def f(x): pass\n")
     (folder / "broken.py").write_text("import torch\ndef f(x:\n    pass\n")
     (folder / "binary.py").write_bytes(b"\x7fELF\x00\x01")
@@ -160,9 +147,8 @@ def test_where_nothing_else_is_named_it_is_refused_before_anything_starts(others
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("word", ["mine.py:", "mine.py:f()"])
-def test_what_is_no_provider_is_refused_beside_others_too(mine, capsys, word):
-    assert commands.here("elementwise", "--op", "gelu", "--provider", f"torch,{word}") == 2
+def test_what_is_no_provider_is_refused_beside_others_too(mine, capsys):
+    assert commands.here("elementwise", "--op", "gelu", "--provider", "torch,mine.py:f()") == 2
     assert "must be written path/to/file.py:function" in capsys.readouterr().err
 
 
@@ -174,7 +160,7 @@ def test_functions_that_cannot_be_loaded_fail_and_the_others_are_measured(others
         "nosuch.py:f": "there is no file nosuch.py",
         "mine.py:nosuch": "mine.py has no 'nosuch'",
         "broken.py:f": "broken.py is not Python in line 2",
-        "raises.py:f": "importing raises.py failed (line 2): ImportError: not here",
+        "raises.py:f": "importing raises.py failed: ImportError: not here (line 2)",
         "stops.py:f": "importing it called sys.exit(3)",
         "mine.py:two": "two(x, y) does not take what gelu gives",
     }
@@ -190,21 +176,14 @@ def test_functions_that_cannot_be_loaded_fail_and_the_others_are_measured(others
 
 
 IMPORTS = [
-    ("raise ValueError('two\\nlines')\ndef f(x): pass", "importing mine.py failed (line 1): ValueError: two"),
-    (
-        "import nosuch\ndef f(x): pass",
-        "importing mine.py failed (line 1): ModuleNotFoundError: No module named 'nosuch'",
-    ),
-    ("import sys\ndef f(x): pass\nsys.exit(3)", "importing it called sys.exit(3)"),
+    ("raise ValueError('two\\nlines')\ndef f(x): pass", "importing mine.py failed: ValueError: two (line 1)"),
     ("import os\ndef f(x): pass\nos.abort()", "importing it: crashed: SIGABRT (aborted)"),
     ("def f(x): pass\nwhile True: pass", "importing it: the import did not end within 2 s; --timeout allows more"),
-    ("f = 3", "'f' is int, which cannot be called"),
-    ("def f(x): pass\ndel f", "mine.py has no 'f' once it is imported"),
-    ("def f(x, y): pass", "f(x, y) does not take what gelu gives, 1 input (x) and out= "),
-    ("def f(): pass", "too many positional arguments; --op gelu --signature shows what is expected"),
+    ("f = 3", "mine.py has no function 'f' once it is imported"),
+    ("def f(x, y): pass", "f(x, y) does not take what copy gives, 1 input (x) and out= "),
+    ("def f(): pass", "too many positional arguments; --op copy --signature shows what is expected"),
     ("def f(out): pass", "multiple values for argument 'out'"),
-    ("def f(x, out, /): pass", "'out' must be taken by name"),
-    ("def f(x, *, scale): pass", "missing a required"),
+    ("def f(x, out, /): pass", "'out' parameter is positional only"),
     ("import triton\n@triton.jit\ndef f(x, out): pass", "'f' is a Triton kernel; name a function that launches it"),
 ]
 
@@ -216,43 +195,8 @@ def test_what_an_import_shows_is_one_line(mine, text, message):
     row = Row(ELEMENTWISE["copy"], Case("copy", "fp32", {"n": 64}), "mine.py:f")
     problem = load_problem("elementwise", row, CPU, 2 if "while True" in text else 60)
     assert problem.startswith("provider 'mine.py:f': ")
-    assert message.replace("gelu", "copy") in problem
+    assert message in problem
     assert "\n" not in problem
-
-
-@pytest.mark.exhaustive
-def test_a_problem_ends_a_command_before_it_calibrates(mine, capsys, monkeypatch):
-    mine.write_text("import torch\nraise ImportError('not here')\ndef f(x): pass\n")
-    monkeypatch.setattr("bench.harness.cli.session.calibrated", lambda *arguments: pytest.fail("calibrating"))
-    assert commands.here("elementwise", "--op", "gelu", "--provider", "mine.py:f", "-q") == 2
-    out, err = capsys.readouterr()
-    assert err == (
-        "python -m bench.elementwise: error: provider 'mine.py:f': importing mine.py failed (line 2): "
-        "ImportError: not here\n"
-    )
-    assert out == ""
-
-
-def test_a_worker_that_cannot_start_is_said_in_one_line(monkeypatch):
-    def fails(self):
-        raise OSError("no more processes")
-
-    monkeypatch.setattr("multiprocessing.context.ForkServerProcess.start", fails)
-    with pytest.raises(worker.WorkerError, match="no worker process can be started: no more processes"):
-        worker.call(print, timeout_s=60)
-
-
-def test_matmul_takes_the_scales_of_fp8_too(mine):
-    mine.write_text("def two(a, b): pass\ndef four(a, b, c, d, out): pass\ndef three(a, b, *, c): pass\n")
-    assert not load("mine.py:two", MATMUL[0], "matmul", CPU).takes_out
-    assert load("mine.py:four", MATMUL[0], "matmul", CPU).takes_out
-    with pytest.raises(UserKernelError, match="missing a required"):
-        load("mine.py:three", MATMUL[0], "matmul", CPU)
-
-
-def test_input_names_are_those_of_the_reference():
-    assert input_names(ELEMENTWISE["swiglu"]) == ["gate", "up"]
-    assert input_names(SimpleNamespace(reference=lambda a, *rest: a)) == ["a", "rest"]
 
 
 # ---- --signature ---------------------------------------------------------------------------------------------------
