@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, MutableSequence
 from contextlib import suppress
-from multiprocessing import connection, forkserver
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, TypeVar
@@ -78,6 +78,8 @@ def rest() -> None:
 
 def start_server() -> None:
     """Start the fork server unless it runs; it loads torch while this process goes on."""
+    from multiprocessing import forkserver  # not on Windows
+
     multiprocessing.set_forkserver_preload(PRELOADED)
     forkserver.ensure_running()
 
@@ -134,7 +136,7 @@ class _Worker:
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
             start_server()
-            self._process.start()  # would import the main module in the child
+            self._process.start()  # with a main module, which the new process would import
         except (OSError, EOFError) as error:
             raise WorkerError(f"no worker process can be started: {error or type(error).__name__}") from None
         finally:
