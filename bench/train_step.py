@@ -25,7 +25,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
-from bench.harness.cli import session
 from bench.harness.scenarios.scenario import Column, Scenario, ScenarioContext, ScenarioRow, percent_of, spread
 from bench.harness.train.options import PROVIDERS, RECIPE_NAMES, TrainingCase, add_options, cases_of, check
 from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
@@ -74,9 +73,10 @@ CASE_ALLOWANCE_S = 60.0
 
 def rows_of(args: argparse.Namespace, device: Device, settings: Settings) -> list[ScenarioRow]:
     """Return a row for each case, those that need more memory than there is with their estimate."""
+    from bench.harness.run import use_threads
     from bench.harness.train.step import product_flops_per_s
 
-    session.use_threads(device)
+    use_threads(device)
     free_bytes, product = device.free_bytes(), functools.cache(product_flops_per_s)
     rows = [(case, plan_of(case, device.type)) for case in cases_of(args, device.type)]
     # The products are timed here, where the budget does not run yet.

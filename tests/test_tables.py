@@ -3,11 +3,11 @@
 import ast
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from table_pictures import Screens
 
-from bench.harness.cli.session import Session
 from bench.harness.commands import calibrate
 from bench.harness.scenarios import scenario
 from kernels.audit import output
@@ -91,7 +91,9 @@ def test_a_calibration(screens, tmp_path):
         Ceiling("launch", "empty kernel", 2.1e-6, "measured", "a test", sm_clock_hz=1_980_000_000),
     ]
     kept = type("Kept", (), {"path": Path("ceilings.json")})()
-    job = calibrate.Calibration(None, kept, Session(), found=found, missing=["fp64: the time was over"])
+    job = calibrate.Calibration(
+        None, kept, SimpleNamespace(records=[]), found=found, missing=["fp64: the time was over"]
+    )
     screens.check("calibrate", lambda: print_out(calibrate.table_text(environment(), job, ["bf16: 81 % of its peak"])))
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from bench.harness.calibrate.calibration import MeasuredCeilings
 from bench.harness.cli.main import main
@@ -41,6 +42,26 @@ def keep_ceilings(runs, device=None):
     problems = []
     MeasuredCeilings(device, runs, problems.append, problems.append).save(Ceilings(device.slug, device.name, entries))
     assert problems == []
+
+
+class StubRun:
+    """In place of a run that has started: keeps records in memory, and what is said in `lines`."""
+
+    def __init__(self, device, deadline=None):
+        self.device, self.deadline, self.ceilings = device, deadline, None
+        self.args, self.records, self.lines = SimpleNamespace(verbose=False, budget=None, timeout=60.0), [], []
+        say = self.lines.append
+        self.progress = SimpleNamespace(expect=lambda *_: None, say=say, advance=lambda: None, note=say)
+
+    def keep(self, record, replaces=None):
+        if replaces is None:
+            self.records.append(record)
+        else:
+            self.records = [record if one is replaces else one for one in self.records]
+        return record
+
+    def rewrite(self):
+        pass
 
 
 def arguments(words):

@@ -15,8 +15,9 @@ ELEMENTS = 8192
 
 def measure(provider, op="gelu", dtype="fp32", settings=None, deadline=None, timeout_s=60):
     """Return the record of one function on a small case, measured in a worker."""
-    row = Row(ELEMENTWISE[op], Case(op, dtype, {"n": ELEMENTS}), provider)
-    return measure_isolated("elementwise", row, CPU, settings or Settings(), LIMITS, None, timeout_s, deadline)
+    case, settings = Case(op, dtype, {"n": ELEMENTS}), settings or Settings()
+    row = Row(ELEMENTWISE[op], case, provider, family="elementwise", settings=settings)
+    return measure_isolated(row, CPU, LIMITS, None, timeout_s, deadline)
 
 
 HONEST = """

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import argparse
 
     from bench.harness.api.records import Records
-    from bench.harness.cli.session import Finished
     from bench.harness.cli.terminal import Render
+    from bench.harness.run import Run
     from results.show.terminal import Parser
 
 NOT_HERE = {
@@ -78,27 +78,29 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
     args, words = _read(_parser_of(family, module), save, quiet, options)
     threads = torch.get_num_threads()
     try:
-        finished, render = _measured(family, module, args, words)
+        run, render = _measured(family, module, args, words)
     finally:
         torch.set_num_threads(threads)
-    finished.session.raise_if_unsaved()
-    if finished.is_interrupted:
+    run.raise_if_unsaved()
+    if run.is_interrupted:
         raise KeyboardInterrupt
-    return Records(finished.environment, finished.session.records, render)
+    assert run.environment is not None
+    return Records(run.environment, run.records, render)
 
 
-def _measured(family: str, module: Any, args: argparse.Namespace, words: Sequence[str]) -> tuple[Finished, Render]:
+def _measured(family: str, module: Any, args: argparse.Namespace, words: Sequence[str]) -> tuple[Run, Render]:
     """Return what was measured, and what prints its table."""
     if hasattr(module, "SCENARIO"):
         from bench.harness.scenarios import scenario
 
-        return scenario.gathered(module.SCENARIO, args, words)[1], partial(scenario.render, module.SCENARIO)
+        return scenario.measured_run(module.SCENARIO, args, words), partial(scenario.render, module.SCENARIO)
     from bench.harness.cli.main import planned
-    from bench.harness.cli.session import measure_ops
     from bench.harness.cli.terminal import table_of
+    from bench.harness.loop import measure_run
 
-    run = planned(family, args, module.OPS, options_of(family), words)
-    return measure_ops(run), table_of(row.op for _, row in run.rows)
+    run, rows = planned(family, args, module.OPS, options_of(family), words)
+    measure_run(run, rows)
+    return run, table_of(row.op for row in rows)
 
 
 def _parser_of(family: str, module: Any) -> Parser:

@@ -221,11 +221,11 @@ class Records(Sequence[JudgedRecord]):
 
 @functools.cache
 def _environment(device: Device, command: str, hardware: str) -> Environment:
-    from bench.harness.cli.session import stamp
     from bench.harness.fixture.function import known_ceilings
     from bench.harness.measure.plan import Settings
+    from bench.harness.run import stamp
 
-    return stamp("bench", device, known_ceilings(device), Settings(), (command,))
+    return stamp("bench", device, known_ceilings(device), Settings().to_dict(), (command,))
 
 
 def environment_of(device: Device, command: str) -> Environment:

@@ -12,8 +12,8 @@ import os
 import signal
 from types import FrameType
 
-INTERRUPTED = 130
-"""128 and the number of SIGINT, as shells report it."""
+OK, WRONG_RESULT, USAGE, NO_DEVICE, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit codes, the same for all commands; 130 is 128 and the number of SIGINT, as shells report it."""
 
 MESSAGE = b"interrupted before anything was measured\n"
 

@@ -11,8 +11,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bench.harness.cli.arguments import CaseWords, UsageError, build_parser, chosen_ops, make_cases
-from bench.harness.cli.interrupt import INTERRUPTED, exit_undisturbed, leave_when_interrupted, raise_when_interrupted
-from bench.harness.cli.session import NO_DEVICE, USAGE, PlannedRun, execute
+from bench.harness.cli.interrupt import (
+    INTERRUPTED,
+    NO_DEVICE,
+    USAGE,
+    exit_undisturbed,
+    leave_when_interrupted,
+    raise_when_interrupted,
+)
 from bench.harness.cli.signature import print_signatures
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import command_of, family_of, is_own, options_of
@@ -22,6 +28,7 @@ from results.show.terminal import OutputError, prepare_streams, say
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
     from bench.harness.measure.plan import Row
+    from bench.harness.run import Run
 
 
 def main(
@@ -93,7 +100,12 @@ def run(
     if args.signature:
         own_ops = [op for place, op in chosen_ops(args.op, {family: ops}) if place == family]
         return print_signatures(family, own_ops, len(ops) == 1, args.dtype, options)
-    return execute(planned(family, args, ops, options, argv))
+    from bench.harness.cli.terminal import table_of
+    from bench.harness.loop import measure_run
+
+    run, rows = planned(family, args, ops, options, argv)
+    measure_run(run, rows)
+    return run.conclude(table_of(row.op for row in rows))
 
 
 def planned(
@@ -102,14 +114,15 @@ def planned(
     ops: Sequence[Op],
     options: Sequence[Option],
     argv: Sequence[str] | None = None,
-) -> PlannedRun:
-    """Return the run that the arguments ask for.
+) -> tuple[Run, list[Row]]:
+    """Return the run that the arguments ask for, and its rows.
 
     Raises:
         UsageError, NoDeviceError, PlotError: it cannot be.
     """
     from bench.harness.measure import plan
     from bench.harness.providers import registry
+    from bench.harness.run import Run
 
     chosen, own = chosen_ops(args.op, {family: ops}), {family: options}
     names = {place: chosen_providers(args, place) for place, _ in chosen}
@@ -121,9 +134,9 @@ def planned(
     for place, op, case in make_all_cases(args, chosen, device.type, own):
         stand_ins = {} if names[place] else registry.stand_ins(place, device)
         providers = names[place] or registry.default_providers(place, device, case.dtype)
-        rows += [(place, row) for row in plan.plan([(op, case)], providers, device, settings, stand_ins)]
-    refuse_if_none_can_run([row for _, row in rows])
-    return PlannedRun.of(args, stamp_of(family), Path(family).stem, device, settings, rows, argv)
+        rows += plan.plan([(op, case)], providers, device, settings, stand_ins, place)
+    refuse_if_none_can_run(rows)
+    return Run(args, stamp_of(family), Path(family).stem, device, settings.to_dict(), argv), rows
 
 
 def make_all_cases(

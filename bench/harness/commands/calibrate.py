@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from bench.harness.calibrate.calibration import MeasuredCeilings
     from bench.harness.calibrate.setup import CalibrationPart, PartOutcome
-    from bench.harness.cli.session import Session
     from bench.harness.device.device import Device
+    from bench.harness.run import Run
     from results.record import Environment, Record
     from roofline.ceilings import Ceiling, Ceilings
 
@@ -70,7 +70,7 @@ class Calibration:
     known: Ceilings
     """Before anything was measured."""
     kept: MeasuredCeilings
-    session: Session
+    run: Run
     found: list[Ceiling] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     """What was not measured, and why."""
@@ -81,7 +81,7 @@ class Calibration:
         self.missing += outcome.notes
         self.kept.save(self.all())
         for record in outcome.records:
-            self.session.keep(record)
+            self.run.keep(record)
 
     def all(self) -> Ceilings:
         """Return everything known of this machine now."""
@@ -107,35 +107,27 @@ def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequen
     Raises:
         StoreError: the records could not be kept; the ceilings have been shown.
     """
-    from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
+    from bench.harness.calibrate.calibration import MeasuredCeilings
     from bench.harness.calibrate.parts import plan_parts
     from bench.harness.calibrate.setup import FULL, QUICK, CalibrationSetup
-    from bench.harness.cli.session import Session, stamp, use_threads
-    from bench.harness.measure.plan import Settings
-    from results.store.runs import RunWriter, runs_directory
+    from bench.harness.run import Run
+    from results.store.runs import runs_directory
 
-    interrupted, known, session = False, ceilings_of(device, None), Session()
     effort = QUICK if args.quick else FULL
-    with Progress(args.quiet) as progress:
-        use_threads(device)
-        job = Calibration(known, MeasuredCeilings(device, runs_directory(), progress.note, progress.say), session)
-        environment = replace(stamp("bench", device, known, Settings(), argv), settings=asdict(effort))
-        if not args.no_save:
-            session.writer = RunWriter.create(environment, "calibrate", args.output)
-        try:
-            dtypes = chosen_dtypes(args, device, matmul, job)
-            parts = plan_parts(CalibrationSetup(device, effort, matmul), dtypes)
-            with job.kept.alone():
-                job.known = known.with_entries(job.kept.load())
-                measure_all(job, device, parts, progress, args.verbose)
-        except KeyboardInterrupt:
-            interrupted = True
-            progress.note("interrupted: the ceilings that were finished are kept")
-        finally:
-            session.close()
-    show(args, replace(environment, hardware=job.all().to_dict()), job)
-    session.raise_if_unsaved()
-    if interrupted:
+    run = Run(args, "bench", "calibrate", device, asdict(effort), argv)
+    progress, known = run.progress, run.ceilings
+    job = Calibration(known, MeasuredCeilings(device, runs_directory(), progress.note, progress.say), run)
+    with run:
+        run.start(None)
+        dtypes = chosen_dtypes(args, device, matmul, job)
+        parts = plan_parts(CalibrationSetup(device, effort, matmul), dtypes)
+        with job.kept.alone():
+            job.known = known.with_entries(job.kept.load())
+            measure_all(job, device, parts, progress, args.verbose)
+    assert run.environment is not None
+    show(args, replace(run.environment, hardware=job.all().to_dict()), job)
+    run.raise_if_unsaved()
+    if run.is_interrupted:
         return INTERRUPTED
     return 0 if job.found else 1
 
@@ -184,10 +176,10 @@ def show(args: argparse.Namespace, environment: Environment, job: Calibration) -
     from roofline.plot.figure import plot_run
 
     print_out(text_of(args.format, environment, job), f"; the ceilings are in {job.kept.path}")
-    if job.session.writer is not None:
-        print_path("saved", job.session.writer.path, args.format)
+    if job.run.writer is not None:
+        print_path("saved", job.run.writer.path, args.format)
     if args.plot is not None:
-        plot_run(environment, [r for r in job.session.records if r.op == "calibrate-matmul"], args.plot, args.theme)
+        plot_run(environment, [r for r in job.run.records if r.op == "calibrate-matmul"], args.plot, args.theme)
         print_path("plot", args.plot, args.format)
 
 
@@ -204,9 +196,9 @@ def text_of(output_format: str, environment: Environment, job: Calibration) -> s
             "ceilings": [asdict(entry) | {"unit": unit_of(entry)} for entry in job.found],
             "decomposition": sentences,
             "not_measured": job.missing,
-            "doubts": doubts(job.session.records),
+            "doubts": doubts(job.run.records),
         }
-        return json_text(document(environment, job.session.records) | extra)
+        return json_text(document(environment, job.run.records) | extra)
     rows = [row_of(entry) for entry in job.found]
     if output_format != "table":
         return (csv_text if output_format == "csv" else markdown_text)(rows, COLUMNS)
@@ -269,7 +261,7 @@ def table_text(environment: Environment, job: Calibration, sentences: Sequence[s
         if set(texts) != {"-"}:
             columns.append(Column(title, texts, "right", leaves=place))
     missing = [f"not measured: {reason}" for reason in job.missing]
-    below = [*sentences, *missing, *doubts(job.session.records), f"ceilings: {job.kept.path}"]
+    below = [*sentences, *missing, *doubts(job.run.records), f"ceilings: {job.kept.path}"]
 
     def draw(console: Console) -> None:
         for line in header_lines(environment):

@@ -168,16 +168,17 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     """Run all checks and return the exit code."""
     from bench.harness.calibrate.calibration import ceilings_of
-    from bench.harness.cli import main, session
+    from bench.harness.cli import main
     from bench.harness.cli.terminal import Progress
     from bench.harness.device.stamp import versions
+    from bench.harness.run import use_threads
 
     if isinstance(args.output, str) or (args.output is not None and args.output.is_dir()):
         raise UsageError(f"--output {args.output} is a folder; name a file in it")
     if args.output is not None:
         main.check_output(args.output)
     device = main.device_of(args)
-    session.use_threads(device)
+    use_threads(device)
     is_table, ceilings = args.format == "table", ceilings_of(device, None)
     with Progress(args.quiet) as progress:
         checkup = Checkup(

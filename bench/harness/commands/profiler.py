@@ -89,8 +89,8 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     """Profile what the arguments name and return the exit code."""
     from bench.harness.cli.main import check_places, device_of
-    from bench.harness.cli.session import PlannedRun, Request, conclude, gather, use_threads
     from bench.harness.measure.plan import Settings
+    from bench.harness.run import Run, use_threads
 
     if args.signature:
         print_out(SIGNATURE)
@@ -103,19 +103,18 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     if "error" in answer:
         raise (NoDeviceError if answer["needs_gpu"] else UsageError)(answer["error"])
 
-    def measure(session: Any, progress: Any, ceilings: Any, deadline: float | None) -> None:
-        for note in answer["notes"]:
-            progress.note(note)
-        for record in answer["records"]:
-            session.keep(record)
-
     def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
         show.render(environment, records, console, args.top, args.by)
 
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
-    plan = PlannedRun("bench", "profile", Request.of(args), device, settings, argv=argv)
-    finished = gather(plan, answer["dtypes"], measure)
-    return conclude(plan, finished, render, report.document_of)
+    with Run(args, "bench", "profile", device, settings.to_dict(), argv) as run:
+        run.start(answer["dtypes"])
+        for note in answer["notes"]:
+            run.progress.note(note)
+        for record in answer["records"]:
+            run.keep(record)
+        run.judge_again()
+    return run.conclude(render, report.document_of)
 
 
 def isolated(args: argparse.Namespace, device: Device) -> dict[str, Any]:

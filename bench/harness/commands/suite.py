@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from bench.harness.cli.arguments import (
@@ -59,9 +58,11 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     """Measure all families and return the exit code."""
     from bench.harness.cli import main
-    from bench.harness.cli.session import PlannedRun, execute
+    from bench.harness.cli.terminal import table_of
+    from bench.harness.loop import measure_run
     from bench.harness.measure import plan
     from bench.harness.providers import registry
+    from bench.harness.run import Run
 
     dtypes = sorted({dtype for ops in families.values() for op in ops for dtype in op.dtypes})
     providers = sorted({name for family in families for name in registry.provider_names(family)})
@@ -74,10 +75,11 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         names = [name for name in named if name in registry.provider_names(family)]
         stand_ins = {} if named else registry.stand_ins(family, under_test)
         names = names if named else registry.default_providers(family, under_test, case.dtype)
-        rows += [(family, row) for row in plan.plan([(op, case)], names, under_test, settings, stand_ins)]
-    main.refuse_if_none_can_run([row for _, row in rows])
-    run = PlannedRun.of(args, "bench", "suite", under_test, settings, rows, argv)
-    return execute(replace(run, always_draw=True, may_reorder=True))
+        rows += plan.plan([(op, case)], names, under_test, settings, stand_ins, family)
+    main.refuse_if_none_can_run(rows)
+    run = Run(args, "bench", "suite", under_test, settings.to_dict(), argv)
+    measure_run(run, rows, may_reorder=True)
+    return run.conclude(table_of(row.op for row in rows), draws=True)
 
 
 def planned(dtypes: Sequence[str], families: Mapping[str, tuple[Op, ...]], device_type: str) -> list[Planned]:

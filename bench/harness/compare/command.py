@@ -6,7 +6,6 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import (
@@ -27,11 +26,8 @@ from results.show.terminal import Parser
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS
 
 if TYPE_CHECKING:
-    from bench.harness.cli.session import Session
-    from bench.harness.cli.terminal import Progress
     from bench.harness.compare.plan import ComparePlan, Planned
-    from results.record import Environment
-    from roofline.ceilings import Ceilings
+    from bench.harness.run import Run
 
 BUDGET_HELP = """\
 for all cases together, shared evenly: with preparing, compiling and verifying; without the start of the command and
@@ -173,8 +169,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     if any(map(is_user_kernel, providers)) and why_no_isolation() is None:
         start_server()  # it loads torch while this process loads it
     plan = _plan(args, ops, providers)
-    environment, kept, interrupted = measure(plan, argv)
-    return show(plan, environment, kept, interrupted)
+    return show(plan, measure(plan, argv))
 
 
 def _plan(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], providers: Sequence[str]) -> ComparePlan:
@@ -185,7 +180,6 @@ def _plan(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], providers: Se
         NoDeviceError: the device is not there.
     """
     from bench.harness.cli import main
-    from bench.harness.cli.session import Request
     from bench.harness.cli.terminal import Progress
     from bench.harness.compare.plan import ComparePlan
     from bench.harness.measure.plan import Settings
@@ -196,7 +190,7 @@ def _plan(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], providers: Se
         if args.verbose:
             progress.note(f"loading torch took {time.perf_counter() - began:.1f} s")
     plan = ComparePlan(
-        request=Request.of(args),
+        args=args,
         settings=Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance),
         cases=make_all_cases(args, ops, device.type),
         providers=providers,
@@ -289,57 +283,31 @@ def refuse_if_none_can_run(plan: ComparePlan) -> None:
     refuse(planned_rows(cases, list(plan.providers[:1]), plan.device, plan.settings))
 
 
-def measure(plan: ComparePlan, argv: Sequence[str] | None) -> tuple[Environment, Session, bool]:
-    """Measure all cases; return the environment, what was kept, and whether Ctrl-C ended it early.
+def measure(plan: ComparePlan, argv: Sequence[str] | None) -> Run:
+    """Measure all cases and return the run.
 
     Raises:
         UsageError: the GPU named does not fit the device.
     """
-    from bench.harness.calibrate.calibration import ceilings_of
-    from bench.harness.cli import session
-    from bench.harness.cli.terminal import Progress
     from bench.harness.measure.plan import plan as planned_rows
-    from results.compare.live import with_request
-    from results.store.runs import RunWriter
+    from bench.harness.run import Run
 
-    request, kept, interrupted = plan.request, session.Session(), False
-    try:
-        ceilings = ceilings_of(plan.device, request.gpu)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    with Progress(request.quiet) as progress:
-        session.use_threads(plan.device)
+    settings = plan.settings.to_dict() | {"baseline": plan.names[0], "margin": plan.margin}
+    with Run(plan.args, "bench", "compare", plan.device, settings, argv) as run:
         began = time.perf_counter()
-        rows = planned_rows(
-            [(one.op, one.case) for one in plan.cases], list(plan.providers[:1]), plan.device, plan.settings
-        )
-        dtypes = session.dtypes_of(rows)
-        calibrate = partial(session.calibrated, dtypes=dtypes, device=plan.device, ceilings=ceilings, progress=progress)
-        ceilings = calibrate(request.recalibrate)
-        environment = session.stamp("bench", plan.device, ceilings, plan.settings, argv)
-        environment = with_request(environment, plan.names[0], plan.margin)
-        if request.verbose:
-            progress.note(f"ceilings and the state of the machine took {time.perf_counter() - began:.1f} s")
-        if request.saves:
-            kept.writer = RunWriter.create(environment, "compare", request.output)
-        if request.baseline is None:
-            progress.note(f"baseline: {plan.names[0]}, the first provider; --baseline names another")
-        try:
-            measure_cases(plan, kept, progress, ceilings)
-            if not plan.device.is_gpu:
-                progress.expect(0)
-                environment = session.judge_again(
-                    kept, environment, plan.device, lambda low: calibrate(False, too_low=low)
-                )
-        except KeyboardInterrupt:
-            interrupted = True
-            progress.note("interrupted: what was finished is kept")
-        finally:
-            kept.close()
-    return environment, kept, interrupted
+        cases = [(one.op, one.case) for one in plan.cases]
+        rows = planned_rows(cases, list(plan.providers[:1]), plan.device, plan.settings)
+        run.start(tuple(dict.fromkeys(row.case.dtype for row in rows if not row.refused)))
+        if plan.args.verbose:
+            run.progress.note(f"ceilings and the state of the machine took {time.perf_counter() - began:.1f} s")
+        if plan.args.baseline is None:
+            run.progress.note(f"baseline: {plan.names[0]}, the first provider; --baseline names another")
+        measure_cases(plan, run)
+        run.judge_again()
+    return run
 
 
-def measure_cases(plan: ComparePlan, kept: Session, progress: Progress, ceilings: Ceilings) -> None:
+def measure_cases(plan: ComparePlan, run: Run) -> None:
     """Measure case by case; the records of one are kept as soon as all its providers are verified again."""
     from bench.harness.compare.case import InterleavingRunner, all_without
     from bench.harness.compare.isolated import CaseJob, records_of_case
@@ -349,8 +317,7 @@ def measure_cases(plan: ComparePlan, kept: Session, progress: Progress, ceilings
     from bench.harness.measure.runner import release
     from results.show.table import describe
 
-    settings = plan.settings
-    deadline = None if settings.budget_s is None else time.perf_counter() + settings.budget_s
+    settings, progress, deadline, ceilings = plan.settings, run.progress, run.deadline, run.ceilings
     estimator = CostEstimator(plan.device, settings.fill, settings.seed)
     progress.expect(len(plan.cases))
     for place, one in enumerate(plan.cases):
@@ -378,7 +345,7 @@ def measure_cases(plan: ComparePlan, kept: Session, progress: Progress, ceilings
             rows = planned_rows([(one.op, one.case)], list(plan.providers), plan.device, settings)
             records = runner.measure_case(rows, plan.names, rule)
         for record in records:
-            kept.keep(record)
-            for line in describe(record) if plan.request.verbose else ():
+            run.keep(record)
+            for line in describe(record) if plan.args.verbose else ():
                 progress.note(line)
         progress.advance()

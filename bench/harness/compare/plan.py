@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.harness.cli.session import Request
 from bench.harness.compare.rounds import Rule
 from bench.harness.device.device import Device
 from bench.harness.measure.plan import Settings, blank_record
@@ -30,7 +30,8 @@ class Planned:
 class ComparePlan:
     """What is to be compared."""
 
-    request: Request
+    args: argparse.Namespace
+    """The options of the command."""
     settings: Settings
     cases: Sequence[Planned]
     providers: Sequence[str]

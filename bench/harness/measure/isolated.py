@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.harness import worker
 from bench.harness.device.device import Device
-from bench.harness.measure.plan import Row, Settings, blank_record
+from bench.harness.measure.plan import Row, blank_record
 from bench.harness.measure.runner import Prepared, Runner
 from bench.harness.op_file import module_of
 from bench.harness.providers.registry import load, numerics
@@ -23,10 +23,8 @@ Sent = tuple[Any, ...]
 
 
 def measure_isolated(
-    family: str,
     row: Row,
     device: Device,
-    settings: Settings,
     limits: Limits | None,
     ceilings: Ceilings | None,
     timeout_s: float,
@@ -36,18 +34,16 @@ def measure_isolated(
     """Return the record of a row that is measured in a new process; it is `failed` if the process sends none.
 
     Args:
-        family: op file of the row.
         row: the row.
         device: the device under test.
-        settings: of the run.
         limits: when to stop sampling.
         ceilings: what the row is evaluated against.
         timeout_s: longest call, or import, of a user's function.
         deadline: reading of `time.perf_counter`, which all processes of a machine share.
         rows_left: rows that the time until the deadline is for, this one among them.
     """
-    blank = blank_record(row.op, row.case, row.provider, settings)
-    what = _sent(family, row), device, settings, limits, ceilings, deadline, rows_left
+    blank = blank_record(row.op, row.case, row.provider, row.settings)
+    what = _sent(row), device, limits, ceilings, deadline, rows_left
     try:
         record, output = worker.call(_measure, *what, timeout_s=timeout_s, deadline=deadline)
         if record.op_sha256 != blank.op_sha256:
@@ -63,21 +59,20 @@ def measure_isolated(
 def _measure(
     sent: Sent,
     device: Device,
-    settings: Settings,
     limits: Limits | None,
     ceilings: Ceilings | None,
     deadline: float | None,
     rows_left: int,
 ) -> Record:
     use(device)
-    family, row = _received(sent)
-    return Runner(family, device, settings, None, limits, deadline, ceilings).measure(row, rows_left)
+    row = _received(sent)
+    return Runner(row.family, device, row.settings, None, limits, deadline, ceilings).measure(row, rows_left)
 
 
-def load_problem(family: str, row: Row, device: Device, timeout_s: float) -> str | None:
+def load_problem(row: Row, device: Device, timeout_s: float) -> str | None:
     """Return why a user's function cannot compute the op of a row, or None; it is imported in a new process."""
     try:
-        problem, _ = worker.call(_load, _sent(family, row), device, timeout_s=timeout_s, what="the import")
+        problem, _ = worker.call(_load, _sent(row), device, timeout_s=timeout_s, what="the import")
     except worker.WorkerError as error:
         *_, last = ["", *filter(None, map(str.strip, error.output.splitlines()))]
         problem = f"importing it: {error}" + (f"; the last that it printed: {last[:100]}" if last else "")
@@ -86,10 +81,10 @@ def load_problem(family: str, row: Row, device: Device, timeout_s: float) -> str
 
 def _load(sent: Sent, device: Device) -> str | None:
     use(device)
-    family, row = _received(sent)
+    row = _received(sent)
     worker.announce()
     try:
-        load(row.provider, row.op, family, device)
+        load(row.provider, row.op, row.family, device)
     except UserKernelError as error:
         return str(error)
     except SystemExit as error:
@@ -98,23 +93,23 @@ def _load(sent: Sent, device: Device) -> str | None:
 
 
 def launched_fields(
-    family: str, row: Row, launch_s: float, device: Device, settings: Settings, timeout_s: float, deadline: float | None
+    row: Row, launch_s: float, device: Device, timeout_s: float, deadline: float | None
 ) -> dict[str, Any]:
     """Return the fields of a record with the kernels that a launch starts, profiled in a new process; none if unknown.
 
     `launch_s` is the time of a launch, roughly.
     """
-    what = _sent(family, row), device, settings, launch_s
+    what = _sent(row), device, launch_s
     with suppress(worker.WorkerError):
         return worker.call(_launched, *what, timeout_s=timeout_s, deadline=deadline)[0]
     return {}
 
 
-def _launched(sent: Sent, device: Device, settings: Settings, launch_s: float) -> dict[str, Any]:
-    family, row = _received(sent)
+def _launched(sent: Sent, device: Device, launch_s: float) -> dict[str, Any]:
+    row = _received(sent)
     with suppress(Exception), numerics(row.case.dtype):
         use(device)
-        prepared = Runner(family, device, settings).prepare(row)
+        prepared = Runner(row.family, device, row.settings).prepare(row)
         if isinstance(prepared, Prepared):
             worker.announce()
             if seen := launched(prepared.calls, launch_s, device.synchronize):
@@ -122,14 +117,14 @@ def _launched(sent: Sent, device: Device, settings: Settings, launch_s: float) -
     return {}
 
 
-def _sent(family: str, row: Row) -> Sent:
-    return family, row.op.name, row.op.tolerance, row.case, row.provider, row.stand_ins
+def _sent(row: Row) -> Sent:
+    return row.family, row.op.name, row.op.tolerance, row.case, row.provider, row.stand_ins, row.settings
 
 
-def _received(sent: Sent) -> tuple[str, Row]:
-    family, name, tolerance, case, provider, stand_ins = sent
+def _received(sent: Sent) -> Row:
+    family, name, tolerance, case, provider, stand_ins, settings = sent
     op = next(op for op in module_of(family).OPS if op.name == name)
-    return family, Row(replace(op, tolerance=tolerance), case, provider, stand_ins=stand_ins)
+    return Row(replace(op, tolerance=tolerance), case, provider, None, stand_ins, family, settings)
 
 
 def use(device: Device) -> None:

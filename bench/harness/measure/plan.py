@@ -56,10 +56,18 @@ class Row:
     refused: Record | None = None
     stand_ins: tuple[str, ...] = ()
     """Providers of which the first that can is measured where `provider` refuses the case."""
+    family: str = ""
+    """The op file's name, where Triton versions are looked for, or the path of a user's."""
+    settings: Settings = Settings()
 
 
 def plan(
-    cases: Iterable[tuple[Op, Case]], providers: Iterable[str], device: Device, settings: Settings, older: Older = NONE
+    cases: Iterable[tuple[Op, Case]],
+    providers: Iterable[str],
+    device: Device,
+    settings: Settings,
+    older: Older = NONE,
+    family: str = "",
 ) -> list[Row]:
     """Return all rows of a run; those that cannot run here carry their refusal before anything is allocated.
 
@@ -73,7 +81,7 @@ def plan(
             blank = blank_record(op, case, provider, settings)
             why = reason or unavailable(provider, device)
             refused = replace(blank, status="skipped", reason=why) if why else None
-            rows.append(Row(op, case, provider, refused, older.get(provider, ())))
+            rows.append(Row(op, case, provider, refused, older.get(provider, ()), family, settings))
     return rows
 
 

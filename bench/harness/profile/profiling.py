@@ -109,10 +109,10 @@ def profile(
         UsageError: it cannot be called, or it raised.
     """
     from bench.harness.calibrate.calibration import ceilings_of
-    from bench.harness.cli.session import calibrated, stamp
     from bench.harness.cli.terminal import Progress
     from bench.harness.device.device import detect
     from bench.harness.measure.plan import Settings
+    from bench.harness.run import calibrated, stamp
 
     if compile and replay:
         raise UsageError("replay= measures single operations and compile= fuses them: give one of the two")
@@ -127,7 +127,7 @@ def profile(
         accounted, timing = compiled(step, accounted, device)
     else:
         timing = timed(step, accounted, device)
-    environment = stamp("bench", device, ceilings, Settings("uniform", "warm", None, 0), ("profile",))
+    environment = stamp("bench", device, ceilings, Settings("uniform", "warm", None, 0).to_dict(), ("profile",))
     records = report.records_of(accounted, timing, "torch")
     if replay:
         records = replayed(step, records, accounted, timing, device)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import add_machine, add_output
 from bench.harness.cli.main import check_places, device_of, guarded, refuse_all
 from bench.harness.cli.pace import Pace
-from bench.harness.cli.session import Finished, PlannedRun, Request, Session, conclude, gather
 from bench.harness.cli.terminal import Progress
 from bench.harness.definition import modules_sha256
 from results.record import Environment, Record
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from bench.harness.device.device import Device
     from bench.harness.measure.plan import Settings
+    from bench.harness.run import Run
     from roofline.ceilings import Ceilings
 
 EXIT_CODES = "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, what was finished is kept"
@@ -146,13 +146,10 @@ def build_parser(scenario: Scenario) -> Parser:
 
 def run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None = None) -> int:
     """Measure what the arguments ask for and return the exit code; `guarded` answers what this raises."""
-    plan, finished = gathered(scenario, args, argv)
-    return conclude(plan, finished, partial(render, scenario))
+    return measured_run(scenario, args, argv).conclude(partial(render, scenario))
 
 
-def gathered(
-    scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None = None
-) -> tuple[PlannedRun, Finished]:
+def measured_run(scenario: Scenario, args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
     """Measure what the arguments ask for.
 
     Raises:
@@ -161,6 +158,7 @@ def gathered(
     scenario.check(args)
     check_places(args)
     from bench.harness.measure.plan import Settings
+    from bench.harness.run import Run
 
     under_test = device_of(args)
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
@@ -168,8 +166,12 @@ def gathered(
     refuse_all([f"{row.label}: {row.blank.reason}" for row in rows if row.blank.reason], len(rows))
     dtypes = tuple(dict.fromkeys(row.blank.dtype for row in rows if not row.blank.reason))
     rows = with_definition(scenario, rows)
-    plan = PlannedRun(scenario.command, scenario.name, Request.of(args), under_test, settings, argv=argv)
-    return plan, gather(plan, dtypes, lambda *now: measure_rows(plan, rows, scenario.describe, *now))
+    with Run(args, scenario.command, scenario.name, under_test, settings.to_dict(), argv) as run:
+        run.start(dtypes)
+        measure_rows(run, rows, settings, scenario.describe)
+        run.note_time()
+        run.judge_again()
+    return run
 
 
 def with_definition(scenario: Scenario, rows: Sequence[ScenarioRow]) -> list[ScenarioRow]:
@@ -183,31 +185,25 @@ def with_definition(scenario: Scenario, rows: Sequence[ScenarioRow]) -> list[Sce
 
 
 def measure_rows(
-    plan: PlannedRun,
-    rows: Sequence[ScenarioRow],
-    describe: Callable[[Record], Sequence[str]],
-    session: Session,
-    progress: Progress,
-    ceilings: Ceilings,
-    deadline: float | None,
+    run: Run, rows: Sequence[ScenarioRow], settings: Settings, describe: Callable[[Record], Sequence[str]]
 ) -> None:
     """Measure row by row, each kept as soon as it is finished."""
     from bench.harness.measure.plan import out_of_time
 
-    settings = plan.settings
+    progress, deadline = run.progress, run.deadline
     pace = Pace(deadline, len(rows))
     progress.expect(len(rows), pace.left_s)
     for done, row in enumerate(rows):
         if not (row.blank.reason or pace.has_time()):
-            session.keep(replace(row.blank, reason=out_of_time(settings.budget_s)))
+            run.keep(replace(row.blank, reason=out_of_time(settings.budget_s)))
             continue
         progress.say(row.label)
         together, began = pace.together(done), time.perf_counter()
-        record = measured(row, ScenarioContext(plan.device, settings, ceilings, progress, deadline, together))
+        record = measured(row, ScenarioContext(run.device, settings, run.ceilings, progress, deadline, together))
         pace.took(record, began)
-        session.keep(record)
+        run.keep(record)
         progress.advance()
-        if plan.request.verbose:
+        if run.args.verbose:
             for line in describe(record):
                 progress.note(line)
 

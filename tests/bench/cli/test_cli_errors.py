@@ -260,18 +260,18 @@ def test_a_folder_that_only_seems_writable_is_found_before_measuring(capsys, run
 
 @pytest.mark.exhaustive
 def test_a_picture_that_fails_after_all_costs_the_picture_only(capsys, runs, tmp_path, monkeypatch):
-    from bench.harness.cli import session
+    from bench.harness import run
 
     folder = tmp_path / "gone"
     folder.mkdir()
-    shown = session.show
+    shown = run.print_run
 
     def with_a_file_for_its_folder(*arguments):
         folder.rmdir()
         folder.write_text("in the way")
         shown(*arguments)
 
-    monkeypatch.setattr(session, "show", with_a_file_for_its_folder)
+    monkeypatch.setattr(run, "print_run", with_a_file_for_its_folder)
     assert commands.here("matmul", "--shape", "64", "--plot", folder / "roof.png") == 2
     out, err = capsys.readouterr()
     assert "64x64x64" in out

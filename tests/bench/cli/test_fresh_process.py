@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.elementwise import OPS
-from bench.harness.cli import session
+from bench.harness import loop
 from bench.harness.compare import case, command, isolated
 from bench.harness.compare.plan import ComparePlan, Planned
 from bench.harness.measure import plan
@@ -14,10 +14,10 @@ from bench.harness.measure.isolated import measure_isolated
 from bench.harness.measure.plan import Row, Settings, blank_record
 from bench.harness.measure.visits import VISITS
 from bench.harness.op import Case
-from tests.bench.commands import QUICK
+from tests.bench.commands import QUICK, StubRun
 
 GELU = next(op for op in OPS if op.name == "gelu")
-ROWS = [Row(GELU, Case("gelu", "fp32", {"n": n}, {}), "torch") for n in (64, 128, 256)]
+ROWS = [Row(GELU, Case("gelu", "fp32", {"n": n}, {}), "torch", family="elementwise") for n in (64, 128, 256)]
 
 
 @dataclass
@@ -57,11 +57,11 @@ class Machine:
         failed = replace(self.blank(row), status="failed", reason="CUDA error: an illegal memory access")
         return failed if self.is_dead else self.timed(self.blank(row))
 
-    def measure_isolated(self, family, row, *how):
+    def measure_isolated(self, row, *how):
         self.log.append(("worker", row.case.shape["n"]))
         return self.timed(self.blank(row))
 
-    def launched_fields(self, family, row, launch_s, *how):
+    def launched_fields(self, row, launch_s, *how):
         assert launch_s == 1e-5
         self.log.append(("kernels", row.case.shape["n"]))
         return {"launched_kernels": ({"name": "gelu_kernel"},), "kernel_s": 9e-6, "eager_s": 2e-5}
@@ -76,16 +76,13 @@ def measured(monkeypatch):
         runner = SimpleNamespace(
             blank=machine.blank, expected_s=machine.expected_s, refused=machine.refused, measure=machine.here
         )
-        monkeypatch.setattr("bench.harness.measure.runner.Runner", lambda *arguments: runner)
+        monkeypatch.setattr(loop, "Runner", lambda *arguments: runner)
         for name in ("measure_isolated", "launched_fields"):
-            monkeypatch.setattr(f"bench.harness.measure.isolated.{name}", getattr(machine, name))
-        request = SimpleNamespace(verbose=False)
-        rows = [("elementwise", row) for row in ROWS]
-        planned = session.PlannedRun("bench", "suite", request, machine, Settings(**settings), rows)
-        progress = SimpleNamespace(expect=print, say=print, advance=lambda: None, note=print)
-        kept = session.Session()
-        session.measure_all(planned, kept, progress, None, deadline)
-        return kept.records
+            monkeypatch.setattr(loop, name, getattr(machine, name))
+        stub = StubRun(machine, deadline)
+        rows = [replace(row, settings=Settings(**settings)) for row in ROWS]
+        loop.measure_rows(stub, rows)
+        return stub.records
 
     return run
 
@@ -114,7 +111,7 @@ def test_a_worker_measures_a_row_of_any_provider():
     from bench.harness.device.device import cpu_device
 
     row = replace(ROWS[0], provider="triton-v1", stand_ins=("torch",))
-    record = measure_isolated("elementwise", row, cpu_device(), Settings(), QUICK, None, 60)
+    record = measure_isolated(row, cpu_device(), QUICK, None, 60)
     assert (record.status, record.provider) == ("ok", "torch"), record.reason
 
 
@@ -139,7 +136,7 @@ def test_cases_of_a_comparison_go_on_in_new_processes_after_an_error_that_the_gp
     monkeypatch.setattr(case, "InterleavingRunner", lambda *arguments: SimpleNamespace(measure_case=here))
     monkeypatch.setattr(isolated, "records_of_case", in_worker)
     planned = ComparePlan(
-        request=SimpleNamespace(verbose=False),
+        args=SimpleNamespace(verbose=False),
         settings=Settings(),
         cases=[Planned("elementwise", row.op, row.case) for row in ROWS],
         providers=["torch", "torch"],
@@ -149,6 +146,5 @@ def test_cases_of_a_comparison_go_on_in_new_processes_after_an_error_that_the_gp
         timeout_s=60,
         fail_on="slower",
     )
-    progress = SimpleNamespace(expect=print, say=print, advance=lambda: None, note=print)
-    command.measure_cases(planned, session.Session(), progress, None)
+    command.measure_cases(planned, StubRun(machine))
     assert machine.log == [("here", 64), ("here", 128), ("worker", 256)]

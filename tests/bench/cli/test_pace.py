@@ -8,14 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from bench.__main__ import families
-from bench.harness.cli import session
+from bench.harness import loop
 from bench.harness.cli.pace import Pace
-from bench.harness.cli.session import put_off
 from bench.harness.commands import suite
+from bench.harness.loop import put_off
 from bench.harness.measure.plan import Row, Settings, out_of_time
 from bench.harness.op import Case
 from bench.matmul import OPS, OPTIONS
 from results.record import Record
+from tests.bench.commands import StubRun
 
 RECORD = Record(op="a", provider="torch", dtype="fp32", shape={}, case="", status="ok")
 RECORD = replace(RECORD, samples_s=(0.5, 0.5), launches_per_sample=1)
@@ -82,13 +83,15 @@ def test_a_budget_that_would_do_goes_by_the_rows_that_are_done(clock):
 def queue(*sizes):
     def row(n):
         values = {"layout": "nn", "batch": 1}
-        return Row(OPS[0], Case.of("matmul", "bf16", {"m": n, "n": n, "k": n}, OPTIONS, values), "torch")
+        return Row(
+            OPS[0], Case.of("matmul", "bf16", {"m": n, "n": n, "k": n}, OPTIONS, values), "torch", family="matmul"
+        )
 
-    return deque(("matmul", row(n)) for n in sizes)
+    return deque(map(row, sizes))
 
 
 def order(waiting):
-    return [row.case.shape["n"] for _, row in waiting]
+    return [row.case.shape["n"] for row in waiting]
 
 
 def test_a_case_that_takes_several_shares_waits_behind_the_next_smaller_one(clock):
@@ -110,7 +113,7 @@ def test_the_smallest_case_and_another_provider_are_not_put_off_for_larger_ones(
     waiting = queue(512, 1024, 2048)
     row = waiting.popleft()
     assert not put_off(row, waiting, Pace(100.5, 3, clock), 0, 5.12)
-    other = deque([("matmul", replace(waiting[0][1], provider="torch-compile"))])
+    other = deque([replace(waiting[0], provider="torch-compile")])
     (big,) = queue(4096)
     assert not put_off(big, other, Pace(100.5, 3, clock), 0, 40.96)
 
@@ -140,44 +143,39 @@ class SlowMachine:
 @pytest.mark.parametrize("budget_s", [15.0, 60.0])
 @pytest.mark.parametrize("slowdown", [0.5, 1.0, 3.0])
 def test_a_suite_keeps_its_budget_and_measures_the_most_telling_ops_first(clock, monkeypatch, budget_s, slowdown):
-    monkeypatch.setattr(session, "Pace", partial(Pace, clock=clock))
-    monkeypatch.setattr(session, "time", SimpleNamespace(perf_counter=clock))
-    monkeypatch.setattr("bench.harness.measure.runner.Runner", lambda *arguments: SlowMachine(clock, slowdown))
+    monkeypatch.setattr(loop, "Pace", partial(Pace, clock=clock))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(loop, "Runner", lambda *arguments: SlowMachine(clock, slowdown))
+    settings = Settings(budget_s=budget_s)
     planned_rows = [
-        (family, Row(op, case, "torch"))
+        Row(op, case, "torch", family=family, settings=settings)
         for family, op, case in suite.by_information(suite.planned(["bf16"], families(), "cpu"))
     ]
-    device, settings = SimpleNamespace(is_gpu=False, type="cpu"), Settings(budget_s=budget_s)
-    request = SimpleNamespace(verbose=False)
-    run = session.PlannedRun("bench", "suite", request, device, settings, planned_rows, may_reorder=True)
-    kept, lines = session.Session(), []
-    progress = SimpleNamespace(expect=lambda *words: None, say=lines.append, advance=lambda: None, note=lines.append)
     clock.deadline = clock.now + budget_s
-    session.measure_all(run, kept, progress, None, clock.deadline)
-    measured = [record.op for record in kept.records if record.status == "ok"]
+    run = StubRun(SimpleNamespace(is_gpu=False, type="cpu"), clock.deadline)
+    loop.measure_rows(run, planned_rows, may_reorder=True)
+    measured = [record.op for record in run.records if record.status == "ok"]
     assert clock.now <= clock.deadline + 0.1 * budget_s
-    assert len(kept.records) == len(planned_rows)
+    assert len(run.records) == len(planned_rows)
     assert measured[:2] == ["matmul", "copy"]
     assert len(set(measured)) >= min(len(suite.TELLING), 0.2 * budget_s / slowdown)
-    assert {record.reason for record in kept.records if record.status != "ok"} <= {out_of_time(budget_s)}
-    assert sum("no time was left" in line for line in lines) == (len(measured) < len(planned_rows))
+    assert {record.reason for record in run.records if record.status != "ok"} <= {out_of_time(budget_s)}
+    assert sum("no time was left" in line for line in run.lines) == (len(measured) < len(planned_rows))
 
 
 def test_a_users_function_has_its_share_of_the_budget(clock, monkeypatch):
-    monkeypatch.setattr(session, "Pace", partial(Pace, clock=clock))
-    monkeypatch.setattr("bench.harness.measure.runner.Runner", lambda *arguments: SlowMachine(clock, 1.0))
+    monkeypatch.setattr(loop, "Pace", partial(Pace, clock=clock))
+    monkeypatch.setattr(loop, "Runner", lambda *arguments: SlowMachine(clock, 1.0))
     monkeypatch.setattr(SlowMachine, "refused", lambda self, row: None, raising=False)
     family, op, case = suite.planned(["bf16"], families(), "cpu")[0]
-    device, settings = SimpleNamespace(is_gpu=False, type="cpu"), Settings(budget_s=100.0)
-    rows = [(family, Row(op, case, "mine.py:add"))] * 4
-    run = session.PlannedRun("bench", "run", SimpleNamespace(verbose=False), device, settings, rows)
-    progress = SimpleNamespace(expect=lambda *_: None, say=lambda _: None, advance=lambda: None, note=lambda _: None)
+    rows = [Row(op, case, "mine.py:add", family=family, settings=Settings(budget_s=100.0))] * 4
+    run = StubRun(SimpleNamespace(is_gpu=False, type="cpu"), clock.now + 100.0)
     shares = []
 
-    def measure_isolated(family, row, *how):
+    def measure_isolated(row, *how):
         shares.append(how[-1])
         return replace(RECORD, status="ok")
 
-    monkeypatch.setattr("bench.harness.measure.isolated.measure_isolated", measure_isolated)
-    session.measure_all(run, session.Session(), progress, None, clock.now + 100.0)
+    monkeypatch.setattr(loop, "measure_isolated", measure_isolated)
+    loop.measure_rows(run, rows)
     assert shares == list(range(12, 0, -1))

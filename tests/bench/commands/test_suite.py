@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench import __main__ as command
-from bench.harness.cli import session
+from bench.harness import run
 from bench.harness.commands.suite import by_information, planned
 from roofline.ceilings import Ceilings
 from tests.bench.commands import keep_ceilings
@@ -63,7 +63,7 @@ def test_a_short_run_keeps_one_file_with_a_picture_beside_it(capsys, runs):
 def no_roof(monkeypatch):
     """Let no ceiling of the machine be known, and none be measured."""
     nothing = Ceilings("box", "a box")
-    monkeypatch.setattr(session, "calibrated", lambda *_, **__: nothing)
+    monkeypatch.setattr(run, "calibrated", lambda *_, **__: nothing)
 
 
 @pytest.mark.sampled(1)

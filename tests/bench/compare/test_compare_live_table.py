@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from bench import __main__ as command
+from bench.harness import run
 from bench.harness.compare import case as compare_case
 from bench.harness.compare import command as compare
 from bench.harness.compare import meter
@@ -77,7 +78,8 @@ def world(runs, monkeypatch):
     """Let simulated providers be compared."""
     commands.keep_ceilings(runs)
     made = World(noise=0.02)
-    monkeypatch.setattr(compare, "time", SimpleNamespace(perf_counter=made.now))
+    for module in (compare, run):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=made.now))
     monkeypatch.setattr(compare_case, "InterleavingRunner", made.runner)
     return made
 

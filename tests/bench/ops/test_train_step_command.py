@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.harness.cli import session
+from bench.harness import run as harness_run
 from bench.harness.device import device
 from bench.harness.measure import meter
-from bench.harness.scenarios import scenario
 from bench.harness.scenarios.scenario import ScenarioContext, main
 from bench.harness.timing import protocol
 from bench.harness.timing.settle import SettleLimits
@@ -34,7 +33,7 @@ def quick(runs, tmp_path, monkeypatch):
     commands.keep_ceilings(runs)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.json").write_text(json.dumps(KEYS))
-    monkeypatch.setattr(session, "use_threads", lambda device: torch.set_num_threads(1))
+    monkeypatch.setattr(harness_run, "use_threads", lambda device: torch.set_num_threads(1))
     monkeypatch.setattr(meter, "ON_THE_CLOCK", 0.0)
     monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
     monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.05))
@@ -179,9 +178,9 @@ def test_a_step_that_takes_too_long_is_skipped_with_a_budget_that_would_do(monke
 
 
 def test_the_pilot_of_a_step_is_not_part_of_the_budget(monkeypatch, runs):
-    order, gather = [], scenario.gather
+    order, start = [], harness_run.Run.start
     monkeypatch.setattr(step, "product_flops_per_s", lambda *_: order.append("pilot") or 1e9)
-    monkeypatch.setattr(scenario, "gather", lambda *given: order.append("budget") or gather(*given))
+    monkeypatch.setattr(harness_run.Run, "start", lambda *given: order.append("budget") or start(*given))
     assert run(*SMALL, "--recipe", "fp32,amp", "--micro-batches", "1,2", "--budget", "20") == 0
     assert order == ["pilot", "pilot", "budget"]
 

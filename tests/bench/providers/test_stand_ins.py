@@ -7,9 +7,9 @@ import pytest
 from test_providers import A100, CPU, FOR_HOPPER, H100, KERNEL, OPS, TUNED, versions  # noqa: F401  the fixture
 
 from bench.__main__ import main as bench_main
-from bench.harness.cli import session
 from bench.harness.cli.main import main
 from bench.harness.device import device
+from bench.harness.loop import passed_over
 from bench.harness.measure import plan, runner
 from bench.harness.op import Case
 from bench.harness.providers.registry import load, stand_ins
@@ -139,7 +139,7 @@ class PlannedError(Exception):
 )
 @pytest.mark.parametrize("command", ["matmul", "suite"])
 def test_only_the_default_has_stand_ins(monkeypatch, command, words, wanted):
-    def planned(cases, names, under_test, settings, older):
+    def planned(cases, names, under_test, settings, older, family=""):
         raise PlannedError(dict(older))
 
     monkeypatch.setattr(device, "detect", lambda word: H100)
@@ -157,8 +157,8 @@ def test_only_the_default_has_stand_ins(monkeypatch, command, words, wanted):
 
 def test_a_note_says_which_version_was_passed_over(on_a_gpu):
     [odd] = on_a_gpu(1001)
-    [note] = session.passed_over(odd)
+    [note] = passed_over(odd)
     assert note == (
         "add 1001 fp32 triton-v10: triton-v11 was passed over: add v11: an odd number of elements; version 10 takes any"
     )
-    assert session.passed_over(on_a_gpu(1000)[0]) == []
+    assert passed_over(on_a_gpu(1000)[0]) == []

@@ -1,0 +1,282 @@
+"""One invocation of a command that measures: ceilings, environment, run file, records, and what is shown of them."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
+from bench.harness.cli.arguments import UsageError
+from bench.harness.cli.interrupt import INTERRUPTED, OK, USAGE, WRONG_RESULT
+from bench.harness.cli.terminal import Document, Progress, Render, print_path, print_run
+from bench.harness.device import stamp as machine
+from bench.harness.device.device import Device
+from bench.harness.measure.finish import judged_again
+from bench.harness.op_file import module_of
+from bench.harness.providers.user_kernel import with_revision
+from bench.harness.timing import samplers
+from results.record import Environment, Record
+from results.show.terminal import say
+from results.store.runs import RunWriter, StoreError, new_run_id, runs_directory
+from roofline.ceilings import Ceiling, Ceilings
+from roofline.plot.figure import NoCeilingError, plot_run
+
+
+class Run:
+    """One invocation of a command that measures.
+
+        run = Run(args, "bench.matmul", "matmul", device, settings.to_dict(), argv)
+        with run:                               # a progress bar on stderr: run.progress.say, .note, .advance
+            run.start(dtypes)                   # ceilings, environment line, run file; the budget runs from here
+            run.progress.expect(len(rows), run.left_s)
+            for row in rows:
+                run.keep(measure(row))          # on disk when it returns
+            run.judge_again()                   # on a CPU: calibrates again the ceilings that records are above
+        return run.conclude(render)             # prints, plots, names the file; returns the exit code
+
+    Ctrl-C before `start` has returned ends the command. Afterwards it ends the `with` block and sets `is_interrupted`;
+    the records so far are kept, and `conclude` shows them and returns 130. Any other error leaves the block.
+
+    `args` holds the options of `add_machine` and `add_output`: gpu, recalibrate, budget, format, output, no_save,
+    plot, theme, quiet, verbose, and baseline if the command has one.
+
+    Attributes: `args`, `device`, `progress`, `ceilings` (complete after `start`), `environment` (after `start`),
+    `deadline` (a reading of `time.perf_counter`, None without a budget), `records`, `writer` (None without a run
+    file), `problem` (why the run file could not be written on), `is_interrupted`.
+    """
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        command: str,
+        name: str,
+        device: Device,
+        settings: Mapping[str, Any],
+        argv: Sequence[str] | None = None,
+    ) -> None:
+        """Find the ceilings that are known without measuring.
+
+        Args:
+            args: the options of the command.
+            command: what follows `python -m`, before the arguments: `bench.matmul`.
+            name: the middle of the run file's name: `matmul`.
+            device: the device under test.
+            settings: how the run measures, as the environment line holds it.
+            argv: arguments; None stands for those of the process.
+
+        Raises:
+            UsageError: the GPU named does not fit the device.
+        """
+        self.args, self.device, self.settings = args, device, settings
+        self.progress, self.records, self.is_interrupted = Progress(args.quiet), list[Record](), False
+        self.writer: RunWriter | None = None
+        self.problem: StoreError | None = None
+        self.deadline: float | None = None
+        self.environment: Environment | None = None
+        self._command, self._name, self._argv = command, name, argv
+        self._budget_s: float | None = getattr(args, "budget", None)  # calibrate has none
+        self._unsaved, self._stack = 0, ExitStack()
+        try:
+            self.ceilings = ceilings_of(device, args.gpu)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+    def __enter__(self) -> Self:
+        """Show progress, and let torch use the threads of the device."""
+        self._stack.enter_context(self.progress)
+        use_threads(self.device)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Close the run file; Ctrl-C after `start` ends here."""
+        if self.writer is not None:
+            self.writer.close()
+        self.is_interrupted = self.environment is not None and isinstance(error, KeyboardInterrupt)
+        if self.is_interrupted:
+            self.progress.note("interrupted: what was finished is kept")
+        self._stack.close()
+        return self.is_interrupted
+
+    def start(self, dtypes: Sequence[str] | None) -> None:
+        """Measure the ceilings that are missing, stamp the environment, create the run file; then the budget runs.
+
+        Args:
+            dtypes: whose peaks are needed; None: no ceiling is measured.
+        """
+        if dtypes is not None:
+            again = self.args.recalibrate
+            self.ceilings = calibrated(again, dtypes, self.device, self.ceilings, self.progress)
+        environment = stamp(self._command, self.device, self.ceilings, self.settings, self._argv)
+        if not self.args.no_save:
+            self.writer = RunWriter.create(environment, self._name, self.args.output)
+        self._dtypes, self.environment = dtypes or (), environment
+        self._started_s = time.perf_counter()
+        self.deadline = None if self._budget_s is None else self._started_s + self._budget_s
+
+    def left_s(self) -> float | None:
+        """Return the seconds left of the budget; None without one."""
+        return None if self.deadline is None else self.deadline - time.perf_counter()
+
+    def keep(self, record: Record, replaces: Record | None = None) -> Record:
+        """Take a finished record, on disk first; if the disk is full it is still shown at the end.
+
+        Args:
+            record: of a row.
+            replaces: the record of the same row that this one adds a visit to.
+
+        Returns:
+            The record as it was saved.
+        """
+        record = with_revision(record)
+        if self.writer is not None and self.problem is None:
+            try:
+                self.writer.append(record)
+            except StoreError as error:
+                self.problem = error
+                say(f"records are not kept from here on: {error}")
+        if replaces is None:
+            self._unsaved += self.problem is not None
+            self.records.append(record)
+        else:
+            self.records[next(at for at, one in enumerate(self.records) if one is replaces)] = record
+        return record
+
+    def rewrite(self, environment: Environment | None = None) -> None:
+        """Write the run file once more with each row once, after several visits of the rows, or judged again."""
+        if self.writer is not None and self.problem is None:
+            try:
+                self.writer.finish(self.records, environment)
+            except StoreError as error:
+                say(f"the run file keeps a line for each visit of a row: {error}")
+
+    def note_time(self) -> None:
+        """Note the share of the time since `start` that was spent on timed launches."""
+        took_s = time.perf_counter() - self._started_s
+        timed_s = sum(sum(record.samples_s) * (record.launches_per_sample or 0) for record in self.records)
+        if self.records:
+            share = f"{timed_s:.3g} s of it timed ({100 * timed_s / took_s:.0f} %)"
+            self.progress.note(f"measuring took {took_s:.3g} s, {share}")
+
+    def judge_again(self) -> None:
+        """Measure again the ceilings that records are above, judge all records by what comes out, and save both.
+
+        On a GPU nothing is measured again: its datasheet judges.
+        """
+        if self.device.is_gpu or self.environment is None:
+            return
+        self.progress.expect(0)
+        device, known = self.device, Ceilings.from_dict(self.environment.hardware)
+        low = list(dict.fromkeys(entry for record in self.records for entry in judged_again(record, device, known)[1]))
+        if low:
+            self.ceilings = calibrated(False, self._dtypes, device, self.ceilings, self.progress, too_low=low)
+            self.environment = replace(self.environment, hardware=self.ceilings.to_dict())
+            self.records[:] = [judged_again(record, device, self.ceilings)[0] for record in self.records]
+            self.rewrite(self.environment)
+
+    def conclude(self, render: Render | None = None, document: Document | None = None, draws: bool = False) -> int:
+        """Print what was measured, draw it if requested, name the run file, and return the exit code.
+
+        Args:
+            render: prints the table; by default that of ops.
+            document: what JSON holds, in place of what it holds of ops.
+            draws: whether the plot is drawn beside the run file if no other path is named.
+
+        Raises:
+            StoreError: the run file could not be written to its end; what was measured has been shown.
+        """
+        assert self.environment is not None
+        path, args = self.writer.path if self.writer else None, self.args
+        baseline = getattr(args, "baseline", None)
+        print_run(self.environment, self.records, args.format, baseline, path, render, document)
+        beside = path.with_suffix(".png") if draws and path is not None and self.problem is None else None
+        self._draw(args.plot or beside)
+        self.raise_if_unsaved()
+        if self.is_interrupted:
+            return INTERRUPTED
+        if self._budget_s is not None and all(record.status == "skipped" for record in self.records):
+            return USAGE  # the budget does not do for a single row
+        return WRONG_RESULT if any(record.status in ("invalid", "failed") for record in self.records) else OK
+
+    def _draw(self, path: Path | None) -> None:
+        """Draw the records; without a ceiling a plot that nobody requested gives way to a note."""
+        if path is None:
+            return
+        assert self.environment is not None
+        try:
+            plot_run(self.environment, self.records, path, self.args.theme)
+        except NoCeilingError as error:
+            if self.args.plot is not None:
+                raise
+            if not self.args.quiet:
+                say(f"no picture: {error}")
+            return
+        print_path("plot", path, self.args.format)
+
+    def raise_if_unsaved(self) -> None:
+        """End a run that was shown but is not whole in its file.
+
+        Raises:
+            StoreError: with what is missing, and why.
+        """
+        if self.problem is not None:
+            raise StoreError(f"{self._unsaved} of {len(self.records)} records are in no file: {self.problem}")
+
+
+def use_threads(device: Device) -> None:
+    """Let torch compute with the threads of a CPU measurement."""
+    if device.threads is not None:
+        import torch
+
+        torch.set_num_threads(device.threads)
+
+
+def calibrated(
+    again: bool,
+    dtypes: Sequence[str],
+    device: Device,
+    ceilings: Ceilings,
+    progress: Progress,
+    too_low: Sequence[Ceiling] = (),
+) -> Ceilings:
+    """Return the ceilings with those that have to be measured on this machine, the peaks of `dtypes` among them."""
+    measured = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
+    return measured.complete(ceilings, dtypes, module_of("matmul").OPS[0], again, too_low)
+
+
+def stamp(
+    command: str, device: Device, ceilings: Ceilings, settings: Mapping[str, Any], argv: Sequence[str] | None
+) -> Environment:
+    """Return the environment of this run; `argv` None stands for the arguments of the process."""
+    costs = preflight(device, ceilings)  # before the modes: an idle GPU does not report how its clocks are set
+    return Environment(
+        run_id=new_run_id(),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        argv=tuple(machine.command_line(command, argv)),
+        device=device.to_dict() | device.modes(),
+        host=machine.host(),
+        versions=machine.versions(),
+        git=machine.git_state(),
+        hardware=ceilings.to_dict(),
+        settings=dict(settings),
+        preflight=costs,
+    )
+
+
+def preflight(device: Device, ceilings: Ceilings) -> dict[str, float | None]:
+    """Return what the clock itself costs on this machine: its tick, an empty pair of events, a launch; seconds."""
+    floor = ceilings.launch_floor()
+    return {
+        "tick_s": samplers.tick_s(device),
+        "event_floor_s": samplers.event_floor_s() if device.is_gpu else None,
+        "host_launch_s": samplers.empty_launch_s(device),
+        "launch_floor_s": floor.value if floor else None,
+    }
