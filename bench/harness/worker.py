@@ -104,28 +104,20 @@ def call(
         WorkerError: no answer.
     """
     worker = _Worker(function, arguments)
-    problem: WorkerError | None = None
     try:
         answer: T = worker.answer(timeout_s, deadline, what)
-    except WorkerError as error:
-        problem = error
-    finally:
+    except BaseException as error:
         output = worker.end()
-    if problem is not None:
-        problem.output, problem.index = output, worker.index
-        raise problem
-    return answer, output
+        if isinstance(error, WorkerError):
+            error.output, error.index = output, worker.index
+        raise
+    return answer, worker.end()
 
 
 class _Worker:
     """A process, its progress, and the pipes of its answer and of its output."""
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        """Start it.
-
-        Raises:
-            WorkerError: no process can be started.
-        """
         context = multiprocessing.get_context("forkserver")
         self._progress = context.RawArray("q", 3)
         self._answers, answers = context.Pipe(duplex=False)
@@ -150,11 +142,7 @@ class _Worker:
         return self._progress[0] if self._progress[1] else None
 
     def answer(self, timeout_s: float, deadline: float | None, what: str) -> Any:
-        """Wait for the answer.
-
-        Raises:
-            WorkerError: the process ended, a call took too long, or the deadline has passed.
-        """
+        """Wait for the answer, or for the reason to give up."""
         began = since = now = time.perf_counter()
         left_s = float("inf") if deadline is None else max(0.0, deadline - began) + BUDGET_GRACE_S
         last = list(self._progress)
@@ -172,11 +160,7 @@ class _Worker:
         raise WorkerError(f"no result after {left_s:.2g} s; --budget allows more")
 
     def _received(self) -> Any:
-        """Return the answer of a process that has sent it or ended.
-
-        Raises:
-            WorkerError: it ended without an answer, or the answer is damaged.
-        """
+        """Return the answer of a process that has sent it or ended."""
         try:
             if self._answers.poll():
                 return self._answers.recv()
