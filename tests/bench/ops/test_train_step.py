@@ -21,8 +21,7 @@ from bench.harness.measure.meter import Measurement
 from bench.harness.measure.plan import Settings
 from bench.harness.model.transformer import Transformer
 from bench.harness.scenarios.scenario import ScenarioContext
-from bench.harness.timing.protocol import Samples
-from bench.harness.timing.settle import Settling
+from bench.harness.timing.protocol import Samples, Settling
 from bench.harness.train import step as training
 from bench.harness.train.audit import LiveBytes, counted_flops, is_random_state, measured_memory, memory_report
 from bench.harness.train.check import backward_of, check_step

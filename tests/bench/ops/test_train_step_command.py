@@ -15,7 +15,6 @@ from bench.harness.device import device
 from bench.harness.measure import meter
 from bench.harness.scenarios.scenario import ScenarioContext, main
 from bench.harness.timing import protocol
-from bench.harness.timing.settle import SettleLimits
 from bench.harness.train import step
 from bench.train_step import EXAMPLES, SCENARIO
 from results.store.runs import load_run
@@ -36,7 +35,6 @@ def quick(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(harness_run, "use_threads", lambda device: torch.set_num_threads(1))
     monkeypatch.setattr(meter, "ON_THE_CLOCK", 0.0)
     monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
-    monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.05))
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

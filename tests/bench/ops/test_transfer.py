@@ -18,8 +18,7 @@ from bench.harness.scenarios import host_clock
 from bench.harness.scenarios.scenario import build_parser, main
 from bench.harness.shapes import parse_size, size_text
 from bench.harness.timing import protocol
-from bench.harness.timing.protocol import Samples
-from bench.harness.timing.settle import Settling
+from bench.harness.timing.protocol import Samples, Settling
 from bench.harness.transfer import copies, token_loader
 from bench.harness.transfer.copies import Pair, Products, copy_calls, make_pairs, measure_overlap
 from bench.harness.transfer.token_loader import Batches, Loop, TokenFile, TokenFileError, write_random_tokens
